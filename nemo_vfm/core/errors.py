@@ -1,0 +1,46 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The exceptions a user can meet, drawn as a tree; each says when it is raised.
+
+    NemoVfmError                 anything we raise on purpose
+    |-- UserError                the user can fix it: bad input, bad recipe, missing file  (exit code 2)
+    |   |-- MissingPackage       an optional package is not installed
+    |   `-- RunFolderError       the run folder holds another run, or cannot be used
+    |-- DataError                media, shard or checkpoint bytes are not what they should be
+    |   `-- CorruptCheckpoint    a checkpoint does not match its manifest
+    `-- NothingKept              a job finished without a single output                    (exit code 3)
+"""
+
+
+class NemoVfmError(Exception):
+    """Anything raised on purpose; its text is one or two sentences meant for the user."""
+
+    exit_code = 1
+
+
+class UserError(NemoVfmError, ValueError):
+    """The user can fix this: it says what happened, what was expected and what to try."""
+
+    exit_code = 2
+
+
+class MissingPackage(UserError, ImportError):
+    """An optional package is needed and not installed; the text holds the install command."""
+
+
+class RunFolderError(UserError):
+    """The run folder belongs to another recipe, is in use, or cannot be written."""
+
+
+class DataError(NemoVfmError):
+    """Bytes of a video, a shard or a checkpoint are damaged or not what they claim to be."""
+
+
+class CorruptCheckpoint(DataError):
+    """A checkpoint is incomplete or does not match the hashes in its manifest."""
+
+
+class NothingKept(NemoVfmError):
+    """A job ended without output: every input was dropped or failed. The text says why, by rule."""
+
+    exit_code = 3

@@ -1,0 +1,92 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Messages and progress in; lines and bars on the terminal out (standard error), once and on rank 0 only."""
+
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import TypeVar
+
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+T = TypeVar("T")
+
+
+@cache
+def console() -> Console:
+    """The one console: standard error, so that standard output stays free for results."""
+    return Console(stderr=True, quiet=os.environ.get("RANK", "0") != "0")
+
+
+@cache
+def logger() -> logging.Logger:
+    """The package's logger, writing through the console so that bars and lines do not collide."""
+    log = logging.getLogger("nemo_vfm")
+    if not log.handlers:
+        log.addHandler(RichHandler(console=console(), show_path=False, markup=False, log_time_format="[%X]"))
+        log.setLevel(os.environ.get("NEMO_VFM_LOG_LEVEL", "INFO").upper())
+        log.propagate = False
+    return log
+
+
+def info(text: str) -> None:
+    """Say something."""
+    logger().info(text)
+
+
+def warn(text: str) -> None:
+    """Say that something is other than asked for."""
+    logger().warning(text)
+
+
+@cache
+def warn_once(text: str) -> None:
+    """Say it the first time only: for what would repeat at every file or step."""
+    warn(text)
+
+
+class Bar:
+    """One line of progress: what is happening, how far, how long it will take."""
+
+    def __init__(self, progress: Progress, task: TaskID) -> None:
+        self._progress, self._task = progress, task
+
+    def advance(self, count: float = 1, note: str | None = None) -> None:
+        """Move on by `count`; `note` replaces the text at the end of the line."""
+        if note is None:
+            self._progress.update(self._task, advance=count)
+        else:
+            self._progress.update(self._task, advance=count, note=note)
+
+
+@contextmanager
+def bar(title: str, total: int | None, completed: int = 0) -> Iterator[Bar]:
+    """Show a progress bar for `total` units of work while the block runs."""
+    columns = (
+        TextColumn("{task.description:<22}"), BarColumn(bar_width=28), MofNCompleteColumn(), TimeElapsedColumn(),
+        TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[note]}", style="dim"),
+    )  # fmt: skip
+    with Progress(*columns, console=console()) as progress:
+        yield Bar(progress, progress.add_task(title, total=total, completed=completed, note=""))
+
+
+def track(title: str, items: Iterable[T], total: int | None = None) -> Iterator[T]:
+    """Yield `items` under a progress bar."""
+    if total is None and hasattr(items, "__len__"):
+        total = len(items)
+    with bar(title, total) as line:
+        for item in items:
+            yield item
+            line.advance()

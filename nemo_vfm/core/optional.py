@@ -1,0 +1,34 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A module's name in, the module out; or one sentence that says what to install."""
+
+from importlib.util import find_spec
+from types import ModuleType
+
+from nemo_vfm.core.errors import MissingPackage
+
+
+def available(module: str) -> bool:
+    """Whether `module` is installed; it is not imported."""
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def require(module: str, *, extra: str, purpose: str) -> ModuleType:
+    """Import `module`, or say how to get it.
+
+    Raises:
+        MissingPackage: it is not installed.
+    """
+    try:
+        __import__(module)
+    except ImportError as error:
+        raise MissingPackage(
+            f"{purpose} needs the package {module!r}, which cannot be imported here ({error}). "
+            f"Install it with: pip install 'nemo_vfm[{extra}]'"
+        ) from error
+    import sys
+
+    return sys.modules[module]

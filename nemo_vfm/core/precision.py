@@ -1,0 +1,40 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A name in, the dtypes of parameters and arithmetic out: the one name -> dtype map."""
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from nemo_vfm.core.device import device, has_fast_bf16
+
+PrecisionName = Literal["fp32", "bf16", "auto"]
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """What parameters are stored in and what matrix products are computed in.
+
+    Args:
+        compute: fp32; bf16 (fp32 parameters, bf16 autocast); or auto, which takes bf16 where
+            the device multiplies it in hardware and fp32 elsewhere, and says which and why.
+    """
+
+    compute: PrecisionName = "auto"
+
+    def resolved(self) -> tuple[torch.dtype, str]:
+        """The arithmetic dtype on this device, and the reason as text."""
+        if self.compute == "auto":
+            fast = has_fast_bf16()
+            reason = f"auto: this device has {'fast' if fast else 'no fast'} bfloat16 products"
+            return (torch.bfloat16 if fast else torch.float32), reason
+        return (torch.bfloat16 if self.compute == "bf16" else torch.float32), "asked for by the recipe"
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """The context in which forward passes run; backward follows the dtypes it recorded."""
+        dtype, _ = self.resolved()
+        if dtype == torch.float32:
+            return nullcontext()
+        return torch.autocast(device().type, dtype=dtype)

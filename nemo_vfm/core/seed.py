@@ -1,0 +1,18 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A seed and the names of what it is for in, numbers and generators out. Nothing depends on rank or worker."""
+
+import hashlib
+
+import torch
+
+
+def derive(seed: int, *names: str | int) -> int:
+    """A 63-bit seed that is a pure function of `seed` and `names`, equal on every machine and process."""
+    text = "\x1f".join([str(seed), *map(str, names)])
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+
+
+def generator(seed: int, *names: str | int) -> torch.Generator:
+    """A CPU generator seeded by `derive`. Drawing on the CPU keeps numbers equal on every device."""
+    return torch.Generator().manual_seed(derive(seed, *names))

@@ -1,0 +1,198 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The protocols and values that rooms meet by. Methods only: a protocol says what is asked, never what is.
+
+Shape letters: B batch, C channels, T frames, H height, W width, L text tokens, D width of a text token.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, Self, TypeVar, runtime_checkable
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+P = ParamSpec("P")
+T_co = TypeVar("T_co", covariant=True)
+
+
+@runtime_checkable
+class Factory(Protocol[P, T_co]):
+    """Something that builds a T later. `Factory[[Params], Optimizer]` is called with the parameters.
+
+    The arguments named in the brackets are given by position when the time comes; the recipe gives the others now.
+    """
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T_co: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What the command line tells a job: where to write, from which recipe, with which seed.
+
+    Args:
+        folder: the run folder; it exists and is writable.
+        recipe: the composed recipe as YAML text, without secrets.
+        seed: the root of all randomness.
+        resume: True where the folder holds an unfinished run of this recipe.
+    """
+
+    folder: Path
+    recipe: str = ""
+    seed: int = 0
+    resume: bool = False
+
+    def step(self, name: str) -> "Run":
+        """The same run, one folder down: what a workflow gives to its step."""
+        return replace(self, folder=self.folder / name)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a job ended.
+
+    Args:
+        summary: one line for the user.
+        figures: numbers worth keeping, `{name: number}`.
+        did_nothing: True where the work had been done before.
+    """
+
+    summary: str
+    figures: Mapping[str, float] = field(default_factory=dict)
+    did_nothing: bool = False
+
+
+@runtime_checkable
+class Job(Protocol):
+    """The root of a recipe."""
+
+    def run(self, run: Run) -> Outcome:
+        """Do the work inside `run.folder`; called again after a kill, go on where it stopped."""
+        ...
+
+
+@dataclass(slots=True)
+class Batch:
+    """Samples of one shape, as the loader gives them to a task.
+
+    Exactly one of `latents_BCTHW` and `video_BCTHW` is given; likewise a batch has `text_BLD` where embeddings
+    are cached and else only captions.
+    """
+
+    index: int  #: g, the number of this global batch since the start of training
+    keys: tuple[str, ...]  #: one clip id a sample
+    captions: tuple[str, ...]
+    weight_B: "Tensor"  #: loss weight; 0 where a bad sample kept its place
+    fps_B: "Tensor"  #: frames per second of each sample, float32
+    latents_BCTHW: "Tensor | None" = None
+    video_BCTHW: "Tensor | None" = None  #: pixels, uint8
+    text_BLD: "Tensor | None" = None
+    text_mask_BL: "Tensor | None" = None  #: True at real text tokens
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def to(self, device: "torch.device | str") -> Self:
+        """The same batch with every tensor on `device`."""
+        import torch
+
+        names = self.__dataclass_fields__
+        moved = {n: v.to(device, non_blocking=True) for n in names if isinstance(v := getattr(self, n), torch.Tensor)}
+        return replace(self, **moved)
+
+
+@dataclass(slots=True)
+class Prepared:
+    """One batch made ready: what the model is called with, and what the criterion needs besides.
+
+    Args:
+        inputs: keyword arguments of the model.
+        targets: tensors for the criterion.
+        tags: per-sample numbers worth logging by, such as the noise level, each (B,).
+    """
+
+    inputs: dict[str, "Tensor"]
+    targets: dict[str, "Tensor"]
+    weight_B: "Tensor"
+    tags: dict[str, "Tensor"] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Task(Protocol):
+    """What is learned. Split in two so that a pipeline schedule can run the model in between."""
+
+    def prepare(self, batch: Batch, *, seed: int, training: bool) -> Prepared:
+        """Turn a batch into model inputs and targets; all randomness is a function of (seed, batch.index, key)."""
+        ...
+
+    def losses(self, output: "Tensor", prepared: Prepared) -> "Tensor":
+        """The loss of each sample, (B,), float32."""
+        ...
+
+
+@runtime_checkable
+class Codec(Protocol):
+    """Pixels to latents and back."""
+
+    def encode(self, video_BCTHW: "Tensor") -> "Tensor":
+        """Pixels in [-1, 1], float, to latents (B, C', T', H', W')."""
+        ...
+
+    def decode(self, latents_BCTHW: "Tensor") -> "Tensor":
+        """Latents to pixels in [-1, 1]."""
+        ...
+
+    def latent_shape(self, num_frames: int, height: int, width: int) -> tuple[int, int, int, int]:
+        """(C', T', H', W') for a video of this size; ValueError where the size does not fit, with sizes that do."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Changes whenever the same pixels would give other latents."""
+        ...
+
+
+@runtime_checkable
+class TextEncoder(Protocol):
+    """Captions to embeddings."""
+
+    def encode(self, captions: Sequence[str]) -> "tuple[Tensor, Tensor]":
+        """Embeddings (B, L, D), float32, and a mask (B, L), True at real tokens. The empty text is legal."""
+        ...
+
+    def text_shape(self) -> tuple[int, int]:
+        """(L, D)."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Changes whenever the same caption would give another embedding."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One piece of arithmetic of a forward pass.
+
+    Args:
+        kind: linear (weights times activations) or attention (activations times activations).
+        flops: multiply and add counted as two, for the whole batch, forward only.
+        name: which part of the model.
+    """
+
+    kind: Literal["linear", "attention"]
+    flops: float
+    name: str
+
+
+@runtime_checkable
+class Costed(Protocol):
+    """A model that says what it costs."""
+
+    def ops(self, inputs: Mapping[str, tuple[int, ...]]) -> list[Op]:
+        """The arithmetic of one forward pass on inputs of these shapes (those of `Prepared.inputs`)."""
+        ...
+
+
+Figures = Mapping[str, float]
+Json = Any
