@@ -1,0 +1,97 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+# One word a purpose. `make` alone lists them. Needs Python 3.11 or 3.12 and pip; everything else goes into $(VENV).
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+VENV    ?= .venv
+# Which torch, and more words for its installation alone (README, "About torch"). A choice is remembered in $(VENV);
+# without one it is the version everything is tested with.
+TORCH   ?= $(or $(shell cat $(VENV)/torch-choice 2>/dev/null),$(shell grep -E '^torch==' constraints.txt))
+TORCH_ARGS ?=
+# More words for every pip call, such as --no-cache-dir.
+PIP_ARGS ?=
+INPUT   ?=
+RUN_DIR ?=
+RECIPE  ?= recipes/quickstart.yaml
+# More words for pytest: make test PYTEST_ARGS='tests/data -x'
+PYTEST_ARGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+CONSTRAINTS := $(VENV)/constraints.txt
+# A stamp for each step of the set-up: a step is done again only when what it was made from has changed.
+# The torch stamp carries the version asked for, so that another TORCH= is another stamp.
+TORCH_STAMP   := $(VENV)/.torch$(subst =,-,$(subst <,_,$(subst >,_,$(subst $() ,,$(TORCH)))))
+RUNTIME_STAMP := $(VENV)/.runtime
+DEV_STAMP     := $(VENV)/.dev
+OVERRIDES := $(if $(INPUT),"input=$(INPUT)") $(if $(RUN_DIR),"run_dir=$(RUN_DIR)")
+
+.PHONY: help demo setup setup-dev test soak check fix clean
+
+help: ## this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(RUNTIME_STAMP) ## from raw video to sampled video on this machine; INPUT=DIR takes your own videos, RUN_DIR=DIR another place
+	@$(BIN)/nemo-vfm run $(RECIPE) $(OVERRIDES)
+
+setup: $(RUNTIME_STAMP) ## only install what running needs
+setup-dev: $(DEV_STAMP) ## install what testing and benchmarks need, too
+
+test: $(DEV_STAMP) ## every test but the long ones; ends with the seconds each folder took
+	@$(BIN)/python -m pytest -m 'not soak' --durations=15 --durations-min=1 $(PYTEST_ARGS)
+
+soak: $(DEV_STAMP) ## the long version: more kills, more fuzz cases, every layout
+	@$(BIN)/python -m pytest -m soak --durations=30 $(PYTEST_ARGS)
+
+check: $(DEV_STAMP) ## format, lint, types, which room opens which door, Dockerfile, house rules
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+	@if test -x $(BIN)/hadolint; then $(BIN)/hadolint Dockerfile; else echo "hadolint has no build for this platform; the Dockerfile is looked at by tests/house only"; fi
+	@$(BIN)/python -m pytest tests/house $(PYTEST_ARGS)
+
+fix: $(DEV_STAMP) ## let the machine format and correct what it can
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+clean: ## remove the environment and what builds and tools left; runs/ stays
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+
+# Some `python3.12` on the path is only a launcher that fails, and some Debian Pythons come without venv: so each
+# candidate has to show what it can do, and the first that can is taken.
+$(BIN)/python:
+	@found=; for candidate in python3.11 python3.12 python3 python; do \
+	  if "$$candidate" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' >/dev/null 2>&1; \
+	  then found=$$candidate; break; fi; done; \
+	if test -z "$$found"; then \
+	  echo "No Python 3.11 or 3.12 with venv and pip was found on the PATH (looked for python3.11, python3.12, python3, python)."; \
+	  echo "Install one, on Debian and Ubuntu: apt-get install python3.11 python3.11-venv; then run make again."; exit 1; fi; \
+	echo "Making a virtual environment in $(VENV) with $$("$$found" --version)"; \
+	"$$found" -m venv $(VENV)
+
+# torch first and alone: nothing that is installed later may then choose another one.
+$(TORCH_STAMP): | $(BIN)/python
+	@echo "Installing $(TORCH) (the largest download; minutes on a slow line)"
+	@$(PIP) install $(PIP_ARGS) $(TORCH_ARGS) "$(TORCH)"
+	@$(if $(filter file undefined,$(origin TORCH)),:,echo "$(TORCH)" > $(VENV)/torch-choice)
+	@rm -f $(VENV)/.torch*; touch "$@"
+
+# The tested pins, with the torch line replaced by the torch that is there.
+$(CONSTRAINTS): constraints.txt $(TORCH_STAMP)
+	@grep -v -E '^torch==' constraints.txt > $@
+	@$(BIN)/python -c 'from importlib.metadata import version; print("torch==" + version("torch"))' >> $@
+
+$(RUNTIME_STAMP): setup.py $(CONSTRAINTS)
+	@echo "Installing nemo_vfm and what it runs on, at the tested versions (a minute or two)"
+	@$(PIP) install -q $(PIP_ARGS) -c $(CONSTRAINTS) -e .
+	@touch $@
+
+$(DEV_STAMP): $(RUNTIME_STAMP)
+	@echo "Installing the tools of the tests and the packages we compare with (a minute or two)"
+	@$(PIP) install -q $(PIP_ARGS) -c $(CONSTRAINTS) -e '.[dev]'
+	@touch $@

