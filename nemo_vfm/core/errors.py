@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The exceptions a user can meet, drawn as a tree; each says when it is raised.
 
-    NemoVfmError                 anything we raise on purpose
-    |-- UserError                the user can fix it: bad input, bad recipe, missing file  (exit code 2)
-    |   |-- MissingPackage       an optional package is not installed
-    |   `-- RunFolderError       the run folder holds another run, or cannot be used
-    |-- DataError                media, shard or checkpoint bytes are not what they should be
-    |   `-- CorruptCheckpoint    a checkpoint does not match its manifest
-    `-- NothingKept              a job finished without a single output                    (exit code 3)
+NemoVfmError                 anything we raise on purpose
+|-- UserError                the user can fix it: bad input, bad recipe, missing file  (exit code 2)
+|   |-- MissingPackage       an optional package is not installed
+|   `-- RunFolderError       the run folder holds another run, or cannot be used
+|-- DataError                media, shard or checkpoint bytes are not what they should be
+|   `-- CorruptCheckpoint    a checkpoint does not match its manifest
+`-- NothingKept              a job finished without a single output                    (exit code 3)
 """
 
 

@@ -5,7 +5,7 @@
 Shape letters: B batch, C channels, T frames, H height, W width, L text tokens, D width of a text token.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, Self, TypeVar, runtime_checkable
@@ -194,5 +194,29 @@ class Costed(Protocol):
         ...
 
 
-Figures = Mapping[str, float]
+@runtime_checkable
+class TrainingData(Protocol):
+    """Where training gets its batches; the order is a pure function of the seed."""
+
+    def start(self, *, seed: int, first_batch: int) -> None:
+        """Open the data and be ready to give global batch `first_batch` first."""
+        ...
+
+    def train_dataloader(self) -> Iterable[Batch]:
+        """Batches first_batch, first_batch + 1, ... without end."""
+        ...
+
+    def val_dataloader(self) -> Iterable[Batch]:
+        """The same held-out batches at every call; none where nothing is held out."""
+        ...
+
+    def batches_per_epoch(self) -> float:
+        """How many global batches see every training sample once."""
+        ...
+
+    def num_train_samples(self) -> int:
+        """How many samples are trained on."""
+        ...
+
+
 Json = Any

@@ -1,0 +1,109 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Prompts and a trained model in; one mp4 a prompt and a grid of all of them out. Killed and run again, it goes on."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from nemo_vfm.core import log
+from nemo_vfm.core.device import device
+from nemo_vfm.core.files import atomic_path, write_json
+from nemo_vfm.core.types import Factory, Outcome, Run
+from nemo_vfm.data.decode import open_video
+from nemo_vfm.data.encode import encode_mp4
+from nemo_vfm.data.grid import write_grid
+from nemo_vfm.diffusion.pipeline import TextToVideo
+from nemo_vfm.parallel.checkpoint import load_weights
+from nemo_vfm.parallel.engine import build_model, load_weights_into
+from nemo_vfm.synth.prompts import Prompt, Prompts
+
+
+class Sample:
+    """Draws one video a prompt.
+
+    Args:
+        model: builds the model; the same node that trained it.
+        checkpoint: a checkpoint, or a folder of them (the newest whole one is taken); None draws with the
+            untrained weights of the run's seed, which is what a trained model has to beat.
+        weights: the running average, or the raw weights.
+        pipeline: how a model's outputs become pixels.
+        prompts: what to draw.
+        num_frames: frames of a video.
+        height_px: height of a video.
+        width_px: width of a video.
+        fps: frames a second.
+        batch_size: videos drawn at once; changes the speed, not the videos.
+    """
+
+    def __init__(
+        self, *, model: Factory[[], nn.Module], checkpoint: Path | None, weights: Literal["ema", "model"] = "ema",
+        pipeline: TextToVideo, prompts: Prompts, num_frames: int, height_px: int, width_px: int, fps: float,
+        batch_size: int = 8,
+    ) -> None:  # fmt: skip
+        if min(num_frames, height_px, width_px, batch_size) < 1 or fps <= 0:
+            raise ValueError(
+                f"num_frames ({num_frames}), height_px ({height_px}), width_px ({width_px}), batch_size ({batch_size}) "
+                f"must be at least 1 and fps ({fps}) above 0"
+            )
+        self.model, self.checkpoint, self.weights = model, checkpoint, weights
+        self.pipeline, self.prompts, self.batch_size = pipeline, prompts, batch_size
+        self.num_frames, self.height_px, self.width_px, self.fps = num_frames, height_px, width_px, fps
+
+    def run(self, run: Run) -> Outcome:
+        """Draw what is missing, then the grid and the list."""
+        prompts = self.prompts.prompts()
+        folder = run.folder / "samples"
+        folder.mkdir(parents=True, exist_ok=True)
+        missing = [(i, prompt) for i, prompt in enumerate(prompts) if not self._file(folder, i).is_file()]
+        if missing:
+            self._draw(missing, folder, run.seed)
+        videos = np.stack([_read(self._file(folder, i)) for i in range(len(prompts))])
+        write_grid(run.folder / "grid", videos, self.fps)
+        write_json(run.folder / "samples.json", [self._entry(i, p, folder, run) for i, p in enumerate(prompts)])
+        return Outcome(f"drew {len(missing)} of {len(prompts)} videos into {folder}", {"videos": len(prompts)})
+
+    def _draw(self, missing: Sequence[tuple[int, Prompt]], folder: Path, seed: int) -> None:
+        model = build_model(self.model, seed)
+        if self.checkpoint is not None:
+            load_weights_into(model, load_weights(self.checkpoint, self.weights))
+        model.to(device()).eval()
+        with log.bar("sampling", len(missing)) as line:
+            for group in _groups(missing, self.batch_size):
+                self._draw_group(model, group, folder, seed)
+                line.advance(len(group), group[-1][1].text)
+
+    def _draw_group(self, model: nn.Module, group: Sequence[tuple[int, Prompt]], folder: Path, seed: int) -> None:
+        video_BTHWC = self.pipeline.generate(
+            model, [prompt.text for _, prompt in group], num_frames=self.num_frames, height=self.height_px,
+            width=self.width_px, fps=self.fps, seed=seed,
+        ).cpu().numpy()  # fmt: skip
+        for (i, _), video_THWC in zip(group, video_BTHWC, strict=True):
+            with atomic_path(self._file(folder, i)) as path:
+                encode_mp4(path, video_THWC, self.fps, crf=10)
+
+    @staticmethod
+    def _file(folder: Path, index: int) -> Path:
+        return folder / f"{index:03d}.mp4"
+
+    def _entry(self, index: int, prompt: Prompt, folder: Path, run: Run) -> dict[str, object]:
+        file = self._file(folder, index).relative_to(run.folder)
+        return {"index": index, "prompt": prompt.text, "file": str(file), "seed": run.seed} | {
+            "attributes": asdict(prompt)["attributes"]
+        }
+
+
+def _groups(items: Sequence[tuple[int, Prompt]], size: int) -> Iterator[Sequence[tuple[int, Prompt]]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+def _read(path: Path) -> NDArray[np.uint8]:
+    with open_video(path) as reader:
+        frames: NDArray[np.uint8] = reader.read(range(reader.info().num_frames))
+        return frames

@@ -1,0 +1,61 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The metrics of each step in; lines of metrics.jsonl and of every Lightning logger out."""
+
+import json
+import math
+import os
+from pathlib import Path
+
+from lightning.pytorch.loggers import Logger
+
+from nemo_vfm.train.fit import Fit
+
+
+class WriteMetrics:
+    """Writes what the other callbacks put into `fit.metrics`, then empties it.
+
+    Args:
+        loggers: Lightning loggers that are given the same numbers.
+        every_steps: a line every so many steps; steps with a validation are always written.
+    """
+
+    def __init__(self, loggers: list[Logger], *, every_steps: int = 1) -> None:
+        self.loggers, self.every_steps = loggers, every_steps
+
+    def on_start(self, fit: Fit) -> None:
+        """Forget the lines of steps that will be taken again."""
+        truncate(self._path(fit), fit.step)
+
+    def on_step(self, fit: Fit) -> None:
+        """Append one line."""
+        if fit.due(self.every_steps) or any(name.startswith("val_") for name in fit.metrics):
+            # JSON has no NaN: a number that is not finite is left out of the line, as a gap in the curve.
+            finite = {name: value for name, value in fit.metrics.items() if math.isfinite(value)}
+            line = json.dumps({"step": fit.step, "time_s": round(fit.elapsed_s, 4), **finite})
+            with self._path(fit).open("a") as file:
+                file.write(line + "\n")
+            for logger in self.loggers:
+                logger.log_metrics(finite, fit.step)
+        fit.metrics.clear()
+
+    @staticmethod
+    def _path(fit: Fit) -> Path:
+        return fit.run.folder / "metrics.jsonl"
+
+
+def truncate(path: Path, step: int) -> None:
+    """Keep the lines up to `step`; a half-written last line goes too."""
+    if not path.is_file():
+        return
+    kept = [line for line in path.read_text().splitlines() if _step_of(line) <= step]
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_text("".join(line + "\n" for line in kept))
+    temporary.replace(path)
+
+
+def _step_of(line: str) -> float:
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf

@@ -1,0 +1,46 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Fixed prompts and seeds in; a grid of samples while training out, so that one can watch the model learn."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+from nemo_vfm.data.grid import write_grid
+from nemo_vfm.diffusion.pipeline import TextToVideo
+from nemo_vfm.train.fit import Fit
+
+
+class Preview:
+    """Writes `samples/step-<n>.png` and `.mp4`, drawn with the averaged weights if there are any.
+
+    Args:
+        pipeline: how a model's outputs become pixels.
+        prompts: the captions to draw.
+        every_steps: optimizer steps between previews; there is always one at the end.
+        num_frames: frames of a sample.
+        height_px: height of a sample.
+        width_px: width of a sample.
+        fps: frames a second.
+    """
+
+    def __init__(
+        self, *, pipeline: TextToVideo, prompts: Sequence[str], every_steps: int,
+        num_frames: int, height_px: int, width_px: int, fps: float,
+    ) -> None:  # fmt: skip
+        if every_steps < 1 or not prompts:
+            raise ValueError(f"every_steps ({every_steps}) must be at least 1, and prompts must not be empty")
+        self.pipeline, self.prompts, self.every_steps = pipeline, tuple(prompts), every_steps
+        self.num_frames, self.height_px, self.width_px, self.fps = num_frames, height_px, width_px, fps
+
+    def on_step(self, fit: Fit) -> None:
+        """Draw where due."""
+        if not fit.due(self.every_steps):
+            return
+        fit.model.eval()
+        with fit.ema.applied(fit.model) if fit.ema else nullcontext():
+            video_BTHWC = self.pipeline.generate(
+                fit.model, self.prompts, num_frames=self.num_frames, height=self.height_px, width=self.width_px,
+                fps=self.fps, seed=fit.run.seed,
+            )  # fmt: skip
+        fit.model.train()
+        write_grid(fit.run.folder / "samples" / f"step-{fit.step:08d}", video_BTHWC.numpy(), self.fps)

@@ -1,0 +1,50 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The time between steps in; samples a second and the model FLOPs utilisation out, with its formula and its peak."""
+
+import time
+from collections import deque
+
+from nemo_vfm.core import log
+from nemo_vfm.core.types import Costed
+from nemo_vfm.perf.flops import Peak, mfu, peak_flops, training_flops
+from nemo_vfm.train.fit import Fit
+
+
+class Throughput:
+    """Adds samples_per_s, and mfu where the model says what it costs.
+
+    Args:
+        window_steps: steps the rate is averaged over.
+    """
+
+    def __init__(self, *, window_steps: int = 20) -> None:
+        if window_steps < 1:
+            raise ValueError(f"window_steps must be at least 1, got {window_steps}")
+        self.window_steps = window_steps
+        self._seen: deque[tuple[float, int, float]] = deque()
+        self._peak: Peak | None = None
+
+    def on_start(self, fit: Fit) -> None:
+        """Begin the clock, and say once what mfu will mean."""
+        self._seen = deque([(time.perf_counter(), 0, 0.0)], maxlen=self.window_steps + 1)
+        if isinstance(fit.model, Costed):
+            self._peak = peak_flops()
+            log.info(f"mfu = 3 x forward FLOPs / time / peak; peak: {self._peak}")
+
+    def on_step(self, fit: Fit) -> None:
+        """Rates over the window."""
+        assert fit.result is not None
+        flops = self._flops(fit)
+        self._seen.append((time.perf_counter(), fit.result.num_samples, flops))
+        (begin, _, _), *rest = self._seen
+        seconds = rest[-1][0] - begin
+        fit.metrics["samples_per_s"] = sum(samples for _, samples, _ in rest) / seconds
+        if self._peak is not None:
+            fit.metrics["mfu"] = mfu(sum(f for _, _, f in rest), seconds, self._peak)
+
+    def _flops(self, fit: Fit) -> float:
+        model = fit.model
+        if self._peak is None or fit.result is None or not isinstance(model, Costed):
+            return 0.0
+        return sum(training_flops(model.ops(shapes)) for shapes in fit.result.shapes)

@@ -1,0 +1,53 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A model's weights in, their running average out: what samples are drawn with."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+
+class EMA:
+    """Exponential moving average of all weights, with a warm-up: decay_t = min(decay, (1 + t) / (10 + t)).
+
+    The warm-up keeps the random initial weights from lingering in short runs.
+
+    Args:
+        decay: weight of the past at each optimizer step, in [0, 1).
+    """
+
+    def __init__(self, *, decay: float = 0.9999) -> None:
+        if not 0 <= decay < 1:
+            raise ValueError(f"decay must be in [0, 1), got {decay}")
+        self.decay = decay
+        self.weights: dict[str, Tensor] = {}
+
+    def start(self, model: nn.Module) -> None:
+        """Begin from the model's present weights."""
+        self.weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, step: int) -> None:
+        """Move towards the model's weights after optimizer step number `step`, counted from 1."""
+        decay = min(self.decay, (1 + step) / (10 + step))
+        source = model.state_dict()
+        mine = [tensor for tensor in self.weights.values() if tensor.is_floating_point()]
+        theirs = [source[name].detach() for name, tensor in self.weights.items() if tensor.is_floating_point()]
+        torch._foreach_lerp_(mine, theirs, 1 - decay)
+
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        """Put saved averages back."""
+        for name, tensor in self.weights.items():
+            tensor.copy_(weights[name])
+
+    @contextmanager
+    def applied(self, model: nn.Module) -> Iterator[nn.Module]:
+        """The model with the averaged weights inside the block, and with its own again after it."""
+        own = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+        model.load_state_dict(self.weights)
+        try:
+            yield model
+        finally:
+            model.load_state_dict(own)

@@ -1,0 +1,90 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of a run in, optimizer steps out: the state that callbacks see and that a checkpoint must hold."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from nemo_vfm.core.types import Batch, Json, Run, Task, TrainingData
+from nemo_vfm.parallel.engine import Engine, StepResult
+from nemo_vfm.train.ema import EMA
+from nemo_vfm.train.optim import Schedule
+
+
+@dataclass(slots=True)
+class Fit:
+    """One training run while it runs.
+
+    Args:
+        step: optimizer steps done; also the number of the next global batch.
+        total_steps: where the run ends; None when it ends by the clock.
+        limit_s: seconds of training after which it ends; None when it ends by steps.
+        elapsed_s: seconds of training so far, earlier parts of a resumed run included.
+        metrics: what the present step has to say; written and emptied after every step.
+    """
+
+    run: Run
+    engine: Engine
+    model: nn.Module
+    task: Task
+    data: TrainingData
+    schedule: Schedule
+    ema: EMA | None
+    total_steps: int | None
+    limit_s: float | None = None
+    step: int = 0
+    elapsed_s: float = 0.0
+    metrics: dict[str, float] = field(default_factory=dict)
+    result: StepResult | None = None
+    _clock: float = 0.0
+
+    def start_clock(self) -> None:
+        """Time counts from here."""
+        self._clock = time.monotonic() - self.elapsed_s
+
+    def advance(self, batch: Batch) -> None:
+        """Take one optimizer step on one global batch."""
+        assert batch.index == self.step, f"the loader gave batch {batch.index} at step {self.step}"
+        factor = self.schedule.factor(self.step, self.total_steps)
+        self.result = self.engine.step([batch], factor)
+        self.step += 1
+        if self.ema is not None:
+            self.ema.update(self.model, self.step)
+        self.elapsed_s = time.monotonic() - self._clock
+        self.metrics |= {"loss": self.result.loss, "grad_norm": self.result.grad_norm, "lr_factor": factor}
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has reached its length."""
+        if self.limit_s is not None:
+            return self.elapsed_s >= self.limit_s
+        return self.total_steps is not None and self.step >= self.total_steps
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints go."""
+        return self.run.folder / "checkpoints"
+
+    def groups(self) -> dict[str, dict[str, Tensor]]:
+        """All tensors a checkpoint needs."""
+        averages = {} if self.ema is None else {"ema": self.ema.weights}
+        return self.engine.tensors() | averages
+
+    def state(self) -> Json:
+        """All else a checkpoint needs. The loader and the noise need only the step: both are functions of it."""
+        return {"step": self.step, "elapsed_s": self.elapsed_s, "seed": self.run.seed}
+
+    def load(self, groups: Mapping[str, Mapping[str, Tensor]], state: Json) -> None:
+        """The inverse of `groups` and `state`."""
+        self.engine.load(groups)
+        if self.ema is not None:
+            self.ema.load(groups["ema"])
+        self.step, self.elapsed_s = int(state["step"]), float(state["elapsed_s"])
+
+    def due(self, every_steps: int) -> bool:
+        """Whether something that happens every so many steps, and at the end, is due now."""
+        return self.step % every_steps == 0 or self.finished

@@ -1,0 +1,126 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A model, data, a task and a duration in; checkpoints, metrics and previews in a run folder out."""
+
+import logging
+import math
+import warnings
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from nemo_vfm.core import log
+from nemo_vfm.core.device import describe
+from nemo_vfm.core.duration import Duration
+from nemo_vfm.core.precision import Precision
+from nemo_vfm.core.types import Factory, Outcome, Run, Task, TrainingData
+from nemo_vfm.parallel import checkpoint
+from nemo_vfm.parallel.engine import Engine, Params, Parts, SingleDevice
+from nemo_vfm.train.callbacks.callback import Callback
+from nemo_vfm.train.callbacks.checkpoint import SaveCheckpoints
+from nemo_vfm.train.callbacks.progress import ShowProgress
+from nemo_vfm.train.callbacks.validation import Validate
+from nemo_vfm.train.ema import EMA
+from nemo_vfm.train.fit import Fit
+from nemo_vfm.train.loggers import LoggerSource
+from nemo_vfm.train.optim import Constant, Schedule
+
+
+class Train:
+    """Trains a model until `duration`, killed and resumed as often as need be.
+
+    Args:
+        model: builds the model; called once, with the initial weights a function of the run's seed.
+        data: where batches come from.
+        task: what is learned.
+        optimizer: builds the optimizer over the parameters.
+        duration: length of the whole run, such as "400 steps" or "2 epochs"; "90 s" ends by the clock, and such a
+            run is not reproducible.
+        schedule: how the learning rate moves; None keeps it constant.
+        engine: how a step is spread over devices; None takes one device.
+        precision: of the arithmetic.
+        ema: running average of the weights; None keeps none.
+        checkpoint: when checkpoints are written.
+        validation: when the held-out loss is measured; None never.
+        callbacks: what else happens after steps, by name, in order.
+        loggers: where metrics go besides metrics.jsonl, by name.
+    """
+
+    def __init__(
+        self, *, model: Factory[[], nn.Module], data: TrainingData, task: Task,
+        optimizer: Factory[[Params], torch.optim.Optimizer], duration: Duration, schedule: Schedule | None = None,
+        engine: Engine | None = None, precision: Precision = Precision(), ema: EMA | None = None,  # noqa: B008 (frozen)
+        checkpoint: SaveCheckpoints, validation: Validate | None = None,
+        callbacks: Mapping[str, Callback] | None = None, loggers: Mapping[str, LoggerSource] | None = None,
+    ) -> None:  # fmt: skip
+        if duration.unit == "tokens":
+            raise ValueError(
+                f"a duration in tokens ({duration}) is not known to this job; give steps, epochs or samples"
+            )
+        self.model, self.data, self.task, self.optimizer, self.duration = model, data, task, optimizer, duration
+        self.schedule, self.engine = schedule or Constant(), engine or SingleDevice()
+        self.precision, self.ema, self.checkpoint, self.validation = precision, ema, checkpoint, validation
+        self.callbacks, self.loggers = dict(callbacks or {}), dict(loggers or {})
+
+    def run(self, run: Run) -> Outcome:
+        """Train; go on from the newest whole checkpoint where the folder has one."""
+        run.folder.mkdir(parents=True, exist_ok=True)
+        fit = self._start(run)
+        if fit.finished:
+            return Outcome(f"trained for {fit.step} steps before", {"steps": fit.step}, did_nothing=True)
+        self._loop(fit)
+        return Outcome(
+            f"trained {fit.step} steps in {fit.elapsed_s:.0f} s; weights in {fit.checkpoints}",
+            {"steps": fit.step, "training_s": fit.elapsed_s},
+        )
+
+    def _start(self, run: Run) -> Fit:
+        found = checkpoint.latest(run.folder / "checkpoints")
+        model = self.engine.start(Parts(self.model, self.task, self.optimizer, self.precision, run.seed))
+        if self.ema is not None:
+            self.ema.start(model)
+        fit = Fit(run, self.engine, model, self.task, self.data, self.schedule, self.ema, total_steps=None)
+        if found is not None:
+            saved = checkpoint.load(found)
+            fit.load(saved.groups, saved.state)
+            log.info(f"resuming at step {fit.step} from {found}")
+        self.data.start(seed=run.seed, first_batch=fit.step)
+        fit.total_steps, fit.limit_s = self._length()
+        dtype, reason = self.precision.resolved()
+        millions = sum(p.numel() for p in model.parameters()) / 1e6
+        log.info(f"{millions:.1f} M parameters, {str(dtype).removeprefix('torch.')} ({reason}), on {describe()}")
+        return fit
+
+    def _length(self) -> tuple[int | None, float | None]:
+        """(steps, None) or (None, seconds)."""
+        amount, unit = self.duration.amount, self.duration.unit
+        if unit in ("s", "h"):
+            return None, amount * (3600 if unit == "h" else 1)
+        if unit == "epochs":
+            amount *= self.data.batches_per_epoch()
+        elif unit == "samples":
+            amount *= self.data.batches_per_epoch() / self.data.num_train_samples()
+        return max(1, math.ceil(amount - 1e-9)), None
+
+    def _loop(self, fit: Fit) -> None:
+        from nemo_vfm.train.callbacks.metrics import WriteMetrics
+        from nemo_vfm.train.module import TrainModule, trainer
+
+        _quiet_lightning()
+        loggers = [source.open(fit.run.folder) for source in self.loggers.values()]
+        validation = {} if self.validation is None else {"validation": self.validation}
+        # Metrics are written before the checkpoint: a resume drops the lines after it, and must not miss any before.
+        callbacks = {**validation, **self.callbacks, "metrics": WriteMetrics(loggers), "checkpoint": self.checkpoint,
+                     "progress": ShowProgress()}  # fmt: skip
+        fit.start_clock()
+        trainer(fit, callbacks, loggers, fit.run.folder).fit(
+            TrainModule(fit), train_dataloaders=self.data.train_dataloader()
+        )
+
+
+def _quiet_lightning() -> None:
+    """Silence what Lightning says about choices that are ours on purpose: no optimizer, no workers of its own."""
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", category=UserWarning, module=r"lightning\.pytorch")

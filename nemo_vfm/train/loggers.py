@@ -1,0 +1,31 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A run folder in, a Lightning logger out. The components are light; Lightning is imported when a run opens them."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from nemo_vfm.core.optional import require
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
+
+
+@runtime_checkable
+class LoggerSource(Protocol):
+    """Opens a Lightning logger inside a run folder."""
+
+    def open(self, folder: Path) -> "Logger":
+        """The logger; called once a run."""
+        ...
+
+
+class TensorBoard:
+    """Event files under `tensorboard/` of the run folder; look at them with `tensorboard --logdir`."""
+
+    def open(self, folder: Path) -> "Logger":
+        """A TensorBoardLogger that writes straight into the folder."""
+        require("tensorboard", extra="dev", purpose="The TensorBoard logger")
+        from lightning.pytorch.loggers import TensorBoardLogger
+
+        return TensorBoardLogger(folder, name="tensorboard", version="")

@@ -1,0 +1,83 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A Fit in, Lightning's view of it out: the one LightningModule, and the adapter for our plain callbacks.
+
+Lightning owns the outer loop, callbacks and loggers. The step itself, with reduction, clipping and update, is the
+engine's, so optimisation is manual and Lightning accumulates, clips and samples nothing.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback as LightningCallback
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.loggers import Logger
+
+from nemo_vfm.core.device import device
+from nemo_vfm.core.types import Batch
+from nemo_vfm.train.callbacks.callback import HOOKS, Callback
+from nemo_vfm.train.fit import Fit
+
+
+class TrainModule(LightningModule):
+    """Hands each global batch to the fit; holds no parameters of its own."""
+
+    def __init__(self, fit: Fit) -> None:
+        super().__init__()
+        self.fit = fit
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Batch, batch_idx: int) -> None:
+        """One optimizer step."""
+        self.fit.advance(batch)
+
+    def configure_optimizers(self) -> None:
+        """None: the engine owns the optimizer."""
+
+
+class Adapter(LightningCallback):
+    """Lets Lightning call a plain callback: each hook that the callback has is passed on with the fit."""
+
+    def __init__(self, callback: Callback) -> None:
+        self.callback = callback
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Pass on."""
+        self._call("on_start", pl_module)
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        """Pass on."""
+        self._call("on_step", pl_module)
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Pass on."""
+        self._call("on_end", pl_module)
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Bars must be taken down before the error is shown."""
+        self._call("on_end", pl_module)
+
+    def _call(self, hook: str, module: LightningModule) -> None:
+        assert hook in HOOKS
+        assert isinstance(module, TrainModule)
+        getattr(self.callback, hook, lambda fit: None)(module.fit)
+
+
+class _Stop(LightningCallback):
+    """Ends the outer loop when the fit has reached its length; needed for lengths in seconds."""
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        assert isinstance(pl_module, TrainModule)
+        trainer.should_stop = pl_module.fit.finished
+
+
+def trainer(fit: Fit, callbacks: Mapping[str, object], loggers: list[Logger], folder: Path) -> Trainer:
+    """A Lightning Trainer that loops until the fit is finished."""
+    adapted = [c if isinstance(c, LightningCallback) else Adapter(c) for c in callbacks.values()]  # type: ignore[arg-type]
+    remaining = None if fit.total_steps is None else fit.total_steps - fit.step
+    return Trainer(
+        accelerator="gpu" if device().type == "cuda" else "cpu", devices=1, max_epochs=1, limit_train_batches=remaining,
+        callbacks=[*adapted, _Stop()], logger=loggers or False, default_root_dir=folder,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
+    )  # fmt: skip

@@ -1,0 +1,65 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A step number in, a factor on the learning rate out: schedules as pure functions, so that a resume cannot miss."""
+
+import math
+from typing import Protocol, runtime_checkable
+
+
+@runtime_checkable
+class Schedule(Protocol):
+    """How the learning rate moves over a run."""
+
+    def factor(self, step: int, total_steps: int | None) -> float:
+        """What learning rates are multiplied by at 0-based `step` of `total_steps` (None: not known)."""
+        ...
+
+
+class Constant:
+    """Linear warm-up, then the recipe's learning rate.
+
+    Args:
+        warmup_steps: optimizer steps from zero to the full rate.
+    """
+
+    def __init__(self, *, warmup_steps: int = 0) -> None:
+        if warmup_steps < 0:
+            raise ValueError(f"warmup_steps must be at least 0, got {warmup_steps}")
+        self.warmup_steps = warmup_steps
+
+    def factor(self, step: int, total_steps: int | None) -> float:
+        """min(1, (step + 1) / warmup_steps)."""
+        return min(1.0, (step + 1) / max(1, self.warmup_steps))
+
+
+class WarmupCosine:
+    """Linear warm-up, then half a cosine down to `final_fraction` at the last step.
+
+    Args:
+        warmup_steps: optimizer steps from zero to the full rate.
+        final_fraction: the rate at the end, as a fraction of the recipe's learning rate.
+        total_steps: length of the cosine in optimizer steps; None takes the length of the run.
+    """
+
+    def __init__(self, *, warmup_steps: int = 0, final_fraction: float = 0.0, total_steps: int | None = None) -> None:
+        if warmup_steps < 0 or not 0 <= final_fraction <= 1:
+            raise ValueError(
+                f"warmup_steps ({warmup_steps}) must be at least 0, final_fraction ({final_fraction}) in [0, 1]"
+            )
+        if total_steps is not None and total_steps <= warmup_steps:
+            raise ValueError(f"total_steps ({total_steps}) must be above warmup_steps ({warmup_steps})")
+        self.warmup_steps, self.final_fraction, self.total_steps = warmup_steps, final_fraction, total_steps
+
+    def factor(self, step: int, total_steps: int | None) -> float:
+        """Warm-up, then final + (1 - final) (1 + cos(pi t)) / 2 with t from 0 to 1.
+
+        Raises:
+            ValueError: the run's length in steps is not known and `total_steps` was not given.
+        """
+        total = self.total_steps or total_steps
+        if total is None:
+            raise ValueError("a duration in seconds or hours has no last step; give the cosine its total_steps")
+        if step < self.warmup_steps:
+            return (step + 1) / self.warmup_steps
+        t = min(1.0, (step - self.warmup_steps) / max(1, total - 1 - self.warmup_steps))
+        return self.final_fraction + (1 - self.final_fraction) * 0.5 * (1 + math.cos(math.pi * t))
