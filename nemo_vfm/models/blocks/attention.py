@@ -1,0 +1,57 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens in, tokens that have looked at each other (self) or at the text (cross) out.
+
+Rows of the fused projections are ordered (head, role, dimension), so a tensor-parallel split of the output features
+keeps whole heads together and these modules read their number of heads from the activations.
+Shape letters: B batch, S video tokens, L text tokens, W width, H heads, D head dimension.
+"""
+
+from torch import Tensor, nn
+
+from nemo_vfm.models.blocks.norm import RMSNorm
+from nemo_vfm.models.blocks.rope import rotate
+from nemo_vfm.parallel.attention import attention
+
+
+class SelfAttention(nn.Module):
+    """Every video token looks at every other of its sample."""
+
+    def __init__(self, *, width: int, heads: int) -> None:
+        super().__init__()
+        self.head_dim = width // heads
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.q_norm = RMSNorm(dim=self.head_dim)
+        self.k_norm = RMSNorm(dim=self.head_dim)
+        self.out = nn.Linear(width, width, bias=False)
+
+    def forward(self, x_BSW: Tensor, cos_BS1D: Tensor, sin_BS1D: Tensor) -> Tensor:
+        """(B, S, W)."""
+        q, k, v_BSHD = self.qkv(x_BSW).unflatten(2, (-1, 3, self.head_dim)).unbind(3)
+        q_BSHD = rotate(self.q_norm(q), cos_BS1D, sin_BS1D)
+        k_BSHD = rotate(self.k_norm(k), cos_BS1D, sin_BS1D)
+        o_BHSD = attention(q_BSHD.transpose(1, 2), k_BSHD.transpose(1, 2), v_BSHD.transpose(1, 2))
+        update: Tensor = self.out(o_BHSD.transpose(1, 2).flatten(2))
+        return update
+
+
+class CrossAttention(nn.Module):
+    """Every video token looks at the real tokens of its sample's text."""
+
+    def __init__(self, *, width: int, heads: int, text_dim: int) -> None:
+        super().__init__()
+        self.head_dim = width // heads
+        self.q = nn.Linear(width, width, bias=False)
+        self.kv = nn.Linear(text_dim, 2 * width, bias=False)
+        self.q_norm = RMSNorm(dim=self.head_dim)
+        self.k_norm = RMSNorm(dim=self.head_dim)
+        self.out = nn.Linear(width, width, bias=False)
+
+    def forward(self, x_BSW: Tensor, text_BLD: Tensor, mask_B11L: Tensor) -> Tensor:
+        """(B, S, W); the mask must leave every sample at least one token."""
+        q_BSHD = self.q_norm(self.q(x_BSW).unflatten(2, (-1, self.head_dim)))
+        k, v_BLHD = self.kv(text_BLD).unflatten(2, (-1, 2, self.head_dim)).unbind(3)
+        k_BLHD = self.k_norm(k)
+        o_BHSD = attention(q_BSHD.transpose(1, 2), k_BLHD.transpose(1, 2), v_BLHD.transpose(1, 2), mask_B11L)
+        update: Tensor = self.out(o_BHSD.transpose(1, 2).flatten(2))
+        return update

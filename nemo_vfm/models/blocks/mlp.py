@@ -1,0 +1,20 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A token in, a token of the same width out: two linears with a GELU between."""
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class MLP(nn.Module):
+    """The position-wise perceptron of a block; GELU in its tanh form."""
+
+    def __init__(self, *, width: int, hidden: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(width, hidden, bias=False)
+        self.down = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Same shape as x."""
+        y: Tensor = self.down(F.gelu(self.up(x), approximate="tanh"))
+        return y

@@ -1,0 +1,55 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Latents in, a row of tokens out, and the way back.
+
+Shape letters: B batch, C channels, T frames, H height, W width, S tokens, D width of a token.
+"""
+
+from torch import Tensor, nn
+
+Patch = tuple[int, int, int]
+
+
+def grid_of(shape: tuple[int, ...], patch: Patch) -> tuple[int, int, int]:
+    """Tokens along time, height and width for latents of this (B, C, T, H, W) shape.
+
+    Raises:
+        ValueError: a side is not a multiple of the patch.
+    """
+    for name, size, side in zip(("frames", "height", "width"), shape[2:], patch, strict=True):
+        if size % side:
+            raise ValueError(
+                f"latents of shape {tuple(shape)} cannot be cut into patches of {patch}: {name} {size} is not "
+                f"divisible by {side}; use {size // side * side or side} or {(size // side + 1) * side}, or another patch"
+            )
+    t, h, w = (size // side for size, side in zip(shape[2:], patch, strict=True))
+    return t, h, w
+
+
+class PatchEmbedding(nn.Module):
+    """Cuts latents into patches and projects each to one token.
+
+    A reshape and a linear rather than a convolution with stride: the same arithmetic, and one matrix product
+    that tensor parallel and low precision treat as any other.
+    """
+
+    def __init__(self, *, in_channels: int, width: int, patch: Patch) -> None:
+        super().__init__()
+        self.patch = patch
+        self.proj = nn.Linear(in_channels * patch[0] * patch[1] * patch[2], width)
+
+    def forward(self, latents_BCTHW: Tensor) -> Tensor:
+        """Tokens (B, S, D), time slowest and width fastest."""
+        batch, channels = latents_BCTHW.shape[:2]
+        t, h, w = grid_of(tuple(latents_BCTHW.shape), self.patch)
+        pt, ph, pw = self.patch
+        x = latents_BCTHW.reshape(batch, channels, t, pt, h, ph, w, pw).permute(0, 2, 4, 6, 1, 3, 5, 7)
+        tokens: Tensor = self.proj(x.reshape(batch, t * h * w, channels * pt * ph * pw))
+        return tokens
+
+
+def unpatch(tokens_BSD: Tensor, grid: tuple[int, int, int], patch: Patch) -> Tensor:
+    """Put tokens that hold one patch each (channel slowest) back into latents (B, C, T, H, W)."""
+    (t, h, w), (pt, ph, pw) = grid, patch
+    x = tokens_BSD.reshape(len(tokens_BSD), t, h, w, -1, pt, ph, pw).permute(0, 4, 1, 5, 2, 6, 3, 7)
+    return x.reshape(x.shape[0], x.shape[1], t * pt, h * ph, w * pw)

@@ -1,0 +1,39 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A noise level a sample in, a conditioning vector a sample out.
+
+Shape letters: B batch, D width.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+def sinusoids(noise_B: Tensor, dim: int, max_period: float = 10_000.0) -> Tensor:
+    """Cosines and sines of `1000 * noise_B` at `dim / 2` frequencies from 1 down to 1 / max_period, (B, dim), fp32.
+
+    Both families of objectives give numbers of order one (flow matching sigma in [0, 1], EDM ln(sigma) / 4); the
+    factor of 1000 spreads them over the frequencies, as the integer timesteps of Ho et al. 2020 do.
+    """
+    half = dim // 2
+    order = torch.arange(half, device=noise_B.device).float()
+    angles = 1000.0 * noise_B.float()[:, None] * torch.exp(order * (-math.log(max_period) / half))
+    return torch.cat([angles.cos(), angles.sin()], dim=1)
+
+
+class NoiseEmbedding(nn.Module):
+    """Sinusoids of the noise level through a two-layer perceptron."""
+
+    def __init__(self, *, width: int, num_frequencies: int = 128) -> None:
+        super().__init__()
+        self.num_frequencies = num_frequencies
+        self.up = nn.Linear(2 * num_frequencies, width)
+        self.down = nn.Linear(width, width)
+
+    def forward(self, noise_B: Tensor) -> Tensor:
+        """(B, D)."""
+        vector: Tensor = self.down(F.silu(self.up(sinusoids(noise_B, 2 * self.num_frequencies))))
+        return vector

@@ -1,0 +1,23 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Queries, keys and values in, attended values out: the one place where attention meets other positions.
+
+Models call this and nothing else, so that splitting the sequence over devices changes this file and no model.
+Shape letters: B batch, H heads, S query positions, L key positions, D head dimension.
+"""
+
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def attention(q_BHSD: Tensor, k_BHLD: Tensor, v_BHLD: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Softmax attention without causality, scaled by 1/sqrt(D).
+
+    Args:
+        mask: boolean, broadcastable to (B, H, S, L), True where a key may be seen. Every query must see at least
+            one key, else its softmax is over nothing and the result is not a number.
+
+    Returns:
+        (B, H, S, D), in the dtype of the queries.
+    """
+    return F.scaled_dot_product_attention(q_BHSD, k_BHLD, v_BHLD, attn_mask=mask)

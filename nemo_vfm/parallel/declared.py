@@ -1,0 +1,50 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a model says of itself so that an engine can cut it: names of its parts, and nothing that computes."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Protocol, runtime_checkable
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """Module names, as `named_modules` spells them, with `*` for any block number.
+
+    Args:
+        column: linears whose output features may be split; their outputs feed only `row` linears.
+        row: linears whose input features may be split; their outputs are summed over the parts.
+        blocks: the `ModuleList` that a pipeline may cut between any two entries.
+        recompute: modules worth running again in backward instead of keeping their activations.
+        first: modules that only the first pipeline stage needs.
+        last: modules that only the last pipeline stage needs.
+        every: modules that every pipeline stage repeats, because sending their output costs more.
+    """
+
+    column: tuple[str, ...]
+    row: tuple[str, ...]
+    blocks: str
+    recompute: tuple[str, ...]
+    first: tuple[str, ...] = ()
+    last: tuple[str, ...] = ()
+    every: tuple[str, ...] = ()
+
+    def patterns(self) -> tuple[str, ...]:
+        """Every name this plan mentions."""
+        return (*self.column, *self.row, self.blocks, *self.recompute, *self.first, *self.last, *self.every)
+
+
+@runtime_checkable
+class Divisible(Protocol):
+    """A model that declares how it can be cut."""
+
+    def plan(self) -> Declared:
+        """The declared plan."""
+        ...
+
+
+def matching(pattern: str, names: Iterable[str]) -> list[str]:
+    """The module names a pattern stands for; `*` matches within one part of a dotted name only."""
+    depth = pattern.count(".")
+    return [name for name in names if name.count(".") == depth and fnmatchcase(name, pattern)]
