@@ -90,8 +90,9 @@ def _row(entry: Entry, reading: Reading) -> dict[str, Any]:
 def _summary(measured: Mapping[str, Any]) -> str:
     if not measured["num_prompts"]:
         return "the prompts name no colour and direction, so there is nothing to measure from pixels"
-    right = {what: round(measured[f"{what}_accuracy"] * measured["num_prompts"]) for what in ("colour", "direction")}
-    text = f"of {measured['num_prompts']} prompts, {right['colour']} show the colour asked for, {right['direction']} the direction"
+    num = measured["num_prompts"]
+    colour, direction = (round(measured[f"{what}_accuracy"] * num) for what in ("colour", "direction"))
+    text = f"of {num} prompts, {colour} show the colour asked for and {direction} the direction"
     untrained = measured.get("untrained", {})
     if untrained.get("num_prompts"):
         text += f" (untrained: {untrained['colour_accuracy']:.0%} and {untrained['direction_accuracy']:.0%})"

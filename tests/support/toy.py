@@ -1,0 +1,63 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A regression small enough to reason about: y = W x with noise that is a function of (seed, batch, key)."""
+
+import itertools
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor, nn
+
+from nemo_vfm.core.seed import generator
+from nemo_vfm.core.types import Batch, Prepared
+
+WIDTH = 4
+
+
+class ToyData:
+    """Batch g holds samples 4g..4g+3 of an endless list; three fixed batches are held out."""
+
+    def start(self, *, seed: int, first_batch: int) -> None:
+        self._seed, self._first = seed, first_batch
+
+    def train_dataloader(self) -> Iterator[Batch]:
+        return (self._batch(g) for g in itertools.count(self._first))
+
+    def val_dataloader(self) -> Iterable[Batch]:
+        return [self._batch(10_000 + i) for i in range(3)]
+
+    def batches_per_epoch(self) -> float:
+        return 2.5
+
+    def num_train_samples(self) -> int:
+        return 10
+
+    def _batch(self, g: int) -> Batch:
+        x = torch.randn(4, WIDTH, 1, 1, 1, generator=generator(self._seed, "x", g))
+        keys = tuple(f"s{4 * g + i}" for i in range(4))
+        return Batch(g, keys, keys, torch.ones(4), torch.full((4,), 8.0), latents_BCTHW=x)
+
+
+class ToyTask:
+    """Predict twice the input from a noised one."""
+
+    def prepare(self, batch: Batch, *, seed: int, training: bool) -> Prepared:
+        assert batch.latents_BCTHW is not None
+        x = batch.latents_BCTHW.flatten(1)
+        noise = torch.stack([torch.rand((), generator=generator(seed, batch.index, key)) for key in batch.keys])
+        return Prepared({"x": x + 0.1 * noise[:, None]}, {"y": 2 * x}, batch.weight_B, {"noise": noise})
+
+    def losses(self, output: Tensor, prepared: Prepared) -> Tensor:
+        return (output - prepared.targets["y"]).square().mean(1)
+
+
+class ToyModel(nn.Module):
+    """Two linear layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.net(x)
+        return result

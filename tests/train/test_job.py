@@ -1,0 +1,174 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Training as a whole: it learns, it stops where it should, and a kill changes nothing."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from nemo_vfm.core.duration import Duration
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types import Run
+from nemo_vfm.parallel.engine import SingleDevice
+from nemo_vfm.train.callbacks.checkpoint import SaveCheckpoints
+from nemo_vfm.train.callbacks.validation import Validate
+from nemo_vfm.train.ema import EMA
+from nemo_vfm.train.fit import Fit
+from nemo_vfm.train.job import Train
+from nemo_vfm.train.loggers import TensorBoard
+from nemo_vfm.train.optim import WarmupCosine
+from tests.support.toy import ToyData, ToyModel, ToyTask
+
+
+class KillAt:
+    """Dies like a machine that lost its power, before anything of this step is written."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step(self, fit: Fit) -> None:
+        if fit.step == self.step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def train(
+    duration: str = "10 steps", *, kill_at: int = 0, every_steps: int = 4, lr: float = 0.05, **more: object
+) -> Train:
+    """A job over the toy regression."""
+    settings: dict[str, object] = {
+        "model": ToyModel, "data": ToyData(), "task": ToyTask(),
+        "optimizer": partial(torch.optim.AdamW, lr=lr), "schedule": WarmupCosine(warmup_steps=2, total_steps=20),
+        "ema": EMA(decay=0.9), "checkpoint": SaveCheckpoints(every_steps=every_steps, keep=None),
+        "callbacks": {"kill": KillAt(kill_at)},
+    }  # fmt: skip
+    return Train(duration=Duration.parse(duration), **(settings | more))  # type: ignore[arg-type]
+
+
+def lines(folder: Path) -> list[dict[str, float]]:
+    """The metrics written so far."""
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def final(folder: Path, step: int) -> dict[str, torch.Tensor]:
+    """All tensors of a checkpoint."""
+    files = sorted((folder / f"checkpoints/step-{step:08d}").glob("*.safetensors"))
+    assert [file.stem for file in files] == ["ema", "model", "optimizer"]
+    return {f"{file.stem}/{name}": tensor for file in files for name, tensor in load_file(file).items()}
+
+
+def test_the_loss_falls_and_every_step_has_a_line(tmp_path: Path) -> None:
+    train("200 steps", every_steps=200, lr=0.02, schedule=None).run(Run(tmp_path, seed=1))
+    written = lines(tmp_path)
+    assert [line["step"] for line in written] == list(range(1, 201))
+    assert sum(line["loss"] for line in written[-20:]) < 0.25 * sum(line["loss"] for line in written[:20])
+
+
+def test_killed_and_resumed_training_gives_bit_identical_weights(tmp_path: Path) -> None:
+    train().run(Run(tmp_path / "whole", seed=3))
+    code = f"""
+from pathlib import Path
+from nemo_vfm.core.types import Run
+from tests.train.test_job import train
+train(kill_at=7).run(Run(Path({str(tmp_path / "killed")!r}), seed=3))
+"""
+    killed = subprocess.run(
+        [sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    assert [path.name for path in (tmp_path / "killed/checkpoints").iterdir()] == ["step-00000004"]
+    train().run(Run(tmp_path / "killed", seed=3, resume=True))
+    whole, resumed = final(tmp_path / "whole", 10), final(tmp_path / "killed", 10)
+    assert whole.keys() == resumed.keys()
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    same = ("step", "loss", "grad_norm", "lr_factor")
+    assert [[line[k] for k in same] for line in lines(tmp_path / "killed")] == [
+        [line[k] for k in same] for line in lines(tmp_path / "whole")
+    ]
+
+
+def test_another_seed_gives_other_weights(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        train("2 steps").run(Run(tmp_path / str(seed), seed=seed))
+    one, two = (final(tmp_path / str(seed), 2) for seed in (1, 2))
+    assert not torch.equal(one["model/net.0.weight"], two["model/net.0.weight"])
+
+
+def test_a_longer_duration_goes_on_and_equals_one_long_run(tmp_path: Path) -> None:
+    for duration in ("6 steps", "10 steps"):
+        train(duration).run(Run(tmp_path / "two", seed=5))
+    train("10 steps").run(Run(tmp_path / "one", seed=5))
+    one, two = final(tmp_path / "one", 10), final(tmp_path / "two", 10)
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_a_finished_run_does_nothing(tmp_path: Path) -> None:
+    train("3 steps").run(Run(tmp_path))
+    assert train("3 steps").run(Run(tmp_path)).did_nothing
+
+
+@pytest.mark.parametrize(("duration", "steps"), [("2 epochs", 5), ("20 samples", 5), ("3 steps", 3)])
+def test_durations_become_steps(tmp_path: Path, duration: str, steps: int) -> None:
+    outcome = train(duration).run(Run(tmp_path))
+    assert outcome.figures["steps"] == steps
+
+
+def test_a_duration_in_seconds_ends_by_the_clock(tmp_path: Path) -> None:
+    outcome = train("0.5 s", schedule=None).run(Run(tmp_path))
+    assert 0.5 <= outcome.figures["training_s"] < 5
+    assert outcome.figures["steps"] > 1
+
+
+def test_validation_is_reported_by_noise_bin_and_to_tensorboard(tmp_path: Path) -> None:
+    train("4 steps", validation=Validate(every_steps=2), loggers={"tensorboard": TensorBoard()}).run(Run(tmp_path))
+    measured = [line for line in lines(tmp_path) if "val_loss" in line]
+    assert [line["step"] for line in measured] == [2, 4]
+    assert {"val_loss/noise_0-0.2", "val_loss/noise_0.8-1"} & measured[0].keys()
+    assert list((tmp_path / "tensorboard").glob("events.out.tfevents.*"))
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_batch(tmp_path: Path) -> None:
+    class Broken(ToyTask):
+        def losses(self, output: torch.Tensor, prepared: object) -> torch.Tensor:
+            return output.sum(1) * float("nan")
+
+    with pytest.raises(UserError, match=r"not finite at batch 0 \(samples s0, s1"):
+        train(task=Broken()).run(Run(tmp_path))
+
+
+def test_weights_of_zero_take_a_sample_out_of_the_gradient() -> None:
+    def step(weight: float, bad: float) -> torch.Tensor:
+        from nemo_vfm.core.precision import Precision
+        from nemo_vfm.parallel.engine import Parts
+
+        engine, data = SingleDevice(clip_norm=None), ToyData()
+        model = engine.start(Parts(ToyModel, ToyTask(), partial(torch.optim.SGD, lr=0.1), Precision("fp32"), 0))  # type: ignore[arg-type]
+        data.start(seed=0, first_batch=0)
+        batch = next(data.train_dataloader())
+        assert batch.latents_BCTHW is not None
+        batch.latents_BCTHW[1] = bad
+        batch.weight_B[1] = weight
+        engine.step([batch], 1.0)
+        return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+    assert torch.equal(step(0.0, 5.0), step(0.0, -5.0))
+    assert not torch.equal(step(1.0, 5.0), step(1.0, -5.0))
+
+
+def test_a_checkpoint_of_another_model_is_refused_with_names(tmp_path: Path) -> None:
+    train("2 steps").run(Run(tmp_path))
+
+    def other() -> torch.nn.Module:
+        model = ToyModel()
+        model.net[0] = torch.nn.Linear(4, 8, bias=False)
+        return model
+
+    with pytest.raises(Exception, match=r"another model \(unknown: net\.0\.bias\)"):
+        train("4 steps", model=other).run(Run(tmp_path, resume=True))
