@@ -1,0 +1,126 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A video (T, H, W, 3) of one coloured object in, the colour's name and the direction of motion out; no model is asked.
+
+The object is what is more saturated than the border of the picture. Its colour is the palette hue most of it is
+nearest to, its direction the line fitted through its centre of mass over time. Where there is no compact saturated
+patch, as in noise or in an empty picture, the reading says so with None.
+
+Shape letters: T frames, H height, W width.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: The palette, RGB in [0, 255]. The four hues lie at least 45 degrees apart, so that a nearest hue is a clear vote.
+COLOURS: Final = {"red": (214, 48, 49), "green": (38, 166, 91), "blue": (41, 98, 217), "yellow": (244, 203, 46)}
+#: Unit displacement (x to the right, y down) of each direction.
+DIRECTIONS: Final = {"left": (-1, 0), "right": (1, 0), "up": (0, -1), "down": (0, 1)}
+
+_MIN_CHROMA = 0.22  # backgrounds stay below 0.15, palette colours lie above 0.5, also after x264 at crf 28
+_AREA = (0.004, 0.35)  # of the picture: smaller is a speck, larger is no object
+_MIN_MAJORITY = 0.55  # of the object's chroma that must agree on one colour; noise splits evenly
+_MAX_SPREAD = 0.24  # root mean square distance from the centre, in sides; a uniform picture has 0.41
+_MIN_TRAVEL = 0.06  # of the side over the whole clip; the drawn objects travel 0.2 and more
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What was seen.
+
+    Args:
+        colour: a name of COLOURS, or None where no object was found.
+        direction: a name of DIRECTIONS, or None where no object was found or it did not move.
+        travel: displacement over the clip along x and y, in picture sides.
+    """
+
+    colour: str | None
+    direction: str | None
+    travel: tuple[float, float] = (0.0, 0.0)
+
+
+def read(video_THWC: NDArray[np.uint8]) -> Reading:
+    """Find the object, name its colour and the direction it moves in.
+
+    Raises:
+        ValueError: the array is not (T, H, W, 3) uint8 with at least two frames.
+    """
+    if video_THWC.ndim != 4 or video_THWC.shape[-1] != 3 or video_THWC.shape[0] < 2 or video_THWC.dtype != np.uint8:
+        raise ValueError(f"expected uint8 frames (T >= 2, H, W, 3), got {video_THWC.dtype} {video_THWC.shape}")
+    video = video_THWC.astype(np.float32) / np.float32(255)
+    weight_THW = _object_weight(video)
+    seen_T = _has_object(weight_THW)
+    if seen_T.sum() < max(2, len(video) // 2):
+        return Reading(None, None)
+    colour = _colour(video[seen_T], weight_THW[seen_T])
+    if colour is None:
+        return Reading(None, None)
+    travel = _travel(weight_THW, seen_T)
+    return Reading(colour, _direction(travel), travel)
+
+
+def _object_weight(video_THWC: NDArray[np.float32]) -> NDArray[np.float32]:
+    """How much more saturated each pixel is than the border: 0 in the background."""
+    chroma_THW = video_THWC.max(-1) - video_THWC.min(-1)
+    edge = np.concatenate([chroma_THW[:, 0], chroma_THW[:, -1], chroma_THW[:, :, 0], chroma_THW[:, :, -1]], axis=1)
+    floor = max(_MIN_CHROMA, float(np.median(edge)) + 0.1)
+    weight: NDArray[np.float32] = np.clip(chroma_THW - floor, 0, None)
+    return weight
+
+
+def _has_object(weight_THW: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Frames in which the saturated pixels form one compact patch of a sane size, (T,)."""
+    area_T = (weight_THW > 0).mean((1, 2))
+    _, _, spread_T = _moments(weight_THW)
+    found: NDArray[np.bool_] = (area_T > _AREA[0]) & (area_T < _AREA[1]) & (spread_T < _MAX_SPREAD)
+    return found
+
+
+def _moments(weight_THW: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Centre of mass x, y and root mean square distance from it, each (T,), in picture sides."""
+    _, height, width = weight_THW.shape
+    mass_T = weight_THW.sum((1, 2), dtype=np.float64) + 1e-9
+    x_W, y_H = (np.arange(width) + 0.5) / width, (np.arange(height) + 0.5) / height
+    columns_TW, rows_TH = weight_THW.sum(1) / mass_T[:, None], weight_THW.sum(2) / mass_T[:, None]
+    x_T, y_T = columns_TW @ x_W, rows_TH @ y_H
+    variance_T = columns_TW @ x_W**2 - x_T**2 + rows_TH @ y_H**2 - y_T**2
+    return x_T, y_T, np.sqrt(np.clip(variance_T, 0, None))
+
+
+def _colour(video_THWC: NDArray[np.float32], weight_THW: NDArray[np.float32]) -> str | None:
+    """The palette hue that most of the object is nearest to; None without a majority."""
+    inside = weight_THW > 0
+    votes = np.argmax(_hue_vector(video_THWC[inside]) @ _hue_vector(_palette()).T, axis=1)
+    share = np.bincount(votes, weights=weight_THW[inside], minlength=len(COLOURS))
+    best = int(share.argmax())
+    return list(COLOURS)[best] if share[best] >= _MIN_MAJORITY * share.sum() else None
+
+
+def _palette() -> NDArray[np.float32]:
+    return np.array(list(COLOURS.values()), np.float32) / np.float32(255)
+
+
+def _hue_vector(rgb_N3: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The unit vector of each colour's hue: the part of RGB at right angles to grey."""
+    opponent = rgb_N3 - rgb_N3.mean(-1, keepdims=True)
+    unit: NDArray[np.float32] = opponent / (np.linalg.norm(opponent, axis=-1, keepdims=True) + 1e-6)
+    return unit
+
+
+def _travel(weight_THW: NDArray[np.float32], seen_T: NDArray[np.bool_]) -> tuple[float, float]:
+    """Displacement from the first to the last frame by a least-squares line through the centres."""
+    x_T, y_T, _ = _moments(weight_THW)
+    time_T = np.flatnonzero(seen_T)
+    slope_x, slope_y = np.polyfit(time_T, np.stack([x_T[seen_T], y_T[seen_T]], axis=1), 1)[0]
+    span = len(weight_THW) - 1
+    return float(slope_x * span), float(slope_y * span)
+
+
+def _direction(travel: tuple[float, float]) -> str | None:
+    """The direction the displacement points in most; None where it is too short to be one."""
+    along = {name: travel[0] * dx + travel[1] * dy for name, (dx, dy) in DIRECTIONS.items()}
+    best = max(along, key=lambda name: along[name])
+    return best if along[best] >= _MIN_TRAVEL else None

@@ -1,0 +1,98 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Where the prompts of a sampling job come from: a list, the demo's held-out combinations, or captions of shards."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from nemo_vfm.core.errors import NothingKept
+from nemo_vfm.synth import plan
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What to draw.
+
+    Args:
+        text: the prompt.
+        attributes: what a measure should find in the sample, such as colour and direction; None where nothing is known.
+    """
+
+    text: str
+    attributes: Mapping[str, str] | None = None
+
+
+@runtime_checkable
+class Prompts(Protocol):
+    """A source of prompts."""
+
+    def prompts(self) -> list[Prompt]:
+        """The prompts, in a fixed order."""
+        ...
+
+
+class PromptList:
+    """The texts of the recipe itself.
+
+    Args:
+        texts: one prompt each.
+    """
+
+    def __init__(self, *, texts: Sequence[str]) -> None:
+        if not texts:
+            raise ValueError("texts is empty; give at least one prompt")
+        self.texts = tuple(texts)
+
+    def prompts(self) -> list[Prompt]:
+        """The texts in order."""
+        return [Prompt(text) for text in self.texts]
+
+
+class HeldOutPrompts:
+    """The 16 combinations of colour, shape and direction that the demo's films never show.
+
+    Args:
+        num: how many of them, from the first.
+    """
+
+    def __init__(self, *, num: int = 16) -> None:
+        if not 1 <= num <= len(plan.held_out()):
+            raise ValueError(f"num must be between 1 and {len(plan.held_out())}, got {num}")
+        self.num = num
+
+    def prompts(self) -> list[Prompt]:
+        """One prompt a combination, with colour, shape and direction to measure by."""
+        return [
+            Prompt(f"a {colour} {shape} moving {direction}", {"colour": colour, "shape": shape, "direction": direction})
+            for colour, shape, direction in plan.held_out()[: self.num]
+        ]
+
+
+class CaptionPrompts:
+    """Captions of curated clips: what a model trained on a user's own videos can be asked for.
+
+    Args:
+        shards: a folder of clip shards.
+        num: how many different captions, at most.
+    """
+
+    def __init__(self, *, shards: Path, num: int = 16) -> None:
+        if num < 1:
+            raise ValueError(f"num must be at least 1, got {num}")
+        self.shards, self.num = Path(shards), num
+
+    def prompts(self) -> list[Prompt]:
+        """The first different captions in the order of the shards.
+
+        Raises:
+            NothingKept: no clip has a caption.
+        """
+        from nemo_vfm.data.shards import ShardSet
+
+        captions = dict.fromkeys(str(entry.index.get("caption", "")) for entry in ShardSet(self.shards).entries)
+        captions.pop("", None)
+        if not captions:
+            raise NothingKept(f"no clip in {self.shards} has a caption to use as a prompt")
+        return [Prompt(text) for text in list(captions)[: self.num]]
