@@ -34,6 +34,6 @@ def has_fast_bf16() -> bool:
     (AVX2 EPYC, torch 2.13: 1 against 103 GFLOP/s), so `precision: auto` must not choose them.
     """
     if device().type == "cuda":
-        return torch.cuda.is_bf16_supported()
+        return bool(torch.cuda.is_bf16_supported())
     capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))

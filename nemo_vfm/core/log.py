@@ -4,7 +4,7 @@
 
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 from contextlib import contextmanager
 from functools import cache
 from typing import TypeVar
@@ -84,7 +84,7 @@ def bar(title: str, total: int | None, completed: int = 0) -> Iterator[Bar]:
 
 def track(title: str, items: Iterable[T], total: int | None = None) -> Iterator[T]:
     """Yield `items` under a progress bar."""
-    if total is None and hasattr(items, "__len__"):
+    if total is None and isinstance(items, Sized):
         total = len(items)
     with bar(title, total) as line:
         for item in items:

@@ -98,8 +98,9 @@ class Batch:
         """The same batch with every tensor on `device`."""
         import torch
 
-        names = self.__dataclass_fields__
-        moved = {n: v.to(device, non_blocking=True) for n in names if isinstance(v := getattr(self, n), torch.Tensor)}
+        present = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        tensors = {name: value for name, value in present.items() if isinstance(value, torch.Tensor)}
+        moved: dict[str, Any] = {name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()}
         return replace(self, **moved)
 
 

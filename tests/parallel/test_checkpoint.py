@@ -68,7 +68,7 @@ def test_weights_are_found_in_a_folder_of_checkpoints(tmp_path: Path) -> None:
     for step in (1, 2):
         write(tmp_path, step)
     assert torch.equal(checkpoint.load_weights(tmp_path, "ema")["w"], torch.full((3,), 2.0))
-    with pytest.raises(UserError, match="no average weights; it has ema.safetensors, model.safetensors"):
+    with pytest.raises(UserError, match=r"no average weights; it has ema\.safetensors, model\.safetensors"):
         checkpoint.load_weights(tmp_path, "average")
     with pytest.raises(UserError, match="no checkpoint in"):
         checkpoint.load_weights(tmp_path / "elsewhere", "ema")
@@ -78,5 +78,5 @@ def test_a_checkpoint_of_another_format_version_is_refused(tmp_path: Path) -> No
     path = write(tmp_path, 1)
     manifest = path / "manifest.json"
     manifest.write_text(manifest.read_text().replace("nemo_vfm.checkpoint/1", "nemo_vfm.checkpoint/9"))
-    with pytest.raises(UserError, match="reads 'nemo_vfm.checkpoint/1'"):
+    with pytest.raises(UserError, match=r"reads 'nemo_vfm\.checkpoint/1'"):
         checkpoint.latest(tmp_path)
