@@ -1,0 +1,114 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""RGB frames in, one mp4 of exactly these frames out; the same frames give the same bytes.
+
+Shape letters: T frames, H height, W width, C colour channels.
+"""
+
+from collections.abc import Iterable
+from fractions import Fraction
+from pathlib import Path
+from typing import IO
+
+import av
+import av.video.frame
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_vfm.core.files import atomic_path
+
+_BT709, _LIMITED_RANGE = 1, 1
+
+
+def exact_fps(fps: Fraction | float) -> Fraction:
+    """The frame rate as a fraction; 23.976 becomes 24000/1001."""
+    if not 0 < fps <= 1000:
+        raise ValueError(f"the frame rate must be above 0 and at most 1000 frames per second, got {float(fps)}")
+    if isinstance(fps, Fraction):
+        return fps.limit_denominator(60_000)
+    ntsc = Fraction(round(fps * 1.001) * 1000, 1001)
+    return ntsc if fps != round(fps) and abs(float(ntsc) - fps) < 1e-3 else Fraction(fps).limit_denominator(1000)
+
+
+def encode_mp4(
+    target: Path | IO[bytes],
+    frames_THWC: Iterable[NDArray[np.uint8]],
+    fps: Fraction | float,
+    *,
+    crf: int = 18,
+    preset: str = "medium",
+) -> int:
+    """Write H.264 4:2:0 in BT.709 that plays everywhere; a path appears only when it is whole.
+
+    Args:
+        target: a path, or a seekable binary file such as BytesIO.
+        frames_THWC: an array, or any iterable of (H, W, 3) uint8 RGB frames of one size. 4:2:0 has no odd sizes:
+            an odd width or height gets one more column or row, a copy of the last.
+        fps: frames per second.
+        crf: 0 (largest, best) to 51.
+        preset: x264's trade of time for size.
+
+    Returns:
+        How many frames were written.
+
+    Raises:
+        ValueError: no frame, a frame of another size or dtype, or an impossible fps or crf.
+    """
+    if not 0 <= crf <= 51:
+        raise ValueError(f"crf must be between 0 and 51, got {crf}")
+    if isinstance(target, Path):
+        with atomic_path(target) as temporary, temporary.open("wb") as file:
+            return _encode(file, frames_THWC, exact_fps(fps), crf, preset)
+    return _encode(target, frames_THWC, exact_fps(fps), crf, preset)
+
+
+def _encode(file: IO[bytes], frames_THWC: Iterable[NDArray[np.uint8]], fps: Fraction, crf: int, preset: str) -> int:
+    # bitexact leaves the muxer's version and date out of the file.
+    container = av.open(file, "w", format="mp4", options={"fflags": "+bitexact"})
+    with container:
+        stream, shape, count = None, (0, 0, 0), 0
+        for count, picture in enumerate(frames_THWC, 1):
+            if stream is None:
+                shape = _check(picture)
+                stream = _stream(container, shape, fps, crf, preset)
+            if picture.shape != shape or picture.dtype != np.uint8:
+                raise ValueError(f"frame {count - 1} is {picture.dtype} {picture.shape}, expected uint8 {shape}")
+            container.mux(stream.encode(_frame(picture, count - 1, fps)))
+        if stream is None:
+            raise ValueError("there is no frame to encode, expected at least one")
+        container.mux(stream.encode(None))
+    return count
+
+
+def _check(picture: NDArray[np.uint8]) -> tuple[int, int, int]:
+    if picture.ndim != 3 or picture.shape[2] != 3 or 0 in picture.shape:
+        raise ValueError(f"a frame must be (height, width, 3), got {picture.shape}")
+    return picture.shape
+
+
+def _stream(
+    container: av.container.OutputContainer, shape: tuple[int, int, int], fps: Fraction, crf: int, preset: str
+) -> av.VideoStream:
+    stream = container.add_stream("libx264", rate=fps, options={"crf": str(crf), "preset": preset})
+    stream.height, stream.width = (size + size % 2 for size in shape[:2])
+    stream.pix_fmt = "yuv420p"
+    context = stream.codec_context
+    context.time_base = 1 / fps
+    context.colorspace = context.color_primaries = context.color_trc = _BT709
+    context.color_range = _LIMITED_RANGE
+    # x264 gives other bytes with another number of threads: one, so that every machine writes the same file.
+    context.thread_count = 1
+    return stream
+
+
+def _frame(picture: NDArray[np.uint8], index: int, fps: Fraction) -> av.VideoFrame:
+    height, width = picture.shape[:2]
+    if height % 2 or width % 2:
+        picture = np.pad(picture, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+    frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
+    frame = frame.reformat(format="yuv420p", dst_colorspace="ITU709", dst_color_range="MPEG")
+    frame.colorspace, frame.color_range = _BT709, _LIMITED_RANGE
+    frame.pts, frame.time_base = index, 1 / fps
+    # A picture type left over from a decoder makes x264 write keyframes where it stands (604 of 900 once).
+    frame.pict_type = av.video.frame.PictureType.NONE
+    return frame

@@ -1,0 +1,215 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A video in, its packets' order and its frames out, through PyAV: the reader that reads everything."""
+
+import io
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from types import TracebackType
+
+import av
+import av.error
+import numpy as np
+from av.container import InputContainer
+
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.data.decode import MAX_FRAME_PX, MAX_FRAMES, Picture, VideoInfo, check_indices, check_size, name_of
+
+# Playlists and concatenations name other files and addresses; opening one must not reach beyond the bytes given.
+_FORMATS = "mov,mp4,matroska,webm,avi,mpegts,mpeg,mpegvideo,h264,hevc,ivf,obu,flv,ogg,asf,gif,png_pipe,jpeg_pipe,mjpeg"
+_OPTIONS = {"format_whitelist": _FORMATS, "protocol_whitelist": "file", "max_pixels": str(MAX_FRAME_PX)}
+_FORWARD_FRAMES = 24  # decoding this many frames on costs about what a seek does
+
+
+class PyAVReader:
+    """See `VideoReader`. `read` and `frames` share one decoder: use one of them at a time.
+
+    Args:
+        source: a path, or the file's bytes.
+    """
+
+    def __init__(self, source: Path | bytes) -> None:
+        self._source, self._name = source, name_of(source)
+        self._container: InputContainer | None = None
+        self._process = 0
+        self._info: VideoInfo | None = None
+        self._keyframes: list[int] = []
+        self._rotation_deg = 0
+        self._opened()
+
+    def __enter__(self) -> "PyAVReader":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._container is not None and self._process == os.getpid():
+            self._container.close()
+        self._container = None
+
+    def info(self) -> VideoInfo:
+        """See `VideoReader.info`."""
+        if self._info is None:
+            try:
+                self._info = self._walk()
+            except (av.error.FFmpegError, EOFError) as error:
+                raise DataError(f"{self._name} is damaged: {error}") from error
+        return self._info
+
+    def read(self, indices: Sequence[int]) -> Picture:
+        """See `VideoReader.read`."""
+        info = self.info()
+        check_indices(indices, info)
+        out = np.empty((len(indices), info.height, info.width, 3), np.uint8)
+        places: dict[int, list[int]] = {}
+        for place, index in enumerate(indices):
+            places.setdefault(index, []).append(place)
+        for index, picture in self._scattered(sorted(places)):
+            out[places[index]] = picture
+        return out
+
+    def frames(self, start: int = 0, stop: int | None = None) -> Iterator[Picture]:
+        """See `VideoReader.frames`."""
+        count = self.info().num_frames
+        for _, picture in self._scattered(range(start, count if stop is None else min(stop, count))):
+            yield picture
+
+    def _scattered(self, wanted: Sequence[int]) -> Iterator[tuple[int, Picture]]:
+        """Ascending frame indices in, each with its picture out; seeks only where that beats decoding on."""
+        decoding: Iterator[tuple[int, av.VideoFrame]] | None = None
+        position = -1
+        for index in wanted:
+            if decoding is None or (index > position + _FORWARD_FRAMES and self._key_before(index) > position):
+                decoding = self._decode_from(index)
+            found = next((pair for pair in decoding if pair[0] >= index), None)
+            if found is None or found[0] != index:
+                raise DataError(f"{self._name} is damaged: frame {index} cannot be decoded")
+            position = index
+            yield index, self._picture(found[1])
+
+    def _key_before(self, index: int) -> int:
+        place = int(np.searchsorted(self._keyframes, index, side="right")) - 1
+        return self._keyframes[place] if place >= 0 else 0
+
+    def _decode_from(self, index: int) -> Iterator[tuple[int, av.VideoFrame]]:
+        """Frames with their index, the first one at or before `index`."""
+        info, start = self.info(), self._key_before(index)
+        while True:
+            decoding = self._decode(info, start)
+            first = next(decoding, None)
+            # A seek goes by decoding time, so it can land on a keyframe that is shown after the frame we want.
+            if first is None or first[0] <= index or start == 0:
+                break
+            start = self._key_before(start - 1)
+        if first is not None:
+            yield first
+            yield from decoding
+
+    def _decode(self, info: VideoInfo, key: int) -> Iterator[tuple[int, av.VideoFrame]]:
+        container = self._opened()
+        stream = container.streams.video[0]
+        at = {pts: index for index, pts in enumerate(info.pts)}
+        try:
+            if info.num_frames > 1:
+                container.seek(info.pts[key] if key else min(info.pts[0], 0), stream=stream)
+            for count, frame in enumerate(container.decode(stream)):
+                index = count if frame.pts is None else at.get(frame.pts)
+                if index is not None:
+                    yield index, frame
+        except (av.error.FFmpegError, EOFError) as error:
+            raise DataError(f"{self._name} is damaged: {error}") from error
+
+    def _picture(self, frame: av.VideoFrame) -> Picture:
+        info = self.info()
+        picture = np.rot90(frame.to_ndarray(format="rgb24"), info.rotation_deg // 90)
+        if picture.shape != (info.height, info.width, 3):
+            raise DataError(
+                f"{self._name} changes its frame size from {info.width}x{info.height} to "
+                f"{picture.shape[1]}x{picture.shape[0]} on the way; one size was expected"
+            )
+        return np.ascontiguousarray(picture)
+
+    def _opened(self) -> InputContainer:
+        """The container of this process: a file shared over a fork would be sought by both sides."""
+        if self._container is not None and self._process == os.getpid():
+            return self._container
+        if isinstance(self._source, Path) and not self._source.is_file():
+            raise UserError(f"there is no video file {self._source}")
+        file = io.BytesIO(self._source) if isinstance(self._source, bytes) else f"file:{self._source.absolute()}"
+        try:
+            container = av.open(file, "r", options=_OPTIONS)
+        except (av.error.FFmpegError, EOFError, ValueError) as error:
+            raise DataError(f"{self._name} is not a video that can be opened: {error}") from error
+        if not container.streams.video:
+            container.close()
+            raise DataError(f"{self._name} has no video stream")
+        # One thread: curation and loaders run one process a core, and 720p H.264 was faster so (503 against 331 fps).
+        container.streams.video[0].thread_count = 1
+        self._container, self._process = container, os.getpid()
+        return container
+
+    def _walk(self) -> VideoInfo:
+        """Demultiplex once: time stamps, keyframes, and whether all is there that the container promises."""
+        container = self._opened()
+        stream = container.streams.video[0]
+        check_size(stream.codec_context.width, stream.codec_context.height, self._name)
+        shown: list[tuple[int | None, bool]] = []
+        packets = 0
+        for packet in container.demux(stream):
+            if packet.size:
+                packets += 1
+                if not packet.is_discard:
+                    shown.append((packet.pts, packet.is_keyframe))
+            if packets > MAX_FRAMES:
+                raise DataError(f"{self._name} has more than {MAX_FRAMES:,} frames")
+        if packets < stream.frames:
+            raise DataError(
+                f"{self._name} is cut short: the container promises {stream.frames} frames, {packets} are there"
+            )
+        return self._describe(container, stream, shown)
+
+    def _describe(
+        self, container: InputContainer, stream: av.VideoStream, shown: list[tuple[int | None, bool]]
+    ) -> VideoInfo:
+        container.seek(0)
+        first = next(container.decode(stream), None)
+        if first is None or not shown:
+            raise DataError(f"{self._name} has no frame that can be decoded")
+        time_base = stream.time_base or Fraction(1, 90_000)
+        fps = stream.average_rate or stream.guessed_rate or Fraction(25)
+        pts, self._keyframes = self._order(container, stream, shown, fps, time_base)
+        turned = round(first.rotation / 90) % 4
+        width, height = (first.height, first.width) if turned % 2 else (first.width, first.height)
+        info = VideoInfo(
+            len(pts), float(fps), width, height, stream.codec_context.name, 0.0, turned * 90, time_base, pts
+        )
+        duration_s = float((info.end_pts(len(pts) - 1) - pts[0]) * time_base)
+        return replace(info, duration_s=duration_s)
+
+    def _order(
+        self,
+        container: InputContainer,
+        stream: av.VideoStream,
+        shown: list[tuple[int | None, bool]],
+        fps: Fraction,
+        time_base: Fraction,
+    ) -> tuple[tuple[int, ...], list[int]]:
+        """The time stamps in order and the keyframes' indices; decodes where packets carry no time stamps (AVI)."""
+        known = [(pts, key) for pts, key in shown if pts is not None]
+        if len(known) == len(shown) and len({pts for pts, _ in known}) == len(known):
+            known.sort()
+            return tuple(pts for pts, _ in known), [index for index, (_, key) in enumerate(known) if key]
+        container.seek(0)
+        seen = [frame.pts for frame in container.decode(stream)]
+        stamps = [pts for pts in seen if pts is not None]
+        if len(set(stamps)) == len(seen):
+            return tuple(sorted(stamps)), [0]
+        step = max(1, round(1 / (fps * time_base)))
+        return tuple(index * step for index in range(len(seen))), [0]
