@@ -99,10 +99,12 @@ class DiT(nn.Module):
         self.norm = LayerNorm()
         self.modulation = Modulation(width=width, num_chunks=2)
         self.out = nn.Linear(width, in_channels * patch[0] * patch[1] * patch[2])
-        self.init_weights(seed=0)
+        self.init_weights(torch.initial_seed())
 
     def init_weights(self, seed: int) -> None:
         """Draw every weight from (seed, its name), so that no layout of devices changes it.
+
+        The constructor does this with torch's seed, the one `torch.manual_seed` was last given.
 
         Modulations and the output begin at zero: every block is the identity and the network's output is 0.
         On the meta device there is nothing to draw and this does nothing.

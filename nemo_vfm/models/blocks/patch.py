@@ -20,7 +20,7 @@ def grid_of(shape: tuple[int, ...], patch: Patch) -> tuple[int, int, int]:
         if size % side:
             raise ValueError(
                 f"latents of shape {tuple(shape)} cannot be cut into patches of {patch}: {name} {size} is not "
-                f"divisible by {side}; use {size // side * side or side} or {(size // side + 1) * side}, or another patch"
+                f"divisible by {side}; use {max(size // side, 1) * side} or {(size // side + 1) * side}"
             )
     t, h, w = (size // side for size, side in zip(shape[2:], patch, strict=True))
     return t, h, w

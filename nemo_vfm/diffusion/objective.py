@@ -1,0 +1,209 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Clean latents, noise and a noise level in; what the network is shown, its loss and its estimate of the clean out.
+
+Both families are kept behind one set of methods. What joins them is D(x; sigma), the estimate of the clean latents,
+and the path x = scale(sigma) clean + sigma noise, on which dx/dsigma = (x - D) / sigma holds for both: EDM keeps the
+clean latents at scale 1 (Karras et al. 2022, equation 1 with sigma(t) = t), flow matching fades them with 1 - sigma
+(Lipman et al. 2023, equation 22; Liu et al. 2023, equation 1), where (x - D) / sigma is noise - clean.
+Shape letters: B batch; latents are (B, C, T, H, W).
+"""
+
+from typing import Literal, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+
+@runtime_checkable
+class Objective(Protocol):
+    """One way to learn to denoise."""
+
+    def draw(self, generator: torch.Generator) -> Tensor:
+        """The noise level of one training sample, a scalar."""
+        ...
+
+    def noised(self, clean: Tensor, noise: Tensor, sigma_B: Tensor) -> Tensor:
+        """The point of the path at noise level sigma."""
+        ...
+
+    def inputs(self, noisy: Tensor, sigma_B: Tensor) -> tuple[Tensor, Tensor]:
+        """What the network is called with: latents, and the noise level as a number of order one, (B,)."""
+        ...
+
+    def denoised(self, output: Tensor, noisy: Tensor, sigma_B: Tensor) -> Tensor:
+        """D(noisy; sigma): the network's output read as an estimate of the clean latents."""
+        ...
+
+    def losses(self, output: Tensor, clean: Tensor, noise: Tensor, sigma_B: Tensor) -> Tensor:
+        """The loss of each sample, (B,)."""
+        ...
+
+    def schedule(self, steps: int) -> Tensor:
+        """Noise levels for sampling in `steps` steps, (steps + 1,), fp64, from pure noise down to 0."""
+        ...
+
+    def fraction(self, sigma_B: Tensor) -> Tensor:
+        """The noise level as a number from 0 (clean) to 1 (noise), for bins and plots."""
+        ...
+
+
+class FlowMatching:
+    """Straight paths between data and noise.
+
+    Args:
+        prediction: velocity (the network gives noise - clean) or sample (it gives the clean latents, and the loss is
+            still that of the velocity it implies; Li and He 2025 report that this suits wide patches).
+        shift: s of sigma' = s sigma / (1 + (s - 1) sigma), above 1 for more noise (Esser et al. 2024, equation 23);
+            applied to training draws and to the schedule.
+        logit_mean: mean of the logit of sigma before the shift (Esser et al. 2024, equation 19).
+        logit_std: its standard deviation.
+        uniform_fraction: share of draws that are uniform instead, so that both ends are seen.
+        min_sigma: below it the velocity implied by a predicted sample is taken as if at it.
+        noise_weight: w of the loss weight 1 + w sigma.
+
+    Raises:
+        ValueError: numbers outside their range.
+    """
+
+    def __init__(
+        self,
+        *,
+        prediction: Literal["velocity", "sample"] = "velocity",
+        shift: float = 1.0,
+        logit_mean: float = 0.0,
+        logit_std: float = 1.0,
+        uniform_fraction: float = 0.1,
+        min_sigma: float = 0.05,
+        noise_weight: float = 0.0,
+    ) -> None:
+        if prediction not in ("velocity", "sample"):
+            raise ValueError(f"prediction must be velocity or sample, got {prediction!r}")
+        if shift <= 0 or logit_std <= 0 or noise_weight < 0:
+            raise ValueError(
+                f"shift ({shift}) and logit_std ({logit_std}) must be above 0, noise_weight ({noise_weight}) not below"
+            )
+        if not 0 <= uniform_fraction <= 1 or not 0 < min_sigma < 1:
+            raise ValueError(f"uniform_fraction ({uniform_fraction}) and min_sigma ({min_sigma}) must lie in 0..1")
+        self.prediction, self.shift, self.min_sigma, self.noise_weight = prediction, shift, min_sigma, noise_weight
+        self.logit_mean, self.logit_std, self.uniform_fraction = logit_mean, logit_std, uniform_fraction
+
+    def draw(self, generator: torch.Generator) -> Tensor:
+        """A shifted logit-normal number, or a shifted uniform one."""
+        which, uniform = torch.rand(2, generator=generator)
+        normal = torch.randn((), generator=generator) * self.logit_std + self.logit_mean
+        return self._shifted(uniform if which < self.uniform_fraction else torch.sigmoid(normal))
+
+    def noised(self, clean: Tensor, noise: Tensor, sigma_B: Tensor) -> Tensor:
+        """(1 - sigma) clean + sigma noise."""
+        return torch.lerp(clean, noise, _like(sigma_B, clean))
+
+    def inputs(self, noisy: Tensor, sigma_B: Tensor) -> tuple[Tensor, Tensor]:
+        """The noisy latents as they are, and sigma."""
+        return noisy, sigma_B
+
+    def denoised(self, output: Tensor, noisy: Tensor, sigma_B: Tensor) -> Tensor:
+        """noisy - sigma velocity, or the predicted sample itself."""
+        return output if self.prediction == "sample" else noisy - _like(sigma_B, noisy) * output
+
+    def losses(self, output: Tensor, clean: Tensor, noise: Tensor, sigma_B: Tensor) -> Tensor:
+        """(1 + w sigma) mean |velocity - (noise - clean)|^2.
+
+        For a predicted sample the error of the velocity is (clean - sample) / sigma exactly, so it is computed as
+        that: the difference of two large velocities near sigma = 0 would lose the digits that matter.
+        """
+        if self.prediction == "sample":
+            error = (clean - output) / _like(sigma_B, clean).clamp(min=self.min_sigma)
+        else:
+            error = output - (noise - clean)
+        return (1 + self.noise_weight * sigma_B) * error.square().flatten(1).mean(1)
+
+    def schedule(self, steps: int) -> Tensor:
+        """Equal steps from 1 to 0, shifted."""
+        return self._shifted(torch.linspace(1, 0, _steps(steps) + 1, dtype=torch.float64))
+
+    def fraction(self, sigma_B: Tensor) -> Tensor:
+        """sigma itself."""
+        return sigma_B
+
+    def _shifted(self, sigma: Tensor) -> Tensor:
+        return self.shift * sigma / (1 + (self.shift - 1) * sigma)
+
+
+class EDM:
+    """The preconditioning, weighting and noise of Karras et al. 2022 (arXiv 2206.00364), table 1.
+
+    Args:
+        sigma_data: standard deviation of the clean latents.
+        p_mean: mean of ln sigma in training.
+        p_std: standard deviation of ln sigma in training.
+        sigma_min: smallest noise level of the schedule above 0.
+        sigma_max: largest noise level of the schedule.
+        rho: curvature of the schedule; larger spends more steps near sigma_min.
+
+    Raises:
+        ValueError: numbers outside their range.
+    """
+
+    def __init__(
+        self,
+        *,
+        sigma_data: float = 0.5,
+        p_mean: float = 0.0,
+        p_std: float = 1.0,
+        sigma_min: float = 0.002,
+        sigma_max: float = 80.0,
+        rho: float = 7.0,
+    ) -> None:
+        if min(sigma_data, p_std, rho) <= 0:
+            raise ValueError(f"sigma_data ({sigma_data}), p_std ({p_std}) and rho ({rho}) must be above 0")
+        if not 0 < sigma_min < sigma_max:
+            raise ValueError(f"sigma_min ({sigma_min}) must lie above 0 and below sigma_max ({sigma_max})")
+        self.sigma_data, self.p_mean, self.p_std = sigma_data, p_mean, p_std
+        self.sigma_min, self.sigma_max, self.rho = sigma_min, sigma_max, rho
+
+    def draw(self, generator: torch.Generator) -> Tensor:
+        """exp of a normal number."""
+        return torch.exp(torch.randn((), generator=generator) * self.p_std + self.p_mean)
+
+    def noised(self, clean: Tensor, noise: Tensor, sigma_B: Tensor) -> Tensor:
+        """clean + sigma noise."""
+        return clean + _like(sigma_B, clean) * noise
+
+    def inputs(self, noisy: Tensor, sigma_B: Tensor) -> tuple[Tensor, Tensor]:
+        """c_in noisy = noisy / sqrt(sigma^2 + sigma_data^2), and c_noise = ln(sigma) / 4."""
+        sigma = _like(sigma_B, noisy)
+        return noisy / (sigma**2 + self.sigma_data**2).sqrt(), sigma_B.log() / 4
+
+    def denoised(self, output: Tensor, noisy: Tensor, sigma_B: Tensor) -> Tensor:
+        """c_skip noisy + c_out output."""
+        sigma = _like(sigma_B, noisy)
+        total = sigma**2 + self.sigma_data**2
+        return (self.sigma_data**2 / total) * noisy + (sigma * self.sigma_data / total.sqrt()) * output
+
+    def losses(self, output: Tensor, clean: Tensor, noise: Tensor, sigma_B: Tensor) -> Tensor:
+        """lambda(sigma) mean |D - clean|^2 with lambda = (sigma^2 + sigma_data^2) / (sigma sigma_data)^2."""
+        estimate = self.denoised(output, self.noised(clean, noise, sigma_B), sigma_B)
+        weight_B = (sigma_B**2 + self.sigma_data**2) / (sigma_B * self.sigma_data) ** 2
+        return weight_B * (estimate - clean).square().flatten(1).mean(1)
+
+    def schedule(self, steps: int) -> Tensor:
+        """Equation 5: `steps` levels from sigma_max to sigma_min, equal steps in sigma^(1/rho), and then 0."""
+        ramp = torch.linspace(0, 1, _steps(steps), dtype=torch.float64)
+        low, high = self.sigma_min ** (1 / self.rho), self.sigma_max ** (1 / self.rho)
+        return torch.cat([(high + ramp * (low - high)) ** self.rho, ramp.new_zeros(1)])
+
+    def fraction(self, sigma_B: Tensor) -> Tensor:
+        """sigma / (sigma + sigma_data)."""
+        return sigma_B / (sigma_B + self.sigma_data)
+
+
+def _like(sigma_B: Tensor, latents: Tensor) -> Tensor:
+    """(B,) as (B, 1, 1, 1, 1), in the latents' dtype."""
+    return sigma_B.to(latents.dtype).reshape(-1, *[1] * (latents.ndim - 1))
+
+
+def _steps(steps: int) -> int:
+    if steps < 1:
+        raise ValueError(f"sampling needs at least 1 step, got {steps}")
+    return steps

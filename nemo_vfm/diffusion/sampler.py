@@ -1,0 +1,109 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A denoiser and pure noise in, a sample out: solvers of dx/dsigma = (x - D(x; sigma)) / sigma.
+
+The equation is Karras et al. 2022, equation 3, for sigma(t) = t; it holds on the straight path of flow matching too.
+The state is fp64: adding small steps to a large state in fp32 loses digits for nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+
+
+@runtime_checkable
+class Denoiser(Protocol):
+    """D(x; sigma)."""
+
+    def __call__(self, x: Tensor, sigma: float) -> Tensor:
+        """The estimate of the clean latents; x is fp64, and so should the answer be."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A sample and what it cost.
+
+    Args:
+        latents: the sample, fp64.
+        evaluations: how often the denoiser was called; guidance may run the network twice as wide for each.
+    """
+
+    latents: Tensor
+    evaluations: int
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    """A way from noise to a sample."""
+
+    def num_steps(self) -> int:
+        """Steps to ask the objective's schedule for."""
+        ...
+
+    def draw(self, denoise: Denoiser, noise: Tensor, sigmas: Sequence[float] | Tensor) -> Drawn:
+        """Follow the noise levels `sigmas` down from x = sigmas[0] * noise."""
+        ...
+
+
+class Euler:
+    """First order: one evaluation a step.
+
+    Args:
+        steps: number of steps.
+    """
+
+    def __init__(self, *, steps: int = 50) -> None:
+        self.steps = _positive(steps)
+
+    def num_steps(self) -> int:
+        """As given."""
+        return self.steps
+
+    def draw(self, denoise: Denoiser, noise: Tensor, sigmas: Sequence[float] | Tensor) -> Drawn:
+        """x += (next - sigma) (x - D) / sigma."""
+        levels = [float(sigma) for sigma in sigmas]
+        x = levels[0] * noise.double()
+        for sigma, following in pairwise(levels):
+            x = x + (following - sigma) * (x - denoise(x, sigma)) / sigma
+        return Drawn(x, len(levels) - 1)
+
+
+class Heun:
+    """Second order: the slope is the mean of those at both ends of the step (Karras et al. 2022, algorithm 1).
+
+    Two evaluations a step; a step that ends at sigma = 0 has no slope there and stays an Euler step.
+
+    Args:
+        steps: number of steps.
+    """
+
+    def __init__(self, *, steps: int = 35) -> None:
+        self.steps = _positive(steps)
+
+    def num_steps(self) -> int:
+        """As given."""
+        return self.steps
+
+    def draw(self, denoise: Denoiser, noise: Tensor, sigmas: Sequence[float] | Tensor) -> Drawn:
+        """Predict with the slope here, evaluate at the *predicted* point, step with the mean slope."""
+        levels = [float(sigma) for sigma in sigmas]
+        x, evaluations = levels[0] * noise.double(), 0
+        for sigma, following in pairwise(levels):
+            slope = (x - denoise(x, sigma)) / sigma
+            predicted = x + (following - sigma) * slope
+            evaluations += 1
+            if following > 0:
+                slope = (slope + (predicted - denoise(predicted, following)) / following) / 2
+                evaluations += 1
+            x = x + (following - sigma) * slope
+        return Drawn(x, evaluations)
+
+
+def _positive(steps: int) -> int:
+    if steps < 1:
+        raise ValueError(f"steps must be at least 1, got {steps}")
+    return steps

@@ -1,0 +1,106 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Captions in, one vector a word out: a text encoder with nothing to train or download.
+
+A word's vector is a sum of signed random features (Weinberger et al. 2009, section 2) of the word, of the groups of
+letters inside it, and of the word before it. Equal words get equal vectors, words of one stem get close ones, and all
+others are nearly orthogonal: enough for a world with a small vocabulary, and no more.
+Shape letters: B batch, L text tokens, D width of a token.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+_WORD = re.compile(r"\w+(?:'\w+)?")
+_EMPTY = "\x00empty"
+
+
+class HashedNgrams:
+    """Weight-free word vectors of length 1.
+
+    Args:
+        dim: D, width of a token, a multiple of 8.
+        max_tokens: L; further words are cut off.
+        ngram: letters in a group; words are framed by `<` and `>` first, so beginnings and endings count.
+        ngram_weight: weight of all groups of letters together, beside the word's own weight of 1.
+        context_weight: weight of the word before, which tells "a over b" from "b over a". 0 gives each word one
+            vector wherever it stands, which carries over best to combinations that were never seen together.
+
+    Raises:
+        ValueError: sizes that cannot be, negative weights.
+    """
+
+    def __init__(
+        self,
+        *,
+        dim: int = 256,
+        max_tokens: int = 32,
+        ngram: int = 3,
+        ngram_weight: float = 0.5,
+        context_weight: float = 0.25,
+    ) -> None:
+        if dim < 8 or dim % 8:
+            raise ValueError(f"dim must be a positive multiple of 8, got {dim}")
+        if max_tokens < 1 or ngram < 1:
+            raise ValueError(f"max_tokens ({max_tokens}) and ngram ({ngram}) must be at least 1")
+        if ngram_weight < 0 or context_weight < 0:
+            raise ValueError(f"ngram_weight ({ngram_weight}) and context_weight ({context_weight}) cannot be negative")
+        self.dim, self.max_tokens, self.ngram = dim, max_tokens, ngram
+        self.ngram_weight, self.context_weight = ngram_weight, context_weight
+
+    def encode(self, captions: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Vectors (B, L, D), fp32, zero after the text's end, and a mask (B, L), True at words.
+
+        A text without a word gives one token of its own, the same for every such text.
+        """
+        text_BLD = torch.zeros(len(captions), self.max_tokens, self.dim)
+        mask_BL = torch.zeros(len(captions), self.max_tokens, dtype=torch.bool)
+        for row, caption in enumerate(captions):
+            tokens = self._tokens(caption)
+            text_BLD[row, : len(tokens)] = tokens
+            mask_BL[row, : len(tokens)] = True
+        return text_BLD, mask_BL
+
+    def text_shape(self) -> tuple[int, int]:
+        """(L, D)."""
+        return self.max_tokens, self.dim
+
+    def fingerprint(self) -> str:
+        """All that the vectors depend on."""
+        return (
+            f"hashed-ngrams/1 dim={self.dim} tokens={self.max_tokens} ngram={self.ngram} "
+            f"ngram_weight={self.ngram_weight!r} context_weight={self.context_weight!r}"
+        )
+
+    def _tokens(self, caption: str) -> Tensor:
+        words = _WORD.findall(caption.lower())[: self.max_tokens] or [_EMPTY]
+        before = ["", *words[:-1]]
+        return torch.stack([self._vector(word, previous) for word, previous in zip(words, before, strict=True)])
+
+    def _vector(self, word: str, previous: str) -> Tensor:
+        vector = torch.zeros(self.dim)
+        for feature, weight in self._features(word, previous):
+            vector += weight * _signs(feature, self.dim)
+        return vector / vector.square().sum().sqrt()
+
+    def _features(self, word: str, previous: str) -> Iterator[tuple[str, float]]:
+        yield f"word:{word}", 1.0
+        framed = f"<{word}>"
+        groups = [framed[i : i + self.ngram] for i in range(max(len(framed) - self.ngram + 1, 1))]
+        for group in groups:  # independent signs add in squares, so each takes its share of the squared weight
+            yield f"ngram:{group}", self.ngram_weight / len(groups) ** 0.5
+        if previous:
+            yield f"before:{previous}", self.context_weight
+
+
+@lru_cache(maxsize=65_536)
+def _signs(feature: str, dim: int) -> Tensor:
+    """`dim` signs from the feature's SHAKE-256 digest: the same on every machine, unlike `hash()`."""
+    digest = torch.frombuffer(bytearray(hashlib.shake_256(feature.encode()).digest(dim // 8)), dtype=torch.uint8)
+    bits = (digest[:, None] >> torch.arange(8)) & 1
+    return bits.flatten().float() * 2 - 1
