@@ -1,0 +1,254 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers in, small SVG charts out: text stays text, colours come from the page's style, nothing depends on a clock."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from markupsafe import Markup
+
+from nemo_vfm.report.section import fragment
+from nemo_vfm.report.text import figure
+
+WIDTH_PX, HEIGHT_PX = 520, 248
+LEFT_PX, RIGHT_PX, TOP_PX, BOTTOM_PX = 52, 12, 14, 40
+MAX_POINTS = 480
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a chart.
+
+    Args:
+        name: its word in the legend; the empty text leaves it out.
+        points: (x, y) by rising x, all finite.
+        tone: the colour's name in the page's style.
+        style: a line, a faint line for raw values, or a line with a dot at each value.
+    """
+
+    name: str
+    points: Sequence[Point]
+    tone: str = "a"
+    style: Literal["line", "faint", "dots"] = "line"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Values of one colour in a histogram."""
+
+    name: str
+    values: Sequence[float]
+    tone: str
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A range of values, linear or logarithmic, with round ticks."""
+
+    low: float
+    high: float
+    log: bool = False
+
+    @classmethod
+    def around(cls, values: Sequence[float], *, log: bool = False, zero: bool = False) -> "Axis":
+        """An axis on which all of `values` fit, with a little air; from zero where `zero`."""
+        low, high = min(values), max(values)
+        if log:
+            return cls(low / 1.1, high * 1.1, log=True)
+        low = min(low, 0.0) if zero else low
+        air = (high - low) * 0.05 or max(abs(high) * 0.1, 1e-9)
+        return cls(low if zero and low == 0 else low - air, high + air)
+
+    def place(self, value: float) -> float:
+        """Where a value lies, 0 at the low end and 1 at the high end."""
+        if self.log:
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
+
+    def ticks(self, wanted: int = 5) -> list[float]:
+        """Some round values on the axis."""
+        if self.log:
+            exponents = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+            steps = (1,) if len(exponents) > 4 else (1, 2, 5)
+            return [v for e in exponents for s in steps if self.low <= (v := s * 10.0**e) <= self.high]
+        step = _round_step((self.high - self.low) / wanted)
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        return [place * step for place in range(first, last + 1)]
+
+
+def _round_step(rough: float) -> float:
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next(step * power for step in (1, 2, 5, 10) if step * power >= rough * 0.999)
+
+
+def tick_text(value: float) -> str:
+    """A tick's label, short."""
+    if value == 0:
+        return "0"
+    if abs(value) >= 1e6 or abs(value) < 1e-3:
+        return f"{value:.2g}".replace("e-0", "e-").replace("e+0", "e")
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{float(f'{value:.4g}'):g}"
+
+
+def thin(points: Sequence[Point]) -> Sequence[Point]:
+    """At most `MAX_POINTS` points that keep every peak: the lowest and the highest of each stretch."""
+    if len(points) <= MAX_POINTS:
+        return points
+    width = math.ceil(len(points) / (MAX_POINTS // 2))
+    kept: list[Point] = []
+    for start in range(0, len(points), width):
+        stretch = points[start : start + width]
+        pair = {min(stretch, key=lambda p: p[1]), max(stretch, key=lambda p: p[1])}
+        kept += sorted(pair)
+    return [points[0], *kept, points[-1]]
+
+
+def smooth(points: Sequence[Point], half_life: float) -> list[Point]:
+    """The exponential moving average over the points, its start corrected for having begun at zero."""
+    keep, total, weight = 0.5 ** (1 / max(half_life, 1e-9)), 0.0, 0.0
+    out = []
+    for x, y in points:
+        total, weight = keep * total + (1 - keep) * y, keep * weight + (1 - keep)
+        out.append((x, total / weight))
+    return out
+
+
+def _across(axis: Axis) -> Callable[[float], float]:
+    return lambda value: round(LEFT_PX + axis.place(value) * (WIDTH_PX - LEFT_PX - RIGHT_PX), 1)
+
+
+def _up(axis: Axis) -> Callable[[float], float]:
+    return lambda value: round(HEIGHT_PX - BOTTOM_PX - axis.place(value) * (HEIGHT_PX - TOP_PX - BOTTOM_PX), 1)
+
+
+_FRAME = """
+<figure class="chart">
+<figcaption><strong>{{ title }}</strong>{% if legend %}<span class="legend">
+{%- for name, tone, style in legend %}<span class="key {{ style }} tone-{{ tone }}">{{ name }}</span>{% endfor %}</span>{% endif %}</figcaption>
+<svg viewBox="0 0 {{ width }} {{ height }}" role="img" aria-label="{{ alt }}">
+{% for value in y_ticks %}
+<line class="grid" x1="{{ left }}" x2="{{ right }}" y1="{{ up(value) }}" y2="{{ up(value) }}"/>
+<text class="tick" x="{{ left - 7 }}" y="{{ up(value) + 4 }}" text-anchor="end">{{ tick(value) }}</text>
+{% endfor %}
+{% for value in x_ticks %}
+<text class="tick" x="{{ across(value) }}" y="{{ bottom + 17 }}" text-anchor="middle">{{ tick(value) }}</text>
+{% endfor %}
+<line class="axis" x1="{{ left }}" x2="{{ right }}" y1="{{ bottom }}" y2="{{ bottom }}"/>
+<text class="tick" x="{{ right }}" y="{{ height - 5 }}" text-anchor="end">{{ x_label }}</text>
+{{ inside }}
+</svg>
+</figure>"""
+
+
+def _frame(
+    title: str, alt: str, x: Axis, y: Axis, x_label: str, legend: Sequence[tuple[str, str, str]], inside: Markup
+) -> Markup:
+    sides = {"left": LEFT_PX, "right": WIDTH_PX - RIGHT_PX, "bottom": HEIGHT_PX - BOTTOM_PX}
+    axes = {"across": _across(x), "up": _up(y), "x_ticks": x.ticks(6), "y_ticks": y.ticks(4), "tick": tick_text}
+    words = {"title": title, "alt": alt, "x_label": x_label, "legend": legend, "inside": inside}
+    return fragment(_FRAME, {"width": WIDTH_PX, "height": HEIGHT_PX, **sides, **axes, **words})
+
+
+_LINES = """
+{% for line in lines %}
+<path class="{{ line.style }} tone-{{ line.tone }}" d="{{ line.d }}"/>
+{% if line.style == "dots" %}{% for x, y in line.dots %}<circle class="tone-{{ line.tone }}" cx="{{ x }}" cy="{{ y }}" r="2.6"/>{% endfor %}{% endif %}
+{% endfor %}"""
+
+
+def line_chart(title: str, lines: Sequence[Line], *, x_label: str, log_y: bool = False, zero: bool = False) -> Markup:
+    """Lines over a common x; `log_y` is obeyed where all values are positive, `zero` starts y there."""
+    lines = [line for line in lines if line.points]
+    xs = [x for line in lines for x, _ in line.points]
+    ys = [y for line in lines for _, y in line.points]
+    if not ys:
+        return fragment('<p class="quiet">{{ t }}: no finite value was recorded.</p>', {"t": title})
+    x_axis = Axis(min(xs), max(xs)) if max(xs) > min(xs) else Axis.around(xs)
+    y_axis = Axis.around(ys, log=log_y and min(ys) > 0, zero=zero)
+    across, up = _across(x_axis), _up(y_axis)
+    drawn = [(line, [(across(x), up(y)) for x, y in thin(line.points)]) for line in lines]
+    paths = [
+        {"style": line.style, "tone": line.tone, "dots": dots if len(dots) <= 60 else [],
+         "d": Markup("M" + "L".join(f"{x} {y}" for x, y in dots))}  # noqa: S704 - numbers only
+        for line, dots in drawn
+    ]  # fmt: skip
+    legend = [(line.name, line.tone, line.style) for line in lines if line.name]
+    inside = fragment(_LINES, {"lines": paths})
+    return _frame(title, _told(title, lines, x_label), x_axis, y_axis, x_label, legend, inside)
+
+
+def _told(title: str, lines: Sequence[Line], x_label: str) -> str:
+    """What a listener should know of the chart: where each line begins and ends."""
+    parts = [
+        f"{line.name or title} from {figure(line.points[0][1])} to {figure(line.points[-1][1])}"
+        for line in lines if line.style != "faint" or len(lines) == 1
+    ]  # fmt: skip
+    return f"{title} over {x_label}: " + "; ".join(parts)
+
+
+_BARS = """
+{% if limit is not none %}<rect class="gone" x="{{ gone[0] }}" width="{{ gone[1] }}" y="{{ top }}" height="{{ bottom - top }}"/>{% endif %}
+{% for bar in bars %}<rect class="tone-{{ bar.tone }}" x="{{ bar.x }}" y="{{ bar.y }}" width="{{ bar.width }}" height="{{ bar.height }}"/>
+{% endfor %}
+{% if limit is not none %}<line class="limit" x1="{{ limit }}" x2="{{ limit }}" y1="{{ top - 6 }}" y2="{{ bottom }}"/>
+<text class="tick strong" x="{{ limit + (5 if limit < width / 2 else -5) }}" y="{{ top + 3 }}" text-anchor="{{ 'start' if limit < width / 2 else 'end' }}">{{ limit_text }}</text>{% endif %}"""
+
+
+def histogram(title: str, groups: Sequence[Group], *, limit: tuple[str, float] | None = None, bins: int = 32) -> Markup:
+    """Stacked bars of `groups`; `limit` is ("<" or ">", value): the side that a rule drops, which is shaded."""
+    values = sorted(value for group in groups for value in group.values)
+    if not values:
+        return fragment('<p class="quiet">{{ t }}: no finite value was recorded.</p>', {"t": title})
+    low, high = _inner_range(values, limit)
+    counts = [_count(group.values, low, high, bins) for group in groups]
+    x_axis, y_axis = Axis(low, high), Axis(0, max(map(sum, zip(*counts, strict=True))) * 1.15)
+    inside = fragment(_BARS, _bars(groups, counts, x_axis, y_axis) | _limit(limit, x_axis))
+    beyond = sum(value < low or value > high for value in values)
+    x_label = f"{beyond} beyond, in the outermost bars" if beyond else ""
+    legend = [(f"{g.name} {len(g.values):,}", g.tone, "bar") for g in groups if g.values]
+    alt = f"Histogram of {title}: " + ", ".join(name for name, _, _ in legend)
+    return _frame(title, alt, x_axis, y_axis, x_label, legend, inside)
+
+
+def _inner_range(values: Sequence[float], limit: tuple[str, float] | None) -> tuple[float, float]:
+    """The range that holds all but the outermost hundredth, widened so that the threshold is seen."""
+    cut = len(values) // 100
+    low, high = values[cut], values[-1 - cut]
+    if limit:
+        low, high = min(low, limit[1]), max(high, limit[1])
+    air = (high - low) * 0.02 or max(abs(high) * 0.1, 0.5)
+    return (0.0 if low == 0 else low - air), high + air
+
+
+def _count(values: Sequence[float], low: float, high: float, bins: int) -> list[int]:
+    counts = [0] * bins
+    for value in values:
+        counts[min(max(int((value - low) / (high - low) * bins), 0), bins - 1)] += 1
+    return counts
+
+
+def _bars(groups: Sequence[Group], counts: Sequence[Sequence[int]], x: Axis, y: Axis) -> dict[str, object]:
+    bins, up = len(counts[0]), _up(y)
+    width = (WIDTH_PX - LEFT_PX - RIGHT_PX) / bins
+    below, bars = [0] * bins, []
+    for group, row in zip(groups, counts, strict=True):
+        for place, count in enumerate(row):
+            if count:
+                top, base = up(below[place] + count), up(below[place])
+                bars.append({"tone": group.tone, "x": round(LEFT_PX + place * width + 0.7, 1), "y": top,
+                             "width": round(width - 1.4, 1), "height": round(base - top, 1)})  # fmt: skip
+                below[place] += count
+    return {"bars": bars, "top": TOP_PX, "bottom": HEIGHT_PX - BOTTOM_PX, "width": WIDTH_PX}
+
+
+def _limit(limit: tuple[str, float] | None, x: Axis) -> dict[str, object]:
+    if limit is None:
+        return {"limit": None, "gone": (0, 0), "limit_text": ""}
+    side, value = limit
+    at, right = _across(x)(value), WIDTH_PX - RIGHT_PX
+    gone = (LEFT_PX, max(at - LEFT_PX, 0)) if side.startswith("<") else (at, max(right - at, 0))
+    return {"limit": at, "gone": gone, "limit_text": f"dropped {side} {figure(value)}"}

@@ -1,0 +1,73 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Paths of small pictures and videos in, data URIs out, within a budget of bytes; what did not fit is told."""
+
+import base64
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from markupsafe import Markup
+
+from nemo_vfm.report.folder import RunFolder
+
+Kind = Literal["image", "video"]
+
+
+@dataclass(frozen=True, slots=True)
+class Medium:
+    """One picture or video, ready for `src`."""
+
+    uri: Markup
+    kind: Kind
+
+
+@dataclass(slots=True)
+class Media:
+    """Embeds the media of one section.
+
+    Args:
+        run: the run folder, which all paths must stay inside.
+        budget_bytes: what all media of the section may weigh, before base64 adds a third.
+    """
+
+    run: RunFolder
+    budget_bytes: int
+    used_bytes: int = 0
+    _left_out: Counter[str] = field(default_factory=Counter)
+
+    def embed(self, path: Path) -> Medium | None:
+        """The file as a data URI; None where it is missing, of another kind, or over the budget."""
+        if not path.is_file():
+            return self._leave_out("missing")
+        if not path.resolve().is_relative_to(self.run.root):
+            return self._leave_out("outside the run folder")
+        if self.used_bytes + path.stat().st_size > self.budget_bytes:
+            return self._leave_out(f"over this section's {self.budget_bytes / 1e6:.1f} MB")
+        data = self.run.read_bytes(path) or b""
+        if (sniffed := _sniff(data)) is None:
+            return self._leave_out("neither JPEG, PNG, WebP nor MP4")
+        self.used_bytes += len(data)
+        kind, mime = sniffed
+        # Base64 has no character that HTML reads, so the text may be marked as safe.
+        return Medium(Markup(f"data:{mime};base64,{base64.b64encode(data).decode('ascii')}"), kind)  # noqa: S704
+
+    def note(self) -> str:
+        """One sentence on what was left out, or the empty text."""
+        reasons = ", ".join(f"{count} {reason}" for reason, count in self._left_out.items())
+        return f"{self._left_out.total()} pictures or videos are not on this page: {reasons}." if reasons else ""
+
+    def _leave_out(self, reason: str) -> None:
+        self._left_out[reason] += 1
+
+
+def _sniff(data: bytes) -> tuple[Kind, str] | None:
+    """The kind by the first bytes; names and suffixes are not believed."""
+    if data.startswith(b"\xff\xd8\xff"):
+        return "image", "image/jpeg"
+    if data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "image", "image/png"
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image", "image/webp"
+    return ("video", "video/mp4") if data[4:8] == b"ftyp" else None

@@ -1,0 +1,91 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A run folder in, its `report.html` out: one file, no script, nothing fetched, everything from the run escaped."""
+
+import pkgutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from markupsafe import Markup
+
+from nemo_vfm.core.files import write_text
+from nemo_vfm.report import sections
+from nemo_vfm.report.folder import RunFolder
+from nemo_vfm.report.head import head
+from nemo_vfm.report.media import Media
+from nemo_vfm.report.section import ENVIRONMENT, Section, fragment
+
+NAME = "report.html"
+MEDIA_BYTES = 10_500_000  # base64 makes it 14 MB, still quick to open and small enough to mail
+
+
+class Module(Protocol):
+    """What a file in sections/ offers."""
+
+    ORDER: int
+    BUDGET_MB: float
+
+    def sections(self, run: RunFolder, media: Media) -> Iterator[Section]:
+        """The sections this run has something for."""
+        ...
+
+
+def write(folder: Path) -> Path:
+    """Write the page of a run, finished or not, and say where it is.
+
+    Raises:
+        NotADirectoryError: there is no such folder.
+        OSError: the page cannot be written.
+    """
+    path = folder / NAME
+    write_text(path, render(folder))
+    return path
+
+
+def render(folder: Path) -> str:
+    """The page as text, a pure function of the folder's files."""
+    run = RunFolder.open(folder)
+    parts = list(all_sections(run))
+    here = Path(__file__).parent
+    values = {
+        "head": head(run),
+        "sections": parts,
+        "cards": [card for part in parts for card in part.cards],
+        "style": Markup((here / "page.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
+        "notes": run.take_notes(),
+    }
+    html = ENVIRONMENT.from_string((here / "page.html").read_text(encoding="utf-8")).render(values)
+    return html.encode("utf-8", "replace").decode("utf-8")
+
+
+def all_sections(run: RunFolder) -> Iterator[Section]:
+    """Every section of every file in sections/, in order; one that fails says so in its place."""
+    left_bytes = MEDIA_BYTES
+    for name, module in _modules():
+        media = Media(run, min(left_bytes, int(module.BUDGET_MB * 1e6)))
+        run.take_notes()
+        yield from _guarded(name, module, run, media)
+        left_bytes -= media.used_bytes
+
+
+def _guarded(name: str, module: Module, run: RunFolder, media: Media) -> Iterator[Section]:
+    last: Section | None = None
+    try:
+        for section in module.sections(run, media):
+            if last:
+                yield last
+            last = section.with_notes(run.take_notes())
+    except Exception as error:  # a page that misses a part is better than no page; the part says what happened
+        run.note(f"This part could not be made: {type(error).__name__}: {error}")
+        last = last or Section(name.replace("_", " ").capitalize(), fragment("", {}))
+    notes = run.take_notes() + tuple(filter(None, [media.note()]))
+    if last or notes:
+        last = last or Section(name.replace("_", " ").capitalize(), fragment("", {}))
+        yield last.with_notes(notes)
+
+
+def _modules() -> list[tuple[str, Module]]:
+    names = [info.name for info in pkgutil.iter_modules(sections.__path__)]
+    found: list[tuple[str, Module]] = [(name, pkgutil.resolve_name(f"{sections.__name__}.{name}")) for name in names]
+    return sorted(found, key=lambda pair: (pair[1].ORDER, pair[0]))

@@ -1,0 +1,72 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The words that sections and the page meet by, and the one template engine: everything is escaped and cleaned."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from nemo_vfm.report.text import clean, exact, figure, plain, span, words
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One headline figure: a few words, the figure, and what it is to be compared with."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One part of the page.
+
+    Args:
+        title: its heading.
+        body: its HTML, from `fragment`.
+        lead: a sentence under the heading: what is shown and how to read it.
+        step: the step it is about, shown over the heading.
+        cards: its share of the headline figures.
+        notes: what could not be read or was left out.
+    """
+
+    title: str
+    body: Markup
+    lead: str = ""
+    step: str = ""
+    cards: tuple[Card, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def with_notes(self, notes: tuple[str, ...]) -> "Section":
+        """The same section, saying more."""
+        return replace(self, notes=self.notes + notes)
+
+
+def _finalize(value: object) -> object:
+    """Every value a template writes: marked HTML as it is, anything else as clean short text."""
+    if value is None:
+        return ""
+    return value if hasattr(value, "__html__") else clean(str(value))
+
+
+ENVIRONMENT = Environment(
+    autoescape=True, finalize=_finalize, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+)
+ENVIRONMENT.filters.update(figure=figure, exact=exact, span=span, words=words, plain=plain, clean=clean)
+
+_MACROS = """
+{% macro medium(item, alt, class="") %}
+{% if item is none %}<span class="absent {{ class }}" role="img" aria-label="no picture: {{ alt }}">no picture</span>
+{% elif item.kind == "video" %}<video class="{{ class }}" src="{{ item.uri }}" autoplay muted loop playsinline aria-label="{{ alt }}"></video>
+{% else %}<img class="{{ class }}" src="{{ item.uri }}" alt="{{ alt }}">
+{% endif %}{% endmacro %}
+"""
+
+
+def fragment(template: str, values: Mapping[str, Any]) -> Markup:
+    """Render a piece of the page. `medium(item, alt, class)` is at hand for pictures and videos."""
+    return Markup(ENVIRONMENT.from_string(_MACROS + template).render(values).strip())  # noqa: S704

@@ -1,0 +1,130 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""scores.parquet and thumbnails in, contact sheets out: kept clips, those each rule dropped, duplicates in pairs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from nemo_vfm.report.folder import RunFolder, Step
+from nemo_vfm.report.media import Media
+from nemo_vfm.report.section import Section, fragment
+from nemo_vfm.report.text import clean, figure, mapping, number, words
+
+ORDER = 30
+BUDGET_MB = 3.0
+MAX_KEPT, MAX_A_RULE, MAX_PAIRS, MAX_FAILED = 12, 6, 6, 20
+
+_SHEETS = """
+{% macro clip(c) %}<figure class="clip">{{ medium(c.medium, c.alt, "strip") }}
+<figcaption>{% if c.fact %}<span class="fact tone-{{ c.tone }}">{{ c.fact }}</span>{% endif %}{% if c.caption %}<span class="caption">{{ c.caption }}</span>{% endif %}
+<span class="source">{{ c.source }}</span></figcaption></figure>{% endmacro %}
+{% for sheet in sheets %}
+<h3>{{ sheet.title }} <span class="count">{{ sheet.count }}</span></h3>
+<div class="sheet">{% for c in sheet.clips %}{{ clip(c) }}{% endfor %}</div>
+{% endfor %}
+{% if pairs %}
+<h3>Near duplicates <span class="count">{{ pairs_count }}</span></h3>
+<div class="pairs">{% for kept, gone in pairs %}<div class="pair">{{ clip(kept) }}{{ clip(gone) }}</div>{% endfor %}</div>
+{% endif %}
+{% if failed %}
+<h3>Failed <span class="count">{{ failed_count }}</span></h3>
+<div class="scroll"><table><thead><tr><th scope="col">source</th><th scope="col">what happened</th></tr></thead><tbody>
+{% for row in failed %}<tr><td>{{ row.source }}</td><td>{{ row.message }}</td></tr>{% endfor %}
+</tbody></table></div>
+{% endif %}
+"""
+
+
+def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+    """One section a step that decided about clips."""
+    for step in run.having("scores.parquet"):
+        rows = run.read_rows(step.folder / "scores.parquet")
+        if rows:
+            rules = {str(k): mapping(v) for k, v in mapping(run.read_json(step.folder / "rules.json")).items()}
+            yield _section(step, rows, rules, media)
+
+
+def _section(step: Step, rows: list[dict[str, Any]], rules: Mapping[str, Mapping[str, Any]], media: Media) -> Section:
+    look = _Look(step, rules, media)
+    kept = [row for row in rows if row.get("decision") == "kept"]
+    dropped = [row for row in rows if row.get("decision") == "dropped"]
+    failed = [row for row in rows if row.get("decision") == "failed"]
+    twins = _twins(rows, dropped)
+    paired = {id(row) for _, row in twins}
+    sheets = [look.sheet("Kept", kept, MAX_KEPT)] if kept else []
+    for rule in dict.fromkeys(str(row.get("rule")) for row in dropped):
+        if group := [row for row in dropped if str(row.get("rule")) == rule and id(row) not in paired]:
+            sheets.append(look.sheet(f"Dropped: {words(clean(rule, 80))}", group, MAX_A_RULE))
+    values = {
+        "sheets": sheets,
+        "pairs": [(look.clip(a, "kept"), look.clip(b)) for a, b in spread(twins, MAX_PAIRS)],
+        "pairs_count": _shown(MAX_PAIRS, len(twins)),
+        "failed": [_failure(row) for row in failed[:MAX_FAILED]],
+        "failed_count": _shown(MAX_FAILED, len(failed)),
+    }
+    lead = "Four frames of each clip, left to right in time, spread evenly over the set."
+    return Section("Contact sheets", fragment(_SHEETS, values), lead, step.name)
+
+
+class _Look:
+    """Turns rows into what the template shows."""
+
+    def __init__(self, step: Step, rules: Mapping[str, Mapping[str, Any]], media: Media) -> None:
+        self._step, self._rules, self._media = step, rules, media
+
+    def sheet(self, title: str, rows: Sequence[dict[str, Any]], at_most: int) -> dict[str, Any]:
+        clips = [self.clip(row) for row in spread(rows, at_most)]
+        return {"title": title, "count": _shown(at_most, len(rows)), "clips": clips}
+
+    def clip(self, row: Mapping[str, Any], fact: str = "") -> dict[str, Any]:
+        caption = clean(str(row.get("caption") or ""), 160)
+        return {
+            "medium": self._media.embed(self._step.folder / "thumbnails" / _file_name(row.get("clip_id"))),
+            "alt": f"Four frames: {caption or clean(str(row.get('source')), 80)}",
+            "caption": caption,
+            "fact": fact or self._reason(row),
+            "tone": "kept" if row.get("decision") == "kept" else "dropped",
+            "source": _source(row),
+        }
+
+    def _reason(self, row: Mapping[str, Any]) -> str:
+        """The score that decided, against its threshold."""
+        rule = self._rules.get(str(row.get("rule")), {})
+        score = str(rule.get("score"))
+        value, limit = number(row.get(score)), number(rule.get("threshold"))
+        if value is None or limit is None:
+            return "" if row.get("decision") == "kept" else clean(str(row.get("message") or row.get("rule") or ""), 120)
+        return f"{words(clean(score, 40))} {figure(value)} {clean(str(rule.get('op')), 2)} {figure(limit)}"
+
+
+def _file_name(clip_id: Any) -> str:
+    """A clip's picture; an id that is not a plain name leads to a file that is not there."""
+    name = str(clip_id)
+    return f"{name}.jpg" if name.isalnum() and len(name) <= 64 else "no-such-name"
+
+
+def _source(row: Mapping[str, Any]) -> str:
+    first, last = number(row.get("first_frame")), number(row.get("last_frame"))
+    frames = f" · frames {first:.0f}–{last - 1:.0f}" if first is not None and last is not None else ""
+    return clean(str(row.get("source") or ""), 80) + frames
+
+
+def _failure(row: Mapping[str, Any]) -> dict[str, str]:
+    return {"source": clean(str(row.get("source")), 80), "message": clean(str(row.get("message") or "no message"), 300)}
+
+
+def _twins(rows: Sequence[dict[str, Any]], dropped: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Pairs of (the clip that stayed, the clip that went as its duplicate)."""
+    by_id = {row.get("clip_id"): row for row in rows}
+    return [(by_id[row["duplicate_of"]], row) for row in dropped if row.get("duplicate_of") in by_id]
+
+
+def spread(items: Sequence[Any], at_most: int) -> list[Any]:
+    """At most so many of the items, evenly, first and last among them."""
+    if len(items) <= at_most:
+        return list(items)
+    return [items[round(place * (len(items) - 1) / (at_most - 1))] for place in range(at_most)]
+
+
+def _shown(at_most: int, count: int) -> str:
+    return f"{count:,}" if count <= at_most else f"{at_most} of {count:,}"

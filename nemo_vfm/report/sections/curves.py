@@ -1,0 +1,132 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""metrics.jsonl in, curves out: losses, the loss by noise level, learning rate, throughput and whatever else was logged."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from nemo_vfm.report.chart import Line, Point, line_chart, smooth
+from nemo_vfm.report.folder import RunFolder, Step
+from nemo_vfm.report.media import Media
+from nemo_vfm.report.section import Card, Section, fragment
+from nemo_vfm.report.text import clean, figure, number, span, words
+
+ORDER = 50
+BUDGET_MB = 0.0
+MAX_OTHERS = 8
+AXES = ("step", "time_s")
+KNOWN = ("loss", "val_loss", "lr", "samples_per_s", "mfu", "grad_norm")
+NUM_TONES = 8
+
+Values = Mapping[str, Sequence[Point]]
+
+
+def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+    """One section a step that logged metrics."""
+    for step in run.having("metrics.jsonl"):
+        records = run.read_lines(step.folder / "metrics.jsonl")
+        by_step, not_finite = _columns(records)
+        if not_finite:
+            run.note(f"{not_finite:,} values in metrics.jsonl are not finite and are not drawn.")
+        if by_step:
+            yield _section(step, by_step, _times(records))
+
+
+def _columns(records: Sequence[Mapping[str, Any]]) -> tuple[dict[str, list[Point]], int]:
+    """The points of each key by rising step. A resumed run logs some steps twice: the later line counts."""
+    values: dict[str, dict[float, float]] = {}
+    not_finite = 0
+    for record in records:
+        if (step := number(record.get("step"))) is None:
+            continue
+        for key in record.keys() - set(AXES):
+            if (value := number(record[key])) is not None:
+                values.setdefault(str(key), {})[step] = value
+            elif isinstance(record[key], float):
+                not_finite += 1
+    return {key: sorted(points.items()) for key, points in values.items()}, not_finite
+
+
+def _times(records: Sequence[Mapping[str, Any]]) -> dict[float, float]:
+    timed = ((number(record.get("step")), number(record.get("time_s"))) for record in records)
+    return {step: seconds for step, seconds in timed if step is not None and seconds is not None}
+
+
+def _section(step: Step, values: Values, times: Mapping[float, float]) -> Section:
+    charts = [*_losses(values), *_speeds(values, times), *_others(values)]
+    body = fragment('<div class="charts">{% for c in charts %}{{ c }}{% endfor %}</div>', {"charts": charts})
+    last = max(points[-1][0] for points in values.values())
+    took = f" in {span(max(times.values()))}" if times else ""
+    return Section("Training", body, f"{last:,.0f} steps{took}.", step.name, _cards(values))
+
+
+def _losses(values: Values) -> Iterator[Markup]:
+    raw, checked = values.get("loss", ()), values.get("val_loss", ())
+    half_life = max(len(raw) / 60, 1)
+    lines = [
+        Line("each batch", raw, "a", "faint"),
+        Line("smoothed", smooth(raw, half_life), "a"),
+        Line("validation", checked, "b", "dots"),
+    ]
+    if raw or checked:
+        yield line_chart("Loss", lines, x_label="step", log_y=_spreads([*raw, *checked]))
+    if bins := sorted((key for key in values if key.startswith("val_loss/")), key=_bin_place):
+        tones = [f"n{round(place * (NUM_TONES - 1) / max(len(bins) - 1, 1))}" for place in range(len(bins))]
+        lines = [Line(_bin_name(key), values[key], tone, "dots") for key, tone in zip(bins, tones, strict=True)]
+        every = [point for key in bins for point in values[key]]
+        yield line_chart("Validation loss by noise level", lines, x_label="step", log_y=_spreads(every))
+
+
+def _speeds(values: Values, times: Mapping[float, float]) -> Iterator[Markup]:
+    if "lr" in values:
+        yield line_chart("Learning rate", [Line("", values["lr"], "c")], x_label="step", zero=True)
+    for key, title, factor in (("samples_per_s", "Samples per second", 1), ("mfu", "MFU, percent of peak", 100)):
+        if points := values.get(key):
+            known = all(step in times for step, _ in points)
+            moved = [(times[x] if known else x, y * factor) for x, y in points]
+            yield line_chart(title, [Line("", sorted(moved), "d")], x_label="seconds" if known else "step", zero=True)
+    if "grad_norm" in values:
+        points = values["grad_norm"]
+        lines = [Line("", points, "e", "faint"), Line("", smooth(points, max(len(points) / 60, 1)), "e")]
+        yield line_chart("Gradient norm", lines, x_label="step", log_y=_spreads(points))
+
+
+def _others(values: Values) -> Iterator[Markup]:
+    names = [key for key in sorted(values) if key not in KNOWN and not key.startswith("val_loss/")]
+    for key in names[:MAX_OTHERS]:
+        yield line_chart(words(clean(key, 60)), [Line("", values[key], "c")], x_label="step")
+
+
+def _bin_place(key: str) -> tuple[float, str]:
+    found = re.search(r"\d+(?:\.\d+)?", key)
+    return (float(found[0]) if found else float("inf"), key)
+
+
+def _bin_name(key: str) -> str:
+    found = re.fullmatch(r"val_loss/noise_([\d.]+)-([\d.]+)", key)
+    return f"{found[1]}–{found[2]}" if found else words(clean(key.removeprefix("val_loss/"), 40))
+
+
+def _spreads(points: Sequence[Point]) -> bool:
+    """Whether a logarithmic axis shows more: all positive, and more than a factor of twelve apart."""
+    ys = [y for _, y in points if y > 0]
+    return len(ys) == len(points) and bool(ys) and max(ys) > 12 * min(ys)
+
+
+def _cards(values: Values) -> tuple[Card, ...]:
+    cards = []
+    for key, label in (("val_loss", "validation loss"), ("loss", "training loss")):
+        if (points := values.get(key)) and not cards:
+            cards.append(Card(label, figure(points[-1][1]), f"from {figure(points[0][1])}" if len(points) > 1 else ""))
+    if speed := values.get("samples_per_s"):
+        cards.append(Card("samples per second", figure(_median(speed)), "median while training"))
+    if used := values.get("mfu"):
+        cards.append(Card("MFU", f"{100 * _median(used):.1f} %", "median while training"))
+    return tuple(cards)
+
+
+def _median(points: Sequence[Point]) -> float:
+    return sorted(y for _, y in points)[len(points) // 2]

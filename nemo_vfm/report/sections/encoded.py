@@ -1,0 +1,45 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""encode.json in, a table out: how many clips each bucket took, and why others fitted none."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nemo_vfm.report.folder import RunFolder
+from nemo_vfm.report.media import Media
+from nemo_vfm.report.section import Section, fragment
+from nemo_vfm.report.text import figure, number, plain, words
+
+ORDER = 40
+BUDGET_MB = 0.0
+
+_TABLES = """
+{% for group in groups %}
+<div class="scroll"><table class="counts"><thead><tr><th scope="col">{{ group.title }}</th><th scope="col" class="n">{{ group.unit }}</th><th scope="col"></th></tr></thead><tbody>
+{% for name, value, share in group.rows %}<tr><th scope="row">{{ name }}</th><td class="n">{{ value }}</td>
+<td class="wide"><span class="track"><span class="bar tone-{{ group.tone }}" style="width:{{ share }}%"></span></span></td></tr>{% endfor %}
+</tbody></table></div>
+{% endfor %}
+{% if facts %}<dl class="facts">{% for name, value in facts %}<div><dt>{{ name }}</dt><dd>{{ value }}</dd></div>{% endfor %}</dl>{% endif %}
+"""
+
+
+def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+    """One section a step that encoded clips."""
+    for step, encoded in run.each("encode.json"):
+        counts = {str(key): value for key, value in encoded.items() if _is_counts(value)}
+        groups = [_group(key, value) for key, value in counts.items()]
+        facts = [(words(key), plain(value)) for key, value in encoded.items() if key not in counts]
+        body = fragment(_TABLES, {"groups": groups, "facts": facts})
+        yield Section("What was encoded", body, "Clips by the bucket they were resized to.", step.name)
+
+
+def _is_counts(value: Any) -> bool:
+    return isinstance(value, Mapping) and bool(value) and all(number(item) is not None for item in value.values())
+
+
+def _group(key: str, counts: Mapping[str, Any]) -> dict[str, Any]:
+    most = max(abs(float(value)) for value in counts.values()) or 1.0
+    rows = [(str(name), figure(number(value)), round(100 * max(float(value), 0.0) / most, 1)) for name, value in counts.items()]
+    taken = "reason" not in key and "unbinned" not in key
+    return {"title": words(key), "unit": "clips", "rows": rows, "tone": "kept" if taken else "dropped"}

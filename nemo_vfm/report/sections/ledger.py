@@ -1,0 +1,106 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""ledger.json in, a funnel out: files, clips and seconds from what went in to what was kept, row by row."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nemo_vfm.report.folder import RunFolder, Step
+from nemo_vfm.report.media import Media
+from nemo_vfm.report.section import Card, Section, fragment
+from nemo_vfm.report.text import exact, figure, mapping, number, span, words
+
+ORDER = 10
+BUDGET_MB = 0.0
+MEASURES = ("files", "clips", "seconds")
+MAX_FAILURES = 12
+
+_TABLE = """
+<div class="scroll"><table class="funnel">
+<thead><tr><th scope="col"></th>{% for measure in measures %}<th scope="col">{{ measure }}</th>{% endfor %}</tr></thead>
+<tbody>
+{% for row in rows %}
+<tr class="{{ row.kind }}"><th scope="row">{{ row.name }}</th>
+{% for cell in row.cells %}<td>{% if cell %}<span class="amount">{{ cell.text }}</span>
+<span class="track"><span class="bar tone-{{ row.tone }}" style="margin-left:{{ cell.start }}%;width:{{ cell.width }}%"></span></span>
+{%- else %}<span class="amount quiet">–</span><span class="track"></span>{% endif %}</td>{% endfor %}</tr>
+{% endfor %}
+</tbody></table></div>
+"""
+
+
+def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+    """One funnel a ledger."""
+    for step, ledger in run.each("ledger.json"):
+        yield _section(run, step, ledger)
+
+
+def _section(run: RunFolder, step: Step, ledger: Mapping[str, Any]) -> Section:
+    measures = [measure for measure in MEASURES if mapping(ledger.get(measure))]
+    parts = {measure: mapping(ledger[measure]) for measure in measures}
+    for measure, part in parts.items():
+        _check(run, measure, part)
+    rows = [
+        _row("in", "total", "in", {m: (0.0, _amount(p, "in")) for m, p in parts.items()}, parts),
+        *_removed("dropped", parts),
+        *_removed("failed", parts),
+        _row("kept", "total", "kept", {m: (0.0, _amount(p, "kept")) for m, p in parts.items()}, parts),
+    ]
+    body = fragment(_TABLE, {"measures": measures, "rows": rows})
+    lead = "What went in, what each rule took away, and what was kept. Every row is exact and the columns add up."
+    return Section("From files to clips", body, lead, step.name, _cards(parts))
+
+
+def _amount(part: Mapping[str, Any], key: str) -> float:
+    return number(part.get(key)) or 0.0
+
+
+def _counts(part: Mapping[str, Any], key: str) -> dict[str, float]:
+    return {str(name): number(count) or 0.0 for name, count in mapping(part.get(key)).items()}
+
+
+def _removed(key: str, parts: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each rule (or message), its bar beginning where what remains ends."""
+    left = {m: _amount(p, "in") - (sum(_counts(p, "dropped").values()) if key == "failed" else 0) for m, p in parts.items()}
+    names = list(dict.fromkeys(name for part in parts.values() for name in _counts(part, key)))
+    rows = []
+    for name in names[:MAX_FAILURES]:
+        spans = {}
+        for measure, part in parts.items():
+            count = _counts(part, key).get(name, 0.0)
+            left[measure] -= count
+            spans[measure] = (left[measure], count)
+        rows.append(_row(words(name) if key == "dropped" else name, key, key, spans, parts))
+    if rest := names[MAX_FAILURES:]:
+        spans = {m: (0.0, sum(_counts(p, key).get(name, 0.0) for name in rest)) for m, p in parts.items()}
+        rows.append(_row(f"{len(rest)} more reasons", key, key, spans, parts))
+    return rows
+
+
+def _row(name: str, kind: str, tone: str, spans: Mapping[str, tuple[float, float]], parts: Mapping[str, Any]) -> dict[str, Any]:
+    cells = []
+    for measure, (start, length) in spans.items():
+        whole = _amount(parts[measure], "in") or 1.0
+        shown = {"start": _percent(start / whole), "width": _percent(length / whole)}
+        sign = "−" if kind in ("dropped", "failed") else ""
+        cells.append({"text": f"{sign}{exact(length)}", **shown} if length or kind == "total" else None)
+    return {"name": ("failed: " if kind == "failed" else "") + name, "kind": kind, "tone": tone, "cells": cells}
+
+
+def _percent(share: float) -> float:
+    return round(100 * min(max(share, 0.0), 1.0), 2)
+
+
+def _check(run: RunFolder, measure: str, part: Mapping[str, Any]) -> None:
+    """The promise in = kept + dropped + failed, looked at once more here."""
+    out = _amount(part, "kept") + sum(_counts(part, "dropped").values()) + sum(_counts(part, "failed").values())
+    if abs(out - _amount(part, "in")) > 1e-6 * max(_amount(part, "in"), 1.0) + (0.01 if measure == "seconds" else 0):
+        run.note(f"The {measure} do not add up: {exact(_amount(part, 'in'))} in, {exact(out)} accounted for.")
+
+
+def _cards(parts: Mapping[str, Mapping[str, Any]]) -> tuple[Card, ...]:
+    if "clips" not in parts:
+        return ()
+    clips = parts["clips"]
+    length = f", {span(_amount(parts['seconds'], 'kept'))}" if "seconds" in parts else ""
+    return (Card("clips kept", figure(_amount(clips, "kept")), f"of {figure(_amount(clips, 'in'))}{length}"),)

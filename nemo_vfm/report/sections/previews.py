@@ -1,0 +1,41 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""samples/step-*.png in, a strip out: the same prompts and noise at rising training steps."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from nemo_vfm.report.folder import RunFolder, Step
+from nemo_vfm.report.media import Media
+from nemo_vfm.report.section import Section, fragment
+from nemo_vfm.report.sections.contact_sheet import spread
+
+ORDER = 60
+BUDGET_MB = 2.0
+MAX_SHOWN = 8
+
+_STRIP = """
+<div class="previews">{% for item in shown %}
+<figure>{{ medium(item.medium, "Samples at step " ~ item.step) }}<figcaption>step {{ item.step }}</figcaption></figure>
+{% endfor %}</div>"""
+
+
+def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+    """One strip a step that drew samples while it trained; moving pictures where still ones are missing."""
+    for step in run.steps:
+        if found := _previews(step):
+            places = spread(sorted(found), MAX_SHOWN)
+            shown = [{"step": f"{place:,}", "medium": media.embed(found[place])} for place in places]
+            lead = "The same prompts from the same noise, drawn by the averaged weights as training went on."
+            yield Section("While training", fragment(_STRIP, {"shown": shown}), lead, step.name)
+
+
+def _previews(step: Step) -> dict[int, Path]:
+    """The file of each step; a still picture wins over the video beside it."""
+    files: dict[int, Path] = {}
+    for suffix in ("mp4", "png"):
+        for path in sorted((step.folder / "samples").glob(f"step-*.{suffix}")):
+            if match := re.fullmatch(r"step-(\d{1,12})", path.stem):
+                files[int(match[1])] = path
+    return files

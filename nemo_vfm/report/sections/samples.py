@@ -1,0 +1,165 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""samples.json of each sampling step, evaluation.json and nearest.json in, prompts beside what was made of them out."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nemo_vfm.report.folder import RunFolder, Step
+from nemo_vfm.report.media import Media
+from nemo_vfm.report.section import Card, Section, fragment
+from nemo_vfm.report.text import clean, figure, listing, mapping, number, plain, words
+
+ORDER = 70
+BUDGET_MB = 5.0
+MAX_PROMPTS = 32
+UNTRAINED = frozenset({"baseline", "untrained"})
+
+_BODY = """
+{% if measures %}
+<div class="scroll"><table class="measures"><thead><tr><th scope="col">measured from pixels</th>{% for name in columns %}<th scope="col" class="n">{{ name }}</th>{% endfor %}</tr></thead>
+<tbody>{% for name, cells in measures %}<tr><th scope="row">{{ name }}</th>{% for cell in cells %}<td class="n">{{ cell }}</td>{% endfor %}</tr>{% endfor %}</tbody></table></div>
+{% endif %}
+<div class="prompts">
+{% for item in prompts %}
+<article class="prompt"><h3>{{ item.prompt }}</h3>
+<div class="takes">
+{% for take in item.takes %}
+<figure>{{ medium(take.medium, take.label ~ " sample for: " ~ item.prompt, "take") }}
+<figcaption><span class="who">{{ take.label }}</span>{% for name, right in take.marks %}<span class="mark {{ 'right' if right else 'wrong' }}">{{ name }} {{ "✓" if right else "✗" }}<span class="hidden">{{ " right" if right else " wrong" }}</span></span>{% endfor %}
+{% for name, value in take.facts %}<span class="fact">{{ name }} {{ value }}</span>{% endfor %}</figcaption></figure>
+{% endfor %}
+</div>
+{% if item.nearest %}
+<figure class="nearest">{{ medium(item.nearest.medium, "Nearest training clip: " ~ item.nearest.caption, "strip") }}
+<figcaption><span class="who">nearest training clip</span>{% if item.nearest.distance %} <span class="fact">distance {{ item.nearest.distance }}</span>{% endif %} <span class="caption">{{ item.nearest.caption }}</span></figcaption></figure>
+{% endif %}
+</article>
+{% endfor %}
+</div>"""
+
+
+def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+    """One section for all sampling steps together, so that they stand side by side."""
+    columns = _columns(run)
+    evaluation = next((value for _, value in run.each("evaluation.json")), {})
+    if not columns and not evaluation:
+        return
+    prompts = [_prompt(run, media, columns, evaluation, index) for index in _indices(columns)[:MAX_PROMPTS]]
+    _add_nearest(run, media, prompts)
+    if len(_indices(columns)) > MAX_PROMPTS:
+        run.note(f"The first {MAX_PROMPTS} of {len(_indices(columns))} prompts are shown.")
+    names = ["trained", "untrained"] if mapping(evaluation.get("untrained")) else ["result"]
+    values = {"columns": names, "measures": _measures(evaluation), "prompts": prompts}
+    lead = "Each prompt, what the model made of it, and where there is one the most similar clip it was trained on."
+    steps = ", ".join(step.name for step, _ in columns.values() if step.name)
+    yield Section("Samples", fragment(_BODY, values), lead, steps, _cards(evaluation))
+
+
+def _columns(run: RunFolder) -> dict[str, tuple[Step, dict[int, Mapping[str, Any]]]]:
+    """For each sampling step its label and its samples by index, the trained model first."""
+    found = []
+    for step in sorted(run.having("samples.json"), key=lambda step: step.name in UNTRAINED):
+        value = run.read_json(step.folder / "samples.json")
+        samples = [mapping(item) for item in listing(value) if mapping(item)]
+        found.append((step, {int(number(item.get("index")) or place) for place, item in enumerate(samples)}, samples))
+    compared = any(step.name in UNTRAINED for step, _, _ in found) and len(found) == 2
+    return {_label(step, compared): (step, _by_index(samples)) for step, _, samples in found}
+
+
+def _label(step: Step, compared: bool) -> str:
+    if step.name in UNTRAINED:
+        return "untrained"
+    return "trained" if compared else words(step.name) or "sample"
+
+
+def _by_index(samples: list[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
+    numbered = ((number(item.get("index")), place, item) for place, item in enumerate(samples))
+    return {int(index) if index is not None else place: item for index, place, item in numbered}
+
+
+def _indices(columns: Mapping[str, tuple[Step, Mapping[int, Any]]]) -> list[int]:
+    return sorted({index for _, samples in columns.values() for index in samples})
+
+
+def _prompt(
+    run: RunFolder, media: Media, columns: Mapping[str, tuple[Step, Mapping[int, Mapping[str, Any]]]],
+    evaluation: Mapping[str, Any], index: int,
+) -> dict[str, Any]:  # fmt: skip
+    takes, prompt = [], ""
+    for label, (step, samples) in columns.items():
+        if (sample := samples.get(index)) is not None:
+            prompt = prompt or clean(str(sample.get("prompt") or "(no prompt)"), 200)
+            judged = _judged(evaluation, label, index)
+            takes.append({"label": label, "medium": _video(media, step, sample), **judged})
+    return {"index": index, "prompt": prompt, "takes": takes, "nearest": None}
+
+
+def _video(media: Media, step: Step, sample: Mapping[str, Any]) -> Any:
+    """The file is named from the step's folder or from its samples/ folder."""
+    name = str(sample.get("file") or "no-such-name")[:200].replace("\0", "")
+    direct = step.folder / name
+    return media.embed(direct if direct.is_file() else step.folder / "samples" / name)
+
+
+def _judged(evaluation: Mapping[str, Any], label: str, index: int) -> dict[str, list[tuple[str, Any]]]:
+    """What was measured of this sample: truths become marks, anything else stands as it is."""
+    part = mapping(evaluation.get("untrained")) if label == "untrained" else evaluation
+    items = [mapping(item) for item in listing(part.get("per_prompt"))]
+    item = _by_index(items).get(index, {})
+    if label == "untrained" and not items:
+        item = mapping(_by_index([mapping(i) for i in listing(evaluation.get("per_prompt"))]).get(index, {}).get("untrained"))
+    shown = {k: v for k, v in item.items() if k not in ("index", "prompt", "file", "seed", "untrained", "attributes")}
+    marks = [(_what(clean(str(k), 40)), v) for k, v in shown.items() if isinstance(v, bool)]
+    facts = [(words(clean(str(k), 40)), clean(plain(v), 60)) for k, v in shown.items() if isinstance(v, str | int | float) and not isinstance(v, bool)]
+    return {"marks": marks[:6], "facts": facts[:4]}
+
+
+def _what(key: str) -> str:
+    for ending in ("_correct", "_right", "_ok", "_is_right"):
+        key = key.removesuffix(ending)
+    return words(key)
+
+
+def _add_nearest(run: RunFolder, media: Media, prompts: list[dict[str, Any]]) -> None:
+    for step in run.having("nearest.json"):
+        by_index = _by_index([mapping(item) for item in listing(run.read_json(step.folder / "nearest.json"))])
+        for prompt in prompts:
+            if found := by_index.get(prompt["index"]):
+                name = str(found.get("thumbnail") or "no-such-name")[:300].replace("\0", "")
+                distance = number(found.get("distance"))
+                prompt["nearest"] = {
+                    "medium": media.embed(run.root / name),
+                    "caption": clean(str(found.get("caption") or found.get("clip_id") or ""), 160),
+                    "distance": figure(distance) if distance is not None else "",
+                }
+
+
+def _measures(evaluation: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
+    """Every number of the evaluation, beside the untrained model's where it has one."""
+    other = mapping(evaluation.get("untrained"))
+    rows = []
+    for key, value in evaluation.items():
+        if number(value) is not None:
+            cells = [_shown(key, value, evaluation)] + ([_shown(key, other.get(key), evaluation)] if other else [])
+            rows.append((words(clean(str(key), 60)), cells))
+    return rows
+
+
+def _shown(key: str, value: Any, evaluation: Mapping[str, Any]) -> str:
+    """An accuracy as a count where the number of prompts is known, else the plain number."""
+    share, total = number(value), number(evaluation.get("num_prompts"))
+    if share is None or not key.endswith("_accuracy"):
+        return figure(share)
+    return f"{100 * share:.0f} %" if not total else f"{round(share * total)} of {total:.0f} ({100 * share:.0f} %)"
+
+
+def _cards(evaluation: Mapping[str, Any]) -> tuple[Card, ...]:
+    other = mapping(evaluation.get("untrained"))
+    cards = []
+    for key, value in evaluation.items():
+        if key.endswith("_accuracy") and (share := number(value)) is not None:
+            before = number(other.get(key))
+            note = f"untrained {100 * before:.0f} %" if before is not None else "measured from pixels"
+            cards.append(Card(words(clean(key.removesuffix("_accuracy"), 40)) + " right", f"{100 * share:.0f} %", note))
+    return tuple(cards[:4])

@@ -1,0 +1,61 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""scores.parquet and rules.json in, a histogram of each score out, with the rule's threshold and who fell to it."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nemo_vfm.report.chart import Group, histogram
+from nemo_vfm.report.folder import RunFolder, Step
+from nemo_vfm.report.media import Media
+from nemo_vfm.report.section import Section, fragment
+from nemo_vfm.report.text import clean, mapping, number, words
+
+ORDER = 20
+BUDGET_MB = 0.0
+MAX_CHARTS = 16
+NOT_SCORES = frozenset({"fps", "width", "height", "first_frame", "last_frame", "pts_start", "pts_end", "num_frames"})
+
+
+def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+    """One section a step that scored clips."""
+    for step in run.having("scores.parquet"):
+        rows = run.read_rows(step.folder / "scores.parquet")
+        rules = {str(k): mapping(v) for k, v in mapping(run.read_json(step.folder / "rules.json")).items()}
+        if rows:
+            yield _section(run, step, rows, rules)
+
+
+def _section(run: RunFolder, step: Step, rows: list[dict[str, Any]], rules: Mapping[str, Mapping[str, Any]]) -> Section:
+    ruled = [(name, str(rule.get("score"))) for name, rule in rules.items() if str(rule.get("score")) in rows[0]]
+    free = [("", column) for column in _score_columns(rows) if column not in {score for _, score in ruled}]
+    charts = [_chart(run, rows, column, name, rules.get(name, {})) for name, column in [*ruled, *free][:MAX_CHARTS]]
+    body = fragment('<div class="charts">{% for c in charts %}{{ c }}{% endfor %}</div>', {"charts": charts})
+    lead = (
+        f"Every clip's scores, {len(rows):,} clips. The dashed line is the rule's threshold and the shaded side is "
+        "dropped. The outermost hundredth of the values is gathered at the edges."
+    )
+    return Section("Scores and thresholds", body, lead, step.name)
+
+
+def _score_columns(rows: list[dict[str, Any]]) -> list[str]:
+    """Columns of floats that vary, other than those that describe the clip."""
+    names = [name for name in rows[0] if name not in NOT_SCORES]
+    floats = [name for name in names if any(isinstance(row.get(name), float) for row in rows)]
+    return [name for name in floats if len({row.get(name) for row in rows}) > 1]
+
+
+def _chart(run: RunFolder, rows: list[dict[str, Any]], column: str, rule: str, limits: Mapping[str, Any]) -> Any:
+    kept, here, elsewhere = [], [], []
+    for row in rows:
+        if (value := number(row.get(column))) is not None:
+            dropped_here = bool(rule) and row.get("rule") == rule
+            (kept if row.get("decision") == "kept" else here if dropped_here else elsewhere).append(value)
+    missing = len(rows) - len(kept) - len(here) - len(elsewhere)
+    if missing and (kept or here or elsewhere):
+        run.note(f"{missing:,} clips have no {words(clean(column, 60))} score: they left before it was measured.")
+    threshold, side = number(limits.get("threshold")), str(limits.get("op"))
+    groups = [Group("kept", kept, "kept"), Group("dropped here", here, "dropped"),
+              Group("dropped by another rule" if rule else "dropped", elsewhere, "other")]  # fmt: skip
+    title = words(clean(column, 60)) + (f" · rule {words(clean(rule, 60))}" if rule and rule != column else "")
+    return histogram(title, groups, limit=(side, threshold) if threshold is not None and side[:1] in "<>" and side else None)
