@@ -1,0 +1,59 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Recipes in, objects out: read, compose, check, build. Knows nothing of video, models or GPUs.
+
+Only the command line and the launcher import this room; no component ever sees a node of it.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from nemo_vfm.config.build import Part, make
+from nemo_vfm.config.compose import RESERVED, Composed, compose
+from nemo_vfm.config.errors import Mark, Problem, RecipeError, Source
+from nemo_vfm.config.interpolate import resolve
+from nemo_vfm.config.locate import DEFAULT_TRUST, trust_list
+from nemo_vfm.config.roots import Roots
+from nemo_vfm.config.schema import Checker
+from nemo_vfm.config.source import parse
+from nemo_vfm.config.tree import plain
+
+__all__ = [
+    "DEFAULT_TRUST", "Composed", "Mark", "Problem", "RecipeError", "Roots", "Source", "build", "check", "compose",
+    "read_values", "trust_list",
+]  # fmt: skip
+
+
+def check(composed: Composed, trust: Sequence[str] = DEFAULT_TRUST) -> list[Problem]:
+    """Everything that is wrong or missing, in the order of the recipe; nothing is built.
+
+    Args:
+        trust: names that may stand behind `_target_`; see `locate`.
+    """
+    return _examine(composed, trust)[0]
+
+
+def build(composed: Composed, trust: Sequence[str] = DEFAULT_TRUST) -> Any:
+    """The job that a recipe describes.
+
+    Raises:
+        RecipeError: something is wrong or missing, or a constructor refused its arguments.
+    """
+    problems, part = _examine(composed, trust)
+    if problems:
+        raise RecipeError(problems)
+    return make(part)
+
+
+def read_values(text: str, name: str) -> Any:
+    """The plain values of a recipe's text, such as one written by `Composed.to_yaml`."""
+    return plain(parse(text, name))
+
+
+def _examine(composed: Composed, trust: Sequence[str]) -> tuple[list[Problem], Part]:
+    tree, unresolved = resolve(composed.root)
+    checker = Checker(trust, composed.roots.choices)
+    part = checker.root(tree.without(*RESERVED))
+    # A node that is used in two places through ${...} is wrong in one.
+    once = {(p.mark.source.name, p.mark.line, p.mark.column, p.message): p for p in [*unresolved, *checker.problems]}
+    return list(once.values()), part

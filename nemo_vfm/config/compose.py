@@ -1,0 +1,215 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A recipe's file and the changes from the command line in, one composed tree out, every value with its place.
+
+`defaults: [{slot: choice}]` lays `conf/<slot>/<choice>.yaml` under the slot, in order, and the file itself on top.
+`recipe:path` as a choice, or as a value under `steps`, places a whole composed recipe there.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nemo_vfm.config.emit import to_yaml
+from nemo_vfm.config.errors import Mark, RecipeError, Source, did_you_mean, fail, shown_path
+from nemo_vfm.config.interpolate import reroot, resolve
+from nemo_vfm.config.overrides import Override, apply, parse_override
+from nemo_vfm.config.roots import Roots
+from nemo_vfm.config.source import read
+from nemo_vfm.config.tree import Map, Node, Plain, Scalar, Seq, find, join, merge, nest, put, walk
+
+RESERVED = ("run_dir", "seed")
+MAX_INCLUDES = 20
+_RECIPE = "recipe:"
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """A composed recipe.
+
+    Args:
+        root: the tree, interpolations still in place, with the reserved keys `run_dir` and `seed`.
+        path: the recipe's file.
+        roots: where ingredients were looked for.
+    """
+
+    root: Map
+    path: Path
+    roots: Roots
+
+    @property
+    def run_dir(self) -> Path:
+        """The run folder that the recipe asks for."""
+        return Path(str(self._reserved("run_dir", str, "a path"))).expanduser()
+
+    @property
+    def seed(self) -> int:
+        """The root of all randomness."""
+        value = self._reserved("seed", int, "a whole number")
+        assert isinstance(value, int)
+        if value < 0:
+            raise fail(f"a seed is zero or more, got {value}", self.root.items["seed"].mark, "seed")
+        return value
+
+    def to_yaml(self) -> str:
+        """The composed recipe as text, for the run folder.
+
+        `${env:...}` stays as it is, so that no secret is written, and `${run_dir}`, so that a folder can be moved.
+        """
+        tree, problems = resolve(self.root, keep_env=True, keep=frozenset({"run_dir"}))
+        if problems:
+            raise RecipeError(problems)
+        return to_yaml(tree)
+
+    def show(self) -> str:
+        """The composed recipe with the place of every value behind it."""
+        return to_yaml(resolve(self.root, keep_env=True)[0], places=True)
+
+    def _reserved(self, key: str, kind: type, words: str) -> object:
+        node = find(resolve(self.root)[0], key)
+        assert node is not None
+        if not isinstance(node, Scalar) or type(node.value) is not kind or not str(node.value) or node.broken:
+            raise fail(f"{key} is {words}", node.mark, key)
+        return node.value
+
+
+def compose(path: Path | str, overrides: Sequence[str] = (), conf_dirs: Sequence[Path] = ()) -> Composed:
+    """Read a recipe and everything it names, and make the changes.
+
+    Args:
+        path: a file, or the name of a recipe such as `quickstart`.
+        overrides: `slot=choice`, `a.b=value` or `~a.b`. Choices take effect first, the rest in order.
+        conf_dirs: more folders of ingredients, searched first.
+
+    Raises:
+        RecipeError: a file is missing or is not a recipe, or a change cannot be made.
+    """
+    roots = Roots.standard(conf_dirs)
+    file = roots.recipe(str(path), Mark(Source(str(path), ())))
+    changes = [parse_override(word) for word in overrides]
+    root = _Composer(roots, {}).recipe(file)
+    swaps = {c.path: c for c in changes if _is_swap(c, root, roots)}
+    if swaps:
+        root = _swapped(roots, swaps, file)
+    for change in changes:
+        if swaps.get(change.path) is not change:
+            root = apply(root, change)
+    return Composed(_with_reserved(root, file), file, roots)
+
+
+def _is_swap(change: Override, root: Map, roots: Roots) -> bool:
+    """Whether a change names an ingredient rather than a value."""
+    if change.value is None or not isinstance(change.value, Scalar):
+        return False
+    if change.text.startswith(_RECIPE):
+        return True
+    present = find(root, change.path)
+    if isinstance(present, Scalar) and present.value not in (None, "???") and "." in change.path:
+        return False
+    if roots.ingredient(change.path, change.text):
+        return True
+    if isinstance(present, Map) and isinstance(change.value.value, str) and (known := roots.choices(change.path)):
+        text = f"there is no conf/{change.path.rpartition('.')[2]}/{change.text}.yaml: there are {', '.join(known)}"
+        raise fail(text + did_you_mean(change.text, known), change.mark, change.path)
+    return False
+
+
+def _swapped(roots: Roots, swaps: dict[str, Override], file: Path) -> Map:
+    """The recipe with other ingredients: where a default names the slot there, else in place of what is there."""
+    composer = _Composer(roots, swaps)
+    root = composer.recipe(file)
+    for path, change in swaps.items():
+        if path not in composer.used:
+            root = put(root, path, composer.choice(path, change.text, change.mark, file, path, (file,)), change.mark)
+    return root
+
+
+def _with_reserved(root: Map, file: Path) -> Map:
+    mark = Mark(Source("default of every recipe", (), is_file=False))
+    values: dict[str, Plain] = {"run_dir": f"runs/{file.stem}", "seed": 0}
+    for key in RESERVED:
+        if key not in root.items:
+            root = root.with_item(key, Scalar(values[key], mark), mark)
+    return root
+
+
+@dataclass(slots=True)
+class _Composer:
+    """Lays files over one another; `place` is where a file's root stands in the whole recipe."""
+
+    roots: Roots
+    swaps: dict[str, Override]
+    used: set[str] = field(default_factory=set)
+
+    def recipe(self, file: Path, place: str = "", chain: tuple[Path, ...] = ()) -> Map:
+        """A whole composed recipe."""
+        root = self._layers(file, place, chain)
+        for path, node in list(walk(root.items["steps"], "steps")) if "steps" in root.items else ():
+            if isinstance(node, Scalar) and isinstance(node.value, str) and node.value.startswith(_RECIPE):
+                part = self.choice(path, node.value, node.mark, file, join(place, path), (*chain, file))
+                root = _replace(root, path, part)
+        return root
+
+    def choice(self, slot: str, choice: str, mark: Mark, file: Path, place: str, chain: tuple[Path, ...]) -> Map:
+        """The tree that a choice stands for, ready to be laid under `slot` of `file`."""
+        if choice.startswith(_RECIPE):
+            inner = self.roots.recipe(choice.removeprefix(_RECIPE), mark, file.parent)
+            _refuse_cycle(inner, chain, mark)
+            moved = reroot(self.recipe(inner, place, chain).without(*RESERVED), slot)
+            assert isinstance(moved, Map)
+            return moved
+        ingredient = self.roots.require_ingredient(slot, choice, mark)
+        _refuse_cycle(ingredient, chain, mark)
+        return self._layers(ingredient, place, chain)
+
+    def _layers(self, file: Path, place: str, chain: tuple[Path, ...]) -> Map:
+        own = read(file)
+        below: Node = Map({}, own.mark, made=True)
+        forced: list[tuple[str, Map, Mark]] = []
+        for slot, choice, mark in _defaults(own):
+            if swap := self.swaps.get(join(place, slot)):
+                choice, mark = swap.text, swap.mark
+                self.used.add(swap.path)
+            part = self.choice(slot, choice, mark, file, join(place, slot), (*chain, file))
+            below = merge(below, nest(slot, part, mark))
+            forced += [(slot, part, mark)] if swap else []
+        merged = merge(below, own.without("defaults"))
+        assert isinstance(merged, Map)
+        for slot, part, mark in forced:  # the command line wins over a component that the file writes out itself
+            present = find(merged, slot)
+            if not isinstance(present, Map) or present.target() != part.target():
+                merged = put(merged, slot, part, mark)
+        return merged
+
+
+def _defaults(own: Map) -> list[tuple[str, str, Mark]]:
+    """The (slot, choice) pairs of a file."""
+    node = own.items.get("defaults", Seq((), own.mark))
+    if not isinstance(node, Seq):
+        raise fail("defaults is a list such as [{model: dit_xl}, {precision: fp32}]", node.mark, "defaults")
+    pairs = []
+    for item in node.items:
+        if not isinstance(item, Map) or len(item.items) != 1:
+            raise fail("each of the defaults is one {slot: choice}", item.mark, "defaults")
+        ((slot, choice),) = item.items.items()
+        if not isinstance(choice, Scalar) or not isinstance(choice.value, str):
+            raise fail(f"the choice for {slot} is a name: a file conf/{slot}/<name>.yaml", choice.mark, "defaults")
+        pairs.append((slot, choice.value, choice.mark))
+    return pairs
+
+
+def _replace(root: Map, path: str, part: Map) -> Map:
+    """`put` that keeps the place of the key: the user wrote it."""
+    above, _, last = path.rpartition(".")
+    holder = find(root, above)
+    if not isinstance(holder, Map):
+        raise fail("a recipe cannot stand in a list; name it in a mapping", part.mark, path)
+    return put(root, path, part, holder.key_mark(last))
+
+
+def _refuse_cycle(file: Path, chain: tuple[Path, ...], mark: Mark) -> None:
+    names = [shown_path(str(link)) for link in (*chain, file)]
+    if file.resolve() in {link.resolve() for link in chain}:
+        raise fail(f"these files include one another: {' -> '.join(names)}", mark)
+    if len(chain) > MAX_INCLUDES:
+        raise fail(f"files include one another more than {MAX_INCLUDES} deep: {names[0]} -> ... -> {names[-1]}", mark)

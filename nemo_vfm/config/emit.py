@@ -1,0 +1,90 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A marked tree in, YAML text out that reads back as the same values; on request with each value's place behind it."""
+
+import json
+import re
+from collections.abc import Iterator
+
+from nemo_vfm.config.errors import Mark, RecipeError, Source
+from nemo_vfm.config.source import UNSEEN, plain_value
+from nemo_vfm.config.tree import Map, Node, Plain, Scalar, Seq
+
+_UNQUOTED = re.compile(r"[A-Za-z0-9_/.$~](?:[\w./${}:=+@%^~()-]| (?=[\w./$(]))*", re.ASCII)
+NOWHERE = Mark(Source("", (), is_file=False))
+
+
+def to_yaml(root: Map, *, places: bool = False) -> str:
+    """Block style, two spaces a level, a list of values on one line; `workflow.py` relies on the indentation."""
+    lines = list(_map(root, 0))
+    if not places:
+        return "".join(f"{line}\n" for line, _ in lines)
+    width = min(max((len(line) for line, _ in lines), default=0), 80)
+    return "".join(f"{line:<{width}}  # {origin}\n" if origin else f"{line}\n" for line, origin in lines)
+
+
+def text_of(value: Plain, *, in_list: bool = False) -> str:
+    """A single value as YAML."""
+    if not isinstance(value, str):
+        return json.dumps(value, allow_nan=False)
+    if _reads_back(value) and not (in_list and re.search(r"[\[\]{},]", value)):
+        return value
+    quoted = json.dumps(value, ensure_ascii=False)
+    return UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", quoted)
+
+
+def _reads_back(text: str) -> bool:
+    if not _UNQUOTED.fullmatch(text) or ": " in text or text.endswith(":") or text == "...":
+        return False
+    try:
+        return plain_value(text, NOWHERE) == text and isinstance(plain_value(text, NOWHERE), str)
+    except RecipeError:
+        return False
+
+
+def _map(node: Map, depth: int) -> Iterator[tuple[str, str]]:
+    for key, below in node.items.items():
+        yield from _entry(f"{'  ' * depth}{text_of(key, in_list=True)}:", below, depth)
+
+
+def _entry(head: str, node: Node, depth: int) -> Iterator[tuple[str, str]]:
+    """The lines of one value behind `head`, each with the place it came from."""
+    if isinstance(node, Map) and node.items:
+        yield head, ""
+        yield from _map(node, depth + 1)
+    elif isinstance(node, Seq) and any(not isinstance(item, Scalar) for item in node.items):
+        yield head, ""
+        for item in node.items:
+            yield from _item(item, depth + 1)
+    else:
+        yield f"{head} {_flat(node)}", _origin(node)
+
+
+def _item(node: Node, depth: int) -> Iterator[tuple[str, str]]:
+    """One element of a list that is not flat; a mapping begins on the line of its dash."""
+    indent = "  " * depth
+    if isinstance(node, Map) and node.items:
+        lines = _map(node, depth + 1)
+        first, origin = next(lines)
+        yield f"{indent}- {first.lstrip()}", origin
+        yield from lines
+    elif isinstance(node, Seq) and any(not isinstance(item, Scalar) for item in node.items):
+        yield f"{indent}-", ""
+        for item in node.items:
+            yield from _item(item, depth + 1)
+    else:
+        yield f"{indent}- {_flat(node)}", _origin(node)
+
+
+def _flat(node: Node) -> str:
+    if isinstance(node, Map):
+        return "{}"
+    if isinstance(node, Seq):
+        values = (item.value for item in node.items if isinstance(item, Scalar))
+        return f"[{', '.join(text_of(value, in_list=True) for value in values)}]"
+    return text_of(node.value)
+
+
+def _origin(node: Node) -> str:
+    via = f" {node.via}" if isinstance(node, Scalar) and node.via else ""
+    return node.mark.place() + via

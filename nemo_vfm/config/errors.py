@@ -1,0 +1,108 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Places in a recipe and what is wrong there in, text with file:line:column, source line and caret out."""
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from nemo_vfm.core.errors import UserError
+
+_WIDTH = 110  # characters of a source line that are shown
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A text that values are read from.
+
+    Args:
+        name: a file's path, or "command line".
+        lines: the text, line by line.
+        is_file: False where a line number would mean nothing to the user.
+    """
+
+    name: str
+    lines: tuple[str, ...] = field(repr=False)
+    is_file: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place in a source; line and column count from 1."""
+
+    source: Source
+    line: int = 1
+    column: int = 1
+
+    def place(self) -> str:
+        """The place without its column: what `show` writes behind a value."""
+        return f"{shown_path(self.source.name)}:{self.line}" if self.source.is_file else self.source.name
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with a recipe.
+
+    Args:
+        path: the dotted address of the value, empty for the root.
+        mark: where it is written.
+        message: one sentence: what is wrong, what was expected, what to try.
+        kind: "missing" where the recipe leaves a value to the user (`???`); everything else is an "error".
+    """
+
+    path: str
+    mark: Mark
+    message: str
+    kind: Literal["error", "missing"] = "error"
+
+    def render(self) -> str:
+        """Three lines: the place and the address, the source line, a caret with the message."""
+        place = f"{self.mark.place()}:{self.mark.column}" if self.mark.source.is_file else self.mark.place()
+        line, caret = _excerpt(self.mark)
+        head = f"{place}  {self.path}".rstrip()
+        return f"{head}\n    {line}\n    {' ' * caret}^ {self.message}" if line else f"{head}\n    {self.message}"
+
+
+class RecipeError(UserError):
+    """A recipe cannot be used; the text shows every problem at its place.
+
+    Args:
+        problems: at least one.
+    """
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(problem.render() for problem in self.problems))
+
+
+def fail(message: str, mark: Mark, path: str = "") -> RecipeError:
+    """An error with one problem, to be raised."""
+    return RecipeError([Problem(path, mark, message)])
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A suggestion to append to a message, or nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def shown_path(name: str) -> str:
+    """A path as the user would type it: relative where it lies below the working directory."""
+    try:
+        return str(Path(name).resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return name
+
+
+def _excerpt(mark: Mark) -> tuple[str, int]:
+    """The source line without its indentation, cut to a readable width, and where the caret stands in it."""
+    if not 1 <= mark.line <= len(mark.source.lines):
+        return "", 0
+    raw = mark.source.lines[mark.line - 1].replace("\t", " ")
+    start = len(raw) - len(raw.lstrip())
+    caret = max(mark.column - 1 - start, 0)
+    text = "".join(c if c.isprintable() else "?" for c in raw.strip())
+    offset = max(caret - _WIDTH // 2, 0) if len(text) > _WIDTH else 0
+    return text[offset : offset + _WIDTH], caret - offset

@@ -1,0 +1,196 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A class or function in, what each of its arguments is annotated with out; and what an annotation means in words."""
+
+import inspect
+import types
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import PurePath
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from nemo_vfm.config.locate import Target
+from nemo_vfm.core.duration import Duration
+from nemo_vfm.core.types import Factory
+
+ANYTHING: Any = Any
+_VALUES = (int, float, str, bool, bytes, complex, PurePath, Enum, Duration, type(None))
+_WORDS: dict[Any, str] = {
+    int: "a whole number", float: "a number", str: "a text", bool: "true or false", type(None): "null",
+    Duration: "a duration such as '400 steps'",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of a component.
+
+    Args:
+        hint: its annotation, resolved; `Any` where there is none.
+        required: it has no default.
+        positional: it may be given by position.
+    """
+
+    name: str
+    hint: Any
+    required: bool
+    positional: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a component can be given.
+
+    Args:
+        arguments: by name, in order.
+        open: it takes keywords of any name, as some third-party classes do; then unknown keys cannot be seen.
+        num_spare: further arguments by position that it takes (`*args`).
+    """
+
+    arguments: dict[str, Argument]
+    open: bool
+    takes_more: bool
+
+
+def signature(target: Target) -> Signature:
+    """Read the constructor of a class, or a function.
+
+    Raises:
+        TypeError: its annotations cannot be resolved; the text says which.
+    """
+    parameters = _parameters(target)
+    hints = _hints(target)
+    arguments = {
+        name: Argument(name, hints.get(name, ANYTHING), p.default is p.empty, p.kind is not p.KEYWORD_ONLY)
+        for name, p in parameters.items()
+        if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
+    }
+    kinds = {p.kind for p in parameters.values()}
+    return Signature(arguments, inspect.Parameter.VAR_KEYWORD in kinds, inspect.Parameter.VAR_POSITIONAL in kinds)
+
+
+def returns(target: Target) -> Any:
+    """What calling the target gives: the class itself, or a function's return annotation."""
+    return target if inspect.isclass(target) else _hints(target).get("return", ANYTHING)
+
+
+def _parameters(target: Target) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(target).parameters
+    except ValueError as error:
+        raise TypeError(f"the arguments of {target.__qualname__} cannot be read") from error
+
+
+def _hints(target: Target) -> dict[str, Any]:
+    source = target.__init__ if inspect.isclass(target) else target
+    try:
+        return get_type_hints(source, include_extras=True)
+    except (NameError, TypeError, AttributeError) as error:
+        if target.__module__.partition(".")[0] in ("torch", "lightning"):
+            return {}  # checked loosely: names only
+        raise TypeError(f"the annotations of {target.__qualname__} cannot be resolved: {error}") from error
+
+
+def is_union(hint: Any) -> bool:
+    """`A | B` or `Optional[A]`."""
+    return get_origin(hint) in (Union, types.UnionType)
+
+
+def is_factory(hint: Any) -> bool:
+    """`Factory[[A], B]`."""
+    return hint is Factory or get_origin(hint) is Factory
+
+
+def factory_parts(hint: Any) -> tuple[tuple[Any, ...] | None, Any]:
+    """What a factory will be given, None where the annotation leaves it open, and what it makes."""
+    arguments = get_args(hint)
+    if len(arguments) != 2:
+        return None, ANYTHING
+    given, made = arguments
+    return (tuple(given) if isinstance(given, list | tuple) else None), made
+
+
+def is_mapping(hint: Any) -> bool:
+    """`Mapping[str, X]` or `dict[str, X]`."""
+    origin = get_origin(hint) or hint
+    return inspect.isclass(origin) and issubclass(origin, Mapping)
+
+
+def is_list(hint: Any) -> bool:
+    """A sequence or set of values; a text is not one."""
+    origin = get_origin(hint) or hint
+    kinds = (list, tuple, set, frozenset)
+    return inspect.isclass(origin) and (origin in (Sequence, Collection, Iterable, Set) or issubclass(origin, kinds))
+
+
+def is_component(hint: Any) -> bool:
+    """A class or protocol that a mapping with `_target_` fills; not a plain value."""
+    origin = get_origin(hint) or hint
+    return inspect.isclass(origin) and origin is not object and not issubclass(origin, _VALUES) and not is_literal(hint)
+
+
+def is_literal(hint: Any) -> bool:
+    """`Literal["a", "b"]`."""
+    return get_origin(hint) is Literal
+
+
+def is_open(hint: Any) -> bool:
+    """An annotation that says nothing: `Any`, `object`, a type variable, none at all."""
+    return hint is ANYTHING or hint is object or hint is inspect.Parameter.empty or isinstance(hint, TypeVar)
+
+
+def is_protocol(hint: Any) -> bool:
+    """A protocol: fitted by having its methods, never built."""
+    return bool(getattr(get_origin(hint) or hint, "_is_protocol", False))
+
+
+def fits(made: Any, hint: Any) -> bool:
+    """Whether what a target makes may stand where `hint` is asked for."""
+    if is_open(hint):
+        return True
+    if is_union(hint):
+        return any(fits(made, option) for option in get_args(hint))
+    origin, made = get_origin(hint) or hint, get_origin(made) or made
+    if not inspect.isclass(made) or not inspect.isclass(origin):
+        return False
+    if is_protocol(origin):
+        return all(callable(getattr(made, name, None)) for name in _methods(origin))
+    return issubclass(made, origin)
+
+
+def lacking(made: Any, hint: Any) -> list[str]:
+    """The methods of a protocol that a class does not have."""
+    origin = get_origin(hint) or hint
+    return [name for name in _methods(origin) if not callable(getattr(made, name, None))] if is_protocol(origin) else []
+
+
+def _methods(protocol: type) -> list[str]:
+    homes = [base for base in protocol.__mro__ if getattr(base, "_is_protocol", False) and base.__name__ != "Protocol"]
+    names = {name for base in homes for name, value in vars(base).items() if inspect.isfunction(value)}
+    return sorted(name for name in names if name == "__call__" or not name.startswith("_"))
+
+
+def in_words(hint: Any) -> str:
+    """What an annotation asks for, for a message."""
+    if is_union(hint):
+        return " or ".join(in_words(option) for option in get_args(hint))
+    if is_literal(hint):
+        return f"one of {', '.join(map(str, get_args(hint)))}"
+    if is_factory(hint):
+        return f"a component that makes {in_words(factory_parts(hint)[1])}"
+    if is_mapping(hint):
+        return f"a mapping of names to {in_words((*get_args(hint), ANYTHING, ANYTHING)[1])}"
+    if is_list(hint):
+        return _list_in_words(hint)
+    origin = get_origin(hint) or hint
+    if inspect.isclass(origin) and issubclass(origin, PurePath):
+        return "a path"
+    return _WORDS.get(origin) or ("a value" if is_open(hint) else f"a {getattr(origin, '__name__', origin)}")
+
+
+def _list_in_words(hint: Any) -> str:
+    parts = get_args(hint)
+    if (get_origin(hint) or hint) is tuple and parts and parts[-1] is not Ellipsis:
+        return f"a list of {len(parts)} ({', '.join(map(in_words, parts))})"
+    return f"a list, each {in_words(parts[0])}" if parts else "a list"

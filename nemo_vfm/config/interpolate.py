@@ -1,0 +1,191 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A composed tree with `${a.b}` and `${env:NAME}` in, the tree with their values out.
+
+Only two forms exist: an address counted from the root, and a variable of the environment (`${oc.env:NAME}` is the same,
+for people who come from OmegaConf). Nothing is computed and nothing else on the machine is looked at.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from nemo_vfm.config.errors import Mark, Problem, RecipeError, did_you_mean
+from nemo_vfm.config.tree import MISSING, Map, Node, Scalar, Seq, child, find, join
+
+MAX_NODES = 50_000
+MAX_TEXT = 1 << 16
+SHARED = frozenset({"input", "run_dir", "seed"})  #: root keys that a recipe inside a recipe takes from the outer one
+
+_NAME = r"[A-Za-z0-9_][\w-]*"
+_FORM = re.compile(rf"\$\{{(?:(?P<env>(?:oc\.)?env:)(?P<variable>[A-Za-z_]\w*)|(?P<path>{_NAME}(?:\.{_NAME})*))\}}")
+
+
+def has_interpolation(text: object) -> bool:
+    """Whether a value holds one."""
+    return isinstance(text, str) and "${" in text
+
+
+def reroot(node: Node, prefix: str) -> Node:
+    """A recipe's tree made ready to stand at `prefix` of another: its own addresses get the prefix."""
+    if isinstance(node, Map):
+        return replace(node, items={key: reroot(below, prefix) for key, below in node.items.items()})
+    if isinstance(node, Seq):
+        return replace(node, items=tuple(reroot(below, prefix) for below in node.items))
+    if not has_interpolation(node.value):
+        return node
+
+    def moved(match: re.Match[str]) -> str:
+        path = match["path"]
+        return match[0] if path is None or path.split(".")[0] in SHARED else f"${{{prefix}.{path}}}"
+
+    return replace(node, value=_FORM.sub(moved, str(node.value)))
+
+
+def resolve(root: Map, *, keep_env: bool = False, keep: frozenset[str] = frozenset()) -> tuple[Map, list[Problem]]:
+    """Replace every interpolation.
+
+    Args:
+        root: the composed tree.
+        keep_env: leave `${env:...}` as text: what is written to disk holds no secrets.
+        keep: root keys whose interpolations stay as text too.
+
+    Returns:
+        The tree, with broken places marked so that they cause no second message, and what is wrong.
+    """
+    resolver = _Resolver(root, keep_env, keep)
+    tree = resolver.node(root, "")
+    assert isinstance(tree, Map)
+    return tree, resolver.problems
+
+
+class _Broken(Exception):
+    """The interpolation has been reported."""
+
+
+@dataclass(slots=True)
+class _Resolver:
+    root: Map
+    keep_env: bool
+    keep: frozenset[str]
+    problems: list[Problem] = field(default_factory=list)
+    _open: list[str] = field(default_factory=list)  # addresses being resolved, to see loops
+    _count: int = 0
+    _said: set[tuple[str, str]] = field(default_factory=set)
+
+    def node(self, node: Node, path: str) -> Node:
+        """`node` without interpolations."""
+        self._count += 1
+        if self._count > MAX_NODES:
+            raise RecipeError([Problem(path, node.mark, f"interpolations make more than {MAX_NODES} values")])
+        if isinstance(node, Map):
+            with_path = {key: self.node(below, join(path, key)) for key, below in node.items.items()}
+            return replace(node, items=with_path)
+        if isinstance(node, Seq):
+            items = (self.node(below, join(path, str(i))) for i, below in enumerate(node.items))
+            return replace(node, items=tuple(items))
+        return self._scalar(node, path) if has_interpolation(node.value) else node
+
+    def _scalar(self, node: Scalar, path: str) -> Node:
+        text = str(node.value)
+        try:
+            if (match := _FORM.fullmatch(text)) and match["path"] and match["path"].split(".")[0] not in self.keep:
+                found = self._follow(match["path"], node.mark, path)
+                return replace(found, mark=node.mark, via=text) if isinstance(found, Scalar) else found
+            return self._text(node, text, path)
+        except _Broken:
+            return replace(node, broken=True)
+
+    def _text(self, node: Scalar, text: str, path: str) -> Scalar:
+        if "${" in _FORM.sub("", text):
+            self._fail(f"{text!r} holds another form than ${{a.b}} and ${{env:NAME}}, the only two", node.mark, path)
+        parts, secret = [], False
+        for part, is_secret in self._parts(text, node.mark, path):
+            if part == MISSING:
+                return replace(node, value=MISSING, via=text)
+            parts.append(part)
+            secret = secret or is_secret
+        if sum(map(len, parts)) > MAX_TEXT:
+            self._fail(f"this text becomes longer than {MAX_TEXT} characters", node.mark, path)
+        return replace(node, value="".join(parts), via=text, secret=secret)
+
+    def _parts(self, text: str, mark: Mark, path: str) -> Iterator[tuple[str, bool]]:
+        """The pieces of a text, each with whether it came from the environment."""
+        end = 0
+        for match in _FORM.finditer(text):
+            yield text[end : match.start()], False
+            end = match.end()
+            if match["env"]:
+                yield (match[0], False) if self.keep_env else (self._env(match["variable"], mark, path), True)
+            elif match["path"].split(".")[0] in self.keep:
+                yield match[0], False
+            else:
+                found = self._follow(match["path"], mark, path)
+                yield self._as_text(found, match["path"], mark, path), isinstance(found, Scalar) and found.secret
+        yield text[end:], False
+
+    def _as_text(self, node: Node, name: str, mark: Mark, path: str) -> str:
+        if not isinstance(node, Scalar) or node.value is None:
+            self._fail(f"${{{name}}} is not a single value and cannot stand inside a text", mark, path)
+        assert isinstance(node, Scalar)
+        return str(node.value).lower() if isinstance(node.value, bool) else str(node.value)
+
+    def _env(self, name: str, mark: Mark, path: str) -> str:
+        value = os.environ.get(name)
+        if value is None:
+            self._fail(f"the environment variable {name} is not set; export it first", mark, path)
+        return str(value)
+
+    def _follow(self, name: str, mark: Mark, path: str) -> Node:
+        """The resolved node that `${name}` stands for."""
+        if name in self._open or name == path:
+            loop = [*self._open[self._open.index(name) :], name] if name in self._open else [path, name]
+            self._fail(f"this refers to itself: {' -> '.join(loop)}", mark, path)
+        self._open.append(name)
+        try:
+            found = self.node(self._find(name, mark, path), name)
+        finally:
+            self._open.pop()
+        if isinstance(found, Scalar) and found.broken:
+            raise _Broken
+        return found
+
+    def _find(self, name: str, mark: Mark, path: str) -> Node:
+        """The node at an address, following interpolations on the way."""
+        node: Node = self.root
+        walked = ""
+        for part in name.split("."):
+            if isinstance(node, Scalar) and has_interpolation(node.value):
+                self._guard(walked, mark, path)
+                self._open.append(walked)
+                node = self.node(node, walked)
+                self._open.pop()
+            below = child(node, part)
+            if below is None:
+                self._fail(f"${{{name}}}: there is no {join(walked, part)}{self._suggestion(name)}", mark, path)
+            assert below is not None
+            node, walked = below, join(walked, part)
+        return node
+
+    def _guard(self, name: str, mark: Mark, path: str) -> None:
+        if name in self._open:
+            loop = [*self._open[self._open.index(name) :], name]
+            self._fail(f"this refers to itself: {' -> '.join(loop)}", mark, path)
+
+    def _suggestion(self, name: str) -> str:
+        above = name
+        while above:
+            above, _, _ = above.rpartition(".")
+            node = find(self.root, above)
+            if isinstance(node, Map):
+                return did_you_mean(name, [join(above, key) for key in node.items])
+        return ""
+
+    def _fail(self, message: str, mark: Mark, path: str) -> None:
+        # A value that is used in several places is resolved several times, and is wrong once.
+        place = f"{mark.source.name}:{mark.line}:{mark.column}"
+        if (place, message) not in self._said:
+            self._said.add((place, message))
+            self.problems.append(Problem(path, mark, message))
+        raise _Broken

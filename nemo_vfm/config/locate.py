@@ -1,0 +1,130 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A dotted name from a recipe in, the class or function out; or the reason why it is not trusted.
+
+A recipe is text from a stranger. A name is matched against the trust list before anything is imported, since importing
+runs code; one attribute is taken; and what is found must itself be defined where it is trusted, since a module shows
+everything that it imported (`logging.os.system` is `posix.system`). The caller gives the list, never the recipe.
+"""
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from nemo_vfm.config.errors import did_you_mean
+
+#: Ours, and third-party classes by name. An entry that ends in a dot trusts what is defined below it; any other
+#: trusts exactly the object of that name.
+DEFAULT_TRUST: tuple[str, ...] = (
+    "nemo_vfm.",
+    "torch.optim.AdamW",
+    "torch.optim.Adam",
+    "torch.optim.SGD",
+    "torch.optim.lr_scheduler.ConstantLR",
+    "torch.optim.lr_scheduler.CosineAnnealingLR",
+    "torch.optim.lr_scheduler.LinearLR",
+    "torch.optim.lr_scheduler.OneCycleLR",
+    "torch.optim.lr_scheduler.StepLR",
+    "lightning.pytorch.loggers.TensorBoardLogger",
+    "lightning.pytorch.loggers.CSVLogger",
+    "lightning.pytorch.callbacks.EarlyStopping",
+    "lightning.pytorch.callbacks.LearningRateMonitor",
+    "lightning.pytorch.callbacks.RichModelSummary",
+    "lightning.pytorch.callbacks.Timer",
+)
+
+Target = Callable[..., Any]
+
+
+class NotLocated(Exception):
+    """The name cannot be used; the text says why and what to try."""
+
+
+def trust_list(extra: Sequence[str] = ()) -> tuple[str, ...]:
+    """The default list and what `--trust` added: a package, a module or a class."""
+    return (*DEFAULT_TRUST, *(prefix for name in extra for prefix in (name.rstrip("."), f"{name.rstrip('.')}.")))
+
+
+def locate(name: str, trust: Sequence[str]) -> Target:
+    """The trusted class or function called `name`.
+
+    Raises:
+        NotLocated: it is not trusted, does not exist, or is something else.
+    """
+    module_name, _, attribute = name.rpartition(".")
+    if not module_name or not all(part.isidentifier() and part.isascii() for part in name.split(".")):
+        raise NotLocated(f"{name!r} is not the dotted name of a class, such as nemo_vfm.train.job.Train")
+    if not _covered(name, trust):
+        raise NotLocated(f"{name} is not trusted{_trusted_suggestion(name, trust)}; "
+                         f"if you trust its code, add --trust {name.split('.')[0]}")  # fmt: skip
+    if any(part.startswith("_") for part in name.split(".")):
+        raise NotLocated(f"{name} is private: a recipe names public classes")
+    found: Any = _attribute(_module(module_name), attribute)
+    _require_identity(name, found, trust)
+    target: Target = found
+    return target
+
+
+def _covered(name: str, trust: Sequence[str]) -> bool:
+    return any(name.startswith(entry) if entry.endswith(".") else name == entry for entry in trust)
+
+
+def _require_identity(name: str, found: object, trust: Sequence[str]) -> None:
+    """What was found must be a class or function that is defined where it is trusted, not merely visible there."""
+    if not (inspect.isclass(found) or inspect.isfunction(found)):
+        raise NotLocated(f"{name} is not a class or function")
+    if name in trust:  # named one by one by whoever wrote the list, who knew what it is
+        return
+    home = f"{found.__module__}.{found.__qualname__}"
+    prefixes = [entry for entry in trust if entry.endswith(".") and name.startswith(entry)]
+    if not any(home.startswith(prefix) for prefix in prefixes):
+        raise NotLocated(f"{name} is really {home}, which is not trusted")
+    if "<locals>" in home:
+        raise NotLocated(f"{name} is made inside a function; a recipe names classes of a module")
+
+
+def _module(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
+            raise NotLocated(f"{name} cannot be imported: the package {error.name} is not installed") from error
+        raise NotLocated(f"there is no module {name}{_module_suggestion(name)}") from error
+    except ImportError as error:
+        raise NotLocated(f"{name} cannot be imported: {error}") from error
+
+
+def _attribute(module: ModuleType, name: str) -> object:
+    found = vars(module).get(name)
+    if found is None:
+        found = getattr(module, name, None)  # packages that load their names late
+    if found is None:
+        own = [n for n, v in vars(module).items() if inspect.isclass(v) and v.__module__.startswith(module.__name__)]
+        raise NotLocated(f"{module.__name__} has no {name}{did_you_mean(name, own) or _classes(own)}")
+    return found
+
+
+def _classes(names: Sequence[str]) -> str:
+    public = [name for name in names if not name.startswith("_")]
+    return f"; it has {', '.join(public)}" if public else ""
+
+
+def _module_suggestion(name: str) -> str:
+    """The modules beside the one that does not exist; nothing more is imported than leads there."""
+    parent, _, last = name.rpartition(".")
+    if not parent:
+        return ""
+    try:
+        package = importlib.import_module(parent)
+    except ImportError:
+        return _module_suggestion(parent)
+    siblings = [info.name for info in pkgutil.iter_modules(getattr(package, "__path__", []))]
+    close = did_you_mean(last, siblings)
+    return close or f"; {parent} holds {', '.join(sorted(siblings))}" if siblings else ""
+
+
+def _trusted_suggestion(name: str, trust: Sequence[str]) -> str:
+    return did_you_mean(name, [entry for entry in trust if not entry.endswith(".")])

@@ -1,0 +1,96 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""One word of the command line in (`a.b=v`, `~a.b`), a change to a marked tree out."""
+
+import re
+from dataclasses import dataclass
+
+from nemo_vfm.config.errors import Mark, Source, did_you_mean, fail
+from nemo_vfm.config.source import MAX_BYTES, UNSEEN, parse, plain_value
+from nemo_vfm.config.tree import Map, Node, Scalar, drop, find, join, merge, put
+
+_PATH = re.compile(r"[A-Za-z0-9_][\w-]*(?:\.[A-Za-z0-9_][\w-]*)*")
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """A change asked for on the command line.
+
+    Args:
+        path: the dotted address.
+        value: the new value; None means "remove".
+        text: what stands behind the first `=`.
+        mark: the place, for messages.
+    """
+
+    path: str
+    value: Node | None
+    text: str
+    mark: Mark
+
+
+def parse_override(word: str) -> Override:
+    """Read `a.b=v` or `~a.b`; the first `=` separates.
+
+    A value that begins with `[`, `{` or a quote is YAML; any other is taken whole, so `caption=one: two #3` is a text.
+    """
+    mark = Mark(Source("command line", (word[:2000],), is_file=False))
+    removed = word.startswith("~")
+    path, equals, text = (word[1:], "=", "") if removed else word.partition("=")
+    if not equals:
+        raise fail(f"{word!r} is not a change; write key=value, or ~key to remove", mark)
+    if not _PATH.fullmatch(path):
+        raise fail(f"{path!r} is not an address; write names joined by dots, such as steps.train.lr", mark)
+    at = Mark(mark.source, 1, 1 if removed else len(path) + 2)
+    return Override(path, None if removed else _value(text, at), text, at)
+
+
+def apply(root: Map, change: Override) -> Map:
+    """The tree with one change made. A mapping merges with what is there, anything else replaces it."""
+    _refuse_dead_end(root, change)
+    present = find(root, change.path)
+    if change.value is not None:
+        return put(root, change.path, merge(present, change.value) if present else change.value, change.mark)
+    if present is None:
+        raise fail(f"there is no {change.path} to remove{_suggestion(root, change.path)}", change.mark)
+    return drop(root, change.path)
+
+
+def _value(text: str, mark: Mark) -> Node:
+    if len(text) > MAX_BYTES or UNSEEN.search(text):
+        raise fail("this value is too long or holds invisible characters", mark)
+    if text[:1] in ("[", "{", '"', "'"):
+        return _moved(parse(text, mark.source.name, is_file=False), mark)
+    return Scalar(plain_value(text, mark), mark)
+
+
+def _moved(node: Node, mark: Mark) -> Node:
+    """The same tree with every place set to the word on the command line: its columns would count from the `=`."""
+    if isinstance(node, Map):
+        return Map({k: _moved(v, mark) for k, v in node.items.items()}, mark, dict.fromkeys(node.items, mark))
+    if isinstance(node, Scalar):
+        return Scalar(node.value, mark)
+    return type(node)(tuple(_moved(item, mark) for item in node.items), mark)
+
+
+def _refuse_dead_end(root: Map, change: Override) -> None:
+    """A change inside a list, a value or an interpolation would be lost or would surprise: say where to make it."""
+    parts = change.path.split(".")
+    for length in range(1, len(parts)):
+        address = ".".join(parts[:length])
+        above = find(root, address)
+        if above is None:
+            return
+        if isinstance(above, Scalar) and isinstance(above.value, str) and "${" in above.value:
+            raise fail(f"{address} is {above.value}; make the change there, or give {address} a mapping", change.mark)
+        if isinstance(above, Scalar) and above.value is not None and above.value != "???":
+            raise fail(f"{address} is a single value, it has no {parts[length]}", change.mark)
+        if not isinstance(above, Map | Scalar):
+            raise fail(f"{address} is a list, which is given as a whole: {address}=[...]", change.mark)
+
+
+def _suggestion(root: Map, path: str) -> str:
+    above, _, last = path.rpartition(".")
+    node = find(root, above)
+    known = [join(above, key) for key in node.items] if isinstance(node, Map) else []
+    return did_you_mean(join(above, last), known)

@@ -1,0 +1,101 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The name of a recipe or an ingredient in, its file out; the user's own folders come before ours."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from nemo_vfm.config.errors import Mark, did_you_mean, fail
+
+_CHOICE = re.compile(r"[A-Za-z0-9_][\w.-]*(?:/[A-Za-z0-9_][\w.-]*)*")
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Roots:
+    """The folders that are searched, best first.
+
+    Args:
+        conf: folders of ingredients, `<slot>/<choice>.yaml`.
+        recipes: folders of recipes.
+    """
+
+    conf: tuple[Path, ...]
+    recipes: tuple[Path, ...]
+
+    @classmethod
+    def standard(cls, conf_dirs: Sequence[Path] = ()) -> "Roots":
+        """`--conf` folders, then the working directory's own, then the checkout's or the package's copy."""
+        conf = (*map(Path, conf_dirs), Path("conf"), shipped("conf"))
+        return cls(_distinct(conf), _distinct((Path("recipes"), shipped("recipes"))))
+
+    def choices(self, slot: str) -> list[str]:
+        """The names of the ingredients for a slot; its folder is the last part of a dotted slot."""
+        folder = slot.rpartition(".")[2]
+        files = ((base, file) for root in self.conf if (base := root / folder).is_dir() for file in _yaml_files(base))
+        return sorted({str(file.relative_to(base).with_suffix("")) for base, file in files})
+
+    def ingredient(self, slot: str, choice: str) -> Path | None:
+        """The file of an ingredient, or None."""
+        folder = slot.rpartition(".")[2]
+        if not _CHOICE.fullmatch(choice) or not _CHOICE.fullmatch(folder):
+            return None
+        files = (root / folder / f"{choice}.yaml" for root in self.conf)
+        return next((file for file in files if file.is_file()), None)
+
+    def require_ingredient(self, slot: str, choice: str, mark: Mark) -> Path:
+        """The file of an ingredient, or an error that lists what there is."""
+        if found := self.ingredient(slot, choice):
+            return found
+        known, folder = self.choices(slot), f"conf/{slot.rpartition('.')[2]}"
+        there = f"{folder} holds {', '.join(known)}" if known else f"there is no folder {folder}"
+        raise fail(f"there is no {folder}/{choice}.yaml: {there}{did_you_mean(choice, known)}", mark, slot)
+
+    def recipe(self, name: str, mark: Mark, beside: Path | None = None) -> Path:
+        """The file of a recipe: relative to the working directory, then to `beside`, then to the recipe folders."""
+        if "://" in name or "\0" in name or len(name) > 1000:
+            raise fail(f"{name[:80]!r} is not a path; recipes are read from files only", mark)
+        bases = (Path(), *((beside,) if beside else ()), *self.recipes)
+        wanted = (Path(name), Path(f"{name}.yaml"))
+        if found := [f for base in bases for want in wanted if (f := base / want).is_file()]:
+            return found[0]
+        known = [recipe_name(root, file) for root in self.recipes for file in _yaml_files(root)]
+        hint = did_you_mean(name.removesuffix(".yaml").removeprefix("recipes/"), known)
+        raise fail(f"there is no recipe {name}{hint or '; `nemo-vfm list` shows those there are'}", mark)
+
+    def all_recipes(self) -> Iterator[tuple[str, Path]]:
+        """Every recipe with the name that `run` takes."""
+        seen: set[str] = set()
+        for root in self.recipes:
+            for file in _yaml_files(root):
+                if (name := recipe_name(root, file)) not in seen:
+                    seen.add(name)
+                    yield name, file
+
+
+def shipped(kind: Literal["conf", "recipes"]) -> Path:
+    """Our own ingredients or recipes: the checkout's where there is one, else the copy inside the package."""
+    checkout = _PACKAGE.parent
+    # The third name tells a checkout from a site-packages in which somebody else left a `conf` and a `recipes`.
+    if all((checkout / name).exists() for name in ("conf", "recipes", "pyproject.toml")):
+        return checkout / kind
+    return _PACKAGE / f"_{kind}"
+
+
+def recipe_name(root: Path, file: Path) -> str:
+    """`curation/curate` for `recipes/curation/curate.yaml`."""
+    return str(file.relative_to(root).with_suffix(""))
+
+
+def _yaml_files(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.yaml")) if folder.is_dir() else []
+
+
+def _distinct(folders: Sequence[Path]) -> tuple[Path, ...]:
+    found: dict[Path, Path] = {}
+    for folder in folders:
+        found.setdefault(folder.resolve(), folder)
+    return tuple(found.values())

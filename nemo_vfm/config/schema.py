@@ -1,0 +1,289 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A composed recipe in, every problem with it at once out, and what to build where there is none.
+
+The constructor is the schema: each key is an argument, each value is judged by its annotation, and the slot decides
+whether a component is made now or handed over as a factory.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, get_args, get_origin
+
+from nemo_vfm.config import hints
+from nemo_vfm.config.build import Call, Group, Items, Part, Value
+from nemo_vfm.config.errors import Mark, Problem, did_you_mean
+from nemo_vfm.config.locate import NotLocated, Target, locate
+from nemo_vfm.config.tree import MISSING, TARGET, Map, Node, Scalar, Seq, join, walk
+from nemo_vfm.config.values import BadValue, convert, got
+from nemo_vfm.core.types import Job
+
+_NOTHING = Value(None)
+_HYDRA = {
+    "_partial_": "the slot decides whether a factory is made",
+    "_args_": "arguments are given by name",
+    "_recursive_": "components below are always built",
+    "_convert_": "components receive plain values",
+}
+
+
+@dataclass(slots=True)
+class Checker:
+    """Walks a resolved tree along the annotations.
+
+    Args:
+        trust: which names may be used, see `locate`.
+        choices: the ingredients there are for a slot, for suggestions.
+    """
+
+    trust: Sequence[str]
+    choices: Callable[[str], list[str]] = field(default=lambda _: [])
+    problems: list[Problem] = field(default_factory=list)
+
+    def root(self, node: Map) -> Part:
+        """The whole recipe: a Job."""
+        return self.node(node, Job, "", node.mark)
+
+    def node(self, node: Node, hint: Any, path: str, key: Mark) -> Part:
+        """Judge a node by the annotation of its slot."""
+        if isinstance(node, Scalar) and (node.broken or node.value == MISSING):
+            return self._absent(node, hint, path)
+        hint = _bare(hint)
+        if hints.is_union(hint):
+            return self._union(node, hint, path, key)
+        if hints.is_factory(hint):
+            given, made = hints.factory_parts(hint)
+            return self._component(node, made, path, given=given, later=True)
+        if hints.is_open(hint):
+            return self._open(node, path)
+        if hints.is_mapping(hint):
+            return self._group(node, hint, path)
+        if hints.is_list(hint):
+            return self._list(node, hint, path)
+        return self._component(node, hint, path) if hints.is_component(hint) else self._value(node, hint, path)
+
+    def _say(self, path: str, mark: Mark, message: str) -> Part:
+        self.problems.append(Problem(path, mark, message))
+        return _NOTHING
+
+    def _absent(self, node: Scalar, hint: Any, path: str) -> Part:
+        if not node.broken:
+            text = f"you must give this: {path}={_placeholder(hint)} ({hints.in_words(hint)})"
+            self.problems.append(Problem(path, node.mark, text, kind="missing"))
+        return _NOTHING
+
+    def _value(self, node: Node, hint: Any, path: str) -> Part:
+        if not isinstance(node, Scalar):
+            return self._say(path, node.mark, f"expected {hints.in_words(hint)}, got {_kind(node)}")
+        try:
+            return Value(convert(node, hint))
+        except BadValue as error:
+            return self._say(path, node.mark, str(error))
+
+    def _open(self, node: Node, path: str) -> Part:
+        """A slot of a third-party class that says nothing about its type: plain values only, never a component."""
+        for below, part in walk(node, path):
+            if isinstance(part, Map) and TARGET in part.items:
+                text = "this slot does not say what it takes, so no component fits it"
+                return self._say(below, part.key_mark(TARGET), text)
+        return _plain_part(node)
+
+    def _union(self, node: Node, hint: Any, path: str, key: Mark) -> Part:
+        options = [option for option in get_args(hint) if option is not type(None)]
+        if isinstance(node, Scalar) and node.value is None and len(options) < len(get_args(hint)):
+            return _NOTHING
+        if len(options) == 1:
+            return self.node(node, options[0], path, key)
+        attempts = [(Checker(self.trust, self.choices), option) for option in options]
+        parts = [(trial.node(node, option, path, key), trial) for trial, option in attempts]
+        for part, trial in parts:
+            if all(problem.kind == "missing" for problem in trial.problems):
+                self.problems += trial.problems
+                return part
+        return self._no_option(node, hint, path, [trial for _, trial in parts])
+
+    def _no_option(self, node: Node, hint: Any, path: str, trials: "list[Checker]") -> Part:
+        """Nothing fits: for a component, the trial that came furthest has the useful messages."""
+        if isinstance(node, Map):
+            self.problems += max(trials, key=lambda trial: max(len(p.path) for p in trial.problems)).problems
+            return _NOTHING
+        shown = got(node) if isinstance(node, Scalar) else "a list"
+        return self._say(path, node.mark, f"expected {hints.in_words(hint)}, got {shown}")
+
+    def _group(self, node: Node, hint: Any, path: str) -> Part:
+        if not isinstance(node, Map):
+            return self._say(path, node.mark, f"expected {hints.in_words(hint)}, got {_kind(node)}")
+        if TARGET in node.items:
+            text = f"expected {hints.in_words(hint)}; {TARGET} makes this a single component, give it a name below"
+            return self._say(path, node.key_mark(TARGET), text)
+        arguments = get_args(hint)
+        inner = arguments[1] if len(arguments) == 2 else hints.ANYTHING
+        for key in node.items if arguments and hints.is_literal(arguments[0]) else ():
+            known = [str(option) for option in get_args(arguments[0])]
+            if key not in known:
+                text = f"expected one of {', '.join(known)}{did_you_mean(key, known)}"
+                self._say(join(path, key), node.key_mark(key), text)
+        return Group({k: self.node(v, inner, join(path, k), node.key_mark(k)) for k, v in node.items.items()})
+
+    def _list(self, node: Node, hint: Any, path: str) -> Part:
+        if not isinstance(node, Seq):
+            return self._say(path, node.mark, f"expected {hints.in_words(hint)}, got {_kind(node)}; write [ ... ]")
+        inner = get_args(hint)
+        fixed = (get_origin(hint) or hint) is tuple and bool(inner) and inner[-1] is not Ellipsis
+        if fixed and len(inner) != len(node.items):
+            return self._say(path, node.mark, f"expected {hints.in_words(hint)}, got {len(node.items)} values")
+        wanted = inner if fixed else (inner[0] if inner else hints.ANYTHING,) * len(node.items)
+        numbered = enumerate(zip(node.items, wanted, strict=True))
+        return Items(tuple(self.node(v, w, join(path, str(i)), v.mark) for i, (v, w) in numbered), _container(hint))
+
+    def _component(
+        self, node: Node, hint: Any, path: str, *, given: tuple[Any, ...] | None = (), later: bool = False
+    ) -> Part:
+        if not isinstance(node, Map):
+            return self._not_a_component(node, hint, path)
+        target = self._target(node, hint, path)
+        if target is None:
+            return _NOTHING
+        try:
+            signature = hints.signature(target)
+        except TypeError as error:
+            return self._say(path, _target_mark(node), str(error))
+        positional = self._positional(signature, given, target, node, path) if later else ()
+        return self._arguments(node, target, signature, path, positional=positional, later=later)
+
+    def _not_a_component(self, node: Node, hint: Any, path: str) -> Part:
+        slot = path.rpartition(".")[2]
+        known = self.choices(slot) if slot else []
+        near = did_you_mean(str(node.value), known) if isinstance(node, Scalar) else ""
+        there = f"; conf/{slot} holds {', '.join(known)}{near}" if known else ""
+        shown = got(node) if isinstance(node, Scalar) else _kind(node)
+        text = f"expected {hints.in_words(hint)} (a mapping with {TARGET}), got {shown}{there}"
+        return self._say(path, node.mark, text)
+
+    def _target(self, node: Map, hint: Any, path: str) -> Target | None:
+        """The trusted class or function of a node, where it fits its slot."""
+        written = node.items.get(TARGET)
+        mark = _target_mark(node)
+        if written is None:
+            if inspect.isclass(hint) and not hints.is_protocol(hint) and not inspect.isabstract(hint):
+                return hint
+            words = "a job" if not path else hints.in_words(hint)
+            self._say(path, node.mark, f"{TARGET} is missing: name the class that makes {words}")
+            return None
+        if isinstance(written, Scalar) and (written.broken or written.value == MISSING):
+            self._absent(written, str, join(path, TARGET))
+            return None
+        if not isinstance(written, Scalar) or not isinstance(written.value, str):
+            self._say(path, mark, f"{TARGET} is the dotted name of a class")
+            return None
+        try:
+            target = locate(written.value, self.trust)
+            self._require_fit(target, hint, path)
+        except (NotLocated, TypeError) as error:
+            self._say(path, mark, str(error))
+            return None
+        return target
+
+    def _require_fit(self, target: Target, hint: Any, path: str) -> None:
+        """Raises NotLocated where the target cannot stand in this slot."""
+        name, made = target.__qualname__, hints.returns(target)
+        if hints.is_protocol(target) or inspect.isabstract(target):
+            raise NotLocated(f"{name} only says what is asked for; name a class that does it")
+        if hints.is_open(made) or not hints.fits(made, hint):
+            words = "a Job, which the root of a recipe is" if not path else hints.in_words(hint)
+            without = hints.lacking(made, hint)
+            why = f": it has no {', '.join(without)}" if without else ""
+            raise NotLocated(f"{name} is not {words}{why}")
+
+    def _positional(
+        self, signature: hints.Signature, given: tuple[Any, ...] | None, target: Target, node: Map, path: str
+    ) -> tuple[str, ...]:
+        """The arguments that the slot's owner will give by position."""
+        names = [argument.name for argument in signature.arguments.values() if argument.positional]
+        if given is None:
+            return tuple(names)
+        if len(given) > len(names) and not signature.takes_more:
+            text = f"{target.__qualname__} takes {len(names)} arguments by position, but this slot gives {len(given)}"
+            self._say(path, _target_mark(node), text)
+        return tuple(names[: len(given)])
+
+    def _arguments(
+        self,
+        node: Map,
+        target: Target,
+        signature: hints.Signature,
+        path: str,
+        *,
+        positional: tuple[str, ...],
+        later: bool,
+    ) -> Part:
+        parts: dict[str, Part] = {}
+        for key, below in node.without(TARGET).items.items():
+            address, mark = join(path, key), node.key_mark(key)
+            argument = signature.arguments.get(key)
+            if key in positional:
+                self._say(address, mark, f"{key} is given to {target.__qualname__} by the job; remove it here")
+            elif argument is not None:
+                parts[key] = self.node(below, argument.hint, address, mark)
+            elif signature.open and key not in _HYDRA:
+                parts[key] = self._open(below, address)
+            else:
+                self._unknown(key, target, signature, address, mark)
+        self._require_complete(node, target, signature, path, positional)
+        mark = _target_mark(node)
+        return Call(target, parts, path, mark, _secrets(node), later)
+
+    def _unknown(self, key: str, target: Target, signature: hints.Signature, path: str, mark: Mark) -> None:
+        known = list(signature.arguments)
+        hint = f"; {_HYDRA[key]}, remove it" if key in _HYDRA else did_you_mean(key, known)
+        listed = f"; it takes {', '.join(known)}" if known and not hint else ""
+        self._say(path, mark, f"{target.__qualname__} takes no argument {key}{hint}{listed}")
+
+    def _require_complete(
+        self, node: Map, target: Target, signature: hints.Signature, path: str, positional: tuple[str, ...]
+    ) -> None:
+        lacking = [a for a in signature.arguments.values()
+                   if a.required and a.name not in node.items and a.name not in positional]  # fmt: skip
+        if lacking:
+            names = " and ".join(f"{a.name} ({hints.in_words(_bare(a.hint))})" for a in lacking)
+            self._say(path, _target_mark(node), f"{target.__qualname__} needs {names}")
+
+
+def _bare(hint: Any) -> Any:
+    """`Annotated[X, ...]` of a component or container as X; of a value it stays, since pydantic reads it."""
+    inner = get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
+    plain = not (hints.is_union(inner) or hints.is_factory(inner) or hints.is_mapping(inner) or hints.is_list(inner))
+    return hint if plain and not hints.is_component(inner) else inner
+
+
+def _target_mark(node: Map) -> Mark:
+    return node.key_mark(TARGET)
+
+
+def _kind(node: Node) -> str:
+    if isinstance(node, Scalar):
+        return got(node)
+    return "a list" if isinstance(node, Seq) else "a mapping"
+
+
+def _placeholder(hint: Any) -> str:
+    return "DIR" if "path" in hints.in_words(hint) else "VALUE"
+
+
+def _container(hint: Any) -> Callable[[Sequence[object]], object]:
+    origin = get_origin(hint) or hint
+    concrete: dict[Any, Callable[[Sequence[object]], object]] = {list: list, set: set, frozenset: frozenset}
+    return concrete.get(origin, tuple)
+
+
+def _plain_part(node: Node) -> Part:
+    if isinstance(node, Map):
+        return Group({key: _plain_part(below) for key, below in node.items.items()})
+    if isinstance(node, Seq):
+        return Items(tuple(_plain_part(below) for below in node.items), list)
+    return Value(node.value)
+
+
+def _secrets(node: Map) -> tuple[str, ...]:
+    return tuple(str(below.value) for _, below in walk(node) if isinstance(below, Scalar) and below.secret)
