@@ -1,0 +1,240 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Samples in, deterministic WebDataset tars with an index out; a folder of tars in, members by offset out.
+
+A folder holds `shard-000000.tar`, beside it `shard-000000.json` (where each member lies, and the numbers that buckets
+need), and `shards.json`, written last: without it the folder is not finished. Tars of others, without our index, are
+listed by their headers.
+"""
+
+import hashlib
+import os
+import re
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.files import sha256_file, sync, write_json
+from nemo_vfm.core.types import Json
+from nemo_vfm.data.sample import is_key
+from nemo_vfm.data.shard_index import (
+    INDEX_SCHEMA,
+    SHARDS_SCHEMA,
+    Entry,
+    indexed_entries,
+    listed_entries,
+    read_shards_json,
+)
+from nemo_vfm.data.tar import BLOCK, MAX_MEMBER_BYTES, REFUSED_EXTENSIONS, header, padding
+
+__all__ = ["Entry", "ShardSet", "ShardWriter", "verify"]
+
+_OURS = re.compile(r"shard-\d{6}\.(tar|json)|\.shard-\d{6}\.\d+\.tmp\.tar")
+_EXTENSION = re.compile(r"[a-z0-9]+(\.[a-z0-9]+)*")
+_MAX_OPEN_FILES = 64
+
+
+class ShardWriter:
+    """Writes shards in the order of the calls; equal calls give equal bytes. Not finished until `close`.
+
+    Shards that an earlier run left in the folder are removed: the folder belongs to its writer.
+
+    Args:
+        folder: where to; made if need be.
+        samples_per_shard: a new tar after this many samples.
+        max_shard_bytes: or before a tar would grow beyond this.
+    """
+
+    def __init__(self, folder: Path, *, samples_per_shard: int = 512, max_shard_bytes: int = 1 << 30) -> None:
+        if samples_per_shard < 1 or max_shard_bytes < BLOCK:
+            raise ValueError(f"a shard needs room, got {samples_per_shard} samples and {max_shard_bytes} bytes")
+        self._folder, self._samples_per_shard, self._max_shard_bytes = folder, samples_per_shard, max_shard_bytes
+        self._keys: set[str] = set()
+        self._done: list[dict[str, Json]] = []
+        self._samples: list[dict[str, Json]] = []
+        self._file: IO[bytes] | None = None
+        self._hash, self._position = hashlib.sha256(), 0
+        folder.mkdir(parents=True, exist_ok=True)
+        # The marker goes first: a folder half replaced must not look finished.
+        for path in [folder / "shards.json", *sorted(p for p in folder.iterdir() if _OURS.fullmatch(p.name))]:
+            path.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        elif self._file is not None:
+            self._file.close()
+            self._temporary.unlink(missing_ok=True)
+
+    def write(self, key: str, members: Mapping[str, bytes], index: Mapping[str, Json]) -> None:
+        """Add one sample.
+
+        Args:
+            key: unique; letters, digits, `-` and `_`.
+            members: extension -> bytes, such as `latents.safetensors`; written in alphabetical order.
+            index: JSON values a reader needs before it opens the sample.
+
+        Raises:
+            UserError: the key or an extension cannot be written, or the key was written before.
+        """
+        self._check(key, members)
+        size = sum(BLOCK + len(data) + len(padding(len(data))) for data in members.values())
+        if self._samples and (
+            len(self._samples) >= self._samples_per_shard or self._position + size > self._max_shard_bytes
+        ):
+            self._finish_shard()
+        places = {name: [self._append(f"{key}.{name}", members[name]), len(members[name])] for name in sorted(members)}
+        self._samples.append({"key": key, "members": places, "index": dict(index)})
+        self._keys.add(key)
+
+    def close(self) -> None:
+        """Finish the last shard and write `shards.json`."""
+        if self._samples:
+            self._finish_shard()
+        write_json(
+            self._folder / "shards.json",
+            {
+                "schema": SHARDS_SCHEMA,
+                "num_samples": sum(shard["num_samples"] for shard in self._done),
+                "bytes": sum(shard["bytes"] for shard in self._done),
+                "shards": self._done,
+            },
+        )
+
+    def _check(self, key: str, members: Mapping[str, bytes]) -> None:
+        if not is_key(key):
+            raise UserError(f"{key!r} cannot name a sample: use up to 90 letters, digits, '-' and '_'")
+        if key in self._keys:
+            raise UserError(f"sample {key} is written twice; keys must be unique in a folder of shards")
+        for name, data in members.items():
+            if not _EXTENSION.fullmatch(name) or name.rsplit(".", 1)[-1] in REFUSED_EXTENSIONS or len(name) > 64:
+                raise UserError(f"{name!r} cannot be an extension of sample {key}: use such as 'mp4' or 'json'")
+            if len(f"{key}.{name}") > 100 or len(data) > MAX_MEMBER_BYTES:
+                raise UserError(f"{key}.{name} of {len(data):,} bytes is too long for a tar; shorten its name or bytes")
+        if not members:
+            raise UserError(f"sample {key} has no members, expected at least one")
+
+    @property
+    def _temporary(self) -> Path:
+        return self._folder / f".shard-{len(self._done):06d}.{os.getpid()}.tmp.tar"
+
+    def _append(self, name: str, data: bytes) -> int:
+        if self._file is None:
+            self._file, self._hash, self._position = self._temporary.open("wb"), hashlib.sha256(), 0
+        offset = self._position + BLOCK
+        for part in (header(name, len(data)), data, padding(len(data))):
+            self._put(part)
+        return offset
+
+    def _put(self, part: bytes) -> None:
+        assert self._file is not None
+        self._file.write(part)
+        self._hash.update(part)
+        self._position += len(part)
+
+    def _finish_shard(self) -> None:
+        assert self._file is not None
+        self._put(bytes(2 * BLOCK))
+        self._put(bytes(-self._position % (20 * BLOCK)))  # whole records, as every tar has
+        self._file.close()
+        name = f"shard-{len(self._done):06d}"
+        sync(self._temporary)
+        self._temporary.replace(self._folder / f"{name}.tar")
+        index = {"schema": INDEX_SCHEMA, "bytes": self._position, "samples": self._samples}
+        write_json(self._folder / f"{name}.json", index)
+        self._done.append(
+            {
+                "name": f"{name}.tar",
+                "sha256": self._hash.hexdigest(),
+                "bytes": self._position,
+                "num_samples": len(self._samples),
+                "index_sha256": sha256_file(self._folder / f"{name}.json"),
+            }
+        )
+        self._file, self._samples, self._position = None, [], 0
+
+
+class ShardSet:
+    """A folder of shards, opened: what is in it is known, and members are read by offset, never unpacked.
+
+    Safe to use after a fork and to send to another process.
+
+    Args:
+        folder: with `shards.json`, or with anyone's WebDataset tars, which are listed by reading their headers.
+
+    Raises:
+        UserError: there is no such folder, or it holds no tar.
+        DataError: an index does not fit its tar.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._files: OrderedDict[str, int] = OrderedDict()
+        self._process = os.getpid()
+        if not folder.is_dir():
+            raise UserError(f"there is no folder of shards {folder}; the step that writes it comes first")
+        self.entries: tuple[Entry, ...] = tuple(
+            indexed_entries(folder) if (folder / "shards.json").exists() else listed_entries(folder)
+        )
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"folder": self.folder, "entries": self.entries}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state, _files=OrderedDict(), _process=os.getpid())
+
+    def read(self, entry: Entry, extension: str) -> bytes:
+        """The bytes of one member.
+
+        Raises:
+            DataError: the sample has no such member, or the tar ends before it does.
+        """
+        place = entry.members.get(extension)
+        if place is None:
+            held = ", ".join(entry.members)
+            raise DataError(f"sample {entry.key} in {entry.shard} has no {extension}, only {held}")
+        offset, size = place
+        try:
+            data = os.pread(self._descriptor(entry.shard), size, offset)
+        except OSError as error:
+            raise DataError(f"{self.folder / entry.shard} cannot be read: {error}") from error
+        if len(data) != size:
+            raise DataError(f"{self.folder / entry.shard} ends inside {entry.key}.{extension}; write the shards again")
+        return data
+
+    def close(self) -> None:
+        """Let go of the tars; a later read opens them again."""
+        while self._files:
+            os.close(self._files.popitem()[1])
+
+    def _descriptor(self, shard: str) -> int:
+        """Reads by offset do not move a shared position, so a descriptor that crossed a fork stays good."""
+        descriptor = self._files.get(shard)
+        if descriptor is None:
+            if len(self._files) >= _MAX_OPEN_FILES:
+                os.close(self._files.popitem(last=False)[1])
+            descriptor = self._files[shard] = os.open(self.folder / shard, os.O_RDONLY | os.O_CLOEXEC)
+        return descriptor
+
+
+def verify(folder: Path) -> list[str]:
+    """Read every byte of a folder of shards and say, a sentence each, where it differs from `shards.json`."""
+    problems = []
+    for shard in read_shards_json(folder):
+        path = folder / shard["name"]
+        if not path.is_file():
+            problems.append(f"{path} is missing")
+        elif sha256_file(path) != shard["sha256"]:
+            problems.append(f"{path} has other bytes than when it was written")
+    return problems
