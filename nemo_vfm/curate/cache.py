@@ -1,0 +1,58 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Settings in, a fingerprint out; and what was found out about a file, kept under it, so that no work is done twice."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from nemo_vfm.core.files import read_json, sha256_text, write_json
+from nemo_vfm.core.types import Json
+
+
+def settings(value: object) -> Json:
+    """A component's class and constructor arguments, as plain JSON values, all the way down."""
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): settings(value[key]) for key in value}
+    if isinstance(value, list | tuple):
+        return [settings(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    arguments = vars(value) if hasattr(value, "__dict__") else {n: getattr(value, n) for n in _slots(value)}
+    name = f"{type(value).__module__}.{type(value).__qualname__}"
+    return {"class": name, **{key: settings(arguments[key]) for key in sorted(arguments)}}
+
+
+def _slots(value: object) -> list[str]:
+    return [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+
+
+def fingerprint(*parts: object) -> str:
+    """Changes whenever a setting of any part changes."""
+    return sha256_text(json.dumps([settings(part) for part in parts], sort_keys=True))[:16]
+
+
+class Cache:
+    """One JSON file a key. An entry made with other settings, or damaged, is as if absent.
+
+    Args:
+        folder: where the files lie.
+        stamp: the fingerprint of all settings that an entry depends on.
+    """
+
+    def __init__(self, folder: Path, stamp: str) -> None:
+        self._folder, self._stamp = folder, stamp
+
+    def get(self, key: str) -> Json:
+        """What was put, or None."""
+        try:
+            entry = read_json(self._folder / f"{key}.json")
+        except (OSError, ValueError):
+            return None
+        return entry["value"] if isinstance(entry, dict) and entry.get("fingerprint") == self._stamp else None
+
+    def put(self, key: str, value: Json) -> None:
+        """Keep it; whole or not at all."""
+        write_json(self._folder / f"{key}.json", {"fingerprint": self._stamp, "value": value})

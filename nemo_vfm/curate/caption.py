@@ -1,0 +1,95 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A clip in, one sentence about it out: from a file beside the video, else from the clip's own numbers."""
+
+import json
+from functools import lru_cache
+from pathlib import Path
+
+from nemo_vfm.core.log import warn_once
+from nemo_vfm.core.types import Json
+from nemo_vfm.curate.stage import ClipRecord
+
+_MAX_BYTES = 64 << 20
+
+
+class Sidecar:
+    """Takes captions from a file beside the video.
+
+    For `a/x.mp4` these are looked for, in this order: `x.mp4.json`, `x.json`, `x.mp4.txt`, `x.txt`. A text file's text,
+    and a JSON file's `{"caption": text}`, is said of every clip of the video. A JSON file may have a caption a
+    shot instead: `{"captions": [{"first_frame": 0, "last_frame": 48, "caption": text}, ...]}` (last_frame exclusive);
+    a clip takes the one it shares most frames with, the earlier where two share as many.
+    """
+
+    def caption(self, record: ClipRecord) -> tuple[str, str] | None:
+        """The text and `sidecar`, or None where no file beside the video speaks of the clip."""
+        span = (record.clip.first_frame, record.clip.last_frame)
+        for path in (place for video in record.paths for place in _places(video)):
+            text = _said(path, span)
+            if text:
+                return text, "sidecar"
+        return None
+
+
+class Description:
+    """Says what the numbers say: "a 3.2 s video, 854x480, 24 fps, little motion, dark"."""
+
+    def caption(self, record: ClipRecord) -> tuple[str, str] | None:
+        """The sentence and `description`; there is always one."""
+        facts = [f"a {record.duration_s:.1f} s video", f"{record.width}x{record.height}", f"{record.fps:.4g} fps"]
+        for column, words in _WORDS.items():
+            if column in record.scores:
+                facts.append(next(word for limit, word in words if record.scores[column] < limit))
+        return ", ".join(fact for fact in facts if fact), "description"
+
+
+_ANY = float("inf")
+_WORDS = {
+    "motion": [(0.3, "no motion"), (3.0, "little motion"), (15.0, "some motion"), (_ANY, "much motion")],
+    "luma_mean": [(50.0, "dark"), (190.0, ""), (_ANY, "bright")],
+}
+
+
+def _places(video: Path) -> list[Path]:
+    return [video.with_name(stem + suffix) for suffix in (".json", ".txt") for stem in (video.name, video.stem)]
+
+
+def _said(path: Path, span: tuple[int, int]) -> str:
+    """What the file says of these frames; empty where it is absent, says nothing, or is not such a file."""
+    found = _read(path)
+    if isinstance(found, str):
+        return found
+    overlaps = [(min(span[1], last) - max(span[0], first), text) for first, last, text in found]
+    frames, text = max(overlaps, key=lambda pair: pair[0], default=(0, ""))
+    return text if frames > 0 else ""
+
+
+@lru_cache(maxsize=256)
+def _read(path: Path) -> str | tuple[tuple[int, int, str], ...]:
+    if not path.is_file():
+        return ""
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise ValueError(f"it is larger than {_MAX_BYTES >> 20} MiB")
+        text = path.read_text(encoding="utf-8-sig")
+        return text.strip() if path.suffix == ".txt" else _parse(json.loads(text))
+    except (OSError, ValueError, RecursionError) as error:
+        warn_once(f"{path} is not used for captions: {error}")
+        return ""
+
+
+def _parse(value: Json) -> str | tuple[tuple[int, int, str], ...]:
+    if isinstance(value, dict) and isinstance(value.get("caption"), str):
+        return str(value["caption"]).strip()
+    shots = value.get("captions") if isinstance(value, dict) else None
+    if not isinstance(shots, list):
+        raise ValueError('it has neither "caption", a text, nor "captions", a list')
+    return tuple(_shot(shot) for shot in shots)
+
+
+def _shot(shot: Json) -> tuple[int, int, str]:
+    match shot:
+        case {"first_frame": int(first), "last_frame": int(last), "caption": str(text)} if first < last:
+            return first, last, text.strip()
+    raise ValueError(f"an entry needs first_frame < last_frame and a caption, got {str(shot)[:100]}")

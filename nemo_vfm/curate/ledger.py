@@ -1,0 +1,129 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""What became of every file and clip in; counts that add up, in files, clips and seconds, out."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from nemo_vfm.core.types import Json
+from nemo_vfm.curate.stage import ClipRecord, Found
+from nemo_vfm.data.decode import VideoInfo
+
+EXACT_DUPLICATE = "exact_duplicate"
+NO_CLIP_KEPT = "no_clip_kept"
+
+
+@dataclass(slots=True)
+class FileRecord:
+    """One file on its way through curation.
+
+    Args:
+        found: the file.
+        source_id: sha256 of its bytes; empty where it cannot be read.
+        info: what its container says; None where it cannot be opened.
+        duration_us: microseconds it lasts, 0 where nobody can tell.
+        message: why the whole file failed; None where it did not.
+        rule: `exact_duplicate` where it holds the bytes of an earlier file.
+        clips: what it was cut into.
+    """
+
+    found: Found
+    source_id: str = ""
+    info: VideoInfo | None = None
+    duration_us: int = 0
+    message: str | None = None
+    rule: str | None = None
+    clips: list[ClipRecord] = field(default_factory=list)
+
+    def fate(self) -> tuple[str, str]:
+        """kept, dropped or failed, and the rule or message.
+
+        A file of which no clip is kept is dropped by the rule that all its dropped clips share, or else by
+        `no_clip_kept`; it has failed if not one clip was good enough to be dropped.
+        """
+        decisions = {clip.decision for clip in self.clips}
+        if self.message is not None:
+            return "failed", self.message
+        if self.rule is not None:
+            return "dropped", self.rule
+        if "kept" in decisions:
+            return "kept", ""
+        if "dropped" in decisions:
+            rules = sorted({clip.rule for clip in self.clips if clip.rule is not None})
+            return "dropped", rules[0] if len(rules) == 1 else NO_CLIP_KEPT
+        return "failed", next((clip.message for clip in self.clips if clip.message), "not one frame could be decoded")
+
+
+@dataclass(slots=True)
+class Account:
+    """in = kept + dropped (by rule) + failed (by message), in whole numbers of one unit."""
+
+    total: int = 0
+    kept: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+
+    def book(self, decision: str, reason: str, amount: int) -> None:
+        """Book an amount that came in and what became of it."""
+        if decision == "kept":
+            self.kept += amount
+        else:
+            (self.dropped if decision == "dropped" else self.failed)[reason] += amount
+
+    def adds_up(self) -> bool:
+        """Whether all that came in is accounted for."""
+        return self.total == self.kept + self.dropped.total() + self.failed.total()
+
+    def to_json(self, unit: int = 1) -> Json:
+        """As ledger.json has it; `unit` turns microseconds into seconds."""
+
+        def show(amount: int) -> float:
+            return amount if unit == 1 else amount / unit
+
+        sides = {
+            name: {reason: show(amount) for reason, amount in sorted(side.items())}
+            for name, side in (("dropped", self.dropped), ("failed", self.failed))
+        }
+        return {"in": show(self.total), "kept": show(self.kept), **sides}
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Three accounts of the same work."""
+
+    files: Account = field(default_factory=Account)
+    clips: Account = field(default_factory=Account)
+    microseconds: Account = field(default_factory=Account)
+
+    def to_json(self) -> Json:
+        """As ledger.json has it."""
+        return {
+            "files": self.files.to_json(),
+            "clips": self.clips.to_json(),
+            "seconds": self.microseconds.to_json(unit=1_000_000),
+        }
+
+
+def count(files: Iterable[FileRecord]) -> Ledger:
+    """The ledger of some files. What came in is counted by itself, from the files, not summed from what went out.
+
+    Files that were not cut (an exact duplicate, a file that cannot be opened) have no clips; their seconds are booked
+    under their own reason.
+    """
+    ledger = Ledger()
+    for file in files:
+        decision, reason = file.fate()
+        ledger.files.total += 1
+        ledger.files.book(decision, reason, 1)
+        ledger.clips.total += len(file.clips)
+        ledger.microseconds.total += file.duration_us
+        for clip in file.clips:
+            why = clip.message or clip.rule or ""
+            ledger.clips.book(clip.decision, why, 1)
+            ledger.microseconds.book(clip.decision, why, clip.duration_us)
+        if not file.clips:
+            ledger.microseconds.book(decision, reason, file.duration_us)
+    for name in ("files", "clips", "microseconds"):
+        assert getattr(ledger, name).adds_up(), f"the ledger's {name} do not add up: {getattr(ledger, name)}"
+    return ledger

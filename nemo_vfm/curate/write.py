@@ -1,0 +1,97 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Decided clips in; the run folder's tables, rules and clip shards out, each whole or absent."""
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from nemo_vfm.core.files import atomic_path
+from nemo_vfm.core.types import Json
+from nemo_vfm.curate.stage import ClipRecord
+from nemo_vfm.data.sample import CLIP_SCHEMA
+from nemo_vfm.data.shards import ShardWriter
+
+_FACTS = ("fps", "width", "height", "duration_s", "decision", "rule", "message", "duplicate_of", "caption")
+
+
+def write_scores(path: Path, records: Sequence[ClipRecord], columns: Sequence[str]) -> None:
+    """scores.parquet: a row a clip, kept or not; a score that a failed clip never got is null."""
+    table: dict[str, list[object]] = {
+        "clip_id": [record.clip.id for record in records],
+        "source": [record.source for record in records],
+        "first_frame": [record.clip.first_frame for record in records],
+        "last_frame": [record.clip.last_frame for record in records],
+        **{name: [getattr(record, name) for record in records] for name in _FACTS},
+    }
+    text, count = pa.string(), pa.int64()
+    kinds = dict.fromkeys(("clip_id", "source", "decision", "rule", "message", "duplicate_of", "caption"), text)
+    kinds |= dict.fromkeys(("first_frame", "last_frame", "width", "height"), count)
+    arrays = {name: pa.array(values, kinds.get(name, pa.float64())) for name, values in table.items()}
+    for name in columns:
+        arrays[name] = pa.array([record.scores.get(name) for record in records], pa.float64())
+    with atomic_path(path) as temporary:
+        pq.write_table(pa.table(arrays), temporary)
+
+
+def clip_json(record: ClipRecord) -> Json:
+    """The clip as the shard's `.json` member has it."""
+    clip = record.clip
+    return {
+        "schema": CLIP_SCHEMA, "source": record.source, "source_id": clip.source_id,
+        "first_frame": clip.first_frame, "last_frame": clip.last_frame,
+        "pts_start": clip.pts_start, "pts_end": clip.pts_end,
+        "time_base": f"{clip.time_base.numerator}/{clip.time_base.denominator}",
+        **_shape(record), "caption_by": record.caption_by, "scores": dict(sorted(record.scores.items())),
+    }  # fmt: skip
+
+
+def _shape(record: ClipRecord) -> dict[str, Json]:
+    """What buckets and loaders ask of a clip."""
+    return {
+        "width": record.width + record.width % 2,  # 4:2:0 has no odd sizes: the encoder adds a column or row
+        "height": record.height + record.height % 2,
+        "num_frames": record.clip.num_frames,
+        "fps": record.fps,
+        "duration_s": record.duration_s,
+        "caption": record.caption,
+    }
+
+
+def replace_folder(folder: Path, fill: Callable[[Path], None]) -> None:
+    """Fill a new folder and put it in the old one's place; a kill in between leaves none, never half of one."""
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    fill(partial)
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.rename(folder)
+
+
+def write_shards(
+    folder: Path, records: Sequence[ClipRecord], media: Callable[[ClipRecord], Path], samples_per_shard: int
+) -> None:
+    """Clip shards: `<clip id>.mp4 .txt .json` of each record, in the order given."""
+    import json
+
+    def fill(partial: Path) -> None:
+        with ShardWriter(partial, samples_per_shard=samples_per_shard) as writer:
+            for record in records:
+                members: Mapping[str, bytes] = {
+                    "mp4": media(record).read_bytes(),
+                    "txt": record.caption.encode(),
+                    "json": json.dumps(clip_json(record), ensure_ascii=False, allow_nan=False).encode(),
+                }
+                writer.write(record.clip.id, members, {**_shape(record), "source": record.source})
+
+    replace_folder(folder, fill)
+
+
+def remove_others(folder: Path, wanted: set[str]) -> None:
+    """Delete files that an earlier run with other settings left behind."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.name not in wanted and path.is_file():
+            path.unlink()
