@@ -58,10 +58,11 @@ class Roots:
         """The file of a recipe: relative to the working directory, then to `beside`, then to the recipe folders."""
         if "://" in name or "\0" in name or len(name) > 1000:
             raise fail(f"{name[:80]!r} is not a path; recipes are read from files only", mark)
-        bases = (Path(), *((beside,) if beside else ()), *self.recipes)
+        bases: tuple[Path, ...] = (Path(), *((beside,) if beside else ()), *self.recipes)
         wanted = (Path(name), Path(f"{name}.yaml"))
-        if found := [f for base in bases for want in wanted if (f := base / want).is_file()]:
-            return found[0]
+        for file in (base / want for base in bases for want in wanted):
+            if file.is_file():
+                return file
         known = [recipe_name(root, file) for root in self.recipes for file in _yaml_files(root)]
         hint = did_you_mean(name.removesuffix(".yaml").removeprefix("recipes/"), known)
         raise fail(f"there is no recipe {name}{hint or '; `nemo-vfm list` shows those there are'}", mark)

@@ -1,0 +1,28 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The arguments that several verbs share, and the recipe that they name."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nemo_vfm.config import Composed
+
+
+def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
+    """RECIPE, changes, --conf and --trust."""
+    parser.add_argument("recipe", metavar="RECIPE", help="a file, or a name that `nemo-vfm list` shows")
+    parser.add_argument("overrides", metavar="CHANGE", nargs="*",
+                        help="slot=choice takes another ingredient, a.b=value sets a value, ~a.b removes")  # fmt: skip
+    parser.add_argument("--conf", metavar="DIR", type=Path, action="append", default=[],
+                        help="a folder of your own ingredients, searched first")  # fmt: skip
+    parser.add_argument("--trust", metavar="PREFIX", action="append", default=[],
+                        help="a package whose classes the recipe may name; its code will run")  # fmt: skip
+
+
+def composed_recipe(arguments: argparse.Namespace) -> "Composed":
+    """The recipe that the arguments name, with their changes."""
+    from nemo_vfm.config import compose
+
+    return compose(arguments.recipe, arguments.overrides, arguments.conf)

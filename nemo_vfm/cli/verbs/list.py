@@ -1,0 +1,45 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""List the recipes: name, what it is, on which hardware, how long it takes."""
+
+import argparse
+import re
+import sys
+import textwrap
+from pathlib import Path
+
+_FIELD = re.compile(r"(?:(Hardware|Time)):\s*(.*)", re.IGNORECASE)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Nothing but help."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read the comments on top of every recipe; no recipe is parsed."""
+    from nemo_vfm.config.roots import Roots
+    from nemo_vfm.core.errors import UserError
+
+    recipes = dict(Roots.standard().all_recipes())
+    if not recipes:
+        raise UserError("there are no recipes here; a folder `recipes` in the working directory is searched")
+    for name, file in sorted(recipes.items()):
+        title, hardware, time = header(file)
+        where = ", ".join(part for part in (hardware, time) if part)
+        lines = textwrap.wrap(f"{title}{f' [{where}]' if where else ''}", 88)
+        sys.stdout.write(f"{name}\n" + "".join(f"    {line}\n" for line in lines))
+    return 0
+
+
+def header(file: Path) -> tuple[str, str, str]:
+    """First line, hardware and time of the comment block that begins a recipe; licence lines are passed over."""
+    text = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    comment = [line.lstrip("# ").strip() for line in text[: _length(text)] if "SPDX-" not in line]
+    lines = [line for line in comment if line]
+    fields = {match[1].lower(): match[2] for line in lines if (match := _FIELD.match(line))}
+    title = next((line for line in lines if not _FIELD.match(line)), "")
+    return title, fields.get("hardware", ""), fields.get("time", "")
+
+
+def _length(lines: list[str]) -> int:
+    return next((number for number, line in enumerate(lines) if line and not line.startswith("#")), len(lines))

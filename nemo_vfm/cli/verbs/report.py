@@ -1,0 +1,24 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Write the report of a run folder anew, and print its path."""
+
+import argparse
+import sys
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The run folder."""
+    parser.add_argument("folder", metavar="DIR", type=Path, help="a run folder, such as runs/quickstart")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read what the run left and write `report.html`."""
+    from nemo_vfm.core.errors import RunFolderError
+
+    if not (arguments.folder / "recipe.yaml").is_file():
+        raise RunFolderError(f"{arguments.folder} is not a run folder: it has no recipe.yaml")
+    from nemo_vfm.report import page
+
+    sys.stdout.write(f"{page.write(arguments.folder)}\n")
+    return 0

@@ -1,0 +1,109 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Run a recipe: a file and changes to it in, a run folder with its report out. Run it again to go on."""
+
+import argparse
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nemo_vfm.cli.arguments import add_recipe_arguments, composed_recipe
+
+if TYPE_CHECKING:
+    from nemo_vfm.core.types import Job, Outcome, Run
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The recipe, and what may differ from a run that is already there."""
+    add_recipe_arguments(parser)
+    parser.add_argument("--allow", metavar="KEY", action="append", default=[],
+                        help="go on in a run folder although this key differs")  # fmt: skip
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compose, check, build, run, report."""
+    from nemo_vfm.cli.folder import Status, open_folder
+    from nemo_vfm.config import build, trust_list
+    from nemo_vfm.core.types import Run
+
+    composed = composed_recipe(arguments)
+    job = build(composed, trust_list(arguments.trust))
+    if os.environ.get("RANK", "0") != "0":  # rank 0 of a job on several devices keeps the folder
+        job.run(Run(composed.run_dir, composed.to_yaml(), composed.seed))
+        return 0
+    with open_folder(composed.run_dir, composed.to_yaml(), composed.seed, arguments.allow) as prepared:
+        return _run(job, prepared, Status(prepared.folder))
+
+
+def _run(job: "Job", run: "Run", status: "Status") -> int:
+    """Run the job and leave status, report and, where it failed, the traceback."""
+    from nemo_vfm.core.errors import NemoVfmError
+
+    began = time.monotonic()
+    try:
+        with status.running():
+            outcome = _perform(job, run)
+    except KeyboardInterrupt:
+        status.write("interrupted")
+        sys.stderr.write(f"interrupted; the same command goes on in {run.folder}\n")
+        return 130
+    except NemoVfmError as error:
+        return _failed(error, error.exit_code, run.folder, status)
+    except Exception as error:
+        return _failed(error, 1, run.folder, status)
+    status.write("done", summary=outcome.summary, figures=dict(outcome.figures))
+    _finish(outcome, run.folder, time.monotonic() - began)
+    return 0
+
+
+def _perform(job: "Job", run: "Run") -> "Outcome":
+    from nemo_vfm.workflow import Ask, perform
+
+    return perform(job, run, Ask.of(run), title=run.folder.name, set_aside=False)
+
+
+def _failed(error: Exception, code: int, folder: Path, status: "Status") -> int:
+    """Keep the traceback, show one sentence; what there is goes into a report all the same."""
+    (folder / "traceback.txt").write_text("".join(traceback.format_exception(error)))
+    status.write("nothing_kept" if code == 3 else "failed", error=str(error))
+    if code == 1:
+        sys.stderr.write(f"{type(error).__name__}: {error}\nThe traceback is in {folder / 'traceback.txt'}\n")
+    else:
+        sys.stderr.write(f"{error}\n")
+    report = _report(folder)
+    if report:
+        sys.stdout.write(f"{report}\n")
+    return code
+
+
+def _finish(outcome: "Outcome", folder: Path, seconds: float) -> None:
+    """Say how it went; the last line is the path of the report."""
+    (folder / "traceback.txt").unlink(missing_ok=True)  # of an earlier try
+    page = folder / "report.html"
+    if outcome.did_nothing and page.is_file():
+        sys.stdout.write(f"Nothing to do, this run was finished before: {outcome.summary}\n{page}\n")
+        return
+    before = "Nothing to do, this run was finished before: " if outcome.did_nothing else ""
+    report = _report(folder)
+    sys.stdout.write(f"{before}{outcome.summary} ({seconds:.0f} s)\n{report or folder}\n")
+
+
+def _report(folder: Path) -> Path | None:
+    """Write the page; a run is whole without it."""
+    from nemo_vfm.core.log import warn
+
+    try:
+        from nemo_vfm.report import page
+
+        return page.write(folder)
+    except Exception as error:
+        (folder / "report-traceback.txt").write_text("".join(traceback.format_exception(error)))
+        warn(f"the report was not written: {type(error).__name__}: {error} (see report-traceback.txt)")
+        return None
+
+
+if TYPE_CHECKING:
+    from nemo_vfm.cli.folder import Status

@@ -1,0 +1,170 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Named steps in, one job out: each step runs in its own folder, is skipped when done, and resumed when not.
+
+A step's folder holds `started.json`, written before anything else, and `done.json`, written after everything else. Both
+name what the step was asked for (its part of the recipe) and what came before it (the steps above it and the seed).
+"""
+
+import re
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.files import read_json, sha256_text, write_json
+from nemo_vfm.core.log import info
+from nemo_vfm.core.types import Job, Outcome, Run
+
+STARTED, DONE = "started.json", "done.json"
+REPLACED = "_replaced"  #: folder of what older versions of a step left
+_NAME = re.compile(r"[A-Za-z][\w-]*")
+# What changes how a step works but not what it makes; a step that differs in these only is still done.
+_INERT = re.compile(r"num_workers|(?:log|save|checkpoint|preview|validate)_every(?:_\w+)?")
+_INERT_LINE = re.compile(rf"\s*(?:{_INERT.pattern}): .*")
+
+
+def is_inert(key: str) -> bool:
+    """Whether a key's value has no influence on what a finished step holds."""
+    return _INERT.fullmatch(key) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a folder's content answers to.
+
+    Args:
+        before: a hash of everything that came before: the seed, and every earlier step.
+        own: a hash of the step's own part of the recipe.
+    """
+
+    before: str
+    own: str
+
+    @classmethod
+    def of(cls, run: Run, before: str = "") -> "Ask":
+        """Of a run's recipe text, inert keys left out."""
+        lines = (line for line in run.recipe.splitlines() if not _INERT_LINE.fullmatch(line))
+        return cls(before or sha256_text(f"seed {run.seed}"), sha256_text("\n".join(lines)))
+
+    def after(self) -> str:
+        """What comes before the next step."""
+        return sha256_text(self.before + self.own)
+
+
+class Workflow:
+    """Steps that run one after the other, each in a folder of its name.
+
+    Args:
+        steps: the jobs, in order. A step reads what earlier ones wrote: `${run_dir}/<step>/...`.
+        input: where the user's own data lies; steps refer to it as `${input}`. None where there is none.
+    """
+
+    def __init__(self, *, steps: Mapping[str, Job], input: Path | None = None) -> None:
+        if not steps:
+            raise ValueError("a workflow needs at least one step")
+        for name in steps:
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"a step's name is also its folder: letters, digits, _ and -, got {name!r}")
+        self.steps, self.input = dict(steps), input
+
+    def run(self, run: Run) -> Outcome:
+        """Run what is not done.
+
+        Returns:
+            The figures of every step as `<step>/<figure>`.
+        """
+        outcomes: dict[str, Outcome] = {}
+        before = sha256_text(f"seed {run.seed}")
+        for number, (name, job) in enumerate(self.steps.items(), 1):
+            step = replace(run.step(name), recipe=section(run.recipe, "steps", name))
+            ask = Ask.of(step, before)
+            outcomes[name] = perform(job, step, ask, title=f"[{number}/{len(self.steps)}] {name}")
+            before = ask.after()
+        return _together(outcomes)
+
+
+def perform(job: Job, run: Run, ask: Ask, *, title: str, set_aside: bool = True) -> Outcome:
+    """Run a job in its folder unless it has done just this before.
+
+    Args:
+        title: what to call it in messages.
+        set_aside: move away a folder whose predecessors were others; else go on in it.
+    """
+    if isinstance(job, Workflow):  # it marks its steps one by one, so that one that was deleted is made again
+        return job.run(run)
+    if done := _done(run.folder, ask):
+        info(f"{title}: done before. {done.summary}")
+        return done
+    resume = _prepare(run.folder, ask, title, set_aside)
+    info(f"{title}: {'goes on' if resume else 'starts'}")
+    began = time.monotonic()
+    outcome = job.run(replace(run, resume=resume))
+    info(f"{title}: {outcome.summary} ({time.monotonic() - began:.0f} s)")
+    write_json(run.folder / DONE, {**_marker(ask), "summary": outcome.summary, "figures": dict(outcome.figures),
+                                   "seconds": round(time.monotonic() - began, 3)})  # fmt: skip
+    return outcome
+
+
+def section(recipe: str, *names: str) -> str:
+    """The part of a composed recipe's text below nested keys, without its indentation; empty where there is none.
+
+    The text is our own (two spaces a level), so that no room below the command line needs to read YAML.
+    """
+    lines = recipe.splitlines()
+    for name in names:
+        if f"{name}:" not in lines:
+            return ""
+        start = lines.index(f"{name}:") + 1
+        end = next((i for i in range(start, len(lines)) if not lines[i].startswith("  ")), len(lines))
+        lines = [line[2:] for line in lines[start:end]]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _done(folder: Path, ask: Ask) -> Outcome | None:
+    if not (folder / DONE).is_file():
+        return None
+    marker = read_json(folder / DONE)
+    if (marker["before"], marker["own"]) != (ask.before, ask.own):
+        return None
+    return Outcome(marker["summary"], marker["figures"], did_nothing=True)
+
+
+def _prepare(folder: Path, ask: Ask, title: str, set_aside: bool) -> bool:
+    """Make the folder ready and say whether there is something to go on from."""
+    earlier = read_json(folder / STARTED) if (folder / STARTED).is_file() else None
+    if earlier is None and folder.is_dir() and set_aside and any(folder.iterdir()):
+        raise UserError(f"{folder} holds files that no step of this workflow wrote; move them, or take another run_dir")
+    if earlier is not None and earlier["before"] != ask.before and set_aside:
+        moved = _move_away(folder)
+        info(f"{title}: an earlier step has changed, so it is made anew; what was there is now {moved}")
+        earlier = None
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / DONE).unlink(missing_ok=True)
+    write_json(folder / STARTED, _marker(ask))
+    return earlier is not None
+
+
+def _marker(ask: Ask) -> dict[str, str]:
+    return {"before": ask.before, "own": ask.own}
+
+
+def _move_away(folder: Path) -> Path:
+    """Rename a step's folder: results of days are not deleted because a line above them changed."""
+    number = 1
+    while (target := folder.parent / REPLACED / f"{folder.name}-{number}").exists():
+        number += 1
+    target.parent.mkdir(exist_ok=True)
+    shutil.move(folder, target)
+    return target
+
+
+def _together(outcomes: Mapping[str, Outcome]) -> Outcome:
+    skipped = sum(outcome.did_nothing for outcome in outcomes.values())
+    figures = {f"{name}/{key}": value for name, o in outcomes.items() for key, value in o.figures.items()}
+    last = list(outcomes.values())[-1]
+    said = f", {skipped} of them before" if skipped else ""
+    summary = f"{len(outcomes)} {'step' if len(outcomes) == 1 else 'steps'} done{said}. {last.summary}"
+    return Outcome(summary, figures, did_nothing=skipped == len(outcomes))
