@@ -1,0 +1,50 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The Python on docs/adding.md in, a verdict on whether it does what the page says out."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from nemo_vfm.curate.stage import Footage, Score
+from nemo_vfm.diffusion.sampler import Sampler
+from tests.support.repository import ROOT
+
+BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "adding.md").read_text(encoding="utf-8"), re.DOTALL)
+
+
+def defined(name: str) -> type:
+    """The class of that name, from whichever block defines it."""
+    (block,) = [text for text in BLOCKS if f"class {name}" in text]
+    space: dict[str, object] = {"__name__": "page"}
+    exec(block, space)
+    return space[name]
+
+
+def test_each_block_names_its_file_in_a_room_that_exists():
+    files = [re.match(r"# (nemo_vfm/(\w+)/\w+\.py)\n", block) for block in BLOCKS]
+    assert len(files) >= 2 and all(match and (ROOT / "nemo_vfm" / match[2]).is_dir() for match in files)
+
+
+def test_the_pages_filter_is_a_stage_that_tells_grey_from_colour():
+    stage = defined("Colourfulness")()
+    grey = np.full((2, 8, 8, 3), 90, np.uint8)
+    colour = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), np.uint8)
+    assert isinstance(stage, Score)
+    assert stage.measure(Footage(grey, 24.0)) == {"colourfulness": 0.0}
+    assert stage.measure(Footage(colour, 24.0))["colourfulness"] > 50
+
+
+def error_of(steps: int) -> float:
+    """How far the page's sampler ends from the solution of dx/dsigma = x sigma / (1 + sigma^2), unit Gaussian data."""
+    levels = np.linspace(4.0, 0.0, steps + 1)
+    drawn = defined("Midpoint")(steps=steps).draw(lambda x, s: x / (1 + s * s), torch.ones(1), levels.tolist())
+    return abs(float(drawn.latents) - 4.0 / math.sqrt(1 + 16.0))
+
+
+def test_the_pages_sampler_is_of_second_order():
+    assert isinstance(defined("Midpoint")(steps=4), Sampler)
+    assert math.log2(error_of(40) / error_of(80)) == pytest.approx(2, abs=0.2)

@@ -1,0 +1,166 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Makefile, .ci/run and Dockerfile in, what they would do out; nothing is installed here."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.repository import ROOT
+
+STEPS = [".torchtorch--2.13.0", "constraints.txt", ".runtime", ".dev"]
+TOOLS = ("bash", "sh", "make", "awk", "grep", "cat", "rm", "touch", "dirname", "env")
+
+
+def make(*words: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run make in the repository."""
+    env = {**os.environ, **({"PATH": path} if path else {})}
+    env = {name: value for name, value in env.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "TORCH", "VENV")}
+    return subprocess.run(["make", *words], cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture
+def fresh(tmp_path):
+    """A folder that looks as if the set-up had just been done there."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python").symlink_to(sys.executable)
+    for seconds, name in enumerate(STEPS):
+        (tmp_path / name).touch()
+        after_all_sources = max((ROOT / f).stat().st_mtime for f in ("constraints.txt", "setup.py", "Makefile")) + 1
+        os.utime(tmp_path / name, (after_all_sources + seconds,) * 2)
+    return tmp_path
+
+
+def test_the_torch_of_the_stamp_is_the_torch_of_the_constraints():
+    assert "torch==2.13.0" in (ROOT / "constraints.txt").read_text().splitlines(), "change STEPS above with it"
+
+
+def test_torch_stands_first_among_the_pins_and_all_are_exact_and_without_build_labels():
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line and not line.startswith("#")]
+    assert lines[0].startswith("torch==")
+    loose = [line for line in lines if not re.fullmatch(r"[\w.-]+==[\w.!]+", line)]
+    assert not loose, f"name==version, without +cpu and the like: {loose}"
+
+
+def test_the_set_up_is_not_done_again_when_nothing_changed(fresh):
+    done = make("-n", "test", f"VENV={fresh}")
+    assert done.returncode == 0 and "pip" not in done.stdout and "pytest" in done.stdout
+
+
+def test_the_set_up_is_done_again_when_the_constraints_changed(fresh):
+    os.utime(fresh / "constraints.txt", (0, 0))
+    assert "pip" in make("-n", "test", f"VENV={fresh}").stdout
+
+
+def test_another_torch_is_installed_when_asked_for(fresh):
+    assert "torch==2.12.1" in make("-n", "demo", f"VENV={fresh}", "TORCH=torch==2.12.1").stdout
+
+
+def test_the_demo_installs_no_tool_of_the_tests(tmp_path):
+    script = make("-n", "demo", f"VENV={tmp_path / 'none'}").stdout
+    assert "[dev]" not in script and "nemo-vfm run recipes/quickstart.yaml" in script
+
+
+def test_torch_is_installed_before_anything_else(tmp_path):
+    installs = re.findall(r"pip .*install .*", make("-n", "test", f"VENV={tmp_path / 'none'}").stdout)
+    assert "torch==" in installs[0] and all("-c " in line for line in installs[1:])
+
+
+def test_the_users_own_videos_and_run_folder_are_passed_on(fresh):
+    script = make("-n", "demo", f"VENV={fresh}", "INPUT=my videos", "RUN_DIR=out").stdout
+    assert '"input=my videos"' in script and '"run_dir=out"' in script
+
+
+def test_the_long_tests_are_run_by_soak_alone(fresh):
+    assert "not soak" in make("-n", "test", f"VENV={fresh}").stdout
+    assert "-m soak" in make("-n", "soak", f"VENV={fresh}").stdout
+
+
+def test_a_machine_without_a_fitting_python_is_told_what_to_install(tmp_path):
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for tool in TOOLS:
+        (tools / tool).symlink_to(shutil.which(tool))
+    (tools / "python3.11").write_text("#!/bin/sh\necho 'not in these versions' >&2\nexit 127\n")
+    (tools / "python3.11").chmod(0o755)
+    done = make("demo", f"VENV={tmp_path / 'none'}", path=str(tools))
+    assert done.returncode != 0
+    assert "No Python 3.11 or 3.12" in done.stdout and "apt-get install" in done.stdout
+
+
+def checkout(folder: Path) -> Path:
+    """A checkout with nothing but .ci/run, and a make that tells what it was called with."""
+    (folder / "checkout" / ".ci").mkdir(parents=True)
+    shutil.copy(ROOT / ".ci" / "run", folder / "checkout" / ".ci" / "run")
+    (folder / "bin").mkdir()
+    (folder / "bin" / "make").write_text(
+        '#!/bin/sh\necho "make $* with ${NEMO_VFM_TEST_DATA:-nothing}"\nexit ${CODE:-0}\n'
+    )
+    (folder / "bin" / "make").chmod(0o755)
+    return folder / "checkout" / ".ci" / "run"
+
+
+def run_ci(script: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run .ci/run from elsewhere with the make that only tells."""
+    env = {name: value for name, value in os.environ.items() if name != "NEMO_VFM_TEST_DATA"}
+    env |= {"PATH": f"{script.parents[2] / 'bin'}:{env['PATH']}", **environment}
+    return subprocess.run(["bash", script], cwd="/", env=env, capture_output=True, text=True, timeout=60)
+
+
+def test_ci_takes_real_videos_where_they_lie_beside_the_checkout(tmp_path):
+    script = checkout(tmp_path)
+    (tmp_path / "shared" / "data").mkdir(parents=True)
+    assert f"make test with {tmp_path / 'shared' / 'data'}" in run_ci(script).stdout
+
+
+def test_ci_runs_without_real_videos_too_and_says_so(tmp_path):
+    done = run_ci(checkout(tmp_path))
+    assert "make test with nothing" in done.stdout and "skip" in done.stdout
+
+
+def test_ci_fails_when_the_tests_fail(tmp_path):
+    assert run_ci(checkout(tmp_path), CODE="2").returncode == 2
+
+
+def instructions() -> list[tuple[str, str]]:
+    """(word, rest) of each instruction of the Dockerfile, continued lines joined, comments left out."""
+    lines = [line for line in (ROOT / "Dockerfile").read_text().splitlines() if not line.lstrip().startswith("#")]
+    joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
+    return [(word.upper(), rest) for word, _, rest in (line.partition(" ") for line in joined.splitlines()) if word]
+
+
+def test_the_dockerfile_pins_its_base_and_adds_nothing_from_afar():
+    arguments = dict(rest.partition("=")[::2] for word, rest in instructions() if word == "ARG")
+    bases = [rest.split()[0] for word, rest in instructions() if word == "FROM"]
+    assert bases
+    for base in bases:
+        image = re.sub(r"\$\{?(\w+)\}?", lambda name: arguments[name[1]], base)
+        assert re.search(r":[\w.-]*\d", image) and ":latest" not in image, f"{image} is not pinned"
+    assert not [rest for word, rest in instructions() if word == "ADD"]
+    assert not [rest for word, rest in instructions() if word == "RUN" and re.search(r"\b(curl|wget)\b", rest)]
+
+
+def test_the_dockerfile_leaves_no_package_lists_and_does_not_end_as_root():
+    for word, rest in instructions():
+        if word == "RUN" and "apt-get install" in rest:
+            assert "--no-install-recommends" in rest and "rm -rf /var/lib/apt/lists/*" in rest
+    assert [rest for word, rest in instructions() if word == "USER"][-1] not in ("root", "0")
+
+
+def test_the_dockerfile_never_takes_the_bare_transformer_engine():
+    runs = " ".join(rest for word, rest in instructions() if word == "RUN")
+    assert "transformer_engine[pytorch]" in runs.replace("-", "_")
+    assert not re.search(r"transformer[_-]engine(?!\[)(\s|==|'|\")", runs)
+
+
+def test_hadolint_finds_nothing_in_the_dockerfile():
+    hadolint = Path(sys.executable).with_name("hadolint")
+    if not hadolint.exists():
+        pytest.skip("hadolint is not installed (it comes with the extra dev on x86-64 Linux)")
+    done = subprocess.run([hadolint, ROOT / "Dockerfile"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,97 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Every file in, a verdict on its first lines, name and leftovers out."""
+
+import ast
+import re
+
+from tests.support.repository import ALL_PYTHON, CODE, ROOT, python_files, text_files, tree, where
+
+HEADER = [
+    "# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors",
+    "# SPDX-License-Identifier: Apache-2.0",
+]
+BANNED_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
+# Spelled in pieces, so that this file does not find itself.
+MACHINE_PATHS = ["/" + "work/", "/" + "tmp/pre", "/" + "root/", "/" + "opt/wheels", "/" + "home/"]
+REGISTRY_HOSTS = ["pypi" + ".org", "python" + "hosted", "download." + "pytorch", "ana" + "conda.org", "deb." + "debian",
+                  "registry." + "npmjs", "nv" + "cr.io", "proxy." + "golang"]  # fmt: skip
+
+
+def test_there_is_python_to_look_at():
+    assert len(python_files("nemo_vfm")) > 10
+    assert ROOT / "setup.py" in python_files(*ALL_PYTHON)
+
+
+def test_every_python_file_begins_with_the_two_licence_lines_and_no_third():
+    wrong = []
+    for path in python_files(*ALL_PYTHON):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = lines[1:] if lines[:1] and lines[0].startswith("#!") else lines
+        third_is_comment = lines[2:3] and lines[2].startswith("# ")
+        if lines[:2] != HEADER or third_is_comment:
+            wrong.append(where(path))
+    assert not wrong, f"these files should begin with exactly {HEADER}: {wrong}"
+
+
+def test_every_module_says_what_enters_and_what_leaves():
+    silent = [where(path) for path in python_files(*ALL_PYTHON) if not ast.get_docstring(tree(path))]
+    assert not silent, f"these modules have no docstring: {silent}"
+
+
+def test_every_public_class_and_function_has_a_docstring():
+    silent = []
+    for path in python_files(*CODE):
+        for node in tree(path).body:
+            public = isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_")
+            if public and not ast.get_docstring(node):
+                silent.append(f"{where(path, node)} {node.name}")
+    assert not silent, f"public, and without a docstring: {silent}"
+
+
+def test_no_file_is_empty_but_for_its_licence():
+    empty = [where(path) for path in python_files(*ALL_PYTHON) if not tree(path).body]
+    assert not empty, f"nothing but a header in: {empty}"
+
+
+def test_no_folder_or_file_has_a_name_that_says_nothing():
+    names = {path: {path.stem, *path.relative_to(ROOT).parts} for path in python_files(*ALL_PYTHON)}
+    vague = [where(path) for path, parts in names.items() if parts & BANNED_NAMES]
+    assert not vague, f"name the idea instead: {vague}"
+
+
+def test_no_room_is_empty():
+    rooms = [folder for folder in (ROOT / "nemo_vfm").iterdir() if (folder / "__init__.py").exists()]
+    empty = [where(room) for room in rooms if len(list(room.rglob("*.py"))) < 2]
+    assert rooms and not empty, f"a room is made when its first tenant moves in: {empty}"
+
+
+def test_every_package_folder_has_its_init():
+    bare = {where(path.parent) for path in python_files(*CODE) if not (path.parent / "__init__.py").exists()}
+    assert not bare, f"without __init__.py these folders are left out of the wheel: {sorted(bare)}"
+
+
+def test_no_class_is_called_base_or_manager():
+    vague = [
+        f"{where(path, node)} {node.name}"
+        for path in python_files(*CODE)
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ClassDef) and re.fullmatch(r"_?Base[A-Z].*|.*Manager", node.name)
+    ]
+    assert not vague, f"name what it does: {vague}"
+
+
+def test_no_file_holds_a_path_of_one_machine():
+    assert not (found := _files_with(MACHINE_PATHS)), f"paths of a particular machine: {found}"
+
+
+def test_no_file_names_a_package_registry():
+    assert not (found := _files_with(REGISTRY_HOSTS)), f"pip knows where to look; hosts named in: {found}"
+
+
+def _files_with(texts: list[str]) -> list[str]:
+    found = []
+    for path in text_files():
+        content = path.read_text(encoding="utf-8", errors="replace")
+        found += [f"{where(path)}: {text}" for text in texts if text in content]
+    return found

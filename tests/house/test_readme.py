@@ -1,0 +1,66 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""README.md and the tree of folders in, a verdict on whether they tell the same out."""
+
+import re
+
+from tests.support.repository import ROOT, yaml_files
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+TOP_FOLDERS = ("nemo_vfm", "launcher", "conf", "recipes", "tests", "benchmarks", "docs")
+
+
+def drawn() -> dict[str, str]:
+    """Path -> description, as drawn in the fenced block under "The tree"."""
+    block = re.search(r"## The tree\n.*?```\w*\n(.*?)```", README, re.DOTALL)
+    assert block, 'README.md should hold a fenced block under "## The tree"'
+    found = {}
+    for line in block[1].splitlines():
+        if match := re.fullmatch(r"( *)([\w.]+)(/?) {2,}(\S.*)", line):
+            prefix = "nemo_vfm/" if match[1] else ""
+            found[f"{prefix}{match[2]}"] = match[4]
+    return found
+
+
+def standing() -> set[str]:
+    """Top folders and rooms that are really there."""
+    package = ROOT / "nemo_vfm"
+    folders = {name for name in TOP_FOLDERS if (ROOT / name).is_dir()}
+    rooms = {f"nemo_vfm/{path.name}" for path in package.iterdir() if path.is_dir() and list(path.rglob("*.py"))}
+    files = {f"nemo_vfm/{path.name}" for path in package.glob("*.py") if not path.name.startswith("__")}
+    return folders | rooms | files
+
+
+def test_the_tree_names_every_folder_and_room_that_stands_and_none_that_does_not():
+    assert set(drawn()) == standing()
+
+
+def test_each_line_of_the_tree_says_something():
+    assert all(len(text) > 10 for text in drawn().values())
+
+
+def test_the_table_names_every_recipe_and_none_that_is_not_there():
+    rows = set(re.findall(r"^\| *`(recipes/[\w/]+\.yaml)`", README, re.MULTILINE))
+    assert rows == {str(path.relative_to(ROOT)) for path in yaml_files("recipes")}
+
+
+def test_links_inside_the_documents_lead_somewhere():
+    broken = []
+    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        text = path.read_text(encoding="utf-8")
+        for link in re.findall(r"(?:\]\(|src=\")([^)#\"\s]+)", text):
+            if "://" not in link and not (path.parent / link).exists():
+                broken.append(f"{path.relative_to(ROOT)}: {link}")
+    assert not broken, broken
+
+
+def test_the_readme_speaks_of_torch_for_both_kinds_of_machine():
+    section = README.split("## About torch")[1].split("\n## ")[0]
+    assert "CPU" in section and "GPU" in section and "TORCH=" in section
+
+
+def test_the_commands_the_readme_names_are_in_the_makefile():
+    rules = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {word for path in ("README.md", "CONTRIBUTING.md") for word in
+             re.findall(r"`make ([a-z-]+)", (ROOT / path).read_text(encoding="utf-8"))}  # fmt: skip
+    assert named and named <= rules, f"no such command: {named - rules}"

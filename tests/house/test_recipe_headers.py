@@ -1,0 +1,66 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Every recipe and ingredient in, a verdict on its first lines and its place out."""
+
+import re
+
+import pytest
+import yaml
+
+from tests.support.repository import ROOT, yaml_files
+
+RECIPES = [str(path.relative_to(ROOT)) for path in yaml_files("recipes")]
+#: What a header has to tell, as you would tell a friend, and words that tell it.
+TELLS = {
+    "the hardware": r"\b(CPUs?|cores?|GPUs?|[ABH]\d00s?|GB\d00|nodes?|laptop)\b",
+    "the time": r"\d[\d_.]*\s*(s|seconds?|min|minutes?|h|hours?|days?)\b",
+    "the expected result": r"(?i)\b(expect\w*|results?|gives?|ends? (with|in)|leaves|writes|reach\w*|out:)\b",
+}
+
+
+def header(recipe: str) -> str:
+    """The comment lines on top of a recipe."""
+    lines = (ROOT / recipe).read_text(encoding="utf-8").splitlines()
+    top = []
+    for line in lines:
+        if not line.startswith("#"):
+            break
+        top.append(line.lstrip("# "))
+    return "\n".join(top)
+
+
+def test_at_least_five_recipes_are_found():
+    assert len(RECIPES) >= 5
+    assert "recipes/quickstart.yaml" in RECIPES
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("what", TELLS)
+def test_a_recipe_tells_on_top(recipe, what):
+    assert re.search(TELLS[what], header(recipe)), f"{recipe} begins without {what}:\n{header(recipe)}"
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_shows_its_own_command(recipe):
+    assert f"nemo-vfm run {recipe}" in header(recipe), f"{recipe} should say: nemo-vfm run {recipe} ..."
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_is_a_job_of_ours(recipe):
+    root = yaml.safe_load((ROOT / recipe).read_text(encoding="utf-8"))
+    assert root["_target_"].startswith("nemo_vfm."), "the root of a recipe is a job"
+
+
+def test_recipes_and_ingredients_end_in_yaml():
+    strays = [
+        str(path.relative_to(ROOT))
+        for folder in ("conf", "recipes")
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and path.suffix != ".yaml"
+    ]
+    assert not strays, f"the wheel takes *.yaml from these folders, so these would be left out: {strays}"
+
+
+def test_every_ingredient_begins_with_a_line_that_says_what_it_is():
+    silent = [str(p.relative_to(ROOT)) for p in yaml_files("conf") if not p.read_text(encoding="utf-8").startswith("#")]
+    assert not silent, f"no comment on top of: {silent}"

@@ -1,0 +1,94 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The repository's folder in, its files, syntax trees, imports and recipes out: what the house tests look at."""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Folders whose Python is ours, present or not yet.
+CODE = ("nemo_vfm", "launcher")
+ALL_PYTHON = (*CODE, "tests", "benchmarks")
+
+
+@cache
+def python_files(*folders: str) -> tuple[Path, ...]:
+    """Every Python file under these folders of the repository (and `setup.py` where all are asked for)."""
+    files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    return tuple(files + ([ROOT / "setup.py"] if folders == ALL_PYTHON else []))
+
+
+@cache
+def yaml_files(folder: str) -> tuple[Path, ...]:
+    """Every recipe or ingredient under a folder of the repository."""
+    return tuple(sorted((ROOT / folder).rglob("*.yaml")))
+
+
+@cache
+def text_files() -> tuple[Path, ...]:
+    """Every text file that belongs to the repository."""
+    suffixes = ("*.py", "*.yaml", "*.md", "*.toml", "*.txt", "*.svg", "*.html", "*.css", "*.js", "*.j2")
+    folders = [ROOT / name for name in (*ALL_PYTHON, "conf", "recipes", "docs", ".ci")]
+    nested = [path for folder in folders for suffix in suffixes for path in folder.rglob(suffix)]
+    rooted = [path for path in ROOT.iterdir() if path.is_file() and path.name not in (".git",)]
+    return tuple(sorted({*nested, *rooted, ROOT / ".ci" / "run"}))
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    """The syntax tree of a Python file."""
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def where(path: Path, node: ast.AST | None = None) -> str:
+    """file:line of a finding, relative to the repository."""
+    line = f":{node.lineno}" if node is not None and hasattr(node, "lineno") else ""
+    return f"{path.relative_to(ROOT)}{line}"
+
+
+def module_name(path: Path) -> str:
+    """`nemo_vfm/core/log.py` -> `nemo_vfm.core.log`; a package's `__init__.py` gives the package."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def dotted(node: ast.AST) -> str:
+    """The dotted name an expression spells, such as `torch.cuda.is_available`; empty where it is something else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (front := dotted(node.value)):
+        return f"{front}.{node.attr}"
+    return ""
+
+
+def imports(path: Path) -> Iterator[tuple[str, ast.AST]]:
+    """(dotted name, node) of everything a file imports, at the top or late; `from a import b` gives `a.b`."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield from ((f"{node.module}.{alias.name}", node) for alias in node.names)
+
+
+def targets() -> dict[str, str]:
+    """Each dotted name that any `_target_` in `conf/` and `recipes/` spells, and one file that spells it."""
+    found: dict[str, str] = {}
+    for path in (*yaml_files("conf"), *yaml_files("recipes")):
+        for name in _targets_in(yaml.safe_load(path.read_text(encoding="utf-8"))):
+            found.setdefault(name, str(path.relative_to(ROOT)))
+    return found
+
+
+def _targets_in(node: object) -> Iterator[str]:
+    if isinstance(node, dict):
+        if isinstance(name := node.get("_target_"), str):
+            yield name
+        for value in node.values():
+            yield from _targets_in(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _targets_in(value)
