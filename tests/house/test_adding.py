@@ -40,9 +40,9 @@ def test_the_pages_filter_is_a_stage_that_tells_grey_from_colour():
 
 def error_of(steps: int) -> float:
     """How far the page's sampler ends from the solution of dx/dsigma = x sigma / (1 + sigma^2), unit Gaussian data."""
-    levels = np.linspace(4.0, 0.0, steps + 1)
+    levels = np.linspace(4.0, 0.5, steps + 1)
     drawn = defined("Midpoint")(steps=steps).draw(lambda x, s: x / (1 + s * s), torch.ones(1), levels.tolist())
-    return abs(float(drawn.latents) - 4.0 / math.sqrt(1 + 16.0))
+    return abs(float(drawn.latents) - 4.0 * math.sqrt(1.25 / 17.0))
 
 
 def test_the_pages_sampler_is_of_second_order():
