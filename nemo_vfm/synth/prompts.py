@@ -96,3 +96,20 @@ class CaptionPrompts:
         if not captions:
             raise NothingKept(f"no clip in {self.shards} has a caption to use as a prompt")
         return [Prompt(text) for text in list(captions)[: self.num]]
+
+
+class DemoPrompts:
+    """What the quickstart asks for: the held-out combinations for its own films, captions for a user's videos.
+
+    Args:
+        input: the user's folder; None means the demo's own films.
+        shards: the clip shards that captions are taken from.
+        num: how many prompts, at most.
+    """
+
+    def __init__(self, *, input: Path | None, shards: Path, num: int = 16) -> None:
+        self.source: Prompts = HeldOutPrompts(num=num) if input is None else CaptionPrompts(shards=shards, num=num)
+
+    def prompts(self) -> list[Prompt]:
+        """The prompts of the source that fits."""
+        return self.source.prompts()
