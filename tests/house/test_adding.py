@@ -38,13 +38,14 @@ def test_the_pages_filter_is_a_stage_that_tells_grey_from_colour():
     assert stage.measure(Footage(colour, 24.0))["colourfulness"] > 50
 
 
-def error_of(steps: int) -> float:
-    """How far the page's sampler ends from the solution of dx/dsigma = x sigma / (1 + sigma^2), unit Gaussian data."""
+def end_of(steps: int) -> float:
+    """Where the page's sampler ends on data that is 1 or -1 with equal chance, for which D(x; sigma) = tanh(x / sigma^2)."""
     levels = np.linspace(4.0, 0.5, steps + 1)
-    drawn = defined("Midpoint")(steps=steps).draw(lambda x, s: x / (1 + s * s), torch.ones(1), levels.tolist())
-    return abs(float(drawn.latents) - 4.0 * math.sqrt(1.25 / 17.0))
+    sampler = defined("Midpoint")(steps=steps)
+    return float(sampler.draw(lambda x, s: torch.tanh(x / s**2), torch.full((1,), 0.3), levels.tolist()).latents)
 
 
 def test_the_pages_sampler_is_of_second_order():
     assert isinstance(defined("Midpoint")(steps=4), Sampler)
-    assert math.log2(error_of(40) / error_of(80)) == pytest.approx(2, abs=0.2)
+    limit = end_of(4000)
+    assert math.log2(abs(end_of(40) - limit) / abs(end_of(80) - limit)) == pytest.approx(2, abs=0.2)

@@ -4,7 +4,6 @@
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -26,7 +25,6 @@ BANNED_CALLS = {
     "eval": "it runs text from elsewhere",
     "exec": "it runs text from elsewhere",
     "compile": "it is the first half of exec",
-    "__import__": "names are imported by config/locate.py; optional packages by core.optional",
     "torch.load": "weights are safetensors",
     "torch.save": "weights are safetensors",
     "yaml.load": "recipes are read by config/ in the strict subset",
@@ -39,8 +37,6 @@ BANNED_CALLS = {
 }
 #: Methods that unpack archives, whatever the object is called.
 BANNED_METHODS = {"extractall": "members of an archive are read by offset, never unpacked"}
-#: The one place for each exception.
-ALLOWED = {("core/optional.py", "__import__")}
 
 
 def findings(source: ast.Module) -> Iterator[tuple[ast.AST, str, str]]:
@@ -61,17 +57,11 @@ def findings(source: ast.Module) -> Iterator[tuple[ast.AST, str, str]]:
                 yield node, "allow_pickle=True", "arrays are read without objects"
 
 
-def allowed(path: Path, word: str) -> bool:
-    """Whether this file is the one place where the word may stand."""
-    return any(str(path).endswith(place) and word == name for place, name in ALLOWED)
-
-
 def test_banned_words_are_not_used():
     found = [
         f"{where(path, node)} {word}: {reason}"
         for path in python_files(*CODE)
         for node, word, reason in findings(tree(path))
-        if not allowed(path, word)
     ]
     assert not found, "\n".join(found)
 
