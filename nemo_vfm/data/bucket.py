@@ -1,0 +1,107 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A clip's size, length and rate in, the bucket whose shape it is trained in out, or the reason there is none."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+_FPS_TOLERANCE = 1.01  # 23.976 fps may serve a bucket of 24
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """One shape that samples are cut to.
+
+    Args:
+        width: pixels.
+        height: pixels.
+        num_frames: frames; 1 makes it a bucket of images.
+        fps: frames per second after sampling in time; None keeps each clip's own rate.
+        batch_size: samples of a global batch of this shape; None takes the data module's.
+    """
+
+    width: int
+    height: int
+    num_frames: int
+    fps: float | None = None
+    batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if min(self.width, self.height, self.num_frames) < 1:
+            raise ValueError(f"a bucket needs pixels and frames, got {self.width}x{self.height}x{self.num_frames}")
+        if self.fps is not None and not 0 < self.fps <= 1000:
+            raise ValueError(f"a bucket's fps must be above 0 and at most 1000, got {self.fps}")
+        if self.batch_size is not None and self.batch_size < 1:
+            raise ValueError(f"a bucket's batch_size must be at least 1, got {self.batch_size}")
+
+    def frames_needed(self, fps: float) -> int:
+        """How many frames a clip of this rate must have."""
+        return 1 + math.ceil((self.num_frames - 1) * self.stride(fps) - 1e-6)
+
+    def stride(self, fps: float) -> float:
+        """Source frames a sampled frame; 1 where the rates agree within 1 %."""
+        stride = fps / self.fps if self.fps is not None else 1.0
+        return 1.0 if 1 / _FPS_TOLERANCE <= stride <= _FPS_TOLERANCE else stride
+
+
+class Assigned(NamedTuple):
+    """A bucket's name, or None and the reason as a few words fit for counting."""
+
+    bucket: str | None
+    reason: str = ""
+
+
+class Buckets:
+    """The shapes of a data set. Curation and training name the same ones.
+
+    Args:
+        buckets: name -> shape.
+    """
+
+    def __init__(self, *, buckets: Mapping[str, Bucket]) -> None:
+        if not buckets:
+            raise ValueError("there are no buckets, expected at least one")
+        self.buckets = dict(buckets)
+
+    def assign(self, width: int, height: int, num_frames: int, fps: float) -> Assigned:
+        """The bucket nearest in aspect ratio, of those the largest, that needs no invented pixels or frames."""
+        fits, reason = dict(self.buckets), ""
+        for why, keep in (
+            ("no bucket for images" if num_frames == 1 else "only buckets for images", _same_kind),
+            ("frame rate below every bucket", _fast_enough),
+            ("too short for every bucket", _long_enough),
+            ("too small for every bucket", _large_enough),
+        ):
+            reason = why
+            fits = {name: bucket for name, bucket in fits.items() if keep(bucket, width, height, num_frames, fps)}
+            if not fits:
+                return Assigned(None, reason)
+        aspect = math.log(width / height)
+        return Assigned(
+            min(
+                fits,
+                key=lambda name: (
+                    round(abs(math.log(fits[name].width / fits[name].height) - aspect), 6),
+                    -fits[name].width * fits[name].height * fits[name].num_frames,
+                    name,
+                ),
+            )
+        )
+
+
+def _same_kind(bucket: Bucket, width: int, height: int, num_frames: int, fps: float) -> bool:
+    return (bucket.num_frames == 1) == (num_frames == 1)
+
+
+def _fast_enough(bucket: Bucket, width: int, height: int, num_frames: int, fps: float) -> bool:
+    return num_frames == 1 or bucket.stride(fps) >= 1
+
+
+def _long_enough(bucket: Bucket, width: int, height: int, num_frames: int, fps: float) -> bool:
+    return num_frames >= bucket.frames_needed(fps)
+
+
+def _large_enough(bucket: Bucket, width: int, height: int, num_frames: int, fps: float) -> bool:
+    return width >= bucket.width and height >= bucket.height

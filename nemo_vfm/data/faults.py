@@ -1,0 +1,52 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Samples that could not be read in, counts out; too many in a row stop the run."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.log import warn
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A sample that kept its place in the batch with loss weight 0, and why."""
+
+    key: str
+    shard: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"sample {self.key} in {self.shard}: {self.message}"
+
+
+class Faults:
+    """Counts bad samples in the order of training, whichever worker met them.
+
+    Args:
+        max_in_a_row: as many bad samples one after another stop the run: the data is broken, not a sample.
+    """
+
+    def __init__(self, *, max_in_a_row: int) -> None:
+        if max_in_a_row < 1:
+            raise ValueError(f"max_in_a_row must be at least 1, got {max_in_a_row}")
+        self._max_in_a_row, self._in_a_row = max_in_a_row, 0
+        self.by_sample: Counter[str] = Counter()
+
+    def count(self, found: Sequence[Fault | None]) -> None:
+        """Take note of one batch, a fault or None a sample.
+
+        Raises:
+            DataError: `max_in_a_row` samples in a row were bad; it names shard and key of the last.
+        """
+        for fault in found:
+            self._in_a_row = 0 if fault is None else self._in_a_row + 1
+            if fault is None:
+                continue
+            if fault.key not in self.by_sample:
+                warn(f"{fault}; it keeps its place with loss weight 0")
+            self.by_sample[fault.key] += 1
+            if self._in_a_row >= self._max_in_a_row:
+                raise DataError(f"{self._in_a_row} bad samples in a row, the last is {fault}; check the shards")

@@ -1,0 +1,115 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A seed and the number of a global batch in, the samples of that batch out: the loader's whole state is one number.
+
+Every bucket has an endless stream of samples, epoch after epoch, each epoch shuffled anew; batch j of a bucket is the
+j-th piece of that stream. So every sample comes exactly once in each epoch of its bucket, and a last, partial batch is
+filled with the first samples of the next epoch. Epoch e of the whole holds, in shuffled order, those batches of every
+bucket that begin in its epoch e.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+import torch
+
+from nemo_vfm.core.seed import generator
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Samples that may share a batch: all have one shape.
+
+    Args:
+        name: of the bucket; the shuffle depends on it, not on which other groups there are.
+        samples: positions in the list of entries.
+        batch_size: samples of a global batch.
+    """
+
+    name: str
+    samples: tuple[int, ...]
+    batch_size: int
+
+    def __post_init__(self) -> None:
+        if not self.samples or self.batch_size < 1:
+            raise ValueError(
+                f"group {self.name} has {len(self.samples)} samples and batch_size {self.batch_size}, "
+                "expected at least 1 of each"
+            )
+
+
+class Order:
+    """Which samples make up global batch g; a pure function of (seed, g) and the groups.
+
+    Args:
+        groups: the samples by shape.
+        seed: of the shuffles.
+        shuffle: False keeps the order of the shards, group after group.
+    """
+
+    def __init__(self, groups: Sequence[Group], *, seed: int, shuffle: bool = True) -> None:
+        if not groups:
+            raise ValueError("there are no groups of samples, expected at least one")
+        self.groups, self._seed, self._shuffle = tuple(groups), seed, shuffle
+        self.batches_per_epoch = sum((Fraction(len(g.samples), g.batch_size) for g in groups), Fraction(0))
+        # A batch touches at most two epochs of its group, unless the group is smaller than a batch.
+        self._samples = lru_cache(maxsize=4 * len(groups))(self._samples_uncached)
+        self._batches = lru_cache(maxsize=2)(self._batches_uncached)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"groups": self.groups, "seed": self._seed, "shuffle": self._shuffle}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__init__(state["groups"], seed=state["seed"], shuffle=state["shuffle"])  # type: ignore[misc]
+
+    def batch(self, index: int) -> tuple[Group, list[int]]:
+        """The group and the samples of global batch `index`, in order."""
+        epoch = self.epoch(index)
+        which, number = self._batches(epoch)[index - self.batches_before(epoch)]
+        group = self.groups[which]
+        first = number * group.batch_size
+        return group, [self._sample(which, place) for place in range(first, first + group.batch_size)]
+
+    def epoch(self, index: int) -> int:
+        """The epoch that global batch `index` begins in."""
+        epoch = int(index / self.batches_per_epoch)
+        while self.batches_before(epoch) > index:
+            epoch -= 1
+        while self.batches_before(epoch + 1) <= index:
+            epoch += 1
+        return epoch
+
+    def batches_before(self, epoch: int) -> int:
+        """How many global batches begin before an epoch does."""
+        return sum(_ceil_div(epoch * len(group.samples), group.batch_size) for group in self.groups)
+
+    def _sample(self, which: int, place: int) -> int:
+        epoch, position = divmod(place, len(self.groups[which].samples))
+        return self._samples(which, epoch)[position]
+
+    def _samples_uncached(self, which: int, epoch: int) -> list[int]:
+        group = self.groups[which]
+        return [group.samples[i] for i in self._permutation(len(group.samples), "samples", group.name, epoch)]
+
+    def _batches_uncached(self, epoch: int) -> list[tuple[int, int]]:
+        batches = [
+            (which, number)
+            for which, group in enumerate(self.groups)
+            for number in range(
+                _ceil_div(epoch * len(group.samples), group.batch_size),
+                _ceil_div((epoch + 1) * len(group.samples), group.batch_size),
+            )
+        ]
+        return [batches[i] for i in self._permutation(len(batches), "batches", epoch)] if batches else []
+
+    def _permutation(self, count: int, *names: str | int) -> list[int]:
+        if not self._shuffle:
+            return list(range(count))
+        numbers: list[int] = torch.randperm(count, generator=generator(self._seed, "order", *names)).tolist()
+        return numbers
+
+
+def _ceil_div(numerator: int, denominator: int) -> int:
+    return -(-numerator // denominator)

@@ -1,0 +1,74 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The bytes of a safetensors member in, views of its tensors out: nothing is copied, nothing is executed."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.types import Json
+
+_MAX_HEADER_BYTES = 1 << 20
+_DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
+    "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A tensor where it lies.
+
+    Args:
+        dtype: of the numbers.
+        shape: of the tensor.
+        data: its bytes, (n,) uint8; read-only.
+    """
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    data: NDArray[np.uint8]
+
+
+def stored_tensors(data: bytes) -> dict[str, Stored]:
+    """The tensors of a safetensors file.
+
+    Raises:
+        DataError: these are not the bytes of one, or a tensor's shape does not fit its place.
+    """
+    length = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or length > min(_MAX_HEADER_BYTES, len(data) - 8):
+        raise DataError(f"{len(data):,} bytes are not a safetensors file: its header claims {length:,} bytes")
+    places = _places(data[8 : 8 + length], len(data) - 8 - length)
+    content = np.frombuffer(data, np.uint8, offset=8 + length)
+    return {name: Stored(dtype, shape, content[start:end]) for name, (dtype, shape, start, end) in places.items()}
+
+
+@lru_cache(maxsize=256)
+def _places(header: bytes, size: int) -> Mapping[str, tuple[torch.dtype, tuple[int, ...], int, int]]:
+    """Headers repeat from sample to sample of one shape, so each is parsed once."""
+    try:
+        fields = json.loads(header)
+        return MappingProxyType({name: _place(f, size) for name, f in fields.items() if name != "__metadata__"})
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DataError(f"a safetensors header is damaged: {error}") from error
+
+
+def _place(fields: Mapping[str, Json], size: int) -> tuple[torch.dtype, tuple[int, ...], int, int]:
+    dtype, shape = _DTYPES[fields["dtype"]], fields["shape"]
+    start, end = fields["data_offsets"]
+    if not all(type(number) is int and number >= 0 for number in [*shape, start, end]):
+        raise ValueError(f"shape {shape} at {start} to {end}")
+    count = dtype.itemsize
+    for length in shape:
+        count *= length
+    if not start <= end <= size or end - start != count:
+        raise ValueError(f"{dtype} {shape} does not fill bytes {start} to {end} of {size}")
+    return dtype, tuple(shape), start, end
