@@ -13,7 +13,7 @@ from nemo_vfm.report.section import fragment
 from nemo_vfm.report.text import figure
 
 WIDTH_PX, HEIGHT_PX = 520, 248
-LEFT_PX, RIGHT_PX, TOP_PX, BOTTOM_PX = 52, 12, 14, 40
+LEFT_PX, RIGHT_PX, TOP_PX, BOTTOM_PX = 52, 18, 14, 40
 MAX_POINTS = 480
 
 Point = tuple[float, float]
@@ -86,11 +86,12 @@ def _round_step(rough: float) -> float:
 
 
 def tick_text(value: float) -> str:
-    """A tick's label, short."""
+    """A tick's label, short: few characters fit beside the axis."""
     if value == 0:
         return "0"
-    if abs(value) >= 1e6 or abs(value) < 1e-3:
-        return f"{value:.2g}".replace("e-0", "e-").replace("e+0", "e")
+    if abs(value) >= 1e6 or abs(value) < 1e-2:
+        digits, power = f"{value:.2e}".split("e")
+        return f"{float(digits):g}e{int(power)}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{float(f'{value:.4g}'):g}"
 
 
@@ -117,6 +118,13 @@ def smooth(points: Sequence[Point], half_life: float) -> list[Point]:
     return out
 
 
+def smooth_both_ways(points: Sequence[Point], half_life: float) -> list[Point]:
+    """The mean of the averages from either end: one that looks back only lies above a falling curve."""
+    forward = smooth(points, half_life)
+    backward = smooth([*reversed(points)], half_life)[::-1]
+    return [(x, (y + z) / 2) for (x, y), (_, z) in zip(forward, backward, strict=True)]
+
+
 def _across(axis: Axis) -> Callable[[float], float]:
     return lambda value: round(LEFT_PX + axis.place(value) * (WIDTH_PX - LEFT_PX - RIGHT_PX), 1)
 
@@ -127,8 +135,15 @@ def _up(axis: Axis) -> Callable[[float], float]:
 
 _FRAME = """
 <figure class="chart">
-<figcaption><strong>{{ title }}</strong>{% if legend %}<span class="legend">
-{%- for name, tone, style in legend %}<span class="key {{ style }} tone-{{ tone }}">{{ name }}</span>{% endfor %}</span>{% endif %}</figcaption>
+<figcaption><strong>{{ title }}</strong>
+{% if legend %}
+<span class="legend">
+{% for name, tone, style in legend %}
+<span class="key {{ style }} tone-{{ tone }}">{{ name }}</span>
+{% endfor %}
+</span>
+{% endif %}
+</figcaption>
 <svg viewBox="0 0 {{ width }} {{ height }}" role="img" aria-label="{{ alt }}">
 {% for value in y_ticks %}
 <line class="grid" x1="{{ left }}" x2="{{ right }}" y1="{{ up(value) }}" y2="{{ up(value) }}"/>
@@ -145,10 +160,11 @@ _FRAME = """
 
 
 def _frame(
-    title: str, alt: str, x: Axis, y: Axis, x_label: str, legend: Sequence[tuple[str, str, str]], inside: Markup
-) -> Markup:
+    title: str, alt: str, x: Axis, y: Axis, x_label: str, legend: Sequence[tuple[str, str, str]], inside: Markup,
+    y_ticks: Sequence[float],
+) -> Markup:  # fmt: skip
     sides = {"left": LEFT_PX, "right": WIDTH_PX - RIGHT_PX, "bottom": HEIGHT_PX - BOTTOM_PX}
-    axes = {"across": _across(x), "up": _up(y), "x_ticks": x.ticks(6), "y_ticks": y.ticks(4), "tick": tick_text}
+    axes = {"across": _across(x), "up": _up(y), "x_ticks": x.ticks(6), "y_ticks": y_ticks, "tick": tick_text}
     words = {"title": title, "alt": alt, "x_label": x_label, "legend": legend, "inside": inside}
     return fragment(_FRAME, {"width": WIDTH_PX, "height": HEIGHT_PX, **sides, **axes, **words})
 
@@ -156,7 +172,9 @@ def _frame(
 _LINES = """
 {% for line in lines %}
 <path class="{{ line.style }} tone-{{ line.tone }}" d="{{ line.d }}"/>
-{% if line.style == "dots" %}{% for x, y in line.dots %}<circle class="tone-{{ line.tone }}" cx="{{ x }}" cy="{{ y }}" r="2.6"/>{% endfor %}{% endif %}
+{% for x, y in line.dots %}
+<circle class="tone-{{ line.tone }}" cx="{{ x }}" cy="{{ y }}" r="2.6"/>
+{% endfor %}
 {% endfor %}"""
 
 
@@ -172,13 +190,13 @@ def line_chart(title: str, lines: Sequence[Line], *, x_label: str, log_y: bool =
     across, up = _across(x_axis), _up(y_axis)
     drawn = [(line, [(across(x), up(y)) for x, y in thin(line.points)]) for line in lines]
     paths = [
-        {"style": line.style, "tone": line.tone, "dots": dots if len(dots) <= 60 else [],
+        {"style": line.style, "tone": line.tone, "dots": dots if line.style == "dots" and len(dots) <= 60 else [],
          "d": Markup("M" + "L".join(f"{x} {y}" for x, y in dots))}  # noqa: S704 - numbers only
         for line, dots in drawn
     ]  # fmt: skip
     legend = [(line.name, line.tone, line.style) for line in lines if line.name]
     inside = fragment(_LINES, {"lines": paths})
-    return _frame(title, _told(title, lines, x_label), x_axis, y_axis, x_label, legend, inside)
+    return _frame(title, _told(title, lines, x_label), x_axis, y_axis, x_label, legend, inside, y_axis.ticks(6))
 
 
 def _told(title: str, lines: Sequence[Line], x_label: str) -> str:
@@ -191,11 +209,16 @@ def _told(title: str, lines: Sequence[Line], x_label: str) -> str:
 
 
 _BARS = """
-{% if limit is not none %}<rect class="gone" x="{{ gone[0] }}" width="{{ gone[1] }}" y="{{ top }}" height="{{ bottom - top }}"/>{% endif %}
-{% for bar in bars %}<rect class="tone-{{ bar.tone }}" x="{{ bar.x }}" y="{{ bar.y }}" width="{{ bar.width }}" height="{{ bar.height }}"/>
+{% if limit %}
+<rect class="gone" x="{{ limit.from }}" width="{{ limit.width }}" y="{{ top }}" height="{{ bottom - top }}"/>
+{% endif %}
+{% for bar in bars %}
+<rect class="tone-{{ bar.tone }}" x="{{ bar.x }}" y="{{ bar.y }}" width="{{ bar.width }}" height="{{ bar.height }}"/>
 {% endfor %}
-{% if limit is not none %}<line class="limit" x1="{{ limit }}" x2="{{ limit }}" y1="{{ top - 6 }}" y2="{{ bottom }}"/>
-<text class="tick strong" x="{{ limit + (5 if limit < width / 2 else -5) }}" y="{{ top + 3 }}" text-anchor="{{ 'start' if limit < width / 2 else 'end' }}">{{ limit_text }}</text>{% endif %}"""
+{% if limit %}
+<line class="limit" x1="{{ limit.at }}" x2="{{ limit.at }}" y1="{{ top - 6 }}" y2="{{ bottom }}"/>
+<text class="strong" x="{{ limit.text_x }}" y="{{ top + 3 }}" text-anchor="{{ limit.anchor }}">{{ limit.text }}</text>
+{% endif %}"""
 
 
 def histogram(title: str, groups: Sequence[Group], *, limit: tuple[str, float] | None = None, bins: int = 32) -> Markup:
@@ -203,25 +226,35 @@ def histogram(title: str, groups: Sequence[Group], *, limit: tuple[str, float] |
     values = sorted(value for group in groups for value in group.values)
     if not values:
         return fragment('<p class="quiet">{{ t }}: no finite value was recorded.</p>', {"t": title})
-    low, high = _inner_range(values, limit)
+    low, high = _aligned(*_inner_range(values, limit), limit, bins)
     counts = [_count(group.values, low, high, bins) for group in groups]
     x_axis, y_axis = Axis(low, high), Axis(0, max(map(sum, zip(*counts, strict=True))) * 1.15)
-    inside = fragment(_BARS, _bars(groups, counts, x_axis, y_axis) | _limit(limit, x_axis))
+    inside = fragment(_BARS, _bars(groups, counts, y_axis) | {"limit": _limit(limit, x_axis)})
     beyond = sum(value < low or value > high for value in values)
     x_label = f"{beyond} beyond, in the outermost bars" if beyond else ""
     legend = [(f"{g.name} {len(g.values):,}", g.tone, "bar") for g in groups if g.values]
     alt = f"Histogram of {title}: " + ", ".join(name for name, _, _ in legend)
-    return _frame(title, alt, x_axis, y_axis, x_label, legend, inside)
+    whole = [tick for tick in y_axis.ticks(4) if tick == int(tick)]
+    return _frame(title, alt, x_axis, y_axis, x_label, legend, inside, whole)
 
 
 def _inner_range(values: Sequence[float], limit: tuple[str, float] | None) -> tuple[float, float]:
-    """The range that holds all but the outermost hundredth, widened so that the threshold is seen."""
-    cut = len(values) // 100
+    """The range that holds all but the outermost fiftieth on either side, widened so that the threshold is seen."""
+    cut = len(values) // 50
     low, high = values[cut], values[-1 - cut]
     if limit:
         low, high = min(low, limit[1]), max(high, limit[1])
     air = (high - low) * 0.02 or max(abs(high) * 0.1, 0.5)
     return (0.0 if low == 0 else low - air), high + air
+
+
+def _aligned(low: float, high: float, limit: tuple[str, float] | None, bins: int) -> tuple[float, float]:
+    """The range moved by less than a bar, so that the threshold falls between two bars and not inside one."""
+    if limit is None:
+        return low, high
+    width = (high - low) / (bins - 1)
+    start = limit[1] - math.ceil((limit[1] - low) / width) * width
+    return start, start + bins * width
 
 
 def _count(values: Sequence[float], low: float, high: float, bins: int) -> list[int]:
@@ -231,7 +264,7 @@ def _count(values: Sequence[float], low: float, high: float, bins: int) -> list[
     return counts
 
 
-def _bars(groups: Sequence[Group], counts: Sequence[Sequence[int]], x: Axis, y: Axis) -> dict[str, object]:
+def _bars(groups: Sequence[Group], counts: Sequence[Sequence[int]], y: Axis) -> dict[str, object]:
     bins, up = len(counts[0]), _up(y)
     width = (WIDTH_PX - LEFT_PX - RIGHT_PX) / bins
     below, bars = [0] * bins, []
@@ -242,13 +275,16 @@ def _bars(groups: Sequence[Group], counts: Sequence[Sequence[int]], x: Axis, y: 
                 bars.append({"tone": group.tone, "x": round(LEFT_PX + place * width + 0.7, 1), "y": top,
                              "width": round(width - 1.4, 1), "height": round(base - top, 1)})  # fmt: skip
                 below[place] += count
-    return {"bars": bars, "top": TOP_PX, "bottom": HEIGHT_PX - BOTTOM_PX, "width": WIDTH_PX}
+    return {"bars": bars, "top": TOP_PX, "bottom": HEIGHT_PX - BOTTOM_PX}
 
 
-def _limit(limit: tuple[str, float] | None, x: Axis) -> dict[str, object]:
+def _limit(limit: tuple[str, float] | None, x: Axis) -> dict[str, object] | None:
+    """Where the threshold stands, the stretch that it drops, and its label on the side with more room."""
     if limit is None:
-        return {"limit": None, "gone": (0, 0), "limit_text": ""}
+        return None
     side, value = limit
     at, right = _across(x)(value), WIDTH_PX - RIGHT_PX
-    gone = (LEFT_PX, max(at - LEFT_PX, 0)) if side.startswith("<") else (at, max(right - at, 0))
-    return {"limit": at, "gone": gone, "limit_text": f"dropped {side} {figure(value)}"}
+    begin, end = (LEFT_PX, at) if side.startswith("<") else (at, right)
+    in_left_half = at < WIDTH_PX / 2
+    label = {"text_x": at + (5 if in_left_half else -5), "anchor": "start" if in_left_half else "end"}
+    return {"at": at, "from": begin, "width": max(end - begin, 0), "text": f"dropped {side} {figure(value)}", **label}

@@ -86,7 +86,8 @@ class RunFolder:
                 self.note(f"{path.name} lies outside the run folder and was not read.")
                 return None
             if (size := path.stat().st_size) > max_bytes:
-                self.note(f"{self.label(path)} was not read: {size / 1e6:,.1f} MB, and at most {max_bytes / 1e6:,.1f} are.")
+                limit = f"the limit is {max_bytes / 1e6:,.1f} MB"
+                self.note(f"{self.label(path)} was not read: {size / 1e6:,.1f} MB, and {limit}.")
                 return None
             return path.read_bytes()
         except (OSError, ValueError) as error:

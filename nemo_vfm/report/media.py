@@ -39,27 +39,31 @@ class Media:
 
     def embed(self, path: Path) -> Medium | None:
         """The file as a data URI; None where it is missing, of another kind, or over the budget."""
-        if not path.is_file():
-            return self._leave_out("missing")
-        if not path.resolve().is_relative_to(self.run.root):
-            return self._leave_out("outside the run folder")
-        if self.used_bytes + path.stat().st_size > self.budget_bytes:
-            return self._leave_out(f"over this section's {self.budget_bytes / 1e6:.1f} MB")
+        if reason := self._refusal(path):
+            self._left_out[reason] += 1
+            return None
         data = self.run.read_bytes(path) or b""
         if (sniffed := _sniff(data)) is None:
-            return self._leave_out("neither JPEG, PNG, WebP nor MP4")
+            self._left_out["neither JPEG, PNG, WebP nor MP4"] += 1
+            return None
         self.used_bytes += len(data)
         kind, mime = sniffed
         # Base64 has no character that HTML reads, so the text may be marked as safe.
         return Medium(Markup(f"data:{mime};base64,{base64.b64encode(data).decode('ascii')}"), kind)  # noqa: S704
 
+    def _refusal(self, path: Path) -> str:
+        if not path.is_file():
+            return "missing"
+        if not path.resolve().is_relative_to(self.run.root):
+            return "outside the run folder"
+        if self.used_bytes + path.stat().st_size > self.budget_bytes:
+            return f"over this section's {self.budget_bytes / 1e6:.1f} MB"
+        return ""
+
     def note(self) -> str:
         """One sentence on what was left out, or the empty text."""
         reasons = ", ".join(f"{count} {reason}" for reason, count in self._left_out.items())
         return f"{self._left_out.total()} pictures or videos are not on this page: {reasons}." if reasons else ""
-
-    def _leave_out(self, reason: str) -> None:
-        self._left_out[reason] += 1
 
 
 def _sniff(data: bytes) -> tuple[Kind, str] | None:

@@ -4,9 +4,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from nemo_vfm.report.text import clean, exact, figure, plain, span, words
@@ -60,13 +61,23 @@ ENVIRONMENT.filters.update(figure=figure, exact=exact, span=span, words=words, p
 
 _MACROS = """
 {% macro medium(item, alt, class="") %}
-{% if item is none %}<span class="absent {{ class }}" role="img" aria-label="no picture: {{ alt }}">no picture</span>
-{% elif item.kind == "video" %}<video class="{{ class }}" src="{{ item.uri }}" autoplay muted loop playsinline aria-label="{{ alt }}"></video>
-{% else %}<img class="{{ class }}" src="{{ item.uri }}" alt="{{ alt }}">
-{% endif %}{% endmacro %}
+{% if item is none %}
+<span class="absent {{ class }}" role="img" aria-label="no picture: {{ alt }}">no picture</span>
+{% elif item.kind == "video" %}
+<video class="{{ class }}" src="{{ item.uri }}" autoplay muted loop playsinline aria-label="{{ alt }}"></video>
+{% else %}
+<img class="{{ class }}" src="{{ item.uri }}" alt="{{ alt }}">
+{% endif %}
+{% endmacro %}
 """
 
 
 def fragment(template: str, values: Mapping[str, Any]) -> Markup:
     """Render a piece of the page. `medium(item, alt, class)` is at hand for pictures and videos."""
-    return Markup(ENVIRONMENT.from_string(_MACROS + template).render(values).strip())  # noqa: S704
+    return Markup(_compiled(template).render(values).strip())  # noqa: S704
+
+
+@cache
+def _compiled(template: str) -> Template:
+    """Compiling costs a hundred times what rendering does, and a page has a few templates and many charts."""
+    return ENVIRONMENT.from_string(_MACROS + template)

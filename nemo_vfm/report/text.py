@@ -10,7 +10,9 @@ from typing import Any
 MAX_CHARS = 600
 
 # Control characters, marks that turn the reading direction, surrogates that no file can hold. Tab and newline stay.
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff\ufffe\uffff]")
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff\ufffe\uffff]"
+)
 
 
 def clean(text: str, max_chars: int = MAX_CHARS) -> str:
@@ -80,7 +82,8 @@ def plain(value: Any) -> str:
         return ", ".join(f"{words(str(key))} {plain(item)}" for key, item in list(value.items())[:40])
     if isinstance(value, list):
         return ", ".join(plain(item) for item in value[:40])
-    as_number = number(value)
-    if value is None or isinstance(value, bool) or as_number is None:
-        return {None: "none", True: "yes", False: "no"}.get(value, str(value)) if value in (None, True, False) else str(value)
-    return str(value) if isinstance(value, int) else figure(as_number)
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return figure(number(value)) if isinstance(value, float) else clean(str(value))

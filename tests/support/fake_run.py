@@ -24,10 +24,13 @@ RULES: dict[str, dict[str, Any]] = {
     "black": {"score": "brightness", "op": "<", "threshold": 0.06},
     "near_duplicate": {"score": "similarity", "op": ">", "threshold": 0.95},
 }
-STEPS = {"videos": 8.2, "curate": 31.4, "encode": 12.9, "train": 146.0, "sample": 21.7, "baseline": 20.3, "evaluate": 3.1}
+STEPS = {
+    "videos": 8.2, "curate": 31.4, "encode": 12.9, "train": 146.0, "sample": 21.7, "baseline": 20.3, "evaluate": 3.1,
+}  # fmt: skip
 FAILURE = "notes.mp4 is not a video: moov atom not found"
 
-RECIPE = "# Shapes that move as their caption says. 2 CPU cores, about 5 min; colour right in 12 of 16 or more.\nsteps:\n" + "".join(
+PURPOSE = "Shapes that move as their caption says. 2 CPU cores, about 5 min; colour right in 12 of 16 or more."
+RECIPE = f"# {PURPOSE}\nsteps:\n" + "".join(
     f"  {name}:\n    _target_: nemo_vfm.{name}.job.{name.title()}\n    size_px: 64\n" for name in STEPS
 )
 
@@ -39,14 +42,16 @@ def make(root: Path, seed: int = 0, num_clips: int = 90) -> Path:
     (root / "recipe.yaml").write_text(RECIPE + "seed: 0\n")
     write_json(root / "manifest.json", {
         "versions": {"nemo_vfm": "0.1.0", "torch": "2.13.0", "lightning": "2.6.6"}, "seed": 0, "recipe": "quickstart",
-        "hardware": "AMD EPYC CPU, 2 threads", "recipe_sha256": "4f" * 32, "commit": "d3739ac0ffee", "created": "2026-11-21T02:40:11Z",
+        "hardware": "AMD EPYC CPU, 2 threads", "recipe_sha256": "4f" * 32, "commit": "d3739ac0ffee",
+        "created": "2026-11-21T02:40:11Z",
     })  # fmt: skip
     write_json(root / "status.json", {"state": "done", "heartbeat": "2026-11-21T02:44:16Z"})
     for name, seconds in STEPS.items():
         write_json(root / name / "done.json", {"seconds": seconds, "summary": name})
     rows = curated(root / "curate", rng, num_clips)
     write_json(root / "encode" / "encode.json", {
-        "buckets": {"64x64x16": sum(r["decision"] == "kept" for r in rows) - 3, "64x64x1": 2}, "unbinned": {"shorter than 16 frames": 1},
+        "buckets": {"64x64x16": sum(r["decision"] == "kept" for r in rows) - 3, "64x64x1": 2},
+        "unbinned": {"shorter than 16 frames": 1},
     })  # fmt: skip
     trained(root / "train", rng)
     for name in ("sample", "baseline"):
@@ -60,8 +65,10 @@ def write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value))
 
 
-def draw(colour: str, shape: str, direction: str, num_frames: int = 16, size_px: int = 64, noise: float = 0.0) -> np.ndarray:
-    """Frames (T, H, W, 3) of a shape that moves over a soft background; `noise` mixes in grain, 1 leaves nothing else."""
+def draw(
+    colour: str, shape: str, direction: str, num_frames: int = 16, size_px: int = 64, noise: float = 0.0
+) -> np.ndarray:
+    """Frames (T, H, W, 3) of a shape that moves over a soft background; `noise` 1 leaves nothing but grain."""
     grain = np.random.default_rng(len(colour + shape + direction))
     y, x = np.mgrid[:size_px, :size_px] / size_px
     ground = np.stack([90 + 60 * y, 96 + 50 * x, 110 + 40 * (1 - y)], -1)
@@ -99,12 +106,14 @@ def curated(folder: Path, rng: random.Random, num_clips: int) -> list[dict[str, 
     """Scores, rules, thumbnails and a ledger that follows from the rows."""
     (folder / "thumbnails").mkdir(parents=True)
     rows = [_row(rng, place) for place in range(num_clips)]
-    for row in rows[::17][1:]:
-        row.update(decision="dropped", rule="near_duplicate", similarity=rng.uniform(0.96, 1), duplicate_of=rows[0]["clip_id"])
-    rows[0].update(decision="kept", rule=None, message=None)
+    for row, twin in zip(rows[16::17], rows[15::17], strict=False):
+        twin.update(decision="kept", rule=None)
+        row.update(decision="dropped", rule="near_duplicate", duplicate_of=twin["clip_id"], caption=twin["caption"])
+        row["similarity"] = twin["similarity"] = rng.uniform(0.96, 1)
     for row in rows:
         _thumbnail(folder, row)
-    rows.append({**dict.fromkeys(rows[0]), "clip_id": "f" * 32, "source": "notes.mp4", "decision": "failed", "message": FAILURE})
+    failed = {"clip_id": "f" * 32, "source": "notes.mp4", "decision": "failed", "message": FAILURE}
+    rows.append(dict.fromkeys(rows[0]) | failed)
     write_json(folder / "rules.json", RULES)
     parquet.write_table(pa.Table.from_pylist(rows), folder / "scores.parquet")
     write_json(folder / "ledger.json", ledger(rows))
@@ -114,11 +123,13 @@ def curated(folder: Path, rng: random.Random, num_clips: int) -> list[dict[str, 
 def _row(rng: random.Random, place: int) -> dict[str, Any]:
     colour, shape, way = rng.choice(list(COLOURS)), rng.choice(SHAPES), rng.choice(list(DIRECTIONS))
     scores = {"motion": rng.lognormvariate(0.4, 0.8), "sharpness": rng.lognormvariate(5, 0.6),
-              "brightness": min(max(rng.gauss(0.45, 0.18), 0.01), 1), "similarity": rng.betavariate(4, 3) * 0.9}  # fmt: skip
+              "brightness": min(max(rng.gauss(0.45, 0.18), 0.01), 1),
+              "similarity": rng.betavariate(4, 3) * 0.9}  # fmt: skip
     fallen = [n for n, r in RULES.items() if (scores[r["score"]] < r["threshold"]) == (r["op"] == "<")]
     first = 24 * (place % 6)
     return {
-        "clip_id": f"{place:032x}", "source": f"shapes-{place // 6:02d}.mp4", "first_frame": first, "last_frame": first + 24,
+        "clip_id": f"{place:032x}", "source": f"shapes-{place // 6:02d}.mp4",
+        "first_frame": first, "last_frame": first + 24,
         "fps": 12.0, "width": 128, "height": 128, "duration_s": 2.0, "decision": "dropped" if fallen else "kept",
         "rule": fallen[0] if fallen else None, "message": None, "duplicate_of": None,
         "caption": f"a {colour} {shape} moves {way}", **scores,
@@ -129,7 +140,8 @@ def _thumbnail(folder: Path, row: dict[str, Any]) -> None:
     _, colour, shape, _, way = row["caption"].split()
     dim = 0.15 if row["rule"] == "black" else 1
     frames = draw(colour, shape, way if row["rule"] != "motion" else "up", 4, 96) * dim
-    (folder / "thumbnails" / f"{row['clip_id']}.jpg").write_bytes(picture(np.concatenate(list(frames), 1).astype(np.uint8)))
+    strip = np.concatenate(list(frames), 1).astype(np.uint8)
+    (folder / "thumbnails" / f"{row['clip_id']}.jpg").write_bytes(picture(strip))
 
 
 def ledger(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -142,8 +154,9 @@ def ledger(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "files": {"in": files + 2, "kept": files, "dropped": {"exact_duplicate": 1}, "failed": {FAILURE: 1}},
         "clips": {"in": len(clips), "kept": kept, "dropped": rules, "failed": {}},
-        "seconds": {"in": 2.0 * len(clips), "kept": 2.0 * kept, "dropped": {r: 2.0 * n for r, n in rules.items()}, "failed": {}},
-    }
+        "seconds": {"in": 2.0 * len(clips), "kept": 2.0 * kept, "dropped": {r: 2.0 * n for r, n in rules.items()},
+                    "failed": {}},
+    }  # fmt: skip
 
 
 def trained(folder: Path, rng: random.Random, num_steps: int = 600) -> None:
@@ -160,13 +173,15 @@ def trained(folder: Path, rng: random.Random, num_steps: int = 600) -> None:
 
 def _metrics(rng: random.Random, step: int, num_steps: int) -> dict[str, float]:
     loss = 0.21 + 1.1 * math.exp(-step / 70)
-    record = {"step": step, "time_s": step * 0.243, "loss": loss * rng.uniform(0.82, 1.18), "grad_norm": rng.lognormvariate(-0.5, 0.3),
+    record = {"step": step, "time_s": step * 0.243, "loss": loss * rng.uniform(0.82, 1.18),
+              "grad_norm": rng.lognormvariate(-0.5, 0.3),
               "lr": 1e-3 * min(step / 50, 0.5 + 0.5 * math.cos(math.pi * step / num_steps))}  # fmt: skip
     if step % 10 == 0:
         record |= {"samples_per_s": rng.gauss(66, 2), "mfu": rng.gauss(0.38, 0.01)}
     if step % 60 == 0:
         record |= {"val_loss": loss * 1.03}
-        record |= {f"val_loss/noise_{low / 5:.1f}-{(low + 1) / 5:.1f}": loss * (0.5 + 0.3 * abs(low - 1.2)) for low in range(5)}
+        bins = {f"noise_{low / 5:g}-{(low + 1) / 5:g}": 0.5 + 0.3 * abs(low - 1.2) for low in range(5)}
+        record |= {f"val_loss/{name}": loss * factor for name, factor in bins.items()}
     return record
 
 
@@ -182,18 +197,33 @@ def sampled(folder: Path, *, untrained: bool) -> None:
     for index, (colour, shape, way) in enumerate(prompts()):
         name = f"samples/{index:03d}.mp4"
         (folder / name).write_bytes(mp4(draw(colour, shape, way, noise=0.95 if untrained else 0.12)))
+        prompt = {"prompt": f"a {colour} {shape} moves {way}", "seed": 0}
         attributes = {"colour": colour, "shape": shape, "direction": way}
-        entries.append({"index": index, "prompt": f"a {colour} {shape} moves {way}", "file": name, "seed": 0, "attributes": attributes})
+        entries.append({"index": index, "file": name, "attributes": attributes, **prompt})
     write_json(folder / "samples.json", entries)
 
 
 def evaluated(root: Path, rng: random.Random, kept: list[dict[str, Any]]) -> None:
-    judged = [{"index": i, "colour_correct": i % 8 != 3, "direction_correct": i % 4 != 1} for i in range(16)]
-    before = [{"index": i, "colour_correct": i % 4 == 0, "direction_correct": i % 4 == 2} for i in range(16)]
+    judged = [_judged(i, i % 8 != 3, i % 4 != 1) for i in range(16)]
+    before = [_judged(i, i % 4 == 0, i % 4 == 2) for i in range(16)]
     write_json(root / "evaluate" / "evaluation.json", {
-        "colour_accuracy": 0.875, "direction_accuracy": 0.75, "num_prompts": 16, "per_prompt": judged,
-        "untrained": {"colour_accuracy": 0.25, "direction_accuracy": 0.25, "per_prompt": before},
+        "colour_accuracy": 0.875, "direction_accuracy": 0.75, "num_prompts": 16, "num_samples": 16,
+        "per_prompt": judged,
+        "untrained": {"colour_accuracy": 0.25, "direction_accuracy": 0.25, "num_prompts": 16, "per_prompt": before},
     })  # fmt: skip
-    near = [{"index": i, "clip_id": (row := rng.choice(kept))["clip_id"], "thumbnail": f"curate/thumbnails/{row['clip_id']}.jpg",
-             "distance": rng.uniform(0.05, 0.2), "caption": row["caption"]} for i in range(16)]  # fmt: skip
-    write_json(root / "evaluate" / "nearest.json", near)
+    write_json(root / "evaluate" / "nearest.json", [_near(i, rng.choice(kept), rng) for i in range(16)])
+
+
+def _judged(index: int, colour_right: bool, direction_right: bool) -> dict[str, Any]:
+    colour, shape, way = prompts()[index]
+    return {
+        "index": index, "prompt": f"a {colour} {shape} moves {way}",
+        "colour": colour if colour_right else "grey", "colour_right": colour_right,
+        "direction": way if direction_right else "none", "direction_right": direction_right,
+    }  # fmt: skip
+
+
+def _near(index: int, row: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+    thumbnail = f"curate/thumbnails/{row['clip_id']}.jpg"
+    known = {"clip_id": row["clip_id"], "caption": row["caption"], "thumbnail": thumbnail}
+    return {"index": index, "distance": rng.uniform(0.05, 0.2), **known}

@@ -12,24 +12,46 @@ from nemo_vfm.report.text import clean, figure, mapping, number, words
 
 ORDER = 30
 BUDGET_MB = 3.0
+Row = dict[str, Any]
 MAX_KEPT, MAX_A_RULE, MAX_PAIRS, MAX_FAILED = 12, 6, 6, 20
 
 _SHEETS = """
-{% macro clip(c) %}<figure class="clip">{{ medium(c.medium, c.alt, "strip") }}
-<figcaption>{% if c.fact %}<span class="fact tone-{{ c.tone }}">{{ c.fact }}</span>{% endif %}{% if c.caption %}<span class="caption">{{ c.caption }}</span>{% endif %}
-<span class="source">{{ c.source }}</span></figcaption></figure>{% endmacro %}
+{% macro clip(c) %}
+<figure class="clip">{{ medium(c.medium, c.alt, "strip") }}
+<figcaption>
+{% if c.fact %}
+<span class="fact tone-{{ c.tone }}">{{ c.fact }}</span>
+{% endif %}
+{% if c.caption %}
+<span class="caption">{{ c.caption }}</span>
+{% endif %}
+<span class="source">{{ c.source }}</span>
+</figcaption></figure>
+{% endmacro %}
 {% for sheet in sheets %}
 <h3>{{ sheet.title }} <span class="count">{{ sheet.count }}</span></h3>
-<div class="sheet">{% for c in sheet.clips %}{{ clip(c) }}{% endfor %}</div>
+<div class="sheet">
+{% for c in sheet.clips %}
+{{ clip(c) }}
+{% endfor %}
+</div>
 {% endfor %}
 {% if pairs %}
 <h3>Near duplicates <span class="count">{{ pairs_count }}</span></h3>
-<div class="pairs">{% for kept, gone in pairs %}<div class="pair">{{ clip(kept) }}{{ clip(gone) }}</div>{% endfor %}</div>
+<div class="pairs">
+{% for kept, gone in pairs %}
+<div class="pair">{{ clip(kept) }}{{ clip(gone) }}</div>
+{% endfor %}
+</div>
 {% endif %}
 {% if failed %}
 <h3>Failed <span class="count">{{ failed_count }}</span></h3>
-<div class="scroll"><table><thead><tr><th scope="col">source</th><th scope="col">what happened</th></tr></thead><tbody>
-{% for row in failed %}<tr><td>{{ row.source }}</td><td>{{ row.message }}</td></tr>{% endfor %}
+<div class="scroll"><table>
+<thead><tr><th scope="col">source</th><th scope="col">what happened</th></tr></thead>
+<tbody>
+{% for row in failed %}
+<tr><td>{{ row.source }}</td><td>{{ row.message }}</td></tr>
+{% endfor %}
 </tbody></table></div>
 {% endif %}
 """
@@ -113,7 +135,7 @@ def _failure(row: Mapping[str, Any]) -> dict[str, str]:
     return {"source": clean(str(row.get("source")), 80), "message": clean(str(row.get("message") or "no message"), 300)}
 
 
-def _twins(rows: Sequence[dict[str, Any]], dropped: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+def _twins(rows: Sequence[Row], dropped: Sequence[Row]) -> list[tuple[Row, Row]]:
     """Pairs of (the clip that stayed, the clip that went as its duplicate)."""
     by_id = {row.get("clip_id"): row for row in rows}
     return [(by_id[row["duplicate_of"]], row) for row in dropped if row.get("duplicate_of") in by_id]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""metrics.jsonl in, curves out: losses, the loss by noise level, learning rate, throughput and whatever else was logged."""
+"""metrics.jsonl in, curves out: losses, the loss by noise level, learning rate, throughput, whatever was logged."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from nemo_vfm.report.chart import Line, Point, line_chart, smooth
+from nemo_vfm.report.chart import Line, Point, line_chart, smooth_both_ways
 from nemo_vfm.report.folder import RunFolder, Step
 from nemo_vfm.report.media import Media
 from nemo_vfm.report.section import Card, Section, fragment
@@ -20,6 +20,7 @@ MAX_OTHERS = 8
 AXES = ("step", "time_s")
 KNOWN = ("loss", "val_loss", "lr", "samples_per_s", "mfu", "grad_norm")
 NUM_TONES = 8
+MFU = "MFU is 3 × the forward FLOPs, over time, over the device's peak, which the log names."
 
 Values = Mapping[str, Sequence[Point]]
 
@@ -60,7 +61,9 @@ def _section(step: Step, values: Values, times: Mapping[float, float]) -> Sectio
     body = fragment('<div class="charts">{% for c in charts %}{{ c }}{% endfor %}</div>', {"charts": charts})
     last = max(points[-1][0] for points in values.values())
     took = f" in {span(max(times.values()))}" if times else ""
-    return Section("Training", body, f"{last:,.0f} steps{took}.", step.name, _cards(values))
+    return Section(
+        "Training", body, f"{last:,.0f} steps{took}. {MFU if 'mfu' in values else ''}", step.name, _cards(values)
+    )
 
 
 def _losses(values: Values) -> Iterator[Markup]:
@@ -68,7 +71,7 @@ def _losses(values: Values) -> Iterator[Markup]:
     half_life = max(len(raw) / 60, 1)
     lines = [
         Line("each batch", raw, "a", "faint"),
-        Line("smoothed", smooth(raw, half_life), "a"),
+        Line("smoothed", smooth_both_ways(raw, half_life), "a"),
         Line("validation", checked, "b", "dots"),
     ]
     if raw or checked:
@@ -90,7 +93,7 @@ def _speeds(values: Values, times: Mapping[float, float]) -> Iterator[Markup]:
             yield line_chart(title, [Line("", sorted(moved), "d")], x_label="seconds" if known else "step", zero=True)
     if "grad_norm" in values:
         points = values["grad_norm"]
-        lines = [Line("", points, "e", "faint"), Line("", smooth(points, max(len(points) / 60, 1)), "e")]
+        lines = [Line("", points, "e", "faint"), Line("", smooth_both_ways(points, max(len(points) / 60, 1)), "e")]
         yield line_chart("Gradient norm", lines, x_label="step", log_y=_spreads(points))
 
 
@@ -111,20 +114,20 @@ def _bin_name(key: str) -> str:
 
 
 def _spreads(points: Sequence[Point]) -> bool:
-    """Whether a logarithmic axis shows more: all positive, and more than a factor of twelve apart."""
+    """Whether a logarithmic axis shows more: all positive, and more than a factor of six apart."""
     ys = [y for _, y in points if y > 0]
-    return len(ys) == len(points) and bool(ys) and max(ys) > 12 * min(ys)
+    return len(ys) == len(points) and bool(ys) and max(ys) > 6 * min(ys)
 
 
 def _cards(values: Values) -> tuple[Card, ...]:
-    cards = []
+    cards: list[Card] = []
     for key, label in (("val_loss", "validation loss"), ("loss", "training loss")):
         if (points := values.get(key)) and not cards:
             cards.append(Card(label, figure(points[-1][1]), f"from {figure(points[0][1])}" if len(points) > 1 else ""))
+    used = values.get("mfu")
+    utilised = f"MFU {100 * _median(used):.1f} %" if used else "median"
     if speed := values.get("samples_per_s"):
-        cards.append(Card("samples per second", figure(_median(speed)), "median while training"))
-    if used := values.get("mfu"):
-        cards.append(Card("MFU", f"{100 * _median(used):.1f} %", "median while training"))
+        cards.append(Card("samples a second", figure(_median(speed)), utilised))
     return tuple(cards)
 
 

@@ -15,12 +15,23 @@ BUDGET_MB = 0.0
 
 _TABLES = """
 {% for group in groups %}
-<div class="scroll"><table class="counts"><thead><tr><th scope="col">{{ group.title }}</th><th scope="col" class="n">{{ group.unit }}</th><th scope="col"></th></tr></thead><tbody>
-{% for name, value, share in group.rows %}<tr><th scope="row">{{ name }}</th><td class="n">{{ value }}</td>
-<td class="wide"><span class="track"><span class="bar tone-{{ group.tone }}" style="width:{{ share }}%"></span></span></td></tr>{% endfor %}
+<div class="scroll"><table class="counts">
+<thead><tr><th scope="col">{{ group.title }}</th><th scope="col" class="n">clips</th><th scope="col"></th></tr></thead>
+<tbody>
+{% for name, value, share in group.rows %}
+<tr><th scope="row">{{ name }}</th><td class="n">{{ value }}</td>
+<td class="wide"><span class="track">
+<span class="bar tone-{{ group.tone }}" style="width:{{ share }}%"></span></span></td></tr>
+{% endfor %}
 </tbody></table></div>
 {% endfor %}
-{% if facts %}<dl class="facts">{% for name, value in facts %}<div><dt>{{ name }}</dt><dd>{{ value }}</dd></div>{% endfor %}</dl>{% endif %}
+{% if facts %}
+<dl class="facts">
+{% for name, value in facts %}
+<div><dt>{{ name }}</dt><dd>{{ value }}</dd></div>
+{% endfor %}
+</dl>
+{% endif %}
 """
 
 
@@ -28,7 +39,8 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
     """One section a step that encoded clips."""
     for step, encoded in run.each("encode.json"):
         counts = {str(key): value for key, value in encoded.items() if _is_counts(value)}
-        groups = [_group(key, value) for key, value in counts.items()]
+        most = max((float(n) for value in counts.values() for n in value.values()), default=1.0) or 1.0
+        groups = [_group(key, value, most) for key, value in counts.items()]
         facts = [(words(key), plain(value)) for key, value in encoded.items() if key not in counts]
         body = fragment(_TABLES, {"groups": groups, "facts": facts})
         yield Section("What was encoded", body, "Clips by the bucket they were resized to.", step.name)
@@ -38,8 +50,8 @@ def _is_counts(value: Any) -> bool:
     return isinstance(value, Mapping) and bool(value) and all(number(item) is not None for item in value.values())
 
 
-def _group(key: str, counts: Mapping[str, Any]) -> dict[str, Any]:
-    most = max(abs(float(value)) for value in counts.values()) or 1.0
-    rows = [(str(name), figure(number(value)), round(100 * max(float(value), 0.0) / most, 1)) for name, value in counts.items()]
+def _group(key: str, counts: Mapping[str, Any], most: float) -> dict[str, Any]:
+    shares = {name: round(100 * max(float(value), 0.0) / abs(most), 1) for name, value in counts.items()}
+    rows = [(str(name), figure(number(value)), shares[name]) for name, value in counts.items()]
     taken = "reason" not in key and "unbinned" not in key
-    return {"title": words(key), "unit": "clips", "rows": rows, "tone": "kept" if taken else "dropped"}
+    return {"title": words(key), "rows": rows, "tone": "kept" if taken else "dropped"}

@@ -20,15 +20,25 @@ MAX_RECIPE_CHARS = 200_000
 
 _BODY = """
 {% if times %}
-<div class="scroll"><table class="counts"><thead><tr><th scope="col">step</th><th scope="col" class="n">time</th><th scope="col"></th></tr></thead><tbody>
-{% for name, time, start, width in times %}<tr><th scope="row">{{ name }}</th><td class="n">{{ time }}</td>
-<td class="wide"><span class="track"><span class="bar tone-kept" style="margin-left:{{ start }}%;width:{{ width }}%"></span></span></td></tr>{% endfor %}
+<div class="scroll"><table class="counts">
+<thead><tr><th scope="col">step</th><th scope="col" class="n">time</th><th scope="col"></th></tr></thead>
+<tbody>
+{% for name, time, place in times %}
+<tr><th scope="row">{{ name }}</th><td class="n">{{ time }}</td>
+<td class="wide"><span class="track"><span class="bar tone-kept" style="{{ place }}"></span></span></td></tr>
+{% endfor %}
 </tbody></table></div>
 {% endif %}
-{% if recipe %}<details><summary>The composed recipe</summary><pre class="recipe"><code>{{ recipe }}</code></pre></details>{% endif %}
-{% if manifest %}<details><summary>The manifest</summary><div class="scroll"><table class="manifest"><tbody>
-{% for name, value in manifest %}<tr><th scope="row">{{ name }}</th><td>{{ value }}</td></tr>{% endfor %}
-</tbody></table></div></details>{% endif %}
+{% if recipe %}
+<details><summary>The composed recipe</summary><pre class="recipe"><code>{{ recipe }}</code></pre></details>
+{% endif %}
+{% if manifest %}
+<details><summary>The manifest</summary><div class="scroll"><table class="manifest"><tbody>
+{% for name, value in manifest %}
+<tr><th scope="row">{{ name }}</th><td>{{ value }}</td></tr>
+{% endfor %}
+</tbody></table></div></details>
+{% endif %}
 """
 
 
@@ -44,11 +54,12 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
     yield Section("How it was made", fragment(_BODY, values), "", "", cards)
 
 
-def _times(seconds: Mapping[str, float]) -> list[tuple[str, str, float, float]]:
-    """Each step's name and time, and its place on a common line of time in percent."""
-    total, start, rows = sum(seconds.values()) or 1.0, 0.0, []
+def _times(seconds: Mapping[str, float]) -> list[tuple[str, str, str]]:
+    """Each step's name and time, and its place on a common line of time."""
+    percent, start, rows = 100 / (sum(seconds.values()) or 1.0), 0.0, []
     for name, length in seconds.items():
-        rows.append((name or "run", span(length), round(100 * start / total, 2), round(100 * max(length, 0) / total, 2)))
+        place = f"margin-left:{start * percent:.2f}%;width:{length * percent:.2f}%"
+        rows.append((name or "run", span(length), place))
         start += length
     return rows
 
@@ -58,7 +69,8 @@ def _flat(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows: list[tuple[str, str]] = []
     for key, value in manifest.items():
         inner = mapping(value)
-        rows += [(f"{key} · {name}", plain(item)) for name, item in inner.items()] if inner else [(str(key), plain(value))]
+        opened = [(f"{key} · {name}", plain(item)) for name, item in inner.items()]
+        rows += opened or [(str(key), plain(value))]
     return rows[:200]
 
 

@@ -14,16 +14,27 @@ ORDER = 10
 BUDGET_MB = 0.0
 MEASURES = ("files", "clips", "seconds")
 MAX_FAILURES = 12
+Spans = Mapping[str, tuple[float, float]]  # by measure: where a bar begins, and how long it is
 
 _TABLE = """
 <div class="scroll"><table class="funnel">
-<thead><tr><th scope="col"></th>{% for measure in measures %}<th scope="col">{{ measure }}</th>{% endfor %}</tr></thead>
+<thead><tr><th scope="col"></th>
+{% for measure in measures %}
+<th scope="col">{{ measure }}</th>
+{% endfor %}
+</tr></thead>
 <tbody>
 {% for row in rows %}
 <tr class="{{ row.kind }}"><th scope="row">{{ row.name }}</th>
-{% for cell in row.cells %}<td>{% if cell %}<span class="amount">{{ cell.text }}</span>
-<span class="track"><span class="bar tone-{{ row.tone }}" style="margin-left:{{ cell.start }}%;width:{{ cell.width }}%"></span></span>
-{%- else %}<span class="amount quiet">–</span><span class="track"></span>{% endif %}</td>{% endfor %}</tr>
+{% for cell in row.cells %}
+<td><span class="amount{{ " quiet" if cell.text == "–" }}">{{ cell.text }}</span>
+<span class="track stacked"><span class="bar left" style="width:{{ cell.start }}%"></span>
+{% if cell.width %}
+<span class="bar tone-{{ row.tone }}" style="width:{{ cell.width }}%"></span>
+{% endif %}
+</span></td>
+{% endfor %}
+</tr>
 {% endfor %}
 </tbody></table></div>
 """
@@ -61,7 +72,9 @@ def _counts(part: Mapping[str, Any], key: str) -> dict[str, float]:
 
 def _removed(key: str, parts: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """A row for each rule (or message), its bar beginning where what remains ends."""
-    left = {m: _amount(p, "in") - (sum(_counts(p, "dropped").values()) if key == "failed" else 0) for m, p in parts.items()}
+    left = {measure: _amount(part, "in") for measure, part in parts.items()}
+    if key == "failed":
+        left = {measure: left[measure] - sum(_counts(part, "dropped").values()) for measure, part in parts.items()}
     names = list(dict.fromkeys(name for part in parts.values() for name in _counts(part, key)))
     rows = []
     for name in names[:MAX_FAILURES]:
@@ -72,18 +85,19 @@ def _removed(key: str, parts: Mapping[str, Mapping[str, Any]]) -> list[dict[str,
             spans[measure] = (left[measure], count)
         rows.append(_row(words(name) if key == "dropped" else name, key, key, spans, parts))
     if rest := names[MAX_FAILURES:]:
-        spans = {m: (0.0, sum(_counts(p, key).get(name, 0.0) for name in rest)) for m, p in parts.items()}
+        more = {m: sum(_counts(p, key).get(name, 0.0) for name in rest) for m, p in parts.items()}
+        spans = {m: (left[m] - count, count) for m, count in more.items()}
         rows.append(_row(f"{len(rest)} more reasons", key, key, spans, parts))
     return rows
 
 
-def _row(name: str, kind: str, tone: str, spans: Mapping[str, tuple[float, float]], parts: Mapping[str, Any]) -> dict[str, Any]:
+def _row(name: str, kind: str, tone: str, spans: Spans, parts: Mapping[str, Any]) -> dict[str, Any]:
     cells = []
     for measure, (start, length) in spans.items():
         whole = _amount(parts[measure], "in") or 1.0
         shown = {"start": _percent(start / whole), "width": _percent(length / whole)}
         sign = "−" if kind in ("dropped", "failed") else ""
-        cells.append({"text": f"{sign}{exact(length)}", **shown} if length or kind == "total" else None)
+        cells.append({"text": f"{sign}{exact(length)}" if length or kind == "total" else "–", **shown})
     return {"name": ("failed: " if kind == "failed" else "") + name, "kind": kind, "tone": tone, "cells": cells}
 
 

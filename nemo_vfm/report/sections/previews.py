@@ -16,19 +16,22 @@ BUDGET_MB = 2.0
 MAX_SHOWN = 8
 
 _STRIP = """
-<div class="previews">{% for item in shown %}
+<div class="previews" style="--columns: {{ columns }}">{% for item in shown %}
 <figure>{{ medium(item.medium, "Samples at step " ~ item.step) }}<figcaption>step {{ item.step }}</figcaption></figure>
 {% endfor %}</div>"""
 
 
 def sections(run: RunFolder, media: Media) -> Iterator[Section]:
-    """One strip a step that drew samples while it trained; moving pictures where still ones are missing."""
+    """One strip a step that drew samples while it trained; the last one moves where there is a video of it."""
     for step in run.steps:
         if found := _previews(step):
             places = spread(sorted(found), MAX_SHOWN)
+            if (moving := found[places[-1]].with_suffix(".mp4")).is_file():
+                found[places[-1]] = moving
             shown = [{"step": f"{place:,}", "medium": media.embed(found[place])} for place in places]
             lead = "The same prompts from the same noise, drawn by the averaged weights as training went on."
-            yield Section("While training", fragment(_STRIP, {"shown": shown}), lead, step.name)
+            body = fragment(_STRIP, {"shown": shown, "columns": _columns(len(shown))})
+            yield Section("While training", body, lead, step.name)
 
 
 def _previews(step: Step) -> dict[int, Path]:
@@ -39,3 +42,8 @@ def _previews(step: Step) -> dict[int, Path]:
             if match := re.fullmatch(r"step-(\d{1,12})", path.stem):
                 files[int(match[1])] = path
     return files
+
+
+def _columns(count: int) -> int:
+    """Three, four or five in a row, whichever leaves the smallest gap in the last one."""
+    return min((4, 3, 5), key=lambda columns: -count % columns)

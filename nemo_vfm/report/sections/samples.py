@@ -13,12 +13,26 @@ from nemo_vfm.report.text import clean, figure, listing, mapping, number, plain,
 ORDER = 70
 BUDGET_MB = 5.0
 MAX_PROMPTS = 32
+NOT_MEASURED = frozenset({"index", "prompt", "seed"})
 UNTRAINED = frozenset({"baseline", "untrained"})
 
 _BODY = """
 {% if measures %}
-<div class="scroll"><table class="measures"><thead><tr><th scope="col">measured from pixels</th>{% for name in columns %}<th scope="col" class="n">{{ name }}</th>{% endfor %}</tr></thead>
-<tbody>{% for name, cells in measures %}<tr><th scope="row">{{ name }}</th>{% for cell in cells %}<td class="n">{{ cell }}</td>{% endfor %}</tr>{% endfor %}</tbody></table></div>
+<div class="scroll"><table class="measures">
+<thead><tr><th scope="col">measured from pixels</th>
+{% for name in columns %}
+<th scope="col" class="n">{{ name }}</th>
+{% endfor %}
+</tr></thead>
+<tbody>
+{% for name, cells in measures %}
+<tr><th scope="row">{{ name }}</th>
+{% for cell in cells %}
+<td class="n">{{ cell }}</td>
+{% endfor %}
+</tr>
+{% endfor %}
+</tbody></table></div>
 {% endif %}
 <div class="prompts">
 {% for item in prompts %}
@@ -26,13 +40,21 @@ _BODY = """
 <div class="takes">
 {% for take in item.takes %}
 <figure>{{ medium(take.medium, take.label ~ " sample for: " ~ item.prompt, "take") }}
-<figcaption><span class="who">{{ take.label }}</span>{% for name, right in take.marks %}<span class="mark {{ 'right' if right else 'wrong' }}">{{ name }} {{ "✓" if right else "✗" }}<span class="hidden">{{ " right" if right else " wrong" }}</span></span>{% endfor %}
-{% for name, value in take.facts %}<span class="fact">{{ name }} {{ value }}</span>{% endfor %}</figcaption></figure>
+<figcaption><span class="who">{{ take.label }}</span>
+{% for name, right in take.marks %}
+<span class="mark {{ "right" if right else "wrong" }}">{{ "✓" if right else "✗" }} {{ name -}}
+<span class="hidden">{{ " is right" if right else " is wrong" }}</span></span>
+{% endfor %}
+{% for name, value in take.facts %}
+<span class="fact">{{ name }} {{ value }}</span>
+{% endfor %}
+</figcaption></figure>
 {% endfor %}
 </div>
 {% if item.nearest %}
 <figure class="nearest">{{ medium(item.nearest.medium, "Nearest training clip: " ~ item.nearest.caption, "strip") }}
-<figcaption><span class="who">nearest training clip</span>{% if item.nearest.distance %} <span class="fact">distance {{ item.nearest.distance }}</span>{% endif %} <span class="caption">{{ item.nearest.caption }}</span></figcaption></figure>
+<figcaption><span class="who">nearest training clip{{ item.nearest.distance }}</span>
+<span class="caption">{{ item.nearest.caption }}</span></figcaption></figure>
 {% endif %}
 </article>
 {% endfor %}
@@ -49,22 +71,25 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
     _add_nearest(run, media, prompts)
     if len(_indices(columns)) > MAX_PROMPTS:
         run.note(f"The first {MAX_PROMPTS} of {len(_indices(columns))} prompts are shown.")
-    names = ["trained", "untrained"] if mapping(evaluation.get("untrained")) else ["result"]
+    names = ["trained", "untrained"] if mapping(evaluation.get("untrained")) else ["trained"]
     values = {"columns": names, "measures": _measures(evaluation), "prompts": prompts}
-    lead = "Each prompt, what the model made of it, and where there is one the most similar clip it was trained on."
+    lead = (
+        "Each prompt and what the model made of it; beside a ✗ stands what was seen instead. Below, the training "
+        "clip that looks most alike, with its distance (0 is a copy)."
+    )
     steps = ", ".join(step.name for step, _ in columns.values() if step.name)
     yield Section("Samples", fragment(_BODY, values), lead, steps, _cards(evaluation))
 
 
 def _columns(run: RunFolder) -> dict[str, tuple[Step, dict[int, Mapping[str, Any]]]]:
     """For each sampling step its label and its samples by index, the trained model first."""
-    found = []
-    for step in sorted(run.having("samples.json"), key=lambda step: step.name in UNTRAINED):
-        value = run.read_json(step.folder / "samples.json")
-        samples = [mapping(item) for item in listing(value) if mapping(item)]
-        found.append((step, {int(number(item.get("index")) or place) for place, item in enumerate(samples)}, samples))
-    compared = any(step.name in UNTRAINED for step, _, _ in found) and len(found) == 2
-    return {_label(step, compared): (step, _by_index(samples)) for step, _, samples in found}
+    steps = sorted(run.having("samples.json"), key=lambda step: step.name in UNTRAINED)
+    lists = [listing(run.read_json(step.folder / "samples.json")) for step in steps]
+    compared = len(steps) == 2 and steps[-1].name in UNTRAINED
+    return {
+        _label(step, compared): (step, _by_index([mapping(item) for item in items if mapping(item)]))
+        for step, items in zip(steps, lists, strict=True)
+    }
 
 
 def _label(step: Step, compared: bool) -> str:
@@ -107,18 +132,21 @@ def _judged(evaluation: Mapping[str, Any], label: str, index: int) -> dict[str, 
     part = mapping(evaluation.get("untrained")) if label == "untrained" else evaluation
     items = [mapping(item) for item in listing(part.get("per_prompt"))]
     item = _by_index(items).get(index, {})
-    if label == "untrained" and not items:
-        item = mapping(_by_index([mapping(i) for i in listing(evaluation.get("per_prompt"))]).get(index, {}).get("untrained"))
-    shown = {k: v for k, v in item.items() if k not in ("index", "prompt", "file", "seed", "untrained", "attributes")}
-    marks = [(_what(clean(str(k), 40)), v) for k, v in shown.items() if isinstance(v, bool)]
-    facts = [(words(clean(str(k), 40)), clean(plain(v), 60)) for k, v in shown.items() if isinstance(v, str | int | float) and not isinstance(v, bool)]
+    verdicts = {_what(str(key)): value for key, value in item.items() if isinstance(value, bool)}
+    marks = [(_mark(what, right, item.get(what)), right) for what, right in verdicts.items()]
+    rest = {key: value for key, value in item.items() if key not in verdicts and key not in NOT_MEASURED}
+    facts = [(words(clean(str(k), 40)), clean(plain(v), 60)) for k, v in rest.items() if number(v) is not None]
     return {"marks": marks[:6], "facts": facts[:4]}
 
 
 def _what(key: str) -> str:
-    for ending in ("_correct", "_right", "_ok", "_is_right"):
-        key = key.removesuffix(ending)
-    return words(key)
+    return key.removesuffix("_right").removesuffix("_correct")
+
+
+def _mark(what: str, right: bool, seen: Any) -> str:
+    """What was judged and, where it is wrong, what was seen instead."""
+    name = words(clean(what, 40))
+    return name if right or not isinstance(seen, str) else f"{name}: {clean(seen, 40)}"
 
 
 def _add_nearest(run: RunFolder, media: Media, prompts: list[dict[str, Any]]) -> None:
@@ -131,7 +159,7 @@ def _add_nearest(run: RunFolder, media: Media, prompts: list[dict[str, Any]]) ->
                 prompt["nearest"] = {
                     "medium": media.embed(run.root / name),
                     "caption": clean(str(found.get("caption") or found.get("clip_id") or ""), 160),
-                    "distance": figure(distance) if distance is not None else "",
+                    "distance": f" · {figure(distance)}" if distance is not None else "",
                 }
 
 
@@ -140,7 +168,7 @@ def _measures(evaluation: Mapping[str, Any]) -> list[tuple[str, list[str]]]:
     other = mapping(evaluation.get("untrained"))
     rows = []
     for key, value in evaluation.items():
-        if number(value) is not None:
+        if number(value) is not None and not key.startswith("num_"):
             cells = [_shown(key, value, evaluation)] + ([_shown(key, other.get(key), evaluation)] if other else [])
             rows.append((words(clean(str(key), 60)), cells))
     return rows

@@ -29,11 +29,14 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
 def _section(run: RunFolder, step: Step, rows: list[dict[str, Any]], rules: Mapping[str, Mapping[str, Any]]) -> Section:
     ruled = [(name, str(rule.get("score"))) for name, rule in rules.items() if str(rule.get("score")) in rows[0]]
     free = [("", column) for column in _score_columns(rows) if column not in {score for _, score in ruled}]
-    charts = [_chart(run, rows, column, name, rules.get(name, {})) for name, column in [*ruled, *free][:MAX_CHARTS]]
+    charts = [_chart(rows, column, name, rules.get(name, {})) for name, column in [*ruled, *free][:MAX_CHARTS]]
+    unscored = sum(all(number(row.get(column)) is None for _, column in [*ruled, *free]) for row in rows)
+    if unscored:
+        run.note(f"{unscored:,} of {len(rows):,} clips have no score, since they failed before they could be measured.")
     body = fragment('<div class="charts">{% for c in charts %}{{ c }}{% endfor %}</div>', {"charts": charts})
     lead = (
-        f"Every clip's scores, {len(rows):,} clips. The dashed line is the rule's threshold and the shaded side is "
-        "dropped. The outermost hundredth of the values is gathered at the edges."
+        f"The scores of {len(rows):,} clips. The dashed line is the rule's threshold and the shaded side is "
+        "dropped. The outermost values are gathered in the bars at the edges."
     )
     return Section("Scores and thresholds", body, lead, step.name)
 
@@ -42,20 +45,18 @@ def _score_columns(rows: list[dict[str, Any]]) -> list[str]:
     """Columns of floats that vary, other than those that describe the clip."""
     names = [name for name in rows[0] if name not in NOT_SCORES]
     floats = [name for name in names if any(isinstance(row.get(name), float) for row in rows)]
-    return [name for name in floats if len({row.get(name) for row in rows}) > 1]
+    return [name for name in floats if len({row[name] for row in rows if row.get(name) is not None}) > 1]
 
 
-def _chart(run: RunFolder, rows: list[dict[str, Any]], column: str, rule: str, limits: Mapping[str, Any]) -> Any:
-    kept, here, elsewhere = [], [], []
+def _chart(rows: list[dict[str, Any]], column: str, rule: str, limits: Mapping[str, Any]) -> Any:
+    values: dict[str, list[float]] = {"kept": [], "dropped": [], "other": []}
     for row in rows:
         if (value := number(row.get(column))) is not None:
-            dropped_here = bool(rule) and row.get("rule") == rule
-            (kept if row.get("decision") == "kept" else here if dropped_here else elsewhere).append(value)
-    missing = len(rows) - len(kept) - len(here) - len(elsewhere)
-    if missing and (kept or here or elsewhere):
-        run.note(f"{missing:,} clips have no {words(clean(column, 60))} score: they left before it was measured.")
+            fate = "dropped" if rule and row.get("rule") == rule else "other"
+            values["kept" if row.get("decision") == "kept" else fate].append(value)
     threshold, side = number(limits.get("threshold")), str(limits.get("op"))
-    groups = [Group("kept", kept, "kept"), Group("dropped here", here, "dropped"),
-              Group("dropped by another rule" if rule else "dropped", elsewhere, "other")]  # fmt: skip
+    others = "by other rules" if rule else "dropped"
+    names = {"kept": "kept", "dropped": "dropped", "other": others}
+    groups = [Group(name, values[tone], tone) for tone, name in names.items()]
     title = words(clean(column, 60)) + (f" · rule {words(clean(rule, 60))}" if rule and rule != column else "")
-    return histogram(title, groups, limit=(side, threshold) if threshold is not None and side[:1] in "<>" and side else None)
+    return histogram(title, groups, limit=(side, threshold) if threshold is not None and side in ("<", ">") else None)

@@ -1,0 +1,86 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers in: charts whose marks stand where the numbers say."""
+
+import math
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nemo_vfm.report import chart
+from nemo_vfm.report.chart import Axis, Group, Line, histogram, line_chart, smooth, smooth_both_ways, thin, tick_text
+
+FINITE = st.floats(-1e12, 1e12, allow_nan=False)
+
+
+def test_a_straight_line_is_drawn_straight_from_corner_to_corner():
+    html = line_chart("x", [Line("", [(0, 0), (5, 50), (10, 100)])], x_label="step")
+    (x0, y0), (x1, y1), (x2, y2) = [
+        tuple(map(float, p.split())) for p in re.search(r'd="M([^"]+)"', html)[1].split("L")
+    ]  # type: ignore[index]
+    assert (x0, x2) == (chart.LEFT_PX, chart.WIDTH_PX - chart.RIGHT_PX)
+    assert x1 == pytest.approx((x0 + x2) / 2, abs=0.1) and y1 == pytest.approx((y0 + y2) / 2, abs=0.1)
+    assert y2 < y0, "up is more"
+
+
+def test_a_logarithmic_axis_places_the_geometric_mean_in_the_middle():
+    assert Axis(1, 100, log=True).place(10) == pytest.approx(0.5)
+
+
+@given(st.lists(FINITE, min_size=1, max_size=40), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_any_finite_values_make_a_chart_inside_its_frame(values: list[float], log: bool):
+    html = line_chart("t", [Line("a", list(enumerate(values)), style="dots")], x_label="step", log_y=log)
+    for path in re.findall(r'd="M([^"]+)"', html):
+        for point in path.split("L"):
+            x, y = map(float, point.split())
+            assert 0 <= x <= chart.WIDTH_PX and 0 <= y <= chart.HEIGHT_PX
+    assert "nan" not in html and "inf" not in html.replace("info", "")
+
+
+@given(st.lists(FINITE, min_size=1, max_size=60), st.sampled_from(["<", ">"]), FINITE)
+@settings(max_examples=60, deadline=None)
+def test_every_value_of_a_histogram_is_in_some_bar_and_no_bar_straddles_the_threshold(values, side, at):
+    low, high = chart._aligned(*chart._inner_range(sorted(values), (side, at)), (side, at), 32)
+    assert sum(chart._count(values, low, high, 32)) == len(values)
+    place = (at - low) / (high - low) * 32
+    assert abs(place - round(place)) < 1e-3 and -1e-3 <= place <= 32.001
+    histogram("t", [Group("kept", values, "kept")], limit=(side, at))
+
+
+def test_the_side_that_a_rule_drops_is_the_one_shaded():
+    group = [Group("kept", [float(i) for i in range(100)], "kept")]
+    left = re.search(r'class="gone" x="([\d.]+)" width="([\d.]+)"', histogram("t", group, limit=("<", 20)))
+    right = re.search(r'class="gone" x="([\d.]+)" width="([\d.]+)"', histogram("t", group, limit=(">", 20)))
+    assert left and right
+    assert float(left[1]) == chart.LEFT_PX and float(left[2]) < float(right[2])
+
+
+def test_thinning_keeps_the_ends_and_every_peak():
+    points = [(float(i), math.sin(i / 9)) for i in range(20_000)]
+    points[7_777] = (7_777.0, 50.0)
+    kept = thin(points)
+    assert len(kept) < 600 and kept[0] == points[0] and kept[-1] == points[-1]
+    assert (7_777.0, 50.0) in kept
+    assert [x for x, _ in kept] == sorted(x for x, _ in kept)
+
+
+def test_smoothing_leaves_a_constant_alone_and_does_not_lag_behind_a_slope():
+    constant = [(float(i), 3.0) for i in range(50)]
+    assert all(y == pytest.approx(3.0) for _, y in smooth(constant, 5))
+    slope = [(float(i), float(i)) for i in range(200)]
+    assert dict(smooth_both_ways(slope, 5))[100.0] == pytest.approx(100.0, abs=0.1)
+    assert dict(smooth(slope, 5))[100.0] < 95
+
+
+def test_no_values_make_a_sentence_and_hostile_titles_stay_text():
+    html = line_chart("<script>", [Line("", [])], x_label="step")
+    assert "no finite value" in html and "<script>" not in html
+
+
+@pytest.mark.parametrize(("value", "text"), [(0, "0"), (0.2, "0.2"), (2e-4, "2e-4"), (1500, "1,500"), (3e6, "3e6"),
+                                             (0.30000000000000004, "0.3"), (-0.5, "-0.5")])  # fmt: skip
+def test_tick_labels_are_short(value: float, text: str):
+    assert tick_text(value) == text

@@ -1,0 +1,257 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A run folder in: one safe page that tells what the files say, whatever state they are in."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_vfm.report import page as page_module
+from nemo_vfm.report.folder import RunFolder
+from nemo_vfm.report.page import all_sections, render, write
+from tests.support import fake_run
+
+Reader = Callable[[Path], Any]
+SECTIONS = {"From files to clips", "Scores and thresholds", "Contact sheets", "What was encoded", "Training",
+            "While training", "Samples", "How it was made"}  # fmt: skip
+URLS = ("src", "href", "poster", "action", "data", "srcset", "xlink:href", "background", "formaction")
+HOSTILE = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7 * 7 }}</style>\x00\x1b[31m\u202e"
+
+
+def assert_safe(seen: Any) -> None:
+    names = {name for name, _ in seen.tags}
+    assert not names & {"script", "iframe", "object", "embed", "link", "base", "form", "foreignobject", "audio"}
+    for _, attributes in seen.tags:
+        assert not [name for name in attributes if name.startswith("on")]
+        assert not [
+            v for n, v in attributes.items() if n in URLS and not v.startswith(("data:image/", "data:video/mp4;", "#"))
+        ]
+        assert "url(" not in attributes.get("style", "")
+
+
+def titles(folder: Path) -> set[str]:
+    return {section.title for section in all_sections(RunFolder.open(folder))}
+
+
+def test_write_leaves_one_file_named_report_html_and_the_same_bytes_each_time(folder: Path):
+    path = write(folder)
+    first = path.read_bytes()
+    assert path == folder / "report.html" and path.is_file()
+    assert write(folder).read_bytes() == first
+
+
+def test_a_finished_run_has_every_section(finished: Path, page: Reader):
+    assert titles(finished) == SECTIONS
+    assert "could not be" not in page(finished).text
+
+
+def test_the_page_has_no_script_no_handler_and_nothing_to_fetch(finished: Path, page: Reader):
+    html = render(finished)
+    assert_safe(page(finished))
+    assert "url(" not in html and "@import" not in html
+    assert not re.search(r"https?://|//cdn|srcset", html)
+
+
+def test_the_policy_forbids_scripts_and_the_network(finished: Path, page: Reader):
+    metas = {m.get("http-equiv"): m.get("content", "") for m in page(finished).all("meta")}
+    rules = dict(rule.strip().split(" ", 1) for rule in metas["Content-Security-Policy"].split(";"))
+    assert rules["default-src"] == rules["script-src"] == rules["connect-src"] == "'none'"
+    assert rules["img-src"] == rules["media-src"] == "data:"
+
+
+def test_the_funnel_shows_the_numbers_of_the_ledger(finished: Path):
+    ledger = json.loads((finished / "curate/ledger.json").read_text())
+    section = next(s for s in all_sections(RunFolder.open(finished)) if s.title == "From files to clips")
+    rows = {}
+    for row in re.findall(r"<tr class.*?</tr>", str(section.body), re.S):
+        name = re.search(r'<th scope="row">(.*?)</th>', row)
+        rows[name[1]] = re.findall(r'class="amount[^"]*">−?([^<]*)<', row)  # type: ignore[index]
+    measures = ("files", "clips", "seconds")
+    assert rows["in"] == [f"{ledger[m]['in']:g}" for m in measures]
+    assert rows["kept"] == [f"{ledger[m]['kept']:g}" for m in measures]
+    assert rows["motion"][1:] == [f"{ledger[m]['dropped']['motion']:g}" for m in measures[1:]]
+    assert rows[f"failed: {fake_run.FAILURE}"][0] == "1"
+
+
+def test_a_ledger_that_does_not_add_up_is_called_out(folder: Path, page: Reader):
+    ledger = json.loads((folder / "curate/ledger.json").read_text())
+    ledger["clips"]["kept"] += 1
+    fake_run.write_json(folder / "curate/ledger.json", ledger)
+    assert "The clips do not add up" in page(folder).text
+
+
+def test_headline_figures_come_from_the_steps(finished: Path, page: Reader):
+    text = page(finished).text
+    assert "colour right 88 % untrained 25 %" in text
+    assert "direction right 75 % untrained 25 %" in text
+    assert "total time 4 min 04 s 7 steps" in text
+
+
+def test_pictures_and_videos_are_inside_the_page_and_described(finished: Path, page: Reader):
+    seen = page(finished)
+    videos = seen.all("video")
+    assert len(videos) == 32 and all({"autoplay", "muted", "loop", "playsinline"} <= v.keys() for v in videos)
+    assert all(v["aria-label"].strip() for v in videos)
+    assert seen.all("img") and all(i["alt"].strip() for i in seen.all("img"))
+    assert all(svg["aria-label"] and svg["role"] == "img" for svg in seen.all("svg"))
+
+
+def test_trained_stands_beside_untrained_with_what_was_measured(finished: Path, page: Reader):
+    text = page(finished).text
+    first = text[text.index("Samples Each") : text.index("a red square moves right")]
+    assert re.search(
+        r"trained ✓ colour is right ✓ direction is right untrained ✓ colour .* ✗ direction: none is wrong", first
+    )
+    assert "nearest training clip · 0." in first
+
+
+def test_hostile_text_in_every_file_stays_text(folder: Path, page: Reader):
+    for path in [*folder.rglob("*.json"), *folder.rglob("*.yaml"), *folder.rglob("*.jsonl")]:
+        text = path.read_text()
+        for word in (
+            "red",
+            "blur",
+            "quickstart",
+            "64x64x16",
+            "grad_norm",
+            "AMD",
+            "sharpness",
+            "moov",
+            "shorter",
+            "colour",
+        ):
+            text = text.replace(
+                word, json.dumps(HOSTILE)[1:-1] if path.suffix != ".yaml" else HOSTILE.replace("\x00", "")
+            )
+        path.write_text(text)
+    seen = page(folder)
+    assert_safe(seen)
+    assert "<script>alert(1)</script>" in seen.text and "{{ 7 * 7 }}" in seen.text
+    assert not re.search("[\x00-\x08\x0e-\x1f\u202e\ud800-\udfff]", seen.text)
+
+
+@pytest.mark.parametrize("caption", ["x" * 1_000_000, HOSTILE * 1000, "\ud800\udfff", "a\r\nb", ""])
+def test_a_caption_of_any_kind_is_cut_and_escaped(folder: Path, page: Reader, caption: str):
+    samples = json.loads((folder / "sample/samples.json").read_text())
+    samples[0]["prompt"] = caption
+    fake_run.write_json(folder / "sample/samples.json", samples)
+    seen = page(folder)
+    assert_safe(seen)
+    assert write(folder).stat().st_size < 3_000_000
+    assert ("characters)" in seen.text) == (len(caption) > 200)
+
+
+@pytest.mark.parametrize("name", ["curate/ledger.json", "curate/rules.json", "encode/encode.json", "train/done.json",
+                                  "sample/samples.json", "evaluate/evaluation.json", "evaluate/nearest.json",
+                                  "manifest.json", "status.json"])  # fmt: skip
+def test_a_damaged_json_file_never_stops_the_page(folder: Path, page: Reader, name: str):
+    for damage in ("", "{", "[[[[", "[1, NaN, null]", '{"a": null}', '"text"', "[{}]", '{"clips": 3, "steps": []}'):
+        (folder / name).write_text(damage)
+        seen = page(folder)
+        assert_safe(seen)
+        assert (f"{name} is not whole JSON" in seen.text) == (damage in ("", "{", "[[[["))
+        assert "This part could not be made" not in seen.text
+
+
+def test_half_a_line_and_nan_in_the_metrics_are_counted_and_the_rest_drawn(folder: Path, page: Reader):
+    path = folder / "train/metrics.jsonl"
+    extra = (
+        '{"step": 601, "loss": NaN}\n{"step": 602, "loss": Infinity}\n[1]\n{"step": "x", "loss": 1}\n{"step": 603, "lo'
+    )
+    path.write_text(path.read_text() + extra)
+    text = page(folder).text
+    assert "2 of 605 lines of train/metrics.jsonl could not be read: 603, 605." in text
+    assert "2 values in metrics.jsonl are not finite" in text
+    assert "Validation loss by noise level" in text
+
+
+def test_metrics_written_twice_by_a_resumed_run_count_once_and_the_later_line_wins(folder: Path):
+    path = folder / "train/metrics.jsonl"
+    path.write_text('{"step": 1, "loss": 5}\n{"step": 2, "loss": 4}\n{"step": 2, "loss": 2}\n')
+    html = render(folder)
+    assert 'aria-label="Loss over step: smoothed from' in html and "training loss" in html
+    assert re.search(r'training loss</span><span class="value">2<', html)
+
+
+@pytest.mark.parametrize("name", ["scores.parquet", "thumbnails/" + "0" * 32 + ".jpg"])
+def test_damaged_binary_files_are_said(folder: Path, page: Reader, name: str):
+    (folder / "curate" / name).write_bytes(b"PAR1 this is not what it seems")
+    text = page(folder).text
+    assert "curate/scores.parquet could not be read" in text or "neither JPEG, PNG, WebP nor MP4" in text
+
+
+def test_an_unfinished_run_says_which_steps_are_missing(folder: Path, page: Reader):
+    import shutil
+
+    for step in ("sample", "baseline", "evaluate"):
+        shutil.rmtree(folder / step)
+    fake_run.write_json(folder / "status.json", {"state": "running"})
+    text = page(folder).text
+    assert "This run has not finished; still to end: sample, baseline, evaluate." in text
+    assert "Samples Each" not in text and "Training" in text
+
+
+def test_an_empty_folder_gives_a_page_that_says_so(tmp_path: Path, page: Reader):
+    assert "nothing to report on yet" in page(tmp_path).text
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path: Path):
+    with pytest.raises(NotADirectoryError, match="not a folder"):
+        write(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("step", "present"), [("curate", "From files to clips"), ("train", "While training"), ("sample", "Samples")]
+)
+def test_a_single_jobs_folder_has_its_sections(finished: Path, step: str, present: str):
+    assert present in titles(finished / step)
+
+
+def test_steps_stand_in_the_order_of_the_recipe_and_not_of_the_alphabet(finished: Path):
+    assert [step.name for step in RunFolder.open(finished).steps] == ["", *fake_run.STEPS]
+
+
+@pytest.mark.parametrize("target", ["../../outside.png", "{outside}", "link.png"])
+def test_no_file_outside_the_run_folder_is_ever_shown(folder: Path, page: Reader, target: str):
+    outside = folder.parent / "outside.png"
+    outside.write_bytes((folder / "train/samples/step-00000000.png").read_bytes())
+    (folder / "sample/link.png").symlink_to(outside)
+    samples = json.loads((folder / "sample/samples.json").read_text())
+    samples[0]["file"] = target.format(outside=outside)
+    fake_run.write_json(folder / "sample/samples.json", samples)
+    seen = page(folder)
+    assert len(seen.all("video")) == 31
+    assert "outside the run folder" in seen.text or "1 missing" in seen.text
+
+
+def test_a_linked_table_outside_the_run_folder_is_not_read(folder: Path, page: Reader):
+    outside = folder.parent / "ledger.json"
+    (folder / "curate/ledger.json").rename(outside)
+    (folder / "curate/ledger.json").symlink_to(outside)
+    assert "ledger.json lies outside the run folder" in page(folder).text
+
+
+def test_the_page_stays_under_15_mb_and_says_what_was_left_out(folder: Path, page: Reader):
+    big = (folder / "sample/samples/000.mp4").read_bytes() + bytes(2_000_000)
+    for path in (folder / "sample/samples").glob("*.mp4"):
+        path.write_bytes(big)
+    assert "over this section's 5.0 MB" in page(folder).text
+    assert write(folder).stat().st_size < 15e6
+
+
+@pytest.mark.parametrize("name", [name for name, _ in page_module._modules()])
+def test_a_section_that_fails_says_so_and_the_others_stand(finished: Path, monkeypatch, page: Reader, name: str):
+    def fail(run, media):
+        raise RuntimeError("<b>no luck</b>")
+        yield
+
+    module = dict(page_module._modules())[name]
+    before = titles(finished)
+    monkeypatch.setattr(module, "sections", fail)
+    seen = page(finished)
+    assert "This part could not be made: RuntimeError: <b>no luck</b>" in seen.text
+    assert len(titles(finished)) == len(before)
