@@ -180,7 +180,7 @@ class _Places:
     media = property(lambda self: self.folder / "work" / "clips")
     thumbnails = property(lambda self: self.folder / "thumbnails")
     shards = property(lambda self: self.folder / "shards")
-    done = property(lambda self: self.folder / "done.json")
+    done = property(lambda self: self.folder / "made_of.json")
 
     def finished(self, state: Json) -> bool:
         """Whether the outputs of this very state are there."""

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One file in; its id, what its container says, or why it cannot be used, out. Only its first frame is decoded."""
 
+import re
 from collections.abc import Sequence
 
 from nemo_vfm.curate.ledger import EXACT_DUPLICATE, FileRecord
@@ -15,6 +16,8 @@ _LONGEST_MESSAGE = 300
 def reason_of(error: Exception, found: Found) -> str:
     """An error as one line of the ledger, with the file's name in place of its path, so that it is equal everywhere."""
     text = str(error).replace(str(found.path.absolute()), found.name).replace(str(found.path), found.name)
+    # FFmpeg puts its own error number and, once more, the file in front of and behind the words.
+    text = re.sub(r"\[Errno -?\d+\] |: '(file:)?[^']*'$", "", text)
     return " ".join((text or type(error).__name__).split())[:_LONGEST_MESSAGE]
 
 
@@ -34,9 +37,9 @@ def probe(found: Found, *, max_frames: int) -> FileRecord:
 
 
 def mark_exact_duplicates(files: Sequence[FileRecord]) -> None:
-    """Of files with the same bytes, the first by name stays."""
+    """Of files with the same bytes, the one with the shortest name stays ("a.mp4", not "a copy.mp4")."""
     seen: set[str] = set()
-    for file in files:
+    for file in sorted(files, key=lambda file: (len(file.found.name), file.found.name)):
         if file.message is None and file.source_id in seen:
             file.rule = EXACT_DUPLICATE
         seen.add(file.source_id)

@@ -32,8 +32,9 @@ def colour_histogram(frames_THWC: NDArray[np.uint8]) -> NDArray[np.float32]:
     """
     cells = (frames_THWC.reshape(-1, 3) // (256 // _BINS)).astype(np.int64)
     index = (cells[:, 0] * _BINS + cells[:, 1]) * _BINS + cells[:, 2]
-    counts = np.bincount(index, minlength=_BINS**3).astype(np.float64)
-    return np.sqrt(counts / counts.sum()).astype(np.float32)
+    counts = np.bincount(index, minlength=_BINS**3)
+    shares: NDArray[np.float32] = np.sqrt(counts / counts.sum(), dtype=np.float32)
+    return shares
 
 
 def embed(frames_THWC: NDArray[np.uint8], *, hash_weight: float = 0.7) -> NDArray[np.float32]:
