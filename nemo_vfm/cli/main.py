@@ -6,6 +6,7 @@ import argparse
 import ast
 import difflib
 import os
+import pkgutil
 import sys
 import traceback
 from collections.abc import Sequence
@@ -87,7 +88,7 @@ def _guarded(name: str, words: Sequence[str]) -> int:
 
 
 def _dispatch(name: str, words: Sequence[str]) -> int:
-    module = __import__(f"nemo_vfm.cli.verbs.{name}", fromlist=["run"])
+    module = pkgutil.resolve_name(f"nemo_vfm.cli.verbs.{name}")  # name is one of the files that were found
     parser = argparse.ArgumentParser(prog=f"nemo-vfm {name}", description=module.__doc__, epilog=_EXITS,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     module.add_arguments(parser)

@@ -147,7 +147,7 @@ class _Composer:
         for path, node in list(walk(root.items["steps"], "steps")) if "steps" in root.items else ():
             if isinstance(node, Scalar) and isinstance(node.value, str) and node.value.startswith(_RECIPE):
                 part = self.choice(path, node.value, node.mark, file, join(place, path), (*chain, file))
-                root = _replace(root, path, part)
+                root = _replace(root, path, part, node.mark)
         return root
 
     def choice(self, slot: str, choice: str, mark: Mark, file: Path, place: str, chain: tuple[Path, ...]) -> Map:
@@ -198,12 +198,12 @@ def _defaults(own: Map) -> list[tuple[str, str, Mark]]:
     return pairs
 
 
-def _replace(root: Map, path: str, part: Map) -> Map:
+def _replace(root: Map, path: str, part: Map, mark: Mark) -> Map:
     """`put` that keeps the place of the key: the user wrote it."""
     above, _, last = path.rpartition(".")
     holder = find(root, above)
     if not isinstance(holder, Map):
-        raise fail("a recipe cannot stand in a list; name it in a mapping", part.mark, path)
+        raise fail("a recipe cannot stand in a list; name it in a mapping", mark, path)
     return put(root, path, part, holder.key_mark(last))
 
 

@@ -53,7 +53,8 @@ def _duration(node: Scalar) -> Duration:
     try:
         return Duration.parse(node.value)
     except UserError as error:
-        raise BadValue(str(error)) from error
+        text = f"expected {in_words(Duration)}, got {got(node)}" if node.secret else str(error)
+        raise BadValue(text) from error
 
 
 def got(node: Scalar) -> str:

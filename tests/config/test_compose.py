@@ -1,0 +1,248 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Recipes with defaults, recipes in recipes and changes in, composed trees with their places out."""
+
+import re
+
+import pytest
+
+from nemo_vfm.config import RecipeError, compose
+from nemo_vfm.config.source import parse
+from nemo_vfm.config.tree import plain
+
+
+@pytest.fixture
+def stocked(kitchen):
+    kitchen.write("conf/stage/scale.yaml", "# scales\n_target_: @.Scale\nby: 2\n")
+    kitchen.write("conf/stage/shift.yaml", "# shifts\n_target_: @.Shift\noffset: ${count}\n")
+    return kitchen
+
+
+def values(composed):
+    return plain(parse(composed.to_yaml(), "composed"))
+
+
+HEAD = "defaults: [{stage: scale}]\n_target_: @.Wide\ncount: 5\n"
+
+
+def test_the_file_lies_on_top_of_its_defaults(stocked):
+    assert values(stocked.compose(HEAD + "stage: {mode: rounded}"))["stage"] == {
+        "_target_": "tests.support.parts.Scale", "by": 2, "mode": "rounded"}  # fmt: skip
+
+
+def test_later_defaults_lie_on_top_of_earlier_ones(stocked):
+    stocked.write("conf/stage/more.yaml", "by: 9\n")
+    recipe = "defaults: [{stage: scale}, {stage: more}]\n_target_: @.Wide\n"
+    assert values(stocked.compose(recipe))["stage"]["by"] == 9
+
+
+def test_lists_and_values_replace(kitchen):
+    kitchen.write("conf/a/b.yaml", "x: [1, 2, 3]\ny: {p: 1, q: 2}\nz: {p: 1}\n")
+    found = values(kitchen.compose("defaults: [{a: b}]\na: {x: [4], y: {q: 3}, z: 5}"))["a"]
+    assert found == {"x": [4], "y": {"p": 1, "q": 3}, "z": 5}
+
+
+def test_another_class_replaces_and_keeps_no_argument_of_the_first(stocked):
+    found = values(stocked.compose(HEAD + "stage: {_target_: '@.Shift', offset: 3}"))["stage"]
+    assert found == {"_target_": "tests.support.parts.Shift", "offset": 3}
+
+
+def test_the_order_of_steps_is_that_of_the_file_not_of_the_defaults(stocked):
+    recipe = "defaults: [{steps.b.stage: scale}]\nsteps: {a: {x: 1}, b: {x: 1}, c: {x: 1}}"
+    assert list(values(stocked.compose(recipe))["steps"]) == ["a", "b", "c"]
+    stocked.write("conf/steps/base.yaml", "a: {x: 1}\nb: {x: 1}\nc: {x: 1}\n")
+    recipe = "defaults: [{steps: base}]\nsteps: {d: {x: 1}, c: {x: 2}, a: {x: 2}}"
+    assert list(values(stocked.compose(recipe))["steps"]) == ["a", "b", "c", "d"]
+
+
+def test_a_dotted_slot_takes_the_folder_of_its_last_part(stocked):
+    found = values(stocked.compose("defaults: [{steps.one.stage: scale}]\nsteps: {one: {x: 1}}"))
+    assert found["steps"]["one"] == {"x": 1, "stage": {"_target_": "tests.support.parts.Scale", "by": 2}}
+
+
+def test_an_ingredient_may_have_defaults_itself(stocked):
+    stocked.write("conf/job/one.yaml", "defaults: [{stage: scale}]\nname: j\n")
+    found = values(stocked.compose("defaults: [{job: one}]\n"))["job"]
+    assert found["stage"]["by"] == 2 and found["name"] == "j"
+
+
+def test_addresses_in_an_ingredient_count_from_the_root(stocked):
+    found = values(stocked.compose("defaults: [{deep.stage: shift}]\ncount: 5"))
+    assert found["deep"]["stage"]["offset"] == 5
+
+
+class TestRecipeInRecipe:
+    @pytest.fixture
+    def nested(self, stocked):
+        stocked.write(
+            "recipes/inner.yaml",
+            "run_dir: elsewhere\nseed: 99\n_target_: @.Wide\ncount: 7\ntwice: ${count}\nfrom: ${input}/x\n"
+            "into: ${run_dir}/y\nlucky: ${seed}\nstage: ${model}\nmodel: {a: '${twice}'}\nhome: ${env:HOME}\n",
+        )
+        return stocked
+
+    @pytest.mark.parametrize(
+        "recipe",
+        ["input: in\nsteps: {one: 'recipe:inner.yaml'}", "defaults: [{steps.one: 'recipe:inner.yaml'}]\ninput: in"],
+    )
+    def test_its_own_addresses_move_with_it_and_shared_ones_stay(self, nested, recipe):
+        one = values(nested.compose(recipe, "run_dir=out", "seed=3"))["steps"]["one"]
+        assert one["twice"] == 7 and one["stage"] == {"a": 7}
+        assert (one["from"], one["into"], one["lucky"]) == ("in/x", "${run_dir}/y", 3)
+        assert one["home"] == "${env:HOME}"
+        assert "run_dir" not in one and "seed" not in one
+
+    def test_the_outer_file_lies_on_top(self, nested):
+        recipe = "defaults: [{steps.one: 'recipe:inner.yaml'}]\ninput: in\nsteps: {one: {count: 8}}"
+        assert values(nested.compose(recipe))["steps"]["one"]["twice"] == 8
+
+    def test_two_levels_move_twice(self, nested):
+        nested.write(
+            "recipes/middle.yaml", "_target_: m\nx: 4\nsteps: {in: 'recipe:inner.yaml'}\ny: ${steps.in.count}\n"
+        )
+        outer = values(nested.compose("input: in\nsteps: {mid: 'recipe:middle.yaml'}", "steps.mid.steps.in.count=1"))
+        assert outer["steps"]["mid"]["y"] == 1
+        assert outer["steps"]["mid"]["steps"]["in"]["twice"] == 1
+
+    def test_an_ingredient_inside_it_is_swapped_from_the_command_line(self, nested):
+        nested.write("recipes/cooked.yaml", "defaults: [{stage: scale}]\n_target_: @.Wide\ncount: 3\nstage: {}\n")
+        found = values(nested.compose("steps: {one: 'recipe:cooked.yaml'}", "steps.one.stage=shift"))
+        assert found["steps"]["one"]["stage"] == {"_target_": "tests.support.parts.Shift", "offset": 3}
+
+    def test_a_step_is_swapped_for_a_recipe_from_the_command_line(self, nested):
+        found = values(nested.compose("input: in\nsteps: {one: {x: 1}}", "steps.one=recipe:inner.yaml"))
+        assert found["steps"]["one"]["count"] == 7
+
+    def test_beside_the_file_comes_before_the_folder_of_recipes(self, nested):
+        nested.write("sub/inner.yaml", "_target_: m\nhere: 1\n")
+        file = nested.write("sub/outer.yaml", "steps: {one: 'recipe:inner.yaml'}\n")
+        assert values(compose(file))["steps"]["one"]["here"] == 1
+
+
+class TestChanges:
+    def test_a_slot_takes_another_ingredient(self, stocked):
+        found = values(stocked.compose(HEAD, "stage=shift"))["stage"]
+        assert found == {"_target_": "tests.support.parts.Shift", "offset": 5}
+
+    def test_a_swap_keeps_what_the_file_says_about_the_slot(self, stocked):
+        stocked.write("conf/stage/half.yaml", "_target_: @.Scale\nby: 0.5\n")
+        found = values(stocked.compose(HEAD + "stage: {mode: rounded}", "stage=half"))["stage"]
+        assert (found["by"], found["mode"]) == (0.5, "rounded")
+
+    def test_a_swap_wins_over_a_component_that_the_file_writes_out(self, stocked):
+        recipe = HEAD + "stage: {_target_: '@.Scale', by: 7}"
+        assert values(stocked.compose(recipe, "stage=shift"))["stage"]["_target_"].endswith("Shift")
+        assert values(stocked.compose("stage: {_target_: x.Y}\ncount: 2", "stage=shift"))["stage"]["offset"] == 2
+
+    def test_a_swap_comes_first_whatever_the_order(self, stocked):
+        found = values(stocked.compose(HEAD, "stage.offset=8", "stage=shift"))["stage"]
+        assert found["offset"] == 8
+
+    def test_a_dotted_value_is_not_a_swap_where_a_plain_value_stands(self, stocked):
+        found = values(stocked.compose("a: {stage: text}", "a.stage=scale"))
+        assert found["a"]["stage"] == "scale"
+
+    @pytest.mark.parametrize(
+        ("word", "value"),
+        [("a.b=3", 3), ("a.b=1e-3", 1e-3), ("a.b=x=y", "x=y"), ("a.b=one: two #3", "one: two #3"), ("a.b=", None),
+         ("a.b='3'", "3"), ("a.b=[1, x]", [1, "x"]), ("a.b={c: 2}", {"c": 2}), ("a.b=yes", "yes"), ("a.b=*x", "*x"),
+         ("a.b=!!str x", "!!str x"), ("a.new.deep=1", None)],
+    )  # fmt: skip
+    def test_a_value_is_read_like_yaml(self, kitchen, word, value):
+        found = values(kitchen.compose("a: {b: 1}", word))["a"]
+        assert found == {"b": 1, "new": {"deep": 1}} if "new" in word else found["b"] == value
+
+    def test_a_mapping_merges(self, kitchen):
+        assert values(kitchen.compose("a: {b: 1, c: 2}", "a={c: 3}"))["a"] == {"b": 1, "c": 3}
+
+    def test_a_part_is_removed(self, kitchen):
+        assert values(kitchen.compose("a: {b: 1, c: 2}", "~a.b"))["a"] == {"c": 2}
+
+    @pytest.mark.parametrize(
+        ("word", "words"),
+        [
+            ("~a.bb", "there is no a.bb to remove; did you mean a.b?"), ("a.b.c=1", "a.b is a single value, it has no c"),
+            ("a.l.0=1", "a.l is a list, which is given as a whole: a.l=[...]"), ("word", "not a change"),
+            ("a..b=1", "not an address"), ("=1", "not an address"), ("a.b=[1", "not valid YAML"),
+            ("a.b=010", "begins with a zero"), ("a.i.x=1", "a.i is ${a.m}; make the change there"),
+            ("stage=scal", "there are scale, shift; did you mean scale?"), ("a.b=x\u202ey", "invisible"),
+        ],
+    )  # fmt: skip
+    def test_a_change_that_cannot_be_made_says_why(self, stocked, word, words):
+        with pytest.raises(RecipeError) as error:
+            stocked.compose("a: {b: 1, l: [1], m: {x: 1}, i: '${a.m}'}\nstage: {_target_: x.Y}", word)
+        assert words in str(error.value) and "command line" in str(error.value)
+
+
+class TestReserved:
+    def test_they_have_defaults(self, kitchen):
+        composed = kitchen.compose("_target_: @.Wide\nname: ${run_dir}-${seed}")
+        assert (str(composed.run_dir), composed.seed) == ("runs/recipe", 0)
+
+    def test_they_are_set_in_the_file_and_on_the_command_line(self, kitchen):
+        composed = kitchen.compose("seed: 3\nrun_dir: here/${seed}", "seed=4")
+        assert (str(composed.run_dir), composed.seed) == ("here/4", 4)
+
+    @pytest.mark.parametrize("word", ["seed=a", "seed=-1", "seed=1.5", "seed=true", "run_dir=[1]", "run_dir=7"])
+    def test_what_they_cannot_be_is_said(self, kitchen, word):
+        composed = kitchen.compose("a: 1", word)
+        with pytest.raises(RecipeError, match=r"is zero or more|is a whole number|is a path"):
+            _ = composed.seed, composed.run_dir
+
+
+class TestIncludes:
+    def test_a_cycle_is_drawn(self, kitchen):
+        kitchen.write("conf/a/one.yaml", "defaults: [{a: two}]\n")
+        kitchen.write("conf/a/two.yaml", "defaults: [{a: one}]\n")
+        with pytest.raises(RecipeError, match=r"one.yaml -> conf/a/two.yaml -> conf/a/one.yaml"):
+            kitchen.compose("defaults: [{a: one}]")
+
+    def test_a_recipe_that_holds_itself_is_refused(self, kitchen):
+        with pytest.raises(RecipeError, match="include one another: recipe.yaml -> recipe.yaml"):
+            kitchen.compose("steps: {a: 'recipe:recipe.yaml'}")
+
+    def test_a_chain_of_a_thousand_is_refused(self, kitchen):
+        for number in range(1000):
+            kitchen.write(f"conf/a/n{number}.yaml", f"defaults: [{{a: n{number + 1}}}]\n")
+        with pytest.raises(RecipeError, match="more than 20 deep"):
+            kitchen.compose("defaults: [{a: n0}]")
+
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("defaults: [{stage: scal}]", "there is no conf/stage/scal.yaml: conf/stage holds scale, shift; did you mean scale?"),
+            ("defaults: [{stag: x}]", "there is no folder conf/stag"), ("defaults: {stage: scale}", "is a list such as"),
+            ("defaults: [{a: b, c: d}]", "one {slot: choice}"), ("defaults: [{stage: 3}]", "is a name"),
+            ("defaults: [{stage: ../../x}]", "there is no"), ("defaults: [{stage: /etc/passwd}]", "there is no"),
+            ("steps: {a: 'recipe:https://x.org/r.yaml'}", "not a path; recipes are read from files only"),
+            ("steps: {a: 'recipe:nowhere.yaml'}", "there is no recipe nowhere.yaml"),
+            ("steps: ['recipe:conf/stage/scale.yaml']", "cannot stand in a list"),
+        ],
+    )  # fmt: skip
+    def test_what_cannot_be_included_says_why(self, stocked, text, words):
+        with pytest.raises(RecipeError) as error:
+            stocked.compose(text)
+        assert words in str(error.value) and "recipe.yaml:1:" in str(error.value)
+
+
+def test_a_missing_recipe_is_suggested(kitchen):
+    kitchen.write("recipes/quick.yaml", "_target_: a.B\n")
+    with pytest.raises(RecipeError, match="did you mean quick"):
+        compose("quik")
+    assert compose("quick").path.name == "quick.yaml"
+
+
+def test_the_users_folders_come_first(kitchen, tmp_path):
+    kitchen.write("conf/stage/x.yaml", "from: working directory\n")
+    mine = kitchen.write("mine/stage/x.yaml", "from: option\n")
+    file = kitchen.write("r.yaml", "defaults: [{stage: x}]\n")
+    assert plain(compose(file).root)["stage"]["from"] == "working directory"
+    assert plain(compose(file, [], [mine.parents[1]]).root)["stage"]["from"] == "option"
+
+
+def test_show_names_the_place_of_every_value(stocked):
+    shown = stocked.compose(HEAD + "name: x-${count}\nhome: ${env:HOME}", "stage.mode=rounded").show()
+    for line in ("  by: 2 * # conf/stage/scale.yaml:3", "count: 5 *# recipe.yaml:3", "  mode: rounded *# command line",
+                 r"name: x-5 *# recipe.yaml:4 x-\$\{count\}", r"home: \$\{env:HOME\} *# recipe.yaml:5",
+                 "seed: 0 *# default of every recipe"):  # fmt: skip
+        assert re.search(line, shown), f"{line}\n{shown}"

@@ -1,0 +1,72 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Any text in, a tree or a sentence out; and what we write, we read back."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nemo_vfm.config import RecipeError, Source
+from nemo_vfm.config.emit import to_yaml
+from nemo_vfm.config.errors import Mark
+from nemo_vfm.config.interpolate import resolve
+from nemo_vfm.config.overrides import parse_override
+from nemo_vfm.config.source import parse
+from nemo_vfm.config.tree import Map, Scalar, Seq, plain
+
+MARK = Mark(Source("t", ()))
+WORDS = st.sampled_from(["a", "- ", ": ", "\n", "  ", "[", "]", "{", "}", "&x ", "*x", "!", "|", ">", "'", '"', "#", "?",
+                         "${a}", "${", "<<", "---", "...", "1e5", "010", ".nan", "\t", "\u202e", "é", "\0", "\ufeff", "%"])  # fmt: skip
+TEXTS = st.one_of(st.lists(WORDS, max_size=40).map("".join), st.text(max_size=80))
+KEYS = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=8)
+STRINGS = st.one_of(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20),
+                    st.sampled_from(["yes", "010", "1e5", ".inf", "null", "", " x", "x ", "a: b", "- a", "#c", "*a", "{", "...", "---",
+                                     "a,b", "${a.b}/c", "~", "~/x", "x:", "1_000"]))  # fmt: skip
+VALUES = st.one_of(st.none(), st.booleans(), st.integers(-(10**15), 10**15), STRINGS,
+                   st.floats(allow_nan=False, allow_infinity=False))  # fmt: skip
+TREES = st.dictionaries(
+    KEYS,
+    st.recursive(VALUES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3)),
+    max_size=4,
+)
+
+
+def node(value):
+    """Plain values as a marked tree."""
+    if isinstance(value, dict):
+        return Map({key: node(below) for key, below in value.items()}, MARK)
+    if isinstance(value, list):
+        return Seq(tuple(map(node, value)), MARK)
+    return Scalar(value, MARK)
+
+
+def read_anything(text):
+    try:
+        tree = parse(text, "t")
+        if isinstance(tree, Map):
+            resolve(tree)
+            parse(to_yaml(tree), "again")
+    except RecipeError as error:
+        assert error.problems[0].render()
+    try:
+        parse_override(text)
+    except RecipeError as error:
+        assert error.problems[0].render()
+
+
+def comes_back(tree):
+    assert plain(parse(to_yaml(node(tree)), "again")) == tree if tree else True
+    with_places = "\n".join(
+        line.rpartition("  # ")[0] or line for line in to_yaml(node(tree), places=True).splitlines()
+    )
+    assert with_places is not None
+
+
+test_any_text_is_read_or_refused = settings(max_examples=60, deadline=None)(given(TEXTS)(read_anything))
+test_what_is_written_reads_back = settings(max_examples=60, deadline=None)(given(TREES)(comes_back))
+test_any_text_is_read_or_refused_soak = pytest.mark.soak(
+    settings(max_examples=2000, deadline=None)(given(TEXTS)(read_anything))
+)
+test_what_is_written_reads_back_soak = pytest.mark.soak(
+    settings(max_examples=2000, deadline=None)(given(TREES)(comes_back))
+)

@@ -1,0 +1,229 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Recipes in, all their problems at once or objects out: the constructor is the schema and the slot decides."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from nemo_vfm.config import RecipeError, build, check
+from nemo_vfm.core.duration import Duration
+from nemo_vfm.core.types import Factory
+from tests.support import parts
+from tests.support.recipe_folder import TRUST, WIDE
+
+
+class TestValues:
+    @pytest.mark.parametrize(
+        ("key", "text", "value"),
+        [
+            ("count", "28", 28), ("rate", "3", 3.0), ("rate", "1e-3", 1e-3), ("flag", "true", True), ("name", "a b", "a b"),
+            ("out", "some/where", Path("some/where")), ("out", "null", None), ("pair", "[3, 4]", (3, 4)),
+            ("names", "[a, b]", ("a", "b")), ("weights", "{a: 1, b: 0.5}", {"a": 1.0, "b": 0.5}),
+            ("duration", "400 steps", Duration(400, "steps")), ("either", "3", 3), ("either", "x", "x"), ("either", "'3'", "3"),
+        ],
+    )  # fmt: skip
+    def test_a_value_arrives_as_annotated(self, kitchen, key, text, value):
+        found = getattr(kitchen.build(f"{WIDE}{key}: {text}"), key)
+        assert found == value and type(found) is type(value)
+
+    @pytest.mark.parametrize(
+        ("key", "text", "words"),
+        [
+            ("count", "'28'", 'expected a whole number, got the text "28"; remove the quotes'),
+            ("count", "2.0", "expected a whole number, got the number 2.0; write 2"),
+            ("count", "true", "expected a whole number, got true"), ("count", "null", "expected a whole number, got null"),
+            ("rate", "'1e-3'", "expected a number, got the text"), ("rate", "true", "expected a number, got true"),
+            ("flag", "yes", 'expected true or false, got the text "yes"; write true or false'), ("flag", "1", "true or false"),
+            ("name", "12", "expected a text, got the number 12; add quotes"), ("name", "[a]", "expected a text, got a list"),
+            ("out", "3", "expected a path or null, got the number 3"), ("pair", "[1]", "expected a list of 2"),
+            ("pair", "[1, x]", 'expected a whole number, got the text "x"'), ("names", "a", "expected a list, each a text"),
+            ("weights", "{a: x}", 'expected a number, got the text "x"'), ("weights", "3", "expected a mapping of names"),
+            ("duration", "400", "expected a duration such as '400 steps', got the number 400; add the unit"),
+            ("duration", "3 weeks", "'3 weeks' is not a duration"), ("duration", "12:30:00", "is not a duration"),
+            ("either", "1.5", "expected a whole number or a text, got the number 1.5"),
+        ],
+    )  # fmt: skip
+    def test_nothing_is_converted_by_guessing(self, kitchen, key, text, words):
+        said = kitchen.problems(f"{WIDE}{key}: {text}")
+        # Optional slots are said with their inner type; the place is the value's.
+        assert words.replace(" or null", "") in said.replace(" or null", "") and said.startswith("recipe.yaml:2:")
+
+    def test_a_literal_is_suggested(self, kitchen):
+        said = kitchen.problems(WIDE + "stage: {_target_: '@.Scale', by: 1, mode: rouded}")
+        assert 'expected one of exact, rounded, got the text "rouded"; did you mean rounded?' in said
+
+
+class TestKeys:
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("conut: 3", "Wide takes no argument conut; did you mean count?"),
+            ("stage: {_target_: '@.Scale', by: 1, moed: exact}", "Scale takes no argument moed; did you mean mode?"),
+            ("stages: {a: {_target_: '@.Scale', bye: 1}}", "Scale takes no argument bye; did you mean by?"),
+            ("size: {width: 3, heigt: 4}", "Size takes no argument heigt; did you mean height?"),
+            ("later: {_target_: '@.Both', moer: 1}", "Both takes no argument moer; did you mean more?"),
+        ],
+    )  # fmt: skip
+    def test_an_unknown_key_is_suggested_at_every_depth(self, kitchen, text, words):
+        assert words in kitchen.problems(WIDE + text)
+
+    def test_a_key_of_another_look_is_no_key(self, kitchen):
+        with pytest.raises(RecipeError, match="not plain ASCII"):
+            kitchen.problems(WIDE + "cоunt: 3")
+
+    @pytest.mark.parametrize("key", ["_partial_", "_args_", "_recursive_", "_convert_"])
+    def test_words_of_hydra_are_explained(self, kitchen, key):
+        for text in (f"{WIDE}{key}: true", f"{WIDE}loose: {{_target_: '@.Loose', {key}: true}}"):
+            assert f"takes no argument {key}; " in kitchen.problems(text)
+
+    def test_a_required_argument_is_missed(self, kitchen):
+        said = kitchen.problems(WIDE + "stage: {_target_: '@.Scale'}\nsize: {}")
+        assert "Scale needs by (a number)" in said and "Size needs width (a whole number)" in said
+
+    def test_all_problems_come_at_once_in_the_order_of_the_file(self, kitchen):
+        said = kitchen.problems(WIDE + "count: x\nnmae: a\nrate: ${nowhere}\nstage: {_target_: os.system}\nflag: on")
+        assert [line.split(":")[1] for line in said.splitlines() if line.startswith("recipe.yaml")] == [
+            "4",
+            "2",
+            "3",
+            "5",
+            "6",
+        ]
+
+
+class TestSlots:
+    def test_components_and_mappings_of_them_are_built_in_order(self, kitchen):
+        job = kitchen.build(
+            WIDE + "stage: {_target_: '@.Shift'}\nchain: [{_target_: '@.Shift'}, {_target_: '@.Scale', by: 2}]\n"
+            "stages: {z: {_target_: '@.Scale', by: 3}, a: {_target_: '@.Shift'}}\nsize: {width: 4}"
+        )
+        assert isinstance(job.stage, parts.Shift) and job.size == parts.Size(4)
+        assert [type(s) for s in job.chain] == [parts.Shift, parts.Scale]
+        assert list(job.stages) == ["z", "a"] and job.stages["z"].by == 3.0
+
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("stage: {_target_: '@.Quiet'}", "Quiet is not a Stage: it has no apply"),
+            ("stage: {_target_: '@.Stage'}", "Stage only says what is asked for"), ("stage: {by: 1}", "_target_ is missing"),
+            ("stage: text", "expected a Stage (a mapping with _target_), got the text"),
+            ("stage: {_target_: 3}", "is the dotted name of a class"), ("stage: {_target_: '@.Scle', by: 1}", "did you mean Scale?"),
+            ("stage: {_target_: '@.unannotated', by: 1}", "unannotated is not a Stage"),
+            ("stages: {_target_: '@.Scale', by: 1}", "makes this a single component, give it a name below"),
+            ("size: {_target_: '@.Scale', by: 1}", "Scale is not a Size"), ("chain: [1]", "expected a Stage"),
+            ("stage: {_target_: tests.support.prts.Scale}", "is not trusted"),
+            ("stage: {_target_: nemo_vfm.core.durations.Duration}", "there is no module nemo_vfm.core.durations; did you mean duration?"),
+            ("loose: {_target_: '@.Loose', value: {_target_: '@.Scale', by: 1}}", "no component fits it"),
+            ("loose: {_target_: '@.Loose', other: [{_target_: '@.Scale', by: 1}]}", "no component fits it"),
+        ],
+    )  # fmt: skip
+    def test_what_does_not_fit_a_slot_is_said(self, kitchen, text, words):
+        assert words in kitchen.problems(WIDE + text)
+
+    def test_a_function_that_says_what_it_makes_fits(self, kitchen):
+        assert kitchen.build(WIDE + "stage: {_target_: '@.double'}").stage.by == 2.0
+
+    def test_the_root_is_a_job(self, kitchen):
+        assert "Shift is not a Job, which the root of a recipe is: it has no run" in kitchen.problems(
+            "_target_: '@.Shift'"
+        )
+        assert "name the class that makes a job" in kitchen.problems("count: 3")
+
+    def test_a_choice_is_suggested_where_a_component_belongs(self, kitchen):
+        kitchen.write("conf/stage/scale.yaml", "_target_: '@.Scale'\n")
+        assert "conf/stage holds scale; did you mean scale?" in kitchen.problems(WIDE + "stage: scal")
+
+
+class TestFactories:
+    def test_the_slot_decides(self, kitchen):
+        job = kitchen.build(WIDE + "optimizer: {_target_: torch.optim.AdamW, lr: 1e-3, betas: [0.9, 0.95]}")
+        assert isinstance(job.optimizer, Factory)
+        made = job.optimizer([torch.nn.Parameter(torch.zeros(2))])
+        assert isinstance(made, torch.optim.AdamW) and made.defaults["betas"] == (0.9, 0.95)
+
+    def test_what_comes_later_is_given_by_position(self, kitchen):
+        made = kitchen.build(WIDE + "later: {_target_: '@.Both', more: 2}").later(3.0)
+        assert (made.given, made.more) == (3.0, 2.0)
+
+    def test_each_call_makes_another(self, kitchen):
+        make = kitchen.build(WIDE + "make: {_target_: '@.Scale', by: 2}").make
+        assert make() is not make()
+
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("later: {_target_: '@.Both'}", "Both needs more (a number)"),
+            ("later: {_target_: '@.Both', given: 1, more: 2}", "given is given to Both by the job; remove it here"),
+            ("later: {_target_: '@.Scale', by: 1}", "takes 0 arguments by position, but this slot gives 1"),
+            ("make: {_target_: '@.Both', more: 1}", "Both needs given (a number)"),
+            ("make: {_target_: '@.Quiet'}", "Quiet is not a Stage"), ("make: {_target_: torch.optim.AdamW}", "AdamW is not a Stage"),
+            ("optimizer: {_target_: '@.Scale', by: 1}", "Scale is not a Optimizer"),
+            ("optimizer: {_target_: torch.optim.AdamW, lr: '1e-3'}", "expected a number or a Tensor"),
+            ("optimizer: {_target_: torch.optim.AdmW}", "is not trusted; did you mean torch.optim.AdamW?"),
+        ],
+    )  # fmt: skip
+    def test_a_factory_that_could_not_be_called_is_seen_before(self, kitchen, text, words):
+        assert words in kitchen.problems(WIDE + text)
+
+    def test_an_objection_at_the_call_still_has_its_place(self, kitchen):
+        make = kitchen.build(WIDE + "make: {_target_: '@.Scale', by: 0}").make
+        with pytest.raises(RecipeError, match=r"recipe.yaml:2:8  make"):
+            make()
+
+
+class TestMissing:
+    def test_it_is_listed_and_is_no_error(self, kitchen):
+        (problem,) = check(kitchen.compose(WIDE + "out: ???"), TRUST)
+        assert problem.kind == "missing" and "you must give this: out=DIR (a path or null)" in problem.message
+
+    def test_it_is_refused_when_built(self, kitchen):
+        with pytest.raises(RecipeError, match="you must give this: stage.by=VALUE"):
+            kitchen.build(WIDE + "stage: {_target_: '@.Scale', by: '???'}")
+
+    def test_what_depends_on_it_is_missing_too(self, kitchen):
+        found = check(kitchen.compose(WIDE + "name: ???\nout: ${name}/x"), TRUST)
+        assert [p.kind for p in found] == ["missing", "missing"]
+
+    def test_a_whole_component_may_be_missing(self, kitchen):
+        assert "you must give this: stage=VALUE (a Stage or null)" in kitchen.problems(WIDE + "stage: ???")
+        assert "you must give this" in kitchen.problems(WIDE + "stage: {_target_: '???'}")
+
+
+class TestBuild:
+    def test_a_constructors_objection_gets_its_place(self, kitchen):
+        with pytest.raises(RecipeError) as error:
+            kitchen.build(WIDE + "stages:\n  one: {_target_: '@.Scale', by: 0}")
+        lines = str(error.value).splitlines()
+        assert lines[0] == "recipe.yaml:3:9  stages.one"
+        assert lines[2] == "          ^ a scale of 0.0 forgets its input"
+
+    def test_a_secret_is_not_shown_by_a_check_or_a_constructor(self, kitchen, monkeypatch):
+        monkeypatch.setenv("PARTS_KEY", "hunter22")
+        said = kitchen.problems(
+            WIDE
+            + "count: ${env:PARTS_KEY}\nduration: ${env:PARTS_KEY}\neither: 1\nflag: ${name}\nname: ${env:PARTS_KEY}"
+        )
+        assert "hunter22" not in said and said.count("${env:PARTS_KEY}") >= 2
+
+    def test_a_copied_node_makes_an_object_of_its_own(self, kitchen):
+        job = kitchen.build(WIDE + "stage: {_target_: '@.Scale', by: 2}\nstages: {a: '${stage}'}")
+        assert job.stages["a"].by == 2 and job.stages["a"] is not job.stage
+
+    def test_a_value_from_the_command_line_says_so(self, kitchen):
+        assert kitchen.problems(WIDE, "count=x").splitlines() == [
+            "command line  count", "    count=x", '          ^ expected a whole number, got the text "x"']  # fmt: skip
+
+    def test_the_text_that_is_kept_builds_the_same(self, kitchen):
+        composed = kitchen.compose(
+            WIDE + "count: ${seed}\nstage: {_target_: '@.Scale', by: 2}\nout: ${run_dir}/x", "seed=5"
+        )
+        again = kitchen.compose(composed.to_yaml())
+        assert again.to_yaml() == composed.to_yaml()
+        assert build(again, TRUST).count == 5 and build(again, TRUST).out == Path("runs/recipe/x")
+
+
+def test_values_of_wide_cover_every_kind_of_slot(kitchen):
+    """A typo in the other tests' keys would make them pass for the wrong reason."""
+    assert kitchen.problems(WIDE) == ""

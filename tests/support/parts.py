@@ -1,0 +1,152 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Small components and jobs that tests of recipes name; they do what they say and nothing else."""
+
+import json
+import logging as logging  # an alias as careless modules have it: `parts.logging.os.system` must stay out of reach
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial as partial
+from os import system as system
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+
+from nemo_vfm.core.duration import Duration
+from nemo_vfm.core.errors import NothingKept
+from nemo_vfm.core.types import Factory, Outcome, Run
+
+
+class Stage(Protocol):
+    """A slot's type."""
+
+    def apply(self, value: float) -> float: ...
+
+
+class Scale:
+    """Multiplies."""
+
+    def __init__(self, *, by: float, mode: Literal["exact", "rounded"] = "exact") -> None:
+        if by == 0:
+            raise ValueError(f"a scale of {by} forgets its input")
+        self.by, self.mode = by, mode
+
+    def apply(self, value: float) -> float:
+        return value * self.by
+
+
+class Shift:
+    """Adds, and has no argument in common with Scale."""
+
+    def __init__(self, *, offset: float = 1.0) -> None:
+        self.offset = offset
+
+    def apply(self, value: float) -> float:
+        return value + self.offset
+
+
+class Quiet:
+    """Fits no slot: it has no `apply`."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """A concrete class, whose slot needs no `_target_`."""
+
+    width: int
+    height: int = 64
+
+
+class Loose:
+    """As third-party classes are: it takes anything."""
+
+    def __init__(self, value: Any = None, **more: Any) -> None:
+        self.value, self.more = value, more
+
+
+class Wide:
+    """One argument of every kind that a recipe can give."""
+
+    def __init__(
+        self, *, name: str = "w", count: int = 1, rate: float = 1.0, flag: bool = False, out: Path | None = None,
+        pair: tuple[int, int] = (1, 2), names: Sequence[str] = (), weights: Mapping[str, float] | None = None,
+        duration: Duration | None = None, size: Size | None = None, stage: Stage | None = None,
+        stages: Mapping[str, Stage] | None = None, chain: Sequence[Stage] = (), either: int | str = 0,
+        optimizer: Factory[[list[torch.nn.Parameter]], torch.optim.Optimizer] | None = None,
+        later: Factory[[float], Stage] | None = None, make: Factory[[], Stage] | None = None, loose: Loose | None = None,
+    ) -> None:  # fmt: skip
+        self.__dict__.update({key: value for key, value in locals().items() if key != "self"})
+
+    def run(self, run: Run) -> Outcome:
+        return Outcome("ran")
+
+
+class Both:
+    """Takes one number by position, from whoever calls the factory."""
+
+    def __init__(self, given: float, *, more: float) -> None:
+        self.given, self.more = given, more
+
+    def apply(self, value: float) -> float:
+        return value * self.given + self.more
+
+
+def double(*, mode: Literal["exact"] = "exact") -> Scale:
+    """A function that makes a component."""
+    return Scale(by=2.0)
+
+
+def unannotated(by):
+    """What it makes is anybody's guess."""
+    return Scale(by=by)
+
+
+class Count:
+    """A job that counts to `duration` steps, a file a step, and goes on where it was killed.
+
+    Args:
+        duration: how far.
+        source: a folder whose files it adds up, from an earlier step.
+        die_at: kills its own process there, on the first try only.
+        pause_s: between two steps.
+    """
+
+    def __init__(
+        self, *, duration: Duration, source: Path | None = None, die_at: int = 0, pause_s: float = 0.0,
+        log_every: int = 1, weight: float = 1.0,
+    ) -> None:  # fmt: skip
+        self.duration, self.source, self.die_at, self.pause_s, self.weight = duration, source, die_at, pause_s, weight
+
+    def run(self, run: Run) -> Outcome:
+        steps = run.folder / "steps"
+        steps.mkdir(exist_ok=True)
+        base = sum(int(file.read_text()) for file in self.source.iterdir()) if self.source else 0
+        first = len(list(steps.iterdir()))
+        for number in range(first, int(self.duration.amount)):
+            if number == self.die_at and not run.resume and self.die_at:
+                os.kill(os.getpid(), 9)
+            (steps / f"{number:03d}").write_text(str(base + number))
+            time.sleep(self.pause_s)
+        calls = run.folder / "calls.json"
+        earlier = json.loads(calls.read_text()) if calls.is_file() else []
+        calls.write_text(json.dumps([*earlier, {"from": first, "resume": run.resume, "seed": run.seed}]))
+        return Outcome(f"counted to {self.duration}", {"steps": self.duration.amount})
+
+
+class Fail:
+    """A job that ends badly."""
+
+    def __init__(self, *, how: Literal["unexpected", "nothing", "interrupt", "user"]) -> None:
+        self.how = how
+
+    def run(self, run: Run) -> Outcome:
+        if self.how == "nothing":
+            raise NothingKept("no clip was kept: 3 were too_short")
+        if self.how == "interrupt":
+            raise KeyboardInterrupt
+        if self.how == "user":
+            raise ValueError("a plain ValueError while running is a surprise")
+        raise RuntimeError("the disk is on fire")

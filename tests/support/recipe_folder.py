@@ -1,0 +1,49 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Texts of recipes and ingredients in, a folder of their own out, in which a test composes, checks and runs."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from nemo_vfm.config import Composed, build, check, compose, trust_list
+
+ROOT = Path(__file__).resolve().parents[2]
+TRUST = trust_list(["tests.support.parts"])
+PARTS = "tests.support.parts"
+WIDE = f"_target_: {PARTS}.Wide\n"
+
+
+class Kitchen:
+    """A working directory with `recipes/` and `conf/`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def write(self, name: str, text: str) -> Path:
+        """A file below the folder; `@` stands for the module of test components."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.replace("@", PARTS).encode())
+        return path
+
+    def compose(self, text: str, *overrides: str) -> Composed:
+        """Compose a recipe of this text."""
+        return compose(self.write("recipe.yaml", text), [word.replace("@", PARTS) for word in overrides])
+
+    def problems(self, text: str, *overrides: str) -> str:
+        """Every problem of a recipe, as the user sees it."""
+        return "\n".join(problem.render() for problem in check(self.compose(text, *overrides), TRUST))
+
+    def build(self, text: str, *overrides: str) -> object:
+        """The job."""
+        return build(self.compose(text, *overrides), TRUST)
+
+    def command(self, *words: str, trust: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run `nemo-vfm` in this folder, in a process of its own."""
+        trusted: Sequence[str] = ("--trust", PARTS) if trust and words[0] in ("run", "check") else ()
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
+        return subprocess.run([sys.executable, "-m", "nemo_vfm", *words, *trusted], cwd=self.folder, text=True,
+                              capture_output=True, env=environment, timeout=120)  # fmt: skip
