@@ -62,6 +62,10 @@ class Loading(Protocol):
         """Read one sample."""
         ...
 
+    def is_light(self) -> bool:
+        """Whether reading is mostly waiting and copying, so that threads do; decoding wants processes."""
+        ...
+
 
 class CachedLatents:
     """Latents and, where all samples have them, text embeddings, as curation's encode step left them.
@@ -105,6 +109,10 @@ class CachedLatents:
         if self._with_text:
             tensors |= stored_tensors(self._shards.read(entry, TEXT))
         return Sample(tensors, caption_of(self._shards, entry), float(facts_of(self._shards, entry)["fps"]))
+
+    def is_light(self) -> bool:
+        """True."""
+        return True
 
     def _shape_of(self, entry: Entry) -> tuple[int, ...]:
         known = entry.index.get("latent_shape")
@@ -169,6 +177,10 @@ class Media:
         frames_CTHW = np.ascontiguousarray(frames_THWC.transpose(3, 0, 1, 2))
         video = Stored(torch.uint8, frames_CTHW.shape, frames_CTHW.reshape(-1))
         return Sample({"video": video}, caption_of(self._shards, entry), fps)
+
+    def is_light(self) -> bool:
+        """False."""
+        return False
 
     def _bucket_of(self, entry: Entry) -> Bucket:
         name, reason = self.group_of(entry)

@@ -10,6 +10,7 @@ listed by their headers.
 import hashlib
 import os
 import re
+import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
@@ -165,7 +166,7 @@ class ShardWriter:
 class ShardSet:
     """A folder of shards, opened: what is in it is known, and members are read by offset, never unpacked.
 
-    Safe to use after a fork and to send to another process.
+    Safe to use from threads, after a fork, and to send to another process.
 
     Args:
         folder: with `shards.json`, or with anyone's WebDataset tars, which are listed by reading their headers.
@@ -177,8 +178,8 @@ class ShardSet:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._files: OrderedDict[str, int] = OrderedDict()
-        self._process = os.getpid()
+        self._files: OrderedDict[str, _File] = OrderedDict()
+        self._lock = threading.Lock()
         if not folder.is_dir():
             raise UserError(f"there is no folder of shards {folder}; the step that writes it comes first")
         self.entries: tuple[Entry, ...] = tuple(
@@ -192,7 +193,7 @@ class ShardSet:
         return {"folder": self.folder, "entries": self.entries}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state, _files=OrderedDict(), _process=os.getpid())
+        self.__dict__.update(state, _files=OrderedDict(), _lock=threading.Lock())
 
     def read(self, entry: Entry, extension: str) -> bytes:
         """The bytes of one member.
@@ -206,7 +207,8 @@ class ShardSet:
             raise DataError(f"sample {entry.key} in {entry.shard} has no {extension}, only {held}")
         offset, size = place
         try:
-            data = os.pread(self._descriptor(entry.shard), size, offset)
+            file = self._file(entry.shard)  # held while it is read: another thread may push it out
+            data = os.pread(file.descriptor, size, offset)
         except OSError as error:
             raise DataError(f"{self.folder / entry.shard} cannot be read: {error}") from error
         if len(data) != size:
@@ -215,17 +217,28 @@ class ShardSet:
 
     def close(self) -> None:
         """Let go of the tars; a later read opens them again."""
-        while self._files:
-            os.close(self._files.popitem()[1])
+        with self._lock:
+            self._files.clear()
 
-    def _descriptor(self, shard: str) -> int:
-        """Reads by offset do not move a shared position, so a descriptor that crossed a fork stays good."""
-        descriptor = self._files.get(shard)
-        if descriptor is None:
-            if len(self._files) >= _MAX_OPEN_FILES:
-                os.close(self._files.popitem(last=False)[1])
-            descriptor = self._files[shard] = os.open(self.folder / shard, os.O_RDONLY | os.O_CLOEXEC)
-        return descriptor
+    def _file(self, shard: str) -> "_File":
+        with self._lock:
+            file = self._files.get(shard)
+            if file is None:
+                if len(self._files) >= _MAX_OPEN_FILES:
+                    self._files.popitem(last=False)
+                file = self._files[shard] = _File(self.folder / shard)
+            return file
+
+
+class _File:
+    """A descriptor that closes itself after its last user. Reads by offset move nothing, so forks may share it."""
+
+    def __init__(self, path: Path) -> None:
+        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if hasattr(self, "descriptor"):
+            os.close(self.descriptor)
 
 
 def verify(folder: Path) -> list[str]:

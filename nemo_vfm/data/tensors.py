@@ -21,6 +21,8 @@ _DTYPES = {
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
 
+_NUMPY = {torch.float64: np.float64, torch.float32: np.float32, torch.float16: np.float16}
+
 
 @dataclass(frozen=True, slots=True)
 class Stored:
@@ -35,6 +37,13 @@ class Stored:
     dtype: torch.dtype
     shape: tuple[int, ...]
     data: NDArray[np.uint8]
+
+    def is_finite(self) -> bool:
+        """Whether no number is NaN or infinite. In numpy, one thread: torch's would wait for each other in a worker."""
+        if self.dtype == torch.bfloat16:  # numpy has none; all exponent bits set is NaN or infinity
+            return not bool(((self.data.view(np.uint16) & 0x7F80) == 0x7F80).any())
+        kind = _NUMPY.get(self.dtype)
+        return kind is None or bool(np.isfinite(self.data.view(kind)).all())
 
 
 def stored_tensors(data: bytes) -> dict[str, Stored]:
