@@ -42,18 +42,21 @@ setup: $(RUNTIME_STAMP) ## only install what running needs
 setup-dev: $(DEV_STAMP) ## install what testing and benchmarks need, too
 
 test: $(DEV_STAMP) ## every test but the long ones; ends with the seconds each folder took
-	@$(BIN)/python -m pytest -m 'not soak' --durations=15 --durations-min=1 $(PYTEST_ARGS)
+	@$(BIN)/pytest -m 'not soak' --durations=15 --durations-min=1 $(PYTEST_ARGS)
 
 soak: $(DEV_STAMP) ## the long version: more kills, more fuzz cases, every layout
-	@$(BIN)/python -m pytest -m soak --durations=30 $(PYTEST_ARGS)
+	@$(BIN)/pytest -m soak --durations=30 $(PYTEST_ARGS)
 
+# Every tool speaks, also after another has found something.
 check: $(DEV_STAMP) ## format, lint, types, which room opens which door, Dockerfile, house rules
-	@$(BIN)/ruff format --check .
-	@$(BIN)/ruff check .
-	@$(BIN)/mypy
-	@$(BIN)/lint-imports --no-logo
-	@if test -x $(BIN)/hadolint; then $(BIN)/hadolint Dockerfile; else echo "hadolint has no build for this platform; the Dockerfile is looked at by tests/house only"; fi
-	@$(BIN)/python -m pytest tests/house $(PYTEST_ARGS)
+	@failed=; run() { echo "-- $$*"; "$(BIN)/$$@" || failed="$$failed $$1"; }; \
+	run ruff format --check .; \
+	run ruff check .; \
+	run mypy; \
+	run lint-imports --no-logo; \
+	if test -x $(BIN)/hadolint; then run hadolint Dockerfile; else echo "-- no hadolint for this platform: tests/house looks at the Dockerfile"; fi; \
+	run pytest tests/house $(PYTEST_ARGS); \
+	if test -n "$$failed"; then echo "make check: something to do for:$$failed"; exit 1; fi; echo "make check: all is well"
 
 fix: $(DEV_STAMP) ## let the machine format and correct what it can
 	@$(BIN)/ruff check --fix .
