@@ -66,7 +66,7 @@ class Axis:
     def place(self, value: float) -> float:
         """Where a value lies, 0 at the low end and 1 at the high end."""
         if self.log:
-            return math.log(value / self.low) / math.log(self.high / self.low)
+            return (math.log(value) - math.log(self.low)) / (math.log(self.high) - math.log(self.low))
         return (value - self.low) / (self.high - self.low)
 
     def ticks(self, wanted: int = 5) -> list[float]:
@@ -179,14 +179,14 @@ _LINES = """
 
 
 def line_chart(title: str, lines: Sequence[Line], *, x_label: str, log_y: bool = False, zero: bool = False) -> Markup:
-    """Lines over a common x; `log_y` is obeyed where all values are positive, `zero` starts y there."""
+    """Lines over a common x; `log_y` is obeyed where all values are positive and sane, `zero` starts y there."""
     lines = [line for line in lines if line.points]
     xs = [x for line in lines for x, _ in line.points]
     ys = [y for line in lines for _, y in line.points]
     if not ys:
         return fragment('<p class="quiet">{{ t }}: no finite value was recorded.</p>', {"t": title})
     x_axis = Axis(min(xs), max(xs)) if max(xs) > min(xs) else Axis.around(xs)
-    y_axis = Axis.around(ys, log=log_y and min(ys) > 0, zero=zero)
+    y_axis = Axis.around(ys, log=log_y and min(ys) > 0 and max(ys) < 1e9 * min(ys), zero=zero)
     across, up = _across(x_axis), _up(y_axis)
     drawn = [(line, [(across(x), up(y)) for x, y in thin(line.points)]) for line in lines]
     paths = [

@@ -51,7 +51,7 @@ class RunFolder:
         return run
 
     def _step_names(self) -> list[str]:
-        found = sorted(p.name for p in self.root.iterdir() if p.is_dir() and not p.name.startswith("."))
+        found = sorted(p.name for p in self.root.iterdir() if p.is_dir() and not p.name.startswith((".", "_")))
         asked = self.planned_steps()
         return sorted(found, key=lambda name: asked.index(name) if name in asked else len(asked))
 

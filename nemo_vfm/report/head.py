@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run folder in, what stands at the top of its page out: name, purpose, machine, date, total time, state."""
 
-from collections.abc import Mapping
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from nemo_vfm.report.folder import RunFolder
-from nemo_vfm.report.text import mapping, number, plain, span
+from nemo_vfm.report.text import clean, mapping, number, plain, span
+
+WORDS = {"failed": "failed", "nothing_kept": "kept nothing", "interrupted": "was interrupted"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +27,14 @@ def head(run: RunFolder) -> Head:
     manifest = mapping(run.read_json(run.root / "manifest.json"))
     seconds = step_seconds(run)
     known = {
-        "hardware": plain(manifest.get("hardware") or ""),
-        "started": str(manifest.get("created") or "").replace("T", " ")[:16],
+        "hardware": _hardware(manifest.get("hardware")),
+        "started": _minute(manifest.get("created")),
         "took": span(sum(seconds.values())) if seconds else "",
         "seed": plain(manifest["seed"]) if "seed" in manifest else "",
-        "commit": str(manifest.get("commit") or "")[:10],
+        "commit": _commit(str(manifest.get("commit") or "")),
     }
     name = str(manifest.get("recipe") or manifest.get("name") or run.root.name)
-    return Head(name, _purpose(run), tuple((k, v) for k, v in known.items() if v), _state(run, seconds))
+    return Head(name, _purpose(run), tuple((k, v) for k, v in known.items() if v), _state(run))
 
 
 def step_seconds(run: RunFolder) -> dict[str, float]:
@@ -51,16 +53,38 @@ def _purpose(run: RunFolder) -> str:
     return " ".join(line for line in lines if not line.startswith("SPDX"))
 
 
-def _state(run: RunFolder, seconds: Mapping[str, Any]) -> str:
-    """Why the page may be incomplete, as a sentence; empty where every step has ended."""
+def _hardware(value: Any) -> str:
+    """The device, and the memory where it is known; any other form of the entry as it stands."""
+    known = mapping(value)
+    if "device" not in known:
+        return plain(value or "")
+    memory = f", {plain(known['memory_gb'])} GB" if known.get("memory_gb") else ""
+    return plain(known["device"]) + memory
+
+
+def _minute(value: Any) -> str:
+    """A time in ISO 8601, to the minute."""
+    found = re.match(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(.*)", str(value or ""))
+    utc = " UTC" if found and found[3].endswith(("Z", "+00:00")) else ""
+    return f"{found[1]} {found[2]}{utc}" if found else str(value or "")
+
+
+def _commit(commit: str) -> str:
+    name, plus, rest = commit.partition("+")
+    return name[:10] + plus + rest
+
+
+def _state(run: RunFolder) -> str:
+    """Why the page may be incomplete, as a sentence; empty where the run has ended well."""
     status = mapping(run.read_json(run.root / "status.json"))
-    said = str(status.get("state") or status.get("status") or "")
+    state = str(status.get("state") or "")
     ended = {step.name for step in run.having("done.json")}
-    open_steps = [name for name in run.planned_steps() if name not in ended]
-    if said in ("failed", "error"):
-        return f"This run failed. {status.get('message') or ''}".strip()
-    if "" in ended or said in ("done", "finished", "ended", "complete"):
+    missing = [name for name in run.planned_steps() if name not in ended]
+    if state == "done" or "" in ended:
         return ""
-    if open_steps and ended:
-        return f"This run has not finished; still to end: {', '.join(open_steps)}."
-    return f"This run has not finished ({said})." if said else ""
+    still = f" Not ended: {', '.join(missing)}." if missing else ""
+    if state in ("failed", "nothing_kept"):
+        return f"This run {WORDS[state]}: {clean(str(status.get('error') or 'no message'))}{still}"
+    if state or (missing and ended):
+        return f"This run {WORDS.get(state, 'has not finished')}.{still}"
+    return ""

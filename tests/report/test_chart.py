@@ -6,7 +6,7 @@ import math
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nemo_vfm.report import chart
@@ -30,6 +30,7 @@ def test_a_logarithmic_axis_places_the_geometric_mean_in_the_middle():
 
 
 @given(st.lists(FINITE, min_size=1, max_size=40), st.booleans())
+@example([4.0, 2.2250738585072014e-308], True)
 @settings(max_examples=60, deadline=None)
 def test_any_finite_values_make_a_chart_inside_its_frame(values: list[float], log: bool):
     html = line_chart("t", [Line("a", list(enumerate(values)), style="dots")], x_label="step", log_y=log)

@@ -191,8 +191,21 @@ def test_an_unfinished_run_says_which_steps_are_missing(folder: Path, page: Read
         shutil.rmtree(folder / step)
     fake_run.write_json(folder / "status.json", {"state": "running"})
     text = page(folder).text
-    assert "This run has not finished; still to end: sample, baseline, evaluate." in text
+    assert "This run has not finished. Not ended: sample, baseline, evaluate." in text
     assert "Samples Each" not in text and "Training" in text
+
+
+def test_a_failed_run_says_why(folder: Path, page: Reader):
+    (folder / "train/done.json").unlink()
+    fake_run.write_json(folder / "status.json", {"state": "failed", "error": "loss is not finite at step 17"})
+    assert "This run failed: loss is not finite at step 17 Not ended: train." in page(folder).text
+
+
+def test_what_an_older_version_of_a_step_left_is_not_shown(folder: Path):
+    before = render(folder)
+    (folder / "_replaced").mkdir()
+    (folder / "_replaced/ledger.json").write_text((folder / "curate/ledger.json").read_text())
+    assert render(folder) == before
 
 
 def test_an_empty_folder_gives_a_page_that_says_so(tmp_path: Path, page: Reader):

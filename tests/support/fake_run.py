@@ -42,21 +42,23 @@ def make(root: Path, seed: int = 0, num_clips: int = 90) -> Path:
     (root / "recipe.yaml").write_text(RECIPE + "seed: 0\n")
     write_json(root / "manifest.json", {
         "versions": {"nemo_vfm": "0.1.0", "torch": "2.13.0", "lightning": "2.6.6"}, "seed": 0, "recipe": "quickstart",
-        "hardware": "AMD EPYC CPU, 2 threads", "recipe_sha256": "4f" * 32, "commit": "d3739ac0ffee",
-        "created": "2026-11-21T02:40:11Z",
+        "hardware": {"device": "AMD EPYC CPU, 2 threads", "cpus": 2, "memory_gb": 8.3},
+        "recipe_sha256": "4f" * 32, "commit": "d3739ac0ffee",
+        "created": "2026-11-21T02:40:11+00:00",
     })  # fmt: skip
     write_json(root / "status.json", {"state": "done", "heartbeat": "2026-11-21T02:44:16Z"})
     for name, seconds in STEPS.items():
         write_json(root / name / "done.json", {"seconds": seconds, "summary": name})
     rows = curated(root / "curate", rng, num_clips)
+    kept = [row for row in rows if row["decision"] == "kept"]
     write_json(root / "encode" / "encode.json", {
-        "buckets": {"64x64x16": sum(r["decision"] == "kept" for r in rows) - 3, "64x64x1": 2},
-        "unbinned": {"shorter than 16 frames": 1},
+        "clips": len(kept), "samples": len(kept) - 1, "by_bucket": {"64x64x16": len(kept) - 3, "64x64x1": 2},
+        "unbinned": {"shorter than 16 frames": 1}, "failed": {}, "dtype": "float32", "made_of": "4f" * 16,
     })  # fmt: skip
     trained(root / "train", rng)
     for name in ("sample", "baseline"):
         sampled(root / name, untrained=name == "baseline")
-    evaluated(root, rng, [row for row in rows if row["decision"] == "kept"])
+    evaluated(root, rng, kept)
     return root
 
 

@@ -12,6 +12,8 @@ from nemo_vfm.report.text import figure, number, plain, words
 
 ORDER = 40
 BUDGET_MB = 0.0
+TITLES = {"by_bucket": "bucket", "unbinned": "fitted no bucket", "failed": "failed"}
+INTERNAL = frozenset({"schema", "made_of"})
 
 _TABLES = """
 {% for group in groups %}
@@ -41,9 +43,12 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
         counts = {str(key): value for key, value in encoded.items() if _is_counts(value)}
         most = max((float(n) for value in counts.values() for n in value.values()), default=1.0) or 1.0
         groups = [_group(key, value, most) for key, value in counts.items()]
-        facts = [(words(key), plain(value)) for key, value in encoded.items() if key not in counts]
+        rest = {key: value for key, value in encoded.items() if key not in counts and key not in INTERNAL}
+        facts = [(words(key), plain(value)) for key, value in rest.items() if value not in ({}, [], "")]
         body = fragment(_TABLES, {"groups": groups, "facts": facts})
-        yield Section("What was encoded", body, "Clips by the bucket they were resized to.", step.name)
+        yield Section(
+            "What was encoded", body, "What became of the kept clips, by the bucket they were resized to.", step.name
+        )
 
 
 def _is_counts(value: Any) -> bool:
@@ -53,5 +58,5 @@ def _is_counts(value: Any) -> bool:
 def _group(key: str, counts: Mapping[str, Any], most: float) -> dict[str, Any]:
     shares = {name: round(100 * max(float(value), 0.0) / abs(most), 1) for name, value in counts.items()}
     rows = [(str(name), figure(number(value)), shares[name]) for name, value in counts.items()]
-    taken = "reason" not in key and "unbinned" not in key
-    return {"title": words(key), "rows": rows, "tone": "kept" if taken else "dropped"}
+    tone = {"unbinned": "dropped", "failed": "failed"}.get(key, "kept")
+    return {"title": TITLES.get(key, words(key)), "rows": rows, "tone": tone}
