@@ -11,6 +11,7 @@ from typing import Literal
 from nemo_vfm.core.errors import UserError
 
 _WIDTH = 110  # characters of a source line that are shown
+_SHOWN = 50  # problems that are shown; a hostile recipe can have thousands
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,9 @@ class RecipeError(UserError):
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
-        super().__init__("\n".join(problem.render() for problem in self.problems))
+        shown = [problem.render() for problem in self.problems[:_SHOWN]]
+        more = [f"... and {len(self.problems) - _SHOWN} more"] * (len(self.problems) > _SHOWN)
+        super().__init__("\n".join(shown + more))
 
 
 def fail(message: str, mark: Mark, path: str = "") -> RecipeError:

@@ -16,6 +16,7 @@ from nemo_vfm.config.tree import MISSING, Map, Node, Scalar, Seq, child, find, j
 
 MAX_NODES = 50_000
 MAX_TEXT = 1 << 16
+MAX_CHAIN = 30
 SHARED = frozenset({"input", "run_dir", "seed"})  #: root keys that a recipe inside a recipe takes from the outer one
 
 _NAME = r"[A-Za-z0-9_][\w-]*"
@@ -142,6 +143,8 @@ class _Resolver:
         if name in self._open or name == path:
             loop = [*self._open[self._open.index(name) :], name] if name in self._open else [path, name]
             self._fail(f"this refers to itself: {' -> '.join(loop)}", mark, path)
+        if len(self._open) >= MAX_CHAIN:
+            self._fail(f"{MAX_CHAIN} values refer to one another in a chain", mark, path)
         self._open.append(name)
         try:
             found = self.node(self._find(name, mark, path), name)
@@ -157,21 +160,13 @@ class _Resolver:
         walked = ""
         for part in name.split("."):
             if isinstance(node, Scalar) and has_interpolation(node.value):
-                self._guard(walked, mark, path)
-                self._open.append(walked)
-                node = self.node(node, walked)
-                self._open.pop()
+                node = self._follow(walked, mark, path)
             below = child(node, part)
             if below is None:
                 self._fail(f"${{{name}}}: there is no {join(walked, part)}{self._suggestion(name)}", mark, path)
             assert below is not None
             node, walked = below, join(walked, part)
         return node
-
-    def _guard(self, name: str, mark: Mark, path: str) -> None:
-        if name in self._open:
-            loop = [*self._open[self._open.index(name) :], name]
-            self._fail(f"this refers to itself: {' -> '.join(loop)}", mark, path)
 
     def _suggestion(self, name: str) -> str:
         above = name

@@ -198,9 +198,8 @@ def _syntax_error(error: yaml.YAMLError, source: Source) -> RecipeError:
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     text = getattr(error, "problem", None) or str(error).splitlines()[0]
     where = Mark(source, mark.line + 1, mark.column + 1) if mark else Mark(source)
-    if mark and not any(
-        line.strip() for line in source.lines[mark.line :]
-    ):  # the text ended too early: point at its end
+    rest = source.lines[mark.line :] if mark else ("x",)
+    if not any(line.strip() for line in rest):  # the text ended too early: point at its end
         last = max((i for i, line in enumerate(source.lines) if line.strip()), default=0)
         where = Mark(source, last + 1, len(source.lines[last]) + 1)
     if "mapping values are not allowed" in text:

@@ -27,7 +27,10 @@ HEAD = "defaults: [{stage: scale}]\n_target_: @.Wide\ncount: 5\n"
 
 def test_the_file_lies_on_top_of_its_defaults(stocked):
     assert values(stocked.compose(HEAD + "stage: {mode: rounded}"))["stage"] == {
-        "_target_": "tests.support.parts.Scale", "by": 2, "mode": "rounded"}  # fmt: skip
+        "_target_": "tests.support.parts.Scale",
+        "by": 2,
+        "mode": "rounded",
+    }
 
 
 def test_later_defaults_lie_on_top_of_earlier_ones(stocked):
@@ -144,10 +147,21 @@ class TestChanges:
 
     @pytest.mark.parametrize(
         ("word", "value"),
-        [("a.b=3", 3), ("a.b=1e-3", 1e-3), ("a.b=x=y", "x=y"), ("a.b=one: two #3", "one: two #3"), ("a.b=", None),
-         ("a.b='3'", "3"), ("a.b=[1, x]", [1, "x"]), ("a.b={c: 2}", {"c": 2}), ("a.b=yes", "yes"), ("a.b=*x", "*x"),
-         ("a.b=!!str x", "!!str x"), ("a.new.deep=1", None)],
-    )  # fmt: skip
+        [
+            ("a.b=3", 3),
+            ("a.b=1e-3", 1e-3),
+            ("a.b=x=y", "x=y"),
+            ("a.b=one: two #3", "one: two #3"),
+            ("a.b=", None),
+            ("a.b='3'", "3"),
+            ("a.b=[1, x]", [1, "x"]),
+            ("a.b={c: 2}", {"c": 2}),
+            ("a.b=yes", "yes"),
+            ("a.b=*x", "*x"),
+            ("a.b=!!str x", "!!str x"),
+            ("a.new.deep=1", None),
+        ],
+    )
     def test_a_value_is_read_like_yaml(self, kitchen, word, value):
         found = values(kitchen.compose("a: {b: 1}", word))["a"]
         assert found == {"b": 1, "new": {"deep": 1}} if "new" in word else found["b"] == value
@@ -161,13 +175,19 @@ class TestChanges:
     @pytest.mark.parametrize(
         ("word", "words"),
         [
-            ("~a.bb", "there is no a.bb to remove; did you mean a.b?"), ("a.b.c=1", "a.b is a single value, it has no c"),
-            ("a.l.0=1", "a.l is a list, which is given as a whole: a.l=[...]"), ("word", "not a change"),
-            ("a..b=1", "not an address"), ("=1", "not an address"), ("a.b=[1", "not valid YAML"),
-            ("a.b=010", "begins with a zero"), ("a.i.x=1", "a.i is ${a.m}; make the change there"),
-            ("stage=scal", "there are scale, shift; did you mean scale?"), ("a.b=x\u202ey", "invisible"),
+            ("~a.bb", "there is no a.bb to remove; did you mean a.b?"),
+            ("a.b.c=1", "a.b is a single value, it has no c"),
+            ("a.l.0=1", "a.l is a list, which is given as a whole: a.l=[...]"),
+            ("word", "not a change"),
+            ("a..b=1", "not an address"),
+            ("=1", "not an address"),
+            ("a.b=[1", "not valid YAML"),
+            ("a.b=010", "begins with a zero"),
+            ("a.i.x=1", "a.i is ${a.m}; make the change there"),
+            ("stage=scal", "there are scale, shift; did you mean scale?"),
+            ("a.b=x\u202ey", "invisible"),
         ],
-    )  # fmt: skip
+    )
     def test_a_change_that_cannot_be_made_says_why(self, stocked, word, words):
         with pytest.raises(RecipeError) as error:
             stocked.compose("a: {b: 1, l: [1], m: {x: 1}, i: '${a.m}'}\nstage: {_target_: x.Y}", word)
@@ -198,7 +218,7 @@ class TestIncludes:
             kitchen.compose("defaults: [{a: one}]")
 
     def test_a_recipe_that_holds_itself_is_refused(self, kitchen):
-        with pytest.raises(RecipeError, match="include one another: recipe.yaml -> recipe.yaml"):
+        with pytest.raises(RecipeError, match=r"include one another: recipe.yaml -> recipe.yaml"):
             kitchen.compose("steps: {a: 'recipe:recipe.yaml'}")
 
     def test_a_chain_of_a_thousand_is_refused(self, kitchen):
@@ -210,15 +230,21 @@ class TestIncludes:
     @pytest.mark.parametrize(
         ("text", "words"),
         [
-            ("defaults: [{stage: scal}]", "there is no conf/stage/scal.yaml: conf/stage holds scale, shift; did you mean scale?"),
-            ("defaults: [{stag: x}]", "there is no folder conf/stag"), ("defaults: {stage: scale}", "is a list such as"),
-            ("defaults: [{a: b, c: d}]", "one {slot: choice}"), ("defaults: [{stage: 3}]", "is a name"),
-            ("defaults: [{stage: ../../x}]", "there is no"), ("defaults: [{stage: /etc/passwd}]", "there is no"),
+            (
+                "defaults: [{stage: scal}]",
+                "there is no conf/stage/scal.yaml: conf/stage holds scale, shift; did you mean scale?",
+            ),
+            ("defaults: [{stag: x}]", "there is no folder conf/stag"),
+            ("defaults: {stage: scale}", "is a list such as"),
+            ("defaults: [{a: b, c: d}]", "one {slot: choice}"),
+            ("defaults: [{stage: 3}]", "is a name"),
+            ("defaults: [{stage: ../../x}]", "there is no"),
+            ("defaults: [{stage: /etc/passwd}]", "there is no"),
             ("steps: {a: 'recipe:https://x.org/r.yaml'}", "not a path; recipes are read from files only"),
             ("steps: {a: 'recipe:nowhere.yaml'}", "there is no recipe nowhere.yaml"),
             ("steps: ['recipe:conf/stage/scale.yaml']", "cannot stand in a list"),
         ],
-    )  # fmt: skip
+    )
     def test_what_cannot_be_included_says_why(self, stocked, text, words):
         with pytest.raises(RecipeError) as error:
             stocked.compose(text)
@@ -242,7 +268,12 @@ def test_the_users_folders_come_first(kitchen, tmp_path):
 
 def test_show_names_the_place_of_every_value(stocked):
     shown = stocked.compose(HEAD + "name: x-${count}\nhome: ${env:HOME}", "stage.mode=rounded").show()
-    for line in ("  by: 2 * # conf/stage/scale.yaml:3", "count: 5 *# recipe.yaml:3", "  mode: rounded *# command line",
-                 r"name: x-5 *# recipe.yaml:4 x-\$\{count\}", r"home: \$\{env:HOME\} *# recipe.yaml:5",
-                 "seed: 0 *# default of every recipe"):  # fmt: skip
+    for line in (
+        "  by: 2 * # conf/stage/scale.yaml:3",
+        "count: 5 *# recipe.yaml:3",
+        "  mode: rounded *# command line",
+        r"name: x-5 *# recipe.yaml:4 x-\$\{count\}",
+        r"home: \$\{env:HOME\} *# recipe.yaml:5",
+        "seed: 0 *# default of every recipe",
+    ):
         assert re.search(line, shown), f"{line}\n{shown}"

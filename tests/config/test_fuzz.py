@@ -15,15 +15,75 @@ from nemo_vfm.config.source import parse
 from nemo_vfm.config.tree import Map, Scalar, Seq, plain
 
 MARK = Mark(Source("t", ()))
-WORDS = st.sampled_from(["a", "- ", ": ", "\n", "  ", "[", "]", "{", "}", "&x ", "*x", "!", "|", ">", "'", '"', "#", "?",
-                         "${a}", "${", "<<", "---", "...", "1e5", "010", ".nan", "\t", "\u202e", "é", "\0", "\ufeff", "%"])  # fmt: skip
+WORDS = st.sampled_from(
+    [
+        "a",
+        "- ",
+        ": ",
+        "\n",
+        "  ",
+        "[",
+        "]",
+        "{",
+        "}",
+        "&x ",
+        "*x",
+        "!",
+        "|",
+        ">",
+        "'",
+        '"',
+        "#",
+        "?",
+        "${a}",
+        "${",
+        "<<",
+        "---",
+        "...",
+        "1e5",
+        "010",
+        ".nan",
+        "\t",
+        "\u202e",
+        "é",
+        "\0",
+        "\ufeff",
+        "%",
+    ]
+)
 TEXTS = st.one_of(st.lists(WORDS, max_size=40).map("".join), st.text(max_size=80))
 KEYS = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=8)
-STRINGS = st.one_of(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20),
-                    st.sampled_from(["yes", "010", "1e5", ".inf", "null", "", " x", "x ", "a: b", "- a", "#c", "*a", "{", "...", "---",
-                                     "a,b", "${a.b}/c", "~", "~/x", "x:", "1_000"]))  # fmt: skip
-VALUES = st.one_of(st.none(), st.booleans(), st.integers(-(10**15), 10**15), STRINGS,
-                   st.floats(allow_nan=False, allow_infinity=False))  # fmt: skip
+STRINGS = st.one_of(
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20),
+    st.sampled_from(
+        [
+            "yes",
+            "010",
+            "1e5",
+            ".inf",
+            "null",
+            "",
+            " x",
+            "x ",
+            "a: b",
+            "- a",
+            "#c",
+            "*a",
+            "{",
+            "...",
+            "---",
+            "a,b",
+            "${a.b}/c",
+            "~",
+            "~/x",
+            "x:",
+            "1_000",
+        ]
+    ),
+)
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(-(10**15), 10**15), STRINGS, st.floats(allow_nan=False, allow_infinity=False)
+)
 TREES = st.dictionaries(
     KEYS,
     st.recursive(VALUES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3)),

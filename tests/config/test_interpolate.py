@@ -26,13 +26,23 @@ def complaint(text):
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("x: ${a}\na: 3", 3), ("x: ${a}\na: 1e-3", 1e-3), ("x: ${a}\na: true", True), ("x: ${a}\na: null", None),
-        ("x: n-${a}\na: 3", "n-3"), ("x: ${a}${b}\na: 1\nb: true", "1true"), ("x: ${a.b}\na: {b: [1, 2]}", [1, 2]),
-        ("x: ${a.1}\na: [5, 6]", 6), ("x: ${a}\na: ${b}\nb: 4", 4), ("x: ${a.c}\na: ${b}\nb: {c: 4}", 4),
-        ("x: ${a}\na: {b: '${c}'}\nc: 9", {"b": 9}), ("x: ['${a}']\na: 1", [1]), ("x: ${a}\na: ???", "???"),
-        ("x: p/${a}\na: ???", "???"), ("x: $a {b} $", "$a {b} $"),
+        ("x: ${a}\na: 3", 3),
+        ("x: ${a}\na: 1e-3", 1e-3),
+        ("x: ${a}\na: true", True),
+        ("x: ${a}\na: null", None),
+        ("x: n-${a}\na: 3", "n-3"),
+        ("x: ${a}${b}\na: 1\nb: true", "1true"),
+        ("x: ${a.b}\na: {b: [1, 2]}", [1, 2]),
+        ("x: ${a.1}\na: [5, 6]", 6),
+        ("x: ${a}\na: ${b}\nb: 4", 4),
+        ("x: ${a.c}\na: ${b}\nb: {c: 4}", 4),
+        ("x: ${a}\na: {b: '${c}'}\nc: 9", {"b": 9}),
+        ("x: ['${a}']\na: 1", [1]),
+        ("x: ${a}\na: ???", "???"),
+        ("x: p/${a}\na: ???", "???"),
+        ("x: $a {b} $", "$a {b} $"),
     ],
-)  # fmt: skip
+)
 def test_a_value_stands_for_another(text, value):
     assert resolved(text)["x"] == value
 
@@ -68,18 +78,28 @@ def test_what_the_environment_holds_is_not_interpolated_again(monkeypatch):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("a: ${b}\nb: ${a}", "this refers to itself: b -> a -> b"), ("a: ${a}", "this refers to itself: a -> a"),
-        ("a: {b: '${a}'}", "this refers to itself: a -> a"), ("a: {b: '${c}'}\nc: ${a}", "refers to itself"),
-        ("a: ${a.b}", "refers to itself"), ("a: ${b.c}\nb: ${a}", "refers to itself"),
+        ("a: ${b}\nb: ${a}", "this refers to itself: b -> a -> b"),
+        ("a: ${a}", "this refers to itself: a -> a"),
+        ("a: {b: '${a}'}", "this refers to itself: a -> a"),
+        ("a: {b: '${c}'}\nc: ${a}", "refers to itself"),
+        ("a: ${a.b}", "refers to itself"),
+        ("a: ${b.c}\nb: ${a}", "refers to itself"),
         ("a: x${b}\nb: y${c}\nc: ${a}", "b -> c -> a -> b"),
         ("a: ${model.widht}\nmodel: {width: 1}", "there is no model.widht; did you mean model.width?"),
-        ("a: ${b.c}\nb: 3", "there is no b.c"), ("a: ${env:NOT_THERE_}", "variable NOT_THERE_ is not set"),
-        ("a: x${b}\nb: {c: 1}", "${b} is not a single value"), ("a: x${b}\nb: null", "not a single value"),
-        ("a: ${oc.decode:x}", "the only two"), ("a: ${.b}", "the only two"), ("a: ${}", "the only two"),
-        ("a: ${x${y}}", "the only two"), ("a: ${env:A,default}", "the only two"), ("a: ${", "the only two"),
-        ("a: '${oc.create:{_target_: os.system}}'", "the only two"), ("a: ${b.99999999999999999999}\nb: [1]", "there is no"),
+        ("a: ${b.c}\nb: 3", "there is no b.c"),
+        ("a: ${env:NOT_THERE_}", "variable NOT_THERE_ is not set"),
+        ("a: x${b}\nb: {c: 1}", "${b} is not a single value"),
+        ("a: x${b}\nb: null", "not a single value"),
+        ("a: ${oc.decode:x}", "the only two"),
+        ("a: ${.b}", "the only two"),
+        ("a: ${}", "the only two"),
+        ("a: ${x${y}}", "the only two"),
+        ("a: ${env:A,default}", "the only two"),
+        ("a: ${", "the only two"),
+        ("a: '${oc.create:{_target_: os.system}}'", "the only two"),
+        ("a: ${b.99999999999999999999}\nb: [1]", "there is no"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_followed_is_said_with_its_place(text, words):
     said = complaint(text)
     assert words in said and said.startswith("t:1:")

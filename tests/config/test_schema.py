@@ -18,12 +18,22 @@ class TestValues:
     @pytest.mark.parametrize(
         ("key", "text", "value"),
         [
-            ("count", "28", 28), ("rate", "3", 3.0), ("rate", "1e-3", 1e-3), ("flag", "true", True), ("name", "a b", "a b"),
-            ("out", "some/where", Path("some/where")), ("out", "null", None), ("pair", "[3, 4]", (3, 4)),
-            ("names", "[a, b]", ("a", "b")), ("weights", "{a: 1, b: 0.5}", {"a": 1.0, "b": 0.5}),
-            ("duration", "400 steps", Duration(400, "steps")), ("either", "3", 3), ("either", "x", "x"), ("either", "'3'", "3"),
+            ("count", "28", 28),
+            ("rate", "3", 3.0),
+            ("rate", "1e-3", 1e-3),
+            ("flag", "true", True),
+            ("name", "a b", "a b"),
+            ("out", "some/where", Path("some/where")),
+            ("out", "null", None),
+            ("pair", "[3, 4]", (3, 4)),
+            ("names", "[a, b]", ("a", "b")),
+            ("weights", "{a: 1, b: 0.5}", {"a": 1.0, "b": 0.5}),
+            ("duration", "400 steps", Duration(400, "steps")),
+            ("either", "3", 3),
+            ("either", "x", "x"),
+            ("either", "'3'", "3"),
         ],
-    )  # fmt: skip
+    )
     def test_a_value_arrives_as_annotated(self, kitchen, key, text, value):
         found = getattr(kitchen.build(f"{WIDE}{key}: {text}"), key)
         assert found == value and type(found) is type(value)
@@ -33,18 +43,26 @@ class TestValues:
         [
             ("count", "'28'", 'expected a whole number, got the text "28"; remove the quotes'),
             ("count", "2.0", "expected a whole number, got the number 2.0; write 2"),
-            ("count", "true", "expected a whole number, got true"), ("count", "null", "expected a whole number, got null"),
-            ("rate", "'1e-3'", "expected a number, got the text"), ("rate", "true", "expected a number, got true"),
-            ("flag", "yes", 'expected true or false, got the text "yes"; write true or false'), ("flag", "1", "true or false"),
-            ("name", "12", "expected a text, got the number 12; add quotes"), ("name", "[a]", "expected a text, got a list"),
-            ("out", "3", "expected a path or null, got the number 3"), ("pair", "[1]", "expected a list of 2"),
-            ("pair", "[1, x]", 'expected a whole number, got the text "x"'), ("names", "a", "expected a list, each a text"),
-            ("weights", "{a: x}", 'expected a number, got the text "x"'), ("weights", "3", "expected a mapping of names"),
+            ("count", "true", "expected a whole number, got true"),
+            ("count", "null", "expected a whole number, got null"),
+            ("rate", "'1e-3'", "expected a number, got the text"),
+            ("rate", "true", "expected a number, got true"),
+            ("flag", "yes", 'expected true or false, got the text "yes"; write true or false'),
+            ("flag", "1", "true or false"),
+            ("name", "12", "expected a text, got the number 12; add quotes"),
+            ("name", "[a]", "expected a text, got a list"),
+            ("out", "3", "expected a path or null, got the number 3"),
+            ("pair", "[1]", "expected a list of 2"),
+            ("pair", "[1, x]", 'expected a whole number, got the text "x"'),
+            ("names", "a", "expected a list, each a text"),
+            ("weights", "{a: x}", 'expected a number, got the text "x"'),
+            ("weights", "3", "expected a mapping of names"),
             ("duration", "400", "expected a duration such as '400 steps', got the number 400; add the unit"),
-            ("duration", "3 weeks", "'3 weeks' is not a duration"), ("duration", "12:30:00", "is not a duration"),
+            ("duration", "3 weeks", "'3 weeks' is not a duration"),
+            ("duration", "12:30:00", "is not a duration"),
             ("either", "1.5", "expected a whole number or a text, got the number 1.5"),
         ],
-    )  # fmt: skip
+    )
     def test_nothing_is_converted_by_guessing(self, kitchen, key, text, words):
         said = kitchen.problems(f"{WIDE}{key}: {text}")
         # Optional slots are said with their inner type; the place is the value's.
@@ -65,7 +83,7 @@ class TestKeys:
             ("size: {width: 3, heigt: 4}", "Size takes no argument heigt; did you mean height?"),
             ("later: {_target_: '@.Both', moer: 1}", "Both takes no argument moer; did you mean more?"),
         ],
-    )  # fmt: skip
+    )
     def test_an_unknown_key_is_suggested_at_every_depth(self, kitchen, text, words):
         assert words in kitchen.problems(WIDE + text)
 
@@ -107,18 +125,24 @@ class TestSlots:
         ("text", "words"),
         [
             ("stage: {_target_: '@.Quiet'}", "Quiet is not a Stage: it has no apply"),
-            ("stage: {_target_: '@.Stage'}", "Stage only says what is asked for"), ("stage: {by: 1}", "_target_ is missing"),
+            ("stage: {_target_: '@.Stage'}", "Stage only says what is asked for"),
+            ("stage: {by: 1}", "_target_ is missing"),
             ("stage: text", "expected a Stage (a mapping with _target_), got the text"),
-            ("stage: {_target_: 3}", "is the dotted name of a class"), ("stage: {_target_: '@.Scle', by: 1}", "did you mean Scale?"),
+            ("stage: {_target_: 3}", "is the dotted name of a class"),
+            ("stage: {_target_: '@.Scle', by: 1}", "did you mean Scale?"),
             ("stage: {_target_: '@.unannotated', by: 1}", "unannotated is not a Stage"),
             ("stages: {_target_: '@.Scale', by: 1}", "makes this a single component, give it a name below"),
-            ("size: {_target_: '@.Scale', by: 1}", "Scale is not a Size"), ("chain: [1]", "expected a Stage"),
+            ("size: {_target_: '@.Scale', by: 1}", "Scale is not a Size"),
+            ("chain: [1]", "expected a Stage"),
             ("stage: {_target_: tests.support.prts.Scale}", "is not trusted"),
-            ("stage: {_target_: nemo_vfm.core.durations.Duration}", "there is no module nemo_vfm.core.durations; did you mean duration?"),
+            (
+                "stage: {_target_: nemo_vfm.core.durations.Duration}",
+                "there is no module nemo_vfm.core.durations; did you mean duration?",
+            ),
             ("loose: {_target_: '@.Loose', value: {_target_: '@.Scale', by: 1}}", "no component fits it"),
             ("loose: {_target_: '@.Loose', other: [{_target_: '@.Scale', by: 1}]}", "no component fits it"),
         ],
-    )  # fmt: skip
+    )
     def test_what_does_not_fit_a_slot_is_said(self, kitchen, text, words):
         assert words in kitchen.problems(WIDE + text)
 
@@ -158,12 +182,13 @@ class TestFactories:
             ("later: {_target_: '@.Both', given: 1, more: 2}", "given is given to Both by the job; remove it here"),
             ("later: {_target_: '@.Scale', by: 1}", "takes 0 arguments by position, but this slot gives 1"),
             ("make: {_target_: '@.Both', more: 1}", "Both needs given (a number)"),
-            ("make: {_target_: '@.Quiet'}", "Quiet is not a Stage"), ("make: {_target_: torch.optim.AdamW}", "AdamW is not a Stage"),
+            ("make: {_target_: '@.Quiet'}", "Quiet is not a Stage"),
+            ("make: {_target_: torch.optim.AdamW}", "AdamW is not a Stage"),
             ("optimizer: {_target_: '@.Scale', by: 1}", "Scale is not a Optimizer"),
             ("optimizer: {_target_: torch.optim.AdamW, lr: '1e-3'}", "expected a number or a Tensor"),
             ("optimizer: {_target_: torch.optim.AdmW}", "is not trusted; did you mean torch.optim.AdamW?"),
         ],
-    )  # fmt: skip
+    )
     def test_a_factory_that_could_not_be_called_is_seen_before(self, kitchen, text, words):
         assert words in kitchen.problems(WIDE + text)
 
@@ -179,7 +204,7 @@ class TestMissing:
         assert problem.kind == "missing" and "you must give this: out=DIR (a path or null)" in problem.message
 
     def test_it_is_refused_when_built(self, kitchen):
-        with pytest.raises(RecipeError, match="you must give this: stage.by=VALUE"):
+        with pytest.raises(RecipeError, match=r"you must give this: stage.by=VALUE"):
             kitchen.build(WIDE + "stage: {_target_: '@.Scale', by: '???'}")
 
     def test_what_depends_on_it_is_missing_too(self, kitchen):
@@ -213,7 +238,10 @@ class TestBuild:
 
     def test_a_value_from_the_command_line_says_so(self, kitchen):
         assert kitchen.problems(WIDE, "count=x").splitlines() == [
-            "command line  count", "    count=x", '          ^ expected a whole number, got the text "x"']  # fmt: skip
+            "command line  count",
+            "    count=x",
+            '          ^ expected a whole number, got the text "x"',
+        ]
 
     def test_the_text_that_is_kept_builds_the_same(self, kitchen):
         composed = kitchen.compose(

@@ -76,7 +76,8 @@ class Wide:
         duration: Duration | None = None, size: Size | None = None, stage: Stage | None = None,
         stages: Mapping[str, Stage] | None = None, chain: Sequence[Stage] = (), either: int | str = 0,
         optimizer: Factory[[list[torch.nn.Parameter]], torch.optim.Optimizer] | None = None,
-        later: Factory[[float], Stage] | None = None, make: Factory[[], Stage] | None = None, loose: Loose | None = None,
+        later: Factory[[float], Stage] | None = None, make: Factory[[], Stage] | None = None,
+        loose: Loose | None = None,
     ) -> None:  # fmt: skip
         self.__dict__.update({key: value for key, value in locals().items() if key != "self"})
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from nemo_vfm.cli.main import main
 from nemo_vfm.config import Composed, build, check, compose, trust_list
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,6 +41,22 @@ class Kitchen:
     def build(self, text: str, *overrides: str) -> object:
         """The job."""
         return build(self.compose(text, *overrides), TRUST)
+
+    def main(self, *words: str) -> int:
+        """Run `nemo-vfm` in this process."""
+        trusted = ("--trust", PARTS) if words[0] in ("run", "check") else ()
+        return main([*(word.replace("@", PARTS) for word in words), *trusted])
+
+    def forked(self, *words: str) -> int:
+        """Run `nemo-vfm` in a copy of this process, which may kill itself; minus the signal, or the exit status."""
+        child = os.fork()
+        if child == 0:
+            status = 99
+            try:
+                status = self.main(*words)
+            finally:
+                os._exit(status)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
     def command(self, *words: str, trust: bool = True) -> subprocess.CompletedProcess[str]:
         """Run `nemo-vfm` in this folder, in a process of its own."""

@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """0 where the recipe is right, also where it leaves values to the user; 2 else."""
-    from nemo_vfm.config import build, check, trust_list
+    from nemo_vfm.config import RecipeError, build, check, trust_list
     from nemo_vfm.core.errors import UserError
 
     if arguments.gpus is not None and arguments.gpus < 1:
@@ -25,8 +25,8 @@ def run(arguments: argparse.Namespace) -> int:
     problems = check(composed, trust)
     if not problems:
         build(composed, trust)  # constructors only look at their arguments, and object here rather than in a queue
-    for problem in problems:
-        sys.stdout.write(f"{problem.render()}\n")
+    if problems:
+        sys.stdout.write(f"{RecipeError(problems)}\n")
     errors = sum(problem.kind == "error" for problem in problems)
     if arguments.gpus is not None and not errors:
         sys.stdout.write(f"{arguments.gpus} GPUs: this job has no parallel plan, so there is nothing to check\n")

@@ -8,7 +8,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-_FIELD = re.compile(r"(?:(Hardware|Time)):\s*(.*)", re.IGNORECASE)
+_FIELD = re.compile(r"(Hardware|Time|Expected):\s*(.*?)\.?(?=\s+(?:Hardware|Time|Expected):|$)")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,9 +36,9 @@ def header(file: Path) -> tuple[str, str, str]:
     text = file.read_text(encoding="utf-8", errors="replace").splitlines()
     comment = [line.lstrip("# ").strip() for line in text[: _length(text)] if "SPDX-" not in line]
     lines = [line for line in comment if line]
-    fields = {match[1].lower(): match[2] for line in lines if (match := _FIELD.match(line))}
+    fields = {match[1]: match[2] for line in lines for match in _FIELD.finditer(line)}
     title = next((line for line in lines if not _FIELD.match(line)), "")
-    return title, fields.get("hardware", ""), fields.get("time", "")
+    return title, fields.get("Hardware", ""), fields.get("Time", "")
 
 
 def _length(lines: list[str]) -> int:

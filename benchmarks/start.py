@@ -1,0 +1,60 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""How long a user waits for the first words: `nemo-vfm --help`, and `nemo-vfm check` of the quickstart; seconds out.
+
+    python benchmarks/start.py [--quick] [--json FILE]
+
+Each is a process of its own, started as a user starts it, warm file cache; the figure is the best of five (of three with
+`--quick`), since everything but the best measures the machine's other work. Beside each stands what cannot be avoided:
+a Python that does nothing, and one that imports torch.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+RECIPE = "recipes/quickstart.yaml"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def seconds(words: list[str], rounds: int) -> float:
+    """The best wall time of a command; it must succeed."""
+    best = float("inf")
+    for _ in range(rounds + 1):  # the first fills the file cache and is the worst of all, so it does no harm
+        began = time.perf_counter()
+        done = subprocess.run([sys.executable, *words], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True)
+        best = min(best, time.perf_counter() - began)
+        if done.returncode:
+            raise SystemExit(f"{' '.join(words)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return best
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="three rounds")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures")
+    arguments = parser.parse_args()
+    rounds = 3 if arguments.quick else 5
+    print(f"Python {platform.python_version()}, torch {version('torch')}, lightning {version('lightning')}, pydantic "
+          f"{version('pydantic')}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, best of {rounds}")  # fmt: skip
+    figures = {
+        "help_s": seconds(["-m", "nemo_vfm", "--help"], rounds),
+        "check_s": seconds(["-m", "nemo_vfm", "check", RECIPE], rounds),
+    }
+    python_s, torch_s = seconds(["-c", "pass"], rounds), seconds(["-c", "import torch"], rounds)
+    print(f"help_s   {figures['help_s']:.3f}  nemo-vfm --help           (python -c pass: {python_s:.3f})")
+    print(f"check_s  {figures['check_s']:.3f}  nemo-vfm check {RECIPE}  (import torch: {torch_s:.3f})")
+    if arguments.json:
+        arguments.json.write_text(json.dumps({name: round(value, 4) for name, value in figures.items()}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,14 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""An empty working directory in, a kitchen to cook recipes in out."""
+
+import pytest
+
+from tests.support.recipe_folder import Kitchen
+
+
+@pytest.fixture
+def kitchen(tmp_path, monkeypatch):
+    """A working directory of the test's own."""
+    monkeypatch.chdir(tmp_path)
+    return Kitchen(tmp_path)

@@ -1,0 +1,207 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Recipes and run folders in, how runs start, end, go on and are refused out."""
+
+import json
+import os
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from nemo_vfm.cli import folder
+from nemo_vfm.cli.difference import differences, is_harmless
+from nemo_vfm.cli.lock import lock
+from nemo_vfm.core.errors import RunFolderError
+
+COUNT = "_target_: @.Count\nduration: 4 steps\nrun_dir: out\n"
+
+
+def contents(folder):
+    """Every file but those that say when."""
+    files = (path for path in Path(folder).rglob("*") if path.is_file() and path.name not in ("status.json", ".lock"))
+    return {str(path): path.read_bytes() for path in files}
+
+
+def status(folder="out"):
+    return json.loads((Path(folder) / "status.json").read_text())
+
+
+def test_a_run_leaves_recipe_manifest_status_and_report(kitchen, capsys):
+    kitchen.write("r.yaml", COUNT + "weight: 2.0\n")
+    assert kitchen.main("run", "r.yaml", "seed=7") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("counted to 4 steps") and lines[-1] == "out/report.html"
+    manifest = json.loads(Path("out/manifest.json").read_text())
+    assert manifest["seed"] == 7 and len(manifest["recipe_sha256"]) == 64
+    assert manifest["versions"]["torch"] and manifest["hardware"]["cpus"] == os.cpu_count()
+    assert "weight: 2.0" in Path("out/recipe.yaml").read_text()
+    assert status()["state"] == "done" and status()["figures"] == {"steps": 4.0} and status()["pid"] == os.getpid()
+    assert json.loads(Path("out/calls.json").read_text()) == [{"from": 0, "resume": False, "seed": 7}]
+
+
+def test_a_second_run_does_nothing_and_says_so(kitchen, capsys):
+    kitchen.write("r.yaml", COUNT)
+    assert kitchen.main("run", "r.yaml") == 0
+    before = contents("out")
+    capsys.readouterr()
+    assert kitchen.main("run", "r.yaml") == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("Nothing to do, this run was finished before: counted to 4 steps")
+    assert shown.splitlines()[-1] == "out/report.html"
+    assert contents("out") == before
+
+
+def test_the_kept_recipe_runs_in_the_same_folder(kitchen, capsys):
+    kitchen.write("r.yaml", COUNT)
+    kitchen.main("run", "r.yaml")
+    capsys.readouterr()
+    assert kitchen.main("run", "out/recipe.yaml") == 0
+    assert "Nothing to do" in capsys.readouterr().out
+
+
+def test_a_killed_run_goes_on(kitchen):
+    kitchen.write("r.yaml", COUNT + "die_at: 2\n")
+    assert kitchen.forked("run", "r.yaml") == -9
+    assert status()["state"] == "running" and not Path("out/done.json").exists()
+    assert kitchen.main("run", "r.yaml") == 0
+    assert json.loads(Path("out/calls.json").read_text()) == [{"from": 2, "resume": True, "seed": 0}]
+    assert sorted(p.name for p in Path("out/steps").iterdir()) == ["000", "001", "002", "003"]
+
+
+def test_an_empty_folder_is_a_fresh_run(kitchen):
+    kitchen.write("r.yaml", COUNT)
+    Path("out").mkdir()
+    assert kitchen.main("run", "r.yaml") == 0
+    assert json.loads(Path("out/calls.json").read_text())[0]["resume"] is False
+
+
+def test_another_recipe_is_refused_with_the_difference(kitchen, capsys):
+    kitchen.write("r.yaml", COUNT)
+    kitchen.main("run", "r.yaml")
+    before = contents("out")
+    assert kitchen.main("run", "r.yaml", "weight=3.0", "seed=1") == 2
+    said = capsys.readouterr().err
+    assert "  weight: nothing there, 3.0 now" in said and "  seed: 0 there, 1 now" in said and "--allow " in said
+    assert contents("out") == before
+    assert kitchen.main("run", "r.yaml", "weight=3.0", "--allow", "weight") == 0
+    assert "weight: 3.0" in Path("out/recipe.yaml").read_text()
+
+
+def test_a_longer_duration_goes_on_and_is_said(kitchen, capsys):
+    kitchen.write("r.yaml", COUNT)
+    kitchen.main("run", "r.yaml")
+    assert kitchen.main("run", "r.yaml", "duration=6 steps") == 0
+    said = capsys.readouterr()
+    assert "counted to 6 steps" in said.out
+    assert [call["from"] for call in json.loads(Path("out/calls.json").read_text())] == [0, 4]
+    assert len(json.loads(Path("out/manifest.json").read_text())["changed"]) == 1
+
+
+def test_another_cadence_of_logging_leaves_a_finished_run_finished(kitchen, capsys):
+    kitchen.write("r.yaml", COUNT)
+    kitchen.main("run", "r.yaml")
+    assert kitchen.main("run", "r.yaml", "log_every=9") == 0
+    assert "Nothing to do" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "key", ["duration", "train.num_workers", "checkpoint_every", "loggers.board.name", "a.log_every_s"]
+)
+def test_what_does_not_change_the_result_is_harmless(key):
+    assert is_harmless(key)
+
+
+@pytest.mark.parametrize(
+    "key", ["seed", "lr", "durations", "num_workers_x", "every", "model.width", "stages.motion.every"]
+)
+def test_what_changes_the_result_is_not(key):
+    assert not is_harmless(key)
+
+
+def test_a_key_is_named_by_its_address():
+    there, now = {"a": {"b": 1, "c": [1]}, "run_dir": "x"}, {"a": {"b": 2, "c": [1], "d": {}}, "run_dir": "y"}
+    assert differences(there, now) == {"a.b": ("1", "2"), "a.d": ("nothing", "{}")}
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "state", "said"),
+    [
+        ("unexpected", 1, "failed", "RuntimeError: the disk is on fire\nThe traceback is in out/traceback.txt"),
+        ("nothing", 3, "nothing_kept", "no clip was kept: 3 were too_short"),
+        ("interrupt", 130, "interrupted", "the same command goes on in out"),
+        ("user", 1, "failed", "a plain ValueError while running is a surprise"),
+    ],
+)
+def test_a_bad_end_has_its_status_and_its_sentence(kitchen, capsys, how, code, state, said):
+    kitchen.write("r.yaml", f"_target_: @.Fail\nhow: {how}\nrun_dir: out\n")
+    assert kitchen.main("run", "r.yaml") == code
+    shown = capsys.readouterr()
+    assert said in shown.err and "Traceback" not in shown.err + shown.out
+    assert status()["state"] == state and not Path("out/done.json").exists()
+    assert ("Traceback" in Path("out/traceback.txt").read_text()) if code in (1, 3) else True
+    assert kitchen.main("run", "r.yaml") == code, "a failed run is tried again"
+
+
+@pytest.mark.parametrize(
+    "text", ["_target_: @.Count\n", "_target_: @.Count\nduration: ???\n", "a: [", "_target_: os.system\n"]
+)
+def test_a_bad_recipe_is_refused_before_a_folder_is_made(kitchen, text):
+    kitchen.write("r.yaml", text)
+    assert kitchen.main("run", "r.yaml") == 2
+    assert sorted(p.name for p in kitchen.folder.iterdir()) == ["r.yaml"]
+
+
+def test_a_folder_that_cannot_be_made_is_said(kitchen, capsys):
+    kitchen.write("r.yaml", COUNT)
+    kitchen.write("out", "a file")
+    assert kitchen.main("run", "r.yaml") == 2
+    assert "cannot make the folder out" in capsys.readouterr().err
+
+
+class TestLock:
+    def test_two_processes_do_not_write_one_folder(self, kitchen, capfd):
+        kitchen.write("r.yaml", COUNT)
+        Path("out").mkdir()
+        with lock(Path("out")):
+            assert kitchen.forked("run", "r.yaml") == 2
+        assert f"out is in use by process {os.getpid()} on {socket.gethostname()}" in capfd.readouterr().err
+        assert kitchen.main("run", "r.yaml") == 0
+
+    def test_the_lock_of_a_dead_process_is_taken_over(self, tmp_path):
+        child = os.fork()
+        if child == 0:
+            with lock(tmp_path):
+                os.kill(os.getpid(), 9)
+        os.waitpid(child, 0)
+        assert (tmp_path / ".lock").read_text()
+        with lock(tmp_path):
+            assert str(os.getpid()) in (tmp_path / ".lock").read_text()
+        assert (tmp_path / ".lock").read_text() == ""
+
+    def test_a_number_that_was_given_out_again_is_not_the_owner(self, tmp_path):
+        (tmp_path / ".lock").write_text(f"{socket.gethostname()} {os.getpid()} 1")
+        with lock(tmp_path):
+            pass
+
+    @pytest.mark.parametrize("text", ["", "nonsense", "a b", "\0\0\0"])
+    def test_a_damaged_lock_holds_nobody_off(self, tmp_path, text):
+        (tmp_path / ".lock").write_text(text)
+        with lock(tmp_path):
+            pass
+
+    def test_an_owner_on_another_host_counts_as_alive(self, tmp_path):
+        (tmp_path / ".lock").write_text("elsewhere 1 1")
+        with pytest.raises(RunFolderError, match="in use by process 1 on elsewhere"), lock(tmp_path):
+            pass
+
+
+def test_the_heartbeat_beats(tmp_path, monkeypatch):
+    monkeypatch.setattr(folder, "HEARTBEAT_S", 0.02)
+    beats = []
+    state = folder.Status(tmp_path)
+    monkeypatch.setattr(state, "write", lambda text: beats.append(text))
+    with state.running():
+        time.sleep(0.2)
+    assert len(beats) > 2

@@ -1,0 +1,63 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The first words a newcomer types in, help at once out: nothing heavy is imported before a verb runs."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from nemo_vfm.cli import main as cli
+from tests.support.recipe_folder import ROOT
+
+HEAVY = ("torch", "numpy", "omegaconf", "yaml", "rich", "pydantic", "lightning", "av", "jinja2")
+PROBE = """
+import json, sys, io
+from nemo_vfm.cli.main import main
+out, sys.stdout = sys.stdout, io.StringIO()
+try:
+    main(json.loads(sys.argv[1]))
+except SystemExit:
+    pass
+out.write(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))
+"""
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], [], ["--version"], ["run", "--help"], ["check", "--help"], ["list"], ["nonsense"]]
+)
+def test_help_imports_nothing_heavy(words):
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, json.dumps(words)], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    loaded = set(json.loads(done.stdout))
+    allowed = {"yaml", "pydantic"} if words == ["list"] else set()
+    assert not loaded & set(HEAVY) - allowed
+
+
+def test_help_names_every_verb_with_a_line(capsys):
+    assert cli.main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for verb in ("run", "check", "show", "list", "report"):
+        assert any(line.strip().startswith(f"{verb} ") and line.endswith(".") for line in shown.splitlines())
+
+
+def test_a_verb_is_a_file(monkeypatch, tmp_path):
+    (tmp_path / "sing.py").write_text('"""Sing a song."""\n')
+    (tmp_path / "__init__.py").write_text("")
+    monkeypatch.setattr(cli, "VERBS", tmp_path)
+    assert cli.verbs() == {"sing": "Sing a song."}
+
+
+@pytest.mark.parametrize(("words", "said"), [(["rnu"], "did you mean run?"), (["x"], "there are check, list")])
+def test_an_unknown_verb_is_suggested(capsys, words, said):
+    assert cli.main(words) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_module_runs_as_the_command_does():
+    done = subprocess.run(
+        [sys.executable, "-m", "nemo_vfm", "--version"], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0 and done.stdout.startswith("nemo_vfm ")

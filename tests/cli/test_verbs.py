@@ -1,0 +1,77 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Verbs and recipes in; what they print and how they end out."""
+
+import pytest
+
+from nemo_vfm.cli.verbs.list import header
+from tests.support.recipe_folder import WIDE
+
+
+def test_check_prints_all_problems_and_ends_with_two(kitchen, capsys):
+    kitchen.write("r.yaml", WIDE + "conut: 1\nrate: x\n")
+    assert kitchen.main("check", "r.yaml") == 2
+    shown = capsys.readouterr().out
+    assert "did you mean count?" in shown and "expected a number" in shown and "r.yaml: 2 problems" in shown
+
+
+def test_check_lists_what_is_missing_and_ends_with_zero(kitchen, capsys):
+    kitchen.write("r.yaml", WIDE + "out: ???\n")
+    assert kitchen.main("check", "r.yaml") == 0
+    shown = capsys.readouterr().out
+    assert "you must give this: out=DIR" in shown and "1 value for you to give" in shown
+    assert kitchen.main("check", "r.yaml", "out=x") == 0
+    assert capsys.readouterr().out == "r.yaml: ok\n"
+
+
+def test_check_hears_a_constructors_objection_and_writes_nothing(kitchen, capsys):
+    kitchen.write("r.yaml", WIDE + "stage: {_target_: '@.Scale', by: 0}\n")
+    assert kitchen.main("check", "r.yaml") == 2
+    assert "a scale of 0.0 forgets its input" in capsys.readouterr().err
+    assert sorted(p.name for p in kitchen.folder.iterdir()) == ["r.yaml"]
+
+
+def test_check_takes_a_number_of_gpus(kitchen, capsys):
+    kitchen.write("r.yaml", WIDE)
+    assert kitchen.main("check", "r.yaml", "--gpus", "4096") == 0
+    assert "4096 GPUs: this job has no parallel plan" in capsys.readouterr().out
+    assert kitchen.main("check", "r.yaml", "--gpus", "0") == 2
+
+
+def test_options_and_changes_may_be_mixed(kitchen):
+    kitchen.write("mine/stage/scale.yaml", "# mine\n_target_: '@.Scale'\nby: 3\n")
+    kitchen.write("r.yaml", WIDE)
+    assert kitchen.main("check", "r.yaml", "count=3", "--conf", "mine", "stage=scale", "~stage.by", "stage.by=2") == 0
+
+
+def test_show_prints_places(kitchen, capsys):
+    kitchen.write("r.yaml", WIDE + "count: 3\n")
+    assert kitchen.main("show", "r.yaml", "rate=2.5") == 0
+    shown = capsys.readouterr().out
+    assert "# r.yaml:2" in shown and "# command line" in shown
+
+
+def test_list_tells_what_a_recipe_is_and_costs(kitchen, capsys):
+    kitchen.write(
+        "recipes/deep/x.yaml", "# SPDX-License-Identifier: x\n# A thing.\n# Hardware: 2 cores. Time: 4 min.\na: 1\n"
+    )
+    assert kitchen.main("list") == 0
+    assert "deep/x\n    A thing. [2 cores, 4 min]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("text", ["", "a: 1\n", "#\n#   \n", "\n\n# late\n"])
+def test_a_recipe_without_a_header_is_listed_all_the_same(tmp_path, text):
+    file = tmp_path / "r.yaml"
+    file.write_text(text)
+    assert len(header(file)) == 3
+
+
+def test_report_writes_the_page_of_a_folder(kitchen, capsys):
+    kitchen.write("r.yaml", "_target_: @.Count\nduration: 1 steps\n")
+    assert kitchen.main("run", "r.yaml") == 0
+    (kitchen.folder / "runs/r/report.html").unlink()
+    capsys.readouterr()
+    assert kitchen.main("report", "runs/r") == 0
+    assert capsys.readouterr().out.strip() == "runs/r/report.html"
+    assert (kitchen.folder / "runs/r/report.html").is_file()
+    assert kitchen.main("report", "recipes") == 2

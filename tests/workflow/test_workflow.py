@@ -1,0 +1,167 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Workflows that are run, killed, changed and damaged in; which steps were done again out."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from nemo_vfm.core.types import Outcome, Run
+from nemo_vfm.workflow import Workflow, section
+
+STEPS = """_target_: nemo_vfm.workflow.Workflow
+run_dir: out
+steps:
+  first: {_target_: '@.Count', duration: 3 steps}
+  second: {_target_: '@.Count', duration: 2 steps, source: '${run_dir}/first/steps', %s}
+  third: {_target_: '@.Count', duration: 1 steps, source: '${run_dir}/second/steps'}
+"""
+
+
+def calls(step, folder="out"):
+    """How often a step has run, and from where."""
+    file = Path(folder) / step / "calls.json"
+    return [(call["from"], call["resume"]) for call in json.loads(file.read_text())] if file.is_file() else []
+
+
+def ran():
+    return {step: len(calls(step)) for step in ("first", "second", "third")}
+
+
+@pytest.fixture
+def cooked(kitchen):
+    kitchen.write("r.yaml", STEPS % "weight: 1.0")
+    assert kitchen.main("run", "r.yaml") == 0
+    return kitchen
+
+
+def test_steps_run_in_order_each_in_its_folder(cooked):
+    assert ran() == {"first": 1, "second": 1, "third": 1}
+    assert (Path("out/third/steps/000")).read_text() == "7"  # (0+1+2) + 0 and + 1 are 3 and 4
+    assert json.loads(Path("out/status.json").read_text())["figures"] == {
+        "first/steps": 3,
+        "second/steps": 2,
+        "third/steps": 1,
+    }
+
+
+def test_it_says_what_it_does(kitchen, capfd):
+    kitchen.write("r.yaml", STEPS % "weight: 1.0")
+    done = kitchen.command("run", "r.yaml")
+    for text in ("[1/3] first: starts", "[2/3] second: counted to 2 steps", "[3/3] third: starts"):
+        assert text in done.stderr
+    assert "3 steps done. counted to 1 steps" in done.stdout and done.stdout.splitlines()[-1] == "out/report.html"
+
+
+def test_a_second_run_does_nothing(cooked, capsys):
+    assert cooked.main("run", "r.yaml") == 0
+    assert "Nothing to do, this run was finished before: 3 steps done, 3 of them before" in capsys.readouterr().out
+    assert ran() == {"first": 1, "second": 1, "third": 1}
+
+
+def test_a_killed_run_skips_what_is_done_and_resumes_what_is_not(kitchen):
+    kitchen.write("r.yaml", STEPS % "die_at: 1")
+    assert kitchen.forked("run", "r.yaml") == -9
+    assert ran() == {"first": 1, "second": 0, "third": 0}
+    assert kitchen.main("run", "r.yaml") == 0
+    assert (calls("first"), calls("second"), calls("third")) == ([(0, False)], [(1, True)], [(0, False)])
+
+
+def test_what_follows_a_changed_step_is_made_anew_and_nothing_is_lost(cooked):
+    assert cooked.main("run", "r.yaml", "steps.second.weight=2.0", "--allow", "steps.second") == 0
+    assert (calls("first"), calls("second"), calls("third")) == ([(0, False)], [(0, False), (2, True)], [(0, False)])
+    assert calls("third-1", "out/_replaced") == [(0, False)]
+    assert cooked.main("run", "r.yaml", "steps.second.weight=3.0", "--allow", "steps.second") == 0
+    assert sorted(p.name for p in Path("out/_replaced").iterdir()) == ["third-1", "third-2"]
+
+
+def test_a_longer_step_goes_on_and_what_follows_is_made_anew(cooked):
+    assert cooked.main("run", "r.yaml", "steps.first.duration=4 steps") == 0
+    assert calls("first") == [(0, False), (3, True)] and calls("second") == [(0, False)]
+    assert Path("out/third/steps/000").read_text() == str((0 + 1 + 2 + 3) * 2 + 1)
+
+
+def test_a_kill_while_followers_are_made_anew_does_not_mix_old_and_new(kitchen):
+    kitchen.write("r.yaml", STEPS % "weight: 1.0")
+    kitchen.main("run", "r.yaml")
+    words = ("run", "r.yaml", "steps.first.duration=4 steps", "steps.second.die_at=1", "--allow", "steps.second")
+    assert kitchen.forked(*words) == -9
+    assert kitchen.main(*words) == 0
+    assert calls("second") == [(1, True)] and calls("first") == [(0, False), (3, True)]
+    assert Path("out/third/steps/000").read_text() == str((0 + 1 + 2 + 3) * 2 + 1)
+
+
+def test_a_step_whose_folder_was_deleted_is_made_again(cooked):
+    shutil.rmtree("out/second")
+    assert cooked.main("run", "r.yaml") == 0
+    assert ran() == {"first": 1, "second": 1, "third": 1} and calls("second") == [(0, False)]
+
+
+def test_workers_and_cadence_do_not_make_a_step_undone(cooked):
+    assert cooked.main("run", "r.yaml", "steps.first.log_every=7") == 0
+    assert ran() == {"first": 1, "second": 1, "third": 1}
+
+
+def test_a_moved_folder_is_still_done(cooked, capsys):
+    Path("out").rename("moved")
+    assert cooked.main("run", "r.yaml", "run_dir=moved") == 0
+    assert "Nothing to do" in capsys.readouterr().out
+
+
+def test_files_of_somebody_else_are_not_overwritten(kitchen, capsys):
+    kitchen.write("r.yaml", STEPS % "weight: 1.0")
+    kitchen.write("elsewhere/x", "1")
+    Path("out").mkdir()
+    (kitchen.folder / "elsewhere").rename("out/first")
+    assert kitchen.main("run", "r.yaml") == 2
+    assert "it holds first" in capsys.readouterr().err
+
+
+def test_a_workflow_in_a_workflow_marks_its_own_steps(kitchen):
+    kitchen.write(
+        "recipes/inner.yaml", (STEPS % "die_at: 1").replace("run_dir: out\n", "").replace("${run_dir}", "out/in")
+    )
+    kitchen.write("r.yaml", "_target_: nemo_vfm.workflow.Workflow\nrun_dir: out\nsteps: {in: 'recipe:inner.yaml'}\n")
+    assert kitchen.forked("run", "r.yaml") == -9
+    assert kitchen.main("run", "r.yaml") == 0
+    assert (calls("in/first"), calls("in/second")) == ([(0, False)], [(1, True)])
+
+
+def test_a_failed_step_ends_the_workflow_and_is_tried_again(kitchen, capsys):
+    kitchen.write("r.yaml", "_target_: nemo_vfm.workflow.Workflow\nrun_dir: out\nsteps:\n"
+                            "  a: {_target_: '@.Count', duration: 1 steps}\n  b: {_target_: '@.Fail', how: nothing}\n"
+                            "  c: {_target_: '@.Count', duration: 1 steps}\n")  # fmt: skip
+    assert kitchen.main("run", "r.yaml") == 3
+    assert calls("a") == [(0, False)] and not Path("out/c").exists()
+    assert kitchen.main("run", "r.yaml") == 3
+    assert calls("a") == [(0, False)]
+
+
+class Say:
+    """A job without a recipe."""
+
+    def run(self, run: Run) -> Outcome:
+        (run.folder / "seen.txt").write_text(run.recipe)
+        return Outcome("said", {"x": 1.0})
+
+
+def test_it_works_from_python_too(tmp_path):
+    text = "steps:\n  say:\n    a: 1\n    b:\n      c: 2\n  more:\n    d: 3\nseed: 0\n"
+    outcome = Workflow(steps={"say": Say(), "more": Say()}).run(Run(tmp_path, text))
+    assert outcome.figures == {"say/x": 1.0, "more/x": 1.0} and not outcome.did_nothing
+    assert (tmp_path / "say/seen.txt").read_text() == "a: 1\nb:\n  c: 2\n"
+
+
+@pytest.mark.parametrize(
+    ("names", "part"), [(("a",), "b:\n  c: 1\n"), (("a", "b"), "c: 1\n"), (("x",), ""), (("e",), ""), (("a", "x"), "")]
+)
+def test_a_section_is_cut_out_of_our_own_yaml(names, part):
+    assert section("a:\n  b:\n    c: 1\nd: 2\ne: 3\n", *names) == part
+
+
+@pytest.mark.parametrize(("steps", "words"), [({}, "at least one step"), ({"../x": Say()}, "also its folder")])
+def test_a_workflow_that_cannot_be_is_refused(steps, words):
+    with pytest.raises(ValueError, match=words):
+        Workflow(steps=steps)
