@@ -59,7 +59,7 @@ class PyAVReader:
         if self._info is None:
             try:
                 self._info = self._walk()
-            except (av.error.FFmpegError, EOFError) as error:
+            except (av.error.FFmpegError, EOFError, ArithmeticError) as error:
                 raise DataError(f"{self._name} is damaged: {error}") from error
         return self._info
 
@@ -113,18 +113,25 @@ class PyAVReader:
             yield from decoding
 
     def _decode(self, info: VideoInfo, key: int) -> Iterator[tuple[int, av.VideoFrame]]:
-        container = self._opened()
-        stream = container.streams.video[0]
         at = {pts: index for index, pts in enumerate(info.pts)}
         try:
-            if info.num_frames > 1:
-                container.seek(info.pts[key] if key else min(info.pts[0], 0), stream=stream)
+            container, stream = self._sought(info.pts[key] if key else min(info.pts[0], 0))
             for count, frame in enumerate(container.decode(stream)):
                 index = count if frame.pts is None else at.get(frame.pts)
                 if index is not None:
                     yield index, frame
         except (av.error.FFmpegError, EOFError) as error:
             raise DataError(f"{self._name} is damaged: {error}") from error
+
+    def _sought(self, pts: int) -> tuple[InputContainer, av.VideoStream]:
+        """The container, about to give the keyframe at or before a time stamp; its start where it cannot be sought."""
+        container = self._opened()
+        try:
+            container.seek(pts, stream=container.streams.video[0])
+        except av.error.FFmpegError:  # a single picture, a raw stream
+            self.close()
+            container = self._opened()
+        return container, container.streams.video[0]
 
     def _picture(self, frame: av.VideoFrame) -> Picture:
         info = self.info()
@@ -150,6 +157,9 @@ class PyAVReader:
         if not container.streams.video:
             container.close()
             raise DataError(f"{self._name} has no video stream")
+        if getattr(container.streams.video[0], "codec_context", None) is None:
+            container.close()
+            raise DataError(f"{self._name} holds a video in a codec that is not known here")
         # One thread: curation and loaders run one process a core, and 720p H.264 was faster so (503 against 331 fps).
         container.streams.video[0].thread_count = 1
         self._container, self._process = container, os.getpid()
@@ -173,40 +183,32 @@ class PyAVReader:
             raise DataError(
                 f"{self._name} is cut short: the container promises {stream.frames} frames, {packets} are there"
             )
-        return self._describe(container, stream, shown)
+        return self._describe(shown)
 
-    def _describe(
-        self, container: InputContainer, stream: av.VideoStream, shown: list[tuple[int | None, bool]]
-    ) -> VideoInfo:
-        container.seek(0)
+    def _describe(self, shown: list[tuple[int | None, bool]]) -> VideoInfo:
+        container, stream = self._sought(0)
         first = next(container.decode(stream), None)
         if first is None or not shown:
             raise DataError(f"{self._name} has no frame that can be decoded")
         time_base = stream.time_base or Fraction(1, 90_000)
         fps = stream.average_rate or stream.guessed_rate or Fraction(25)
-        pts, self._keyframes = self._order(container, stream, shown, fps, time_base)
         turned = round(first.rotation / 90) % 4
         width, height = (first.height, first.width) if turned % 2 else (first.width, first.height)
-        info = VideoInfo(
-            len(pts), float(fps), width, height, stream.codec_context.name, 0.0, turned * 90, time_base, pts
-        )
+        codec = stream.codec_context.name
+        pts, self._keyframes = self._order(shown, fps, time_base)
+        info = VideoInfo(len(pts), float(fps), width, height, codec, 0.0, turned * 90, time_base, pts)
         duration_s = float((info.end_pts(len(pts) - 1) - pts[0]) * time_base)
         return replace(info, duration_s=duration_s)
 
     def _order(
-        self,
-        container: InputContainer,
-        stream: av.VideoStream,
-        shown: list[tuple[int | None, bool]],
-        fps: Fraction,
-        time_base: Fraction,
+        self, shown: list[tuple[int | None, bool]], fps: Fraction, time_base: Fraction
     ) -> tuple[tuple[int, ...], list[int]]:
         """The time stamps in order and the keyframes' indices; decodes where packets carry no time stamps (AVI)."""
         known = [(pts, key) for pts, key in shown if pts is not None]
         if len(known) == len(shown) and len({pts for pts, _ in known}) == len(known):
             known.sort()
             return tuple(pts for pts, _ in known), [index for index, (_, key) in enumerate(known) if key]
-        container.seek(0)
+        container, stream = self._sought(0)
         seen = [frame.pts for frame in container.decode(stream)]
         stamps = [pts for pts in seen if pts is not None]
         if len(set(stamps)) == len(seen):

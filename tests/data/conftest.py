@@ -1,0 +1,66 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Small real clips and shards that the tests of this room share."""
+
+import io
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import save
+
+from nemo_vfm.data.encode import encode_mp4
+from nemo_vfm.data.shards import ShardWriter
+
+LatentShards = Callable[..., Path]
+
+
+def moving(num_frames: int, height: int, width: int, seed: int = 0) -> NDArray[np.uint8]:
+    """(T, H, W, 3): smooth random colours that move two pixels a frame."""
+    rng = np.random.default_rng(seed)
+    still = cv2.resize(rng.integers(0, 256, (6, 8, 3), dtype=np.uint8), (width, height), interpolation=cv2.INTER_CUBIC)
+    return np.stack([np.roll(still, 2 * t, 1) for t in range(num_frames)]).astype(np.uint8)
+
+
+def mp4(num_frames: int = 12, height: int = 64, width: int = 80, fps: float = 8, seed: int = 0) -> bytes:
+    """An encoded clip of `moving`."""
+    file = io.BytesIO()
+    encode_mp4(file, moving(num_frames, height, width, seed), fps, preset="veryfast")
+    return file.getvalue()
+
+
+@pytest.fixture(scope="session")
+def real_videos() -> Path:
+    """The folder of real videos, where this machine has it."""
+    folder = os.environ.get("NEMO_VFM_TEST_DATA")
+    if not folder:
+        pytest.skip("NEMO_VFM_TEST_DATA is not set")
+    return Path(folder) / "videos"
+
+
+@pytest.fixture
+def latent_shards(tmp_path: Path) -> LatentShards:
+    """Makes a folder of latent shards: `latent_shards(shapes, bad={position: bytes})`."""
+
+    def make(shapes: list[list[int]], bad: dict[int, bytes] | None = None, name: str = "latents") -> Path:
+        with ShardWriter(tmp_path / name, samples_per_shard=5) as writer:
+            for number, shape in enumerate(shapes):
+                latents = save({"latents": torch.full(shape, float(number))})
+                text = save({"text": torch.full((3, 4), float(number)), "mask": torch.tensor([True, True, False])})
+                facts = {"caption": f"caption {number}", "fps": 8.0, "bucket": "square", "latent_shape": shape}
+                members = {
+                    "latents.safetensors": (bad or {}).get(number, latents),
+                    "text.safetensors": text,
+                    "txt": facts["caption"].encode(),
+                    "json": json.dumps(facts).encode(),
+                }
+                writer.write(f"{number:032x}", members, facts)
+        return tmp_path / name
+
+    return make

@@ -1,0 +1,76 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The mp4 writer is exact, deterministic, and leaves no half files."""
+
+import io
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nemo_vfm.data.decode import open_video
+from nemo_vfm.data.encode import encode_mp4, exact_fps
+from tests.data.conftest import moving, mp4
+
+
+@pytest.mark.parametrize(("num_frames", "height", "width"), [(1, 64, 64), (3, 63, 65), (37, 48, 80)])
+def test_as_many_frames_come_out_as_went_in(num_frames: int, height: int, width: int) -> None:
+    frames = moving(num_frames, height, width)
+    file = io.BytesIO()
+    assert encode_mp4(file, frames, 24, crf=10) == num_frames
+    with open_video(file.getvalue(), "pyav") as reader:
+        info = reader.info()
+        decoded = reader.read(range(num_frames))
+    assert (info.num_frames, info.fps, info.height, info.width) == (
+        num_frames, 24.0, height + height % 2, width + width % 2,
+    )  # fmt: skip
+    assert np.abs(decoded[:, :height, :width].astype(int) - frames).mean() < 8
+
+
+def test_equal_frames_give_equal_bytes() -> None:
+    assert mp4(9) == mp4(9) != mp4(9, seed=1)
+
+
+def test_a_picture_keeps_its_colours() -> None:
+    colours = [(255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255), (0, 0, 0), (120, 60, 200)]
+    frames = np.stack([np.full((32, 32, 3), colour, np.uint8) for colour in colours])
+    file = io.BytesIO()
+    encode_mp4(file, frames, 8, crf=4)
+    with open_video(file.getvalue()) as reader:
+        assert np.abs(reader.read(range(len(colours))).astype(int) - frames).max() <= 6
+
+
+def test_a_generator_of_frames_is_enough() -> None:
+    file = io.BytesIO()
+    assert encode_mp4(file, (frame for frame in moving(4, 32, 32)), 8) == 4
+
+
+def test_broadcast_fps_are_exact() -> None:
+    assert exact_fps(23.976) == Fraction(24000, 1001)
+    assert exact_fps(30000 / 1001) == Fraction(30000, 1001)
+    assert [exact_fps(fps) for fps in (12.5, 16, 24.0)] == [Fraction(25, 2), 16, 24]
+
+
+@pytest.mark.parametrize(
+    ("frames", "words"),
+    [
+        (np.empty((0, 8, 8, 3), np.uint8), "no frame"),
+        (np.zeros((2, 8, 8), np.uint8), r"\(height, width, 3\)"),
+        ([np.zeros((8, 8, 3), np.uint8), np.zeros((8, 10, 3), np.uint8)], "frame 1 is"),
+        ([np.zeros((8, 8, 3), np.float32)], "float32"),
+    ],
+)
+def test_frames_that_cannot_be_a_film_are_refused_and_no_file_is_left(
+    frames: np.ndarray, words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        encode_mp4(tmp_path / "a.mp4", frames, 8)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_impossible_rates_and_qualities_are_refused() -> None:
+    with pytest.raises(ValueError, match="frame rate"):
+        encode_mp4(io.BytesIO(), moving(1, 8, 8), 0)
+    with pytest.raises(ValueError, match="crf"):
+        encode_mp4(io.BytesIO(), moving(1, 8, 8), 8, crf=52)
