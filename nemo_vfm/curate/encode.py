@@ -26,7 +26,7 @@ from nemo_vfm.core.types import Codec, Json, Outcome, Run, TextEncoder
 from nemo_vfm.curate.cache import fingerprint
 from nemo_vfm.curate.execute import ordered
 from nemo_vfm.curate.window import windows
-from nemo_vfm.curate.write import replace_folder
+from nemo_vfm.curate.write import remove_unfinished, replace_folder
 from nemo_vfm.data.bucket import Bucket, Buckets
 from nemo_vfm.data.shards import Entry, ShardSet, ShardWriter
 from nemo_vfm.data.transform import Pictures
@@ -92,6 +92,7 @@ class EncodeShards:
             NothingKept: no clip fits a bucket.
         """
         clips = ShardSet(self.shards)
+        remove_unfinished(run.folder)
         state = self._state()
         if _finished(run.folder, state):
             done = read_json(run.folder / "encode.json")

@@ -19,7 +19,7 @@ from nemo_vfm.curate.probe import mark_exact_duplicates, probe
 from nemo_vfm.curate.rule import Rule
 from nemo_vfm.curate.stage import Captioner, ClipRecord, Source, Splitter, Stage
 from nemo_vfm.curate.transcode import Transcode
-from nemo_vfm.curate.write import remove_others, replace_folder, write_scores, write_shards
+from nemo_vfm.curate.write import remove_others, remove_unfinished, replace_folder, write_scores, write_shards
 
 
 class Curate:
@@ -72,6 +72,7 @@ class Curate:
             NothingKept: every clip was dropped or failed; the tables and the ledger are written all the same.
         """
         places = _Places(run.folder)
+        remove_unfinished(run.folder)
         files = self._probe()
         self._examine(files, places)
         records = [clip for file in files for clip in file.clips]

@@ -74,7 +74,7 @@ class AdaptiveSplit:
         for index, frame in enumerate(frames):
             small = _shrink(frame)
             brightness.append(float(small.mean()))
-            cuts += detector.process_frame(FrameTimecode(index, fps=fps), cv2.cvtColor(small, cv2.COLOR_RGB2BGR))
+            cuts += detector.process_frame(FrameTimecode(index, fps=float(fps)), cv2.cvtColor(small, cv2.COLOR_RGB2BGR))
         return [cut.frame_num for cut in cuts], brightness
 
 

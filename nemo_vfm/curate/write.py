@@ -95,3 +95,9 @@ def remove_others(folder: Path, wanted: set[str]) -> None:
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.name not in wanted and path.is_file():
             path.unlink()
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Delete temporary files of a run that was killed; see core/files.py for their names."""
+    for path in folder.rglob(".*.tmp*"):
+        path.unlink(missing_ok=True)

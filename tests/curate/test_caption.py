@@ -1,0 +1,56 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Files beside a video, and what is said of which clip."""
+
+import json
+from fractions import Fraction
+
+import pytest
+
+from nemo_vfm.curate.caption import Description, Sidecar
+from nemo_vfm.curate.stage import ClipRecord
+from nemo_vfm.data.sample import Clip
+
+
+def record(path, first=0, last=10, scores=None):
+    clip = Clip("0" * 64, first, last, first, last, Fraction(1, 12))
+    return ClipRecord(clip, path.name, (path,), 12.0, 64, 48, 3_200_000, scores=scores or {})
+
+
+def shots(*entries):
+    names = ("first_frame", "last_frame", "caption")
+    return json.dumps({"captions": [dict(zip(names, entry, strict=True)) for entry in entries]})
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.mp4.txt", "a.json", "a.mp4.json"])
+def test_a_file_beside_the_video_speaks_for_all_its_clips(tmp_path, name):
+    text = json.dumps({"caption": " a cat "}) if name.endswith("json") else "a cat\n"
+    (tmp_path / name).write_text(text)
+    assert Sidecar().caption(record(tmp_path / "a.mp4")) == ("a cat", "sidecar")
+
+
+def test_a_clip_takes_the_caption_it_shares_most_frames_with(tmp_path):
+    (tmp_path / "a.json").write_text(shots((0, 10, "one"), (10, 30, "two"), (30, 40, "three")))
+    said = [Sidecar().caption(record(tmp_path / "a.mp4", *span)) for span in ((0, 11), (8, 31), (29, 40), (50, 60))]
+    assert said == [("one", "sidecar"), ("two", "sidecar"), ("three", "sidecar"), None]
+
+
+def test_a_sidecar_beside_a_copy_of_the_same_bytes_counts_too(tmp_path):
+    (tmp_path / "b.txt").write_text("a dog")
+    copy = record(tmp_path / "a.mp4")
+    copy.paths = (tmp_path / "a.mp4", tmp_path / "b.mp4")
+    assert Sidecar().caption(copy) == ("a dog", "sidecar")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"title": 1}', shots((5, 5, "x")), shots((0, 9, 7)), "\udcff"])
+def test_a_broken_sidecar_says_nothing_and_stops_nothing(tmp_path, text):
+    (tmp_path / "a.json").write_bytes(text.encode(errors="surrogateescape"))
+    (tmp_path / "a.txt").write_text("from the text")
+    assert Sidecar().caption(record(tmp_path / "a.mp4")) == ("from the text", "sidecar")
+
+
+def test_without_a_sidecar_the_numbers_speak(tmp_path):
+    clip = record(tmp_path / "a.mp4", scores={"motion": 1.0, "luma_mean": 20.0})
+    assert Sidecar().caption(clip) is None
+    expected = "a 3.2 s video, 64x48, 12 fps, little motion, dark"
+    assert Description().caption(clip) == (expected, "description")

@@ -1,0 +1,72 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Random fates of files and clips: the ledger adds up whatever happens."""
+
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nemo_vfm.curate.ledger import Account, FileRecord, count
+from nemo_vfm.curate.stage import ClipRecord, Found
+from nemo_vfm.data.sample import Clip
+
+
+def record(us, rule=None, message=None, source="a.mp4"):
+    clip = Clip("0" * 64, 0, 1, 0, 1, Fraction(1, 10))
+    return ClipRecord(clip, source, (Path(source),), 10.0, 4, 4, us, rule=rule, message=message)
+
+
+CLIPS = st.lists(
+    st.builds(
+        lambda us, fate: record(us, *fate),
+        st.integers(0, 10**9),
+        st.sampled_from([(None, None), ("static", None), ("black", None), (None, "it broke")]),
+    ),
+    max_size=6,
+)
+FILES = st.lists(
+    st.one_of(
+        CLIPS.filter(bool).map(
+            lambda clips: FileRecord(Found(Path("a"), "a"), clips=clips, duration_us=sum(c.duration_us for c in clips))
+        ),
+        st.integers(0, 10**9).map(lambda us: FileRecord(Found(Path("b"), "b"), duration_us=us, rule="exact_duplicate")),
+        st.just(0).map(lambda us: FileRecord(Found(Path("c"), "c"), duration_us=us, message="not a video")),
+    ),
+    max_size=8,
+)
+
+
+@settings(deadline=None)
+@given(FILES)
+def test_in_is_kept_and_dropped_and_failed(files):
+    ledger = count(files).to_json()
+    for unit, side in ledger.items():
+        out = side["kept"] + sum(side["dropped"].values()) + sum(side["failed"].values())
+        assert out == pytest.approx(side["in"], abs=1e-5), unit
+    assert ledger["files"]["in"] == len(files)
+    assert ledger["clips"]["in"] == sum(len(file.clips) for file in files)
+
+
+def test_a_ledger_that_does_not_add_up_is_refused():
+    file = FileRecord(Found(Path("a"), "a"), clips=[record(5)], duration_us=6)
+    with pytest.raises(AssertionError, match="microseconds do not add up"):
+        count([file])
+    assert not Account(total=1).adds_up()
+
+
+@pytest.mark.parametrize(
+    ("clips", "fate"),
+    [
+        ([record(1), record(1, "static")], ("kept", "")),
+        ([record(1, "static"), record(1, "static")], ("dropped", "static")),
+        ([record(1, "static"), record(1, "black")], ("dropped", "no_clip_kept")),
+        ([record(1, "static"), record(1, None, "it broke")], ("dropped", "static")),
+        ([record(1, None, "it broke")], ("failed", "it broke")),
+        ([], ("failed", "not one frame could be decoded")),
+    ],
+)
+def test_the_fate_of_a_file_follows_from_its_clips(clips, fate):
+    assert FileRecord(Found(Path("a"), "a"), clips=clips).fate() == fate

@@ -1,0 +1,52 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Folders as people leave them, and which of their files are videos to curate."""
+
+import pytest
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.curate.source import Folder
+
+
+def touch(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"")
+    return path
+
+
+def test_videos_of_all_folders_come_sorted_and_nothing_else_comes(tmp_path):
+    for name in ("b.mp4", "a/z.MOV", "a/.hidden.mp4", ".trash/x.mp4", "b.txt", "b.json", "c.mp4.part", "d.mkv~"):
+        touch(tmp_path / name)
+    assert [found.name for found in Folder(path=tmp_path).files()] == ["a/z.MOV", "b.mp4"]
+
+
+def test_the_other_folder_is_taken_when_the_user_names_none(tmp_path):
+    touch(tmp_path / "made/a.mp4")
+    assert [f.name for f in Folder(path=None, otherwise=tmp_path / "made").files()] == ["a.mp4"]
+    touch(tmp_path / "mine/b.mp4")
+    assert [f.name for f in Folder(path=tmp_path / "mine", otherwise=tmp_path / "made").files()] == ["b.mp4"]
+
+
+def test_a_link_out_of_the_folder_is_not_followed_and_one_inside_is(tmp_path):
+    outside, inside = touch(tmp_path / "secret/a.mp4"), touch(tmp_path / "in/b.mp4")
+    (tmp_path / "in/out.mp4").symlink_to(outside)
+    (tmp_path / "in/copy.mp4").symlink_to(inside)
+    (tmp_path / "in/folder").symlink_to(tmp_path / "secret")
+    assert [found.name for found in Folder(path=tmp_path / "in").files()] == ["b.mp4", "copy.mp4"]
+
+
+def test_a_single_file_is_a_source(tmp_path):
+    assert [found.name for found in Folder(path=touch(tmp_path / "a.mp4")).files()] == ["a.mp4"]
+
+
+def test_a_folder_without_videos_is_the_users_to_fix(tmp_path):
+    touch(tmp_path / "a.txt")
+    with pytest.raises(UserError, match="holds no video file"):
+        Folder(path=tmp_path).files()
+    with pytest.raises(UserError, match="not a folder"):
+        Folder(path=tmp_path / "absent").files()
+
+
+def test_neither_folder_is_refused_when_built():
+    with pytest.raises(ValueError, match="input=DIR"):
+        Folder(path=None)

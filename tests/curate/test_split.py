@@ -1,0 +1,78 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Films with known cuts: each is found at its frame, and spans always cover the film."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nemo_vfm.curate.split import AdaptiveSplit, black_cuts, join_cuts, pieces
+from nemo_vfm.data.decode import open_video
+from tests.support.films import FPS, black, fade_through_black, pan, write_film
+
+
+def shots_of(path, **settings):
+    with open_video(path, "pyav") as reader:
+        return AdaptiveSplit(**settings).split(reader.frames(), fps=FPS)
+
+
+def test_known_cuts_are_found_at_their_frames(tmp_path):
+    lengths = [20, 31, 12, 25, 40]
+    film = write_film(tmp_path / "a.mp4", *(pan(seed, length) for seed, length in enumerate(lengths)))
+    edges = [0, *np.cumsum(lengths).tolist()]
+    assert shots_of(film) == list(pairwise(edges))
+
+
+def test_one_shot_that_moves_fast_is_not_cut(tmp_path):
+    assert shots_of(write_film(tmp_path / "a.mp4", pan(3, 40, step_px=6))) == [(0, 40)]
+
+
+def test_a_fade_through_black_is_cut_where_it_is_black(tmp_path):
+    film = write_film(tmp_path / "a.mp4", fade_through_black(pan(1, 30), pan(2, 30)))
+    first, second = shots_of(film)
+    assert first[1] == second[0]
+    assert abs(first[1] - 30) <= 1
+
+
+def test_a_long_black_stretch_is_a_shot_of_its_own(tmp_path):
+    film = write_film(tmp_path / "a.mp4", pan(1, 20), black(15), pan(2, 20))
+    assert shots_of(film) == [(0, 20), (20, 35), (35, 55)]
+
+
+def test_long_shots_are_cut_and_a_short_tail_joins_the_piece_before(tmp_path):
+    film = write_film(tmp_path / "a.mp4", pan(1, 53))
+    assert shots_of(film, max_length_s=2) == [(0, 24), (24, 53)]
+    assert shots_of(film, max_length_s=2, short_tail="leave") == [(0, 24), (24, 48), (48, 53)]
+
+
+def test_no_frame_gives_no_shot():
+    assert AdaptiveSplit().split([], fps=24) == []
+
+
+@settings(deadline=None)
+@given(st.integers(0, 50), st.integers(1, 400), st.integers(1, 60), st.integers(0, 30))
+def test_pieces_cover_a_shot_without_gap_or_overlap(first, length, longest, tail):
+    spans = pieces((first, first + length), longest, tail)
+    assert [index for span in spans for index in range(*span)] == list(range(first, first + length))
+    assert all(b - a <= longest for a, b in spans[:-1])
+    assert spans[-1][1] - spans[-1][0] < longest + max(tail, 1)
+
+
+@settings(deadline=None)
+@given(st.lists(st.booleans(), max_size=60), st.integers(1, 10))
+def test_black_cuts_lie_inside_the_film_and_come_in_order(dark, min_frames):
+    cuts = black_cuts([0.0 if is_dark else 99.0 for is_dark in dark], 12, min_frames)
+    assert cuts == sorted(cuts)
+    assert all(0 <= cut <= len(dark) for cut in cuts)
+
+
+def test_a_fade_beside_a_hard_cut_does_not_cut_twice():
+    assert join_cuts([10, 40], [12, 25, 27], 5) == [10, 25, 40]
+
+
+def test_impossible_settings_are_refused_with_their_numbers():
+    with pytest.raises(ValueError, match=r"min_length_s 5\.0"):
+        AdaptiveSplit(min_length_s=5.0, max_length_s=2.0)

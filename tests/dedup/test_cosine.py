@@ -1,0 +1,36 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Blocked cosines against all of them at once."""
+
+import numpy as np
+import pytest
+
+from nemo_vfm.dedup.cosine import nearest, pairs_above
+
+
+@pytest.fixture
+def vectors():
+    rows = np.random.default_rng(0).normal(size=(37, 5)).astype(np.float32)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("rows", [1, 8, 37, 100])
+def test_blocks_find_the_same_pairs_as_the_whole_matrix(vectors, rows):
+    cosines = vectors @ vectors.T
+    expected = [(a, b) for a in range(37) for b in range(a + 1, 37) if cosines[a, b] > 0.6]
+    found = pairs_above(vectors, 0.6, rows=rows)
+    assert len(expected) > 5
+    assert [(pair.a, pair.b) for pair in found] == expected
+    assert all(abs(pair.cosine - cosines[pair.a, pair.b]) < 1e-6 for pair in found)
+
+
+@pytest.mark.parametrize("rows", [1, 8, 100])
+def test_nearest_is_the_largest_cosine_to_another(vectors, rows):
+    cosines = vectors @ vectors.T
+    np.fill_diagonal(cosines, -9)
+    assert np.allclose(nearest(vectors, rows=rows), cosines.max(axis=1), atol=1e-6)
+
+
+def test_a_single_vector_is_like_nothing(vectors):
+    assert nearest(vectors[:1]).tolist() == [0.0]
+    assert pairs_above(vectors[:1], -1.0) == []

@@ -1,0 +1,41 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Random likenesses: whoever goes refers to somebody who stays, and the best of each group stays."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nemo_vfm.dedup.groups import duplicates
+
+GROUPS = st.integers(1, 12).flatmap(
+    lambda n: st.tuples(
+        st.lists(st.tuples(st.integers(0, 3)), min_size=n, max_size=n),
+        st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)), max_size=15),
+    )
+)
+
+
+def test_a_chain_of_likenesses_keeps_its_best_and_all_others_refer_to_it():
+    assert duplicates([(1.0,), (3.0,), (2.0,), (9.0,)], [(0, 1), (1, 2)]) == {0: 1, 2: 1}
+
+
+def test_of_equals_the_first_stays():
+    assert duplicates([(1.0,), (1.0,)], [(1, 0)]) == {1: 0}
+
+
+@settings(deadline=None)
+@given(GROUPS)
+def test_every_duplicate_refers_to_a_kept_item_at_least_as_good(case):
+    preferences, pairs = case
+    gone = duplicates(preferences, pairs)
+    for item, keeper in gone.items():
+        assert keeper not in gone
+        assert preferences[keeper] >= preferences[item]
+
+
+@settings(deadline=None)
+@given(GROUPS)
+def test_of_two_that_are_alike_never_both_stay(case):
+    preferences, pairs = case
+    gone = duplicates(preferences, pairs)
+    assert all(a == b or a in gone or b in gone for a, b in pairs)
