@@ -4,8 +4,8 @@
 
 Every bucket has an endless stream of samples, epoch after epoch, each epoch shuffled anew; batch j of a bucket is the
 j-th piece of that stream. So every sample comes exactly once in each epoch of its bucket, and a last, partial batch is
-filled with the first samples of the next epoch. Epoch e of the whole holds, in shuffled order, those batches of every
-bucket that begin in its epoch e.
+filled with the first samples of the next epoch. Epoch e of the whole holds those batches of every bucket that begin in
+its epoch e: buckets take turns in shuffled order, each bucket's own batches stay in theirs.
 """
 
 from collections.abc import Sequence
@@ -94,15 +94,15 @@ class Order:
         return [group.samples[i] for i in self._permutation(len(group.samples), "samples", group.name, epoch)]
 
     def _batches_uncached(self, epoch: int) -> list[tuple[int, int]]:
-        batches = [
-            (which, number)
-            for which, group in enumerate(self.groups)
-            for number in range(
-                _ceil_div(epoch * len(group.samples), group.batch_size),
-                _ceil_div((epoch + 1) * len(group.samples), group.batch_size),
-            )
-        ]
-        return [batches[i] for i in self._permutation(len(batches), "batches", epoch)] if batches else []
+        """Which group each batch of an epoch belongs to, shuffled, and its number there, ascending."""
+        spans = []
+        for group in self.groups:
+            count, size = len(group.samples), group.batch_size
+            spans.append(range(_ceil_div(epoch * count, size), _ceil_div((epoch + 1) * count, size)))
+        labels = [which for which, span in enumerate(spans) for _ in span]
+        numbers = [iter(span) for span in spans]
+        shuffled = [labels[i] for i in self._permutation(len(labels), "batches", epoch)]
+        return [(which, next(numbers[which])) for which in shuffled]
 
     def _permutation(self, count: int, *names: str | int) -> list[int]:
         if not self._shuffle:
