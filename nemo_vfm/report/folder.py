@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
@@ -64,6 +65,11 @@ class RunFolder:
     def having(self, name: str) -> list[Step]:
         """The steps whose folder holds the file `name`."""
         return [step for step in self.steps if (step.folder / name).is_file()]
+
+    def rules(self, step: Step) -> dict[str, Mapping[str, Any]]:
+        """A curation step's rules by name, in the order in which they were applied."""
+        found = mapping(self.read_json(step.folder / "rules.json"))
+        return {str(name): mapping(rule) for name, rule in found.items()}
 
     def label(self, path: Path) -> str:
         """A path as the reader knows it: from the run folder on."""
@@ -132,13 +138,15 @@ class RunFolder:
             return []
         try:
             file = parquet.ParquetFile(path)
-            rows = [row for batch in file.iter_batches() for row in batch.to_pylist()[:MAX_ROWS]]
+            total = file.metadata.num_rows
+            read = (row for batch in file.iter_batches(batch_size=10_000) for row in batch.to_pylist())
+            rows = list(islice(read, MAX_ROWS))
         except Exception as error:  # pyarrow raises its own, OSError, ValueError and UnicodeDecodeError for damage
             self.note(f"{self.label(path)} could not be read: {type(error).__name__}.")
             return []
-        if len(rows) > MAX_ROWS:
-            self.note(f"Only the first {MAX_ROWS:,} of {len(rows):,} rows of {self.label(path)} are shown.")
-        return rows[:MAX_ROWS]
+        if total > len(rows):
+            self.note(f"Only the first {len(rows):,} of {total:,} rows of {self.label(path)} are shown.")
+        return rows
 
     def each(self, name: str) -> Iterator[tuple[Step, Mapping[str, Any]]]:
         """Every step that has the JSON file `name`, with the mapping in it."""

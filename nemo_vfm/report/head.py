@@ -40,7 +40,9 @@ def head(run: RunFolder) -> Head:
 def step_seconds(run: RunFolder) -> dict[str, float]:
     """How long each finished step took, by its done.json."""
     timed = ((step.name, number(done.get("seconds"))) for step, done in run.each("done.json"))
-    return {name: seconds for name, seconds in timed if seconds is not None and (name or len(run.steps) == 1)}
+    known = {name: max(seconds, 0.0) for name, seconds in timed if seconds is not None}
+    named = {name: seconds for name, seconds in known.items() if name}
+    return named or known  # the whole's own time, where it is kept, is that of its steps once more
 
 
 def _purpose(run: RunFolder) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from nemo_vfm.report import folder as folder_module
 from nemo_vfm.report import page as page_module
 from nemo_vfm.report.folder import RunFolder
 from nemo_vfm.report.page import all_sections, render, write
@@ -206,6 +207,11 @@ def test_what_an_older_version_of_a_step_left_is_not_shown(folder: Path):
     (folder / "_replaced").mkdir()
     (folder / "_replaced/ledger.json").write_text((folder / "curate/ledger.json").read_text())
     assert render(folder) == before
+
+
+def test_of_a_very_long_table_the_beginning_is_shown_and_it_is_said(finished: Path, page: Reader, monkeypatch):
+    monkeypatch.setattr(folder_module, "MAX_ROWS", 20)
+    assert "Only the first 20 of 37 rows of curate/scores.parquet are shown." in page(finished).text
 
 
 def test_an_empty_folder_gives_a_page_that_says_so(tmp_path: Path, page: Reader):

@@ -8,7 +8,7 @@ from typing import Any
 from nemo_vfm.report.folder import RunFolder, Step
 from nemo_vfm.report.media import Media
 from nemo_vfm.report.section import Section, fragment
-from nemo_vfm.report.text import clean, figure, mapping, number, words
+from nemo_vfm.report.text import clean, figure, number, words
 
 ORDER = 30
 BUDGET_MB = 3.0
@@ -62,8 +62,7 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
     for step in run.having("scores.parquet"):
         rows = run.read_rows(step.folder / "scores.parquet")
         if rows:
-            rules = {str(k): mapping(v) for k, v in mapping(run.read_json(step.folder / "rules.json")).items()}
-            yield _section(step, rows, rules, media)
+            yield _section(step, rows, run.rules(step), media)
 
 
 def _section(step: Step, rows: list[dict[str, Any]], rules: Mapping[str, Mapping[str, Any]], media: Media) -> Section:
@@ -74,7 +73,7 @@ def _section(step: Step, rows: list[dict[str, Any]], rules: Mapping[str, Mapping
     twins = _twins(rows, dropped)
     paired = {id(row) for _, row in twins}
     sheets = [look.sheet("Kept", kept, MAX_KEPT)] if kept else []
-    for rule in dict.fromkeys(str(row.get("rule")) for row in dropped):
+    for rule in dict.fromkeys([*rules, *(str(row.get("rule")) for row in dropped)]):
         if group := [row for row in dropped if str(row.get("rule")) == rule and id(row) not in paired]:
             sheets.append(look.sheet(f"Dropped: {words(clean(rule, 80))}", group, MAX_A_RULE))
     values = {
@@ -84,7 +83,7 @@ def _section(step: Step, rows: list[dict[str, Any]], rules: Mapping[str, Mapping
         "failed": [_failure(row) for row in failed[:MAX_FAILED]],
         "failed_count": _shown(MAX_FAILED, len(failed)),
     }
-    lead = "Four frames of each clip, left to right in time, spread evenly over the set."
+    lead = "Four frames of each clip, left to right in time. Of many clips, those shown are evenly spread."
     return Section("Contact sheets", fragment(_SHEETS, values), lead, step.name)
 
 

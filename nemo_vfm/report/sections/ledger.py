@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """ledger.json in, a funnel out: files, clips and seconds from what went in to what was kept, row by row."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nemo_vfm.report.folder import RunFolder, Step
@@ -53,12 +53,12 @@ def _section(run: RunFolder, step: Step, ledger: Mapping[str, Any]) -> Section:
         _check(run, measure, part)
     rows = [
         _row("in", "total", "in", {m: (0.0, _amount(p, "in")) for m, p in parts.items()}, parts),
-        *_removed("dropped", parts),
-        *_removed("failed", parts),
+        *_removed("dropped", parts, list(run.rules(step))),
+        *_removed("failed", parts, []),
         _row("kept", "total", "kept", {m: (0.0, _amount(p, "kept")) for m, p in parts.items()}, parts),
     ]
     body = fragment(_TABLE, {"measures": measures, "rows": rows})
-    lead = "What went in, what each rule took away, and what was kept. Every row is exact and the columns add up."
+    lead = "What went in, what each rule took away, and what was kept. The grey bar is what remains after each row."
     return Section("From files to clips", body, lead, step.name, _cards(parts))
 
 
@@ -70,12 +70,13 @@ def _counts(part: Mapping[str, Any], key: str) -> dict[str, float]:
     return {str(name): number(count) or 0.0 for name, count in mapping(part.get(key)).items()}
 
 
-def _removed(key: str, parts: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each rule (or message), its bar beginning where what remains ends."""
+def _removed(key: str, parts: Mapping[str, Mapping[str, Any]], order: Sequence[str]) -> list[dict[str, Any]]:
+    """A row for each rule (or message), its bar beginning where what remains ends; those in `order` come last."""
     left = {measure: _amount(part, "in") for measure, part in parts.items()}
     if key == "failed":
         left = {measure: left[measure] - sum(_counts(part, "dropped").values()) for measure, part in parts.items()}
-    names = list(dict.fromkeys(name for part in parts.values() for name in _counts(part, key)))
+    found = dict.fromkeys(name for part in parts.values() for name in _counts(part, key))
+    names = sorted(found, key=lambda name: order.index(name) if name in order else -1)
     rows = []
     for name in names[:MAX_FAILURES]:
         spans = {}

@@ -9,7 +9,7 @@ from nemo_vfm.report.chart import Group, histogram
 from nemo_vfm.report.folder import RunFolder, Step
 from nemo_vfm.report.media import Media
 from nemo_vfm.report.section import Section, fragment
-from nemo_vfm.report.text import clean, mapping, number, words
+from nemo_vfm.report.text import clean, number, words
 
 ORDER = 20
 BUDGET_MB = 0.0
@@ -21,9 +21,8 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
     """One section a step that scored clips."""
     for step in run.having("scores.parquet"):
         rows = run.read_rows(step.folder / "scores.parquet")
-        rules = {str(k): mapping(v) for k, v in mapping(run.read_json(step.folder / "rules.json")).items()}
         if rows:
-            yield _section(run, step, rows, rules)
+            yield _section(run, step, rows, run.rules(step))
 
 
 def _section(run: RunFolder, step: Step, rows: list[dict[str, Any]], rules: Mapping[str, Mapping[str, Any]]) -> Section:
@@ -38,6 +37,8 @@ def _section(run: RunFolder, step: Step, rows: list[dict[str, Any]], rules: Mapp
         f"The scores of {len(rows):,} clips. The dashed line is the rule's threshold and the shaded side is "
         "dropped. The outermost values are gathered in the bars at the edges."
     )
+    if any(row.get("duplicate_of") for row in rows):
+        lead += " Of clips that are alike one is kept, so it stands on the shaded side too."
     return Section("Scores and thresholds", body, lead, step.name)
 
 
