@@ -135,7 +135,10 @@ class PyAVReader:
 
     def _picture(self, frame: av.VideoFrame) -> Picture:
         info = self.info()
-        picture = np.rot90(frame.to_ndarray(format="rgb24"), info.rotation_deg // 90)
+        try:
+            picture = np.rot90(frame.to_ndarray(format="rgb24"), info.rotation_deg // 90)
+        except av.error.FFmpegError as error:
+            raise DataError(f"{self._name} has a frame that cannot be made RGB: {error}") from error
         if picture.shape != (info.height, info.width, 3):
             raise DataError(
                 f"{self._name} changes its frame size from {info.width}x{info.height} to "

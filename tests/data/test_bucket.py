@@ -1,0 +1,57 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A clip goes to the bucket nearest in shape, or is left out for a reason that can be counted."""
+
+import pytest
+
+from nemo_vfm.data.bucket import Assigned, Bucket, Buckets
+
+BUCKETS = Buckets(
+    buckets={
+        "square": Bucket(64, 64, 9, 8),
+        "wide": Bucket(96, 56, 9, 8),
+        "wide_long": Bucket(96, 56, 17, 8),
+        "image": Bucket(64, 64, 1),
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("clip", "expected"),
+    [
+        ((64, 64, 9, 8), "square"),
+        ((1280, 720, 500, 24), "wide_long"),
+        ((1280, 720, 30, 24), "wide"),
+        ((480, 640, 25, 24), "square"),
+        ((64, 64, 9, 8.02), "square"),
+        ((640, 480, 1, 25), "image"),
+    ],
+)
+def test_the_nearest_aspect_and_then_the_largest_bucket_wins(clip: tuple[int, int, int, float], expected: str) -> None:
+    assert BUCKETS.assign(*clip) == Assigned(expected)
+
+
+@pytest.mark.parametrize(
+    ("clip", "reason"),
+    [
+        ((64, 64, 8, 8), "too short"),
+        ((64, 64, 24, 24), "too short"),
+        ((50, 64, 90, 8), "too small"),
+        ((64, 64, 90, 5), "frame rate below"),
+        ((32, 32, 1, 1), "too small"),
+    ],
+)
+def test_what_fits_no_bucket_is_left_out_with_a_reason(clip: tuple[int, int, int, float], reason: str) -> None:
+    assigned = BUCKETS.assign(*clip)
+    assert assigned.bucket is None and reason in assigned.reason
+
+
+def test_images_and_videos_do_not_take_each_others_buckets() -> None:
+    assert "images" in Buckets(buckets={"v": Bucket(64, 64, 9)}).assign(64, 64, 1, 1).reason
+    assert "images" in Buckets(buckets={"i": Bucket(64, 64, 1)}).assign(64, 64, 9, 8).reason
+
+
+@pytest.mark.parametrize("bad", [{"width": 0}, {"num_frames": 0}, {"fps": 0.0}, {"batch_size": 0}])
+def test_impossible_buckets_are_refused(bad: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="bucket"):
+        Bucket(**({"width": 8, "height": 8, "num_frames": 1} | bad))  # type: ignore[arg-type]
