@@ -4,8 +4,8 @@
 
     python benchmarks/start.py [--quick] [--json FILE]
 
-Each is a process of its own, started as a user starts it, warm file cache; the figure is the best of five (of three with
-`--quick`), since everything but the best measures the machine's other work. Beside each stands what cannot be avoided:
+Each is a process of its own, started as a user starts it, with a warm file cache; the figure is the best of five (three
+with `--quick`), since all but the best measure the machine's other work. Beside each stands what cannot be avoided:
 a Python that does nothing, and one that imports torch.
 """
 

@@ -25,7 +25,7 @@ __all__ = [
 
 
 def check(composed: Composed, trust: Sequence[str] = DEFAULT_TRUST) -> list[Problem]:
-    """Everything that is wrong or missing, in the order of the recipe; nothing is built.
+    """Everything that is wrong or missing, file by file from top to bottom; nothing is built.
 
     Args:
         trust: names that may stand behind `_target_`; see `locate`.
@@ -56,4 +56,5 @@ def _examine(composed: Composed, trust: Sequence[str]) -> tuple[list[Problem], P
     part = checker.root(tree.without(*RESERVED))
     # A node that is used in two places through ${...} is wrong in one.
     once = {(p.mark.source.name, p.mark.line, p.mark.column, p.message): p for p in [*unresolved, *checker.problems]}
-    return list(once.values()), part
+    files = list(dict.fromkeys(problem.mark.source.name for problem in once.values()))
+    return sorted(once.values(), key=lambda p: (files.index(p.mark.source.name), p.mark.line, p.mark.column)), part

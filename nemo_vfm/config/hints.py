@@ -186,7 +186,10 @@ def in_words(hint: Any) -> str:
     origin = get_origin(hint) or hint
     if inspect.isclass(origin) and issubclass(origin, PurePath):
         return "a path"
-    return _WORDS.get(origin) or ("a value" if is_open(hint) else f"a {getattr(origin, '__name__', origin)}")
+    if origin in _WORDS or is_open(hint):
+        return _WORDS.get(origin, "a value")
+    name = str(getattr(origin, "__name__", origin))
+    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
 
 
 def _list_in_words(hint: Any) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from nemo_vfm.config.errors import Mark, Problem, RecipeError, did_you_mean
-from nemo_vfm.config.tree import MISSING, Map, Node, Scalar, Seq, child, find, join
+from nemo_vfm.config.tree import MISSING, Map, Node, Scalar, Seq, child, join
 
 MAX_NODES = 50_000
 MAX_TEXT = 1 << 16
@@ -163,19 +163,12 @@ class _Resolver:
                 node = self._follow(walked, mark, path)
             below = child(node, part)
             if below is None:
-                self._fail(f"${{{name}}}: there is no {join(walked, part)}{self._suggestion(name)}", mark, path)
+                known = [join(walked, key) for key in node.items] if isinstance(node, Map) else []
+                wanted = join(walked, part)
+                self._fail(f"${{{name}}}: there is no {wanted}{did_you_mean(wanted, known)}", mark, path)
             assert below is not None
             node, walked = below, join(walked, part)
         return node
-
-    def _suggestion(self, name: str) -> str:
-        above = name
-        while above:
-            above, _, _ = above.rpartition(".")
-            node = find(self.root, above)
-            if isinstance(node, Map):
-                return did_you_mean(name, [join(above, key) for key in node.items])
-        return ""
 
     def _fail(self, message: str, mark: Mark, path: str) -> None:
         # A value that is used in several places is resolved several times, and is wrong once.

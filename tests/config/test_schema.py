@@ -102,13 +102,8 @@ class TestKeys:
 
     def test_all_problems_come_at_once_in_the_order_of_the_file(self, kitchen):
         said = kitchen.problems(WIDE + "count: x\nnmae: a\nrate: ${nowhere}\nstage: {_target_: os.system}\nflag: on")
-        assert [line.split(":")[1] for line in said.splitlines() if line.startswith("recipe.yaml")] == [
-            "4",
-            "2",
-            "3",
-            "5",
-            "6",
-        ]
+        heads = [line for line in said.splitlines() if line.startswith("recipe.yaml")]
+        assert [head.split(":")[1] for head in heads] == ["2", "3", "4", "5", "6"]
 
 
 class TestSlots:
@@ -184,7 +179,7 @@ class TestFactories:
             ("make: {_target_: '@.Both', more: 1}", "Both needs given (a number)"),
             ("make: {_target_: '@.Quiet'}", "Quiet is not a Stage"),
             ("make: {_target_: torch.optim.AdamW}", "AdamW is not a Stage"),
-            ("optimizer: {_target_: '@.Scale', by: 1}", "Scale is not a Optimizer"),
+            ("optimizer: {_target_: '@.Scale', by: 1}", "Scale is not an Optimizer"),
             ("optimizer: {_target_: torch.optim.AdamW, lr: '1e-3'}", "expected a number or a Tensor"),
             ("optimizer: {_target_: torch.optim.AdmW}", "is not trusted; did you mean torch.optim.AdamW?"),
         ],
