@@ -104,6 +104,7 @@ class Train:
         return max(1, math.ceil(amount - 1e-9)), None
 
     def _loop(self, fit: Fit) -> None:
+        from nemo_vfm.data.lightning_module import BatchModule
         from nemo_vfm.train.callbacks.metrics import WriteMetrics
         from nemo_vfm.train.module import TrainModule, trainer
 
@@ -114,9 +115,8 @@ class Train:
         callbacks = {**validation, **self.callbacks, "metrics": WriteMetrics(loggers), "checkpoint": self.checkpoint,
                      "progress": ShowProgress()}  # fmt: skip
         fit.start_clock()
-        trainer(fit, callbacks, loggers, fit.run.folder).fit(
-            TrainModule(fit), train_dataloaders=self.data.train_dataloader()
-        )
+        data = BatchModule(self.data, seed=fit.run.seed, first_batch=fit.step)
+        trainer(fit, callbacks, loggers, fit.run.folder).fit(TrainModule(fit), datamodule=data)
 
 
 def _quiet_lightning() -> None:
