@@ -2,7 +2,7 @@
 #   docker build -t nemo-vfm .
 #   docker run --gpus all --ipc=host -v "$PWD/runs:/workspace/runs" nemo-vfm run recipes/diffusion/dit_xl.yaml
 # Any image with Python 3.11 or 3.12, torch 2.11-2.13, its CUDA compiler and apt will do: --build-arg BASE=...
-# What has been checked of this file is its lint and that its pins resolve; build it once on your own base before relying on it.
+# What has been checked of this file is its lint; it has not been built. Build it once on your own base before relying on it.
 
 # -devel, not -runtime: Transformer Engine compiles its torch part at install time and needs nvcc and the CUDA headers.
 ARG BASE=pytorch/pytorch:2.13.0-cuda13.0-cudnn9-devel

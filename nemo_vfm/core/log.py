@@ -1,38 +1,37 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Messages and progress in; lines and bars on the terminal out (standard error), once and on rank 0 only."""
+"""Messages and progress in; lines and bars on the terminal out (standard error), once and on rank 0 only.
+
+Rich is imported at the first message, so that what only computes needs torch alone.
+"""
 
 import logging
 import os
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import contextmanager
 from functools import cache
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from rich.console import Console
-from rich.logging import RichHandler
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
 
 T = TypeVar("T")
 
 
 @cache
-def console() -> Console:
+def console() -> "Console":
     """The one console: standard error, so that standard output stays free for results."""
+    from rich.console import Console
+
     return Console(stderr=True, quiet=os.environ.get("RANK", "0") != "0")
 
 
 @cache
 def logger() -> logging.Logger:
     """The package's logger, writing through the console so that bars and lines do not collide."""
+    from rich.logging import RichHandler
+
     log = logging.getLogger("nemo_vfm")
     if not log.handlers:
         log.addHandler(RichHandler(console=console(), show_path=False, markup=False, log_time_format="[%X]"))
@@ -60,7 +59,7 @@ def warn_once(text: str) -> None:
 class Bar:
     """One line of progress: what is happening, how far, how long it will take."""
 
-    def __init__(self, progress: Progress, task: TaskID) -> None:
+    def __init__(self, progress: "Progress", task: "TaskID") -> None:
         self._progress, self._task = progress, task
 
     def advance(self, count: float = 1, note: str | None = None) -> None:
@@ -74,6 +73,15 @@ class Bar:
 @contextmanager
 def bar(title: str, total: int | None, completed: int = 0) -> Iterator[Bar]:
     """Show a progress bar for `total` units of work while the block runs."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
     columns = (
         TextColumn("{task.description:<22}"), BarColumn(bar_width=28), MofNCompleteColumn(), TimeElapsedColumn(),
         TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[note]}", style="dim"),

@@ -3,7 +3,8 @@
 """Named tensors and a state in, a checkpoint folder out that is whole or absent; and the newest whole one back.
 
 A checkpoint is `step-00000100/` holding one safetensors file a group (model, ema, optimizer) and, written last,
-`manifest.json` with the sha256 of each file. There is no pickle in it.
+`manifest.json` with the sha256 of each file. There is no pickle in it. safetensors is imported when used, so that
+engines need torch alone.
 """
 
 import os
@@ -13,8 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from nemo_vfm.core import log
@@ -60,6 +59,8 @@ def save(folder: Path, step: int, groups: Mapping[str, Mapping[str, Tensor]], st
 
 
 def _write(folder: Path, group: str, tensors: Mapping[str, Tensor]) -> dict[str, Json]:
+    from safetensors.torch import save_file
+
     path = folder / f"{group}.safetensors"
     # safetensors refuses views that share storage, and wants dense memory.
     save_file({name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}, path)
@@ -144,6 +145,9 @@ def load(path: Path) -> Checkpoint:
 
 
 def _read(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
     try:
         return load_file(path)
     except SafetensorError as error:

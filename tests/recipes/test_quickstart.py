@@ -1,0 +1,125 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The main job from the command line, small: steps leave their files, a second run does nothing, a kill costs nothing."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+ROOT = Path(__file__).parents[2]
+SMALL = [
+    "steps.videos.num_files=5", "steps.videos.shots_per_film=4", "steps.encode.windows_per_clip=1",
+    "steps.train.duration=6 steps", "steps.train.checkpoint.every_steps=2", "steps.train.checkpoint.keep=null",
+    "steps.train.validation.every_steps=3", "steps.train.callbacks.preview.every_steps=6",
+    "steps.train.model.width=48", "steps.train.model.depth=1", "steps.train.model.heads=2",
+    "steps.train.data.batch_size=4",
+    "steps.sample.prompts.num=4", "steps.sample.pipeline.sampler.steps=2",
+    "steps.train.callbacks.preview.pipeline.sampler.steps=1",
+]  # fmt: skip
+
+
+def command(run_dir: Path, *overrides: str) -> list[str]:
+    """`nemo-vfm run recipes/quickstart.yaml`, small."""
+    recipe = str(ROOT / "recipes/quickstart.yaml")
+    return [sys.executable, "-m", "nemo_vfm", "run", recipe, f"run_dir={run_dir}", *SMALL, *overrides]
+
+
+def run(run_dir: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
+    """Run it to its end."""
+    return subprocess.run(command(run_dir, *overrides), cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def adds_up(ledger: dict[str, dict[str, object]]) -> bool:
+    """In = kept + dropped + failed, in files, clips and seconds."""
+    return all(
+        abs(line["in"] - line["kept"] - sum(line["dropped"].values()) - sum(line["failed"].values())) < 1e-6
+        for line in ledger.values()
+    )
+
+
+def weights(run_dir: Path) -> dict[str, torch.Tensor]:
+    """The averaged weights after the last step."""
+    return load_file(run_dir / "train/checkpoints/step-00000006/ema.safetensors")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run."""
+    run_dir = tmp_path_factory.mktemp("quickstart") / "run"
+    done = run(run_dir)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert str(run_dir / "report.html") in done.stdout
+    return run_dir
+
+
+def test_every_step_leaves_what_the_next_one_and_the_report_need(finished: Path) -> None:
+    ledger = json.loads((finished / "curate/ledger.json").read_text())
+    assert adds_up(ledger)
+    assert ledger["files"]["in"] == 5
+    assert ledger["files"]["dropped"]["exact_duplicate"] == 1
+    assert sum(ledger["files"]["failed"].values()) == 1
+    assert ledger["clips"]["dropped"]["near_duplicate"] >= 1
+    evaluation = json.loads((finished / "evaluate/evaluation.json").read_text())
+    assert {"colour_accuracy", "direction_accuracy", "untrained"} <= evaluation.keys()
+    assert len(json.loads((finished / "evaluate/nearest.json").read_text())) == 4
+    steps = [json.loads(line)["step"] for line in (finished / "train/metrics.jsonl").read_text().splitlines()]
+    assert steps == [1, 2, 3, 4, 5, 6]
+    assert (finished / "train/samples/step-00000006.mp4").is_file()
+    assert (finished / "recipe.yaml").is_file()
+    assert (finished / "manifest.json").is_file()
+
+
+def test_the_report_is_one_page_without_scripts_that_names_every_prompt(finished: Path) -> None:
+    page = (finished / "report.html").read_text()
+    assert "<script" not in page
+    assert not re.findall(r"(?:src|href)=[\"']https?:", page)
+    assert all(entry["prompt"] in page for entry in json.loads((finished / "sample/samples.json").read_text()))
+
+
+def test_a_second_run_does_nothing_and_says_so(finished: Path) -> None:
+    files = {path: path.stat().st_mtime_ns for path in (finished / "train/checkpoints").rglob("*") if path.is_file()}
+    again = run(finished)
+    assert again.returncode == 0
+    assert "done before" in again.stderr + again.stdout
+    assert all(path.stat().st_mtime_ns == when for path, when in files.items())
+
+
+def test_a_run_killed_while_training_continues_to_the_same_weights(finished: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    running = subprocess.Popen(
+        command(run_dir), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    deadline = time.monotonic() + 300
+    while not (run_dir / "train/checkpoints/step-00000002").is_dir() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.killpg(running.pid, signal.SIGKILL)
+    running.wait()
+    assert not (run_dir / "train/done.json").exists()
+    again = run(run_dir)
+    assert again.returncode == 0, again.stderr[-3000:]
+    assert "resuming at step" in re.sub(r"\s+", " ", again.stderr)
+    whole, resumed = weights(finished), weights(run_dir)
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+@pytest.mark.skipif("NEMO_VFM_TEST_DATA" not in os.environ, reason="NEMO_VFM_TEST_DATA is not set")
+def test_a_users_own_folder_with_hostile_files_ends_well(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    done = run(run_dir, f"input={os.environ['NEMO_VFM_TEST_DATA']}/videos")
+    assert done.returncode == 0, done.stderr[-3000:]
+    ledger = json.loads((run_dir / "curate/ledger.json").read_text())
+    assert adds_up(ledger)
+    assert ledger["files"]["in"] == 12
+    assert ledger["files"]["kept"] >= 5
+    samples = json.loads((run_dir / "sample/samples.json").read_text())
+    assert samples
+    assert all(entry["attributes"] is None for entry in samples)
