@@ -40,13 +40,13 @@ def check_agreement(source: Path | bytes) -> VideoInfo:
         assert info == fast.info()
         assert len(info.pts) == info.num_frames and list(info.pts) == sorted(set(info.pts))
         last = info.num_frames - 1
-        wanted = [last, 0, last // 2, last // 3, last // 2, min(1, last), 2 * last // 3]
+        wanted = [last, 0, last // 2, min(1, last), last // 2]
         ours, theirs = base.read(wanted), fast.read(wanted)
         assert ours.shape == (len(wanted), info.height, info.width, 3)
         assert np.abs(ours.astype(int) - theirs).max() <= 2
         start = max(0, last // 2 - 2)
         in_order = list(base.frames(start, start + 4))
-        assert all((frame == base.read([start + step])[0]).all() for step, frame in enumerate(in_order))
+        assert (np.stack(in_order) == base.read(range(start, min(start + 4, info.num_frames)))).all()
     return info
 
 

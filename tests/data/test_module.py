@@ -219,10 +219,10 @@ def test_the_lightning_module_gives_the_same_batches(latent_shards: LatentShards
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"batch_size": 0}, {"num_workers": -1}, {"val_fraction": 1.0}, {"val_fraction": -0.1}, {"max_bad_in_a_row": 0}],
+    ("name", "value"),
+    [("batch_size", 0), ("num_workers", -1), ("val_fraction", 1.0), ("val_fraction", -0.1), ("max_bad_in_a_row", 0)],
 )
-def test_impossible_values_are_refused(wrong: dict[str, float]) -> None:
+def test_impossible_values_are_refused(name: str, value: float) -> None:
     with pytest.raises(ValueError, match="must be"):
         ShardData(**({"shards": Path("x"), "batch_size": 1} | {name: value}))  # type: ignore[arg-type]
 
