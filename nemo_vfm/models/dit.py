@@ -23,6 +23,7 @@ from nemo_vfm.models.blocks.patch import Patch, PatchEmbedding, grid_of, unpatch
 from nemo_vfm.models.blocks.rope import Rope, axis_dims
 from nemo_vfm.models.blocks.timestep import NoiseEmbedding
 from nemo_vfm.parallel.declared import Declared
+from nemo_vfm.parallel.products import Linear
 
 
 class Block(nn.Module):
@@ -92,13 +93,13 @@ class DiT(nn.Module):
         self.rope = Rope(width // heads, base_fps, rope_theta, (rope_scale[0], rope_scale[1], rope_scale[2]))
         self.patch_embedding = PatchEmbedding(in_channels=in_channels, width=width, patch=self.patch)
         self.noise_embedding = NoiseEmbedding(width=width)
-        self.text_embedding = nn.Linear(text_dim, width) if text_in_modulation else None
+        self.text_embedding = Linear(text_dim, width) if text_in_modulation else None
         self.blocks = nn.ModuleList(
             Block(width=width, heads=heads, text_dim=text_dim, mlp_hidden=self.mlp_hidden) for _ in range(depth)
         )
         self.norm = LayerNorm()
         self.modulation = Modulation(width=width, num_chunks=2)
-        self.out = nn.Linear(width, in_channels * patch[0] * patch[1] * patch[2])
+        self.out = Linear(width, in_channels * patch[0] * patch[1] * patch[2])
         self.init_weights(torch.initial_seed())
 
     def init_weights(self, seed: int) -> None:

@@ -6,8 +6,11 @@ Models call this and nothing else, so that splitting the sequence over devices c
 Shape letters: B batch, H heads, S query positions, L key positions, D head dimension.
 """
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from nemo_vfm.parallel.products import emulated_dtype
 
 
 def attention(q_BHSD: Tensor, k_BHLD: Tensor, v_BHLD: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -18,6 +21,11 @@ def attention(q_BHSD: Tensor, k_BHLD: Tensor, v_BHLD: Tensor, mask: Tensor | Non
             one key, else its softmax is over nothing and the result is not a number.
 
     Returns:
-        (B, H, S, D), in the dtype of the queries.
+        (B, H, S, D), in the dtype of the queries, or autocast's.
     """
-    return F.scaled_dot_product_attention(q_BHSD, k_BHLD, v_BHLD, attn_mask=mask)
+    dtype = emulated_dtype(q_BHSD)
+    if dtype is None:
+        return F.scaled_dot_product_attention(q_BHSD, k_BHLD, v_BHLD, attn_mask=mask)
+    with torch.autocast("cpu", enabled=False):
+        q, k, v = (x.to(dtype).float() for x in (q_BHSD, k_BHLD, v_BHLD))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask).to(dtype)

@@ -7,6 +7,7 @@ the gradients of the inputs and of the weights. Arithmetic that is repeated to s
 model utilisation, not hardware utilisation.
 """
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,11 +20,10 @@ from nemo_vfm.core.types import Op
 TRAINING_FACTOR = 3.0
 FORMULA = "3 x forward FLOPs / seconds / peak"
 
-#: Dense bf16 peaks in TFLOP/s without sparsity, by a part of the device's name; NVIDIA's data sheets. First match wins.
+#: Dense bf16 peaks in TFLOP/s without sparsity, by words of the device's name; NVIDIA's data sheets. First match wins.
 DENSE_BF16_TFLOPS = {
-    "GB300": 2500.0, "B300": 2250.0, "GB200": 2500.0, "B200": 2250.0, "GH200": 989.4, "H200": 989.4,
-    "H100 PCIe": 756.0, "H100 NVL": 835.0, "H100": 989.4, "H800": 989.4, "A100": 312.0, "A800": 312.0,
-    "L40S": 362.05, "L4": 121.0, "A10G": 70.0,
+    "GB200": 2500.0, "B200": 2250.0, "GH200": 989.4, "H200": 989.4, "H100 PCIe": 756.0, "H100 NVL": 835.0,
+    "H100": 989.4, "H800": 989.4, "A100": 312.0, "A800": 312.0, "L40S": 362.05, "L40": 181.05, "L4": 121.0,
 }  # fmt: skip
 
 
@@ -73,7 +73,7 @@ def peak_flops(name: str | None = None) -> Peak:
         return _measured("fp32 matrix product measured on this CPU")
     name = name or devices.describe()
     for part, tflops in DENSE_BF16_TFLOPS.items():
-        if part.lower() in name.lower():
+        if re.search(rf"\b{part}\b", name):  # whole words: L4 is not L40, nor H20 H200
             return Peak(tflops * 1e12, f"dense bf16, data sheet of {part}")
     return _measured(f"fp32 matrix product measured, since {name!r} is not in the table")
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from nemo_vfm.models.blocks.norm import RMSNorm
 from nemo_vfm.models.blocks.rope import rotate
 from nemo_vfm.parallel.attention import attention
+from nemo_vfm.parallel.products import Linear
 
 
 class SelfAttention(nn.Module):
@@ -20,10 +21,10 @@ class SelfAttention(nn.Module):
     def __init__(self, *, width: int, heads: int) -> None:
         super().__init__()
         self.head_dim = width // heads
-        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.qkv = Linear(width, 3 * width, bias=False)
         self.q_norm = RMSNorm(dim=self.head_dim)
         self.k_norm = RMSNorm(dim=self.head_dim)
-        self.out = nn.Linear(width, width, bias=False)
+        self.out = Linear(width, width, bias=False)
 
     def forward(self, x_BSW: Tensor, cos_BS1D: Tensor, sin_BS1D: Tensor) -> Tensor:
         """(B, S, W)."""
@@ -41,11 +42,11 @@ class CrossAttention(nn.Module):
     def __init__(self, *, width: int, heads: int, text_dim: int) -> None:
         super().__init__()
         self.head_dim = width // heads
-        self.q = nn.Linear(width, width, bias=False)
-        self.kv = nn.Linear(text_dim, 2 * width, bias=False)
+        self.q = Linear(width, width, bias=False)
+        self.kv = Linear(text_dim, 2 * width, bias=False)
         self.q_norm = RMSNorm(dim=self.head_dim)
         self.k_norm = RMSNorm(dim=self.head_dim)
-        self.out = nn.Linear(width, width, bias=False)
+        self.out = Linear(width, width, bias=False)
 
     def forward(self, x_BSW: Tensor, text_BLD: Tensor, mask_B11L: Tensor) -> Tensor:
         """(B, S, W); the mask must leave every sample at least one token."""

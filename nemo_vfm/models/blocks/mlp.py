@@ -5,14 +5,16 @@
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nemo_vfm.parallel.products import Linear
+
 
 class MLP(nn.Module):
     """The position-wise perceptron of a block; GELU in its tanh form."""
 
     def __init__(self, *, width: int, hidden: int) -> None:
         super().__init__()
-        self.up = nn.Linear(width, hidden, bias=False)
-        self.down = nn.Linear(hidden, width, bias=False)
+        self.up = Linear(width, hidden, bias=False)
+        self.down = Linear(hidden, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Same shape as x."""

@@ -10,6 +10,8 @@ Shape letters: B batch, S tokens, D width.
 import torch
 from torch import Tensor, nn
 
+from nemo_vfm.parallel.products import Linear
+
 
 class Modulation(nn.Module):
     """One zero-initialised linear to `num_chunks` vectors, so that every block begins as the identity.
@@ -20,7 +22,7 @@ class Modulation(nn.Module):
     def __init__(self, *, width: int, num_chunks: int) -> None:
         super().__init__()
         self.num_chunks = num_chunks
-        self.proj = nn.Linear(width, num_chunks * width, bias=False)
+        self.proj = Linear(width, num_chunks * width, bias=False)
 
     def forward(self, conditioning_BD: Tensor) -> tuple[Tensor, ...]:
         """`num_chunks` tensors (B, 1, D)."""

@@ -7,6 +7,8 @@ Shape letters: B batch, C channels, T frames, H height, W width, S tokens, D wid
 
 from torch import Tensor, nn
 
+from nemo_vfm.parallel.products import Linear
+
 Patch = tuple[int, int, int]
 
 
@@ -36,7 +38,7 @@ class PatchEmbedding(nn.Module):
     def __init__(self, *, in_channels: int, width: int, patch: Patch) -> None:
         super().__init__()
         self.patch = patch
-        self.proj = nn.Linear(in_channels * patch[0] * patch[1] * patch[2], width)
+        self.proj = Linear(in_channels * patch[0] * patch[1] * patch[2], width)
 
     def forward(self, latents_BCTHW: Tensor) -> Tensor:
         """Tokens (B, S, D), time slowest and width fastest."""

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nemo_vfm.parallel.products import Linear
+
 
 def sinusoids(noise_B: Tensor, dim: int, max_period: float = 10_000.0) -> Tensor:
     """Cosines and sines of `1000 * noise_B` at `dim / 2` frequencies from 1 down to 1 / max_period, (B, dim), fp32.
@@ -30,8 +32,8 @@ class NoiseEmbedding(nn.Module):
     def __init__(self, *, width: int, num_frequencies: int = 128) -> None:
         super().__init__()
         self.num_frequencies = num_frequencies
-        self.up = nn.Linear(2 * num_frequencies, width)
-        self.down = nn.Linear(width, width)
+        self.up = Linear(2 * num_frequencies, width)
+        self.down = Linear(width, width)
 
     def forward(self, noise_B: Tensor) -> Tensor:
         """(B, D)."""

@@ -1,0 +1,122 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Text to video: the same video in any company, guidance as it is commonly meant, a model that learns by heart."""
+
+import pytest
+import torch
+from torch import nn
+
+from nemo_vfm.core.types import Batch
+from nemo_vfm.diffusion.guidance import ClassifierFree
+from nemo_vfm.diffusion.objective import EDM, FlowMatching
+from nemo_vfm.diffusion.pipeline import TextToVideo
+from nemo_vfm.diffusion.sampler import Euler, Heun
+from nemo_vfm.diffusion.task import Denoise
+from nemo_vfm.models.codec import HaarWavelet
+from nemo_vfm.models.dit import DiT
+from nemo_vfm.models.text_encoder import HashedNgrams
+
+CODEC, TEXT = HaarWavelet(levels_space=1), HashedNgrams(dim=16, max_tokens=4)
+SIZE = {"num_frames": 2, "height": 8, "width": 8, "fps": 8.0, "seed": 0}
+
+
+class Echo(nn.Module):
+    """Predicts a flat sample whose level is the sum of the first text token; counts its calls and their batch sizes."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(()))
+        self.calls = []
+
+    def forward(self, latents_BCTHW, noise_B, text_BLD, text_mask_BL, fps_B):
+        self.calls.append(len(latents_BCTHW))
+        level_B = text_BLD[:, 0].sum(1) / 16
+        return torch.zeros_like(latents_BCTHW) + level_B.reshape(-1, 1, 1, 1, 1)
+
+
+def pipeline(scale=1.0, sampler=None, objective=None):
+    return TextToVideo(
+        codec=CODEC, text_encoder=TEXT, objective=objective or FlowMatching(prediction="sample"),
+        sampler=sampler or Euler(steps=3), guidance=ClassifierFree(scale=scale),
+    )  # fmt: skip
+
+
+def tiny(seed=0):
+    torch.manual_seed(seed)
+    model = DiT(in_channels=12, text_dim=16, width=48, depth=2, heads=2)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    return model.eval()
+
+
+@pytest.mark.parametrize("objective", [FlowMatching(), EDM()])
+def test_a_prompt_gives_the_same_video_alone_and_in_company(objective):
+    model, draw = tiny(), pipeline(scale=2.0, sampler=Heun(steps=3), objective=objective)
+    together = draw.generate(model, ["red ball", "blue box", "green"], **SIZE)
+    alone = draw.generate(model, ["blue box"], **SIZE)
+    assert together.shape == (3, 2, 8, 8, 3) and together.dtype == torch.uint8
+    assert (together[1].int() - alone[0].int()).abs().max() <= 1
+    assert (together[0].int() - together[1].int()).abs().max() > 10
+
+
+def test_equal_prompts_give_different_videos_and_their_repeats_can_be_named():
+    model, draw = tiny(), pipeline()
+    twice = draw.generate(model, ["red", "red"], **SIZE)
+    assert (twice[0] != twice[1]).any()
+    second = draw.generate(model, ["red"], repeats=[1], **SIZE)
+    assert (second[0].int() - twice[1].int()).abs().max() <= 1
+    other_seed = draw.generate(model, ["red"], **SIZE | {"seed": 1})
+    assert (other_seed[0] != twice[0]).any()
+
+
+@pytest.mark.parametrize(("scale", "batches"), [(1.0, [2, 2, 2]), (3.0, [4, 4, 4])])
+def test_guidance_runs_both_texts_in_one_call_and_only_where_it_must(scale, batches):
+    model = Echo()
+    pipeline(scale=scale).generate(model, ["red", "blue"], **SIZE)
+    assert model.calls == batches
+
+
+def test_the_scale_is_that_of_the_usual_convention():
+    cond, uncond = torch.tensor([3.0]), torch.tensor([1.0])
+    assert [float(ClassifierFree(scale=s).combine(cond, uncond)) for s in (0.0, 1.0, 2.0)] == [1.0, 3.0, 5.0]
+    assert not ClassifierFree(scale=1.0).needs_uncond() and ClassifierFree(scale=0.0).needs_uncond()
+    with pytest.raises(ValueError, match="must not be negative, got -1"):
+        ClassifierFree(scale=-1.0)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0, 1.5])
+def test_a_guided_video_lies_on_the_line_through_both_answers(scale):
+    (cond,), (uncond,) = (TEXT.encode([text])[0][:, 0].sum(1) / 16 for text in ("red", ""))
+    video = pipeline(scale=scale).generate(Echo(), ["red"], **SIZE).float()
+    level = CODEC.decode((uncond + scale * (cond - uncond)).expand(1, 12, 2, 4, 4))
+    expected = ((level.clamp(-1, 1) + 1) * 127.5).round().permute(0, 2, 3, 4, 1)
+    assert (video - expected).abs().max() <= 1
+
+
+@pytest.mark.parametrize("objective", [FlowMatching(), FlowMatching(prediction="sample"), EDM()],
+                         ids=["velocity", "sample", "edm"])  # fmt: skip
+def test_a_small_model_learns_two_captioned_videos_by_heart(objective):
+    videos = torch.zeros(2, 3, 1, 8, 8, dtype=torch.uint8)
+    videos[0, 0], videos[1, 2] = 255, 255  # red and blue
+    keys = tuple("abcdefgh")
+    batch = Batch(
+        index=0, keys=keys, captions=("red", "blue") * 4, weight_B=torch.ones(8), fps_B=torch.full((8,), 8.0),
+        video_BCTHW=videos.repeat(4, 1, 1, 1, 1),
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = DiT(in_channels=12, text_dim=16, width=48, depth=2, heads=2)
+    task = Denoise(objective=objective, codec=CODEC, text_encoder=TEXT, text_dropout=0.0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for index in range(120):
+        batch.index = index
+        prepared = task.prepare(batch, seed=0, training=True)
+        loss = task.losses(model(**prepared.inputs), prepared).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    drawn = pipeline(sampler=Heun(steps=8), objective=objective).generate(
+        model.eval(), ["red", "blue"], **SIZE | {"num_frames": 1}
+    )
+    red, blue = drawn.float().mean((1, 2, 3))
+    assert red[0] > 180 and red[2] < 75 and blue[2] > 180 and blue[0] < 75

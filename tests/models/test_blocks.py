@@ -1,0 +1,86 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of a model against what their definitions say."""
+
+import pytest
+import torch
+
+from nemo_vfm.models.blocks.norm import LayerNorm, RMSNorm
+from nemo_vfm.models.blocks.patch import PatchEmbedding, grid_of, unpatch
+from nemo_vfm.models.blocks.rope import Rope, axis_dims, rotate
+from nemo_vfm.models.blocks.timestep import sinusoids
+
+
+def scores(rope, grid, fps):
+    """Attention logits between all pairs of equal vectors at the positions of a grid."""
+    torch.manual_seed(0)
+    q, k = (torch.randn(1, 1, 1, rope.head_dim).expand(1, grid[0] * grid[1] * grid[2], 1, -1) for _ in range(2))
+    table = rope.table(grid, torch.tensor([fps]))
+    return (rotate(q, *table) * 1.0)[0, :, 0] @ rotate(k, *table)[0, :, 0].T
+
+
+def test_rotation_turns_each_pair_by_its_angle():
+    rope = Rope(12)
+    angles = rope.angles((2, 2, 2), torch.tensor([24.0]))[0]
+    x = torch.randn(1, 8, 3, 12)
+    pairs = torch.complex(x[..., :6], x[..., 6:]) * torch.polar(torch.ones_like(angles), angles)[None, :, None]
+    expected = torch.cat([pairs.real, pairs.imag], dim=-1)
+    torch.testing.assert_close(rotate(x, *rope.table((2, 2, 2), torch.tensor([24.0]))), expected)
+
+
+def test_logits_depend_on_distances_only():
+    logits = scores(Rope(24), (3, 1, 1), 24.0)
+    torch.testing.assert_close(logits[0, 1], logits[1, 2])
+    assert not torch.isclose(logits[0, 1], logits[0, 2])
+
+
+def test_the_same_instant_has_the_same_angle_at_any_frame_rate():
+    rope = Rope(24, base_fps=24.0)
+    slow, fast = (rope.angles((n, 1, 1), torch.tensor([fps])) for n, fps in ((3, 12.0), (6, 24.0)))
+    torch.testing.assert_close(slow[0], fast[0, ::2])
+
+
+def test_frame_rates_may_differ_within_a_batch():
+    rope = Rope(24)
+    both = rope.angles((3, 2, 2), torch.tensor([24.0, 8.0]))
+    torch.testing.assert_close(both[1:], rope.angles((3, 2, 2), torch.tensor([8.0])))
+    assert not torch.allclose(both[0], both[1])
+
+
+def test_axes_share_the_head_as_in_cosmos_and_change_only_their_own_angles():
+    assert axis_dims(128) == (44, 42, 42)
+    angles = Rope(12).angles((2, 2, 2), torch.tensor([24.0])).reshape(2, 2, 2, 6)
+    changed = [(angles.select(axis, 1) - angles.select(axis, 0)).abs().amax((0, 1)) > 0 for axis in range(3)]
+    assert [flags.tolist() for flags in changed] == [[i // 2 == axis for i in range(6)] for axis in range(3)]
+
+
+def test_ntk_scale_slows_low_frequencies_by_the_scale_and_leaves_the_highest():
+    plain, scaled = (Rope(48, scale=(s, 1.0, 1.0)).frequencies(0, torch.zeros(1)) for s in (1.0, 2.0))
+    torch.testing.assert_close(scaled[0], plain[0])
+    torch.testing.assert_close(scaled[-1] * 2, plain[-1])
+
+
+def test_unpatch_undoes_the_cutting():
+    embedding = PatchEmbedding(in_channels=3, width=3 * 2 * 2 * 4, patch=(2, 2, 4))
+    with torch.no_grad():
+        embedding.proj.weight.copy_(torch.eye(48))
+        embedding.proj.bias.zero_()
+    x = torch.randn(2, 3, 4, 6, 8)
+    torch.testing.assert_close(unpatch(embedding(x), grid_of(tuple(x.shape), (2, 2, 4)), (2, 2, 4)), x)
+
+
+def test_norms_agree_with_torch():
+    x = 5 * torch.randn(3, 7, 16) + 1
+    norm, reference = RMSNorm(dim=16), torch.nn.RMSNorm(16, eps=1e-6)
+    with torch.no_grad():
+        reference.weight.uniform_()
+        norm.weight.copy_(reference.weight)
+    torch.testing.assert_close(norm(x), reference(x))
+    torch.testing.assert_close(LayerNorm()(x), torch.nn.LayerNorm(16, eps=1e-6, elementwise_affine=False)(x))
+
+
+def test_noise_levels_a_hundredth_apart_are_told_apart():
+    vectors = torch.nn.functional.normalize(sinusoids(torch.linspace(0, 1, 101), 256))
+    assert (vectors[1:] * vectors[:-1]).sum(1).max() < 0.99
+    with pytest.raises(ValueError, match="cannot be shared by three axes"):
+        axis_dims(5)

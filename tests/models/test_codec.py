@@ -1,0 +1,107 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The Haar codec: lossless, energy-preserving, causal, and clear about sizes that do not fit."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nemo_vfm.core.types import Codec
+from nemo_vfm.models.codec import HaarWavelet
+
+GAINS = st.floats(0.1, 10.0)
+
+
+def video(seed, num_frames, height, width, batch=1):
+    return torch.rand(batch, 3, num_frames, height, width, generator=torch.Generator().manual_seed(seed)) * 2 - 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    levels_space=st.integers(0, 3), levels_time=st.integers(0, 3), gain=GAINS, detail_gain=GAINS, motion_gain=GAINS,
+    k=st.integers(0, 3), rows=st.integers(1, 3), columns=st.integers(1, 3), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_decoding_what_was_encoded_gives_the_pixels_back_and_shapes_and_energy_are_as_declared(
+    levels_space, levels_time, gain, detail_gain, motion_gain, k, rows, columns, seed
+):
+    codec = HaarWavelet(
+        levels_space=levels_space, levels_time=levels_time, gain=gain, detail_gain=detail_gain, motion_gain=motion_gain
+    )
+    side, frames = 2**levels_space, 2**levels_time
+    x = video(seed, 1 + k * frames, rows * side, columns * side)
+    latents = codec.encode(x)
+    assert tuple(latents.shape[1:]) == codec.latent_shape(*x.shape[2:]) == (3 * side**2 * frames, 1 + k, rows, columns)
+    assert (codec.decode(latents) - x).abs().max() <= 1e-6
+    first, others = codec.scales().unbind(1)
+    coefficients = torch.cat(
+        [latents[:, :, :1] / first.view(-1, 1, 1, 1), latents[:, :, 1:] / others.view(-1, 1, 1, 1)], 2
+    )
+    torch.testing.assert_close(coefficients.square().sum(), x.square().sum(), rtol=1e-4, atol=1e-5)
+
+
+def test_the_basis_is_orthonormal_once_scales_are_divided_out():
+    codec = HaarWavelet(levels_space=1, levels_time=1, detail_gain=3.0, motion_gain=0.7)
+    units = torch.eye(3 * 3 * 2 * 2).reshape(-1, 3, 3, 2, 2)
+    latents = codec.encode(units) / codec.scales().T.reshape(1, 2, -1, 1, 1).transpose(1, 2)
+    rows = latents.flatten(1)
+    torch.testing.assert_close(rows @ rows.T, torch.eye(36), atol=1e-6, rtol=0)
+
+
+def test_the_first_frame_has_a_latent_of_its_own_and_later_frames_never_reach_back():
+    codec = HaarWavelet(levels_space=1, levels_time=2)
+    x = video(0, 9, 4, 4)
+    torch.testing.assert_close(codec.encode(x)[:, :, :1], codec.encode(x[:, :, :1]))
+    changed = x.clone()
+    changed[:, :, 5:] = 0
+    torch.testing.assert_close(codec.encode(changed)[:, :, :2], codec.encode(x)[:, :, :2])
+    assert not torch.allclose(codec.encode(changed)[:, :, 2], codec.encode(x)[:, :, 2])
+
+
+def test_the_lowest_band_of_a_flat_video_is_its_value_and_all_others_are_zero():
+    latents = HaarWavelet(levels_space=2, levels_time=1).encode(torch.full((1, 3, 3, 8, 8), 0.5))
+    torch.testing.assert_close(latents[:, :3], torch.full_like(latents[:, :3], 0.5))
+    assert not latents[:, 3:].any()
+
+
+def test_gains_scale_their_own_bands_only():
+    x = video(1, 3, 4, 4)
+    plain, detail, motion = (
+        HaarWavelet(levels_space=1, levels_time=1, **{"detail_gain": 1.0, "motion_gain": 1.0} | changes).encode(x)
+        for changes in ({}, {"detail_gain": 4.0}, {"motion_gain": 4.0})
+    )
+    still_flat, moving_flat = slice(0, 3), slice(3, 6)
+    torch.testing.assert_close(detail[:, still_flat], plain[:, still_flat])
+    torch.testing.assert_close(detail[:, 6:], 4 * plain[:, 6:])
+    torch.testing.assert_close(motion[:, still_flat], plain[:, still_flat])
+    torch.testing.assert_close(motion[:, moving_flat], 4 * plain[:, moving_flat])
+
+
+def test_encoding_ignores_autocast():
+    codec, x = HaarWavelet(levels_space=2), video(0, 1, 8, 8)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        latents = codec.encode(x)
+    torch.testing.assert_close(latents, codec.encode(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("size", "words"), [
+    ((4, 8, 8), "4 frames do not fit.*1 \\+ k \\* 4 frames, such as 1 or 5"),
+    ((5, 10, 8), "height 10 does not fit.*multiples of 4, such as 8 or 12"),
+    ((5, 8, 3), "width 3 does not fit.*multiples of 4, such as 4 or 8"),
+    ((0, 8, 8), "0 frames do not fit"),
+])  # fmt: skip
+def test_a_size_that_does_not_fit_is_answered_with_sizes_that_do(size, words):
+    with pytest.raises(ValueError, match=words):
+        HaarWavelet(levels_space=2, levels_time=2).latent_shape(*size)
+
+
+@pytest.mark.parametrize("changes", [{"levels_time": -1}, {"gain": 0.0}, {"detail_gain": float("inf")}])
+def test_settings_that_cannot_be_undone_are_refused(changes):
+    with pytest.raises(ValueError, match="must"):
+        HaarWavelet(**changes)
+
+
+def test_the_fingerprint_names_every_setting():
+    assert isinstance(HaarWavelet(), Codec)
+    variants = ({}, {"levels_space": 1}, {"levels_time": 1}, {"gain": 2.0}, {"detail_gain": 3.0}, {"motion_gain": 3.0})
+    assert len({HaarWavelet(**changes).fingerprint() for changes in variants}) == len(variants)

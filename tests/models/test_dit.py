@@ -1,0 +1,171 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The DiT: identity at the start, text and masks that count where they should, a plan and a cost that are true."""
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from nemo_vfm.core.types import Costed
+from nemo_vfm.models.dit import DiT
+from nemo_vfm.parallel.declared import Divisible, matching
+
+
+def tiny(**changes):
+    torch.manual_seed(3)
+    return DiT(**{"in_channels": 4, "text_dim": 16, "width": 48, "depth": 2, "heads": 2} | changes)
+
+
+def awake(model):
+    """A model whose zeros are gone, so that everything has an influence."""
+    torch.manual_seed(5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+def inputs(batch=2, channels=4, size=(2, 4, 6), text_tokens=5, text_dim=16):
+    torch.manual_seed(7)
+    return {
+        "latents_BCTHW": torch.randn(batch, channels, *size),
+        "noise_B": torch.rand(batch),
+        "text_BLD": torch.randn(batch, text_tokens, text_dim),
+        "text_mask_BL": torch.arange(text_tokens)[None] < torch.tensor([3, 4])[:batch, None],
+        "fps_B": torch.full((batch,), 24.0),
+    }
+
+
+def test_every_block_is_the_identity_and_the_output_zero_at_the_start():
+    model, given = tiny(), inputs()
+    x = torch.randn(2, 12, 48)
+    rope = model.rope.table((2, 2, 3), given["fps_B"])
+    text = (given["text_BLD"], given["text_mask_BL"][:, None, None])
+    torch.testing.assert_close(model.blocks[0](x, torch.randn(2, 48), rope, text), x, rtol=0, atol=0)
+    assert not model(**given).any()
+
+
+def test_weights_follow_from_the_seed_and_the_name_of_the_parameter():
+    torch.manual_seed(1)
+    first, deeper = tiny().state_dict(), tiny(depth=3).state_dict()
+    for name, value in first.items():
+        torch.testing.assert_close(value, deeper[name], rtol=0, atol=0)
+    model = tiny()
+    model.init_weights(seed=99)
+    assert not torch.equal(model.state_dict()["blocks.0.mlp.up.weight"], first["blocks.0.mlp.up.weight"])
+
+
+def test_a_model_can_be_born_on_the_meta_device_and_be_filled_later():
+    reference = tiny()
+    with torch.device("meta"):
+        model = DiT(in_channels=4, text_dim=16, width=48, depth=2, heads=2)
+    model.to_empty(device="cpu")
+    model.init_weights(seed=3)
+    for name, value in reference.state_dict().items():
+        torch.testing.assert_close(model.state_dict()[name], value, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("text_in_modulation", [False, True])
+def test_an_empty_text_mask_gives_finite_outputs_and_gradients_and_lets_no_text_through(text_in_modulation):
+    model, given = awake(tiny(text_in_modulation=text_in_modulation)), inputs()
+    given["text_mask_BL"] = torch.zeros(2, 5, dtype=torch.bool)
+    output = model(**given)
+    output.square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    torch.testing.assert_close(model(**given | {"text_BLD": torch.randn(2, 5, 16)}), output)
+
+
+@pytest.mark.parametrize("text_in_modulation", [False, True])
+def test_hidden_text_tokens_have_no_influence_and_seen_ones_do(text_in_modulation):
+    model, given = awake(tiny(text_in_modulation=text_in_modulation)), inputs()
+    hidden, seen = given["text_BLD"].clone(), given["text_BLD"].clone()
+    hidden[0, 3:], seen[0, 2] = 9.0, 9.0
+    output = model(**given)
+    torch.testing.assert_close(model(**given | {"text_BLD": hidden}), output)
+    assert not torch.allclose(model(**given | {"text_BLD": seen})[0], output[0], atol=1e-3)
+
+
+def test_samples_of_a_batch_do_not_see_each_other():
+    model, given = awake(tiny()), inputs()
+    alone = model(**{name: value[1:] for name, value in given.items()})
+    torch.testing.assert_close(model(**given)[1:], alone, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["noise_B", "fps_B"])
+def test_noise_level_and_frame_rate_change_the_output(name):
+    model, given = awake(tiny()), inputs()
+    assert not torch.allclose(model(**given), model(**given | {name: given[name] * 0.5}), atol=1e-3)
+
+
+def test_all_parameters_get_a_gradient_once_nothing_is_zero():
+    model = awake(tiny(text_in_modulation=True))
+    model(**inputs()).square().sum().backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"channels": 5}, "latents have 5 channels and the model was built for 4"),
+    ({"text_dim": 8}, "text tokens are 8 wide and the model was built for 16"),
+    ({"size": (2, 5, 6)}, "height 5 is not divisible by 2"),
+])  # fmt: skip
+def test_inputs_that_do_not_fit_are_named_with_their_numbers(changes, words):
+    with pytest.raises(ValueError, match=words):
+        tiny()(**inputs(**changes))
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"width": 50, "heads": 4}, "width 50 is not divisible by heads 4"),
+    ({"width": 8, "heads": 2}, "head dimension 4 cannot be shared by three axes"),
+    ({"patch": (1, 0, 2)}, "patch must be three sizes of at least 1"),
+    ({"in_channels": 0}, "in_channels must be at least 1, got 0"),
+])  # fmt: skip
+def test_numbers_that_do_not_fit_are_refused_by_the_constructor(changes, words):
+    with pytest.raises(ValueError, match=words):
+        tiny(**changes)
+
+
+def test_every_name_in_the_plan_exists_and_every_block_linear_is_in_it():
+    model = tiny(text_in_modulation=True)
+    assert isinstance(model, Divisible)
+    modules, plan = dict(model.named_modules()), model.plan()
+    for pattern in plan.patterns():
+        assert matching(pattern, modules), f"{pattern} names nothing"
+    assert isinstance(modules[plan.blocks], torch.nn.ModuleList)
+    cut = {name for pattern in (*plan.column, *plan.row) for name in matching(pattern, modules)}
+    linears = {n for n, m in modules.items() if n.startswith("blocks.") and isinstance(m, torch.nn.Linear)}
+    assert linears - cut == {"blocks.0.modulation.proj", "blocks.1.modulation.proj"}
+    top = {name.split(".")[0] for name in modules if name}
+    assert top == {plan.blocks, *plan.first, *plan.last, *plan.every}
+
+
+@pytest.mark.parametrize("text_in_modulation", [False, True])
+def test_the_declared_cost_is_what_torch_counts(text_in_modulation):
+    model, given = tiny(text_in_modulation=text_in_modulation), inputs()
+    # torch counts no FLOPs for the CPU's flash attention, but does for the products of the plain form.
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        model(**given)
+    assert isinstance(model, Costed)
+    declared = sum(op.flops for op in model.ops({name: tuple(value.shape) for name, value in given.items()}))
+    assert declared == pytest.approx(counter.get_total_flops(), rel=1e-9)
+
+
+def test_heads_split_over_two_parts_add_up_to_the_whole():
+    """What tensor parallel does: rows of the column linears and columns of the row linears, in whole heads."""
+    module = awake(tiny()).blocks[0].self_attention
+    x, rope = torch.randn(1, 12, 48), tiny().rope.table((2, 2, 3), torch.tensor([24.0]))
+    whole, parts = module(x, *rope), []
+    qkv, out = module.qkv.weight.detach(), module.out.weight.detach()
+    for part in range(2):
+        module.qkv.weight = torch.nn.Parameter(qkv.chunk(2)[part])
+        module.out.weight = torch.nn.Parameter(out.chunk(2, dim=1)[part])
+        parts.append(module(x, *rope))
+    torch.testing.assert_close(parts[0] + parts[1], whole, rtol=1e-4, atol=1e-5)
+
+
+def test_a_step_under_bf16_autocast_is_close_to_fp32():
+    model, given = awake(tiny()), inputs()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = model(**given)
+    assert output.dtype == torch.bfloat16
+    torch.testing.assert_close(output.float(), model(**given), rtol=0.1, atol=0.1)
