@@ -3,12 +3,13 @@
 """Pixels in, wavelet coefficients out, and back without loss: a codec with nothing to train or download.
 
 Haar's wavelet (Mallat 1989) along time, then along height and width. Each level keeps the mean of two neighbours and
-half their difference, so the lowest band is a small video in the range of the pixels; a level's differences are moved
-into channels, so that all bands have one size.
+half their difference, which add and subtract back without rounding worth the name, and scales them at the end; a
+level's differences are moved into channels, so that all bands have one size.
 Shape letters: B batch, C channels, T frames, H height, W width.
 """
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -24,9 +25,12 @@ class HaarWavelet:
     Args:
         levels_space: halvings of height and width.
         levels_time: halvings of time; 0 keeps one latent frame a frame.
-        gain: factor on all bands; 1 leaves the lowest band in the range of the pixels, [-1, 1].
-        detail_gain: further factor on bands with a spatial difference. Differences of neighbours are an order of
-            magnitude smaller than pixels, so with a gain of 1 a little noise already hides them.
+        basis: orthonormal, where noise of a given strength on the latents is `1 / gain` times that noise on the
+            pixels, at every scale of detail alike; or mean, where the lowest band has the range of the pixels and
+            every difference is half that of two means. Under the mean an object that is smaller than the lowest
+            band's pixels drowns in noise early, and short trainings drew backgrounds only.
+        gain: factor on all bands.
+        detail_gain: further factor on bands with a spatial difference.
         motion_gain: further factor on bands with a temporal difference.
 
     Raises:
@@ -38,17 +42,20 @@ class HaarWavelet:
         *,
         levels_space: int = 2,
         levels_time: int = 0,
-        gain: float = 1.0,
-        detail_gain: float = 2.0,
-        motion_gain: float = 2.0,
+        basis: Literal["orthonormal", "mean"] = "orthonormal",
+        gain: float = 0.25,
+        detail_gain: float = 1.0,
+        motion_gain: float = 1.0,
     ) -> None:
         if min(levels_space, levels_time) < 0:
             raise ValueError(f"levels_space ({levels_space}) and levels_time ({levels_time}) must not be negative")
+        if basis not in ("orthonormal", "mean"):
+            raise ValueError(f"basis must be orthonormal or mean, got {basis!r}")
         if not all(0 < value < math.inf for value in (gain, detail_gain, motion_gain)):
             raise ValueError(
                 f"gain ({gain}), detail_gain ({detail_gain}), motion_gain ({motion_gain}) must be positive and finite"
             )
-        self.levels_space, self.levels_time = levels_space, levels_time
+        self.levels_space, self.levels_time, self.basis = levels_space, levels_time, basis
         self.gain, self.detail_gain, self.motion_gain = gain, detail_gain, motion_gain
 
     def encode(self, video_BCTHW: Tensor) -> Tensor:
@@ -60,11 +67,13 @@ class HaarWavelet:
             mean, difference = _split_time(mean)
             motion.insert(0, _time_to_channels(difference, self.levels_time - level - 1))
         bands = torch.cat([mean, *(self.motion_gain * band for band in motion)], dim=1)
-        return self.gain * self._encode_space(bands)
+        latents = self.gain * self._encode_space(bands)
+        return latents if self.basis == "mean" else latents / self._along(latents)
 
     def decode(self, latents_BCTHW: Tensor) -> Tensor:
         """The inverse of `encode`; not clamped."""
-        bands = self._decode_space(latents_BCTHW / self.gain)
+        latents = latents_BCTHW if self.basis == "mean" else latents_BCTHW * self._along(latents_BCTHW)
+        bands = self._decode_space(latents / self.gain)
         channels = bands.shape[1] >> self.levels_time
         mean = bands[:, :channels]
         for level in range(self.levels_time):
@@ -97,7 +106,7 @@ class HaarWavelet:
     def fingerprint(self) -> str:
         """All that the latents depend on."""
         return (
-            f"haar/1 space={self.levels_space} time={self.levels_time} gain={self.gain!r} "
+            f"haar/1 space={self.levels_space} time={self.levels_time} basis={self.basis} gain={self.gain!r} "
             f"detail={self.detail_gain!r} motion={self.motion_gain!r}"
         )
 
@@ -107,15 +116,30 @@ class HaarWavelet:
         Column 0 is for the first latent frame, whose temporal differences are zero and whose mean is of one frame;
         column 1 for the others. Latents divided by these have the energy of the pixels.
         """
-        time = [(1.0, 2.0 ** (-self.levels_time / 2))]
-        for level in range(self.levels_time):
-            span = 2.0 ** (-(self.levels_time - level) / 2)
-            time += [(self.motion_gain * span, self.motion_gain * span)] * 2**level
-        space = [2.0**-self.levels_space]
-        for level in range(self.levels_space):
-            space += [self.detail_gain * 2.0 ** -(self.levels_space - level)] * (3 * 4**level)
-        table = torch.tensor(space)[:, None, None, None] * torch.tensor(time)[None, :, None, :]
-        return self.gain * table.expand(-1, -1, num_channels, -1).flatten(0, 2)
+        space = [1.0] + [self.detail_gain] * self.levels_space
+        time = [1.0] + [self.motion_gain] * self.levels_time
+        gains = self.gain * self._spread(space, time, num_channels)[:, None]
+        return gains.expand(-1, 2) if self.basis == "orthonormal" else gains * self._mean_scales(num_channels)
+
+    def _mean_scales(self, num_channels: int) -> Tensor:
+        """Means and half differences over orthonormal coefficients, (C', 2), columns as in `scales`."""
+        space = [2.0**-self.levels_space] + [2.0 ** (level - self.levels_space) for level in range(self.levels_space)]
+        spans = [2.0 ** ((level - self.levels_time) / 2) for level in range(self.levels_time)]
+        first = self._spread(space, [1.0, *spans], num_channels)
+        return torch.stack([first, self._spread(space, [2.0 ** (-self.levels_time / 2), *spans], num_channels)], dim=1)
+
+    def _spread(self, space: list[float], time: list[float], num_channels: int) -> Tensor:
+        """One number a band (lowest first, then coarse to fine) to one number a latent channel, (C',)."""
+        in_space = space[:1] + [value for level, value in enumerate(space[1:]) for _ in range(3 * 4**level)]
+        in_time = time[:1] + [value for level, value in enumerate(time[1:]) for _ in range(2**level)]
+        table = torch.tensor(in_space)[:, None, None] * torch.tensor(in_time)[None, :, None]
+        return table.expand(-1, -1, num_channels).flatten()
+
+    def _along(self, latents_BCTHW: Tensor) -> Tensor:
+        """`_mean_scales` along the channels and latent frames of these latents, (1, C', T', 1, 1)."""
+        num_channels = latents_BCTHW.shape[1] >> (2 * self.levels_space + self.levels_time)
+        first, others = self._mean_scales(num_channels).to(latents_BCTHW).tensor_split(2, dim=1)
+        return torch.cat([first, others.expand(-1, latents_BCTHW.shape[2] - 1)], dim=1)[None, :, :, None, None]
 
     def _encode_space(self, low: Tensor) -> Tensor:
         details: list[Tensor] = []

@@ -20,6 +20,7 @@ from nemo_vfm.models.blocks.mlp import MLP
 from nemo_vfm.models.blocks.modulation import Modulation, gated, modulate
 from nemo_vfm.models.blocks.norm import LayerNorm, rms_normalised
 from nemo_vfm.models.blocks.patch import Patch, PatchEmbedding, grid_of, unpatch
+from nemo_vfm.models.blocks.position import AbsolutePositions
 from nemo_vfm.models.blocks.rope import Rope, axis_dims
 from nemo_vfm.models.blocks.timestep import NoiseEmbedding
 from nemo_vfm.parallel.declared import Declared
@@ -62,6 +63,7 @@ class DiT(nn.Module):
         mlp_ratio: hidden width of the perceptron over `width`.
         text_in_modulation: also add the mean text token, projected, to the conditioning vector. A short training
             obeys the text sooner with it.
+        position_embedding: also add a vector of the place in the video to each token. A short training needs it.
         base_fps: frame rate at which one latent frame is one temporal position.
         rope_theta: base of the rotary frequencies.
         rope_scale: NTK-aware stretch of time, height and width, 1 is none.
@@ -81,6 +83,7 @@ class DiT(nn.Module):
         patch: tuple[int, int, int] = (1, 2, 2),
         mlp_ratio: float = 4.0,
         text_in_modulation: bool = False,
+        position_embedding: bool = False,
         base_fps: float = 24.0,
         rope_theta: float = 10_000.0,
         rope_scale: tuple[float, float, float] = (1.0, 1.0, 1.0),
@@ -92,6 +95,7 @@ class DiT(nn.Module):
         self.mlp_hidden = round(width * mlp_ratio)
         self.rope = Rope(width // heads, base_fps, rope_theta, (rope_scale[0], rope_scale[1], rope_scale[2]))
         self.patch_embedding = PatchEmbedding(in_channels=in_channels, width=width, patch=self.patch)
+        self.position_embedding = AbsolutePositions(width=width) if position_embedding else None
         self.noise_embedding = NoiseEmbedding(width=width)
         self.text_embedding = Linear(text_dim, width) if text_in_modulation else None
         self.blocks = nn.ModuleList(
@@ -135,6 +139,8 @@ class DiT(nn.Module):
         conditioning_BD = F.silu(self.conditioning(noise_B, text, text_mask_BL))
         rope = self.rope.table(grid, fps_B)
         x_BSD = self.patch_embedding(latents_BCTHW)
+        if self.position_embedding is not None:
+            x_BSD = x_BSD + self.position_embedding(grid)
         for block in self.blocks:
             x_BSD = block(x_BSD, conditioning_BD, rope, (text, mask_B11L))
         shift, scale = self.modulation(conditioning_BD)
@@ -162,7 +168,7 @@ class DiT(nn.Module):
             row=("blocks.*.self_attention.out", "blocks.*.cross_attention.out", "blocks.*.mlp.down"),
             blocks="blocks",
             recompute=("blocks.*",),
-            first=("patch_embedding",),
+            first=("patch_embedding",) + (("position_embedding",) if self.position_embedding is not None else ()),
             last=("norm", "modulation", "out"),
             every=("noise_embedding",) + (("text_embedding",) if self.text_embedding is not None else ()),
         )
@@ -177,8 +183,11 @@ class DiT(nn.Module):
         conditioning = 2.0 * batch * d * (2 * self.noise_embedding.num_frequencies + d + 9 * d * self.depth + 2 * d)
         if self.text_embedding is not None:
             conditioning += 2.0 * batch * d * self.text_dim
+        positions = 0.0
+        if self.position_embedding is not None:  # once for all samples
+            positions = 2.0 * tokens * d * self.position_embedding.proj.in_features
         return [
-            Op("linear", video * patch_dim * 2, "patch embedding and output"),
+            Op("linear", positions + video * patch_dim * 2, "patch embedding and output"),
             Op("linear", conditioning, "conditioning and modulation"),
             Op("linear", self.depth * video * 4 * d, "self-attention projections"),
             Op("attention", self.depth * 2 * video * tokens, "self-attention"),

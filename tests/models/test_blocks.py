@@ -7,6 +7,7 @@ import torch
 
 from nemo_vfm.models.blocks.norm import LayerNorm, RMSNorm
 from nemo_vfm.models.blocks.patch import PatchEmbedding, grid_of, unpatch
+from nemo_vfm.models.blocks.position import AbsolutePositions
 from nemo_vfm.models.blocks.rope import Rope, axis_dims, rotate
 from nemo_vfm.models.blocks.timestep import sinusoids
 
@@ -58,6 +59,14 @@ def test_ntk_scale_slows_low_frequencies_by_the_scale_and_leaves_the_highest():
     plain, scaled = (Rope(48, scale=(s, 1.0, 1.0)).frequencies(0, torch.zeros(1)) for s in (1.0, 2.0))
     torch.testing.assert_close(scaled[0], plain[0])
     torch.testing.assert_close(scaled[-1] * 2, plain[-1])
+
+
+def test_absolute_positions_differ_in_every_place_and_agree_between_sizes():
+    positions = AbsolutePositions(width=48)
+    vectors = positions((2, 3, 3))
+    assert torch.cdist(vectors, vectors).add(100 * torch.eye(18)).min() > 0.1
+    coarse, fine = positions((1, 3, 3)).reshape(3, 3, 48), positions((3, 9, 9)).reshape(3, 9, 9, 48)
+    torch.testing.assert_close(coarse, fine[1, 1::3, 1::3])
 
 
 def test_unpatch_undoes_the_cutting():

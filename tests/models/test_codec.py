@@ -19,15 +19,17 @@ def video(seed, num_frames, height, width, batch=1):
 
 @settings(max_examples=60, deadline=None)
 @given(
+    basis=st.sampled_from(["orthonormal", "mean"]),
     levels_space=st.integers(0, 3), levels_time=st.integers(0, 3), gain=GAINS, detail_gain=GAINS, motion_gain=GAINS,
     k=st.integers(0, 3), rows=st.integers(1, 3), columns=st.integers(1, 3), seed=st.integers(0, 99),
 )  # fmt: skip
 def test_decoding_what_was_encoded_gives_the_pixels_back_and_shapes_and_energy_are_as_declared(
-    levels_space, levels_time, gain, detail_gain, motion_gain, k, rows, columns, seed
+    basis, levels_space, levels_time, gain, detail_gain, motion_gain, k, rows, columns, seed
 ):
     codec = HaarWavelet(
-        levels_space=levels_space, levels_time=levels_time, gain=gain, detail_gain=detail_gain, motion_gain=motion_gain
-    )
+        levels_space=levels_space, levels_time=levels_time, basis=basis, gain=gain, detail_gain=detail_gain,
+        motion_gain=motion_gain,
+    )  # fmt: skip
     side, frames = 2**levels_space, 2**levels_time
     x = video(seed, 1 + k * frames, rows * side, columns * side)
     latents = codec.encode(x)
@@ -40,12 +42,21 @@ def test_decoding_what_was_encoded_gives_the_pixels_back_and_shapes_and_energy_a
     torch.testing.assert_close(coefficients.square().sum(), x.square().sum(), rtol=1e-4, atol=1e-5)
 
 
-def test_the_basis_is_orthonormal_once_scales_are_divided_out():
-    codec = HaarWavelet(levels_space=1, levels_time=1, detail_gain=3.0, motion_gain=0.7)
+@pytest.mark.parametrize("basis", ["orthonormal", "mean"])
+def test_the_basis_is_orthonormal_once_scales_are_divided_out(basis):
+    codec = HaarWavelet(levels_space=1, levels_time=1, basis=basis, detail_gain=3.0, motion_gain=0.7)
     units = torch.eye(3 * 3 * 2 * 2).reshape(-1, 3, 3, 2, 2)
-    latents = codec.encode(units) / codec.scales().T.reshape(1, 2, -1, 1, 1).transpose(1, 2)
-    rows = latents.flatten(1)
+    rows = (codec.encode(units) / codec.scales()[None, :, :, None, None]).flatten(1)
     torch.testing.assert_close(rows @ rows.T, torch.eye(36), atol=1e-6, rtol=0)
+
+
+def test_without_further_gains_the_latents_have_the_energy_of_the_pixels():
+    x = video(2, 9, 8, 8)
+    latents = HaarWavelet(levels_space=2, levels_time=2, gain=1.0).encode(x)
+    torch.testing.assert_close(latents.square().sum(), x.square().sum())
+    quarter = HaarWavelet(levels_space=2, levels_time=2, gain=0.25)
+    noise = quarter.decode(quarter.encode(x) + torch.full_like(latents, 0.1)) - x
+    torch.testing.assert_close(noise.square().mean(), torch.tensor(0.4**2))
 
 
 def test_the_first_frame_has_a_latent_of_its_own_and_later_frames_never_reach_back():
@@ -59,7 +70,9 @@ def test_the_first_frame_has_a_latent_of_its_own_and_later_frames_never_reach_ba
 
 
 def test_the_lowest_band_of_a_flat_video_is_its_value_and_all_others_are_zero():
-    latents = HaarWavelet(levels_space=2, levels_time=1).encode(torch.full((1, 3, 3, 8, 8), 0.5))
+    latents = HaarWavelet(levels_space=2, levels_time=1, basis="mean", gain=1.0).encode(
+        torch.full((1, 3, 3, 8, 8), 0.5)
+    )
     torch.testing.assert_close(latents[:, :3], torch.full_like(latents[:, :3], 0.5))
     assert not latents[:, 3:].any()
 
@@ -95,7 +108,9 @@ def test_a_size_that_does_not_fit_is_answered_with_sizes_that_do(size, words):
         HaarWavelet(levels_space=2, levels_time=2).latent_shape(*size)
 
 
-@pytest.mark.parametrize("changes", [{"levels_time": -1}, {"gain": 0.0}, {"detail_gain": float("inf")}])
+@pytest.mark.parametrize(
+    "changes", [{"basis": "dct"}, {"levels_time": -1}, {"gain": 0.0}, {"detail_gain": float("inf")}]
+)
 def test_settings_that_cannot_be_undone_are_refused(changes):
     with pytest.raises(ValueError, match="must"):
         HaarWavelet(**changes)
@@ -103,5 +118,13 @@ def test_settings_that_cannot_be_undone_are_refused(changes):
 
 def test_the_fingerprint_names_every_setting():
     assert isinstance(HaarWavelet(), Codec)
-    variants = ({}, {"levels_space": 1}, {"levels_time": 1}, {"gain": 2.0}, {"detail_gain": 3.0}, {"motion_gain": 3.0})
+    variants = (
+        {},
+        {"basis": "mean"},
+        {"levels_space": 1},
+        {"levels_time": 1},
+        {"gain": 2.0},
+        {"detail_gain": 3.0},
+        {"motion_gain": 3.0},
+    )
     assert len({HaarWavelet(**changes).fingerprint() for changes in variants}) == len(variants)

@@ -99,7 +99,7 @@ def test_noise_level_and_frame_rate_change_the_output(name):
 
 
 def test_all_parameters_get_a_gradient_once_nothing_is_zero():
-    model = awake(tiny(text_in_modulation=True))
+    model = awake(tiny(text_in_modulation=True, position_embedding=True))
     model(**inputs()).square().sum().backward()
     assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
 
@@ -126,7 +126,7 @@ def test_numbers_that_do_not_fit_are_refused_by_the_constructor(changes, words):
 
 
 def test_every_name_in_the_plan_exists_and_every_block_linear_is_in_it():
-    model = tiny(text_in_modulation=True)
+    model = tiny(text_in_modulation=True, position_embedding=True)
     assert isinstance(model, Divisible)
     modules, plan = dict(model.named_modules()), model.plan()
     for pattern in plan.patterns():
@@ -139,9 +139,9 @@ def test_every_name_in_the_plan_exists_and_every_block_linear_is_in_it():
     assert top == {plan.blocks, *plan.first, *plan.last, *plan.every}
 
 
-@pytest.mark.parametrize("text_in_modulation", [False, True])
-def test_the_declared_cost_is_what_torch_counts(text_in_modulation):
-    model, given = tiny(text_in_modulation=text_in_modulation), inputs()
+@pytest.mark.parametrize("changes", [{}, {"text_in_modulation": True}, {"position_embedding": True}])
+def test_the_declared_cost_is_what_torch_counts(changes):
+    model, given = tiny(**changes), inputs()
     # torch counts no FLOPs for the CPU's flash attention, but does for the products of the plain form.
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         model(**given)
