@@ -78,6 +78,19 @@ def test_the_funnel_shows_the_numbers_of_the_ledger(finished: Path):
     assert rows[f"failed: {fake_run.FAILURE}"][0] == "1"
 
 
+def test_each_bar_of_the_funnel_begins_where_the_rest_ends_and_the_last_rest_is_what_was_kept(finished: Path):
+    ledger = json.loads((finished / "curate/ledger.json").read_text())["clips"]
+    section = next(s for s in all_sections(RunFolder.open(finished)) if s.title == "From files to clips")
+    rows = re.findall(r'<tr class="(?:dropped|failed)".*?</tr>', str(section.body), re.S)
+    left = 100.0
+    for row in rows:
+        clips = re.findall(r"<td>.*?</td>", row, re.S)[1]
+        rest, *gone = [float(width) for width in re.findall(r"width:([\d.]+)%", clips)]
+        assert rest + sum(gone) == pytest.approx(left, abs=0.02)
+        left = rest
+    assert left == pytest.approx(100 * ledger["kept"] / ledger["in"], abs=0.02)
+
+
 def test_a_ledger_that_does_not_add_up_is_called_out(folder: Path, page: Reader):
     ledger = json.loads((folder / "curate/ledger.json").read_text())
     ledger["clips"]["kept"] += 1
