@@ -154,6 +154,21 @@ def test_it_works_from_python_too(tmp_path):
     assert (tmp_path / "say/seen.txt").read_text() == "a: 1\nb:\n  c: 2\n"
 
 
+class Break:
+    """A job that fails."""
+
+    def run(self, run: Run) -> Outcome:
+        raise RuntimeError("broken")
+
+
+def test_a_step_that_was_half_changed_is_not_done_when_the_change_is_taken_back(tmp_path):
+    first, changed = (Run(tmp_path, f"steps:\n  say:\n    a: {n}\n") for n in (1, 2))
+    Workflow(steps={"say": Say()}).run(first)
+    with pytest.raises(RuntimeError):
+        Workflow(steps={"say": Break()}).run(changed)
+    assert not Workflow(steps={"say": Say()}).run(first).did_nothing
+
+
 @pytest.mark.parametrize(
     ("names", "part"), [(("a",), "b:\n  c: 1\n"), (("a", "b"), "c: 1\n"), (("x",), ""), (("e",), ""), (("a", "x"), "")]
 )
