@@ -226,7 +226,7 @@ def _visible(text_BLD: Tensor, text_mask_BL: Tensor) -> tuple[Tensor, Tensor]:
     """Text at unit scale with hidden tokens zeroed, and the mask that attention uses.
 
     A sample without a real token sees all its tokens, which are zero and so contribute zero values: a softmax over
-    nothing would be 0 / 0.
+    nothing is 0 / 0 in some attention kernels and zero in others.
     """
     text = rms_normalised(text_BLD) * text_mask_BL.unsqueeze(2).to(text_BLD.dtype)
     seen_BL = text_mask_BL | ~text_mask_BL.any(dim=1, keepdim=True)

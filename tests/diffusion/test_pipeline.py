@@ -60,6 +60,14 @@ def test_a_prompt_gives_the_same_video_alone_and_in_company(objective):
     assert (together[0].int() - together[1].int()).abs().max() > 10
 
 
+def test_different_prompts_start_from_different_noise():
+    still = tiny()  # a velocity of zero everywhere: the video is the decoded noise, whatever the text
+    for parameter in still.out.parameters():
+        nn.init.zeros_(parameter)
+    red, blue = pipeline(objective=FlowMatching()).generate(still, ["red", "blue"], **SIZE).float().flatten(1)
+    assert abs(torch.corrcoef(torch.stack([red, blue]))[0, 1]) < 0.3
+
+
 def test_equal_prompts_give_different_videos_and_their_repeats_can_be_named():
     model, draw = tiny(), pipeline()
     twice = draw.generate(model, ["red", "red"], **SIZE)

@@ -8,7 +8,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from nemo_vfm.core.types import Costed
-from nemo_vfm.models.dit import DiT
+from nemo_vfm.models.dit import DiT, _visible
 from nemo_vfm.parallel.declared import Divisible, matching
 
 
@@ -74,6 +74,13 @@ def test_an_empty_text_mask_gives_finite_outputs_and_gradients_and_lets_no_text_
     output.square().sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
     torch.testing.assert_close(model(**given | {"text_BLD": torch.randn(2, 5, 16)}), output)
+
+
+def test_attention_is_never_asked_for_a_softmax_over_nothing():
+    mask_BL = torch.tensor([[False, False], [True, False]])
+    text, seen_B11L = _visible(torch.ones(2, 2, 16), mask_BL)
+    assert seen_B11L[:, 0, 0].tolist() == [[True, True], [True, False]]
+    assert not text[0].any() and text[1, 0].any()
 
 
 @pytest.mark.parametrize("text_in_modulation", [False, True])
