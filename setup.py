@@ -33,7 +33,6 @@ RUNTIME = [
     "rich>=13",
     "jinja2>=3.1,<4",
     "markupsafe>=2.1",
-    "matplotlib>=3.8,<4",
     "tensorboard>=2.16,<3",
     "psutil>=5.9",
 ]

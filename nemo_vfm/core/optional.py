@@ -16,8 +16,12 @@ def available(module: str) -> bool:
         return False
 
 
-def require(module: str, *, extra: str, purpose: str) -> ModuleType:
+def require(module: str, *, install: str, purpose: str) -> ModuleType:
     """Import `module`, or say how to get it.
+
+    Args:
+        install: what to give pip, such as "nemo_vfm[ray]" or the package's own name.
+        purpose: what needs it, as the beginning of a sentence.
 
     Raises:
         MissingPackage: it is not installed.
@@ -27,7 +31,7 @@ def require(module: str, *, extra: str, purpose: str) -> ModuleType:
     except ImportError as error:
         raise MissingPackage(
             f"{purpose} needs the package {module!r}, which cannot be imported here ({error}). "
-            f"Install it with: pip install 'nemo_vfm[{extra}]'"
+            f"Install it with: pip install '{install}'"
         ) from error
     import sys
 

@@ -66,7 +66,7 @@ class AdaptiveSplit:
 
     def _look(self, frames: Iterable[Frame], fps: float, min_frames: int) -> tuple[list[int], list[float]]:
         """Hard cuts, and the mean of R, G and B of every frame."""
-        require("scenedetect", extra="curate", purpose="cutting videos into shots")
+        require("scenedetect", install="scenedetect-headless", purpose="Cutting videos into shots")
         from scenedetect import AdaptiveDetector, FrameTimecode
 
         detector = AdaptiveDetector(self.ratio, min_scene_len=min_frames, window_width=self.window)

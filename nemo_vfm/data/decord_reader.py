@@ -79,7 +79,7 @@ class DecordReader:
         if self._process == os.getpid():
             return self._reader
         self._drop()
-        decord = require("decord", extra="decord", purpose="reading scattered frames with decord")
+        decord = require("decord", install="decord", purpose="Reading scattered frames with decord")
         source = io.BytesIO(self._source) if isinstance(self._source, bytes) else str(self._source.absolute())
         try:
             reader = decord.VideoReader(source, num_threads=1)

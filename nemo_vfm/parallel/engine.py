@@ -30,12 +30,14 @@ class StepResult:
     Args:
         loss: mean over the samples of the global batch, by their weights.
         grad_norm: global L2 norm before clipping.
+        lr: learning rate of the first parameter group.
         num_samples: samples of the global batch.
         shapes: of the model's inputs, one mapping a micro-batch, for counting arithmetic.
     """
 
     loss: float
     grad_norm: float
+    lr: float
     num_samples: int
     shapes: list[Shapes] = field(default_factory=list)
 
@@ -116,7 +118,8 @@ class SingleDevice:
         for group, base in zip(self.optimizer.param_groups, self._base_lrs, strict=True):
             group["lr"] = base * lr_factor
         self.optimizer.step()
-        return StepResult(loss, grad_norm, sum(len(batch) for batch in microbatches), shapes)
+        lr = float(self.optimizer.param_groups[0]["lr"])
+        return StepResult(loss, grad_norm, lr, sum(len(batch) for batch in microbatches), shapes)
 
     def _backward(self, batch: Batch, total_weight: float, shapes: list[Shapes]) -> float:
         prepared, losses_B = self._forward(batch, training=True)

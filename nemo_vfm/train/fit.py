@@ -55,7 +55,7 @@ class Fit:
         if self.ema is not None:
             self.ema.update(self.model, self.step)
         self.elapsed_s = time.monotonic() - self._clock
-        self.metrics |= {"loss": self.result.loss, "grad_norm": self.result.grad_norm, "lr_factor": factor}
+        self.metrics |= {"loss": self.result.loss, "grad_norm": self.result.grad_norm, "lr": self.result.lr}
 
     @property
     def finished(self) -> bool:

@@ -25,7 +25,7 @@ class TensorBoard:
 
     def open(self, folder: Path) -> "Logger":
         """A TensorBoardLogger that writes straight into the folder."""
-        require("tensorboard", extra="dev", purpose="The TensorBoard logger")
+        require("tensorboard", install="tensorboard", purpose="The TensorBoard logger")
         from lightning.pytorch.loggers import TensorBoardLogger
 
         return TensorBoardLogger(folder, name="tensorboard", version="")

@@ -88,7 +88,7 @@ train(kill_at=7).run(Run(Path({str(tmp_path / "killed")!r}), seed=3))
     whole, resumed = final(tmp_path / "whole", 10), final(tmp_path / "killed", 10)
     assert whole.keys() == resumed.keys()
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
-    same = ("step", "loss", "grad_norm", "lr_factor")
+    same = ("step", "loss", "grad_norm", "lr")
     assert [[line[k] for k in same] for line in lines(tmp_path / "killed")] == [
         [line[k] for k in same] for line in lines(tmp_path / "whole")
     ]

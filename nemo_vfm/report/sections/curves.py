@@ -12,7 +12,7 @@ from nemo_vfm.report.chart import Line, Point, line_chart, smooth_both_ways
 from nemo_vfm.report.folder import RunFolder, Step
 from nemo_vfm.report.media import Media
 from nemo_vfm.report.section import Card, Section, fragment
-from nemo_vfm.report.text import clean, figure, number, span, words
+from nemo_vfm.report.text import clean, figure, mapping, number, span, words
 
 ORDER = 50
 BUDGET_MB = 0.0
@@ -20,7 +20,7 @@ MAX_OTHERS = 8
 AXES = ("step", "time_s")
 KNOWN = ("loss", "val_loss", "lr", "samples_per_s", "mfu", "grad_norm")
 NUM_TONES = 8
-MFU = "MFU is 3 × the forward FLOPs, over time, over the device's peak, which the log names."
+MFU = "MFU is {formula}; the peak is {peak}."
 
 Values = Mapping[str, Sequence[Point]]
 
@@ -33,7 +33,7 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
         if not_finite:
             run.note(f"{not_finite:,} values in metrics.jsonl are not finite and are not drawn.")
         if by_step:
-            yield _section(step, by_step, _times(records))
+            yield _section(step, by_step, _times(records), _what_mfu_is(run, step))
 
 
 def _columns(records: Sequence[Mapping[str, Any]]) -> tuple[dict[str, list[Point]], int]:
@@ -56,14 +56,22 @@ def _times(records: Sequence[Mapping[str, Any]]) -> dict[float, float]:
     return {step: seconds for step, seconds in timed if step is not None and seconds is not None}
 
 
-def _section(step: Step, values: Values, times: Mapping[float, float]) -> Section:
+def _what_mfu_is(run: RunFolder, step: Step) -> str:
+    """The formula and the peak, as mfu.json has them; empty where training wrote none."""
+    said = mapping(run.read_json(step.folder / "mfu.json") or {})
+    return (
+        MFU.format(formula=clean(said["formula"]), peak=clean(said["peak"]))
+        if {"formula", "peak"} <= said.keys()
+        else ""
+    )
+
+
+def _section(step: Step, values: Values, times: Mapping[float, float], mfu: str) -> Section:
     charts = [*_losses(values), *_speeds(values, times), *_others(values)]
     body = fragment('<div class="charts">{% for c in charts %}{{ c }}{% endfor %}</div>', {"charts": charts})
     last = max(points[-1][0] for points in values.values())
     took = f" in {span(max(times.values()))}" if times else ""
-    return Section(
-        "Training", body, f"{last:,.0f} steps{took}. {MFU if 'mfu' in values else ''}", step.name, _cards(values)
-    )
+    return Section("Training", body, f"{last:,.0f} steps{took}. {mfu}", step.name, _cards(values))
 
 
 def _losses(values: Values) -> Iterator[Markup]:

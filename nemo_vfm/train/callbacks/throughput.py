@@ -6,8 +6,9 @@ import time
 from collections import deque
 
 from nemo_vfm.core import log
+from nemo_vfm.core.files import write_json
 from nemo_vfm.core.types import Costed
-from nemo_vfm.perf.flops import Peak, mfu, peak_flops, training_flops
+from nemo_vfm.perf.flops import FORMULA, Peak, mfu, peak_flops, training_flops
 from nemo_vfm.train.fit import Fit
 
 
@@ -30,7 +31,8 @@ class Throughput:
         self._seen = deque([(time.perf_counter(), 0, 0.0)], maxlen=self.window_steps + 1)
         if isinstance(fit.model, Costed):
             self._peak = peak_flops()
-            log.info(f"mfu = 3 x forward FLOPs / time / peak; peak: {self._peak}")
+            log.info(f"mfu = {FORMULA}; peak: {self._peak}")
+            write_json(fit.run.folder / "mfu.json", {"formula": FORMULA, "peak": str(self._peak)})
 
     def on_step(self, fit: Fit) -> None:
         """Rates over the window."""
