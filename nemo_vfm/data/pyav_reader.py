@@ -197,7 +197,7 @@ class PyAVReader:
         fps = stream.average_rate or stream.guessed_rate or Fraction(25)
         turned = round(first.rotation / 90) % 4
         width, height = (first.height, first.width) if turned % 2 else (first.width, first.height)
-        codec = stream.codec_context.name
+        codec = stream.codec_context.codec.canonical_name  # its own name is the decoder's, such as libdav1d
         pts, self._keyframes = self._order(shown, fps, time_base)
         info = VideoInfo(len(pts), float(fps), width, height, codec, 0.0, turned * 90, time_base, pts)
         duration_s = float((info.end_pts(len(pts) - 1) - pts[0]) * time_base)

@@ -104,7 +104,7 @@ def _members(tar: tarfile.TarFile, path: Path, index: TarIndex) -> Iterator[tarf
 
 
 def _add(index: TarIndex, info: tarfile.TarInfo, end: int) -> None:
-    match = _NAME.fullmatch(info.name) if info.isreg() and not info.issparse() else None
+    match = _NAME.fullmatch(info.name)
     reason = _why_not(info, match, end)
     if reason is None and match is not None:
         members = index.samples.setdefault(match[1], {})

@@ -90,7 +90,7 @@ def test_a_codec_decord_cannot_read_goes_to_pyav_and_is_said(caplog: pytest.LogC
     film = encoded("libsvtav1", "mp4", preset="12")
     with open_video(film) as reader:
         assert type(reader).__name__ == "PyAVReader"
-        assert reader.info().num_frames == 12
+        assert (reader.info().num_frames, reader.info().codec) == (12, "av1")
         assert reader.read([11, 0]).shape == (2, 64, 96, 3)
     with pytest.raises(UserError, match="decord"):
         open_video(film, "decord")
@@ -161,7 +161,8 @@ def test_a_playlist_cannot_reach_other_files(tmp_path: Path) -> None:
     (tmp_path / "secret.mp4").write_bytes(mp4(2))
     concat = f"ffconcat version 1.0\nfile {tmp_path / 'secret.mp4'}\n"
     playlist = f"#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nfile://{tmp_path / 'secret.mp4'}\n#EXT-X-ENDLIST\n"
-    for text in (concat, playlist):
+    beside = "ffconcat version 1.0\nfile secret.mp4\n"
+    for text in (concat, beside, playlist):
         (tmp_path / "list.mp4").write_text(text)
         for source in (text.encode(), tmp_path / "list.mp4"):
             with pytest.raises(DataError):
@@ -187,11 +188,14 @@ def test_a_reader_survives_a_fork(as_bytes: bool, tmp_path: Path) -> None:
     expected = reader.read([5])[0].tobytes()
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
-    child = context.Process(target=_frame_in_child, args=(reader, queue))
+    child = context.Process(target=_frame_in_child, args=(reader, queue), daemon=True)
     child.start()
-    assert queue.get(timeout=20) == expected
-    child.join(20)
-    assert child.exitcode == 0
+    try:
+        assert queue.get(timeout=30) == expected
+        child.join(30)
+        assert child.exitcode == 0
+    finally:
+        child.kill()
     assert reader.read([5])[0].tobytes() == expected
 
 
