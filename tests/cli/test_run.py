@@ -108,7 +108,16 @@ def test_another_cadence_of_logging_leaves_a_finished_run_finished(kitchen, caps
 
 
 @pytest.mark.parametrize(
-    "key", ["duration", "train.num_workers", "checkpoint_every", "loggers.board.name", "a.log_every_s"]
+    "key",
+    [
+        "duration",
+        "train.num_workers",
+        "train.checkpoint.every_steps",
+        "train.checkpoint.keep_last",
+        "checkpoint_every",
+        "loggers.board.name",
+        "a.log_every_s",
+    ],
 )
 def test_what_does_not_change_the_result_is_harmless(key):
     assert is_harmless(key)

@@ -46,7 +46,7 @@ def train(
     settings: dict[str, object] = {
         "model": ToyModel, "data": ToyData(), "task": ToyTask(),
         "optimizer": partial(torch.optim.AdamW, lr=lr), "schedule": WarmupCosine(warmup_steps=2, total_steps=20),
-        "ema": EMA(decay=0.9), "checkpoint": SaveCheckpoints(every_steps=every_steps, keep=None),
+        "ema": EMA(decay=0.9), "checkpoint": SaveCheckpoints(every_steps=every_steps, keep_last=None),
         "callbacks": {"kill": KillAt(kill_at)},
     }  # fmt: skip
     return Train(duration=Duration.parse(duration), **(settings | more))  # type: ignore[arg-type]

@@ -11,15 +11,15 @@ class SaveCheckpoints:
 
     Args:
         every_steps: optimizer steps between checkpoints; there is always one at the end.
-        keep: how many of the newest stay on disk; None keeps all.
+        keep_last: how many of the newest stay on disk; None keeps all.
     """
 
-    def __init__(self, *, every_steps: int = 1000, keep: int | None = 2) -> None:
-        if every_steps < 1 or (keep is not None and keep < 1):
-            raise ValueError(f"every_steps ({every_steps}) and keep ({keep}) must be at least 1")
-        self.every_steps, self.keep = every_steps, keep
+    def __init__(self, *, every_steps: int = 1000, keep_last: int | None = 2) -> None:
+        if every_steps < 1 or (keep_last is not None and keep_last < 1):
+            raise ValueError(f"every_steps ({every_steps}) and keep_last ({keep_last}) must be at least 1")
+        self.every_steps, self.keep_last = every_steps, keep_last
 
     def on_step(self, fit: Fit) -> None:
         """Save where due."""
         if fit.due(self.every_steps):
-            save(fit.checkpoints, fit.step, fit.groups(), fit.state(), self.keep)
+            save(fit.checkpoints, fit.step, fit.groups(), fit.state(), self.keep_last)
