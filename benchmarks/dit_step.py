@@ -111,21 +111,26 @@ def step(side: Side, dtype: torch.dtype) -> tuple[float, float]:
 
 
 def measure(shape: Shape, dtype: torch.dtype, rounds: int, budget_s: float) -> float:
-    """The ratio, after one unmeasured round; fewer rounds than asked (at least 1) where the budget would be passed."""
+    """The ratio, after one unmeasured round; fewer rounds than asked, at least 1, where the budget would be passed."""
     competitors = sides(shape)
-    begin = time.perf_counter()
+    begin = last = time.perf_counter()
     for side in competitors:
         step(side, dtype)
-    warm_s = time.perf_counter() - begin
-    fitting = max(1, min(rounds, int(budget_s / warm_s)))
-    if fitting < rounds:
-        print(f"  a round takes {warm_s:.1f} s: {fitting} rounds instead of {rounds}, to stay within {budget_s:.0f} s")
-    for _ in range(fitting):
+    done = 0
+    while done < rounds:
+        now = time.perf_counter()
+        if done and now + (now - last) > begin + budget_s:
+            print(
+                f"  a round takes {now - last:.1f} s: {done} rounds instead of {rounds}, to stay near {budget_s:.0f} s"
+            )
+            break
+        last = now
         for side in competitors:
             wall, cpu = step(side, dtype)
             side.wall_s.append(wall)
             side.cpu_s.append(cpu)
-    return report(competitors, shape, fitting)
+        done += 1
+    return report(competitors, shape, done)
 
 
 def report(competitors: list[Side], shape: Shape, rounds: int) -> float:
