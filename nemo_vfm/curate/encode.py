@@ -184,7 +184,8 @@ class EncodeShards:
         shape, fps = self.buckets.buckets[bucket], float(stored[f"fps.{window}"])
         # Size, length and rate are from here on those of the sample, no longer those of the clip it was cut from.
         facts = {
-            **entry.index, "width": shape.width, "height": shape.height, "num_frames": shape.num_frames, "fps": fps,
+            **entry.index, "clip": entry.key,
+            "width": shape.width, "height": shape.height, "num_frames": shape.num_frames, "fps": fps,
             "duration_s": shape.num_frames / fps, "bucket": bucket, "latent_shape": list(latents.shape),
         }  # fmt: skip
         clip = json.loads(clips.read(entry, "json")) if "json" in entry.members else {}

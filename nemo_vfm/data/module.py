@@ -32,7 +32,7 @@ class ShardData:
         batch_size: samples of a global batch, over all ranks; a bucket's own batch_size goes before it.
         num_workers: processes that read ahead on each rank; 0 reads in the training process.
         val_fraction: share of the samples that is held out, at least 0 and below 1; which part a sample is in follows
-            from its key.
+            from its key, and from its clip's where it is a window of one.
         buckets: the shapes; None is for cached latents only, whose shapes are what they are.
         shuffle: False gives the samples in the order of the shards.
         max_bad_in_a_row: so many samples in a row that cannot be read stop the run.
@@ -122,9 +122,7 @@ class _Opened:
         if left_out:
             counts = ", ".join(f"{count} {reason}" for reason, count in sorted(left_out.items()))
             warn(f"{left_out.total()} of {len(shards)} samples in {data.shards} cannot be trained on: {counts}")
-        held_out = {
-            i for group in places.values() for i in group if _is_held_out(shards.entries[i].key, data.val_fraction)
-        }
+        held_out = {i for group in places.values() for i in group if _is_held_out(shards.entries[i], data.val_fraction)}
         self.train, self.val = (
             [
                 Group(name, tuple(chosen), how.batch_size_of(name) or data.batch_size)
@@ -153,8 +151,9 @@ def _grouped(entries: Sequence[Entry], how: Loading) -> tuple[dict[str, list[int
     return dict(places), left_out
 
 
-def _is_held_out(key: str, fraction: float) -> bool:
-    return fraction > 0 and derive(0, "held out", key) < fraction * 2**63
+def _is_held_out(entry: Entry, fraction: float) -> bool:
+    """By clip, not by sample: windows of one clip show the same, so they must not fall on both sides."""
+    return fraction > 0 and derive(0, "held out", str(entry.index.get("clip", entry.key))) < fraction * 2**63
 
 
 class _HeldOut:

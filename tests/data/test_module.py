@@ -105,6 +105,25 @@ def test_held_out_samples_are_never_trained_on_and_stay_the_same(latent_shards: 
     assert [key for batch in data.val_dataloader() for key in batch.keys] == held_out
 
 
+def test_windows_of_one_clip_are_held_out_together(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path) as writer:
+        for number in range(60):
+            latents = save({"latents": torch.zeros(SMALL)})
+            facts = {
+                "clip": f"clip {number // 3}",
+                "bucket": "square",
+                "latent_shape": SMALL,
+                "fps": 8.0,
+                "caption": "",
+            }
+            text = save({"text": torch.zeros(1, 4), "mask": torch.tensor([True])})
+            writer.write(f"{number:032x}", {"latents.safetensors": latents, "text.safetensors": text}, facts)
+    data = ShardData(shards=tmp_path, batch_size=2, val_fraction=0.3)
+    trained = {int(key, 16) // 3 for batch in take(data, 40) for key in batch.keys}
+    held_out = {int(key, 16) // 3 for batch in data.val_dataloader() for key in batch.keys}
+    assert held_out and trained and not trained & held_out
+
+
 NAN = save({"latents": torch.full(SMALL, float("nan"))})
 OTHER_SHAPE = save({"latents": torch.zeros(LONG)})
 OTHER_DTYPE = save({"latents": torch.zeros(SMALL, dtype=torch.float16)})
