@@ -100,6 +100,6 @@ def _summary(measured: Mapping[str, Any]) -> str:
 
 
 def _frames(source: Path | bytes) -> NDArray[np.uint8]:
-    with open_video(source) as reader:
+    with open_video(source, decoder="pyav") as reader:
         frames: NDArray[np.uint8] = reader.read(range(reader.info().num_frames))
         return frames

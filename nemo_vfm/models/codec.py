@@ -32,6 +32,9 @@ class HaarWavelet:
         gain: factor on all bands.
         detail_gain: further factor on bands with a spatial difference.
         motion_gain: further factor on bands with a temporal difference.
+        first_frame_gain: further factor on the first latent frame. It holds one frame where the others hold
+            2^levels_time, so in the orthonormal basis it has that much less energy and drowns in noise earlier;
+            2^(levels_time / 2) makes up for it.
 
     Raises:
         ValueError: negative levels, or a gain that cannot be undone.
@@ -46,17 +49,20 @@ class HaarWavelet:
         gain: float = 0.25,
         detail_gain: float = 1.0,
         motion_gain: float = 1.0,
+        first_frame_gain: float = 1.0,
     ) -> None:
         if min(levels_space, levels_time) < 0:
             raise ValueError(f"levels_space ({levels_space}) and levels_time ({levels_time}) must not be negative")
         if basis not in ("orthonormal", "mean"):
             raise ValueError(f"basis must be orthonormal or mean, got {basis!r}")
-        if not all(0 < value < math.inf for value in (gain, detail_gain, motion_gain)):
-            raise ValueError(
-                f"gain ({gain}), detail_gain ({detail_gain}), motion_gain ({motion_gain}) must be positive and finite"
-            )
+        gains = {
+            "gain": gain, "detail_gain": detail_gain, "motion_gain": motion_gain, "first_frame_gain": first_frame_gain,
+        }  # fmt: skip
+        if not all(0 < value < math.inf for value in gains.values()):
+            raise ValueError(f"gains must be positive and finite, got {gains}")
         self.levels_space, self.levels_time, self.basis = levels_space, levels_time, basis
         self.gain, self.detail_gain, self.motion_gain = gain, detail_gain, motion_gain
+        self.first_frame_gain = first_frame_gain
 
     def encode(self, video_BCTHW: Tensor) -> Tensor:
         """Pixels in [-1, 1], (B, C, T, H, W), to latents (B, C 4^ls 2^lt, 1 + (T - 1) / 2^lt, H / 2^ls, W / 2^ls)."""
@@ -68,11 +74,13 @@ class HaarWavelet:
             motion.insert(0, _time_to_channels(difference, self.levels_time - level - 1))
         bands = torch.cat([mean, *(self.motion_gain * band for band in motion)], dim=1)
         latents = self.gain * self._encode_space(bands)
-        return latents if self.basis == "mean" else latents / self._along(latents)
+        latents = latents if self.basis == "mean" else latents / self._along(latents)
+        return _first_frame_times(self.first_frame_gain, latents)
 
     def decode(self, latents_BCTHW: Tensor) -> Tensor:
         """The inverse of `encode`; not clamped."""
-        latents = latents_BCTHW if self.basis == "mean" else latents_BCTHW * self._along(latents_BCTHW)
+        latents = _first_frame_times(1 / self.first_frame_gain, latents_BCTHW)
+        latents = latents if self.basis == "mean" else latents * self._along(latents)
         bands = self._decode_space(latents / self.gain)
         channels = bands.shape[1] >> self.levels_time
         mean = bands[:, :channels]
@@ -107,7 +115,7 @@ class HaarWavelet:
         """All that the latents depend on."""
         return (
             f"haar/1 space={self.levels_space} time={self.levels_time} basis={self.basis} gain={self.gain!r} "
-            f"detail={self.detail_gain!r} motion={self.motion_gain!r}"
+            f"detail={self.detail_gain!r} motion={self.motion_gain!r} first_frame={self.first_frame_gain!r}"
         )
 
     def scales(self, num_channels: int = 3) -> Tensor:
@@ -119,7 +127,8 @@ class HaarWavelet:
         space = [1.0] + [self.detail_gain] * self.levels_space
         time = [1.0] + [self.motion_gain] * self.levels_time
         gains = self.gain * self._spread(space, time, num_channels)[:, None]
-        return gains.expand(-1, 2) if self.basis == "orthonormal" else gains * self._mean_scales(num_channels)
+        table = gains.expand(-1, 2) if self.basis == "orthonormal" else gains * self._mean_scales(num_channels)
+        return table * torch.tensor([self.first_frame_gain, 1.0])
 
     def _mean_scales(self, num_channels: int) -> Tensor:
         """Means and half differences over orthonormal coefficients, (C', 2), columns as in `scales`."""
@@ -155,6 +164,12 @@ class HaarWavelet:
             band = latents[:, channels << (2 * level) : channels << (2 * level + 2)] / self.detail_gain
             low = _join_space(low, _channels_to_space(band, level))
         return low
+
+
+def _first_frame_times(gain: float, latents_BCTHW: Tensor) -> Tensor:
+    if gain == 1.0:
+        return latents_BCTHW
+    return torch.cat([latents_BCTHW[:, :, :1] * gain, latents_BCTHW[:, :, 1:]], dim=2)
 
 
 def _split(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:

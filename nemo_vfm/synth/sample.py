@@ -104,6 +104,6 @@ def _groups(items: Sequence[tuple[int, Prompt]], size: int) -> Iterator[Sequence
 
 
 def _read(path: Path) -> NDArray[np.uint8]:
-    with open_video(path) as reader:
+    with open_video(path, decoder="pyav") as reader:
         frames: NDArray[np.uint8] = reader.read(range(reader.info().num_frames))
         return frames

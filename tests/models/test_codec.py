@@ -21,14 +21,14 @@ def video(seed, num_frames, height, width, batch=1):
 @given(
     basis=st.sampled_from(["orthonormal", "mean"]),
     levels_space=st.integers(0, 3), levels_time=st.integers(0, 3), gain=GAINS, detail_gain=GAINS, motion_gain=GAINS,
-    k=st.integers(0, 3), rows=st.integers(1, 3), columns=st.integers(1, 3), seed=st.integers(0, 99),
+    first_frame_gain=GAINS, k=st.integers(0, 3), rows=st.integers(1, 3), columns=st.integers(1, 3), seed=st.integers(0, 99),
 )  # fmt: skip
 def test_decoding_what_was_encoded_gives_the_pixels_back_and_shapes_and_energy_are_as_declared(
-    basis, levels_space, levels_time, gain, detail_gain, motion_gain, k, rows, columns, seed
+    basis, levels_space, levels_time, gain, detail_gain, motion_gain, first_frame_gain, k, rows, columns, seed
 ):
     codec = HaarWavelet(
         levels_space=levels_space, levels_time=levels_time, basis=basis, gain=gain, detail_gain=detail_gain,
-        motion_gain=motion_gain,
+        motion_gain=motion_gain, first_frame_gain=first_frame_gain,
     )  # fmt: skip
     side, frames = 2**levels_space, 2**levels_time
     x = video(seed, 1 + k * frames, rows * side, columns * side)
@@ -79,15 +79,17 @@ def test_the_lowest_band_of_a_flat_video_is_its_value_and_all_others_are_zero():
 
 def test_gains_scale_their_own_bands_only():
     x = video(1, 3, 4, 4)
-    plain, detail, motion = (
+    plain, detail, motion, first = (
         HaarWavelet(levels_space=1, levels_time=1, **{"detail_gain": 1.0, "motion_gain": 1.0} | changes).encode(x)
-        for changes in ({}, {"detail_gain": 4.0}, {"motion_gain": 4.0})
+        for changes in ({}, {"detail_gain": 4.0}, {"motion_gain": 4.0}, {"first_frame_gain": 4.0})
     )
     still_flat, moving_flat = slice(0, 3), slice(3, 6)
     torch.testing.assert_close(detail[:, still_flat], plain[:, still_flat])
     torch.testing.assert_close(detail[:, 6:], 4 * plain[:, 6:])
     torch.testing.assert_close(motion[:, still_flat], plain[:, still_flat])
     torch.testing.assert_close(motion[:, moving_flat], 4 * plain[:, moving_flat])
+    torch.testing.assert_close(first[:, :, 0], 4 * plain[:, :, 0])
+    torch.testing.assert_close(first[:, :, 1:], plain[:, :, 1:])
 
 
 def test_encoding_ignores_autocast():
@@ -121,6 +123,7 @@ def test_the_fingerprint_names_every_setting():
     variants = (
         {},
         {"basis": "mean"},
+        {"first_frame_gain": 2.0},
         {"levels_space": 1},
         {"levels_time": 1},
         {"gain": 2.0},
