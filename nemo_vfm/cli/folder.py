@@ -25,12 +25,15 @@ MANIFEST = "manifest.json"
 
 
 @contextmanager
-def open_folder(path: Path, recipe: str, seed: int, allowed: Sequence[str] = ()) -> Iterator[Run]:
+def open_folder(
+    path: Path, recipe: str, seed: int, allowed: Sequence[str] = (), *, source: Path | None = None
+) -> Iterator[Run]:
     """Prepare a run folder and hold it.
 
     Args:
         recipe: the composed recipe's text.
         allowed: keys in which the recipe may differ from the one that the folder holds.
+        source: the recipe's file, whose name and first line the manifest keeps for people.
 
     Raises:
         RunFolderError: it holds something else, is in use, or cannot be written.
@@ -41,7 +44,7 @@ def open_folder(path: Path, recipe: str, seed: int, allowed: Sequence[str] = ())
         raise RunFolderError(f"cannot make the folder {path}: {error.strerror}; take another run_dir") from error
     with lock(path):
         resume = _compare(path, recipe, allowed)
-        _describe(path, recipe, seed)
+        _describe(path, recipe, seed, source)
         yield Run(folder=path, recipe=recipe, seed=seed, resume=resume)
 
 
@@ -60,12 +63,12 @@ def _compare(path: Path, recipe: str, allowed: Sequence[str]) -> bool:
     return True
 
 
-def _describe(path: Path, recipe: str, seed: int) -> None:
+def _describe(path: Path, recipe: str, seed: int, source: Path | None) -> None:
     """Write manifest and recipe; a folder that holds just this stays as it is."""
     file = path / "recipe.yaml"
     if file.is_file() and file.read_text() == recipe and (path / MANIFEST).is_file():
         return
-    fresh = manifest(recipe, seed)
+    fresh = manifest(recipe, seed, source)
     if file.is_file() and (path / MANIFEST).is_file():  # it goes on with another duration or the like
         earlier = read_json(path / MANIFEST)
         fresh = {**fresh, "created": earlier["created"], "changed": [*earlier.get("changed", []), fresh["created"]]}

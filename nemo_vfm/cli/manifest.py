@@ -28,12 +28,15 @@ _PACKAGES = (
 )
 
 
-def manifest(recipe: str, seed: int) -> Json:
-    """The content of `manifest.json`."""
+def manifest(recipe: str, seed: int, source: Path | None = None) -> Json:
+    """The content of `manifest.json`; `source` is the recipe's file."""
+    from nemo_vfm.cli.verbs.list import header
     from nemo_vfm.core import device
 
     return {
         "schema": "nemo_vfm.run/1",
+        "recipe": source.stem if source else None,
+        "purpose": header(source)[0] if source else None,
         "created": now(),
         "recipe_sha256": sha256_text(recipe),
         "seed": seed,

@@ -34,7 +34,12 @@ def head(run: RunFolder) -> Head:
         "commit": _commit(str(manifest.get("commit") or "")),
     }
     name = str(manifest.get("recipe") or manifest.get("name") or run.root.name)
-    return Head(name, _purpose(run), tuple((k, v) for k, v in known.items() if v), _state(run))
+    return Head(
+        name,
+        str(manifest.get("purpose") or "") or _purpose(run),
+        tuple((k, v) for k, v in known.items() if v),
+        _state(run),
+    )
 
 
 def step_seconds(run: RunFolder) -> dict[str, float]:

@@ -34,7 +34,9 @@ def run(arguments: argparse.Namespace) -> int:
     if os.environ.get("RANK", "0") != "0":  # rank 0 of a job on several devices keeps the folder
         job.run(Run(composed.run_dir, composed.to_yaml(), composed.seed))
         return 0
-    with open_folder(composed.run_dir, composed.to_yaml(), composed.seed, arguments.allow) as prepared:
+    with open_folder(
+        composed.run_dir, composed.to_yaml(), composed.seed, arguments.allow, source=composed.path
+    ) as prepared:
         return _run(job, prepared, Status(prepared.folder))
 
 
