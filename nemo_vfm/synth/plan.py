@@ -18,7 +18,7 @@ from nemo_vfm.synth.draw import SHAPES, Shot
 
 Combination = tuple[str, str, str]
 _DARK, _LIGHT = (0.15, 0.33), (0.64, 0.84)  # neighbours differ by 0.3, a cut that any detector sees
-_SHOT_FRAMES = (26, 34)
+_SHOT_FRAMES = (22, 26)
 _NUM_FADE_FRAMES, _NUM_BLACK_FRAMES = 8, 6
 
 
@@ -63,9 +63,9 @@ def _shot(random: np.random.Generator, combination: Combination, light: bool) ->
         shape=shape,
         direction=direction,
         num_frames=int(random.integers(*_SHOT_FRAMES)),
-        radius=float(random.uniform(0.14, 0.18)),
-        lateral=float(random.uniform(0.28, 0.72)),
-        travel=float(random.uniform(0.58, 0.66)),
+        radius=float(random.uniform(0.185, 0.205)),
+        lateral=float(random.uniform(0.46, 0.54)),
+        travel=float(random.uniform(0.53, 0.55)),
         brightness=float(random.uniform(*(_LIGHT if light else _DARK))),
         texture_seed=int(random.integers(2**31)),
     )

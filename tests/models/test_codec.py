@@ -21,7 +21,8 @@ def video(seed, num_frames, height, width, batch=1):
 @given(
     basis=st.sampled_from(["orthonormal", "mean"]),
     levels_space=st.integers(0, 3), levels_time=st.integers(0, 3), gain=GAINS, detail_gain=GAINS, motion_gain=GAINS,
-    first_frame_gain=GAINS, k=st.integers(0, 3), rows=st.integers(1, 3), columns=st.integers(1, 3), seed=st.integers(0, 99),
+    first_frame_gain=GAINS, k=st.integers(0, 3), rows=st.integers(1, 3), columns=st.integers(1, 3),
+    seed=st.integers(0, 99),
 )  # fmt: skip
 def test_decoding_what_was_encoded_gives_the_pixels_back_and_shapes_and_energy_are_as_declared(
     basis, levels_space, levels_time, gain, detail_gain, motion_gain, first_frame_gain, k, rows, columns, seed

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The main job from the command line, small: steps leave their files, a second run does nothing, a kill loses nothing."""
+"""The main job from the command line, small: steps leave their files, a second run does nothing, a kill loses none."""
 
 import json
 import os
