@@ -4,9 +4,11 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 
@@ -92,6 +94,36 @@ train(kill_at=7).run(Run(Path({str(tmp_path / "killed")!r}), seed=3))
     assert [[line[k] for k in same] for line in lines(tmp_path / "killed")] == [
         [line[k] for k in same] for line in lines(tmp_path / "whole")
     ]
+
+
+@pytest.mark.soak
+def test_twenty_kills_at_any_moment_change_nothing(tmp_path: Path) -> None:
+    """The clock decides where each kill falls: in a step, between two, or while a checkpoint is being written."""
+    train("4000 steps", every_steps=7).run(Run(tmp_path / "whole", seed=3))
+    code = f"""
+from pathlib import Path
+from nemo_vfm.core.types import Run
+from tests.train.test_job import train
+train("4000 steps", every_steps=7).run(Run(Path({str(tmp_path / "killed")!r}), seed=3, resume=True))
+"""
+    moments, kills = random.Random(0), 0
+    while kills < 20:
+        running = subprocess.Popen(
+            [sys.executable, "-c", code], cwd=Path(__file__).parents[2], stderr=subprocess.DEVNULL
+        )
+        before = len(list((tmp_path / "killed").glob("checkpoints/step-*")))
+        while running.poll() is None and len(list((tmp_path / "killed").glob("checkpoints/step-*"))) == before:
+            time.sleep(0.01)  # until it trains: kills while it imports prove nothing
+        time.sleep(moments.uniform(0, 0.3))
+        running.kill()
+        kills += running.wait() == -signal.SIGKILL
+        assert running.returncode in (0, -signal.SIGKILL)
+        if running.returncode == 0:
+            break
+    assert kills >= 10, f"the run was over after {kills} kills; make it longer"
+    train("4000 steps", every_steps=7).run(Run(tmp_path / "killed", seed=3, resume=True))
+    whole, resumed = final(tmp_path / "whole", 4000), final(tmp_path / "killed", 4000)
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 
 def test_another_seed_gives_other_weights(tmp_path: Path) -> None:
