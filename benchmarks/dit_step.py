@@ -147,6 +147,8 @@ def report(competitors: list[Side], shape: Shape, rounds: int) -> float:
     ratio = statistics.median(theirs / own for theirs, own in zip(peer.wall_s, ours.wall_s, strict=True))
     by_cpu = statistics.median(theirs / own for theirs, own in zip(peer.cpu_s, ours.cpu_s, strict=True))
     print(f"  faster peer: {peer.name}; ratio {ratio:.3f} (by CPU seconds {by_cpu:.3f}), median of {rounds} rounds")
+    if rounds < 7:
+        print("  fewer than 7 rounds: an impression, not a figure; run without --quick on an idle machine for one")
     return ratio
 
 
