@@ -99,7 +99,7 @@ class Curate:
         mark_exact_duplicates(files)
         for file in files:
             if file.message is not None:
-                warn(f"{file.found.name} failed: {file.message}")
+                warn(f"failed: {_named(file, file.message)}")
         return files
 
     def _examine(self, files: Sequence[FileRecord], places: "_Places") -> None:
@@ -120,7 +120,7 @@ class Curate:
         for file in readable:
             file.clips = [to_record(file, clip, tuple(paths[file.source_id])) for clip in cache.get(file.source_id)]
             for message in sorted({clip.message for clip in file.clips if clip.message is not None}):
-                warn(f"{file.found.name} failed in part: {message}")
+                warn(f"failed in part: {_named(file, message)}")
 
     def _decide_and_transcode(
         self, files: Sequence[FileRecord], records: Sequence[ClipRecord], places: "_Places"
@@ -189,6 +189,11 @@ class _Places:
             return bool(read_json(self.done) == state) and (self.shards / "shards.json").is_file()
         except (OSError, ValueError):
             return False
+
+
+def _named(file: FileRecord, message: str) -> str:
+    """The message with the file's name, once."""
+    return message if file.found.name in message else f"{file.found.name}: {message}"
 
 
 def _file_json(file: FileRecord) -> Json:

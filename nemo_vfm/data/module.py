@@ -136,7 +136,7 @@ class _Opened:
                 f"no sample in {data.shards} is left to train on; see the reasons above, or lower val_fraction"
             )
         trained = sum(len(group.samples) for group in self.train)
-        info(f"{trained} samples to train on, {len(held_out)} held out, in {len(places)} shapes, from {data.shards}")
+        info(f"{trained} samples to train on, {len(held_out)} held out, shapes: {len(places)}, from {data.shards}")
 
 
 def _grouped(entries: Sequence[Entry], how: Loading) -> tuple[dict[str, list[int]], Counter[str]]:
