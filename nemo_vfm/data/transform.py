@@ -24,14 +24,28 @@ def frame_indices(num_frames: int, fps: float, bucket: Bucket) -> list[int]:
     Raises:
         DataError: the clip is too short.
     """
-    needed = bucket.frames_needed(fps)
-    if num_frames < needed:
+    return window_indices(num_frames, fps, bucket, max_windows=1)[0]
+
+
+def window_indices(num_frames: int, fps: float, bucket: Bucket, max_windows: int) -> list[list[int]]:
+    """The frames of each window: up to `max_windows`, spread from the first to the last frame of the clip.
+
+    A single window lies in the middle. Windows may overlap but no two are the same.
+
+    Raises:
+        DataError: the clip is too short for one.
+    """
+    needed, stride = bucket.frames_needed(fps), bucket.stride(fps)
+    slack = num_frames - needed
+    if slack < 0:
         raise DataError(
             f"the clip has {num_frames} frames at {fps:g} fps, {bucket.num_frames} at "
             f"{bucket.fps or fps:g} fps need {needed}"
         )
-    start, stride = (num_frames - needed) // 2, bucket.stride(fps)
-    return [start + min(needed - 1, round(step * stride)) for step in range(bucket.num_frames)]
+    steps = max(1, max_windows - 1)
+    starts = [slack // 2] if max_windows == 1 else sorted({step * slack // steps for step in range(max_windows)})
+    offsets = [min(needed - 1, round(step * stride)) for step in range(bucket.num_frames)]
+    return [[start + offset for offset in offsets] for start in starts]
 
 
 def resize_and_crop(frames_THWC: Pictures, width: int, height: int) -> Pictures:
