@@ -9,11 +9,8 @@ from pathlib import Path
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import warn
 from nemo_vfm.curate.stage import Found
+from nemo_vfm.data.decode import VIDEO_SUFFIXES
 
-SUFFIXES = frozenset(
-    {".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".m2ts", ".mts"}
-    | {".mxf", ".wmv", ".flv", ".ogv", ".3gp", ".y4m"}
-)
 _PARTIAL = ("~", ".part", ".partial", ".crdownload", ".tmp")
 
 
@@ -47,7 +44,9 @@ class Folder:
             raise UserError(f"{root} is not a folder or a video file; give the folder that holds the videos")
         found = sorted((Found(path, path.relative_to(root).as_posix()) for path in _videos(root)), key=lambda f: f.name)
         if not found:
-            raise UserError(f"{root} holds no video file; looked for names that end in {' '.join(sorted(SUFFIXES))}")
+            raise UserError(
+                f"{root} holds no video file; looked for names that end in {' '.join(sorted(VIDEO_SUFFIXES))}"
+            )
         return found
 
 
@@ -57,7 +56,7 @@ def _videos(root: Path) -> Iterator[Path]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             path = Path(folder, name)
-            if not name.startswith(".") and not name.endswith(_PARTIAL) and path.suffix.lower() in SUFFIXES:
+            if not name.startswith(".") and not name.endswith(_PARTIAL) and path.suffix.lower() in VIDEO_SUFFIXES:
                 if path.resolve().is_relative_to(inside):
                     yield path
                 else:

@@ -35,6 +35,12 @@ MAX_READ_BYTES = 8 << 30
 # What FFmpeg 4, inside decord 0.6, decodes well. AV1 is the one that matters and is not here.
 _DECORD_CODECS = frozenset({"h264", "hevc", "vp8", "vp9", "mpeg4", "mpeg2video", "mjpeg"})
 
+#: What is taken for a video in a folder, by the end of its name.
+VIDEO_SUFFIXES = frozenset(
+    {".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".m2ts", ".mts"}
+    | {".mxf", ".wmv", ".flv", ".ogv", ".3gp", ".y4m"}
+)
+
 
 @dataclass(frozen=True, slots=True)
 class VideoInfo:
@@ -161,3 +167,9 @@ def check_size(width: int, height: int, name: str) -> None:
     """
     if not 0 < width * height <= MAX_FRAME_PX:
         raise DataError(f"{name} has frames of {width}x{height}, expected 1 to {MAX_FRAME_PX:,} pixels")
+
+
+def read_all(source: Path | bytes) -> NDArray[np.uint8]:
+    """Every frame, (T, H, W, 3): for short videos. Read in order, which needs no fast random access, so by PyAV."""
+    with open_video(source, decoder="pyav") as reader:
+        return reader.read(range(reader.info().num_frames))

@@ -6,14 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from nemo_vfm.core import log
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.files import read_json, write_json
 from nemo_vfm.core.types import Outcome, Run
-from nemo_vfm.data.decode import open_video
+from nemo_vfm.data.decode import read_all
 from nemo_vfm.data.shards import ShardSet
 from nemo_vfm.metrics.nearest import nearest, thumbnail
 from nemo_vfm.metrics.shapes import Reading, read
@@ -48,8 +45,8 @@ class Evaluate:
     def _nearest(self, entries: Sequence[Entry], clips: Path) -> list[dict[str, Any]]:
         shards = ShardSet(clips)
         known = [entry for entry in shards.entries if "mp4" in entry.members]
-        vectors = [thumbnail(_frames(shards.read(entry, "mp4"))) for entry in log.track("training clips", known)]
-        found = [nearest(thumbnail(_frames(self.samples / str(entry["file"]))), vectors) for entry in entries]
+        vectors = [thumbnail(read_all(shards.read(entry, "mp4"))) for entry in log.track("training clips", known)]
+        found = [nearest(thumbnail(read_all(self.samples / str(entry["file"]))), vectors) for entry in entries]
         return [
             {"index": entry["index"], "clip_id": known[best].key, "distance": distance,
              "caption": known[best].index.get("caption", ""),
@@ -69,7 +66,7 @@ def _entries(folder: Path) -> list[Entry]:
 def _measure(folder: Path, entries: Sequence[Entry]) -> dict[str, Any]:
     """Accuracies over the prompts that say what to expect; without such prompts there is nothing to measure."""
     asked = [entry for entry in entries if entry.get("attributes")]
-    readings = [read(_frames(folder / str(entry["file"]))) for entry in asked]
+    readings = [read(read_all(folder / str(entry["file"]))) for entry in asked]
     rows = [_row(entry, reading) for entry, reading in zip(asked, readings, strict=True)]
     accuracies = {
         f"{what}_accuracy": sum(row[f"{what}_right"] for row in rows) / len(rows)
@@ -97,9 +94,3 @@ def _summary(measured: Mapping[str, Any]) -> str:
     if untrained.get("num_prompts"):
         text += f" (untrained: {untrained['colour_accuracy']:.0%} and {untrained['direction_accuracy']:.0%})"
     return text
-
-
-def _frames(source: Path | bytes) -> NDArray[np.uint8]:
-    with open_video(source, decoder="pyav") as reader:
-        frames: NDArray[np.uint8] = reader.read(range(reader.info().num_frames))
-        return frames

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import nn
 
 from nemo_vfm.core import log
 from nemo_vfm.core.device import device
 from nemo_vfm.core.files import atomic_path, write_json
 from nemo_vfm.core.types import Factory, Outcome, Run
-from nemo_vfm.data.decode import open_video
+from nemo_vfm.data.decode import read_all
 from nemo_vfm.data.encode import encode_mp4
 from nemo_vfm.data.grid import write_grid
 from nemo_vfm.diffusion.pipeline import TextToVideo
@@ -63,7 +62,7 @@ class Sample:
         missing = [(i, prompt) for i, prompt in enumerate(prompts) if not self._file(folder, i).is_file()]
         if missing:
             self._draw(missing, folder, run.seed)
-        videos = np.stack([_read(self._file(folder, i)) for i in range(len(prompts))])
+        videos = np.stack([read_all(self._file(folder, i)) for i in range(len(prompts))])
         write_grid(run.folder / "grid", videos, self.fps)
         write_json(run.folder / "samples.json", [self._entry(i, p, folder, run) for i, p in enumerate(prompts)])
         return Outcome(f"drew {len(missing)} of {len(prompts)} videos into {folder}", {"videos": len(prompts)})
@@ -101,9 +100,3 @@ class Sample:
 def _groups(items: Sequence[tuple[int, Prompt]], size: int) -> Iterator[Sequence[tuple[int, Prompt]]]:
     for start in range(0, len(items), size):
         yield items[start : start + size]
-
-
-def _read(path: Path) -> NDArray[np.uint8]:
-    with open_video(path, decoder="pyav") as reader:
-        frames: NDArray[np.uint8] = reader.read(range(reader.info().num_frames))
-        return frames

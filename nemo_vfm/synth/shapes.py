@@ -18,25 +18,11 @@ from numpy.typing import NDArray
 from nemo_vfm.core import files, log
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types import Json, Outcome, Run
+from nemo_vfm.data.decode import VIDEO_SUFFIXES
 from nemo_vfm.data.encode import encode_mp4
 from nemo_vfm.synth import plan
 from nemo_vfm.synth.draw import Shot, draw
 
-_VIDEO_SUFFIXES = {
-    ".mp4",
-    ".mov",
-    ".mkv",
-    ".webm",
-    ".avi",
-    ".m4v",
-    ".mpg",
-    ".mpeg",
-    ".ts",
-    ".ogv",
-    ".flv",
-    ".wmv",
-    ".3gp",
-}
 _NUM_SPECIAL_FILES = 3  # the copy, the re-encoded copy, the damaged one
 _MARKER = "videos.json"
 
@@ -166,9 +152,9 @@ def videos_in(folder: Path) -> list[Path]:
     """
     if not folder.is_dir():
         raise UserError(f"the input {folder} is not a folder; give the folder that holds your videos")
-    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in _VIDEO_SUFFIXES and path.is_file())
+    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in VIDEO_SUFFIXES and path.is_file())
     if not found:
-        raise UserError(f"no video file under {folder}; looked for {', '.join(sorted(_VIDEO_SUFFIXES))}")
+        raise UserError(f"no video file under {folder}; looked for {', '.join(sorted(VIDEO_SUFFIXES))}")
     return found
 
 
