@@ -17,6 +17,8 @@ def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
                         help="slot=choice takes another ingredient, a.b=value sets a value, ~a.b removes")  # fmt: skip
     parser.add_argument("--conf", metavar="DIR", type=Path, action="append", default=[],
                         help="a folder of your own ingredients, searched first")  # fmt: skip
+    parser.add_argument("--overlay", metavar="NAME", action="append", default=[],
+                        help="conf/overlay/NAME over every component it is for; `smoke` makes it tiny")  # fmt: skip
     parser.add_argument("--trust", metavar="PREFIX", action="append", default=[],
                         help="a package whose classes the recipe may name; its code will run")  # fmt: skip
 
@@ -25,4 +27,4 @@ def composed_recipe(arguments: argparse.Namespace) -> "Composed":
     """The recipe that the arguments name, with their changes."""
     from nemo_vfm.config import compose
 
-    return compose(arguments.recipe, arguments.overrides, arguments.conf)
+    return compose(arguments.recipe, arguments.overrides, arguments.conf, arguments.overlay)

@@ -13,6 +13,7 @@ from pathlib import Path
 from nemo_vfm.config.emit import to_yaml
 from nemo_vfm.config.errors import Mark, RecipeError, Source, did_you_mean, fail, shown_path
 from nemo_vfm.config.interpolate import reroot, resolve
+from nemo_vfm.config.overlay import apply_overlays
 from nemo_vfm.config.overrides import Override, apply, parse_override
 from nemo_vfm.config.roots import Roots
 from nemo_vfm.config.source import read
@@ -73,13 +74,16 @@ class Composed:
         return node.value
 
 
-def compose(path: Path | str, overrides: Sequence[str] = (), conf_dirs: Sequence[Path] = ()) -> Composed:
+def compose(
+    path: Path | str, overrides: Sequence[str] = (), conf_dirs: Sequence[Path] = (), overlays: Sequence[str] = ()
+) -> Composed:
     """Read a recipe and everything it names, and make the changes.
 
     Args:
         path: a file, or the name of a recipe such as `quickstart`.
         overrides: `slot=choice`, `a.b=value` or `~a.b`. Choices take effect first, the rest in order.
         conf_dirs: more folders of ingredients, searched first.
+        overlays: names of overlays (see `overlay`); single values of the command line win over them.
 
     Raises:
         RecipeError: a file is missing or is not a recipe, or a change cannot be made.
@@ -91,10 +95,11 @@ def compose(path: Path | str, overrides: Sequence[str] = (), conf_dirs: Sequence
     swaps = {c.path: c for c in changes if _is_swap(c, root, roots)}
     if swaps:
         root = _swapped(roots, swaps, file)
+    root = apply_overlays(root, overlays, roots)
     for change in changes:
         if swaps.get(change.path) is not change:
             root = apply(root, change)
-    return Composed(_with_reserved(root, file), file, roots)
+    return Composed(_with_reserved(root, "-".join((file.stem, *overlays))), file, roots)
 
 
 def _is_swap(change: Override, root: Map, roots: Roots) -> bool:
@@ -124,9 +129,10 @@ def _swapped(roots: Roots, swaps: dict[str, Override], file: Path) -> Map:
     return root
 
 
-def _with_reserved(root: Map, file: Path) -> Map:
+def _with_reserved(root: Map, name: str) -> Map:
+    """The tree with `run_dir` and `seed`; under an overlay a folder of its own, beside the real run's."""
     mark = Mark(Source("default of every recipe", (), is_file=False))
-    values: dict[str, Plain] = {"run_dir": f"runs/{file.stem}", "seed": 0}
+    values: dict[str, Plain] = {"run_dir": f"runs/{name}", "seed": 0}
     for key in RESERVED:
         if key not in root.items:
             root = root.with_item(key, Scalar(values[key], mark), mark)

@@ -54,6 +54,17 @@ class Roots:
         there = f"{folder} holds {', '.join(known)}" if known else f"there is no folder {folder}"
         raise fail(f"there is no {folder}/{choice}.yaml: {there}{did_you_mean(choice, known)}", mark, slot)
 
+    def overlay(self, name: str, mark: Mark) -> list[Path]:
+        """The files of an overlay: `conf/overlay/<name>.yaml`, or all below `conf/overlay/<name>/`."""
+        for base in (root / "overlay" for root in self.conf) if _CHOICE.fullmatch(name) else ():
+            if (file := base / f"{name}.yaml").is_file():
+                return [file]
+            if files := _yaml_files(base / name):
+                return files
+        known = sorted({choice.split("/")[0] for choice in self.choices("overlay")})
+        there = f"conf/overlay holds {', '.join(known)}" if known else "there is no folder conf/overlay"
+        raise fail(f"there is no overlay {name}: {there}{did_you_mean(name, known)}", mark)
+
     def recipe(self, name: str, mark: Mark, beside: Path | None = None) -> Path:
         """The file of a recipe: relative to the working directory, then to `beside`, then to the recipe folders."""
         if "://" in name or "\0" in name or len(name) > 1000:

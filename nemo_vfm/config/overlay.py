@@ -1,0 +1,62 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The name of an overlay and a composed tree in, the tree with every node of certain classes changed out.
+
+An overlay is a file `conf/overlay/<name>.yaml` or a folder of such files, each `{for: dotted.Class, set: {...}}`. What
+stands under `set` is laid over every node whose `_target_` is that class, wherever it stands; so one small
+folder makes any recipe tiny (`smoke`), and a new recipe needs no file of its own for that.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from nemo_vfm.config.errors import Mark, Source, fail
+from nemo_vfm.config.roots import Roots
+from nemo_vfm.config.source import read
+from nemo_vfm.config.tree import TARGET, Map, Node, Scalar, Seq, merge
+
+SLOT = "overlay"
+
+
+def apply_overlays(root: Map, names: Sequence[str], roots: Roots) -> Map:
+    """The tree with the overlays laid over it, in the order given.
+
+    Raises:
+        RecipeError: there is no such overlay, or a file of it is not `{for, set}`.
+    """
+    for name in names:
+        for file in roots.overlay(name, Mark(Source(f"--overlay {name}", (), is_file=False))):
+            wanted, changes = _rule(file)
+            laid = _lay(root, wanted, changes)
+            assert isinstance(laid, Map)
+            root = laid
+    return root
+
+
+def _rule(file: Path) -> tuple[str, Map]:
+    """The class a file is for, and what it sets."""
+    rule = read(file)
+    for key in rule.items:
+        if key not in ("for", "set"):
+            raise fail(f"an overlay has the keys for and set, not {key}", rule.key_mark(key), key)
+    wanted, changes = rule.items.get("for"), rule.items.get("set")
+    if not isinstance(wanted, Scalar) or not isinstance(wanted.value, str):
+        raise fail("an overlay says which class it is for, such as for: nemo_vfm.train.job.Train", rule.mark, "for")
+    if not isinstance(changes, Map) or not changes.items:
+        raise fail("an overlay says what it sets, such as set: {duration: 2 steps}", rule.mark, "set")
+    if TARGET in changes.items:
+        raise fail(
+            "an overlay changes arguments; it cannot put another class in place", changes.key_mark(TARGET), "set"
+        )
+    return wanted.value, changes
+
+
+def _lay(node: Node, wanted: str, changes: Map) -> Node:
+    """`changes` on every node of the class; nodes below are reached first, so `set` itself is not searched."""
+    if isinstance(node, Seq):
+        return replace(node, items=tuple(_lay(item, wanted, changes) for item in node.items))
+    if not isinstance(node, Map):
+        return node
+    inner = replace(node, items={key: _lay(below, wanted, changes) for key, below in node.items.items()})
+    return merge(inner, changes) if node.target() == wanted else inner

@@ -1,0 +1,95 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Recipes and overlays in, composed trees out: which nodes change, who wins, and what a bad overlay is told."""
+
+import pytest
+
+from nemo_vfm.config import RecipeError, check, compose, read_values
+from tests.support.recipe_folder import TRUST, Kitchen
+
+RECIPE = """
+_target_: @.Wide
+count: 7
+stages:
+  a: {_target_: '@.Scale', by: 3}
+  b: {_target_: '@.Shift'}
+chain: [{_target_: '@.Scale', by: 4, mode: rounded}]
+"""
+
+
+@pytest.fixture
+def laid(kitchen: Kitchen):
+    """Composes RECIPE under the overlay `small`, which scales by 2."""
+    kitchen.write("conf/overlay/small/scale.yaml", "for: @.Scale\nset: {by: 2}\n")
+
+    def compose_small(*overrides: str, text: str = RECIPE):
+        return compose(kitchen.write("recipe.yaml", text), overrides, overlays=["small"])
+
+    return compose_small
+
+
+def values(composed) -> dict:
+    return read_values(composed.to_yaml(), "composed")
+
+
+def test_every_node_of_the_class_changes_and_no_other(laid):
+    found = values(laid())
+    assert found["stages"]["a"]["by"] == 2
+    assert found["chain"][0] == {"_target_": "tests.support.parts.Scale", "by": 2, "mode": "rounded"}
+    assert found["stages"]["b"] == {"_target_": "tests.support.parts.Shift"} and found["count"] == 7
+
+
+def test_a_value_of_the_command_line_wins(laid):
+    assert values(laid("stages.a.by=9"))["stages"]["a"]["by"] == 9
+
+
+def test_a_swapped_ingredient_is_laid_over_too(kitchen, laid):
+    kitchen.write("conf/stage/big.yaml", "_target_: @.Scale\nby: 100\n")
+    assert values(laid("stage=big", text="_target_: @.Wide\nstage: null"))["stage"]["by"] == 2
+
+
+def test_show_names_the_overlays_file(laid):
+    assert "conf/overlay/small/scale.yaml:2" in laid().show()
+
+
+def test_a_run_under_an_overlay_has_a_folder_of_its_own(laid):
+    assert str(laid().run_dir) == "runs/recipe-small"
+    assert str(laid("run_dir=x").run_dir) == "x"
+
+
+def test_overlays_are_laid_in_the_order_given(kitchen, laid):
+    kitchen.write("conf/overlay/later.yaml", "for: @.Scale\nset: {by: 5}\n")
+    path = kitchen.write("recipe.yaml", RECIPE)
+    assert values(compose(path, overlays=["small", "later"]))["stages"]["a"]["by"] == 5
+    assert values(compose(path, overlays=["later", "small"]))["stages"]["a"]["by"] == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("set: {by: 2}", "an overlay says which class it is for"),
+        ("for: [a]\nset: {by: 2}", "an overlay says which class it is for"),
+        ("for: @.Scale", "an overlay says what it sets"),
+        ("for: @.Scale\nset: {}", "an overlay says what it sets"),
+        ("for: @.Scale\nset: {_target_: os.system}", "it cannot put another class in place"),
+        ("for: @.Scale\nsets: {by: 2}", "an overlay has the keys for and set, not sets"),
+    ],
+)
+def test_a_bad_overlay_is_told(kitchen, laid, text, words):
+    kitchen.write("conf/overlay/small/scale.yaml", text)
+    with pytest.raises(RecipeError, match=words):
+        laid()
+
+
+@pytest.mark.parametrize("name", ["smal", "../small", "/etc", ""])
+def test_an_overlay_that_does_not_exist_is_suggested(kitchen, laid, name):
+    laid()
+    with pytest.raises(RecipeError, match=f"there is no overlay {name}: conf/overlay holds .*small"):
+        compose(kitchen.folder / "recipe.yaml", overlays=[name])
+
+
+def test_an_argument_that_the_class_does_not_take_is_said_at_the_overlay(kitchen):
+    kitchen.write("conf/overlay/odd.yaml", "for: @.Scale\nset: {bye: 2}\n")
+    composed = compose(kitchen.write("recipe.yaml", RECIPE), overlays=["odd"])
+    said = "\n".join(problem.render() for problem in check(composed, TRUST))
+    assert "conf/overlay/odd.yaml:2:7" in said and "did you mean by?" in said
