@@ -34,6 +34,7 @@ RUNTIME = [
     "markupsafe>=2.1",
     "tensorboard>=2.16,<3",
     "psutil>=5.9",
+    "packaging>=23",
 ]
 
 # The peers that benchmarks and parity tests compare against, and every tool of `make check` and `make test`.
@@ -47,6 +48,7 @@ DEV = [
     "ruff>=0.14",
     "mypy>=1.18",
     "import-linter>=2.9",
+    "jsonschema>=4.20",  # judges the schema of `nemo-vfm schema` in tests
     "types-PyYAML",
     "setuptools>=77.0.3",
     "wheel",
