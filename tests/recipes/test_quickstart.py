@@ -17,13 +17,9 @@ from safetensors.torch import load_file
 
 ROOT = Path(__file__).parents[2]
 SMALL = [
-    "steps.videos.num_files=5", "steps.videos.shots_per_film=4", "steps.encode.windows_per_clip=1",
-    "steps.train.duration=6 steps", "steps.train.checkpoint.every_steps=2", "steps.train.checkpoint.keep_last=null",
-    "steps.train.validation.every_steps=3", "steps.train.callbacks.preview.every_steps=6",
-    "steps.train.model.width=48", "steps.train.model.depth=1", "steps.train.model.heads=2",
-    "steps.train.data.batch_size=4",
-    "steps.sample.prompts.num=4", "steps.sample.pipeline.sampler.steps=2",
-    "steps.train.callbacks.preview.pipeline.sampler.steps=1",
+    "--overlay", "smoke", "steps.train.duration=6 steps", "steps.train.checkpoint.every_steps=2",
+    "steps.train.checkpoint.keep_last=null", "steps.train.validation.every_steps=3",
+    "steps.train.callbacks.preview.every_steps=6", "steps.train.data.batch_size=4", "steps.sample.prompts.num=4",
 ]  # fmt: skip
 
 

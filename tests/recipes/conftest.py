@@ -1,0 +1,93 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A recipe that leaves values to the user in, small real inputs for each of them out."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save
+
+from nemo_vfm.cli.main import main
+from nemo_vfm.config import build, check, compose
+from nemo_vfm.config.tree import find
+from nemo_vfm.data.shards import ShardWriter
+from tests.support.films import pan, write_film
+from tests.support.repository import ROOT
+
+Given = Callable[[Path], list[str]]
+CAPTIONS = ("a red circle moving left", "a blue square moving up", "a green triangle", "a yellow cross")
+
+
+@pytest.fixture(scope="session")
+def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two films that move."""
+    folder = tmp_path_factory.mktemp("videos")
+    for seed in range(2):
+        write_film(folder / f"{seed}.mp4", pan(seed))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def clips(videos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Those films, curated."""
+    folder = tmp_path_factory.mktemp("clips") / "run"
+    recipe = str(ROOT / "recipes/curation/clips.yaml")
+    assert main(["run", recipe, "--overlay", "smoke", f"run_dir={folder}", f"source.path={videos}"]) == 0
+    return folder / "shards"
+
+
+def latents_for(recipe: Path, folder: Path) -> Path:
+    """Latent shards as the recipe's own codec, text encoder and buckets make them, of random pixels."""
+    job = build(compose(recipe, [f"data.shards={folder}"], overlays=["smoke"]))
+    buckets = job.data.buckets.buckets.items() if job.data.buckets else ()
+    name, frames, height, width = next(
+        ((n, b.num_frames, b.height, b.width) for n, b in buckets), ("square", 9, 48, 48)
+    )
+    with ShardWriter(folder) as writer:
+        for number in range(6):
+            pixels = torch.rand(1, 3, frames, height, width, generator=torch.Generator().manual_seed(number)) * 2 - 1
+            latents = job.task.codec.encode(pixels)[0].contiguous()
+            text, mask = job.task.text_encoder.encode([CAPTIONS[number % 4]])
+            members = {
+                "latents.safetensors": save({"latents": latents}),
+                "text.safetensors": save({"text": text[0].contiguous(), "mask": mask[0].contiguous()}),
+                "txt": CAPTIONS[number % 4].encode(),
+            }
+            facts = {"caption": CAPTIONS[number % 4], "fps": 8.0, "bucket": name, "latent_shape": list(latents.shape)}
+            writer.write(f"{number:032x}", members, facts)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the small training leaves under the same overlay."""
+    folder = tmp_path_factory.mktemp("train")
+    recipe = ROOT / "recipes/diffusion/train_small.yaml"
+    shards = latents_for(recipe, folder / "shards")
+    words = ["run", str(recipe), "--overlay", "smoke", f"run_dir={folder / 'run'}", f"data.shards={shards}"]
+    assert main(words) == 0
+    return folder / "run/checkpoints"
+
+
+@pytest.fixture
+def given(request: pytest.FixtureRequest, tmp_path: Path) -> Given:
+    """Changes that give every value a recipe leaves to the user, by the class and the argument it is for.
+
+    A recipe that wants something new fails here and says so: add a line.
+    """
+    makers: dict[tuple[str | None, str], Callable[[Path], Path]] = {
+        ("nemo_vfm.curate.source.Folder", "path"): lambda _: request.getfixturevalue("videos"),
+        ("nemo_vfm.curate.encode.EncodeShards", "shards"): lambda _: request.getfixturevalue("clips"),
+        ("nemo_vfm.data.module.ShardData", "shards"): lambda recipe: latents_for(recipe, tmp_path / "latents"),
+        ("nemo_vfm.synth.sample.Sample", "checkpoint"): lambda _: request.getfixturevalue("checkpoint"),
+    }
+
+    def words(recipe: Path) -> list[str]:
+        composed = compose(recipe, overlays=["smoke"])
+        missing = [problem.path for problem in check(composed) if problem.kind == "missing"]
+        owners = [(find(composed.root, path.rpartition(".")[0]), path) for path in missing]
+        return [f"{path}={makers[owner.target(), path.rpartition('.')[2]](recipe)}" for owner, path in owners]
+
+    return words

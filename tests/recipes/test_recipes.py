@@ -1,0 +1,59 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Every recipe in the repository in, a check and a small run of each out; a new recipe is tested by being there."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nemo_vfm.cli.main import main
+from nemo_vfm.config import compose
+from nemo_vfm.config.hints import signature
+from nemo_vfm.config.locate import DEFAULT_TRUST, locate
+from nemo_vfm.config.source import read
+from nemo_vfm.config.tree import Map, Scalar
+from tests.recipes.conftest import Given
+from tests.support.repository import ROOT, yaml_files
+
+RECIPES = [str(path.relative_to(ROOT)) for path in yaml_files("recipes")]
+OVERLAYS = [str(path.relative_to(ROOT)) for path in yaml_files("conf/overlay")]
+
+
+def test_no_recipe_is_lost():
+    assert len(RECIPES) >= 7
+    assert len(RECIPES) == sum(path.is_file() for path in (ROOT / "recipes").rglob("*"))
+
+
+@pytest.mark.parametrize("options", [[], ["--overlay", "smoke"]], ids=["whole", "small"])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_checks(recipe, options, capsys):
+    assert main(["check", str(ROOT / recipe), *options]) == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_runs_small(recipe, given: Given, tmp_path: Path, capsys):
+    folder = tmp_path / "run"
+    words = [str(ROOT / recipe), "--overlay", "smoke", f"run_dir={folder}", *given(ROOT / recipe)]
+    assert main(["run", *words]) == 0, capsys.readouterr().err[-3000:]
+    status = json.loads((folder / "status.json").read_text())
+    assert status["state"] == "done" and status["summary"]
+    assert (folder / "report.html").stat().st_size > 2000
+    assert main(["run", *words]) == 0
+    assert "Nothing to do" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipes_kept_text_composes_to_itself(recipe, tmp_path: Path):
+    composed = compose(ROOT / recipe)
+    kept = tmp_path / "kept.yaml"
+    kept.write_text(composed.to_yaml())
+    assert compose(kept).to_yaml() == composed.to_yaml()
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_an_overlay_sets_arguments_that_its_class_takes(overlay):
+    rule = read(ROOT / overlay)
+    wanted, changes = rule.items["for"], rule.items["set"]
+    assert isinstance(wanted, Scalar) and isinstance(changes, Map)
+    assert changes.items.keys() <= signature(locate(str(wanted.value), DEFAULT_TRUST)).arguments.keys()
