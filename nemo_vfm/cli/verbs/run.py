@@ -21,10 +21,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe_arguments(parser)
     parser.add_argument("--allow", metavar="KEY", action="append", default=[],
                         help="go on in a run folder although this key differs")  # fmt: skip
+    parser.add_argument("--sweep", metavar="KEY=A,B", action="extend", nargs="+", default=[],
+                        help="a run for every combination of these values, and a table at the end")  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Compose, check, build, run, report."""
+    if arguments.sweep:
+        from nemo_vfm.cli.sweep import run_sweep
+
+        return run_sweep(arguments)
     from nemo_vfm.cli.folder import Status, open_folder
     from nemo_vfm.config import build, trust_list
     from nemo_vfm.core.types import Run

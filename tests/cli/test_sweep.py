@@ -1,0 +1,128 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Words behind --sweep in, combinations, run folders and a table out."""
+
+import json
+
+import pytest
+
+from nemo_vfm.cli.grid import MAX_POINTS, axes, points
+from nemo_vfm.core.errors import UserError
+
+COUNT = "_target_: @.Count\nduration: 1 steps\nweight: 1.0\n"
+
+
+def words(*sweep: str) -> list[list[str]]:
+    return [point.words() for point in points(axes(sweep))]
+
+
+def names(*sweep: str) -> list[str]:
+    return [point.name for point in points(axes(sweep))]
+
+
+def test_every_combination_comes_once_and_the_last_axis_turns_fastest():
+    assert words("a=1,2", "b=x,y") == [["a=1", "b=x"], ["a=1", "b=y"], ["a=2", "b=x"], ["a=2", "b=y"]]
+
+
+@pytest.mark.parametrize(
+    ("word", "choices"),
+    [
+        ("betas=[0.9,0.95],[0.9,0.99]", ("[0.9,0.95]", "[0.9,0.99]")),
+        ("m={a: 1, b: [1,2]},{a: 2}", ("{a: 1, b: [1,2]}", "{a: 2}")),
+        ("texts='a, b','c]'", ("'a, b'", "'c]'")),
+        ("path=x=1,x=2", ("x=1", "x=2")),
+        ("lr=1e-4, 3e-4", ("1e-4", "3e-4")),
+        ("one=1", ("1",)),
+    ],
+)
+def test_commas_inside_brackets_and_quotes_do_not_separate(word, choices):
+    assert axes([word])[0].choices == choices
+
+
+@pytest.mark.parametrize(
+    ("sweep", "said"),
+    [
+        (["lr"], "--sweep takes address=value,value"),
+        (["=1,2"], "--sweep takes address=value,value"),
+        (["run_dir=a,b"], "--sweep takes address=value,value"),
+        (["~a=1"], "--sweep takes address=value,value"),
+        (["lr=1,,2"], "a value is empty"),
+        (["lr="], "a value is empty"),
+        (["lr=1,1"], "a value is given twice"),
+        (["lr=1", "lr=2"], "names lr twice"),
+        (
+            [f"a={','.join(map(str, range(40)))}", f"b={','.join(map(str, range(40)))}"],
+            f"more than {MAX_POINTS} points",
+        ),
+    ],
+)
+def test_a_sweep_that_cannot_be_meant_is_refused(sweep, said):
+    with pytest.raises(UserError, match=said):
+        points(axes(sweep))
+
+
+def test_a_folder_is_named_by_values_with_as_much_of_the_address_as_is_needed():
+    assert names("optimizer.lr=1e-4", "model=dit_s") == ["lr=1e-4,model=dit_s"]
+    assert names("a.lr=1", "b.lr=2") == ["a.lr=1,b.lr=2"]
+
+
+@pytest.mark.parametrize("choice", ["../../x", "/etc", "a/b", "${env:X}", "é", "x" * 300, ". .", "a\x1b[0m"])
+def test_a_name_stays_one_folder_whatever_the_value_is(choice):
+    (name,) = names(f"k={choice}")
+    assert "/" not in name and name.isascii() and name.isprintable() and len(name) < 120
+    assert name != names("k=_")[0]
+
+
+def test_values_that_look_alike_have_folders_of_their_own():
+    assert len(set(names("k=a/b,a_b,a b"))) == 3
+
+
+def test_a_sweep_runs_all_prints_a_table_and_goes_on(kitchen):
+    kitchen.write("count.yaml", COUNT)
+    done = kitchen.command("run", "count.yaml", "--sweep", "weight=1.0,2.0", "duration=1 steps,2 steps")
+    assert done.returncode == 0, done.stderr
+    kept = json.loads((kitchen.folder / "runs/count-sweep/sweep.json").read_text())
+    assert [point["state"] for point in kept["points"]] == ["done"] * 4
+    assert kept["axes"] == {"weight": ["1.0", "2.0"], "duration": ["1 steps", "2 steps"]}
+    table = done.stdout[done.stdout.rindex("weight  ") :]
+    assert [line.split()[:4] for line in table.splitlines()[2:6]] == [
+        [weight, steps, "steps", "done"] for weight in ("1.0", "2.0") for steps in ("1", "2")
+    ]
+    again = kitchen.command("run", "count.yaml", "--sweep", "weight=1.0", "duration=2 steps")
+    assert again.returncode == 0 and again.stdout.count("Nothing to do") == 1
+    assert len(json.loads((kitchen.folder / "runs/count-sweep/sweep.json").read_text())["points"]) == 4
+
+
+def test_one_that_fails_leaves_the_others_and_gives_its_status(kitchen):
+    kitchen.write("fail.yaml", "_target_: @.Fail\nhow: nothing\n")
+    done = kitchen.command("run", "fail.yaml", "--sweep", "how=nothing,unexpected", "run_dir=out")
+    kept = json.loads((kitchen.folder / "out/sweep.json").read_text())["points"]
+    assert [(point["state"], point["exit_status"]) for point in kept] == [("nothing_kept", 3), ("failed", 1)]
+    assert done.returncode == 3 and "nothing_kept" in done.stdout
+
+
+def test_one_that_is_killed_leaves_the_others(kitchen):
+    kitchen.write("die.yaml", "_target_: @.Count\nduration: 3 steps\n")
+    done = kitchen.command("run", "die.yaml", "--sweep", "die_at=1,0")
+    kept = json.loads((kitchen.folder / "runs/die-sweep/sweep.json").read_text())["points"]
+    assert [(point["state"], point["exit_status"]) for point in kept] == [("killed by signal 9", 137), ("done", 0)]
+    assert done.returncode == 137
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--sweep", "weight=1.0,heavy"], 'expected a number, got the text "heavy"'),
+        (["--sweep", "wieght=1.0,2.0"], "did you mean weight?"),
+        (["weight=3.0", "--sweep", "seed=1"], None),
+        (["run_dir=held", "--sweep", "seed=1,2"], "held holds a run, not a sweep"),
+    ],
+)
+def test_all_is_checked_before_anything_runs(kitchen, capsys, more, said):
+    kitchen.write("count.yaml", COUNT)
+    kitchen.write("held/recipe.yaml", COUNT)
+    if said is None:
+        more, said = [*more, "weight=1.0"], "weight is set by a change and by --sweep"
+    assert kitchen.main("run", "count.yaml", *more) == 2
+    assert said in capsys.readouterr().err
+    assert not (kitchen.folder / "runs").exists()
