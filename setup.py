@@ -115,7 +115,7 @@ setup(
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["nemo_vfm", "nemo_vfm.*"]),
     # Templates and styles of rooms; Python files come by themselves.
-    package_data={"nemo_vfm": ["py.typed", "**/*.html", "**/*.css", "**/*.js", "**/*.j2", "**/*.svg"]},
+    package_data={"nemo_vfm": ["py.typed", "**/*.html", "**/*.css", "**/*.js", "**/*.j2", "**/*.svg", "**/*.tmpl"]},
     include_package_data=False,
     install_requires=RUNTIME,
     extras_require=EXTRAS,

@@ -1,0 +1,61 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The folder of a project in, its name as a package and the text of each of its files out; nothing is written here.
+
+The texts lie under `template/`, with `.tmpl` behind their names so that nobody takes them for code of ours.
+"""
+
+import importlib.util
+import keyword
+import re
+import sys
+from pathlib import Path
+
+from nemo_vfm.core.errors import UserError
+
+_TEMPLATE = Path(__file__).parent / "template"
+_NAME = "@package@"
+_FOLDERS = ("conf", "recipes", "tests")  # of a project, beside its package
+
+
+def package_name(folder: Path) -> str:
+    """The name of the package in a project's folder: the folder's own, with _ for - and blanks.
+
+    Raises:
+        UserError: it cannot be imported, or would hide a package that is there.
+    """
+    name = re.sub(r"[-\s]", "_", folder.resolve().name)
+    if not name.isascii() or not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
+        raise UserError(f"{folder.resolve().name!r} cannot be the name of a package: "
+                        "letters, digits and _, not beginning with a digit, such as my_project")  # fmt: skip
+    if taken := _taken(name):
+        raise UserError(f"{name} would hide {taken}: give the project's folder another name, such as my_{name}")
+    return name
+
+
+def files_of(folder: Path, name: str) -> dict[Path, str]:
+    """Path -> text of every file of a new project.
+
+    Raises:
+        UserError: there is something in the folder.
+    """
+    if folder.is_dir() and any(folder.iterdir()):
+        raise UserError(f"{folder} is not empty: a project begins in a folder of its own")
+    found = sorted(_TEMPLATE.rglob("*.tmpl"))
+    assert found, f"no templates in {_TEMPLATE}"
+    return {folder / _target(path, name): path.read_text(encoding="utf-8").replace(_NAME, name) for path in found}
+
+
+def _target(template: Path, name: str) -> Path:
+    first, *rest = template.relative_to(_TEMPLATE).with_suffix("").parts
+    return Path(name if first == "package" else first, *rest)
+
+
+def _taken(name: str) -> str:
+    """What is imported by this name today, as words; a mere folder that lies in the way counts for nothing."""
+    if name in _FOLDERS:
+        return f"the project's own folder {name}"
+    if name in sys.stdlib_module_names:
+        return f"Python's own module {name}"
+    found = importlib.util.find_spec(name)  # looks, and imports nothing
+    return f"the installed package {name}" if found is not None and found.origin is not None else ""

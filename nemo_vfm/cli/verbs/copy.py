@@ -1,0 +1,83 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Copy a recipe to make it your own, or begin a project: `nemo-vfm copy project DIR`. Nothing is ever overwritten."""
+
+import argparse
+import sys
+from pathlib import Path
+
+PROJECT = "project"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to copy, where to, and how much of it."""
+    parser.add_argument("recipe", metavar="RECIPE",
+                        help="a file, a name that `nemo-vfm list` shows, or the word `project`")  # fmt: skip
+    parser.add_argument("dest", metavar="DEST", type=Path, nargs="?",
+                        help="a file or folder, recipes/<name>.yaml if left out; a project's folder")  # fmt: skip
+    parser.add_argument("--with-ingredients", action="store_true", help="copy the conf files it takes to ./conf, too")
+    parser.add_argument("--flat", action="store_true", help="one file that takes nothing from elsewhere")
+    parser.add_argument("--conf", metavar="DIR", type=Path, action="append", default=[],
+                        help="a folder of your own ingredients, searched first")  # fmt: skip
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the copy and say what is where."""
+    from nemo_vfm.core.errors import UserError
+
+    if arguments.flat and arguments.with_ingredients:
+        raise UserError("--flat puts the ingredients into the one file; leave out --with-ingredients, or --flat")
+    if arguments.recipe == PROJECT:
+        return _project(arguments)
+    return _recipe(arguments)
+
+
+def _recipe(arguments: argparse.Namespace) -> int:
+    from nemo_vfm.cli.copied import copied_text, flat_text, ingredients, place_of, write
+    from nemo_vfm.config import Mark, Roots, Source
+
+    roots = Roots.standard(arguments.conf)
+    file = roots.recipe(arguments.recipe, Mark(Source(arguments.recipe, ())))
+    dest = place_of(file, arguments.dest, roots)
+    text = flat_text(file, dest, roots, arguments.conf) if arguments.flat else copied_text(file, dest, roots)
+    texts, notes = {dest: text}, {dest: f"from {file}"}
+    for use in ingredients(file, roots) if arguments.with_ingredients else ():
+        target = Path("conf") / use.slot / f"{use.choice}.yaml"
+        if use.file.resolve() != target.resolve():
+            texts[target], notes[target] = use.file.read_text(encoding="utf-8"), "takes the place of ours from now on"
+    write(texts)
+    _say_files(notes)
+    _say_next(dest, file, flat=arguments.flat)
+    return 0
+
+
+def _project(arguments: argparse.Namespace) -> int:
+    from nemo_vfm.cli.copied import write
+    from nemo_vfm.cli.project import files_of, package_name
+    from nemo_vfm.core.errors import UserError
+
+    if arguments.dest is None:
+        raise UserError("a project needs a folder: nemo-vfm copy project my_project (the package is called like it)")
+    if arguments.flat or arguments.with_ingredients:
+        raise UserError("--flat and --with-ingredients are for recipes; leave them out for a project")
+    name = package_name(arguments.dest)
+    texts = files_of(arguments.dest, name)
+    write(texts)
+    sys.stdout.write("".join(f"{path}\n" for path in texts))
+    sys.stdout.write(f"\nNow: cd {arguments.dest}, and README.md has the three commands.\n")
+    return 0
+
+
+def _say_files(notes: dict[Path, str]) -> None:
+    width = max(len(str(path)) for path in notes)
+    sys.stdout.write("".join(f"{path!s:<{width}}  {note}\n" for path, note in notes.items()))
+
+
+def _say_next(dest: Path, file: Path, *, flat: bool) -> None:
+    from nemo_vfm.cli.copied import recipes_in
+    from nemo_vfm.config import Roots
+
+    inner = [] if flat else recipes_in(file, Roots.standard())
+    if inner:
+        sys.stdout.write(f"It includes {', '.join(inner)}; copy one of these likewise, and yours is taken.\n")
+    sys.stdout.write(f"Now: nemo-vfm check {dest}\n")
