@@ -152,11 +152,12 @@ def _print_table(swept: Sequence[Axis], results: Sequence[Json], folder: Path) -
         table.add_column(name, justify="right")
     for result in results:
         numbers = [_number(result["figures"].get(name)) for name in figures]
-        state = f"{result['state']} *" if result is best else result["state"]
+        star = " *" if best == result else ""
+        state = f"{result['state']}{star}"
         table.add_row(*result["choices"].values(), state, *numbers, f"{result['seconds']:.0f}")
     Console(file=sys.stdout, markup=False, highlight=False).print(table)
-    star = f"* lowest {_measure(results)}. " if best is not None else ""
-    sys.stdout.write(f"{star}The runs are in {folder}, the table in {folder / NAME}\n")
+    legend = f"* lowest {_measure(results)}. " if best is not None else ""
+    sys.stdout.write(f"{legend}The runs are in {folder}, the table in {folder / NAME}\n")
 
 
 def _figures(results: Sequence[Json]) -> list[str]:
