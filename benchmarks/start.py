@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""How long a user waits for the first words: `nemo-vfm --help`, and `nemo-vfm check` of the quickstart; seconds out.
+"""How long a user waits for the first words: `--help`, `list`, and `show` and `check` of the largest recipe.
 
     python benchmarks/start.py [--quick] [--json FILE]
 
@@ -20,7 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-RECIPE = "recipes/quickstart.yaml"
+sys.path.insert(0, str(ROOT))
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
@@ -36,6 +36,15 @@ def seconds(words: list[str], rounds: int) -> float:
     return best
 
 
+def largest() -> tuple[str, int]:
+    """The recipe whose composition has most lines, and how many."""
+    from nemo_vfm.config import compose
+
+    files = sorted((ROOT / "recipes").rglob("*.yaml"))
+    lines = {str(file.relative_to(ROOT)): compose(file).to_yaml().count("\n") for file in files}
+    return max(lines.items(), key=lambda item: item[1])
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -45,13 +54,15 @@ def main() -> None:
     rounds = 3 if arguments.quick else 5
     print(f"Python {platform.python_version()}, torch {version('torch')}, lightning {version('lightning')}, pydantic "
           f"{version('pydantic')}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, best of {rounds}")  # fmt: skip
-    figures = {
-        "help_s": seconds(["-m", "nemo_vfm", "--help"], rounds),
-        "check_s": seconds(["-m", "nemo_vfm", "check", RECIPE], rounds),
-    }
+    recipe, lines = largest()
+    words = {"help_s": ["--help"], "list_s": ["list"], "show_s": ["show", recipe], "check_s": ["check", recipe]}
+    figures = {name: seconds(["-m", "nemo_vfm", *verb], rounds) for name, verb in words.items()}
     python_s, torch_s = seconds(["-c", "pass"], rounds), seconds(["-c", "import torch"], rounds)
-    print(f"help_s   {figures['help_s']:.3f}  nemo-vfm --help           (python -c pass: {python_s:.3f})")
-    print(f"check_s  {figures['check_s']:.3f}  nemo-vfm check {RECIPE}  (import torch: {torch_s:.3f})")
+    print(
+        f"largest recipe: {recipe}, {lines} lines composed; python -c pass: {python_s:.3f}, import torch: {torch_s:.3f}"
+    )
+    for name, verb in words.items():
+        print(f"{name:<7}  {figures[name]:.3f}  nemo-vfm {' '.join(verb)}")
     if arguments.json:
         arguments.json.write_text(json.dumps({name: round(value, 4) for name, value in figures.items()}) + "\n")
 
