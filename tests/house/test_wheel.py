@@ -1,7 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A copy of the source tree in, a source distribution, its wheel and an installed copy of it out."""
+"""A copy of the source tree in, a source distribution, its wheel and an installed copy of it out, at work elsewhere."""
 
+import json
 import os
 import re
 import shutil
@@ -12,10 +13,40 @@ from pathlib import Path
 
 import pytest
 
+from nemo_vfm.config import compose
 from tests.support.repository import ROOT, yaml_files
 
 SOURCES = ("nemo_vfm", "conf", "recipes", "docs", "tests", "benchmarks", ".ci")
 BUILD_SDIST = "from setuptools.build_meta import build_sdist; build_sdist('dist')"
+RECIPES = {str(path.relative_to(ROOT / "recipes").with_suffix("")) for path in yaml_files("recipes")}
+#: What a user does with an installed copy, all in one process, since each would pay some seconds for importing torch.
+OUTSIDE = """
+import contextlib, io, json
+from pathlib import Path
+
+import nemo_vfm
+from nemo_vfm.cli.main import main
+from nemo_vfm.config import Roots, compose
+
+def told(*words):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        status = main(words)
+    return status, out.getvalue()
+
+names = [name for name, _ in Roots.standard().all_recipes()]
+answers = {
+    "package": nemo_vfm.__file__,
+    "composed": {name: compose(name).to_yaml() for name in names},
+    "check": {name: told("check", name) for name in names},
+    "copy": {name: told("copy", name, "--with-ingredients") for name in names[:1]},
+    "flat": {name: told("copy", name, f"flat/{name}", "--flat") for name in names},
+    "copied": told("check", f"recipes/{names[0]}.yaml"),
+    "project": told("copy", "project", "own_things"),
+    "run": told("run", "synthetic/shapes", "--overlay", "smoke"),
+}
+Path("told.json").write_text(json.dumps(answers))
+"""
 
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> str:
@@ -61,7 +92,7 @@ def test_the_wheel_holds_every_module(names):
 
 
 def test_the_wheel_holds_every_data_file_of_the_rooms(names):
-    suffixes = {".html", ".css", ".js", ".j2", ".svg"}
+    suffixes = {".html", ".css", ".js", ".j2", ".svg", ".tmpl"}
     here = {str(path.relative_to(ROOT)) for path in (ROOT / "nemo_vfm").rglob("*") if path.suffix in suffixes}
     assert here <= set(names)
 
@@ -76,13 +107,68 @@ def test_the_wheel_carries_its_licence(names):
     assert any(re.fullmatch(r"nemo_vfm-[^/]+\.dist-info/(licenses/)?LICENSE", name) for name in names)
 
 
-def test_an_installed_copy_finds_its_own_recipes(wheel, tmp_path):
-    site, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
-    elsewhere.mkdir()
+@pytest.fixture(scope="module")
+def site(wheel, tmp_path_factory):
+    """A folder in which the wheel is installed, and nothing else."""
+    folder = tmp_path_factory.mktemp("installed") / "site"
     pip = (sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--no-compile")
-    run(*pip, "--target", site, wheel, cwd=elsewhere)
-    # Our checkout may be installed in this environment, too: the copy has to come first.
-    listed = run(sys.executable, "-m", "nemo_vfm", "list", cwd=elsewhere, PYTHONPATH=str(site), COLUMNS="200")
-    assert "quickstart" in listed
+    run(*pip, "--target", folder, wheel, cwd=folder.parent)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory):
+    """A working directory that knows nothing of the checkout."""
+    return tmp_path_factory.mktemp("elsewhere")
+
+
+@pytest.fixture(scope="module")
+def outside(site, elsewhere):
+    """What the installed copy answers there. Our checkout may be installed here, too: the copy has to come first."""
+    run(sys.executable, "-c", OUTSIDE, cwd=elsewhere, PYTHONPATH=str(site), COLUMNS="200")
+    return json.loads((elsewhere / "told.json").read_text())
+
+
+def test_the_installed_command_lists_its_own_recipes(site, tmp_path):
     script = next((site / "bin").glob("nemo-vfm*"))
-    assert "usage" in run(sys.executable, script, "--help", cwd=elsewhere, PYTHONPATH=str(site)).lower()
+    listed = run(sys.executable, script, "list", cwd=tmp_path, PYTHONPATH=str(site), COLUMNS="200")
+    assert all(name in listed for name in RECIPES)
+
+
+def test_what_answers_is_the_installed_copy(outside, site):
+    assert Path(outside["package"]).is_relative_to(site)
+
+
+def test_every_recipe_composes_to_the_same_in_the_checkout_and_from_the_wheel(outside, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert outside["composed"].keys() == RECIPES
+    for name, text in outside["composed"].items():
+        assert text == compose(ROOT / "recipes" / f"{name}.yaml").to_yaml(), name
+
+
+def test_every_recipe_checks_from_the_wheel(outside):
+    assert not [answer for answer in outside["check"].values() if answer[0] != 0]
+    assert all("ok" in told or "for you to give" in told for _, told in outside["check"].values())
+
+
+def test_a_recipe_and_its_ingredients_are_copied_from_the_wheel(outside, elsewhere):
+    ((name, (status, told)),) = outside["copy"].items()
+    assert status == 0 and (elsewhere / "recipes" / f"{name}.yaml").is_file(), told
+    assert list((elsewhere / "conf").rglob("*.yaml")) and outside["copied"][0] == 0
+
+
+def test_a_flat_copy_from_the_wheel_names_no_folder_of_this_machine(outside, site, elsewhere):
+    assert not [answer for answer in outside["flat"].values() if answer[0] != 0]
+    texts = [path.read_text() for path in (elsewhere / "flat").rglob("*.yaml")]
+    assert len(texts) == len(RECIPES) and not [text for text in texts if str(site) in text]
+
+
+def test_a_project_begins_from_the_wheel(outside, elsewhere):
+    assert outside["project"][0] == 0, outside["project"][1]
+    assert (elsewhere / "own_things" / "own_things" / "letterbox.py").is_file()
+
+
+def test_a_recipe_runs_from_the_wheel(outside, elsewhere):
+    status, told = outside["run"]
+    assert status == 0, told
+    assert list((elsewhere / "runs").rglob("*.mp4")) and list((elsewhere / "runs").rglob("report.html"))
