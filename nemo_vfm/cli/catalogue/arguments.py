@@ -1,0 +1,125 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A constructor in, its arguments out: type in words, default as a recipe writes it, and who gives it."""
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import PurePath
+from typing import Any
+
+from nemo_vfm.cli.catalogue.docstring import argument_texts
+from nemo_vfm.config import hints
+from nemo_vfm.config.emit import NOWHERE
+from nemo_vfm.config.locate import Target
+from nemo_vfm.config.tree import TARGET, Map, Node, Scalar, Seq
+from nemo_vfm.core.duration import Duration
+
+
+class _NoDefault:
+    """Marks a required argument; None is a default."""
+
+
+REQUIRED = _NoDefault()
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """One argument.
+
+    Args:
+        hint: its annotation.
+        words: the annotation in words.
+        text: what the docstring says of it, units included.
+        default: the Python value, or REQUIRED.
+        given: the slot's owner gives it later, so a recipe does not.
+    """
+
+    name: str
+    hint: Any
+    words: str
+    text: str
+    default: object
+    given: bool = False
+
+    @property
+    def required(self) -> bool:
+        """Whether a recipe must give it."""
+        return self.default is REQUIRED and not self.given
+
+
+def describe(target: Target, num_given: int | None = 0) -> list[Described]:
+    """Every argument in order.
+
+    Args:
+        num_given: so many come by position later; None is all that can.
+
+    Raises:
+        TypeError: the annotations cannot be resolved.
+    """
+    signature, texts = hints.signature(target), argument_texts(target)
+    positional = [argument.name for argument in signature.arguments.values() if argument.positional]
+    given = positional if num_given is None else positional[:num_given]
+    defaults = _defaults(target)
+    return [
+        Described(a.name, a.hint, words(a.hint), texts.get(a.name, ""), defaults[a.name], a.name in given)
+        for a in signature.arguments.values()
+    ]
+
+
+def words(hint: Any) -> str:
+    """An annotation in words; what another package allows besides plain values is left out."""
+    text = hints.in_words(hint)
+    parts = [part for part in text.split(" or ") if part not in ("a Tensor",)]
+    return " or ".join(dict.fromkeys(parts)) or text
+
+
+def node_of(value: object) -> Node | None:
+    """A default as part of a recipe; None where a recipe cannot say it."""
+    if value is None or (isinstance(value, bool | int | str) and not isinstance(value, Enum)):
+        return Scalar(value, NOWHERE)
+    if isinstance(value, float):
+        return Scalar(value, NOWHERE) if math.isfinite(value) else None
+    if isinstance(value, Enum):
+        return node_of(value.value)
+    if isinstance(value, PurePath | Duration):
+        return Scalar(str(value), NOWHERE)
+    if isinstance(value, list | tuple | set | frozenset):
+        items = [node_of(item) for item in value]
+        return Seq(tuple(item for item in items if item is not None), NOWHERE) if None not in items else None
+    if isinstance(value, Mapping):
+        return _map({str(key): node_of(item) for key, item in value.items()})
+    return _component(value)
+
+
+def _component(value: object) -> Map | None:
+    """A default that is a component, such as `Precision()`: its class, and the arguments it keeps."""
+    kind = type(value)
+    if not kind.__module__.startswith("nemo_vfm."):
+        return None
+    try:
+        names = list(hints.signature(kind).arguments)
+    except TypeError:
+        return None
+    if not all(hasattr(value, name) for name in names):
+        return None
+    target: Node = Scalar(f"{kind.__module__}.{kind.__qualname__}", NOWHERE)
+    return _map({TARGET: target, **{name: node_of(getattr(value, name)) for name in names}})
+
+
+def _map(items: Mapping[str, Node | None]) -> Map | None:
+    whole = {key: node for key, node in items.items() if node is not None}
+    return Map(whole, NOWHERE) if len(whole) == len(items) else None
+
+
+def _defaults(target: Target) -> dict[str, object]:
+    """What each argument begins with; a dataclass's `default_factory` is called, as its constructor would."""
+    parameters = inspect.signature(target).parameters
+    found = {name: REQUIRED if p.default is p.empty else p.default for name, p in parameters.items()}
+    for item in dataclasses.fields(target) if inspect.isclass(target) and dataclasses.is_dataclass(target) else ():
+        if item.default_factory is not dataclasses.MISSING:
+            found[item.name] = item.default_factory()
+    return found

@@ -1,0 +1,159 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs in, every slot that can be reached from them and the components that fill each out.
+
+A slot is what an argument asks for: a protocol of ours, one of our classes, or another package's (`nn.Module`).
+A protocol of ours is filled by whatever has its methods. For another package's class only what an ingredient, a recipe
+or the trust list names counts, since every layer of every network is an `nn.Module`.
+"""
+
+import inspect
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, get_args, get_origin
+
+from nemo_vfm.cli.catalogue.names import named_in, own_classes
+from nemo_vfm.config import hints
+from nemo_vfm.config.locate import DEFAULT_TRUST, NotLocated, Target, locate
+from nemo_vfm.config.roots import Roots
+from nemo_vfm.core.types import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A place for a component.
+
+    Args:
+        kind: what it asks for.
+        name: the argument.
+        owner: short name of the component that has the argument; empty for the root of a recipe.
+        later: a factory is handed over.
+        num_given: arguments by position that the factory will be given; None where the annotation leaves it open.
+    """
+
+    kind: Any
+    name: str = ""
+    owner: str = ""
+    later: bool = False
+    num_given: int | None = 0
+
+
+@dataclass(slots=True)
+class Catalogue:
+    """What there is to choose from.
+
+    Args:
+        known: candidates by dotted name.
+        named: those that an ingredient, a recipe or the trust list names.
+        left_out: names that cannot be used, with the reason.
+    """
+
+    known: dict[str, Target] = field(default_factory=dict)
+    named: set[str] = field(default_factory=set)
+    left_out: dict[str, str] = field(default_factory=dict)
+    slots: list[Slot] = field(default_factory=list)
+
+    def filling(self, kind: Any) -> list[str]:
+        """The names of the components that fit, in order."""
+        foreign = not str(getattr(get_origin(kind) or kind, "__module__", "")).startswith("nemo_vfm.")
+        return [name for name, target in self.known.items()
+                if (not foreign or name in self.named) and is_component(target) and _makes(target, kind)]  # fmt: skip
+
+    def slots_for(self, name: str) -> list[Slot]:
+        """The slots that a component fits."""
+        target = self.known[name]
+        return [slot for slot in self.slots if _makes(target, slot.kind)]
+
+    def reached(self) -> list[str]:
+        """Every component that fills some slot."""
+        return list(dict.fromkeys(name for kind in self.kinds() for name in self.filling(kind)))
+
+    def kinds(self) -> list[Any]:
+        """What slots ask for, each once."""
+        return list(dict.fromkeys(slot.kind for slot in self.slots))
+
+
+def catalogue(roots: Roots, trust: Sequence[str], *, more: Iterable[str] = (), all_classes: bool = True) -> Catalogue:
+    """Look at every candidate and follow the slots down from the jobs.
+
+    Args:
+        more: further names.
+        all_classes: also import our classes that no ingredient and no recipe names.
+    """
+    trusted = [entry for entry in trust if not entry.endswith(".") and _is_loaded(entry)]
+    named = [*named_in(roots), *more, *trusted]
+    found = Catalogue(named=set(named))
+    for name in dict.fromkeys([*named, *(own_classes() if all_classes else ())]):
+        try:
+            found.known.setdefault(name, locate(name, trust))
+        except NotLocated as error:
+            found.left_out[name] = str(error)
+        except Exception as error:  # some optional packages raise RuntimeError and the like when imported
+            found.left_out[name] = f"{name} cannot be imported: {type(error).__name__}: {error}"
+    found.slots = [Slot(Job), *_reachable(found)]
+    return found
+
+
+def slots_in(hint: Any) -> Iterator[Slot]:
+    """The slots inside an annotation, nameless."""
+    hint = bare(hint)
+    if hints.is_factory(hint):
+        given, made = hints.factory_parts(hint)
+        yield Slot(made, later=True, num_given=None if given is None else len(given))
+    elif hints.is_union(hint) or hints.is_mapping(hint) or hints.is_list(hint):
+        for part in get_args(hint):
+            yield from slots_in(part)
+    elif hints.is_component(hint) and not hints.is_open(hint):
+        yield Slot(hint)
+
+
+def bare(hint: Any) -> Any:
+    """`Annotated[X, ...]` as X."""
+    return get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
+
+
+def is_component(target: Target) -> bool:
+    """Whether it can be built: not a protocol and not abstract."""
+    return not hints.is_protocol(target) and not inspect.isabstract(target)
+
+
+def _reachable(found: Catalogue) -> list[Slot]:
+    """Breadth first; a kind is followed once."""
+    slots: list[Slot] = []
+    seen: set[str] = set()
+    wanted = found.filling(Job)
+    while wanted:
+        name = wanted.pop(0)
+        if name in seen:
+            continue
+        seen.add(name)
+        for slot in _slots_of(name, found):
+            slots.append(slot)
+            wanted += found.filling(slot.kind)
+    return slots
+
+
+def _slots_of(name: str, found: Catalogue) -> Iterator[Slot]:
+    target = found.known[name]
+    try:
+        arguments = hints.signature(target).arguments.values()
+    except TypeError as error:
+        found.left_out[name] = str(error)
+        return
+    for argument in arguments:
+        for slot in slots_in(argument.hint):
+            yield Slot(slot.kind, argument.name, name.rpartition(".")[2], slot.later, slot.num_given)
+
+
+def _makes(target: Target, kind: Any) -> bool:
+    try:
+        made = hints.returns(target)
+    except TypeError:
+        return False
+    return not hints.is_open(made) and not hints.is_open(kind) and hints.fits(made, kind)
+
+
+def _is_loaded(entry: str) -> bool:
+    """A trusted class of a package that costs nothing more to import; Lightning's are explained when asked for."""
+    return entry not in DEFAULT_TRUST or entry.partition(".")[0] in sys.modules

@@ -1,0 +1,90 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Source files and YAML as text in, the names of classes that a recipe may use out; nothing is imported."""
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+from nemo_vfm.config.locate import DEFAULT_TRUST
+from nemo_vfm.config.roots import Roots
+
+_PACKAGE = Path(__file__).resolve().parents[2]
+_TARGET = re.compile(r"""_target_["']?:\s*["']?([A-Za-z_]\w*(?:\.\w+)+)""")
+_NO_COMPONENTS = ("cli", "config")
+
+
+@cache
+def own_classes() -> tuple[str, ...]:
+    """Dotted names of our public classes, but for files that import Lightning at their top: components never do.
+
+    Importing Lightning takes some 5 s, and an editor's schema should not wait for it.
+    """
+    found: list[str] = []
+    for file in sorted(_PACKAGE.rglob("*.py")):
+        parts = file.relative_to(_PACKAGE).with_suffix("").parts
+        if parts[0] in _NO_COMPONENTS or parts[-1].startswith("_"):
+            continue
+        body = ast.parse(file.read_bytes()).body
+        if not any(_is_lightning(node) for node in body):
+            module = ".".join((_PACKAGE.name, *parts))
+            classes = (node.name for node in body if isinstance(node, ast.ClassDef))
+            found += [f"{module}.{name}" for name in classes if not name.startswith("_")]
+    return tuple(found)
+
+
+def named_in(roots: Roots) -> list[str]:
+    """Every class that an ingredient or a recipe names, ours and the user's, in order of first use."""
+    names = (match[1] for file in _yaml_files(roots) for match in _TARGET.finditer(_text(file)))
+    return list(dict.fromkeys(names))
+
+
+def ingredients_of(roots: Roots, name: str) -> dict[str, list[str]]:
+    """`{slot: choices}` of the ingredients whose root is the class `name`."""
+    found: dict[str, list[str]] = {}
+    for slot in slots_of(roots):
+        for choice in roots.choices(slot):
+            file = roots.ingredient(slot, choice)
+            if file and (match := re.search(rf"^{_TARGET.pattern}", _text(file), re.MULTILINE)) and match[1] == name:
+                found.setdefault(slot, []).append(choice)
+    return found
+
+
+def slots_of(roots: Roots) -> list[str]:
+    """The folders of ingredients."""
+    folders = (
+        folder.name for root in roots.conf if root.is_dir() for folder in sorted(root.iterdir()) if folder.is_dir()
+    )
+    return list(dict.fromkeys(folders))
+
+
+def full_names(short: str, roots: Roots) -> list[str]:
+    """The dotted names that a short name may mean; what some recipe or ingredient names goes before other classes."""
+    found = sorted(name for name in everything(roots) if name.rpartition(".")[2] == short)
+    return [name for name in found if name in named_in(roots)] or found
+
+
+def everything(roots: Roots) -> list[str]:
+    """Every name that a short name is looked for among."""
+    trusted = [entry for entry in DEFAULT_TRUST if not entry.endswith(".")]
+    return list(dict.fromkeys([*own_classes(), *named_in(roots), *trusted]))
+
+
+def _is_lightning(node: ast.stmt) -> bool:
+    names: Iterable[str] = ()
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom):
+        names = [node.module or ""]
+    return any(name.partition(".")[0] in ("lightning", "pytorch_lightning") for name in names)
+
+
+def _yaml_files(roots: Roots) -> Iterator[Path]:
+    for root in (*roots.conf, *roots.recipes):
+        yield from sorted(root.rglob("*.yaml")) if root.is_dir() else ()
+
+
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8", errors="replace")

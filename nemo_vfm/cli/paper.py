@@ -1,0 +1,52 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a verb has to say in, standard output out: styled and as wide as the terminal, plain text in a pipe."""
+
+import os
+import shutil
+import sys
+import textwrap
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WIDEST = 110  # longer lines of prose are hard to read on any screen
+
+
+class Paper:
+    """Standard output, asked anew by each verb since tests and pipes exchange it."""
+
+    @cached_property
+    def width(self) -> int:
+        """Columns; 100 where nobody says (a pipe), so that what is pasted elsewhere looks the same everywhere."""
+        return shutil.get_terminal_size((100, 40)).columns
+
+    @cached_property
+    def console(self) -> "Console":
+        """For tables. NO_COLOR switches bold and colours off; so does a pipe."""
+        from rich.console import Console
+
+        system: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
+        return Console(file=sys.stdout, width=self.width, color_system=system, highlight=False, markup=False,
+                       emoji=False)  # fmt: skip
+
+    def line(self, text: str = "", style: str = "") -> None:
+        """One line, never wrapped: what a user may paste."""
+        if style and sys.stdout.isatty():
+            self.console.out(text, style=style, highlight=False)
+        else:
+            sys.stdout.write(f"{text}\n")
+
+    def prose(self, text: str, indent: int = 0) -> None:
+        """A paragraph, wrapped to the terminal."""
+        for line in wrapped(text, min(self.width, WIDEST), indent):
+            self.line(line)
+
+
+def wrapped(text: str, width: int, indent: int = 0) -> list[str]:
+    """Lines of at most `width` columns; a word that is longer stays whole."""
+    space = " " * indent
+    return textwrap.wrap(text, max(width, indent + 20), initial_indent=space, subsequent_indent=space,
+                         break_long_words=False, break_on_hyphens=False)  # fmt: skip

@@ -1,0 +1,117 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Explain a component: what it does, its arguments with types, units and defaults, and YAML ready to paste."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nemo_vfm.cli.paper import Paper
+
+if TYPE_CHECKING:
+    from nemo_vfm.cli.catalogue.arguments import Described
+    from nemo_vfm.cli.catalogue.components import Slot
+    from nemo_vfm.cli.catalogue.explain import Explained
+    from nemo_vfm.core.types import Json
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to explain."""
+    parser.add_argument("name", metavar="CLASS", nargs="?",
+                        help="DiT, nemo_vfm.models.dit.DiT, model=dit_s or model; a list if left out")  # fmt: skip
+    parser.add_argument("--yaml", action="store_true", help="print the YAML only")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.add_argument("--conf", metavar="DIR", type=Path, action="append", default=[],
+                        help="a folder of your own ingredients, searched first")  # fmt: skip
+    parser.add_argument("--trust", metavar="PREFIX", action="append", default=[],
+                        help="a package whose classes may be explained; its code will run")  # fmt: skip
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Look, and print."""
+    from nemo_vfm.cli.catalogue.explain import by_slot, explain
+    from nemo_vfm.config import Roots, trust_list
+
+    roots, trust = Roots.standard(arguments.conf), trust_list(arguments.trust)
+    if arguments.name is None:
+        groups = by_slot(roots, trust)
+        if arguments.json:
+            _write_json(groups)
+        else:
+            _list(Paper(), groups)
+        return 0
+    found = explain(arguments.name, roots, trust)
+    if arguments.json:
+        _write_json(found.to_json())
+    elif arguments.yaml:
+        sys.stdout.write(found.yaml)
+    else:
+        _write(Paper(), found)
+    return 0
+
+
+def _write_json(value: object) -> None:
+    sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def _list(paper: Paper, groups: "list[Json]") -> None:
+    """Slots with what fills each."""
+    for group in groups:
+        paper.line(f"{', '.join(group['slots'])} ({group['kind']})", "bold")
+        for name in group["components"]:
+            paper.line(f"  {name}")
+    paper.line()
+    paper.prose("`nemo-vfm explain NAME` explains one; the last part of the name is enough.")
+
+
+def _write(paper: Paper, found: "Explained") -> None:
+    paper.line(found.name, "bold")
+    paper.prose(found.summary, 2)
+    if found.fills:
+        paper.line()
+        paper.prose(f"Slot: {'; '.join(dict.fromkeys(map(_slot, found.fills)))}", 2)
+    for slot, choices in found.ingredients.items():
+        paper.prose(f"conf/{slot}: {', '.join(choices)}", 2)
+    if found.filled_by:
+        paper.line()
+        for name in dict.fromkeys(found.filled_by):
+            paper.line(f"  {name}")
+    if found.arguments:
+        paper.line("\nArguments", "bold")
+        for argument in found.arguments:
+            _argument(paper, argument)
+    if found.yaml:
+        paper.line("\nReady to paste", "bold")
+        sys.stdout.write(found.yaml)
+
+
+def _slot(slot: "Slot") -> str:
+    if not slot.owner:
+        return "the root of a recipe"
+    return f"{slot.name} of {slot.owner}, as a factory" if slot.later else f"{slot.name} of {slot.owner}"
+
+
+def _argument(paper: Paper, argument: "Described") -> None:
+    said = _default(argument) if argument.given else f"{argument.words}, {_default(argument)}"
+    paper.line(f"  {argument.name}: {said}")
+    if argument.text:
+        paper.prose(argument.text, 6)
+
+
+def _default(argument: "Described") -> str:
+    from nemo_vfm.cli.catalogue.arguments import node_of
+    from nemo_vfm.config.emit import text_of
+    from nemo_vfm.config.tree import Map, Scalar, plain
+
+    if argument.given:
+        return "given by the job when it is made"
+    if argument.required:
+        return "required"
+    node = node_of(argument.default)
+    if isinstance(node, Map):
+        return f"default {(node.target() or '').rpartition('.')[2]}"
+    if node is None:
+        return "has a default of its own"
+    return f"default {text_of(node.value) if isinstance(node, Scalar) else plain(node)}"

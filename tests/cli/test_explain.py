@@ -1,0 +1,218 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Components in; what `explain` says of each out, and the verdict of `check` on the YAML that it prints."""
+
+import json
+from functools import cache
+
+import pytest
+
+from nemo_vfm.cli.catalogue.arguments import node_of
+from nemo_vfm.cli.catalogue.components import Catalogue, Slot, catalogue
+from nemo_vfm.cli.catalogue.docstring import argument_texts, summary
+from nemo_vfm.cli.catalogue.names import full_names, named_in, own_classes
+from nemo_vfm.cli.catalogue.ready import ready
+from nemo_vfm.cli.main import main
+from nemo_vfm.config import DEFAULT_TRUST, Problem, Roots
+from nemo_vfm.config.interpolate import resolve
+from nemo_vfm.config.schema import Checker
+from nemo_vfm.config.source import parse
+from nemo_vfm.config.tree import plain
+from nemo_vfm.core.duration import Duration
+from nemo_vfm.core.precision import Precision
+from nemo_vfm.core.types import Factory
+from tests.support.recipe_folder import PARTS
+
+OURS = Roots.standard()
+
+
+@cache
+def found() -> Catalogue:
+    """Everything that there is, looked up once."""
+    return catalogue(OURS, DEFAULT_TRUST)
+
+
+def judged(text: str, slot: Slot) -> list[Problem]:
+    """What `check` says of YAML in a slot."""
+    tree, problems = resolve(parse(text, "pasted"))
+    hint = Factory[[object] * (slot.num_given or 0), slot.kind] if slot.later else slot.kind
+    checker = Checker(DEFAULT_TRUST)
+    checker.node(tree, hint, "pasted", tree.mark)
+    return [*problems, *checker.problems]
+
+
+def explained(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """What the verb prints."""
+    assert main(["explain", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_there_are_components_for_every_kind_of_job():
+    reached = found().reached()
+    assert len(reached) > 40 and not found().left_out
+    assert set(named_in(OURS)) <= set(reached), "what a recipe names fills a slot"
+
+
+@pytest.mark.parametrize("name", catalogue(OURS, DEFAULT_TRUST).reached())
+def test_the_yaml_of_a_component_checks_in_every_slot_that_it_fits(name):
+    text = ready(found(), name)
+    slots = found().slots_for(name)
+    assert slots
+    for slot in slots:
+        problems = judged(text, slot)
+        assert {problem.kind for problem in problems} <= {"missing"}, [problem.render() for problem in problems]
+        assert len(problems) == text.count("???")
+
+
+@pytest.mark.parametrize("name", ["Train", "Sample", "Curate", "Workflow"])
+def test_the_yaml_of_a_job_is_a_recipe(kitchen, capsys, name):
+    kitchen.write("r.yaml", explained(capsys, name, "--yaml"))
+    assert kitchen.main("check", "r.yaml") == 0
+    assert "you must give this" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", sorted(set(found().reached()) & set(own_classes())))
+def test_every_argument_of_ours_is_given_or_left_out_with_the_reason(name):
+    text = ready(found(), name)
+    for argument in judged_arguments(name):
+        assert f"\n{argument}:" in text or f"\n# {argument}: given" in text, text
+
+
+def judged_arguments(name: str) -> list[str]:
+    """What the constructor takes."""
+    from nemo_vfm.config import hints
+
+    return list(hints.signature(found().known[name]).arguments)
+
+
+def test_a_component_is_explained_by_its_short_name_its_long_one_and_an_ingredient(capsys):
+    short = explained(capsys, "DiT")
+    assert short == explained(capsys, "nemo_vfm.models.dit.DiT")
+    assert "number of blocks" in short and "depth: a whole number, default 12" in short
+    assert "conf/model: dit_b" in short and "in_channels: ???" in short
+    ingredient = explained(capsys, "model=dit_s")
+    assert "DiT-S: 12 blocks of width 384." in ingredient and "heads: a whole number, default 6" in ingredient
+    assert "in_channels: a whole number, required" in ingredient
+
+
+def test_an_ingredients_values_stand_in_its_yaml(capsys):
+    assert "depth: 28\n" in explained(capsys, "model=dit_xl", "--yaml")
+    assert "motion:\n  _target_: nemo_vfm.curate.motion.Motion\n" in explained(capsys, "stages=standard", "--yaml")
+
+
+def test_what_the_job_gives_is_left_out_and_said(capsys):
+    text = explained(capsys, "AdamW", "--yaml")
+    assert "# params: given by the job" in text and "lr: 0.001" in text
+    assert {p.kind for p in judged(text, next(s for s in found().slots if s.name == "optimizer"))} <= {"missing"}
+
+
+def test_a_trusted_class_of_lightning_is_explained_too(capsys):
+    assert "learning rate" in explained(capsys, "torch.optim.lr_scheduler.StepLR").lower()
+
+
+def test_a_protocol_says_what_fills_it(capsys):
+    text = explained(capsys, "Codec")
+    assert "nemo_vfm.models.codec.HaarWavelet" in text and "codec of Denoise" in text
+
+
+def test_a_slot_says_what_fills_it(capsys):
+    text = explained(capsys, "optimizer")
+    assert "torch.optim.AdamW" in text and "conf/optimizer: adamw" in text
+
+
+def test_without_a_name_everything_is_listed_by_slot(capsys):
+    text = explained(capsys)
+    assert text.startswith("root, steps (Job)\n") and "  nemo_vfm.models.dit.DiT\n" in text
+    listed = json.loads(explained(capsys, "--json"))
+    assert {"kind", "slots", "components"} == set(listed[0])
+
+
+def test_machines_get_json(capsys):
+    told = json.loads(explained(capsys, "FlowMatching", "--json"))
+    shift = next(a for a in told["arguments"] if a["name"] == "shift")
+    assert shift["default"] == 1.0 and not shift["required"] and shift["type"] == "a number" and shift["text"]
+    assert parse(told["yaml"], "x").target() == "nemo_vfm.diffusion.objective.FlowMatching"
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("Dit", "did you mean DiT?"),
+        ("nemo_vfm.models.dit.Dit", "did you mean DiT?"),
+        ("os.system", "os.system is not trusted"),
+        ("nemo_vfm.models.dit.torch.nn.Linear", "no module"),
+        ("model=dit_z", "conf/model holds dit_b"),
+        ("modell=dit_s", "there is no folder conf/modell"),
+        ("nothing at all", "there is no component"),
+    ],
+)
+def test_a_wrong_name_gets_a_sentence(capsys, word, message):
+    assert main(["explain", word]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_nothing_is_imported_before_it_is_trusted(kitchen, capsys, monkeypatch):
+    kitchen.write("stranger.py", "open('canary', 'w')\nclass Thing: ...\n")
+    kitchen.write("conf/stage/mine.yaml", "_target_: stranger.Thing\n")
+    monkeypatch.syspath_prepend(str(kitchen.folder))
+    for words in (["stranger.Thing"], ["Thing"], ["stage=mine"], ["DiT"], []):
+        main(["explain", *words])
+    assert not (kitchen.folder / "canary").exists()
+    assert main(["explain", "Thing", "--trust", "stranger"]) == 0
+    assert (kitchen.folder / "canary").exists() and "_target_: stranger.Thing" in capsys.readouterr().out
+
+
+def test_a_users_own_ingredients_and_classes_are_explained(kitchen, capsys):
+    kitchen.write("mine/stage/twice.yaml", "# Twice as much.\n_target_: '@.Scale'\nby: 2\n")
+    text = explained(capsys, "stage=twice", "--conf", "mine", "--trust", PARTS)
+    assert "Twice as much." in text and "by: 2" in text and "one of exact, rounded" in text
+
+
+def test_a_name_of_two_classes_is_asked_back(kitchen, capsys):
+    kitchen.write("conf/model/mine.yaml", "_target_: my_package.DiT\n")
+    assert main(["explain", "DiT"]) == 2
+    assert "  my_package.DiT\n  nemo_vfm.models.dit.DiT" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("columns", ["40", "80", "200"])
+def test_prose_keeps_to_the_terminal(capsys, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    text = explained(capsys, "WarmupCosine")
+    assert "\x1b" not in text, "no colours in a pipe"
+    prose = [line for line in text.splitlines() if line.startswith("      ")]
+    assert prose and max(map(len, prose)) <= max(int(columns), 40)
+
+
+def test_docstrings_of_both_styles_are_read():
+    from torch.optim import AdamW
+
+    assert argument_texts(AdamW)["betas"].startswith("coefficients")
+    assert summary(AdamW).startswith("Implements AdamW")
+
+    class Nested:
+        """One line
+        and its end.
+
+        Args:
+            first: begins here
+                and ends here: really.
+            second (int, optional): of another style
+
+        Raises:
+            third: no argument.
+        """
+
+    assert argument_texts(Nested) == {"first": "begins here and ends here: really.", "second": "of another style"}
+    assert summary(Nested) == "One line and its end."
+
+
+def test_defaults_are_written_as_a_recipe_writes_them():
+    assert plain(node_of((1, 2))) == [1, 2]
+    assert plain(node_of(Duration(2, "epochs"))) == "2 epochs"
+    assert plain(node_of(Precision("bf16"))) == {"_target_": "nemo_vfm.core.precision.Precision", "compute": "bf16"}
+    assert node_of(float("inf")) is None and node_of(object()) is None
+
+
+def test_short_names_are_found_without_importing_anything():
+    assert full_names("DiT", OURS) == ["nemo_vfm.models.dit.DiT"]
+    assert full_names("AdamW", OURS) == ["torch.optim.AdamW"]
