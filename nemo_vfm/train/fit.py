@@ -3,13 +3,15 @@
 """The parts of a run in, optimizer steps out: the state that callbacks see and that a checkpoint must hold."""
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import uuid4
 
 from torch import Tensor, nn
 
+from nemo_vfm.core.errors import CorruptCheckpoint
 from nemo_vfm.core.types import Batch, Json, Run, Task, TrainingData
+from nemo_vfm.parallel.checkpoint import Checkpoint
 from nemo_vfm.parallel.engine import Engine, StepResult
 from nemo_vfm.train.ema import EMA
 from nemo_vfm.train.optim import Schedule
@@ -24,7 +26,9 @@ class Fit:
         total_steps: where the run ends; None when it ends by the clock.
         limit_s: seconds of training after which it ends; None when it ends by steps.
         elapsed_s: seconds of training so far, earlier parts of a resumed run included.
-        metrics: what the present step has to say; written and emptied after every step.
+        metrics: what the present step has to say; the next one begins it anew.
+        origin: names this run in its checkpoints, over all resumes.
+        started_from: where its first weights came from; None where they were drawn.
     """
 
     run: Run
@@ -40,6 +44,8 @@ class Fit:
     elapsed_s: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
     result: StepResult | None = None
+    origin: str = field(default_factory=lambda: uuid4().hex)
+    started_from: Json | None = None
     _clock: float = 0.0
 
     def start_clock(self) -> None:
@@ -55,7 +61,7 @@ class Fit:
         if self.ema is not None:
             self.ema.update(self.model, self.step)
         self.elapsed_s = time.monotonic() - self._clock
-        self.metrics |= {"loss": self.result.loss, "grad_norm": self.result.grad_norm, "lr": self.result.lr}
+        self.metrics = {"loss": self.result.loss, "grad_norm": self.result.grad_norm, "lr": self.result.lr}
 
     @property
     def finished(self) -> bool:
@@ -76,14 +82,26 @@ class Fit:
 
     def state(self) -> Json:
         """All else a checkpoint needs. The loader and the noise need only the step: both are functions of it."""
-        return {"step": self.step, "elapsed_s": self.elapsed_s, "seed": self.run.seed}
+        more = {"total_steps": self.total_steps, "started_from": self.started_from}
+        return {"step": self.step, "elapsed_s": self.elapsed_s, "seed": self.run.seed, **more}
 
-    def load(self, groups: Mapping[str, Mapping[str, Tensor]], state: Json) -> None:
-        """The inverse of `groups` and `state`."""
-        self.engine.load(groups)
+    def load(self, saved: Checkpoint) -> None:
+        """The inverse of `groups` and `state`.
+
+        Raises:
+            CorruptCheckpoint: it is of another model, or of another kind of job.
+        """
+        lacking = {"model", "optimizer", *(["ema"] if self.ema else [])} - saved.groups.keys()
+        if lacking or not isinstance(saved.state, dict) or saved.state.get("step") != saved.step:
+            raise CorruptCheckpoint(
+                f"The checkpoint of step {saved.step} does not hold a training's state"
+                + (f": it lacks {', '.join(sorted(lacking))}." if lacking else ".")
+            )
+        self.engine.load(saved.groups)
         if self.ema is not None:
-            self.ema.load(groups["ema"])
-        self.step, self.elapsed_s = int(state["step"]), float(state["elapsed_s"])
+            self.ema.load(saved.groups["ema"])
+        self.step, self.elapsed_s = saved.step, float(saved.state.get("elapsed_s", 0))
+        self.origin, self.started_from = saved.run or self.origin, saved.state.get("started_from")
 
     def due(self, every_steps: int) -> bool:
         """Whether something that happens every so many steps, and at the end, is due now."""

@@ -6,6 +6,7 @@ import logging
 import math
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -14,7 +15,7 @@ from nemo_vfm.core import log
 from nemo_vfm.core.device import describe
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.precision import Precision
-from nemo_vfm.core.types import Factory, Outcome, Run, Task, TrainingData
+from nemo_vfm.core.types import Factory, Json, Outcome, Run, Task, TrainingData
 from nemo_vfm.parallel import checkpoint
 from nemo_vfm.parallel.engine import Engine, Params, Parts, SingleDevice
 from nemo_vfm.train.callbacks.callback import Callback
@@ -25,6 +26,7 @@ from nemo_vfm.train.ema import EMA
 from nemo_vfm.train.fit import Fit
 from nemo_vfm.train.loggers import LoggerSource
 from nemo_vfm.train.optim import Constant, Schedule
+from nemo_vfm.train.warm_start import WarmStart
 
 
 class Train:
@@ -43,6 +45,8 @@ class Train:
         ema: running average of the weights; None keeps none.
         checkpoint: when checkpoints are written.
         validation: when the held-out loss is measured; None never.
+        start_from: another run whose weights this one begins with: a run folder or a checkpoint, or a mapping of path,
+            weights and may_differ; None draws them from the seed.
         callbacks: what else happens after steps, by name, in order.
         loggers: where metrics go besides metrics.jsonl, by name.
     """
@@ -52,15 +56,19 @@ class Train:
         optimizer: Factory[[Params], torch.optim.Optimizer], duration: Duration, schedule: Schedule | None = None,
         engine: Engine | None = None, precision: Precision = Precision(), ema: EMA | None = None,  # noqa: B008 (frozen)
         checkpoint: SaveCheckpoints, validation: Validate | None = None,
-        callbacks: Mapping[str, Callback] | None = None, loggers: Mapping[str, LoggerSource] | None = None,
+        start_from: Path | WarmStart | None = None, callbacks: Mapping[str, Callback] | None = None,
+        loggers: Mapping[str, LoggerSource] | None = None,
     ) -> None:  # fmt: skip
         if duration.unit == "tokens":
             raise ValueError(
                 f"a duration in tokens ({duration}) is not known to this job; give steps, epochs or samples"
             )
+        if checkpoint.keep.best and checkpoint.keep.metric.startswith("val_") and validation is None:
+            raise ValueError(f"keep_best chooses by {checkpoint.keep.metric}, which nobody measures: give validation")
         self.model, self.data, self.task, self.optimizer, self.duration = model, data, task, optimizer, duration
         self.schedule, self.engine = schedule or Constant(), engine or SingleDevice()
         self.precision, self.ema, self.checkpoint, self.validation = precision, ema, checkpoint, validation
+        self.start_from = WarmStart(path=start_from) if isinstance(start_from, Path) else start_from
         self.callbacks, self.loggers = dict(callbacks or {}), dict(loggers or {})
 
     def run(self, run: Run) -> Outcome:
@@ -78,19 +86,36 @@ class Train:
     def _start(self, run: Run) -> Fit:
         found = checkpoint.latest(run.folder / "checkpoints")
         model = self.engine.start(Parts(self.model, self.task, self.optimizer, self.precision, run.seed))
+        started_from = self.start_from.load_into(model) if self.start_from and found is None else None
         if self.ema is not None:
             self.ema.start(model)
         fit = Fit(run, self.engine, model, self.task, self.data, self.schedule, self.ema, total_steps=None)
-        if found is not None:
-            saved = checkpoint.load(found)
-            fit.load(saved.groups, saved.state)
+        fit.started_from = started_from
+        saved = None if found is None else checkpoint.load(found)
+        if saved is not None:
+            fit.load(saved)
             log.info(f"resuming at step {fit.step} from {found}")
         self.data.start(seed=run.seed, first_batch=fit.step)
         fit.total_steps, fit.limit_s = self._length()
+        if saved is not None:
+            self._say_where_the_schedule_bends(fit, saved.state)
+        checkpoint.require_room(run.folder, 2 * sum(p.numel() * p.element_size() for p in model.parameters()))
         dtype, reason = self.precision.resolved()
         millions = sum(p.numel() for p in model.parameters()) / 1e6
         log.info(f"{millions:.1f} M parameters, {str(dtype).removeprefix('torch.')} ({reason}), on {describe()}")
         return fit
+
+    def _say_where_the_schedule_bends(self, fit: Fit, state: Json) -> None:
+        """A run that is extended equals one long run, unless its learning rates were made for the shorter length."""
+        before = state.get("total_steps")
+        if before is None or fit.total_steps is None or before == fit.total_steps or fit.finished:
+            return
+        looked = range(0, fit.step, max(1, fit.step // 100))
+        if any(self.schedule.factor(n, before) != self.schedule.factor(n, fit.total_steps) for n in looked):
+            log.warn(
+                f"the schedule depends on the length: up to step {fit.step} it was that of {before} steps, from here "
+                f"on it is that of {fit.total_steps}; one run of {fit.total_steps} steps would give other weights"
+            )
 
     def _length(self) -> tuple[int | None, float | None]:
         """(steps, None) or (None, seconds)."""

@@ -1,8 +1,12 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A Fit in; whole checkpoints out, every so many steps and at the end."""
+"""A Fit in; whole checkpoints out, every so many steps and at the end, of which the newest, the best and some stay."""
 
-from nemo_vfm.parallel.checkpoint import save
+import math
+
+from nemo_vfm.core import log
+from nemo_vfm.parallel.checkpoint import About, records, save
+from nemo_vfm.parallel.retention import Keep, Mode
 from nemo_vfm.train.fit import Fit
 
 
@@ -12,14 +16,40 @@ class SaveCheckpoints:
     Args:
         every_steps: optimizer steps between checkpoints; there is always one at the end.
         keep_last: how many of the newest stay on disk; None keeps all.
+        keep_best: how many of the best stay besides, by `metric`.
+        metric: what is best, such as val_loss; it counts where it was measured at the very step of the checkpoint.
+        mode: whether a small (min) or a large (max) value of it is good.
+        keep_every_steps: a checkpoint every so many steps that is never deleted; None marks none.
     """
 
-    def __init__(self, *, every_steps: int = 1000, keep_last: int | None = 2) -> None:
-        if every_steps < 1 or (keep_last is not None and keep_last < 1):
-            raise ValueError(f"every_steps ({every_steps}) and keep_last ({keep_last}) must be at least 1")
-        self.every_steps, self.keep_last = every_steps, keep_last
+    def __init__(
+        self, *, every_steps: int = 1000, keep_last: int | None = 2, keep_best: int = 0, metric: str = "val_loss",
+        mode: Mode = "min", keep_every_steps: int | None = None,
+    ) -> None:  # fmt: skip
+        if every_steps < 1 or (keep_every_steps is not None and keep_every_steps < 1):
+            raise ValueError(
+                f"every_steps ({every_steps}) and keep_every_steps ({keep_every_steps}) must be at least 1"
+            )
+        self.every_steps, self.keep_every_steps = every_steps, keep_every_steps
+        self.keep = Keep(last=keep_last, best=keep_best, metric=metric, mode=mode)
 
     def on_step(self, fit: Fit) -> None:
         """Save where due."""
-        if fit.due(self.every_steps):
-            save(fit.checkpoints, fit.step, fit.groups(), fit.state(), self.keep_last)
+        permanent = self.keep_every_steps is not None and fit.step % self.keep_every_steps == 0
+        if not (permanent or fit.due(self.every_steps)):
+            return
+        metrics = {name: float(value) for name, value in fit.metrics.items() if math.isfinite(value)}
+        if self.keep.best and self.keep.metric not in metrics:
+            log.warn_once(f"{self.keep.metric} was not measured at the step of every checkpoint (there is "
+                          f"{', '.join(sorted(metrics))}), and such a one cannot be among the best; let "
+                          f"checkpoint.every_steps be a multiple of validation.every_steps")  # fmt: skip
+        about = About(fit.origin, metrics, permanent)
+        save(fit.checkpoints, fit.step, fit.groups(), fit.state(), self.keep, about)
+
+    def on_end(self, fit: Fit) -> None:
+        """Say it where the best was asked for and nothing was ever measured to choose it by."""
+        if not (self.keep.best and fit.finished):
+            return
+        if not any(self.keep.metric in record.metrics for record in records(fit.checkpoints)):
+            log.warn(f"keep_best: {self.keep.best} had no effect: no checkpoint was written at a step with a "
+                     f"{self.keep.metric}; only the newest were kept")  # fmt: skip

@@ -13,7 +13,7 @@ from nemo_vfm.train.fit import Fit
 
 
 class WriteMetrics:
-    """Writes what the other callbacks put into `fit.metrics`, then empties it.
+    """Writes what the other callbacks put into `fit.metrics`; the next step empties it.
 
     Args:
         loggers: Lightning loggers that are given the same numbers.
@@ -37,7 +37,6 @@ class WriteMetrics:
                 file.write(line + "\n")
             for logger in self.loggers:
                 logger.log_metrics(finite, fit.step)
-        fit.metrics.clear()
 
     @staticmethod
     def _path(fit: Fit) -> Path:

@@ -1,0 +1,36 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The folders that this process holds in; an end of the process out, once one of them has been taken over.
+
+A process that was paused for minutes may wake up in a folder that another one now writes. It must not write one byte
+more, not even that it failed: so it ends like one that was killed, which every run folder survives.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+
+_OWNERS: dict[str, Callable[[], bool]] = {}
+EXIT_CODE = 1
+
+
+def hold(name: str, is_ours: Callable[[], bool]) -> None:
+    """From now on `is_ours` tells whether the folder of this name is still held."""
+    _OWNERS[name] = is_ours
+
+
+def release(name: str) -> None:
+    """It need not be ours any more."""
+    _OWNERS.pop(name, None)
+
+
+def stop_if_lost() -> None:
+    """End the process here and now where another one has taken over a folder of ours."""
+    for name, is_ours in list(_OWNERS.items()):
+        if not is_ours():
+            with suppress(OSError):
+                sys.stderr.write(f"{name} was taken over by another process while this one was silent; this one stops, "
+                                 f"so that it does not write into the other's run\n")  # fmt: skip
+                sys.stderr.flush()
+            os._exit(EXIT_CODE)
