@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from nemo_vfm.config.locate import DEFAULT_TRUST
+from nemo_vfm.config.overlay import SLOT as OVERLAY
 from nemo_vfm.config.roots import Roots
 
 _PACKAGE = Path(__file__).resolve().parents[2]
@@ -53,11 +54,9 @@ def ingredients_of(roots: Roots, name: str) -> dict[str, list[str]]:
 
 
 def slots_of(roots: Roots) -> list[str]:
-    """The folders of ingredients."""
-    folders = (
-        folder.name for root in roots.conf if root.is_dir() for folder in sorted(root.iterdir()) if folder.is_dir()
-    )
-    return list(dict.fromkeys(folders))
+    """The folders of ingredients; those of overlays hold no ingredients."""
+    folders = [folder for root in roots.conf if root.is_dir() for folder in sorted(root.iterdir()) if folder.is_dir()]
+    return list(dict.fromkeys(folder.name for folder in folders if folder.name != OVERLAY))
 
 
 def full_names(short: str, roots: Roots) -> list[str]:

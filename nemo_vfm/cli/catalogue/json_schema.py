@@ -1,0 +1,249 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The catalogue in, a JSON Schema (draft 2020-12) of recipes and ingredients out, from which editors complete.
+
+Every component has two definitions. The plain one judges keys and values. The complete one also asks for what has no
+default: it holds only in a recipe without `defaults`, since ingredients may give what the file itself leaves out. For
+the same reason a mapping without `_target_` is judged by the arguments of all the components that fit its slot.
+References stand alone, never beside other keys: readers of older drafts would not see those.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import PurePath
+from typing import Any, get_args, get_origin
+
+from nemo_vfm.cli.catalogue.arguments import Described, describe, node_of
+from nemo_vfm.cli.catalogue.components import Catalogue, Slot, bare, slots_in
+from nemo_vfm.cli.catalogue.docstring import summary
+from nemo_vfm.config import hints
+from nemo_vfm.config.tree import TARGET, plain
+from nemo_vfm.core.duration import Duration
+from nemo_vfm.core.types import Job, Json
+
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+_LATER = {"description": "a value from elsewhere, or one for the user to give", "type": "string",
+          "pattern": r"\$\{|^\?\?\?$"}  # fmt: skip
+# A YAML 1.2 reader, as in editors, takes 400_000 for a text and a 1.1 reader 1e-4; a recipe takes both for numbers.
+_GROUPED = {"type": "string", "pattern": r"^[-+]?[0-9]+(_[0-9]+)+$"}
+_WRITTEN = {"type": "string", "pattern": r"^[-+]?(?=.*[_eE])[0-9][0-9_]*(\.[0-9_]*)?([eE][-+]?[0-9]+)?$"}
+_DURATION = {"type": "string", "pattern": r"^\s*[0-9][0-9_]*(\.[0-9]+)?([eE][0-9]+)?\s*[a-z]+\s*$"}
+_VALUES: dict[Any, list[Json]] = {
+    int: [{"type": "integer"}, _GROUPED], float: [{"type": "number"}, _WRITTEN], bool: [{"type": "boolean"}],
+    str: [{"type": "string"}], type(None): [{"type": "null"}], Duration: [_DURATION],
+}  # fmt: skip
+_RECIPE = {"description": "another recipe", "type": "string", "pattern": "^recipe:"}
+
+
+@dataclass(slots=True)
+class Schemas:
+    """Makes definitions as they are asked for.
+
+    Args:
+        found: what there is to choose from.
+        choices: `{slot: ingredients}`.
+        defs: what has been defined.
+        more: keys that are allowed beside a component's arguments.
+    """
+
+    found: Catalogue
+    choices: Mapping[str, list[str]]
+    defs: dict[str, Json] = field(default_factory=dict)
+    more: dict[str, Json] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.defs |= {"later": _LATER, "defaults": self._defaults()}
+
+    def recipe(self) -> Json:
+        """The schema of a recipe: one job, its arguments and the keys that every recipe has."""
+        jobs = self.found.filling(Job)
+        root = [_when(name, {"if": {"required": ["defaults"]},
+                             "then": self._root(name, complete=False),
+                             "else": self._root(name, complete=True)}) for name in jobs]  # fmt: skip
+        target = {"description": "the job that this recipe is", "enum": jobs}
+        return self._document("A recipe of nemo_vfm", {
+            "type": "object", "required": [TARGET], "properties": {TARGET: target}, "allOf": root,
+        })  # fmt: skip
+
+    def ingredient(self, slot: str) -> Json:
+        """The schema of `conf/<slot>/*.yaml`; what it leaves out a recipe may give."""
+        self.more = {"defaults": {"$ref": "#/$defs/defaults"}}
+        wanted = [argument.hint for name in self.found.reached() for argument in self._describe(name, 0)
+                  if argument.name == slot and any(map(self._fits, slots_in(argument.hint)))]  # fmt: skip
+        options = _distinct(option for hint in wanted for option in self._options(hint, complete=False))
+        body = {"anyOf": [option for option in options if option.get("type", "object") == "object"]}
+        return self._document(f"An ingredient for the slot {slot} of nemo_vfm", {"type": "object", **body})
+
+    def _document(self, title: str, body: Json) -> Json:
+        return {"$schema": DRAFT, "title": title, **body, "$defs": self.defs}
+
+    def _root(self, name: str, *, complete: bool) -> Json:
+        key = f"{'complete-' if complete else ''}root:{name}"
+        if key not in self.defs:
+            self.defs[key] = (
+                self._complete(name, 0, {"$ref": f"#/$defs/root:{name}"})
+                if complete
+                else self._plain(name, 0, self._reserved())
+            )
+        return {"$ref": f"#/$defs/{key}"}
+
+    def _reserved(self) -> Json:
+        return {
+            "defaults": {"$ref": "#/$defs/defaults"},
+            "run_dir": _valued("the run folder; runs/<name of the recipe> if left out", [{"type": "string"}]),
+            "seed": _valued("the root of all randomness", [*_VALUES[int], self._later()], 0),
+        }
+
+    def _defaults(self) -> Json:
+        slots = {
+            rf"(^|\.){slot}$": {"anyOf": [{"enum": names}, {"type": "string"}]} for slot, names in self.choices.items()
+        }
+        one = {"type": "object", "minProperties": 1, "maxProperties": 1, "patternProperties": slots,
+               "additionalProperties": {"type": "string"}}  # fmt: skip
+        return {"description": "ingredients, laid down in order before this file: [{slot: choice}]", "type": "array",
+                "items": one}  # fmt: skip
+
+    def _later(self) -> Json:
+        return {"$ref": "#/$defs/later"}
+
+    def _component(self, name: str, num_given: int | None, *, complete: bool) -> Json:
+        """A reference to a component's definition."""
+        key = name if not num_given else f"{name}:{num_given} given"
+        for wanted in (key, f"complete-{key}")[: 1 + complete]:
+            if wanted not in self.defs:
+                self.defs[wanted] = {}  # a component may hold another of its kind
+                self.defs[wanted] = (
+                    self._plain(name, num_given, {})
+                    if wanted == key
+                    else self._complete(name, num_given, {"$ref": f"#/$defs/{key}"})
+                )
+        return {"$ref": f"#/$defs/{'complete-' if complete else ''}{key}"}
+
+    def _plain(self, name: str, num_given: int | None, more: Json) -> Json:
+        """Keys and values."""
+        target = self.found.known[name]
+        arguments = {a.name: self._argument(a, complete=False) for a in self._describe(name, num_given) if not a.given}
+        return {
+            "description": summary(target), "type": "object",
+            "properties": {TARGET: {"const": name}, **arguments, **more, **self.more},
+            **({} if hints.signature(target).open else {"additionalProperties": False}),
+        }  # fmt: skip
+
+    def _complete(self, name: str, num_given: int | None, reference: Json) -> Json:
+        """The plain definition, what it must have, and the same of the slots below."""
+        arguments = [a for a in self._describe(name, num_given) if not a.given]
+        below = {a.name: self._argument(a, complete=True) for a in arguments if any(slots_in(a.hint))}
+        return {"allOf": [reference, {"required": [a.name for a in arguments if a.required], "properties": below}]}
+
+    def _argument(self, argument: Described, *, complete: bool) -> Json:
+        node = None if argument.required or argument.default is None else node_of(argument.default)
+        options = self._options(argument.hint, complete=complete)
+        text = ". ".join(part for part in (argument.text.rstrip("."), argument.words) if part)
+        return _valued(text, [*options, self._later()] if options else [], None if node is None else plain(node))
+
+    def _options(self, hint: Any, *, complete: bool) -> list[Json]:
+        """What a value may look like, one entry a way; none where anything goes."""
+        hint = bare(hint)
+        if hints.is_union(hint):
+            return _distinct(o for part in get_args(hint) for o in self._options(part, complete=complete))
+        if hints.is_factory(hint):
+            return [self._slot(slot, complete=complete) for slot in slots_in(hint) if self._fits(slot)]
+        if hints.is_open(hint):
+            return []
+        if hints.is_literal(hint):
+            return [{"enum": list(get_args(hint))}]
+        if hints.is_mapping(hint):
+            return [self._mapping(hint, complete=complete)]
+        if hints.is_list(hint):
+            return [self._list(hint, complete=complete)]
+        if hints.is_component(hint):
+            return [self._slot(Slot(hint), complete=complete)] if self._fits(Slot(hint)) else []
+        return _value(hint)
+
+    def _within(self, hint: Any, *, complete: bool) -> Json:
+        """One schema for what stands inside a list or a mapping."""
+        options = self._options(hint, complete=complete)
+        return {"anyOf": [*options, self._later()]} if options else {}
+
+    def _mapping(self, hint: Any, *, complete: bool) -> Json:
+        key, inner = (*get_args(hint), hints.ANYTHING, hints.ANYTHING)[:2]
+        names = {"propertyNames": {"enum": list(get_args(key))}} if hints.is_literal(key) else {}
+        allowed = {"properties": dict(self.more)} if self.more else {}
+        return {"type": "object", "additionalProperties": self._within(inner, complete=complete), **names, **allowed,
+                "not": {"required": [TARGET]}}  # fmt: skip
+
+    def _list(self, hint: Any, *, complete: bool) -> Json:
+        parts = get_args(hint)
+        if (get_origin(hint) or hint) is not tuple or not parts or parts[-1] is Ellipsis:
+            return {"type": "array", "items": self._within(parts[0], complete=complete) if parts else {}}
+        items = _distinct(self._within(part, complete=complete) for part in parts)
+        each = {"items": items[0]} if len(items) == 1 else {"prefixItems": items}
+        return {"type": "array", "minItems": len(parts), "maxItems": len(parts), **each}
+
+    def _fits(self, slot: Slot) -> bool:
+        return bool(self.found.filling(slot.kind))
+
+    def _slot(self, slot: Slot, *, complete: bool) -> Json:
+        """A reference to a slot's definition: one of the components that fit."""
+        name = f"{slot.kind.__module__}.{slot.kind.__qualname__}"
+        key = f"{'complete-' if complete else ''}slot:{name}" + (f":{slot.num_given} given" if slot.num_given else "")
+        if key not in self.defs:
+            self.defs[key] = {}
+            self.defs[key] = self._one_of(slot, complete=complete)
+        return {"$ref": f"#/$defs/{key}"}
+
+    def _one_of(self, slot: Slot, *, complete: bool) -> Json:
+        names = self.found.filling(slot.kind)
+        which = [_when(n, self._component(n, slot.num_given, complete=complete)) for n in names]
+        target = {"description": "the class", "anyOf": [{"enum": names}, self._later()]}
+        without = self._without_target(slot, names, complete=complete)
+        component = {
+            "type": "object", "properties": {TARGET: target},
+            "allOf": [*which, {"if": {"not": {"required": [TARGET]}}, "then": without}],
+        }  # fmt: skip
+        return {"anyOf": [component, _RECIPE]} if slot.kind is Job else component
+
+    def _without_target(self, slot: Slot, names: list[str], *, complete: bool) -> Json:
+        """A slot of one plain class needs no `_target_`; elsewhere an ingredient below must have given it."""
+        own = [name for name in names if self.found.known[name] is slot.kind]
+        if complete:
+            return self._component(own[0], slot.num_given, complete=True) if own else {"required": [TARGET]}
+        properties: dict[str, list[Json]] = {}
+        for argument in (a for name in names for a in self._describe(name, slot.num_given) if not a.given):
+            properties.setdefault(argument.name, []).append(self._argument(argument, complete=False))
+        merged = {name: schemas[0] if len(_distinct(schemas)) == 1 else {"anyOf": _distinct(schemas)}
+                  for name, schemas in properties.items()}  # fmt: skip
+        closed = not any(hints.signature(self.found.known[name]).open for name in names)
+        return {"properties": {**merged, **self.more}, **({"additionalProperties": False} if closed else {})}
+
+    def _describe(self, name: str, num_given: int | None) -> list[Described]:
+        return describe(self.found.known[name], num_given)
+
+
+def _when(name: str, then: Json) -> Json:
+    """What holds for one class."""
+    return {"if": {"required": [TARGET], "properties": {TARGET: {"const": name}}}, "then": then}
+
+
+def _valued(text: str, options: list[Json], default: object = None) -> Json:
+    described = {"description": text, **({} if default is None else {"default": default})}
+    return {**described, "anyOf": options} if options else described
+
+
+def _value(hint: Any) -> list[Json]:
+    """A plain value."""
+    origin = get_origin(hint) or hint
+    if isinstance(origin, type) and issubclass(origin, PurePath):
+        return [{"type": "string"}]
+    if isinstance(origin, type) and issubclass(origin, Enum):
+        return [{"enum": [member.value for member in origin]}]
+    return list(_VALUES.get(origin, []))
+
+
+def _distinct(schemas: Iterable[Json]) -> list[Json]:
+    found: list[Json] = []
+    for schema in schemas:
+        if schema not in found:
+            found.append(schema)
+    return found

@@ -1,0 +1,45 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Write the JSON Schema of recipes, so that an editor completes and checks them while you type."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where it goes, and what it is of."""
+    parser.add_argument("--out", metavar="FILE", type=Path, help="write to this file and not to standard output")
+    parser.add_argument("--slot", metavar="SLOT", help="of the ingredients conf/SLOT/*.yaml, not of recipes")
+    parser.add_argument("--conf", metavar="DIR", type=Path, action="append", default=[],
+                        help="a folder of your own ingredients, searched first")  # fmt: skip
+    parser.add_argument("--trust", metavar="PREFIX", action="append", default=[],
+                        help="a package whose classes your recipes may name; its code will run")  # fmt: skip
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Look at every component, and write."""
+    from nemo_vfm.cli.catalogue.components import catalogue
+    from nemo_vfm.cli.catalogue.json_schema import Schemas
+    from nemo_vfm.cli.catalogue.names import slots_of
+    from nemo_vfm.config import Roots, trust_list
+    from nemo_vfm.core.errors import UserError
+    from nemo_vfm.core.files import write_text
+
+    roots = Roots.standard(arguments.conf)
+    choices = {slot: roots.choices(slot) for slot in slots_of(roots)}
+    if arguments.slot is not None and arguments.slot not in choices:
+        raise UserError(f"there is no slot {arguments.slot}; ingredients exist for {', '.join(sorted(choices))}")
+    found = catalogue(roots, trust_list(arguments.trust))
+    for reason in found.left_out.values():
+        sys.stderr.write(f"left out: {reason}\n")
+    schemas = Schemas(found, choices)
+    schema = schemas.ingredient(arguments.slot) if arguments.slot else schemas.recipe()
+    text = json.dumps(schema, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    if arguments.out is None:
+        sys.stdout.write(text)
+    else:
+        write_text(arguments.out, text)
+        sys.stderr.write(f"{arguments.out}: {len(found.reached())} components\n")
+    return 0
