@@ -73,6 +73,32 @@ class Job(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class DevicePlan:
+    """What a job would do with a number of GPUs; all that can be said without one.
+
+    Args:
+        num_used: how many of them would work.
+        parameters: of the model.
+        state_bytes: `{what: bytes}` that each working GPU holds all the time, activations apart.
+        notes: sentences about what will not go as the number of GPUs suggests.
+    """
+
+    num_used: int
+    parameters: int
+    state_bytes: Mapping[str, int]
+    notes: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class Planned(Protocol):
+    """A job that can say what it would do with so many GPUs. One without this takes what it finds."""
+
+    def plan_for(self, num_gpus: int) -> DevicePlan:
+        """The plan; nothing of the machine is looked at."""
+        ...
+
+
 @dataclass(slots=True)
 class Batch:
     """Samples of one shape, as the loader gives them to a task.
@@ -217,6 +243,15 @@ class TrainingData(Protocol):
 
     def num_train_samples(self) -> int:
         """How many samples are trained on."""
+        ...
+
+
+@runtime_checkable
+class Batched(Protocol):
+    """Training data whose global batches are known from the recipe alone."""
+
+    def batch_sizes(self) -> Mapping[str, int]:
+        """`{where it is written: samples of a global batch}`."""
         ...
 
 

@@ -82,6 +82,12 @@ class ShardData:
         self._order = Order(opened.train, seed=seed, shuffle=self.shuffle)
         self._first_batch, self._rank, self._num_ranks = first_batch, rank, num_ranks
 
+    def batch_sizes(self) -> dict[str, int]:
+        """See `Batched`: the general size, and those of buckets that have their own."""
+        buckets = self.buckets.buckets if self.buckets is not None else {}
+        own = {f"buckets.{name}.batch_size": b.batch_size for name, b in buckets.items() if b.batch_size is not None}
+        return {"batch_size": self.batch_size, **own}
+
     def train_dataloader(self) -> Iterable[Batch]:
         """See `TrainingData.train_dataloader`."""
         batches = GlobalBatches(self._open().reader, self._started(), rank=self._rank, num_ranks=self._num_ranks)

@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model, a task and micro-batches in; one optimizer step out. Schedule, reduction, clipping and update live here.
 
-`Engine` is the seam: `SingleDevice` runs on one device; engines for many keep the same five methods and numbers.
+`Engine` is the seam: `SingleDevice` runs on one device; engines for many keep the same methods and numbers.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -17,9 +17,10 @@ from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.seed import derive
-from nemo_vfm.core.types import Batch, Factory, Prepared, Task
+from nemo_vfm.core.types import Batch, DevicePlan, Factory, Prepared, Task
+from nemo_vfm.parallel.footprint import OptimizerFactory, state_of
+from nemo_vfm.parallel.footprint import Params as Params  # part of what an engine is given
 
-Params = Iterable[nn.Parameter]
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -48,7 +49,7 @@ class Parts:
 
     model: Factory[[], nn.Module]
     task: Task
-    optimizer: Factory[[Params], torch.optim.Optimizer]
+    optimizer: OptimizerFactory
     precision: Precision
     seed: int
 
@@ -73,6 +74,10 @@ class Engine(Protocol):
         """All that a checkpoint needs, by group: model and optimizer."""
         ...
 
+    def plan_for(self, num_gpus: int, model: Factory[[], nn.Module], optimizer: OptimizerFactory) -> DevicePlan:
+        """What this engine would do with so many GPUs; asked before `start`, on any machine."""
+        ...
+
     def load(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
         """The inverse of `tensors`."""
         ...
@@ -89,6 +94,13 @@ class SingleDevice:
         if clip_norm is not None and clip_norm <= 0:
             raise ValueError(f"clip_norm must be above zero, got {clip_norm}; write null to switch clipping off")
         self.clip_norm = clip_norm
+
+    def plan_for(self, num_gpus: int, model: Factory[[], nn.Module], optimizer: OptimizerFactory) -> DevicePlan:
+        """One GPU works, whatever their number."""
+        idle = num_gpus - 1
+        note = f"this recipe trains on one device (SingleDevice), so {idle} of {num_gpus} GPUs would stand idle"
+        count, state_bytes = state_of(model, optimizer)
+        return DevicePlan(1, count, state_bytes, (note,) if idle else ())
 
     def start(self, parts: Parts) -> nn.Module:
         """Build the model from the seed and the optimizer over its parameters."""

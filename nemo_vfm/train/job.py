@@ -6,6 +6,7 @@ import logging
 import math
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -15,7 +16,7 @@ from nemo_vfm.core import log
 from nemo_vfm.core.device import describe
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.precision import Precision
-from nemo_vfm.core.types import Factory, Json, Outcome, Run, Task, TrainingData
+from nemo_vfm.core.types import Batched, DevicePlan, Factory, Json, Outcome, Run, Task, TrainingData
 from nemo_vfm.parallel import checkpoint
 from nemo_vfm.parallel.engine import Engine, Params, Parts, SingleDevice
 from nemo_vfm.train.callbacks.callback import Callback
@@ -82,6 +83,15 @@ class Train:
             f"trained {fit.step} steps in {fit.elapsed_s:.0f} s; weights in {fit.checkpoints}",
             {"steps": fit.step, "training_s": fit.elapsed_s},
         )
+
+    def plan_for(self, num_gpus: int) -> DevicePlan:
+        """See `Planned`: the engine's plan, with what training keeps besides."""
+        plan = self.engine.plan_for(num_gpus, self.model, self.optimizer)
+        average = {"running average": plan.state_bytes["weights"]} if self.ema is not None else {}
+        sizes = self.data.batch_sizes() if isinstance(self.data, Batched) else {}
+        uneven = tuple(f"{name} {size} cannot be divided by {num_gpus} GPUs"
+                       for name, size in sizes.items() if size % num_gpus)  # fmt: skip
+        return replace(plan, state_bytes={**plan.state_bytes, **average}, notes=(*plan.notes, *uneven))
 
     def _start(self, run: Run) -> Fit:
         found = checkpoint.latest(run.folder / "checkpoints")

@@ -4,14 +4,21 @@
 
 import argparse
 import sys
+from typing import TYPE_CHECKING
 
 from nemo_vfm.cli.arguments import add_recipe_arguments, composed_recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nemo_vfm.config import Problem
+    from nemo_vfm.core.types import Job
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The recipe, and how many GPUs it is meant for."""
     add_recipe_arguments(parser)
-    parser.add_argument("--gpus", metavar="N", type=int, help="check the plan for N GPUs, where the job has a plan")
+    parser.add_argument("--gpus", metavar="N", type=int, help="say what it would do with N GPUs; none is needed")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -23,15 +30,27 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"--gpus takes one or more, got {arguments.gpus}")
     composed, trust = composed_recipe(arguments), trust_list(arguments.trust)
     problems = check(composed, trust)
-    if not problems:
-        build(composed, trust)  # constructors only look at their arguments, and object here rather than in a queue
+    # Constructors only look at their arguments, and object here rather than in a queue.
+    job = None if problems else build(composed, trust)
     if problems:
         sys.stdout.write(f"{RecipeError(problems)}\n")
     errors = sum(problem.kind == "error" for problem in problems)
     if arguments.gpus is not None and not errors:
-        sys.stdout.write(f"{arguments.gpus} GPUs: this job has no parallel plan, so there is nothing to check\n")
+        _say_plan(arguments, job, problems, trust)
     sys.stdout.write(f"{composed.path}: {_verdict(errors, len(problems) - errors)}\n")
     return 2 if errors else 0
+
+
+def _say_plan(
+    arguments: argparse.Namespace, job: "Job | None", missing: "Sequence[Problem]", trust: "Sequence[str]"
+) -> None:
+    from nemo_vfm.cli.gpus import plan_sentences, stand_in_job, waiting_sentence
+    from nemo_vfm.cli.paper import Paper
+
+    job = job or stand_in_job(arguments, missing, trust)
+    number = arguments.gpus
+    for text in plan_sentences(job, number) if job is not None else [waiting_sentence(missing, number)]:
+        Paper().prose(text)
 
 
 def _verdict(errors: int, missing: int) -> str:

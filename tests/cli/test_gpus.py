@@ -1,0 +1,111 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Recipes and numbers of GPUs in; what `check --gpus` says of them, and the bytes that it counts, out."""
+
+import pytest
+import torch
+
+from nemo_vfm.cli.gpus import plan_sentences
+from nemo_vfm.config import build, compose
+from nemo_vfm.core.types import Planned
+from nemo_vfm.parallel.footprint import state_of
+from nemo_vfm.workflow import Workflow
+from tests.support.recipe_folder import ROOT, WIDE
+
+XL = str(ROOT / "recipes/diffusion/dit_xl.yaml")
+SMALL = str(ROOT / "recipes/diffusion/train_small.yaml")
+
+
+def model() -> torch.nn.Module:
+    """133 numbers, 3 of which do not learn, and a buffer."""
+    built = torch.nn.Sequential(torch.nn.Linear(12, 10), torch.nn.BatchNorm1d(3))
+    built[1].bias.requires_grad_(False)
+    return built
+
+
+def test_the_bytes_are_those_of_a_real_step():
+    count, states = state_of(model, torch.optim.AdamW)
+    real = model()
+    optimizer = torch.optim.AdamW(real.parameters())
+    for parameter in real.parameters():
+        parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+    optimizer.step()
+    kept = [value for state in optimizer.state.values() for value in state.values()]
+    assert count == sum(parameter.numel() for parameter in real.parameters()) == 136
+    assert states["optimizer"] == sum(tensor.numel() * tensor.element_size() for tensor in kept)
+    assert states["gradients"] == 4 * 133
+    assert states["weights"] == sum(t.numel() * t.element_size() for t in real.state_dict().values())
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "expected"),
+    [
+        (lambda parameters: torch.optim.SGD(parameters, lr=0.1), 0),
+        (lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9), 4 * 133),
+        (lambda parameters: torch.optim.AdamW(parameters, fused=True), 8 * 133 + 4 * 3),
+        (lambda parameters: torch.optim.AdamW(parameters, amsgrad=True), 12 * 133 + 4 * 3),
+    ],
+)
+def test_an_optimizer_keeps_what_it_keeps(optimizer, expected):
+    assert state_of(model, optimizer)[1]["optimizer"] == expected
+
+
+def test_no_memory_is_taken_and_no_weight_is_drawn():
+    devices = []
+
+    def huge() -> torch.nn.Module:
+        built = torch.nn.Linear(1 << 20, 1 << 20, bias=False)
+        devices.append(built.weight.device.type)
+        return built
+
+    count, states = state_of(huge, torch.optim.AdamW)
+    assert devices == ["meta"] and count == 1 << 40 and states["weights"] == 1 << 42
+
+
+def test_the_plan_of_a_recipe_is_told_before_its_data_are_given(kitchen, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert kitchen.main("check", "--gpus", "1", XL) == 0
+    shown = capsys.readouterr().out
+    assert "1 GPU: 882,538,752 parameters; each GPU that works keeps" in shown
+    assert "1 value for you to give" in shown and "idle" not in shown
+    assert sorted(kitchen.folder.iterdir()) == []
+
+
+def test_gpus_that_would_stand_idle_are_said_and_the_recipe_is_right_all_the_same(kitchen, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert kitchen.main("check", "--gpus", "3", SMALL, "data.shards=x") == 0
+    shown = capsys.readouterr().out
+    assert "2 of 3 GPUs would stand idle" in shown and "batch_size 4 cannot be divided by 3 GPUs" in shown
+    assert kitchen.main("check", "--gpus", "4", SMALL, "data.shards=x") == 0
+    assert "cannot be divided" not in capsys.readouterr().out
+
+
+def test_a_buckets_own_batch_size_is_looked_at_too(kitchen, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    change = "data.buckets.buckets.square.batch_size=6"
+    assert kitchen.main("check", "--gpus", "4", XL, "data.shards=x", change) == 0
+    assert "buckets.square.batch_size 6 cannot be divided by 4 GPUs" in capsys.readouterr().out
+
+
+def test_an_overlay_counts(kitchen, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert kitchen.main("check", "--gpus", "1", XL, "--overlay", "smoke") == 0
+    assert " MB (weights" in capsys.readouterr().out
+
+
+def test_each_step_of_a_workflow_has_its_plan():
+    job = build(compose(ROOT / "recipes/quickstart.yaml"))
+    assert isinstance(job, Workflow) and isinstance(job.steps["train"], Planned)
+    said = plan_sentences(job, 2)
+    assert len(said) == 2 and all(text.startswith("2 GPUs, step train: ") for text in said)
+
+
+def test_a_value_that_decides_the_size_must_be_given_first(kitchen, capsys):
+    assert kitchen.main("check", "--gpus", "2", SMALL, "model.width=???") == 0
+    assert "nothing can be said before you give" in capsys.readouterr().out
+
+
+def test_nothing_is_planned_for_a_recipe_that_is_wrong(kitchen, capsys):
+    kitchen.write("r.yaml", WIDE + "conut: 1\n")
+    assert kitchen.main("check", "r.yaml", "--gpus", "2") == 2
+    assert "GPUs" not in capsys.readouterr().out
