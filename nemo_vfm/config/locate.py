@@ -10,14 +10,16 @@ everything that it imported (`logging.os.system` is `posix.system`). The caller 
 import importlib
 import inspect
 import pkgutil
+import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
 from nemo_vfm.config.errors import did_you_mean
+from nemo_vfm.config.whereabouts import elsewhere
 
 #: Ours, and third-party classes by name. An entry that ends in a dot trusts what is defined below it; any other
-#: trusts exactly the object of that name.
+#: trusts exactly the object of that name. Lightning's loggers are left out: they write wherever `save_dir` says.
 DEFAULT_TRUST: tuple[str, ...] = (
     "nemo_vfm.",
     "torch.optim.AdamW",
@@ -28,13 +30,17 @@ DEFAULT_TRUST: tuple[str, ...] = (
     "torch.optim.lr_scheduler.LinearLR",
     "torch.optim.lr_scheduler.OneCycleLR",
     "torch.optim.lr_scheduler.StepLR",
-    "lightning.pytorch.loggers.TensorBoardLogger",
-    "lightning.pytorch.loggers.CSVLogger",
     "lightning.pytorch.callbacks.EarlyStopping",
     "lightning.pytorch.callbacks.LearningRateMonitor",
     "lightning.pytorch.callbacks.RichModelSummary",
     "lightning.pytorch.callbacks.Timer",
 )
+
+#: What is ours and yet starts code that a recipe only points at: prefix -> the word that `--trust` must give besides.
+GUARDED: dict[str, str] = {"nemo_vfm.nemo.": "nemo"}
+
+#: Rooms of ours whose components run whatever a further file names, so that they are trusted by name only.
+NOT_BY_DEFAULT = ("nemo_vfm.nemo.",)
 
 Target = Callable[..., Any]
 
@@ -56,20 +62,47 @@ def locate(name: str, trust: Sequence[str]) -> Target:
     """
     module_name, _, attribute = name.rpartition(".")
     if not module_name or not all(part.isidentifier() and part.isascii() for part in name.split(".")):
-        raise NotLocated(f"{name!r} is not the dotted name of a class, such as nemo_vfm.train.job.Train")
+        hint = elsewhere(name, trust) or ", such as nemo_vfm.train.job.Train"
+        raise NotLocated(f"{name!r} is not the dotted name of a class{hint}")
+    if word := _missing_word(name, trust):
+        raise NotLocated(f"{name} runs the code that its own files name; if you trust them, add --trust {word}")
     if not _covered(name, trust):
-        raise NotLocated(f"{name} is not trusted{_trusted_suggestion(name, trust)}; "
-                         f"if you trust its code, add --trust {name.split('.')[0]}")  # fmt: skip
+        raise NotLocated(f"{name} is not trusted{_trusted_suggestion(name, trust)}; {_to_trust(name)}")
     if any(part.startswith("_") for part in name.split(".")):
         raise NotLocated(f"{name} is private: a recipe names public classes")
-    found: Any = _attribute(_module(module_name), attribute)
+    found: Any = _attribute(_module(module_name, trust, attribute), attribute, trust)
     _require_identity(name, found, trust)
     target: Target = found
     return target
 
 
+def _missing_word(name: str, trust: Sequence[str]) -> str | None:
+    """What `--trust` must still say before a guarded name of ours may be used; None where nothing is missing."""
+    words = (word for prefix, word in GUARDED.items() if name.startswith(prefix) and f"{word}." not in trust)
+    return next(words, None)
+
+
+def is_trusted(kind: type, trust: Sequence[str]) -> bool:
+    """Whether a class may be made without being named: the one that its slot is annotated with."""
+    return _covered(f"{kind.__module__}.{kind.__qualname__}", trust)
+
+
 def _covered(name: str, trust: Sequence[str]) -> bool:
-    return any(name.startswith(entry) if entry.endswith(".") else name == entry for entry in trust)
+    return any(_below(name, entry) if entry.endswith(".") else name == entry for entry in trust)
+
+
+def _below(name: str, entry: str) -> bool:
+    """Whether a name lies below an entry, and not in a room that has to be named itself."""
+    return name.startswith(entry) and not any(
+        name.startswith(room) and not entry.startswith(room) for room in NOT_BY_DEFAULT
+    )
+
+
+def _to_trust(name: str) -> str:
+    package = next((room.rstrip(".") for room in NOT_BY_DEFAULT if name.startswith(room)), name.split(".")[0])
+    if package in sys.stdlib_module_names:
+        return "a recipe names components, and none are in Python's own library"
+    return f"if you trust its code, add --trust {package}"
 
 
 def _require_identity(name: str, found: object, trust: Sequence[str]) -> None:
@@ -79,31 +112,35 @@ def _require_identity(name: str, found: object, trust: Sequence[str]) -> None:
     if name in trust:  # named one by one by whoever wrote the list, who knew what it is
         return
     home = f"{found.__module__}.{found.__qualname__}"
-    prefixes = [entry for entry in trust if entry.endswith(".") and name.startswith(entry)]
-    if not any(home.startswith(prefix) for prefix in prefixes):
+    if word := _missing_word(home, trust):
+        raise NotLocated(f"{name} is really {home}, which needs --trust {word}")
+    prefixes = [entry for entry in trust if entry.endswith(".") and _below(name, entry)]
+    if not any(_below(home, prefix) for prefix in prefixes):
         raise NotLocated(f"{name} is really {home}, which is not trusted")
     if "<locals>" in home:
         raise NotLocated(f"{name} is made inside a function; a recipe names classes of a module")
 
 
-def _module(name: str) -> ModuleType:
+def _module(name: str, trust: Sequence[str], attribute: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
             raise NotLocated(f"{name} cannot be imported: the package {error.name} is not installed") from error
-        raise NotLocated(f"there is no module {name}{_module_suggestion(name)}") from error
-    except ImportError as error:
-        raise NotLocated(f"{name} cannot be imported: {error}") from error
+        hint = elsewhere(f"{name}.{attribute}", trust) or _module_suggestion(name)
+        raise NotLocated(f"there is no module {name}{hint}") from error
+    except (Exception, SystemExit) as error:  # a package of the user's may do anything when it is imported
+        raise NotLocated(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
 
 
-def _attribute(module: ModuleType, name: str) -> object:
+def _attribute(module: ModuleType, name: str, trust: Sequence[str]) -> object:
     found = vars(module).get(name)
     if found is None:
         found = getattr(module, name, None)  # packages that load their names late
     if found is None:
         own = [n for n, v in vars(module).items() if inspect.isclass(v) and v.__module__.startswith(module.__name__)]
-        raise NotLocated(f"{module.__name__} has no {name}{did_you_mean(name, own) or _classes(own)}")
+        hint = elsewhere(f"{module.__name__}.{name}", trust) or did_you_mean(name, own) or _classes(own)
+        raise NotLocated(f"{module.__name__} has no {name}{hint}")
     return found
 
 
