@@ -16,6 +16,7 @@ from pathlib import Path
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.files import read_json, sha256_text, write_json
 from nemo_vfm.core.log import info
+from nemo_vfm.core.secret import conceal, conceal_names
 from nemo_vfm.core.types import Job, Outcome, Run
 
 STARTED, DONE = "started.json", "done.json"
@@ -101,11 +102,16 @@ def perform(job: Job, run: Run, ask: Ask, *, title: str, set_aside: bool = True)
     resume = _prepare(run.folder, ask, title, set_aside)
     info(f"{title}: {'goes on' if resume else 'starts'}")
     began = time.monotonic()
-    outcome = job.run(replace(run, resume=resume))
+    outcome = _concealed(job.run(replace(run, resume=resume)))
     info(f"{title}: {outcome.summary} ({time.monotonic() - began:.0f} s)")
     write_json(run.folder / DONE, {**_marker(ask), "summary": outcome.summary, "figures": dict(outcome.figures),
                                    "seconds": round(time.monotonic() - began, 3)})  # fmt: skip
     return outcome
+
+
+def _concealed(outcome: Outcome) -> Outcome:
+    """What a job says goes to the terminal, three files and the report."""
+    return replace(outcome, summary=conceal(outcome.summary), figures=conceal_names(outcome.figures))
 
 
 def section(recipe: str, *names: str) -> str:

@@ -13,10 +13,12 @@ from dataclasses import dataclass, field, replace
 
 from nemo_vfm.config.errors import Mark, Problem, RecipeError, did_you_mean
 from nemo_vfm.config.tree import MISSING, Map, Node, Scalar, Seq, child, join
+from nemo_vfm.core.secret import register
 
 MAX_NODES = 50_000
 MAX_TEXT = 1 << 16
 MAX_CHAIN = 30
+MAX_DEPTH = 50  # of the tree that comes out: what walks it later recurses
 SHARED = frozenset({"input", "run_dir", "seed"})  #: root keys that a recipe inside a recipe takes from the outer one
 
 _NAME = r"[A-Za-z0-9_][\w-]*"
@@ -61,6 +63,15 @@ def resolve(root: Map, *, keep_env: bool = False, keep: frozenset[str] = frozens
     return tree, resolver.problems
 
 
+def _other(text: str) -> str:
+    """What people who come from OmegaConf probably want."""
+    if re.search(r"\$\{(?:oc\.)?env:\w+,", text):
+        return "; there is no default behind a comma, export the variable or write the value"
+    if "${now:" in text:
+        return "; a run folder keeps its time in manifest.json, and a new one is given by run_dir=..."
+    return "; nothing is computed in a recipe" if re.search(r"\$\{[\w.]+:", text) else ""
+
+
 class _Broken(Exception):
     """The interpolation has been reported."""
 
@@ -73,6 +84,7 @@ class _Resolver:
     problems: list[Problem] = field(default_factory=list)
     _open: list[str] = field(default_factory=list)  # addresses being resolved, to see loops
     _count: int = 0
+    _depth: int = 0
     _said: set[tuple[str, str]] = field(default_factory=set)
 
     def node(self, node: Node, path: str) -> Node:
@@ -80,6 +92,15 @@ class _Resolver:
         self._count += 1
         if self._count > MAX_NODES:
             raise RecipeError([Problem(path, node.mark, f"interpolations make more than {MAX_NODES} values")])
+        self._depth += 1
+        try:
+            return self._any(node, path)
+        finally:
+            self._depth -= 1
+
+    def _any(self, node: Node, path: str) -> Node:
+        if self._depth > MAX_DEPTH + 1:
+            raise RecipeError([Problem(path, node.mark, f"values are nested more than {MAX_DEPTH} deep")])
         if isinstance(node, Map):
             with_path = {key: self.node(below, join(path, key)) for key, below in node.items.items()}
             return replace(node, items=with_path)
@@ -100,7 +121,8 @@ class _Resolver:
 
     def _text(self, node: Scalar, text: str, path: str) -> Scalar:
         if "${" in _FORM.sub("", text):
-            self._fail(f"{text!r} holds another form than ${{a.b}} and ${{env:NAME}}, the only two", node.mark, path)
+            self._fail(f"{text!r} holds another form than ${{a.b}} and ${{env:NAME}}, the only two{_other(text)}",
+                       node.mark, path)  # fmt: skip
         parts, secret = [], False
         for part, is_secret in self._parts(text, node.mark, path):
             if part == MISSING:
@@ -136,6 +158,7 @@ class _Resolver:
         value = os.environ.get(name)
         if value is None:
             self._fail(f"the environment variable {name} is not set; export it first", mark, path)
+        register(str(value))
         return str(value)
 
     def _follow(self, name: str, mark: Mark, path: str) -> Node:

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, TypeVar
 
+from nemo_vfm.core.secret import conceal
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
@@ -34,10 +36,20 @@ def logger() -> logging.Logger:
 
     log = logging.getLogger("nemo_vfm")
     if not log.handlers:
-        log.addHandler(RichHandler(console=console(), show_path=False, markup=False, log_time_format="[%X]"))
+        handler = RichHandler(console=console(), show_path=False, markup=False, log_time_format="[%X]")
+        handler.addFilter(_concealed)  # before the terminal's width cuts a secret in two
+        log.addHandler(handler)
         log.setLevel(os.environ.get("NEMO_VFM_LOG_LEVEL", "INFO").upper())
         log.propagate = False
     return log
+
+
+def _concealed(record: logging.LogRecord) -> bool:
+    """Take the secrets out of a record, its traceback included; every record goes on."""
+    record.msg, record.args = conceal(record.getMessage()), None
+    if record.exc_info:
+        record.exc_text = conceal(logging.Formatter().formatException(record.exc_info))
+    return True
 
 
 def info(text: str) -> None:
@@ -67,7 +79,7 @@ class Bar:
         if note is None:
             self._progress.update(self._task, advance=count)
         else:
-            self._progress.update(self._task, advance=count, note=note)
+            self._progress.update(self._task, advance=count, note=conceal(note))
 
 
 @contextmanager
@@ -87,7 +99,7 @@ def bar(title: str, total: int | None, completed: int = 0) -> Iterator[Bar]:
         TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[note]}", style="dim"),
     )  # fmt: skip
     with Progress(*columns, console=console()) as progress:
-        yield Bar(progress, progress.add_task(title, total=total, completed=completed, note=""))
+        yield Bar(progress, progress.add_task(conceal(title), total=total, completed=completed, note=""))
 
 
 def track(title: str, items: Iterable[T], total: int | None = None) -> Iterator[T]:

@@ -10,6 +10,7 @@ from typing import Protocol
 from markupsafe import Markup
 
 from nemo_vfm.core.files import write_text
+from nemo_vfm.core.secret import conceal
 from nemo_vfm.report import sections
 from nemo_vfm.report.folder import RunFolder
 from nemo_vfm.report.head import head
@@ -39,7 +40,7 @@ def write(folder: Path) -> Path:
         OSError: the page cannot be written.
     """
     path = folder / NAME
-    write_text(path, render(folder))
+    write_text(path, conceal(render(folder)))
     return path
 
 

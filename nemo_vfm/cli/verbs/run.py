@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nemo_vfm.cli.arguments import add_recipe_arguments, composed_recipe
+from nemo_vfm.core.secret import conceal, conceal_keys
 
 if TYPE_CHECKING:
     from nemo_vfm.core.types import Job, Outcome, Run
@@ -41,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         job.run(Run(composed.run_dir, composed.to_yaml(), composed.seed))
         return 0
     with open_folder(
-        composed.run_dir, composed.to_yaml(), composed.seed, arguments.allow, source=composed.path
+        composed.run_dir, conceal_keys(composed.to_yaml()), composed.seed, arguments.allow, source=composed.path
     ) as prepared:
         return _run(job, prepared, Status(prepared.folder))
 
@@ -75,8 +76,8 @@ def _perform(job: "Job", run: "Run") -> "Outcome":
 
 def _failed(error: Exception, code: int, folder: Path, status: "Status") -> int:
     """Keep the traceback, show one sentence; what there is goes into a report all the same."""
-    (folder / "traceback.txt").write_text("".join(traceback.format_exception(error)))
-    status.write("nothing_kept" if code == 3 else "failed", error=str(error))
+    (folder / "traceback.txt").write_text(conceal("".join(traceback.format_exception(error))))
+    status.write("nothing_kept" if code == 3 else "failed", error=conceal(str(error)))
     if code == 1:
         sys.stderr.write(f"{type(error).__name__}: {error}\nThe traceback is in {folder / 'traceback.txt'}\n")
     else:
@@ -108,7 +109,7 @@ def _report(folder: Path) -> Path | None:
 
         return page.write(folder)
     except Exception as error:
-        (folder / "report-traceback.txt").write_text("".join(traceback.format_exception(error)))
+        (folder / "report-traceback.txt").write_text(conceal("".join(traceback.format_exception(error))))
         warn(f"the report was not written: {type(error).__name__}: {error} (see report-traceback.txt)")
         return None
 
