@@ -2,26 +2,41 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two recipes in, the keys in which they differ out, sorted into harmless ones and others."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nemo_vfm.core.errors import RunFolderError
+from nemo_vfm.core.log import warn
 from nemo_vfm.workflow import is_inert
 
-_ABSENT = "nothing"
+_ABSENT = object()
+_NOTHING = "nothing"
+_RETENTION = ("keep_best", "keep_every_steps", "metric", "mode")  # below `checkpoint`, where alone they are this
+_LONGEST = 160
+Path = tuple[str, ...]
 
 
 def differences(there: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """`{key: (value there, value now)}`; where a run lies is not part of what it is."""
     old, new = dict(_flat(there)), dict(_flat(now))
-    keys = [key for key in {**old, **new} if old.get(key) != new.get(key) and key != "run_dir"]
-    return {key: (str(old.get(key, _ABSENT)), str(new.get(key, _ABSENT))) for key in keys}
+    keys = [key for key in {**old, **new} if key != ("run_dir",)]
+    pairs = {key: (old.get(key, _ABSENT), new.get(key, _ABSENT)) for key in keys}
+    return {address(key): _shown(*pair) for key, pair in pairs.items() if not _same(*pair)}
+
+
+def address(path: Path) -> str:
+    """Keys joined by dots; one that holds a dot itself stands in quotes."""
+    return ".".join(f'"{key}"' if "." in key or not key else key for key in path)
 
 
 def is_harmless(key: str) -> bool:
-    """Whether a run may go on with another value: its length, its workers, what it logs and how often it saves."""
+    """Whether a run may go on with another value: its length, workers, logging, when it saves and what it keeps."""
     parts = key.split(".")
-    return parts[-1] == "duration" or any(is_inert(part) or part in ("logger", "loggers") for part in parts)
+    # Other things have a duration too, such as a clip; a run's stands at the root or at the root of a step.
+    length = parts[-1] == "duration" and parts[:-1:2] == ["steps"] * len(parts[:-1:2]) and len(parts) % 2 == 1
+    kept = parts[-2:-1] == ["checkpoint"] and parts[-1] in _RETENTION
+    return length or kept or any(is_inert(part) or part in ("logger", "loggers") for part in parts)
 
 
 def accept(found: Mapping[str, tuple[str, str]], allowed: Sequence[str], folder: str) -> None:
@@ -30,22 +45,55 @@ def accept(found: Mapping[str, tuple[str, str]], allowed: Sequence[str], folder:
     Raises:
         RunFolderError: a difference is neither harmless nor allowed; the text shows each.
     """
-    refused = {key: pair for key, pair in found.items() if not (is_harmless(key) or _is_allowed(key, allowed))}
+    for name in allowed:
+        if not any(_is_below(key, name) for key in found):
+            there = f"; what differs is {', '.join(list(found)[:6])}" if found else ""
+            warn(f"--allow {name}: nothing differs there from the run in {folder}{there}")
+    refused = {key: pair for key, pair in found.items() if not (is_harmless(key) or is_allowed(key, allowed))}
     if refused:
         lines = "\n".join(f"  {key}: {old} there, {new} now" for key, (old, new) in refused.items())
         raise RunFolderError(
             f"{folder} holds a run of another recipe:\n{lines}\n"
-            f"Take another folder with run_dir=..., or go on all the same with --allow {next(iter(refused))}"
+            f"Take another folder with run_dir=..., or go on all the same with "
+            f"{' '.join(f'--allow {key}' for key in list(refused)[:4])}{' ...' if len(refused) > 4 else ''}"
         )
 
 
-def _is_allowed(key: str, allowed: Sequence[str]) -> bool:
-    return any(key == name or key.startswith(f"{name}.") for name in allowed)
+def is_allowed(key: str, allowed: Sequence[str]) -> bool:
+    """Whether a key, or what it lies below, was named."""
+    return any(_is_below(key, name) for name in allowed)
 
 
-def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+def _is_below(key: str, name: str) -> bool:
+    return key == name or key.startswith(f"{name}.")
+
+
+def _same(old: Any, new: Any) -> bool:
+    """Equal, and not only because True is 1 to Python; 1 and 1.0 are one number."""
+    if isinstance(old, bool) or isinstance(new, bool):
+        return old is new
+    if isinstance(old, list) and isinstance(new, list):
+        return len(old) == len(new) and all(map(_same, old, new))
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return old.keys() == new.keys() and all(_same(old[key], new[key]) for key in old)
+    return bool(old == new)
+
+
+def _shown(old: Any, new: Any) -> tuple[str, str]:
+    """As texts; where these are equal (1 and "1"), or look like ours for absence, with quotation marks."""
+    texts = tuple(_NOTHING if value is _ABSENT else str(value) for value in (old, new))
+    if texts[0] == texts[1] or any(value == _NOTHING for value in (old, new)):
+        texts = tuple(_NOTHING if v is _ABSENT else json.dumps(v, default=str) for v in (old, new))
+    return _short(texts[0]), _short(texts[1])
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 40]} ... {text[-34:]}"
+
+
+def _flat(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     if isinstance(value, Mapping) and value:
         for key, below in value.items():
-            yield from _flat(below, f"{path}.{key}" if path else key)
-    else:
+            yield from _flat(below, (*path, str(key)))
+    elif path:
         yield path, value

@@ -3,6 +3,7 @@
 """A composed recipe in, its run folder out: locked, compared with what it holds, with recipe, manifest and status."""
 
 import os
+import re
 import socket
 import threading
 from collections.abc import Iterator, Sequence
@@ -15,13 +16,16 @@ from nemo_vfm.cli.lock import NAME as LOCK
 from nemo_vfm.cli.lock import lock
 from nemo_vfm.cli.manifest import manifest, now
 from nemo_vfm.config import read_values
+from nemo_vfm.core import held
 from nemo_vfm.core.errors import RunFolderError
 from nemo_vfm.core.files import read_json, write_json, write_text
-from nemo_vfm.core.log import info
+from nemo_vfm.core.log import info, warn, warn_once
 from nemo_vfm.core.types import Json, Run
 
 HEARTBEAT_S = 10.0
 MANIFEST = "manifest.json"
+_TEMPORARY = re.compile(r"\..+\.\d+\.tmp(\.\w+)?")
+Differences = dict[str, tuple[str, str]]
 
 
 @contextmanager
@@ -43,37 +47,63 @@ def open_folder(
     except OSError as error:
         raise RunFolderError(f"cannot make the folder {path}: {error.strerror}; take another run_dir") from error
     with lock(path):
-        resume = _compare(path, recipe, allowed)
-        _describe(path, recipe, seed, source)
-        yield Run(folder=path, recipe=recipe, seed=seed, resume=resume)
+        found = _compare(path, recipe, allowed)
+        try:
+            _describe(path, recipe, seed, source, found or {}, allowed)
+        except OSError as error:
+            raise RunFolderError(f"cannot write in {path}: {error.strerror}; nothing was changed there") from error
+        yield Run(folder=path, recipe=recipe, seed=seed, resume=found is not None)
 
 
-def _compare(path: Path, recipe: str, allowed: Sequence[str]) -> bool:
-    """Whether the folder holds an earlier run of this recipe; refuse any other content."""
+def _compare(path: Path, recipe: str, allowed: Sequence[str]) -> Differences | None:
+    """In what the folder's earlier run of this recipe differs; None where it is new. Any other content is refused."""
     file = path / "recipe.yaml"
     if not file.is_file():
-        if others := sorted(other.name for other in path.iterdir() if other.name not in (LOCK, MANIFEST)):
+        if others := sorted(other.name for other in path.iterdir() if not _is_ours(other.name)):
             raise RunFolderError(f"{path} is not empty and not a run folder (it holds {', '.join(others[:3])}); "
                                  f"take another run_dir")  # fmt: skip
-        return False
+        return None
     found = difference.differences(read_values(file.read_text(), str(file)), read_values(recipe, "this recipe"))
     difference.accept(found, allowed, str(path))
     for key, (old, new) in found.items():
         info(f"going on with {key}: {new} (it was {old})")
-    return True
+    return found
 
 
-def _describe(path: Path, recipe: str, seed: int, source: Path | None) -> None:
+def _is_ours(name: str) -> bool:
+    """What a start that was killed may leave before the recipe is there."""
+    return name in (LOCK, MANIFEST) or _TEMPORARY.fullmatch(name) is not None
+
+
+def _describe(
+    path: Path, recipe: str, seed: int, source: Path | None, found: Differences, allowed: Sequence[str]
+) -> None:
     """Write manifest and recipe; a folder that holds just this stays as it is."""
     file = path / "recipe.yaml"
     if file.is_file() and file.read_text() == recipe and (path / MANIFEST).is_file():
         return
     fresh = manifest(recipe, seed, source)
-    if file.is_file() and (path / MANIFEST).is_file():  # it goes on with another duration or the like
-        earlier = read_json(path / MANIFEST)
-        fresh = {**fresh, "created": earlier["created"], "changed": [*earlier.get("changed", []), fresh["created"]]}
+    if file.is_file():  # it goes on with another duration or the like
+        earlier = _earlier(path / MANIFEST)
+        change = {"at": fresh["created"], "keys": {key: {"from": a, "to": b} for key, (a, b) in found.items()},
+                  "allowed": [key for key in found if difference.is_allowed(key, allowed)]}  # fmt: skip
+        before = earlier.get("changed")
+        fresh |= {"created": earlier.get("created", fresh["created"])}
+        fresh |= {"changed": [*(before if isinstance(before, list) else []), change]}
     write_json(path / MANIFEST, fresh)
     write_text(file, recipe)  # last: a folder without it is not yet a run
+
+
+def _earlier(file: Path) -> dict[str, Json]:
+    """The manifest that is there; a damaged one is no reason to stop, since nothing is decided by it."""
+    try:
+        found = read_json(file)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        warn(f"{file} cannot be read ({error}); it is written anew, without what it said of earlier changes")
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 @dataclass
@@ -101,14 +131,19 @@ class Status:
             beat.join()
 
     def write(self, state: str, **more: Json) -> None:
-        """Replace the file: running, done, failed, nothing_kept or interrupted."""
+        """Replace the file: running, done, failed, nothing_kept or interrupted.
+
+        A file that cannot be written is said once and never an error: it must not hide the one that it tells of.
+        """
+        held.stop_if_lost()
         process = {"pid": os.getpid(), "host": socket.gethostname()}
         times = {"started": self._started, "heartbeat": now()}
-        write_json(self.folder / "status.json", {"state": state, **process, **times, **more})
+        try:
+            write_json(self.folder / "status.json", {"state": state, **process, **times, **more})
+        except OSError as error:
+            if self.folder.is_dir():
+                warn_once(f"{self.folder / 'status.json'} cannot be written: {error.strerror}")
 
     def _beat(self) -> None:
         while not self._stop.wait(HEARTBEAT_S):
-            try:
-                self.write("running")
-            except OSError:  # a full disk must not end the run from here; the job meets it itself
-                continue
+            self.write("running")

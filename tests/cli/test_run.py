@@ -4,15 +4,13 @@
 
 import json
 import os
-import socket
 import time
 from pathlib import Path
 
 import pytest
 
 from nemo_vfm.cli import folder
-from nemo_vfm.cli.difference import differences, is_harmless
-from nemo_vfm.cli.lock import lock
+from nemo_vfm.cli.difference import accept, differences, is_harmless
 from nemo_vfm.core.errors import RunFolderError
 
 COUNT = "_target_: @.Count\nduration: 4 steps\nrun_dir: out\n"
@@ -88,6 +86,41 @@ def test_another_recipe_is_refused_with_the_difference(kitchen, capsys):
     assert contents("out") == before
     assert kitchen.main("run", "r.yaml", "weight=3.0", "--allow", "weight") == 0
     assert "weight: 3.0" in Path("out/recipe.yaml").read_text()
+    (change,) = json.loads(Path("out/manifest.json").read_text())["changed"]
+    assert change["keys"] == {"weight": {"from": "nothing", "to": "3.0"}} and change["allowed"] == ["weight"]
+
+
+def test_allowing_what_does_not_differ_is_said(kitchen, capfd):
+    kitchen.write("r.yaml", COUNT)
+    kitchen.main("run", "r.yaml")
+    assert kitchen.main("run", "r.yaml", "duration=6 steps", "--allow", "wieght") == 0
+    said = " ".join(capfd.readouterr().err.split())
+    assert "--allow wieght: nothing differs there from the run in out; what differs is duration" in said
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"changed": 7}', "\0"])
+def test_a_damaged_manifest_of_a_run_is_written_anew(kitchen, text):
+    kitchen.write("r.yaml", COUNT)
+    kitchen.main("run", "r.yaml")
+    Path("out/manifest.json").write_text(text)
+    assert kitchen.main("run", "r.yaml", "duration=5 steps") == 0
+    assert len(json.loads(Path("out/manifest.json").read_text())["changed"]) == 1
+
+
+def test_a_damaged_recipe_of_a_run_is_refused_and_stays(kitchen, capsys):
+    kitchen.write("r.yaml", COUNT)
+    kitchen.main("run", "r.yaml")
+    Path("out/recipe.yaml").write_text("duration: [")
+    assert kitchen.main("run", "r.yaml") == 2
+    assert "out/recipe.yaml" in capsys.readouterr().err and Path("out/recipe.yaml").read_text() == "duration: ["
+
+
+def test_what_a_start_that_was_killed_left_is_no_foreign_file(kitchen):
+    kitchen.write("r.yaml", COUNT)
+    Path("out").mkdir()
+    for name in (".manifest.4711.tmp.json", ".recipe.4711.tmp.yaml", "manifest.json", ".lock"):
+        (Path("out") / name).touch()
+    assert kitchen.main("run", "r.yaml") == 0
 
 
 def test_a_longer_duration_goes_on_and_is_said(kitchen, capsys):
@@ -97,7 +130,8 @@ def test_a_longer_duration_goes_on_and_is_said(kitchen, capsys):
     said = capsys.readouterr()
     assert "counted to 6 steps" in said.out
     assert [call["from"] for call in json.loads(Path("out/calls.json").read_text())] == [0, 4]
-    assert len(json.loads(Path("out/manifest.json").read_text())["changed"]) == 1
+    (change,) = json.loads(Path("out/manifest.json").read_text())["changed"]
+    assert change["keys"] == {"duration": {"from": "4 steps", "to": "6 steps"}} and change["allowed"] == []
 
 
 def test_another_cadence_of_logging_leaves_a_finished_run_finished(kitchen, capsys):
@@ -116,6 +150,10 @@ def test_another_cadence_of_logging_leaves_a_finished_run_finished(kitchen, caps
         "train.checkpoint.keep_last",
         "checkpoint_every",
         "loggers.board.name",
+        "steps.train.duration",
+        "steps.all.steps.train.duration",
+        "steps.train.checkpoint.keep_best",
+        "checkpoint.metric",
         "a.log_every_s",
     ],
 )
@@ -124,7 +162,21 @@ def test_what_does_not_change_the_result_is_harmless(key):
 
 
 @pytest.mark.parametrize(
-    "key", ["seed", "lr", "durations", "num_workers_x", "every", "model.width", "stages.motion.every"]
+    "key",
+    [
+        "seed",
+        "lr",
+        "durations",
+        "num_workers_x",
+        "every",
+        "model.width",
+        "stages.motion.every",
+        "clips.duration",
+        "steps.duration",
+        "steps.cut.window.duration",
+        "guidance.mode",
+        "metric",
+    ],
 )
 def test_what_changes_the_result_is_not(key):
     assert not is_harmless(key)
@@ -133,6 +185,34 @@ def test_what_changes_the_result_is_not(key):
 def test_a_key_is_named_by_its_address():
     there, now = {"a": {"b": 1, "c": [1]}, "run_dir": "x"}, {"a": {"b": 2, "c": [1], "d": {}}, "run_dir": "y"}
     assert differences(there, now) == {"a.b": ("1", "2"), "a.d": ("nothing", "{}")}
+
+
+@pytest.mark.parametrize(
+    ("there", "now", "shown"),
+    [
+        ({"a": 1}, {}, {"a": ("1", "nothing")}),
+        ({}, {"a": None}, {"a": ("nothing", "null")}),
+        ({"a": None}, {"a": "None"}, {"a": ("null", '"None"')}),
+        ({"a": 1}, {"a": "1"}, {"a": ("1", '"1"')}),
+        ({"a": 1}, {"a": True}, {"a": ("1", "True")}),
+        ({"a": [1, {"b": 0}]}, {"a": [1, {"b": False}]}, {"a": ("[1, {'b': 0}]", "[1, {'b': False}]")}),
+        ({"a": 1}, {"a": 1.0}, {}),
+        ({"a": "nothing"}, {}, {"a": ('"nothing"', "nothing")}),
+        ({"a": {"b.c": 1}}, {"a": {"b": {"c": 1}}}, {'a."b.c"': ("1", "nothing"), "a.b.c": ("nothing", "1")}),
+        ({"a": {"b": 1}}, {"a": {}}, {"a.b": ("1", "nothing"), "a": ("nothing", "{}")}),
+        ({"a": {"b": 1}}, {"a": [1]}, {"a.b": ("1", "nothing"), "a": ("nothing", "[1]")}),
+    ],
+)
+def test_a_difference_shows_what_differs(there, now, shown):
+    assert differences(there, now) == shown
+
+
+def test_a_key_may_be_allowed_by_what_it_lies_below_and_only_at_a_dot():
+    found = {"model.width": ("1", "2"), "models": ("a", "b")}
+    with pytest.raises(RunFolderError, match=r"models: a there, b now\nTake .*--allow models$") as refused:
+        accept(found, ["model"], "out")
+    assert "width" not in str(refused.value)
+    accept(found, ["model", "models"], "out")
 
 
 @pytest.mark.parametrize(
@@ -168,43 +248,6 @@ def test_a_folder_that_cannot_be_made_is_said(kitchen, capsys):
     kitchen.write("out", "a file")
     assert kitchen.main("run", "r.yaml") == 2
     assert "cannot make the folder out" in capsys.readouterr().err
-
-
-class TestLock:
-    def test_two_processes_do_not_write_one_folder(self, kitchen, capfd):
-        kitchen.write("r.yaml", COUNT)
-        Path("out").mkdir()
-        with lock(Path("out")):
-            assert kitchen.forked("run", "r.yaml") == 2
-        assert f"out is in use by process {os.getpid()} on {socket.gethostname()}" in capfd.readouterr().err
-        assert kitchen.main("run", "r.yaml") == 0
-
-    def test_the_lock_of_a_dead_process_is_taken_over(self, tmp_path):
-        child = os.fork()
-        if child == 0:
-            with lock(tmp_path):
-                os.kill(os.getpid(), 9)
-        os.waitpid(child, 0)
-        assert (tmp_path / ".lock").read_text()
-        with lock(tmp_path):
-            assert str(os.getpid()) in (tmp_path / ".lock").read_text()
-        assert (tmp_path / ".lock").read_text() == ""
-
-    def test_a_number_that_was_given_out_again_is_not_the_owner(self, tmp_path):
-        (tmp_path / ".lock").write_text(f"{socket.gethostname()} {os.getpid()} 1")
-        with lock(tmp_path):
-            pass
-
-    @pytest.mark.parametrize("text", ["", "nonsense", "a b", "\0\0\0"])
-    def test_a_damaged_lock_holds_nobody_off(self, tmp_path, text):
-        (tmp_path / ".lock").write_text(text)
-        with lock(tmp_path):
-            pass
-
-    def test_an_owner_on_another_host_counts_as_alive(self, tmp_path):
-        (tmp_path / ".lock").write_text("elsewhere 1 1")
-        with pytest.raises(RunFolderError, match="in use by process 1 on elsewhere"), lock(tmp_path):
-            pass
 
 
 def test_the_heartbeat_beats(tmp_path, monkeypatch):
