@@ -81,10 +81,16 @@ def _same(old: Any, new: Any) -> bool:
 
 def _shown(old: Any, new: Any) -> tuple[str, str]:
     """As texts; where these are equal (1 and "1"), or look like ours for absence, with quotation marks."""
-    texts = tuple(_NOTHING if value is _ABSENT else str(value) for value in (old, new))
-    if texts[0] == texts[1] or any(value == _NOTHING for value in (old, new)):
-        texts = tuple(_NOTHING if v is _ABSENT else json.dumps(v, default=str) for v in (old, new))
+    texts = tuple(_text(value, quoted=False) for value in (old, new))
+    if texts[0] == texts[1] or any(isinstance(value, str) and value in (_NOTHING, "null") for value in (old, new)):
+        texts = tuple(_text(value, quoted=True) for value in (old, new))
     return _short(texts[0]), _short(texts[1])
+
+
+def _text(value: Any, *, quoted: bool) -> str:
+    if value is _ABSENT:
+        return _NOTHING
+    return json.dumps(value, default=str) if quoted or value is None or isinstance(value, bool) else str(value)
 
 
 def _short(text: str) -> str:

@@ -192,9 +192,9 @@ def test_a_key_is_named_by_its_address():
     [
         ({"a": 1}, {}, {"a": ("1", "nothing")}),
         ({}, {"a": None}, {"a": ("nothing", "null")}),
-        ({"a": None}, {"a": "None"}, {"a": ("null", '"None"')}),
+        ({"a": None}, {"a": "None"}, {"a": ("null", "None")}),
         ({"a": 1}, {"a": "1"}, {"a": ("1", '"1"')}),
-        ({"a": 1}, {"a": True}, {"a": ("1", "True")}),
+        ({"a": 1}, {"a": True}, {"a": ("1", "true")}),
         ({"a": [1, {"b": 0}]}, {"a": [1, {"b": False}]}, {"a": ("[1, {'b': 0}]", "[1, {'b': False}]")}),
         ({"a": 1}, {"a": 1.0}, {}),
         ({"a": "nothing"}, {}, {"a": ('"nothing"', "nothing")}),
