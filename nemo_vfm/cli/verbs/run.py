@@ -76,16 +76,27 @@ def _perform(job: "Job", run: "Run") -> "Outcome":
 
 def _failed(error: Exception, code: int, folder: Path, status: "Status") -> int:
     """Keep the traceback, show one sentence; what there is goes into a report all the same."""
-    (folder / "traceback.txt").write_text(conceal("".join(traceback.format_exception(error))))
+    text = conceal("".join(traceback.format_exception(error)))
+    kept = _keep(folder / "traceback.txt", text)
     status.write("nothing_kept" if code == 3 else "failed", error=conceal(str(error)))
     if code == 1:
-        sys.stderr.write(f"{type(error).__name__}: {error}\nThe traceback is in {folder / 'traceback.txt'}\n")
+        where = f"The traceback is in {folder / 'traceback.txt'}" if kept else text
+        sys.stderr.write(f"{type(error).__name__}: {error}\n{where}\n")
     else:
         sys.stderr.write(f"{error}\n")
     report = _report(folder)
     if report:
         sys.stdout.write(f"{report}\n")
     return code
+
+
+def _keep(file: Path, text: str) -> bool:
+    """Whether a text could be written: on a full disk the error itself must still be told."""
+    try:
+        file.write_text(text)
+    except OSError:
+        return False
+    return True
 
 
 def _finish(outcome: "Outcome", folder: Path, seconds: float) -> None:
@@ -109,7 +120,7 @@ def _report(folder: Path) -> Path | None:
 
         return page.write(folder)
     except Exception as error:
-        (folder / "report-traceback.txt").write_text(conceal("".join(traceback.format_exception(error))))
+        _keep(folder / "report-traceback.txt", conceal("".join(traceback.format_exception(error))))
         warn(f"the report was not written: {type(error).__name__}: {error} (see report-traceback.txt)")
         return None
 
