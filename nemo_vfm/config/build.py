@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 from nemo_vfm.config.errors import Mark, Problem, RecipeError
 from nemo_vfm.config.locate import Target
 
+_LONGEST = 4000  # characters of a constructor's message that are looked through for secrets
+
 
 @dataclass(frozen=True, slots=True)
 class Value:
@@ -19,9 +21,9 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A mapping of names to parts."""
+    """A mapping of names to parts; a key is text, or what the annotation of keys makes of it."""
 
-    parts: "dict[str, Part]"
+    parts: "dict[Any, Part]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ def make(part: Part) -> Any:
     """The object that a part stands for.
 
     Raises:
-        RecipeError: a constructor refused its arguments with a ValueError.
+        RecipeError: a constructor refused its arguments with a ValueError, or could not take them (TypeError).
     """
     if isinstance(part, Value):
         return part.value
@@ -91,10 +93,44 @@ def _call(call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     except RecipeError:
         raise
     except ValueError as error:
-        raise RecipeError([Problem(call.path, call.mark, _masked(str(error), call.secrets))]) from error
+        raise _refusal(call, str(error)) from (None if call.secrets else error)
+    except Exception as error:
+        if call.secrets:  # its own text, and a traceback's, may quote them
+            raise _refusal(call, f"{type(error).__name__}: {error}") from None
+        if isinstance(error, TypeError) and _is_about_arguments(error):
+            raise _refusal(call, f"{call.target.__qualname__} cannot take these arguments: {error}") from error
+        error.add_note(f"This happened while {call.path or 'the root'} of the recipe was made, {call.mark.place()}.")
+        raise
 
 
-def _masked(text: str, secrets: Sequence[str]) -> str:
+def _is_about_arguments(error: TypeError) -> bool:
+    """Whether the call itself or the body of the constructor raised it, rather than something deep inside."""
+    trace = error.__traceback__
+    depth = 0
+    while trace is not None:
+        trace, depth = trace.tb_next, depth + 1
+    return depth <= 2
+
+
+def _refusal(call: Call, text: str) -> RecipeError:
+    return RecipeError([Problem(call.path, call.mark, masked(text[:_LONGEST], call.secrets))])
+
+
+def masked(text: str, secrets: Sequence[str]) -> str:
+    """The text without secrets, also where it shows only a part of one: any run of six characters is hidden."""
     for secret in secrets:
-        text = text.replace(secret, "***") if len(secret) > 3 else text
+        if len(secret) > 3:  # hiding every "1" would make the message unreadable, and hides nothing
+            text = _without(text, secret, min(len(secret), 6))
     return text
+
+
+def _without(text: str, secret: str, width: int) -> str:
+    pieces, start = [], 0
+    while start < len(text):
+        end = start + width
+        while end <= len(text) and text[start:end] in secret:
+            end += 1
+        found = end > start + width
+        pieces.append("***" if found else text[start])
+        start = end - 1 if found else start + 1
+    return "".join(pieces)

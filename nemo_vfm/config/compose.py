@@ -11,16 +11,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nemo_vfm.config.emit import to_yaml
-from nemo_vfm.config.errors import Mark, RecipeError, Source, did_you_mean, fail, shown_path
+from nemo_vfm.config.errors import Mark, RecipeError, Source, did_you_mean, fail, printable, shown_path
 from nemo_vfm.config.interpolate import reroot, resolve
 from nemo_vfm.config.overlay import apply_overlays
-from nemo_vfm.config.overrides import Override, apply, parse_override
+from nemo_vfm.config.overrides import Override, apply, is_address, parse_override
 from nemo_vfm.config.roots import Roots
-from nemo_vfm.config.source import read
+from nemo_vfm.config.source import MAX_DEPTH, read
 from nemo_vfm.config.tree import Map, Node, Plain, Scalar, Seq, find, join, merge, nest, put, walk
 
 RESERVED = ("run_dir", "seed")
 MAX_INCLUDES = 20
+MAX_NODES = 50_000  # of all files together: two includes a file would else double with each of them
 _RECIPE = "recipe:"
 
 
@@ -40,13 +41,22 @@ class Composed:
 
     @property
     def run_dir(self) -> Path:
-        """The run folder that the recipe asks for."""
-        return Path(str(self._reserved("run_dir", str, "a path"))).expanduser()
+        """The run folder that the recipe asks for; only the command line may lead out of the working directory."""
+        node = self._reserved("run_dir", str, "a path")
+        try:
+            path = Path(str(node.value)).expanduser()
+        except RuntimeError as error:
+            raise fail(f"run_dir cannot be found: {error}", node.mark, "run_dir") from error
+        outside = path.is_absolute() or ".." in path.parts
+        if outside and node.mark.source.is_file and path.resolve() != self.path.resolve().parent:
+            raise fail("a recipe's run_dir stays below the working directory; give another on the command line: "
+                       "run_dir=DIR", node.mark, "run_dir")  # fmt: skip
+        return path
 
     @property
     def seed(self) -> int:
         """The root of all randomness."""
-        value = self._reserved("seed", int, "a whole number")
+        value = self._reserved("seed", int, "a whole number").value
         assert isinstance(value, int)
         if value < 0:
             raise fail(f"a seed is zero or more, got {value}", self.root.items["seed"].mark, "seed")
@@ -66,12 +76,12 @@ class Composed:
         """The composed recipe with the place of every value behind it."""
         return to_yaml(resolve(self.root, keep_env=True)[0], places=True)
 
-    def _reserved(self, key: str, kind: type, words: str) -> object:
+    def _reserved(self, key: str, kind: type, words: str) -> Scalar:
         node = find(resolve(self.root)[0], key)
         assert node is not None
         if not isinstance(node, Scalar) or type(node.value) is not kind or not str(node.value) or node.broken:
             raise fail(f"{key} is {words}", node.mark, key)
-        return node.value
+        return node
 
 
 def compose(
@@ -146,10 +156,11 @@ class _Composer:
     roots: Roots
     swaps: dict[str, Override]
     used: set[str] = field(default_factory=set)
+    _nodes: int = 0
 
-    def recipe(self, file: Path, place: str = "", chain: tuple[Path, ...] = ()) -> Map:
-        """A whole composed recipe."""
-        root = self._layers(file, place, chain)
+    def recipe(self, file: Path, place: str = "", chain: tuple[Path, ...] = (), mark: Mark | None = None) -> Map:
+        """A whole composed recipe; `mark` is where another file names it."""
+        root = self._layers(file, place, chain, mark)
         for path, node in list(walk(root.items["steps"], "steps")) if "steps" in root.items else ():
             if isinstance(node, Scalar) and isinstance(node.value, str) and node.value.startswith(_RECIPE):
                 part = self.choice(path, node.value, node.mark, file, join(place, path), (*chain, file))
@@ -158,18 +169,27 @@ class _Composer:
 
     def choice(self, slot: str, choice: str, mark: Mark, file: Path, place: str, chain: tuple[Path, ...]) -> Map:
         """The tree that a choice stands for, ready to be laid under `slot` of `file`."""
+        if place.count(".") >= MAX_DEPTH:
+            raise fail(f"values are nested more than {MAX_DEPTH} deep", mark, printable(place, 100))
         if choice.startswith(_RECIPE):
             inner = self.roots.recipe(choice.removeprefix(_RECIPE), mark, file.parent)
             _refuse_cycle(inner, chain, mark)
-            moved = reroot(self.recipe(inner, place, chain).without(*RESERVED), slot)
+            moved = reroot(self.recipe(inner, place, chain, mark).without(*RESERVED), slot)
             assert isinstance(moved, Map)
             return moved
         ingredient = self.roots.require_ingredient(slot, choice, mark)
         _refuse_cycle(ingredient, chain, mark)
-        return self._layers(ingredient, place, chain)
+        return self._layers(ingredient, place, chain, mark)
 
-    def _layers(self, file: Path, place: str, chain: tuple[Path, ...]) -> Map:
-        own = read(file)
+    def _read(self, file: Path, mark: Mark | None) -> Map:
+        own = read(file, mark)
+        self._nodes += sum(1 for _ in walk(own))
+        if self._nodes > MAX_NODES:
+            raise fail(f"the files of this recipe hold more than {MAX_NODES} values together", mark or own.mark)
+        return own
+
+    def _layers(self, file: Path, place: str, chain: tuple[Path, ...], taken_at: Mark | None) -> Map:
+        own = self._read(file, taken_at)
         below: Node = Map({}, own.mark, made=True)
         forced: list[tuple[str, Map, Mark]] = []
         for slot, choice, mark in _defaults(own):
@@ -196,18 +216,36 @@ def _defaults(own: Map) -> list[tuple[str, str, Mark]]:
     pairs = []
     for item in node.items:
         if not isinstance(item, Map) or len(item.items) != 1:
-            raise fail("each of the defaults is one {slot: choice}", item.mark, "defaults")
+            raise fail(f"each of the defaults is one {{slot: choice}}{_of_hydra(item)}", item.mark, "defaults")
         ((slot, choice),) = item.items.items()
+        if not is_address(slot):
+            raise fail(f"{slot!r} is not a slot{_of_hydra_slot(slot)}", item.key_mark(slot), "defaults")
         if not isinstance(choice, Scalar) or not isinstance(choice.value, str):
             raise fail(f"the choice for {slot} is a name: a file conf/{slot}/<name>.yaml", choice.mark, "defaults")
         pairs.append((slot, choice.value, choice.mark))
     return pairs
 
 
+def _of_hydra(item: Node) -> str:
+    """What a word of Hydra's is here."""
+    if isinstance(item, Scalar) and item.value == "_self_":
+        return "; this file always lies on top of them, remove _self_"
+    return ", such as {model: dit_s}" if isinstance(item, Scalar) else ""
+
+
+def _of_hydra_slot(slot: str) -> str:
+    word, _, rest = slot.rpartition(" ")
+    better = rest.lstrip("/").replace("/", ".").partition("@")[0]
+    why = "later ones lie on top of earlier ones, so nothing needs to be overridden; " if word == "override" else ""
+    return f"; {why}write {{{better}: ...}}" if is_address(better) else "; write names joined by dots"
+
+
 def _replace(root: Map, path: str, part: Map, mark: Mark) -> Map:
     """`put` that keeps the place of the key: the user wrote it."""
     above, _, last = path.rpartition(".")
     holder = find(root, above)
+    if holder is None:
+        raise fail("a recipe cannot stand under a name that holds a dot; name it otherwise", mark, path)
     if not isinstance(holder, Map):
         raise fail("a recipe cannot stand in a list; name it in a mapping", mark, path)
     return put(root, path, part, holder.key_mark(last))

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 
-from nemo_vfm.config.errors import Mark, RecipeError, Source
+from nemo_vfm.config.errors import Mark, RecipeError, Source, printable
 from nemo_vfm.config.source import UNSEEN, plain_value
 from nemo_vfm.config.tree import Map, Node, Plain, Scalar, Seq
 
@@ -86,5 +86,5 @@ def _flat(node: Node) -> str:
 
 
 def _origin(node: Node) -> str:
-    via = f" {node.via}" if isinstance(node, Scalar) and node.via else ""
+    via = f" {printable(node.via, 100)}" if isinstance(node, Scalar) and node.via else ""
     return node.mark.place() + via

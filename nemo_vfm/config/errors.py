@@ -12,6 +12,7 @@ from nemo_vfm.core.errors import UserError
 
 _WIDTH = 110  # characters of a source line that are shown
 _SHOWN = 50  # problems that are shown; a hostile recipe can have thousands
+_LONGEST = 600  # characters of a message, and of a name that is worth a suggestion
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +23,13 @@ class Source:
         name: a file's path, or "command line".
         lines: the text, line by line.
         is_file: False where a line number would mean nothing to the user.
+        taken_at: the place in another file that named this one; None for what the user named.
     """
 
     name: str
     lines: tuple[str, ...] = field(repr=False)
     is_file: bool = True
+    taken_at: "Mark | None" = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +62,13 @@ class Problem:
     kind: Literal["error", "missing"] = "error"
 
     def render(self) -> str:
-        """Three lines: the place and the address, the source line, a caret with the message."""
+        """The place and the address, the source line, a caret with the message; and which files led there."""
         place = f"{self.mark.place()}:{self.mark.column}" if self.mark.source.is_file else self.mark.place()
         line, caret = _excerpt(self.mark)
-        head = f"{place}  {self.path}".rstrip()
-        return f"{head}\n    {line}\n    {' ' * caret}^ {self.message}" if line else f"{head}\n    {self.message}"
+        message = printable(self.message, _LONGEST)
+        lines = [f"{place}  {printable(self.path, _WIDTH)}".rstrip()]
+        lines += [f"    {line}", f"    {' ' * caret}^ {message}"] if line else [f"    {message}"]
+        return "\n".join(lines + _led_there(self.mark.source))
 
 
 class RecipeError(UserError):
@@ -87,8 +92,17 @@ def fail(message: str, mark: Mark, path: str = "") -> RecipeError:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A suggestion to append to a message, or nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]}?" if close else ""
+    if len(name) > _WIDTH:  # nobody's slip of the pen, and the search takes quadratic time
+        return ""
+    small = {one.lower(): one for one in known}
+    close = difflib.get_close_matches(name.lower(), list(small), n=1, cutoff=0.6)
+    return f"; did you mean {small[close[0]]}?" if close else ""
+
+
+def printable(text: str, longest: int) -> str:
+    """A text that cannot fill the screen or steer the terminal, whoever wrote it."""
+    shown = text if len(text) <= longest else f"{text[: longest - 3]}..."
+    return "".join(c if c.isprintable() else " " if c in "\n\t" else "?" for c in shown)
 
 
 def shown_path(name: str) -> str:
@@ -99,6 +113,15 @@ def shown_path(name: str) -> str:
         return name
 
 
+def _led_there(source: Source) -> list[str]:
+    """Which file took this one, and which took that: an ingredient is often wrong for one recipe only."""
+    places = []
+    while source.taken_at is not None:
+        places.append(source.taken_at.place())
+        source = source.taken_at.source
+    return [f"    (taken by {', that by '.join(places)})"] if places else []
+
+
 def _excerpt(mark: Mark) -> tuple[str, int]:
     """The source line without its indentation, cut to a readable width, and where the caret stands in it."""
     if not 1 <= mark.line <= len(mark.source.lines):
@@ -106,6 +129,6 @@ def _excerpt(mark: Mark) -> tuple[str, int]:
     raw = mark.source.lines[mark.line - 1].replace("\t", " ")
     start = len(raw) - len(raw.lstrip())
     caret = max(mark.column - 1 - start, 0)
-    text = "".join(c if c.isprintable() else "?" for c in raw.strip())
+    text = printable(raw.strip(), len(raw))
     offset = max(caret - _WIDTH // 2, 0) if len(text) > _WIDTH else 0
     return text[offset : offset + _WIDTH], caret - offset

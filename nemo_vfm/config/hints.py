@@ -5,10 +5,10 @@
 import inspect
 import types
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from enum import Enum
 from pathlib import PurePath
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NewType, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 from nemo_vfm.config.locate import Target
 from nemo_vfm.core.duration import Duration
@@ -45,7 +45,7 @@ class Signature:
     Args:
         arguments: by name, in order.
         open: it takes keywords of any name, as some third-party classes do; then unknown keys cannot be seen.
-        num_spare: further arguments by position that it takes (`*args`).
+        takes_more: it takes any number of arguments by position (`*args`).
     """
 
     arguments: dict[str, Argument]
@@ -59,6 +59,8 @@ def signature(target: Target) -> Signature:
     Raises:
         TypeError: its annotations cannot be resolved; the text says which.
     """
+    if is_typeddict(target):
+        return _of_typed_dict(target)
     parameters = _parameters(target)
     hints = _hints(target)
     arguments = {
@@ -68,6 +70,11 @@ def signature(target: Target) -> Signature:
     }
     kinds = {p.kind for p in parameters.values()}
     return Signature(arguments, inspect.Parameter.VAR_KEYWORD in kinds, inspect.Parameter.VAR_POSITIONAL in kinds)
+
+
+def _of_typed_dict(target: Any) -> Signature:
+    hints = get_type_hints(target, include_extras=True)
+    return Signature({k: Argument(k, h, k in target.__required_keys__, False) for k, h in hints.items()}, False, False)
 
 
 def returns(target: Target) -> Any:
@@ -83,13 +90,30 @@ def _parameters(target: Target) -> Mapping[str, inspect.Parameter]:
 
 
 def _hints(target: Target) -> dict[str, Any]:
-    source = target.__init__ if inspect.isclass(target) else target
+    source = target
+    if inspect.isclass(target):  # named tuples have their fields at __new__
+        source = target.__new__ if target.__init__ is object.__init__ else target.__init__
     try:
-        return get_type_hints(source, include_extras=True)
-    except (NameError, TypeError, AttributeError) as error:
+        return {
+            k: h.type if isinstance(h, InitVar) else h for k, h in get_type_hints(source, include_extras=True).items()
+        }
+    except (NameError, TypeError, AttributeError, SyntaxError, ImportError) as error:
         if target.__module__.partition(".")[0] in ("torch", "lightning"):
             return {}  # checked loosely: names only
         raise TypeError(f"the annotations of {target.__qualname__} cannot be resolved: {error}") from error
+
+
+def bare(hint: Any) -> Any:
+    """The annotation that `Annotated`, `NewType` and named aliases stand for."""
+    while True:
+        if hasattr(hint, "__metadata__"):
+            hint = get_args(hint)[0]
+        elif isinstance(hint, NewType):
+            hint = hint.__supertype__
+        elif hasattr(hint, "__value__"):
+            hint = hint.__value__
+        else:
+            return hint
 
 
 def is_union(hint: Any) -> bool:
@@ -112,16 +136,22 @@ def factory_parts(hint: Any) -> tuple[tuple[Any, ...] | None, Any]:
 
 
 def is_mapping(hint: Any) -> bool:
-    """`Mapping[str, X]` or `dict[str, X]`."""
+    """`Mapping[str, X]` or `dict[str, X]`; a typed dictionary is a component, since it says what its keys are."""
     origin = get_origin(hint) or hint
-    return inspect.isclass(origin) and issubclass(origin, Mapping)
+    return inspect.isclass(origin) and issubclass(origin, Mapping) and not is_typeddict(origin)
 
 
 def is_list(hint: Any) -> bool:
-    """A sequence or set of values; a text is not one."""
+    """A sequence or set of values; a text is not one, and a named tuple is a component."""
     origin = get_origin(hint) or hint
-    kinds = (list, tuple, set, frozenset)
-    return inspect.isclass(origin) and (origin in (Sequence, Collection, Iterable, Set) or issubclass(origin, kinds))
+    if not inspect.isclass(origin) or hasattr(origin, "_fields"):
+        return False
+    return origin in (Sequence, Collection, Iterable, Set) or issubclass(origin, (list, tuple, set, frozenset))
+
+
+def is_fixed(hint: Any) -> bool:
+    """`tuple[A, B]`, which says how many values there are."""
+    return get_origin(hint) is tuple and get_args(hint)[-1:] != (Ellipsis,)
 
 
 def is_component(hint: Any) -> bool:
@@ -133,6 +163,16 @@ def is_component(hint: Any) -> bool:
 def is_literal(hint: Any) -> bool:
     """`Literal["a", "b"]`."""
     return get_origin(hint) is Literal
+
+
+def choices(hint: Any) -> list[str]:
+    """What may be written for a `Literal`, an `Enum` or a union that holds one; empty for anything else."""
+    hint = bare(hint)
+    if is_union(hint):
+        return [choice for option in get_args(hint) for choice in choices(option)]
+    if is_literal(hint):
+        return ["null" if option is None else str(option) for option in get_args(hint)]
+    return [str(one.value) for one in hint] if inspect.isclass(hint) and issubclass(hint, Enum) else []
 
 
 def is_open(hint: Any) -> bool:
@@ -147,6 +187,7 @@ def is_protocol(hint: Any) -> bool:
 
 def fits(made: Any, hint: Any) -> bool:
     """Whether what a target makes may stand where `hint` is asked for."""
+    hint = bare(hint)
     if is_open(hint):
         return True
     if is_union(hint):
@@ -173,10 +214,11 @@ def _methods(protocol: type) -> list[str]:
 
 def in_words(hint: Any) -> str:
     """What an annotation asks for, for a message."""
+    hint = bare(hint)
     if is_union(hint):
         return " or ".join(in_words(option) for option in get_args(hint))
-    if is_literal(hint):
-        return f"one of {', '.join(map(str, get_args(hint)))}"
+    if known := choices(hint):
+        return f"one of {', '.join(known)}"
     if is_factory(hint):
         return f"a component that makes {in_words(factory_parts(hint)[1])}"
     if is_mapping(hint):
@@ -194,6 +236,6 @@ def in_words(hint: Any) -> str:
 
 def _list_in_words(hint: Any) -> str:
     parts = get_args(hint)
-    if (get_origin(hint) or hint) is tuple and parts and parts[-1] is not Ellipsis:
-        return f"a list of {len(parts)} ({', '.join(map(in_words, parts))})"
+    if is_fixed(hint):
+        return f"a list of {len(parts)} ({', '.join(map(in_words, parts))})" if parts else "an empty list"
     return f"a list, each {in_words(parts[0])}" if parts else "a list"

@@ -39,9 +39,6 @@ DEFAULT_TRUST: tuple[str, ...] = (
 #: What is ours and yet starts code that a recipe only points at: prefix -> the word that `--trust` must give besides.
 GUARDED: dict[str, str] = {"nemo_vfm.nemo.": "nemo"}
 
-#: Rooms of ours whose components run whatever a further file names, so that they are trusted by name only.
-NOT_BY_DEFAULT = ("nemo_vfm.nemo.",)
-
 Target = Callable[..., Any]
 
 
@@ -84,22 +81,16 @@ def _missing_word(name: str, trust: Sequence[str]) -> str | None:
 
 def is_trusted(kind: type, trust: Sequence[str]) -> bool:
     """Whether a class may be made without being named: the one that its slot is annotated with."""
-    return _covered(f"{kind.__module__}.{kind.__qualname__}", trust)
+    home = f"{kind.__module__}.{kind.__qualname__}"
+    return _covered(home, trust) and _missing_word(home, trust) is None
 
 
 def _covered(name: str, trust: Sequence[str]) -> bool:
-    return any(_below(name, entry) if entry.endswith(".") else name == entry for entry in trust)
-
-
-def _below(name: str, entry: str) -> bool:
-    """Whether a name lies below an entry, and not in a room that has to be named itself."""
-    return name.startswith(entry) and not any(
-        name.startswith(room) and not entry.startswith(room) for room in NOT_BY_DEFAULT
-    )
+    return any(name.startswith(entry) if entry.endswith(".") else name == entry for entry in trust)
 
 
 def _to_trust(name: str) -> str:
-    package = next((room.rstrip(".") for room in NOT_BY_DEFAULT if name.startswith(room)), name.split(".")[0])
+    package = name.split(".")[0]
     if package in sys.stdlib_module_names:
         return "a recipe names components, and none are in Python's own library"
     return f"if you trust its code, add --trust {package}"
@@ -114,8 +105,8 @@ def _require_identity(name: str, found: object, trust: Sequence[str]) -> None:
     home = f"{found.__module__}.{found.__qualname__}"
     if word := _missing_word(home, trust):
         raise NotLocated(f"{name} is really {home}, which needs --trust {word}")
-    prefixes = [entry for entry in trust if entry.endswith(".") and _below(name, entry)]
-    if not any(_below(home, prefix) for prefix in prefixes):
+    prefixes = [entry for entry in trust if entry.endswith(".") and name.startswith(entry)]
+    if not any(home.startswith(prefix) for prefix in prefixes):
         raise NotLocated(f"{name} is really {home}, which is not trusted")
     if "<locals>" in home:
         raise NotLocated(f"{name} is made inside a function; a recipe names classes of a module")

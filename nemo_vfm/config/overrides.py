@@ -9,7 +9,8 @@ from nemo_vfm.config.errors import Mark, Source, did_you_mean, fail
 from nemo_vfm.config.source import MAX_BYTES, UNSEEN, parse, plain_value
 from nemo_vfm.config.tree import Map, Node, Scalar, drop, find, join, merge, put
 
-_PATH = re.compile(r"[A-Za-z0-9_][\w-]*(?:\.[A-Za-z0-9_][\w-]*)*")
+MAX_PARTS = 50  # of an address; what lays trees over one another recurses
+_PATH = re.compile(r"[A-Za-z0-9_][\w-]*(?:\.[A-Za-z0-9_][\w-]*)*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,11 @@ class Override:
     mark: Mark
 
 
+def is_address(text: str) -> bool:
+    """Names joined by dots, not too many."""
+    return _PATH.fullmatch(text) is not None and text.count(".") < MAX_PARTS
+
+
 def parse_override(word: str) -> Override:
     """Read `a.b=v` or `~a.b`; the first `=` separates.
 
@@ -38,9 +44,9 @@ def parse_override(word: str) -> Override:
     removed = word.startswith("~")
     path, equals, text = (word[1:], "=", "") if removed else word.partition("=")
     if not equals:
-        raise fail(f"{word!r} is not a change; write key=value, or ~key to remove", mark)
-    if not _PATH.fullmatch(path):
-        raise fail(f"{path!r} is not an address; write names joined by dots, such as steps.train.lr", mark)
+        raise fail(f"{word!r} is not a change; write key=value without spaces, or ~key to remove", mark)
+    if not is_address(path):
+        raise fail(f"{path!r} is not an address{_address_advice(word, path)}", mark)
     at = Mark(mark.source, 1, 1 if removed else len(path) + 2)
     return Override(path, None if removed else _value(text, at), text, at)
 
@@ -54,6 +60,17 @@ def apply(root: Map, change: Override) -> Map:
     if present is None:
         raise fail(f"there is no {change.path} to remove{_suggestion(root, change.path)}", change.mark)
     return drop(root, change.path)
+
+
+def _address_advice(word: str, path: str) -> str:
+    """What the word would be here, for people who come from another command line."""
+    if word.startswith("~") and "=" in path:
+        return f"; to remove, write ~{path.partition('=')[0]}"
+    better = path.strip("+-~ ").replace("/", ".").partition("@")[0]
+    if better != path and is_address(better):
+        why = "there is no +, and a key that nobody reads is an error; " if path.startswith("+") else ""
+        return f"; {why}write {better}={word.partition('=')[2].strip()}"
+    return f"; write at most {MAX_PARTS} names joined by dots, such as steps.train.lr"
 
 
 def _value(text: str, mark: Mark) -> Node:

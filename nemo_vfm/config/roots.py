@@ -10,7 +10,8 @@ from typing import Literal
 
 from nemo_vfm.config.errors import Mark, did_you_mean, fail
 
-_CHOICE = re.compile(r"[A-Za-z0-9_][\w.-]*(?:/[A-Za-z0-9_][\w.-]*)*")
+_FOLDER = re.compile(r"[A-Za-z0-9_][\w-]*", re.ASCII)
+_CHOICE = re.compile(r"[A-Za-z0-9_][\w.-]*(?:/[A-Za-z0-9_][\w.-]*)*", re.ASCII)
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -35,16 +36,18 @@ class Roots:
     def choices(self, slot: str) -> list[str]:
         """The names of the ingredients for a slot; its folder is the last part of a dotted slot."""
         folder = slot.rpartition(".")[2]
+        if not _FOLDER.fullmatch(folder):  # "/" would search the whole machine
+            return []
         files = ((base, file) for root in self.conf if (base := root / folder).is_dir() for file in _yaml_files(base))
         return sorted({str(file.relative_to(base).with_suffix("")) for base, file in files})
 
     def ingredient(self, slot: str, choice: str) -> Path | None:
         """The file of an ingredient, or None."""
         folder = slot.rpartition(".")[2]
-        if not _CHOICE.fullmatch(choice) or not _CHOICE.fullmatch(folder):
+        if not _CHOICE.fullmatch(choice) or not _FOLDER.fullmatch(folder):
             return None
         files = (root / folder / f"{choice}.yaml" for root in self.conf)
-        return next((file for file in files if file.is_file()), None)
+        return next((file for file in files if _is_file(file)), None)
 
     def require_ingredient(self, slot: str, choice: str, mark: Mark) -> Path:
         """The file of an ingredient, or an error that lists what there is."""
@@ -69,10 +72,14 @@ class Roots:
         """The file of a recipe: relative to the working directory, then to `beside`, then to the recipe folders."""
         if "://" in name or "\0" in name or len(name) > 1000:
             raise fail(f"{name[:80]!r} is not a path; recipes are read from files only", mark)
+        if name.endswith(".py"):
+            raise fail(
+                f"{name} is Python, and a recipe is YAML: its classes are named in one, see docs/adding.md", mark
+            )
         bases: tuple[Path, ...] = (Path(), *((beside,) if beside else ()), *self.recipes)
         wanted = (Path(name), Path(f"{name}.yaml"))
         for file in (base / want for base in bases for want in wanted):
-            if file.is_file():
+            if _is_file(file):
                 return file
         known = [recipe_name(root, file) for root in self.recipes for file in _yaml_files(root)]
         hint = did_you_mean(name.removesuffix(".yaml").removeprefix("recipes/"), known)
@@ -100,6 +107,13 @@ def shipped(kind: Literal["conf", "recipes"]) -> Path:
 def recipe_name(root: Path, file: Path) -> str:
     """`curation/curate` for `recipes/curation/curate.yaml`."""
     return str(file.relative_to(root).with_suffix(""))
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long, a folder that may not be read
+        return False
 
 
 def _yaml_files(folder: Path) -> list[Path]:

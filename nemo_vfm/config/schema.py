@@ -6,7 +6,6 @@ The constructor is the schema: each key is an argument, each value is judged by 
 whether a component is made now or handed over as a factory.
 """
 
-import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args, get_origin
@@ -14,9 +13,10 @@ from typing import Any, get_args, get_origin
 from nemo_vfm.config import hints
 from nemo_vfm.config.build import Call, Group, Items, Part, Value
 from nemo_vfm.config.errors import Mark, Problem, did_you_mean
-from nemo_vfm.config.locate import NotLocated, Target, locate
+from nemo_vfm.config.fit import chosen
+from nemo_vfm.config.locate import NotLocated, Target
 from nemo_vfm.config.tree import MISSING, TARGET, Map, Node, Scalar, Seq, join, walk
-from nemo_vfm.config.values import BadValue, convert, got
+from nemo_vfm.config.values import BadValue, convert, got, key_value
 from nemo_vfm.core.types import Job
 
 _NOTHING = Value(None)
@@ -49,19 +49,21 @@ class Checker:
         """Judge a node by the annotation of its slot."""
         if isinstance(node, Scalar) and (node.broken or node.value == MISSING):
             return self._absent(node, hint, path)
-        hint = _bare(hint)
-        if hints.is_union(hint):
-            return self._union(node, hint, path, key)
-        if hints.is_factory(hint):
-            given, made = hints.factory_parts(hint)
+        inner = hints.bare(hint)
+        if hints.is_union(inner):
+            return self._union(node, inner, path, key)
+        if hints.is_factory(inner):
+            given, made = hints.factory_parts(inner)
             return self._component(node, made, path, given=given, later=True)
-        if hints.is_open(hint):
+        if hints.is_open(inner):
             return self._open(node, path)
-        if hints.is_mapping(hint):
-            return self._group(node, hint, path)
-        if hints.is_list(hint):
-            return self._list(node, hint, path)
-        return self._component(node, hint, path) if hints.is_component(hint) else self._value(node, hint, path)
+        if hints.is_mapping(inner):
+            return self._group(node, inner, path)
+        if hints.is_list(inner):
+            return self._list(node, inner, path)
+        if hints.is_component(inner):
+            return self._component(node, inner, path)
+        return self._value(node, hint, path)  # with what `Annotated` says of the value
 
     def _say(self, path: str, mark: Mark, message: str) -> Part:
         self.problems.append(Problem(path, mark, message))
@@ -95,21 +97,30 @@ class Checker:
             return _NOTHING
         if len(options) == 1:
             return self.node(node, options[0], path, key)
-        attempts = [(Checker(self.trust, self.choices), option) for option in options]
-        parts = [(trial.node(node, option, path, key), trial) for trial, option in attempts]
-        for part, trial in parts:
+        trials = []
+        for option in options:  # one after the other: unions below unions would make trying all of them exponential
+            trial = Checker(self.trust, self.choices)
+            part = trial.node(node, option, path, key)
             if all(problem.kind == "missing" for problem in trial.problems):
                 self.problems += trial.problems
                 return part
-        return self._no_option(node, hint, path, [trial for _, trial in parts])
+            trials.append(trial)
+            if (
+                isinstance(node, Map)
+                and TARGET in node.items
+                and any(len(problem.path) > len(path) for problem in trial.problems)
+            ):
+                break  # the class fits this option, only its arguments are wrong
+        return self._no_option(node, hint, path, trials)
 
     def _no_option(self, node: Node, hint: Any, path: str, trials: "list[Checker]") -> Part:
         """Nothing fits: for a component, the trial that came furthest has the useful messages."""
         if isinstance(node, Map):
             self.problems += max(trials, key=lambda trial: max(len(p.path) for p in trial.problems)).problems
             return _NOTHING
-        shown = got(node) if isinstance(node, Scalar) else "a list"
-        return self._say(path, node.mark, f"expected {hints.in_words(hint)}, got {shown}")
+        is_open = isinstance(node, Scalar) and not node.secret
+        near = did_you_mean(str(node.value), hints.choices(hint)) if is_open and isinstance(node, Scalar) else ""
+        return self._say(path, node.mark, f"expected {hints.in_words(hint)}, got {_kind(node)}{near}")
 
     def _group(self, node: Node, hint: Any, path: str) -> Part:
         if not isinstance(node, Map):
@@ -117,20 +128,22 @@ class Checker:
         if TARGET in node.items:
             text = f"expected {hints.in_words(hint)}; {TARGET} makes this a single component, give it a name below"
             return self._say(path, node.key_mark(TARGET), text)
-        arguments = get_args(hint)
-        inner = arguments[1] if len(arguments) == 2 else hints.ANYTHING
-        for key in node.items if arguments and hints.is_literal(arguments[0]) else ():
-            known = [str(option) for option in get_args(arguments[0])]
-            if key not in known:
-                text = f"expected one of {', '.join(known)}{did_you_mean(key, known)}"
-                self._say(join(path, key), node.key_mark(key), text)
-        return Group({k: self.node(v, inner, join(path, k), node.key_mark(k)) for k, v in node.items.items()})
+        of_keys, of_values = get_args(hint) if len(get_args(hint)) == 2 else (str, hints.ANYTHING)
+        parts: dict[Any, Part] = {}
+        for key, below in node.items.items():
+            try:
+                parts[key_value(key, of_keys, node.key_mark(key))] = self.node(
+                    below, of_values, join(path, key), node.key_mark(key)
+                )
+            except BadValue as error:
+                self._say(join(path, key), node.key_mark(key), str(error))
+        return Group(parts)
 
     def _list(self, node: Node, hint: Any, path: str) -> Part:
         if not isinstance(node, Seq):
             return self._say(path, node.mark, f"expected {hints.in_words(hint)}, got {_kind(node)}; write [ ... ]")
         inner = get_args(hint)
-        fixed = (get_origin(hint) or hint) is tuple and bool(inner) and inner[-1] is not Ellipsis
+        fixed = hints.is_fixed(hint)
         if fixed and len(inner) != len(node.items):
             return self._say(path, node.mark, f"expected {hints.in_words(hint)}, got {len(node.items)} values")
         wanted = inner if fixed else (inner[0] if inner else hints.ANYTHING,) * len(node.items)
@@ -155,46 +168,22 @@ class Checker:
     def _not_a_component(self, node: Node, hint: Any, path: str) -> Part:
         slot = path.rpartition(".")[2]
         known = self.choices(slot) if slot else []
-        near = did_you_mean(str(node.value), known) if isinstance(node, Scalar) else ""
+        near = did_you_mean(str(node.value), known) if isinstance(node, Scalar) and not node.secret else ""
         there = f"; conf/{slot} holds {', '.join(known)}{near}" if known else ""
-        shown = got(node) if isinstance(node, Scalar) else _kind(node)
-        text = f"expected {hints.in_words(hint)} (a mapping with {TARGET}), got {shown}{there}"
+        text = f"expected {hints.in_words(hint)} (a mapping with {TARGET}), got {_kind(node)}{there}"
         return self._say(path, node.mark, text)
 
     def _target(self, node: Map, hint: Any, path: str) -> Target | None:
         """The trusted class or function of a node, where it fits its slot."""
         written = node.items.get(TARGET)
-        mark = _target_mark(node)
-        if written is None:
-            if inspect.isclass(hint) and not hints.is_protocol(hint) and not inspect.isabstract(hint):
-                return hint
-            words = "a job" if not path else hints.in_words(hint)
-            self._say(path, node.mark, f"{TARGET} is missing: name the class that makes {words}")
-            return None
         if isinstance(written, Scalar) and (written.broken or written.value == MISSING):
             self._absent(written, str, join(path, TARGET))
             return None
-        if not isinstance(written, Scalar) or not isinstance(written.value, str):
-            self._say(path, mark, f"{TARGET} is the dotted name of a class")
-            return None
         try:
-            target = locate(written.value, self.trust)
-            self._require_fit(target, hint, path)
+            return chosen(written, hint, self.trust, is_root=not path)
         except (NotLocated, TypeError) as error:
-            self._say(path, mark, str(error))
+            self._say(path, node.mark if written is None else _target_mark(node), str(error))
             return None
-        return target
-
-    def _require_fit(self, target: Target, hint: Any, path: str) -> None:
-        """Raises NotLocated where the target cannot stand in this slot."""
-        name, made = target.__qualname__, hints.returns(target)
-        if hints.is_protocol(target) or inspect.isabstract(target):
-            raise NotLocated(f"{name} only says what is asked for; name a class that does it")
-        if hints.is_open(made) or not hints.fits(made, hint):
-            words = "a Job, which the root of a recipe is" if not path else hints.in_words(hint)
-            without = hints.lacking(made, hint)
-            why = f": it has no {', '.join(without)}" if without else ""
-            raise NotLocated(f"{name} is not {words}{why}")
 
     def _positional(
         self, signature: hints.Signature, given: tuple[Any, ...] | None, target: Target, node: Map, path: str
@@ -237,6 +226,10 @@ class Checker:
     def _unknown(self, key: str, target: Target, signature: hints.Signature, path: str, mark: Mark) -> None:
         known = list(signature.arguments)
         hint = f"; {_HYDRA[key]}, remove it" if key in _HYDRA else did_you_mean(key, known)
+        if key == "defaults":
+            hint = "; defaults stand at the top of a file, with the address before the colon: {a.b: choice}"
+        if "." in key and key.partition(".")[0] in known:
+            hint = f"; a dot leads into a part on the command line only, here write {key.replace('.', ': {', 1)}: ...}}"
         listed = f"; it takes {', '.join(known)}" if known and not hint else ""
         self._say(path, mark, f"{target.__qualname__} takes no argument {key}{hint}{listed}")
 
@@ -246,15 +239,8 @@ class Checker:
         lacking = [a for a in signature.arguments.values()
                    if a.required and a.name not in node.items and a.name not in positional]  # fmt: skip
         if lacking:
-            names = " and ".join(f"{a.name} ({hints.in_words(_bare(a.hint))})" for a in lacking)
+            names = " and ".join(f"{a.name} ({hints.in_words(a.hint)})" for a in lacking)
             self._say(path, _target_mark(node), f"{target.__qualname__} needs {names}")
-
-
-def _bare(hint: Any) -> Any:
-    """`Annotated[X, ...]` of a component or container as X; of a value it stays, since pydantic reads it."""
-    inner = get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
-    plain = not (hints.is_union(inner) or hints.is_factory(inner) or hints.is_mapping(inner) or hints.is_list(inner))
-    return hint if plain and not hints.is_component(inner) else inner
 
 
 def _target_mark(node: Map) -> Mark:
@@ -268,7 +254,8 @@ def _kind(node: Node) -> str:
 
 
 def _placeholder(hint: Any) -> str:
-    return "DIR" if "path" in hints.in_words(hint) else "VALUE"
+    words = hints.in_words(hint)
+    return "DIR" if words in ("a path", "a path or null") else "VALUE"
 
 
 def _container(hint: Any) -> Callable[[Sequence[object]], object]:

@@ -28,38 +28,49 @@ _INT = re.compile(r"[-+]?(?:0|[1-9]\d*(?:_\d+)*)")
 _FLOAT = re.compile(r"[-+]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(?:inf|nan)", re.IGNORECASE)
 # Control characters, line breaks that editors do not count, and characters that reorder or hide text on a screen.
-UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f"
+                    "\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\ud800-\udfff"
+                    "\U000e0000-\U000e007f]")  # fmt: skip
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml: 20 times faster, same events
 
 
-def read(path: Path) -> Map:
+def read(path: Path, taken_at: Mark | None = None) -> Map:
     """The mapping that a recipe or ingredient file holds.
+
+    Args:
+        taken_at: where another file names this one.
 
     Raises:
         RecipeError: it cannot be read, is too large, or is not the YAML described above.
     """
-    nowhere = Mark(Source(str(path), ()))
+    nowhere = Mark(Source(str(path), (), taken_at=taken_at))
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise fail(f"cannot read this file: {error.strerror}", nowhere) from error
+        raise fail(f"cannot read {shown_path(str(path))}: {error.strerror}", nowhere) from error
     if len(data) > MAX_BYTES:
         raise fail(f"a recipe holds at most {MAX_BYTES} bytes; this file is larger", nowhere)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise fail(f"a recipe is UTF-8 text; byte {error.start} is not", nowhere) from error
-    node = parse(text, str(path))
+    node = parse(text, str(path), taken_at=taken_at)
     if not isinstance(node, Map):
-        raise fail("a recipe file holds a mapping (lines of `key: value`)", node.mark)
+        raise fail(f"a recipe file holds a mapping (lines of `key: value`){_no_break(node)}", node.mark)
     return node
 
 
-def parse(text: str, name: str, *, is_file: bool = True) -> Node:
+def _no_break(node: Node) -> str:
+    """Spaces that were copied from a web page look like others, and YAML does not take them as such."""
+    text = "".join(node.mark.source.lines[node.mark.line - 1 : node.mark.line])
+    return "; the space in it is a no-break space (U+00A0), type it anew" if "\xa0" in text else ""
+
+
+def parse(text: str, name: str, *, is_file: bool = True, taken_at: Mark | None = None) -> Node:
     """Read one YAML document."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
-    source = Source(name, tuple(text.split("\n")), is_file)
+    source = Source(name, tuple(text.split("\n")), is_file, taken_at)
     if unseen := UNSEEN.search(text):
         line = text.count("\n", 0, unseen.start())
         column = unseen.start() - (text.rfind("\n", 0, unseen.start()) + 1)
@@ -104,7 +115,8 @@ class _Reader:
     def __init__(self, text: str, source: Source) -> None:
         self._events: Iterator[Any] = yaml.parse(text, Loader=_LOADER)
         self._source = source
-        self._anchors: dict[str, tuple[Node, int]] = {}
+        self._anchors: dict[str, tuple[Node, int, int]] = {}  # with how many nodes it is and how far down it goes
+        self._deepest = 0
         self._aliases = 0
         self._nodes = 0
 
@@ -127,17 +139,22 @@ class _Reader:
     def _node(self, event: Any, depth: int) -> Node:
         mark = self._mark(event)
         if isinstance(event, yaml.AliasEvent):
-            return self._alias(str(event.anchor), mark)
+            return self._alias(str(event.anchor), mark, depth)
         if getattr(event, "tag", None) is not None:
             raise fail(f"the tag {event.tag} is refused: recipes hold plain values only", mark)
-        if depth > MAX_DEPTH:
-            raise fail(f"values are nested more than {MAX_DEPTH} deep", mark)
-        before = self._nodes
+        before, outer = self._nodes, self._deepest
+        self._deepest = depth
+        self._require_depth(mark)
         self._count(1, mark)
         node = self._body(event, mark, depth)
         if event.anchor:
-            self._anchors[event.anchor] = (node, self._nodes - before)
+            self._anchors[event.anchor] = (node, self._nodes - before, self._deepest - depth)
+        self._deepest = max(outer, self._deepest)
         return node
+
+    def _require_depth(self, mark: Mark) -> None:
+        if self._deepest > MAX_DEPTH:
+            raise fail(f"values are nested more than {MAX_DEPTH} deep", mark)
 
     def _body(self, event: Any, mark: Mark, depth: int) -> Node:
         if isinstance(event, yaml.ScalarEvent):
@@ -171,20 +188,23 @@ class _Reader:
         key = event.value
         if key == "<<" and event.implicit[0]:
             raise fail("merge keys (<<) are refused; use `defaults` or ${...} to share values", mark)
-        if not key or not key.isascii() or not key.isprintable():
-            raise fail(f"the key {key!a} is not plain ASCII text; keys are letters, digits, _ and -", mark)
+        if not key or not key.isascii() or not key.isprintable() or "${" in key:
+            why = "holds ${...}, which only values may" if "${" in key else "is not plain ASCII text"
+            raise fail(f"the key {key!a} {why}; keys are letters, digits, _ and -", mark)
         if key in seen.items:
             raise fail(f"{key} is given twice; the first is on line {seen.keys[key].line}", mark)
         return key, mark
 
-    def _alias(self, name: str, mark: Mark) -> Node:
+    def _alias(self, name: str, mark: Mark, depth: int) -> Node:
         if name not in self._anchors:
             raise fail(f"*{name} refers to nothing above it; write &{name} before a value first", mark)
         self._aliases += 1
         if self._aliases > MAX_ALIASES:
             raise fail(f"more than {MAX_ALIASES} aliases in one file", mark)
-        node, size = self._anchors[name]
+        node, size, height = self._anchors[name]
         self._count(size, mark)
+        self._deepest = max(self._deepest, depth + height)
+        self._require_depth(mark)
         return node
 
     def _count(self, size: int, mark: Mark) -> None:

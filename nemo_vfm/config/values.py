@@ -8,16 +8,20 @@ and true never becomes 1.
 
 import json
 from functools import cache
-from typing import Any, get_args
+from pathlib import PurePath
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
-from nemo_vfm.config.errors import RecipeError, did_you_mean
-from nemo_vfm.config.hints import in_words, is_literal, is_open
+from nemo_vfm.config.errors import Mark, RecipeError, Source, did_you_mean, printable
+from nemo_vfm.config.hints import bare, choices, in_words, is_open
+from nemo_vfm.config.source import plain_value
 from nemo_vfm.config.tree import Plain, Scalar
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import UserError
+
+_LONGEST_PATH = 4096  # what Linux takes
 
 
 class BadValue(Exception):
@@ -32,14 +36,40 @@ def convert(node: Scalar, hint: Any) -> object:
     """
     if is_open(hint):
         return node.value
-    if hint is Duration:
+    inner = bare(hint)
+    if inner is Duration:
         return _duration(node)
+    if isinstance(inner, type) and issubclass(inner, PurePath):
+        _require_path(node)
     try:
         return _adapter(hint).validate_json(json.dumps(node.value), strict=True)
     except ValidationError as error:
         raise BadValue(_sentence(node, hint, error)) from error
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
         raise BadValue(f"a recipe cannot give {in_words(hint)} here") from error
+
+
+def key_value(key: str, hint: Any, mark: Mark) -> object:
+    """The key that a component receives: text, or the number or choice that the annotation of keys asks for.
+
+    Raises:
+        BadValue: it is none of them.
+    """
+    if bare(hint) is str or is_open(bare(hint)):
+        return key
+    if (known := choices(hint)) and key not in known:
+        raise BadValue(f"expected {in_words(hint)}{did_you_mean(key, known)}")
+    try:
+        return convert(Scalar(key, mark), hint)
+    except BadValue:
+        return convert(Scalar(_plain(key, mark), mark), hint)
+
+
+def _plain(text: str, mark: Mark) -> Plain:
+    try:
+        return plain_value(text, mark)
+    except RecipeError as error:
+        raise BadValue(error.problems[0].message) from error
 
 
 @cache
@@ -57,11 +87,19 @@ def _duration(node: Scalar) -> Duration:
         raise BadValue(text) from error
 
 
+def _require_path(node: Scalar) -> None:
+    text = str(node.value)
+    if len(text) > _LONGEST_PATH:
+        raise BadValue(f"a path has at most {_LONGEST_PATH} characters, this one {len(text)}")
+    if text.startswith("~"):
+        raise BadValue("a recipe does not know ~; write ${env:HOME}/... or the whole path")
+
+
 def got(node: Scalar) -> str:
     """A value in words; one from the environment is not shown."""
     value = node.value
     if node.secret:
-        return f"what {node.via} stands for"
+        return f"what {printable(node.via, 60)} stands for"
     kind = {bool: "", int: "the number ", float: "the number ", str: "the text "}.get(type(value), "")
     text = json.dumps(value, ensure_ascii=False)
     shown = text if len(text) <= 60 else f"{text[:57]}..."
@@ -69,20 +107,25 @@ def got(node: Scalar) -> str:
 
 
 def _sentence(node: Scalar, hint: Any, error: ValidationError) -> str:
-    value = node.value
-    if is_literal(hint):
-        known = [str(option) for option in get_args(hint)]
-        return f"expected {in_words(hint)}, got {got(node)}{did_you_mean(str(value), known)}"
+    if known := choices(hint):
+        return (
+            f"expected {in_words(hint)}, got {got(node)}{'' if node.secret else did_you_mean(str(node.value), known)}"
+        )
     kinds = {"int_type", "float_type", "string_type", "bool_type", "path_type", "is_instance_of", "none_required"}
     first = error.errors()[0]
     if first["type"] in kinds:
-        return f"expected {in_words(hint)}, got {got(node)}{_advice(value, hint)}"
+        return f"expected {in_words(hint)}, got {got(node)}{_advice(node, bare(hint))}"
     # The library's own sentence may quote the value, so a secret gets ours.
     return f"expected {in_words(hint)}, got {got(node)}" + ("" if node.secret else f": {first['msg']}")
 
 
-def _advice(value: Plain, hint: Any) -> str:
-    """What a near miss probably meant."""
+def _advice(node: Scalar, hint: Any) -> str:
+    """What a near miss probably meant; of a secret not even that it looks like a number."""
+    value: Plain = node.value
+    if node.secret:
+        return "; what comes from the environment is text" if hint in (int, float, bool) else ""
+    if isinstance(value, str) and value[:1] in ("=", " "):
+        return "; a change is key=value, with one = and without spaces"
     if hint is bool and isinstance(value, str) and value.lower() in ("yes", "no", "on", "off", "true", "false"):
         return "; write true or false"
     if hint in (int, float) and isinstance(value, str) and _is_number(value):
@@ -93,10 +136,7 @@ def _advice(value: Plain, hint: Any) -> str:
 
 
 def _is_number(text: str) -> bool:
-    from nemo_vfm.config.emit import NOWHERE
-    from nemo_vfm.config.source import plain_value
-
     try:
-        return not isinstance(plain_value(text, NOWHERE), str)
-    except RecipeError:
+        return not isinstance(_plain(text, Mark(Source("", ()))), str)
+    except BadValue:
         return False

@@ -52,7 +52,9 @@ WORDS = st.sampled_from(
     ]
 )
 TEXTS = st.one_of(st.lists(WORDS, max_size=40).map("".join), st.text(max_size=80))
-KEYS = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=8)
+KEYS = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=8).filter(
+    lambda key: "${" not in key
+)
 STRINGS = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20),
     st.sampled_from(

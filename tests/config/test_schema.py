@@ -132,7 +132,7 @@ class TestSlots:
             ("stage: {_target_: tests.support.prts.Scale}", "is not trusted"),
             (
                 "stage: {_target_: nemo_vfm.core.durations.Duration}",
-                "there is no module nemo_vfm.core.durations; did you mean duration?",
+                "there is no module nemo_vfm.core.durations; did you mean nemo_vfm.core.duration.Duration?",
             ),
             ("loose: {_target_: '@.Loose', value: {_target_: '@.Scale', by: 1}}", "no component fits it"),
             ("loose: {_target_: '@.Loose', other: [{_target_: '@.Scale', by: 1}]}", "no component fits it"),

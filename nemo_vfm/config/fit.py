@@ -1,0 +1,52 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""What stands behind `_target_` and the type of its slot in, the class or function to call or the objection out."""
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+from nemo_vfm.config import hints
+from nemo_vfm.config.locate import NotLocated, Target, is_trusted, locate
+from nemo_vfm.config.tree import TARGET, Node, Scalar
+
+
+def chosen(written: Node | None, hint: Any, trust: Sequence[str], *, is_root: bool = False) -> Target:
+    """The trusted class or function that makes what a slot asks for.
+
+    Args:
+        written: the node behind `_target_`; None where there is none, then the slot's own class is taken.
+        hint: the slot's annotation.
+        is_root: the slot is the recipe itself.
+
+    Raises:
+        NotLocated: there is none, it is not trusted, or it makes something else.
+    """
+    if written is None:
+        return _own_class(hint, trust, is_root)
+    if not isinstance(written, Scalar) or not isinstance(written.value, str):
+        raise NotLocated(f"{TARGET} is the dotted name of a class")
+    if written.secret:  # whoever sets the environment would choose the code, and a message would show the value
+        raise NotLocated(f"{TARGET} is written in the recipe; it cannot come from the environment")
+    target = locate(written.value, trust)
+    _require_fit(target, hint, is_root)
+    return target
+
+
+def _own_class(hint: Any, trust: Sequence[str], is_root: bool) -> Target:
+    """The class of the annotation, where it can be made and is trusted as if its name had been written."""
+    if inspect.isclass(hint) and not (hints.is_protocol(hint) or inspect.isabstract(hint)) and is_trusted(hint, trust):
+        kind: Target = hint
+        return kind
+    words = "a job" if is_root else hints.in_words(hint)
+    raise NotLocated(f"{TARGET} is missing: name the class that makes {words}")
+
+
+def _require_fit(target: Target, hint: Any, is_root: bool) -> None:
+    name, made = target.__qualname__, hints.returns(target)
+    if hints.is_protocol(target) or inspect.isabstract(target):
+        raise NotLocated(f"{name} only says what is asked for; name a class that does it")
+    if hints.is_open(made) or not hints.fits(made, hint):
+        words = "a Job, which the root of a recipe is" if is_root else hints.in_words(hint)
+        without = hints.lacking(made, hint)
+        raise NotLocated(f"{name} is not {words}" + (f": it has no {', '.join(without)}" if without else ""))
