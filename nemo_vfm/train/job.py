@@ -81,7 +81,7 @@ class Train:
         self._loop(fit)
         return Outcome(
             f"trained {fit.step} steps in {fit.elapsed_s:.0f} s; weights in {fit.checkpoints}",
-            {"steps": fit.step, "training_s": fit.elapsed_s},
+            {"steps": fit.step, "training_s": fit.elapsed_s, **_losses(fit)},
         )
 
     def plan_for(self, num_gpus: int) -> DevicePlan:
@@ -141,10 +141,11 @@ class Train:
     def _loop(self, fit: Fit) -> None:
         from nemo_vfm.data.lightning_module import BatchModule
         from nemo_vfm.train.callbacks.metrics import WriteMetrics
+        from nemo_vfm.train.loggers.guard import open_all
         from nemo_vfm.train.module import TrainModule, trainer
 
         _quiet_lightning()
-        loggers = [source.open(fit.run.folder) for source in self.loggers.values()]
+        loggers = open_all(self.loggers, fit.run.folder, fit.run.recipe, goes_on=fit.step > 0)
         validation = {} if self.validation is None else {"validation": self.validation}
         # Metrics are written before the checkpoint: a resume drops the lines after it, and must not miss any before.
         callbacks = {**validation, **self.callbacks, "metrics": WriteMetrics(loggers), "checkpoint": self.checkpoint,
@@ -152,6 +153,11 @@ class Train:
         fit.start_clock()
         data = BatchModule(self.data, seed=fit.run.seed, first_batch=fit.step)
         trainer(fit, callbacks, loggers, fit.run.folder).fit(TrainModule(fit), datamodule=data)
+
+
+def _losses(fit: Fit) -> dict[str, float]:
+    """What the last step measured: a table of several runs compares them by it."""
+    return {name: fit.metrics[name] for name in ("loss", "val_loss") if math.isfinite(fit.metrics.get(name, math.nan))}
 
 
 def _quiet_lightning() -> None:

@@ -146,6 +146,12 @@ def test_a_finished_run_does_nothing(tmp_path: Path) -> None:
     assert train("3 steps").run(Run(tmp_path)).did_nothing
 
 
+def test_the_last_losses_are_figures_of_the_outcome(tmp_path: Path) -> None:
+    outcome = train("3 steps").run(Run(tmp_path))
+    last = lines(tmp_path)[-1]
+    assert (outcome.figures["loss"], outcome.figures["val_loss"]) == (last["loss"], last["val_loss"])
+
+
 @pytest.mark.parametrize(("duration", "steps"), [("2 epochs", 5), ("20 samples", 5), ("3 steps", 3)])
 def test_durations_become_steps(tmp_path: Path, duration: str, steps: int) -> None:
     outcome = train(duration).run(Run(tmp_path))
