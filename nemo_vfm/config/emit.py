@@ -30,7 +30,7 @@ def text_of(value: Plain, *, in_list: bool = False) -> str:
     if _reads_back(value) and not (in_list and re.search(r"[\[\]{},]", value)):
         return value
     quoted = json.dumps(value, ensure_ascii=False)
-    return UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", quoted)
+    return UNSEEN.sub(lambda match: f"\\U{ord(match[0]):08x}", quoted)
 
 
 def _reads_back(text: str) -> bool:
