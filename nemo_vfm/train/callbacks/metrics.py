@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lightning.pytorch.loggers import Logger
 
+from nemo_vfm.core.secret import conceal_names
 from nemo_vfm.train.fit import Fit
 
 
@@ -31,7 +32,7 @@ class WriteMetrics:
         """Append one line."""
         if fit.due(self.every_steps) or any(name.startswith("val_") for name in fit.metrics):
             # JSON has no NaN: a number that is not finite is left out of the line, as a gap in the curve.
-            finite = {name: value for name, value in fit.metrics.items() if math.isfinite(value)}
+            finite = conceal_names({name: value for name, value in fit.metrics.items() if math.isfinite(value)})
             line = json.dumps({"step": fit.step, "time_s": round(fit.elapsed_s, 4), **finite})
             with self._path(fit).open("a") as file:
                 file.write(line + "\n")

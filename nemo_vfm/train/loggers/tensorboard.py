@@ -1,23 +1,14 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A run folder in, a Lightning logger out. The components are light; Lightning is imported when a run opens them."""
+"""A run folder in, TensorBoard's event files in it out."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from nemo_vfm.core.optional import require
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
-
-
-@runtime_checkable
-class LoggerSource(Protocol):
-    """Opens a Lightning logger inside a run folder."""
-
-    def open(self, folder: Path) -> "Logger":
-        """The logger; called once a run."""
-        ...
 
 
 class TensorBoard:
@@ -28,4 +19,4 @@ class TensorBoard:
         require("tensorboard", install="tensorboard", purpose="The TensorBoard logger")
         from lightning.pytorch.loggers import TensorBoardLogger
 
-        return TensorBoardLogger(folder, name="tensorboard", version="")
+        return TensorBoardLogger(folder, name="tensorboard", version="", default_hp_metric=False)

@@ -1,0 +1,11 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Where numbers go besides metrics.jsonl, one file each: TensorBoard, Weights & Biases, MLflow, CSV."""
+
+from nemo_vfm.train.loggers.csv import Csv
+from nemo_vfm.train.loggers.mlflow import MLflow
+from nemo_vfm.train.loggers.source import LoggerSource
+from nemo_vfm.train.loggers.tensorboard import TensorBoard
+from nemo_vfm.train.loggers.wandb import WeightsAndBiases
+
+__all__ = ["Csv", "LoggerSource", "MLflow", "TensorBoard", "WeightsAndBiases"]

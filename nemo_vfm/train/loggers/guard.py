@@ -1,0 +1,116 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A Lightning logger in, one that cannot end a run out: what it meets is said once, and metrics.jsonl has it all.
+
+Servers go away and disks fill up; neither is a reason to lose days of training. After an error the logger rests for a
+minute, since each attempt may take seconds, and is then tried again.
+"""
+
+import time
+from argparse import Namespace
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.loggers import Logger
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.log import warn
+from nemo_vfm.core.secret import conceal, conceal_keys, conceal_names
+from nemo_vfm.train.loggers.settings import flatten
+from nemo_vfm.train.loggers.source import LoggerSource
+
+REST_S = 60.0
+
+
+class Guarded(Logger):
+    """Passes on what it is given, without secrets, and keeps errors to itself.
+
+    Args:
+        name: how the recipe calls the logger.
+        inner: the logger.
+    """
+
+    def __init__(self, name: str, inner: Logger) -> None:
+        super().__init__()
+        self._name, self.inner = name, inner
+        self._rests_until = 0.0
+        self._said = False
+
+    @property
+    def name(self) -> str:
+        """The name in the recipe."""
+        return self._name
+
+    @property
+    def version(self) -> str:
+        """Runs are told apart by their folders."""
+        return ""
+
+    @property
+    def experiment(self) -> Any:
+        """The tracker's own object."""
+        return getattr(self.inner, "experiment", None)
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Numbers of a step."""
+        self._try(lambda: self.inner.log_metrics(conceal_names(metrics), step))
+
+    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+        """The run's settings."""
+        self._try(lambda: self.inner.log_hyperparams(params, *args, **kwargs))
+
+    def save(self) -> None:
+        """Write what waits."""
+        self._try(self.inner.save)
+
+    def finalize(self, status: str) -> None:
+        """The end; tried even where the logger rests."""
+        self._rests_until = 0.0
+        self._try(lambda: self.inner.finalize(status))
+
+    def _try(self, action: Callable[[], None]) -> None:
+        if time.monotonic() < self._rests_until:
+            return
+        try:
+            action()
+        except Exception as error:
+            self._rests_until = time.monotonic() + REST_S
+            if not self._said:
+                self._said = True
+                warn(f"the logger {self._name} failed ({_sentence(error)}); training goes on without it, it is tried "
+                     f"again every {REST_S:.0f} s, and metrics.jsonl misses nothing")  # fmt: skip
+
+
+def open_all(sources: Mapping[str, LoggerSource], folder: Path, recipe: str, *, goes_on: bool) -> list[Logger]:
+    """Open every logger and tell it the run's settings.
+
+    Args:
+        recipe: the composed recipe's text.
+        goes_on: the run has steps behind it: then a logger that cannot be opened is left out rather than fatal.
+
+    Raises:
+        UserError: a logger cannot be opened at the start, when nothing is lost and somebody may still be looking.
+    """
+    opened: list[Logger] = []
+    for name, source in sources.items():
+        try:
+            logger = Guarded(name, source.open(folder))
+        except UserError:
+            raise
+        except Exception as error:
+            if not goes_on:
+                raise UserError(f"the logger {name} cannot be opened: {_sentence(error)}; "
+                                f"repair it, or remove it with ~loggers.{name}") from error  # fmt: skip
+            warn(f"the logger {name} cannot be opened ({_sentence(error)}); training goes on without it")
+            continue
+        if not goes_on:
+            logger.log_hyperparams(flatten(conceal_keys(recipe)))
+        opened.append(logger)
+    return opened
+
+
+def _sentence(error: Exception) -> str:
+    """The first line of an error; those of servers are pages."""
+    line = (str(error).strip().splitlines() or [""])[0]
+    return conceal(f"{type(error).__name__}: {line[:200]}")

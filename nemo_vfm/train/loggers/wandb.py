@@ -1,0 +1,92 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A run folder in, a Weights & Biases run out: files in the folder, or online where the recipe says so."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.optional import require
+from nemo_vfm.train.loggers import identity
+from nemo_vfm.train.loggers.arguments import refuse_keys
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
+
+KEY = "WANDB_API_KEY"
+#: What a run writes besides its numbers: about this machine, its packages, the command line and the console. All of
+#: it may hold what is nobody's business, and none of it is needed; the last looks up an address on the network too.
+_UNASKED = {
+    "x_disable_meta": True, "x_disable_machine_info": True, "x_save_requirements": False, "disable_git": True,
+    "disable_code": True, "save_code": False, "console": "off", "silent": True, "x_disable_stats": True,
+}  # fmt: skip
+
+
+class WeightsAndBiases:
+    """Files under `wandb/` of the run folder, which `wandb sync` uploads later; or a run at a server.
+
+    A run that goes on keeps its number. The key comes from WANDB_API_KEY, never from a recipe.
+
+    Args:
+        project: the project's name.
+        name: the run's name; None takes the run folder's.
+        entity: the user or team that owns the project; None takes the key's own.
+        tags: words to find the run by.
+        mode: offline writes files alone; online sends while training.
+        base_url: a server of your own, such as https://wandb.example.org; None takes the public one.
+    """
+
+    def __init__(
+        self, *, project: str = "nemo_vfm", name: str | None = None, entity: str | None = None,
+        tags: Sequence[str] = (), mode: Literal["offline", "online"] = "offline", base_url: str | None = None,
+    ) -> None:  # fmt: skip
+        listed = {f"tags.{number}": tag for number, tag in enumerate(tags)}
+        refuse_keys(KEY, project=project, name=name, entity=entity, base_url=base_url, **listed)
+        self.project, self.name, self.entity, self.tags = project, name, entity, tuple(tags)
+        self.mode: Literal["offline", "online"] = mode
+        self.base_url = base_url
+
+    def open(self, folder: Path) -> "Logger":
+        """A WandbLogger whose run ends with the training, so that the next step of a workflow gets its own."""
+        if self.mode == "online" and not os.environ.get(KEY):
+            raise UserError(f"Weights & Biases online needs your key: export {KEY}=..., or take mode: offline")
+        home = folder.absolute() / "wandb"
+        home.mkdir(parents=True, exist_ok=True)
+        _stay_in(home)
+        wandb = require("wandb", install="nemo_vfm[wandb]", purpose="The Weights & Biases logger")
+        return _logger(wandb.init(
+            project=self.project, name=self.name or folder.name, entity=self.entity, tags=list(self.tags) or None,
+            dir=str(folder.absolute()), id=identity.find_or_make(home / "id.json", self.entity, self.project),
+            # Offline there is no server to ask, and asking for a resumption is a warning.
+            resume="allow" if self.mode == "online" else None, reinit="create_new", settings=self._settings(wandb),
+        ))  # fmt: skip
+
+    def _settings(self, wandb: Any) -> Any:
+        server = {"base_url": self.base_url} if self.base_url else {}
+        # Without the timeout a run that lost its server would wait for it after the last step, for ever.
+        return wandb.Settings(mode=self.mode, finish_timeout=120.0, init_timeout=60.0, **_UNASKED, **server)
+
+
+def _stay_in(home: Path) -> None:
+    """Keep the package's own files in the folder and its reports of errors off the network, offline ones too."""
+    for name in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR", "WANDB_ARTIFACT_DIR"):
+        os.environ[name] = str(home / "local")
+    os.environ["WANDB_ERROR_REPORTING"] = "false"
+
+
+def _logger(run: Any) -> "Logger":
+    from lightning.pytorch.loggers import WandbLogger
+
+    class Finishing(WandbLogger):
+        """Ends its run, which Lightning leaves open."""
+
+        def finalize(self, status: str) -> None:
+            super().finalize(status)
+            run.finish(exit_code=0 if status == "success" else 1)
+
+    # Curves over optimizer steps, also where a run that went on takes some again.
+    run.define_metric("trainer/global_step")
+    run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
+    return Finishing(experiment=run)
