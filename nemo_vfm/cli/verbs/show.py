@@ -1,19 +1,95 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Show a composed recipe: every value with the file and line it comes from behind it."""
+"""Show a composed recipe: every value with the file and line it comes from behind it; or how two recipes differ."""
 
 import argparse
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nemo_vfm.cli.arguments import add_recipe_arguments, composed_recipe
 
+if TYPE_CHECKING:
+    from nemo_vfm.config import Composed
+    from nemo_vfm.config.tree import Map
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The recipe."""
+    """The recipe, or two."""
     add_recipe_arguments(parser)
+    parser.add_argument("--diff", action="store_true",
+                        help="only what differs: A B [CHANGE ...] or A CHANGE ...; run folders too")  # fmt: skip
+    parser.add_argument("--defaults", action="store_true",
+                        help="also what constructors take where the recipe says nothing")  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print it; values of the environment stay names."""
+    if arguments.diff:
+        return _differences(arguments)
+    if arguments.defaults:
+        from nemo_vfm.config.emit import to_yaml
+
+        sys.stdout.write(to_yaml(_tree(composed_recipe(arguments), arguments), places=True))
+        return 0
     sys.stdout.write(composed_recipe(arguments).show())
     return 0
+
+
+def _tree(composed: "Composed", arguments: argparse.Namespace, *, keep: frozenset[str] = frozenset()) -> "Map":
+    """The resolved tree, with defaults if asked for."""
+    from nemo_vfm.config.interpolate import resolve
+
+    tree = resolve(composed.root, keep_env=True, keep=keep)[0]
+    if not arguments.defaults:
+        return tree
+    from nemo_vfm.cli.catalogue.defaults import Filler
+    from nemo_vfm.config import trust_list
+    from nemo_vfm.config.compose import RESERVED
+
+    filler = Filler(trust_list(arguments.trust))
+    whole = filler.recipe(tree, RESERVED)
+    for reason in filler.left_out.values():
+        sys.stderr.write(f"defaults not shown: {reason}\n")
+    return whole
+
+
+def _differences(arguments: argparse.Namespace) -> int:
+    """0 also where there are some, as `git diff` does."""
+    from nemo_vfm.cli.paper import Paper
+    from nemo_vfm.cli.side_by_side import differing, side_lines
+
+    old, new = _two(arguments)
+    keep = frozenset({"run_dir"})  # a path below the run folder is the same path in both
+    found = differing(_tree(old, arguments, keep=keep), _tree(new, arguments, keep=keep))
+    paper, styles = Paper(), {"-": "red", "+": "green", " ": "bold"}
+    if not found:
+        paper.line("no difference")
+    for mark, line in side_lines(found):
+        paper.line(line, styles[mark])
+    return 0
+
+
+def _two(arguments: argparse.Namespace) -> "tuple[Composed, Composed]":
+    """A and B with the changes made to both, or A without and with them."""
+    from nemo_vfm.core.errors import UserError
+
+    words = list(arguments.overrides)
+    second = next((word for word in words if "=" not in word and not word.startswith("~")), None)
+    if second is not None:
+        words.remove(second)
+        return _one(arguments, arguments.recipe, words), _one(arguments, second, words)
+    if not words:
+        raise UserError("--diff takes two recipes or run folders, or one and changes to it")
+    return _one(arguments, arguments.recipe, []), _one(arguments, arguments.recipe, words)
+
+
+def _one(arguments: argparse.Namespace, name: str, changes: list[str]) -> "Composed":
+    """A recipe, or the one that a run folder holds."""
+    from nemo_vfm.core.errors import UserError
+
+    if Path(name).is_dir():
+        if not (Path(name) / "recipe.yaml").is_file():
+            raise UserError(f"{name} is a folder without recipe.yaml; give a recipe or a run folder")
+        name = str(Path(name) / "recipe.yaml")
+    return composed_recipe(argparse.Namespace(**{**vars(arguments), "recipe": name, "overrides": changes}))

@@ -1,0 +1,154 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A composed tree in, the same with every constructor's defaults written out, each with the place in the code, out."""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args
+
+from nemo_vfm.cli.catalogue.arguments import Described, describe, node_of
+from nemo_vfm.cli.catalogue.components import bare, is_component
+from nemo_vfm.config import Mark, Source, hints
+from nemo_vfm.config.locate import NotLocated, Target, locate
+from nemo_vfm.config.tree import Map, Node, Scalar, Seq
+from nemo_vfm.core.types import Job
+
+
+@dataclass(slots=True)
+class Filler:
+    """Adds what constructors take where a recipe says nothing.
+
+    Args:
+        trust: whose constructors may be looked at; looking means importing.
+        left_out: classes that were not looked at, with the reason.
+    """
+
+    trust: Sequence[str]
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    def recipe(self, root: Map, reserved: Sequence[str]) -> Map:
+        """A whole recipe; the keys of every recipe stay at its end."""
+        tree = self.node(root.without(*reserved), Job)
+        assert isinstance(tree, Map)
+        return replace(tree, items={**tree.items, **{key: root.items[key] for key in reserved if key in root.items}})
+
+    def node(self, node: Node, hint: Any, num_given: int | None = 0) -> Node:
+        """A node of a slot."""
+        hint = bare(hint)
+        if hints.is_factory(hint):
+            given, made = hints.factory_parts(hint)
+            return self.node(node, made, None if given is None else len(given))
+        if isinstance(node, Seq):
+            inner = next(
+                (get_args(option)[0] for option in _options(hint) if hints.is_list(option) and get_args(option)), None
+            )
+            return replace(node, items=tuple(self.node(item, inner) for item in node.items))
+        if not isinstance(node, Map):
+            return node
+        target = self._target(node, hint)
+        return self._component(node, target, num_given) if target else self._group(node, hint)
+
+    def _target(self, node: Map, hint: Any) -> Target | None:
+        name = node.target()
+        if name is None:
+            plain = [o for o in _options(hint) if inspect.isclass(o) and hints.is_component(o) and is_component(o)]
+            grouped = any(hints.is_mapping(option) for option in _options(hint)) or hints.is_open(hint)
+            return plain[0] if len(plain) == 1 and not grouped else None
+        try:
+            return locate(name, self.trust)
+        except NotLocated as error:
+            self.left_out[name] = str(error)
+            return None
+
+    def _group(self, node: Map, hint: Any) -> Map:
+        inner = next(
+            (get_args(option)[1] for option in _options(hint) if hints.is_mapping(option) and get_args(option)), None
+        )
+        return replace(node, items={key: self.node(below, inner) for key, below in node.items.items()})
+
+    def _component(self, node: Map, target: Target, num_given: int | None) -> Map:
+        try:
+            arguments = describe(target, num_given)
+        except TypeError as error:
+            self.left_out[target.__qualname__] = str(error)
+            return node
+        asked = {argument.name: argument.hint for argument in arguments}
+        items = {key: self.node(below, asked.get(key, object)) for key, below in node.items.items()}
+        missing = (argument for argument in arguments if argument.name not in items)
+        return replace(node, items={**items, **dict(_defaults(target, missing))})
+
+
+def place_of(target: Target, name: str) -> Mark:
+    """Where an argument's default is written: the file below its package's folder, and the line."""
+    for holder in _holders(target):
+        lines = _lines(holder)
+        if name in lines:
+            return Mark(Source(_file(holder), ()), lines[name])
+    return Mark(Source(f"default of {target.__qualname__}", (), is_file=False))
+
+
+def _options(hint: Any) -> list[Any]:
+    hint = bare(hint)
+    return [bare(option) for option in get_args(hint)] if hints.is_union(hint) else [hint]
+
+
+def _defaults(target: Target, arguments: Iterator[Described]) -> Iterator[tuple[str, Node]]:
+    for argument in arguments:
+        node = None if argument.required or argument.given else node_of(argument.default)
+        if node is not None:
+            yield argument.name, _placed(node, place_of(target, argument.name))
+
+
+def _placed(node: Node, mark: Mark) -> Node:
+    if isinstance(node, Map):
+        return Map({key: _placed(below, mark) for key, below in node.items.items()}, mark)
+    if isinstance(node, Scalar):
+        return replace(node, mark=mark)
+    return Seq(tuple(_placed(item, mark) for item in node.items), mark)
+
+
+def _holders(target: Any) -> Iterator[Any]:
+    """Where arguments may be written: a function, a constructor, or the fields of a dataclass and its parents."""
+    if not inspect.isclass(target):
+        yield inspect.unwrap(target)
+        return
+    for kind in target.__mro__:
+        own: Callable[..., object] | None = vars(kind).get("__init__")
+        if "__dataclass_fields__" in vars(kind):
+            yield kind
+        elif inspect.isfunction(own):
+            yield inspect.unwrap(own)
+
+
+@cache
+def _lines(holder: Any) -> dict[str, int]:
+    """`{name: line}`; empty where the source is not there."""
+    try:
+        source, first = inspect.getsourcelines(holder)
+    except (OSError, TypeError):
+        return {}
+    (tree,) = ast.parse(textwrap.dedent("".join(source))).body
+    return {_name(node): first + node.lineno - 1 for node in _written(tree)}
+
+
+def _written(tree: ast.stmt) -> "Iterator[ast.arg | ast.AnnAssign]":
+    if isinstance(tree, ast.ClassDef):
+        yield from (node for node in tree.body if isinstance(node, ast.AnnAssign))
+    elif isinstance(tree, ast.FunctionDef):
+        yield from (*tree.args.posonlyargs, *tree.args.args, *tree.args.kwonlyargs)
+
+
+def _name(node: "ast.arg | ast.AnnAssign") -> str:
+    return node.arg if isinstance(node, ast.arg) else ast.unparse(node.target)
+
+
+def _file(holder: Any) -> str:
+    """`torch/optim/adamw.py`: the folder that packages are installed in says nothing and may hold a user's name."""
+    file = Path(inspect.getsourcefile(holder) or "?")
+    depth = len(holder.__module__.split(".")) + (file.name == "__init__.py")
+    return str(Path(*file.parts[-depth:]))
