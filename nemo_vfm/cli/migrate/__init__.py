@@ -1,0 +1,121 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""YAML of NeMo 1 and 2, DFM or AutoModel in; a recipe of ours and the account of every key of the file out.
+
+Nothing that a file names is imported: a class is a text that a table knows or not. To add a format is to add a file.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from nemo_vfm.cli.migrate.automodel import AUTOMODEL
+from nemo_vfm.cli.migrate.dfm import DFM
+from nemo_vfm.cli.migrate.diffusion import diffusion
+from nemo_vfm.cli.migrate.draft import Draft, Fate, Kind
+from nemo_vfm.cli.migrate.formats import Format, is_secret, kind_of, recognised
+from nemo_vfm.cli.migrate.language import language
+from nemo_vfm.cli.migrate.nemo1 import NEMO1
+from nemo_vfm.cli.migrate.nemo2 import NEMO2
+from nemo_vfm.cli.migrate.read import Key, Value, read_keys
+from nemo_vfm.cli.migrate.training import training
+from nemo_vfm.core.errors import UserError
+
+FORMATS = {form.name: form for form in (AUTOMODEL, DFM, NEMO2, NEMO1)}
+_FLOW_MODELS = ("flow_matching.", "model.num_joint_layers", "model.context_dim", "model.crossattn_emb_size")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One key of the file and what became of it."""
+
+    key: Key
+    fate: Fate
+
+
+@dataclass(frozen=True, slots=True)
+class Migrated:
+    """A file's recipe and account.
+
+    Args:
+        form: the format it was in.
+        draft: the recipe.
+        entries: every key of the file, in order, once.
+    """
+
+    form: Format
+    draft: Draft
+    entries: tuple[Entry, ...]
+
+    def of(self, verdict: str) -> list[Entry]:
+        """The keys of one verdict."""
+        return [entry for entry in self.entries if entry.fate.verdict == verdict]
+
+
+def migrate(text: str, name: str, form: str = "", kind: Kind | None = None) -> Migrated:
+    """Read a file and decide what becomes of each of its keys.
+
+    Args:
+        text: the YAML.
+        name: what to call it in messages.
+        form: the name of its format; recognised if empty.
+        kind: what it trains; told from its classes if None.
+
+    Raises:
+        UserError: it cannot be read, or what it is cannot be told.
+    """
+    keys = read_keys(text, name)
+    chosen = _format(keys, name, form)
+    trained = kind or kind_of(keys, chosen)
+    if trained is None:
+        raise UserError(f"{name} is in {chosen.title}'s format, but nothing in it says that it trains a diffusion or a "
+                        "language model, which is what can be carried over; if so, say which: --kind KIND")  # fmt: skip
+    speakers = _speakers(keys, chosen)
+    facts: dict[str, Value] = {"objective": _objective(keys, chosen)}
+    facts |= {fact: key.value for fact, key in speakers.items()}
+    draft = Draft(facts, trained)
+    (diffusion if draft.kind == "diffusion" else language)(draft)
+    training(draft)
+    return Migrated(chosen, draft, tuple(_entries(keys, chosen, draft, speakers)))
+
+
+def _format(keys: Sequence[Key], name: str, form: str) -> Format:
+    if known := form or recognised(keys):
+        return FORMATS[known]
+    if any(key.path.startswith("inference.") for key in keys):
+        raise UserError(f"{name} is about sampling from a trained model: begin with `nemo-vfm copy diffusion/sample`; "
+                        "what is migrated is trainings")  # fmt: skip
+    raise UserError(f"{name} looks like none of the formats that are known here, which are {', '.join(FORMATS)}; "
+                    "if it is one of them, say which: --from FORMAT")  # fmt: skip
+
+
+def _speakers(keys: Sequence[Key], form: Format) -> dict[str, Key]:
+    """For each fact the key that says it: the one that the format names first, unless it says null."""
+    order = {fact: i for i, fact in enumerate(form.taken)}
+    found: dict[str, Key] = {}
+    for key in sorted(keys, key=lambda key: (key.value is None, order.get(_rule(key.path, form), 0))):
+        fact = "" if is_secret(key.path) else form.fact(key.path)
+        if fact:
+            found.setdefault(fact, key)
+    return found
+
+
+def _rule(path: str, form: Format) -> str:
+    return path if path in form.taken else ""
+
+
+def _objective(keys: Sequence[Key], form: Format) -> Value:
+    """Flow matching or EDM, where a format has both."""
+    named = any(key.path.startswith(_FLOW_MODELS) for key in keys) and form is DFM
+    flux = any("flux" in str(key.value).lower() for key in keys if key.path.endswith("_target_"))
+    return "flow" if named or flux else form.always.get("objective", "flow")
+
+
+def _entries(keys: Sequence[Key], form: Format, draft: Draft, speakers: dict[str, Key]) -> Iterator[Entry]:
+    for key in keys:
+        fact = "" if is_secret(key.path) else form.fact(key.path)
+        if not fact:
+            yield Entry(key, Fate("left", "", form.reason(key.path)))
+        elif key.value != speakers[fact].value:
+            yield Entry(key, Fate("left", "", f"{speakers[fact].path} says otherwise, and goes before it"))
+        else:
+            yield Entry(key, draft.fates.get(fact, Fate("left", "", form.reason(key.path))))

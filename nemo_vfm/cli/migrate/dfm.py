@@ -1,0 +1,80 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""DFM's YAML: overrides of Megatron-Bridge's containers (`train`, `dataset`), or AutoModel's with `dfm.` classes."""
+
+from nemo_vfm.cli.migrate.automodel import AUTOMODEL, KERNELS, METRICS, NO_RESTORE, ONE_DEVICE, RUN_FOLDER
+from nemo_vfm.cli.migrate.formats import Format
+
+MEGATRON_PARALLEL = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
+                     "sequence_parallel", "virtual_pipeline_model_parallel_size", "expert_model_parallel_size",
+                     "expert_tensor_parallel_size", "pipeline_dtype")  # fmt: skip
+MEMORY = "recomputing activations is not here yet"
+
+DFM = Format(
+    name="dfm",
+    title="DFM",
+    always={"objective": "edm"},
+    taken={
+        "rng.seed": "seed",
+        "train.train_iters": "max_steps",
+        "train.global_batch_size": "batch_size",
+        "train.micro_batch_size": "micro_batch",
+        "train.eval_interval": "val_every",
+        "optimizer.optimizer": "optimizer",
+        "optimizer.lr": "lr",
+        "optimizer.min_lr": "min_lr",
+        "optimizer.adam_beta1": "beta1",
+        "optimizer.adam_beta2": "beta2",
+        "optimizer.adam_eps": "eps",
+        "optimizer.weight_decay": "weight_decay",
+        "optimizer.clip_grad": "clip",
+        "scheduler.lr_decay_style": "decay",
+        "scheduler.lr_warmup_iters": "warmup_steps",
+        "scheduler.lr_decay_iters": "decay_steps",
+        "mixed_precision": "precision",
+        "checkpoint.save_interval": "save_every",
+        "dataset.path": "data_path",
+        "dataset.num_workers": "num_workers",
+        "dataset.global_batch_size": "batch_size",
+        "dataset.micro_batch_size": "micro_batch",
+        "model.hidden_size": "width",
+        "model.num_layers": "depth",
+        "model.num_attention_heads": "heads",
+        "model.ffn_hidden_size": "ffn",
+        "model.patch_spatial": "patch",
+        "model.in_channels": "in_channels",
+        "model.crossattn_emb_size": "text_dim",
+        "model.context_dim": "text_dim",
+        "model.sigma_data": "sigma_data",
+        "model.vae_path": "codec",
+        "logger.wandb_project": "wandb_project",
+        "logger.wandb_exp_name": "wandb_name",
+        "logger.wandb_entity": "wandb_entity",
+        "logger.tensorboard_dir": "tensorboard",
+        **AUTOMODEL.taken,
+    },
+    left={
+        **{f"model.{name}": ONE_DEVICE for name in MEGATRON_PARALLEL},
+        **{f"dataset.{name}": "a batch has one shape, so nothing is packed: data.buckets" for name in
+           ("seq_length", "task_encoder_seq_length", "packing_buffer_size")},
+        "ddp.**": ONE_DEVICE,
+        "comm_overlap.**": ONE_DEVICE,
+        "dist.**": ONE_DEVICE,
+        "model.recompute_*": MEMORY,
+        "model.qkv_format": "sequences are not packed",
+        "model.seq_length": "the length follows from the bucket",
+        "model.vae_cache_folder": "haar stands in for the VAE, and has no weights",
+        "model.guidance_*": "guidance belongs to sampling",
+        "train.eval_iters": "the whole held-out part is measured",
+        "train.manual_gc*": KERNELS,
+        "train.empty_unused_memory_level": KERNELS,
+        "scheduler.**": "this schedule is cosine or constant, after a linear warm-up",
+        "checkpoint.save": RUN_FOLDER,
+        "checkpoint.load": NO_RESTORE,
+        "checkpoint.load_optim": NO_RESTORE,
+        "logger.log_interval": METRICS,
+        "logger.**": METRICS,
+        "profiling.**": KERNELS,
+        **AUTOMODEL.left,
+    },
+)  # fmt: skip

@@ -1,0 +1,244 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The facts of a training of video or images in, their places in a recipe out: data, model, objective."""
+
+import re
+
+from nemo_vfm.cli.migrate.draft import Draft
+from nemo_vfm.cli.migrate.read import Value
+
+#: What a class or a checkpoint of theirs stands for: our preset, or width, depth and heads where we have none.
+PRESETS = {"DiTConfig": "dit_s", "DiTBConfig": "dit_b", "DiTLConfig": "dit_l", "DiTXLConfig": "dit_xl"}
+SIZES = {
+    "DiT7BConfig": (3072, 32, 24),
+    "DiTLlama1BConfig": (2048, 16, 32),
+    "DiTLlama5BConfig": (3072, 32, 24),
+    "DiTLlama30BConfig": (6144, 48, 48),
+    "STDiTV3_XLConfig": (1152, 28, 16),
+    "STDiTXLConfig": (1536, 24, 12),
+    "STDiT3BConfig": (2048, 24, 16),
+}
+_CHECKPOINTS = {r"wan.*1[._]3b": (1536, 30, 12), r"wan.*14b": (5120, 40, 40)}
+_FOR_IMAGES = re.compile(r"flux|qwen.?image|hunyuan.?image|stable.?diffusion", re.IGNORECASE)
+#: A path that its author left for the reader to fill in.
+_PLACEHOLDER = re.compile(r"(?:.*/)?(?:PATH_TO|YOUR_|DATASET_FOLDER|<).*", re.IGNORECASE)
+
+
+def diffusion(draft: Draft) -> None:
+    """A recipe that trains a diffusion transformer on shards."""
+    _data(draft)
+    _shape(draft)
+    _model(draft)
+    _task(draft)
+    if draft.get("objective") == "edm":
+        _edm(draft)
+    else:
+        _flow(draft)
+
+
+def _data(draft: Draft) -> None:
+    draft.put("data._target_", "nemo_vfm.data.module.ShardData")
+    _shards(draft)
+    if size := draft.whole("batch_size"):
+        draft.carry("batch_size", "data.batch_size", size)
+    else:
+        draft.put("data.batch_size", "???", "over all devices")
+        draft.leave("batch_size", "it is not a number there, so it is yours to give: data.batch_size")
+    draft.leave("micro_batch", "a batch is not cut into micro-batches yet: data.batch_size has to fit into memory")
+    workers = draft.get("num_workers")
+    if isinstance(workers, int) and not isinstance(workers, bool) and workers >= 0:
+        draft.carry("num_workers", "data.num_workers", workers)
+    else:
+        draft.leave("num_workers", "it is not a number, so shards are read in the training process")
+    if isinstance(draft.get("shuffle"), bool):
+        draft.carry("shuffle", "data.shuffle")
+    else:
+        draft.leave("shuffle", "samples are shuffled unless it is false")
+    if draft.number("val_every"):
+        draft.put("data.val_fraction", 0.01, "held out for validation; there is no second data set")
+
+
+def _shards(draft: Draft) -> None:
+    said = draft.get("data_path")
+    path = said[0] if isinstance(said, tuple) and len(said) == 1 else said
+    draft.put("data.shards", "???", "written by recipes/curation/encode.yaml")
+    if not isinstance(path, str) or _PLACEHOLDER.fullmatch(path):
+        draft.leave("data_path", "one folder of shards is yours to give: data.shards=DIR")
+    elif "${" in path:
+        draft.change(
+            "data_path", "data.shards", "???", "it came from elsewhere, so it is yours to give: data.shards=DIR"
+        )
+    else:
+        draft.change(
+            "data_path", "data.shards", path, "a folder of our shards has to be there: recipes/curation/encode.yaml"
+        )
+
+
+def _shape(draft: Draft) -> None:
+    size, frames = _pair(draft.get("resolution")), draft.whole("num_frames")
+    images = _FOR_IMAGES.search(f"{draft.get('model_class')} {draft.get('pretrained')} {draft.get('adapter')}")
+    if size is None:
+        draft.choices["data.buckets"] = "256p"
+        for fact in ("resolution", "num_frames", "fps"):
+            draft.leave(fact, "a bucket is width, height and frames together; 256p stands in: data.buckets=720p")
+        return
+    draft.put("data.buckets._target_", "nemo_vfm.data.bucket.Buckets")
+    draft.put("data.buckets.buckets.all._target_", "nemo_vfm.data.bucket.Bucket")
+    draft.put("data.buckets.buckets.all.width", size[0])
+    draft.put("data.buckets.buckets.all.height", size[1])
+    draft.origins["data.buckets.buckets.all.width"] = "resolution"
+    draft.agree("resolution", "data.buckets", "a bucket; others for other aspect ratios stand beside it")
+    draft.put("data.buckets.buckets.all.num_frames", 1 if images else "???", "" if images else "frames of a sample")
+    if frames:
+        draft.carry("num_frames", "data.buckets.buckets.all.num_frames", frames)
+    else:
+        draft.leave("num_frames", "how many frames is a whole number")
+    if draft.number("fps"):
+        draft.carry("fps", "data.buckets.buckets.all.fps")
+
+
+def _pair(value: Value) -> tuple[int, int] | None:
+    """Width and height; NeMo also writes them as the text "512, 512"."""
+    if isinstance(value, str) and (match := re.fullmatch(r"\s*(\d{1,5})\s*,\s*(\d{1,5})\s*", value)):
+        value = (int(match[1]), int(match[2]))
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = (value, value)
+    sides = value if isinstance(value, tuple) else ()
+    whole = [side for side in sides if isinstance(side, int) and not isinstance(side, bool) and side > 0]
+    return (whole[0], whole[1]) if len(whole) == 2 == len(sides) else None
+
+
+def _model(draft: Draft) -> None:
+    draft.choices["model"] = "dit_s"
+    draft.put("model.in_channels", 48, "of conf/codec/haar.yaml, which stands in for the VAE")
+    draft.put("model.text_dim", 256, "of conf/text_encoder/hashed.yaml, which stands in for the text encoder")
+    _known_size(draft)
+    for fact, address in (("width", "model.width"), ("depth", "model.depth"), ("heads", "model.heads")):
+        if draft.whole(fact):
+            draft.carry(fact, address, draft.whole(fact))
+    if (ffn := draft.number("ffn")) and (width := draft.number("width")):
+        draft.change("ffn", "model.mlp_ratio", float(f"{ffn / width:.6g}"), "as a multiple of the width")
+    else:
+        draft.leave("ffn", "the perceptron is a multiple of a width that is not given: model.mlp_ratio")
+    if patch := draft.whole("patch"):
+        draft.change("patch", "model.patch", (1, patch, patch), "frames, rows and columns of a token")
+    draft.leave("seq_length", "the number of tokens follows from the bucket and the patches")
+    draft.leave("adapter", "a model of ours needs no adapter")
+    draft.leave("in_channels", "it follows from the codec; haar stands in for the VAE and has 48")
+    draft.leave("text_dim", "it follows from the text encoder; hashed stands in and has 256")
+
+
+def _known_size(draft: Draft) -> None:
+    name = str(draft.get("model_class")).rpartition(".")[2]
+    if name in PRESETS:
+        draft.choose("model_class", "model", PRESETS[name])
+    elif name in SIZES:
+        _put_size(draft, SIZES[name])
+        draft.agree(
+            "model_class", "model.width, depth, heads", "a DiT of that width, depth and heads, with blocks of ours"
+        )
+    else:
+        draft.leave("model_class", "no such model here; dit_s stands in, model=dit_xl takes a larger one")
+    where = str(draft.get("pretrained"))
+    known = next((size for like, size in _CHECKPOINTS.items() if re.search(like, where, re.IGNORECASE)), None)
+    if known is not None:
+        _put_size(draft, known)
+        draft.agree(
+            "pretrained", "model.width, depth, heads", "a DiT of that width, depth and heads; its weights are not read"
+        )
+    else:
+        draft.leave("pretrained", "weights of other frameworks are not read here; the model begins with random ones")
+
+
+def _put_size(draft: Draft, size: tuple[int, int, int]) -> None:
+    for key, value in zip(("width", "depth", "heads"), size, strict=True):
+        draft.put(f"model.{key}", value)
+
+
+def _task(draft: Draft) -> None:
+    draft.put("task._target_", "nemo_vfm.diffusion.task.Denoise")
+    draft.choices |= {"task.codec": "haar", "task.text_encoder": "hashed"}
+    dropout = draft.get("text_dropout")
+    if isinstance(dropout, int | float) and not isinstance(dropout, bool) and 0 <= dropout <= 1:
+        draft.carry("text_dropout", "task.text_dropout", float(dropout))
+    draft.leave("codec", "haar stands in for it: a codec with weights of theirs is not here")
+    draft.leave("text_encoder", "hashed stands in for it: a text encoder with weights is not here")
+
+
+def _edm(draft: Draft) -> None:
+    draft.choices["task.objective"] = "edm"
+    for fact in ("sigma_data", "p_mean", "p_std", "sigma_min", "sigma_max", "rho"):
+        value = draft.get(fact)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            draft.carry(fact, f"task.objective.{fact}", float(value))
+
+
+def _flow(draft: Draft) -> None:
+    draft.choices["task.objective"] = "flow"
+    plain = draft.get("sigma_noise") is False
+    _draws(draft, uniform=plain or draft.get("sampling") == "uniform", plain=plain)
+    _weights(draft)
+    for fact, end in (("sigma_min", 0), ("sigma_max", 1)):
+        if draft.get(fact) == end:
+            draft.agree(fact, "task.objective: the whole path")
+        else:
+            draft.leave(fact, "the whole path from 0 to 1 is learned")
+    draft.leave("timesteps", "noise levels are continuous, not numbered")
+    draft.leave("parameterization", "flow matching learns the velocity; predicting noise is not an objective here")
+
+
+def _draws(draft: Draft, *, uniform: bool, plain: bool) -> None:
+    """Which noise levels are drawn."""
+    if plain:
+        draft.change("sigma_noise", "task.objective.shift", 1.0, "without it, draws are uniform and not shifted")
+        draft.leave("shift", "without sigma noise it has no effect there")
+    else:
+        draft.agree("sigma_noise", "task.objective.shift")
+        if draft.number("shift"):
+            draft.carry("shift", "task.objective.shift", float(draft.number("shift") or 1))
+    if uniform:
+        draft.put("task.objective.uniform_fraction", 1.0)
+        draft.agree("sampling", "task.objective.uniform_fraction", "all draws are uniform")
+        for fact in ("logit_mean", "logit_std", "mix_ratio"):
+            draft.leave(fact, "it has no effect where all draws are uniform")
+        return
+    _logit_normal(draft)
+
+
+def _logit_normal(draft: Draft) -> None:
+    sampling = draft.get("sampling")
+    if sampling in ("mix", "lognorm"):
+        draft.agree(
+            "sampling", "task.objective.logit_mean", "logit-normal with mean 0 and deviation 1, which is what it draws"
+        )
+        for fact in ("logit_mean", "logit_std"):
+            draft.leave(fact, f"{sampling} does not read it there")
+    else:
+        for fact in ("logit_mean", "logit_std"):
+            value = draft.get(fact)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                draft.carry(fact, f"task.objective.{fact}", float(value))
+        if sampling in (None, "logit_normal"):
+            draft.agree("sampling", "task.objective.logit_mean")
+        else:
+            draft.leave("sampling", "no such draw here; logit-normal stands in")
+    ratio = draft.get("mix_ratio")
+    if isinstance(ratio, int | float) and not isinstance(ratio, bool) and 0 <= ratio <= 1:
+        draft.carry("mix_ratio", "task.objective.uniform_fraction", float(ratio))
+
+
+def _weights(draft: Draft) -> None:
+    """How the loss is weighed; the linear weight is 1 + shift sigma there, and 1 + noise_weight sigma here."""
+    weighted, scheme, shift = draft.get("loss_weighting"), draft.get("loss_scheme"), draft.number("shift")
+    if weighted is True and scheme in (None, "linear") and shift:
+        draft.change(
+            "loss_weighting", "task.objective.noise_weight", float(shift), "the weight 1 + shift sigma, spelled out"
+        )
+        draft.agree("loss_scheme", "task.objective.noise_weight")
+    elif weighted is False:
+        draft.put("task.objective.noise_weight", 0.0)
+        draft.agree("loss_weighting", "task.objective.noise_weight", "no weighting is a weight of zero")
+        draft.leave("loss_scheme", "it has no effect there without loss weighting")
+    else:
+        draft.leave("loss_weighting", "no such weighting here; the loss is not weighed by noise")
+        draft.leave("loss_scheme", "no such weighting here; the loss is not weighed by noise")

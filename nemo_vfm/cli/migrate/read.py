@@ -1,0 +1,191 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""YAML of another framework in, its values with address and line out; nothing that it names is imported or built.
+
+Wider than recipes: tags are passed over, merge keys are followed, `yes` and `True` are booleans, as those who wrote
+the file meant them. Narrower than PyYAML: bytes, depth and values are bounded; a key that is given twice is an error.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import yaml
+
+from nemo_vfm.core.errors import UserError
+
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 50
+MAX_VALUES = 5000
+
+Plain: TypeAlias = bool | int | float | str | None
+Value: TypeAlias = Plain | tuple[Plain, ...]
+
+_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+_INT = re.compile(r"[-+]?\d[\d_]{0,30}")
+_FLOAT = re.compile(r"[-+]?(?:\d[\d_]{0,30}\.?\d{0,30}|\.\d{1,30})(?:[eE][-+]?\d{1,3})?")
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One value of a file.
+
+    Args:
+        path: its dotted address; an element of a list has its number.
+        value: a single value, or the single values of a list.
+        line: where it stands.
+    """
+
+    path: str
+    value: Value
+    line: int
+
+
+@dataclass(slots=True)
+class _Node:
+    """A value while it is read: a single one, a list, or a mapping."""
+
+    body: "Plain | list[_Node] | dict[str, _Node]"
+    line: int
+
+
+def read_keys(text: str, name: str) -> tuple[Key, ...]:
+    """Every value of a YAML document, in order, references to one another followed.
+
+    Raises:
+        UserError: it is not YAML, not a mapping, or larger than anyone writes by hand.
+    """
+    if len(text) > MAX_BYTES:
+        raise UserError(f"{name} has more than {MAX_BYTES} characters; a file to migrate has fewer")
+    try:
+        root = _Reader(text, name).document()
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
+        raise UserError(f"{where} is not valid YAML: {getattr(error, 'problem', None) or error}") from error
+    if not isinstance(root.body, dict):
+        raise UserError(
+            f"{name} holds no mapping (lines of `key: value`), so it is no configuration that is known here"
+        )
+    keys: list[Key] = []
+    for key in _flat(root, ""):
+        keys.append(key)
+        if len(keys) > MAX_VALUES:
+            raise UserError(f"{name} stands for more than {MAX_VALUES} values; a file to migrate has fewer")
+    return _followed(keys)
+
+
+class _Reader:
+    """Turns the parser's events into nodes; it recurses at most MAX_DEPTH deep."""
+
+    def __init__(self, text: str, name: str) -> None:
+        self._events: Iterator[Any] = yaml.parse(text, Loader=_LOADER)
+        self._name, self._anchors = name, dict[str, _Node]()
+
+    def document(self) -> _Node:
+        next(self._events)
+        if isinstance(next(self._events), yaml.StreamEndEvent):
+            raise UserError(f"{self._name} is empty")
+        node = self._node(next(self._events), 0)
+        next(self._events)
+        if not isinstance(next(self._events), yaml.StreamEndEvent):
+            raise UserError(f"{self._name} holds several YAML documents; migrate them one by one")
+        return node
+
+    def _node(self, event: Any, depth: int) -> _Node:
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor not in self._anchors:
+                raise UserError(f"{self._name}:{line}: *{event.anchor} refers to nothing above it, or to itself")
+            return self._anchors[event.anchor]
+        if depth > MAX_DEPTH:
+            raise UserError(f"{self._name}:{line}: values are nested more than {MAX_DEPTH} deep")
+        node = _Node(self._body(event, depth), line)
+        if event.anchor:
+            self._anchors[event.anchor] = node
+        return node
+
+    def _body(self, event: Any, depth: int) -> "Plain | list[_Node] | dict[str, _Node]":
+        if isinstance(event, yaml.ScalarEvent):
+            return plain(event.value) if event.implicit[0] else str(event.value)
+        if isinstance(event, yaml.SequenceStartEvent):
+            items = []
+            while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
+                items.append(self._node(event, depth + 1))
+            return items
+        return self._mapping(depth)
+
+    def _mapping(self, depth: int) -> dict[str, _Node]:
+        found: dict[str, _Node] = {}
+        merged: dict[str, _Node] = {}
+        while not isinstance(event := next(self._events), yaml.MappingEndEvent):
+            key, node = self._node(event, depth + 1), self._node(next(self._events), depth + 1)
+            if isinstance(key.body, list | dict):
+                raise UserError(f"{self._name}:{key.line}: a key is a single value")
+            if key.body == "<<":
+                merged |= _below(node)
+            elif str(key.body) in found:
+                raise UserError(f"{self._name}:{key.line}: {key.body} is given twice in one mapping; keep one of them")
+            else:
+                found[str(key.body)] = node
+        return _with_target(merged | found)
+
+
+def plain(text: str) -> Plain:
+    """What an unquoted text means to the frameworks that these files are for; `5e-6` is a number to them."""
+    if text in ("", "~") or text.lower() == "null":
+        return None
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    if _INT.fullmatch(text):
+        return int(text)
+    return float(text) if _FLOAT.fullmatch(text) else text
+
+
+def _below(node: _Node) -> dict[str, _Node]:
+    """What `<<` stands for: a mapping, or a list of them of which the first goes before the others."""
+    if isinstance(node.body, list):
+        parts = [part.body for part in reversed(node.body) if isinstance(part.body, dict)]
+        return {key: value for part in parts for key, value in part.items()}
+    return dict(node.body) if isinstance(node.body, dict) else {}
+
+
+def _with_target(found: dict[str, _Node]) -> dict[str, _Node]:
+    """Fiddle's own spelling of a class, `__fn_or_cls__: {module, name}`, as `_target_`."""
+    named = found.get("__fn_or_cls__")
+    if named is None or not isinstance(named.body, dict) or not {"module", "name"} <= named.body.keys():
+        return found
+    words = _Node(f"{named.body['module'].body}.{named.body['name'].body}", named.line)
+    return {"_target_": words} | {key: node for key, node in found.items() if key != "__fn_or_cls__"}
+
+
+def _flat(node: _Node, path: str) -> Iterator[Key]:
+    if isinstance(node.body, dict) and node.body:
+        for key, below in node.body.items():
+            yield from _flat(below, f"{path}.{key}" if path else key)
+    elif isinstance(node.body, list) and any(isinstance(item.body, list | dict) for item in node.body):
+        for index, below in enumerate(node.body):
+            yield from _flat(below, f"{path}.{index}" if path else str(index))
+    elif isinstance(node.body, list):
+        values = tuple(item.body for item in node.body if not isinstance(item.body, list | dict))
+        yield Key(path, values, node.line)
+    else:
+        yield Key(path, node.body if not isinstance(node.body, dict) else (), node.line)
+
+
+def _followed(keys: list[Key]) -> tuple[Key, ...]:
+    """`${a.b}` replaced by the single value at that address, where there is one."""
+    values = {key.path: key.value for key in keys}
+    return tuple(Key(key.path, _target_of(key.value, values), key.line) for key in keys)
+
+
+def _target_of(value: Value, values: dict[str, Value]) -> Value:
+    for _ in range(10):  # a chain that is longer, or a loop, stays as it is
+        match = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+        if match is None or match[1] not in values:
+            break
+        value = values[match[1]]
+    return value

@@ -1,0 +1,251 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The facts of any training in, their places in a recipe out: length, optimizer, precision, checkpoints, loggers."""
+
+from nemo_vfm.cli.migrate.draft import Draft
+
+_TRAIN = "nemo_vfm.train."
+_COSINE = {"cosine", "cosineannealing", "cosineannealingscheduler"}
+_CONSTANT = {
+    "constant",
+    "warmuppolicy",
+    "warmuppolicyscheduler",
+    "warmupholdpolicy",
+    "warmupholdpolicyscheduler",
+    "none",
+}
+_ADAMW = {"adamw": "", "fused_adam": "PyTorch's AdamW instead of Apex's, the same update",
+          "distributed_fused_adam": "PyTorch's AdamW instead of the distributed one, the same update",
+          "megatron_fused_adam": "PyTorch's AdamW instead of Megatron's, the same update",
+          "adam": "AdamW: what Megatron calls adam decays weights apart from the gradient, as AdamW does",
+          "fusedadam": "PyTorch's AdamW instead of a fused one; its own options are left behind"}  # fmt: skip
+_BF16 = {"bf16", "bf16-mixed", "bf16_mixed", "bfloat16", "torch.bfloat16"}
+_FP32 = {"32", "32-true", "float32", "fp32", "torch.float32"}
+
+
+def training(draft: Draft) -> None:
+    """Everything that does not depend on what is trained."""
+    _seed(draft)
+    _length(draft)
+    _optimizer(draft)
+    _schedule(draft)
+    _clipping(draft)
+    _precision(draft)
+    _average(draft)
+    _checkpoints(draft)
+    _validation(draft)
+    _loggers(draft)
+
+
+def _seed(draft: Draft) -> None:
+    seed = draft.get("seed")
+    if isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0:
+        draft.carry("seed", "seed")
+    else:
+        draft.leave("seed", "a seed of ours is a whole number, zero or more")
+
+
+def _length(draft: Draft) -> None:
+    steps, epochs = draft.whole("max_steps"), draft.number("epochs")
+    draft.put("duration", "???", "such as 400_000 steps, 10 epochs or 12 h")
+    if epochs:
+        draft.change(
+            "epochs", "duration", f"{epochs:g} {'epoch' if epochs == 1 else 'epochs'}", "a length and its unit"
+        )
+    if steps:
+        draft.change("max_steps", "duration", f"{steps} steps", "a length and its unit")
+        draft.leave("epochs", "a recipe has one duration, and the number of steps is given")
+    elif "max_steps" in draft.facts:
+        draft.leave("max_steps", "no limit is said by leaving it out")
+    if "epochs" in draft.facts and not epochs:
+        draft.leave("epochs", "no limit is said by leaving it out")
+    draft.leave(
+        "max_time",
+        "a duration is in steps, epochs or hours; the scheduler's time limit does not change what is learned",
+    )
+
+
+def _optimizer(draft: Draft) -> None:
+    _which_optimizer(draft)
+    if draft.number("lr"):
+        draft.carry("lr", "optimizer.lr")
+    else:
+        draft.put("optimizer.lr", "???")
+        draft.leave("lr", "it is not a number there, so it is yours to give: optimizer.lr")
+    _betas(draft)
+    for fact, address in (("eps", "optimizer.eps"), ("weight_decay", "optimizer.weight_decay")):
+        value = draft.get(fact)
+        if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+            draft.carry(fact, address, float(value))
+        else:
+            draft.leave(fact, "it is not a number")
+    for fact in ("fused", "foreach"):
+        if isinstance(draft.get(fact), bool):
+            draft.carry(fact, f"optimizer.{fact}")
+        else:
+            draft.leave(fact, "it is neither true nor false")
+
+
+def _which_optimizer(draft: Draft) -> None:
+    named = draft.get("optimizer")
+    name = named.rpartition(".")[2].lower() if isinstance(named, str) else ""
+    draft.choices["optimizer"] = "adamw"
+    if isinstance(named, str) and named in ("torch.optim.Adam", "torch.optim.SGD"):
+        del draft.choices["optimizer"]
+        draft.carry("optimizer", "optimizer._target_")
+    elif name in _ADAMW:
+        draft.choose("optimizer", "optimizer", "adamw", _ADAMW[name])
+    else:
+        draft.leave("optimizer", "this optimizer is not among those a recipe may name without --trust; AdamW stands in")
+
+
+def _betas(draft: Draft) -> None:
+    betas, first, second = draft.get("betas"), draft.number("beta1"), draft.number("beta2")
+    if isinstance(betas, tuple) and len(betas) == 2:
+        draft.carry("betas", "optimizer.betas")
+    elif first or second:
+        draft.put("optimizer.betas", (first or 0.9, second or 0.999))
+        for fact in ("beta1", "beta2"):
+            if fact in draft.facts:
+                draft.origins.setdefault("optimizer.betas", fact)
+                draft.agree(fact, "optimizer.betas")
+    draft.leave("momentum", "AdamW has betas instead")
+
+
+def _schedule(draft: Draft) -> None:
+    named = draft.get("decay")
+    style = named.rpartition(".")[2].lower() if isinstance(named, str) else ""
+    if not {"decay", "warmup_steps", "warmup_ratio", "min_lr"} & draft.facts.keys():
+        return
+    cosine = style in _COSINE
+    draft.choices["schedule"] = "cosine" if cosine else "constant"
+    if cosine or style in _CONSTANT:
+        draft.choose("decay", "schedule", draft.choices["schedule"])
+    else:
+        draft.leave("decay", "there is no such schedule here; constant stands in, cosine is the other one")
+    _warmup(draft)
+    _floor(draft, cosine=cosine)
+    total = draft.whole("decay_steps")
+    if cosine and total and total > (draft.whole("warmup_steps") or 0):
+        draft.carry("decay_steps", "schedule.total_steps", total)
+    else:
+        draft.leave(
+            "decay_steps", "a constant rate does not end" if not cosine else "the cosine lasts as long as the run"
+        )
+    draft.leave("hold_steps", "a constant rate holds to the end; a cosine begins after the warm-up")
+
+
+def _warmup(draft: Draft) -> None:
+    steps, ratio, total = draft.get("warmup_steps"), draft.number("warmup_ratio"), draft.whole("max_steps")
+    if isinstance(steps, int) and not isinstance(steps, bool) and steps >= 0:
+        draft.carry("warmup_steps", "schedule.warmup_steps", steps)
+        draft.leave("warmup_ratio", "the warm-up is given in steps")
+        return
+    draft.put("schedule.warmup_steps", 0)
+    draft.leave("warmup_steps", "none is said by zero")
+    if ratio and total:
+        draft.change("warmup_ratio", "schedule.warmup_steps", round(ratio * total), f"in steps: {ratio:g} of {total}")
+    else:
+        draft.leave(
+            "warmup_ratio", "a warm-up is in steps, and the number of all steps is not known: schedule.warmup_steps"
+        )
+
+
+def _floor(draft: Draft, *, cosine: bool) -> None:
+    lr, floor = draft.number("lr"), draft.get("min_lr")
+    if cosine and lr and isinstance(floor, int | float) and not isinstance(floor, bool) and 0 <= floor <= lr:
+        draft.change("min_lr", "schedule.final_fraction", float(f"{floor / lr:.6g}"), "as a fraction of optimizer.lr")
+    else:
+        draft.leave("min_lr", "only a cosine comes down to it, as a fraction of a rate that is known")
+
+
+def _clipping(draft: Draft) -> None:
+    if draft.number("clip"):
+        draft.put("engine._target_", "nemo_vfm.parallel.engine.SingleDevice")
+        draft.carry("clip", "engine.clip_norm", float(draft.number("clip") or 0))
+    elif draft.get("clip") == 0:
+        draft.put("engine._target_", "nemo_vfm.parallel.engine.SingleDevice")
+        draft.put("engine.clip_norm", None)
+        draft.agree("clip", "engine.clip_norm", "no clipping is written null")
+    else:
+        draft.leave("clip", "gradients are clipped to a norm of 1 where nothing is said")
+
+
+def _precision(draft: Draft) -> None:
+    draft.choices["precision"] = "auto"
+    for fact in ("precision", "bf16", "fp16"):  # the last that speaks is the one that says most
+        _arithmetic(draft, fact)
+    dtype = str(draft.get("param_dtype"))
+    if dtype in _FP32:
+        draft.agree("param_dtype", "precision: parameters are always fp32")
+    else:
+        draft.leave("param_dtype", "parameters are always fp32, and the arithmetic follows precision")
+    draft.leave("fp8", "FP8 is not among the precisions; bf16 is the smallest")
+
+
+def _arithmetic(draft: Draft, fact: str) -> None:
+    value = draft.get(fact)
+    word = {True: fact, False: ""}.get(value, "") if isinstance(value, bool) else str(value).lower()
+    if word in _BF16:
+        draft.choose(fact, "precision", "bf16")
+    elif word in _FP32:
+        draft.choose(fact, "precision", "fp32")
+    elif word in ("16", "16-mixed", "fp16", "float16", "bf16-true", "fp16_mixed"):
+        draft.choose(fact, "precision", "bf16", "fp32 parameters and bf16 arithmetic, which needs no loss scaling")
+    else:
+        draft.leave(
+            fact,
+            "it says nothing by itself" if value in (False, None) else "this precision is not here; auto stands in",
+        )
+
+
+def _average(draft: Draft) -> None:
+    decay = draft.number("ema_decay")
+    if draft.get("ema") is False or not {"ema", "ema_decay"} & draft.facts.keys():
+        draft.leave("ema", "no average of the weights is said by leaving it out")
+        draft.leave("ema_decay", "the average of the weights is switched off there")
+        return
+    draft.choices["ema"] = "standard"
+    draft.agree("ema", "ema: standard")
+    if decay and decay < 1:
+        draft.carry("ema_decay", "ema.decay", float(decay))
+    else:
+        draft.leave("ema_decay", "a decay lies between 0 and 1")
+
+
+def _checkpoints(draft: Draft) -> None:
+    draft.put("checkpoint._target_", f"{_TRAIN}callbacks.checkpoint.SaveCheckpoints")
+    if every := draft.whole("save_every"):
+        draft.carry("save_every", "checkpoint.every_steps", every)
+    else:
+        draft.leave("save_every", "checkpoints come every so many optimizer steps: checkpoint.every_steps")
+    keep = draft.get("keep")
+    if draft.whole("keep"):
+        draft.change(
+            "keep", "checkpoint.keep_last", draft.whole("keep"), "the newest stay; checkpoint.keep_best keeps the best"
+        )
+    elif keep == -1:
+        draft.put("checkpoint.keep_last", None)
+        draft.agree("keep", "checkpoint.keep_last", "all of them is written null")
+    else:
+        draft.leave("keep", "how many stay is a whole number: checkpoint.keep_last")
+
+
+def _validation(draft: Draft) -> None:
+    every = draft.get("val_every")
+    if not isinstance(every, int) or isinstance(every, bool) or every < 1:  # 1.0 means once an epoch to Lightning
+        draft.leave("val_every", "held-out loss is measured every so many steps: validation.every_steps")
+        return
+    draft.put("validation._target_", f"{_TRAIN}callbacks.validation.Validate")
+    draft.carry("val_every", "validation.every_steps", every)
+
+
+def _loggers(draft: Draft) -> None:
+    draft.put("callbacks.throughput._target_", f"{_TRAIN}callbacks.throughput.Throughput")
+    if draft.get("tensorboard") is not False:
+        draft.put("loggers.tensorboard._target_", f"{_TRAIN}loggers.TensorBoard")
+        draft.agree("tensorboard", "loggers.tensorboard")
+    else:
+        draft.leave("tensorboard", "it is switched off there, and left out here")
+    for fact in ("wandb", "wandb_project", "wandb_name", "wandb_entity"):
+        draft.leave(fact, "TensorBoard is written; another logger stands beside it under loggers, by name")

@@ -1,0 +1,79 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Make a recipe of a YAML of NeMo 1 or 2, DFM or AutoModel: what it can say here, and why not the rest."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nemo_vfm.cli.migrate import Migrated
+
+_FORMATS = ("automodel", "dfm", "nemo2", "nemo1")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The file, the recipe's place, and the format where it is not recognised."""
+    parser.add_argument("file", metavar="FILE", type=Path, help="a YAML file of one of these frameworks")
+    parser.add_argument(
+        "-o", "--out", metavar="OUT", type=Path, help="the recipe to write; recipes/<name>.yaml if left out"
+    )
+    parser.add_argument("--kind", choices=("diffusion", "language"), help="what it trains, if that cannot be told")
+    parser.add_argument("--from", dest="form", choices=_FORMATS, default="", help="its format, if it is not recognised")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the recipe, tell every key's fate, and check what was written."""
+    from nemo_vfm.cli.copied import write
+    from nemo_vfm.cli.migrate import migrate
+    from nemo_vfm.cli.migrate.written import recipe_text
+    from nemo_vfm.config.errors import shown_path
+
+    out = arguments.out or Path("recipes") / f"{arguments.file.stem}.yaml"
+    migrated = migrate(_text(arguments.file), str(arguments.file), arguments.form, arguments.kind)
+    write({out: recipe_text(migrated, arguments.file.name, shown_path(str(out)))})
+    _tell(migrated, arguments.file, out)
+    return _check(out)
+
+
+def _text(file: Path) -> str:
+    from nemo_vfm.cli.migrate.read import MAX_BYTES
+    from nemo_vfm.core.errors import UserError
+
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(MAX_BYTES + 1)
+        return data.decode("utf-8-sig")
+    except OSError as error:
+        raise UserError(f"cannot read {file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{file} is not UTF-8 text: byte {error.start} is not") from error
+
+
+def _tell(migrated: "Migrated", file: Path, out: Path) -> None:
+    from nemo_vfm.cli.migrate.told import account
+    from nemo_vfm.cli.paper import WIDEST, Paper
+
+    paper = Paper()
+    paper.line(f"{file} is in {migrated.form.title}'s format; {out} is the recipe.")
+    for line, style in account(migrated, min(paper.width, WIDEST)):
+        paper.line(line, style)
+    paper.line()
+
+
+def _check(out: Path) -> int:
+    """What `nemo-vfm check` says of it: values for the user to give are fine, problems would be ours."""
+    from nemo_vfm.config import RecipeError, check, compose
+
+    problems = check(compose(out))
+    missing = [problem.path for problem in problems if problem.kind == "missing"]
+    errors = [problem for problem in problems if problem.kind != "missing"]
+    if errors:
+        sys.stdout.write(
+            f"{RecipeError(errors)}\n{out}: what was carried over does not fit as it is; change it there\n"
+        )
+        return 2
+    gaps = f" {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} yours to give." if missing else ""
+    sys.stdout.write(f"{out} checks.{gaps}\n")
+    return 0

@@ -1,0 +1,267 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Configurations of other frameworks in, recipes that check and an account of every key out."""
+
+import re
+import sys
+
+import pytest
+import yaml
+
+from nemo_vfm.cli.migrate import FORMATS, Migrated, migrate
+from nemo_vfm.cli.migrate.formats import UNKNOWN
+from nemo_vfm.cli.migrate.written import recipe_text
+from nemo_vfm.config import check, compose, read_values
+from tests.support import foreign
+from tests.support.recipe_folder import Kitchen
+
+ODD = [None, True, -1, 0.5, 10**30, "", "a text", "${env:X}", "???", (1, 2), ("x",), ()]
+
+
+@pytest.fixture
+def kitchen(tmp_path, monkeypatch):
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    return Kitchen(tmp_path)
+
+
+def migrated(kitchen: Kitchen, text: str) -> dict:
+    """The values of the recipe that a text becomes, composed."""
+    kitchen.write("theirs.yaml", text)
+    assert kitchen.main("migrate", "theirs.yaml", "-o", "ours.yaml") == 0
+    return read_values(compose("ours.yaml").to_yaml(), "ours.yaml")
+
+
+def leaves(node: object, path: str = "") -> list[str]:
+    """The addresses of a YAML's values, as PyYAML reads it: lists of single values are one."""
+    if isinstance(node, dict) and node:
+        return [leaf for key, below in node.items() for leaf in leaves(below, f"{path}.{key}".lstrip("."))]
+    if isinstance(node, list) and any(isinstance(item, list | dict) for item in node):
+        return [leaf for i, below in enumerate(node) for leaf in leaves(below, f"{path}.{i}")]
+    return [path]
+
+
+def fates(text: str) -> dict[str, str]:
+    """Address -> verdict."""
+    return {entry.key.path: entry.fate.verdict for entry in migrate(text, "theirs.yaml").entries}
+
+
+@pytest.mark.parametrize("name", foreign.ALL)
+def test_every_key_is_in_exactly_one_list(name):
+    entries = migrate(foreign.ALL[name], name).entries
+    assert sorted(entry.key.path for entry in entries) == sorted(leaves(yaml.safe_load(foreign.ALL[name])))
+    assert all(entry.fate.verdict in ("carried", "changed", "left") for entry in entries)
+    assert all(entry.fate.why for entry in entries if entry.fate.verdict != "carried")
+    assert all(entry.fate.where for entry in entries if entry.fate.verdict != "left")
+
+
+@pytest.mark.parametrize("name", foreign.ALL)
+def test_a_format_and_what_is_trained_are_recognised(name):
+    found = migrate(foreign.ALL[name], name)
+    assert found.form.name == name.partition("_")[0]
+    assert found.draft.kind == ("language" if name.endswith("_language") else "diffusion")
+
+
+@pytest.mark.parametrize("name", foreign.ALL)
+def test_a_migrated_recipe_checks_and_says_every_value_that_was_left_behind(kitchen, capsys, name):
+    kitchen.write("theirs.yaml", foreign.ALL[name])
+    assert kitchen.main("migrate", "theirs.yaml") == 0
+    told, text = capsys.readouterr().out, (kitchen.folder / "recipes/theirs.yaml").read_text()
+    assert "checks" in told
+    for entry in migrate(foreign.ALL[name], name).of("left"):
+        assert f"{entry.key.line}: {entry.key.path} = " in text
+        assert f"{entry.key.path}: " in told
+    assert kitchen.main("check", "recipes/theirs.yaml") == 0
+
+
+def test_automodel_keeps_its_numbers(kitchen):
+    ours = migrated(kitchen, foreign.AUTOMODEL)
+    assert (ours["seed"], ours["duration"]) == (7, "9000 steps")
+    assert (ours["data"]["batch_size"], ours["data"]["num_workers"], ours["data"]["shards"]) == (16, 3, "films/cache")
+    bucket = ours["data"]["buckets"]["buckets"]["all"]
+    assert (bucket["width"], bucket["height"], bucket["num_frames"]) == (640, 384, "???")
+    assert (ours["model"]["width"], ours["model"]["depth"], ours["model"]["heads"]) == (1536, 30, 12)
+    assert ours["optimizer"] == {
+        "_target_": "torch.optim.AdamW",
+        "lr": 2e-5,
+        "betas": [0.9, 0.95],
+        "weight_decay": 0.05,
+    }
+    assert ours["schedule"]["_target_"].endswith("WarmupCosine")
+    assert (ours["schedule"]["warmup_steps"], ours["schedule"]["final_fraction"]) == (100, 0.1)
+    objective = ours["task"]["objective"]
+    assert (objective["shift"], objective["logit_mean"], objective["logit_std"]) == (2.5, 0.5, 1.5)
+    assert (objective["uniform_fraction"], objective["noise_weight"]) == (0.2, 0.0)
+    assert ours["precision"]["compute"] == "bf16" and ours["checkpoint"]["every_steps"] == 500
+
+
+def test_linear_loss_weighting_is_the_weight_of_ours():
+    draft = migrate(foreign.AUTOMODEL.replace("use_loss_weighting: false", "use_loss_weighting: true"), "x").draft
+    assert draft.values["task.objective.noise_weight"] == draft.values["task.objective.shift"] == 2.5
+
+
+def test_without_sigma_noise_draws_are_uniform_and_not_shifted():
+    draft = migrate(foreign.AUTOMODEL.replace("use_sigma_noise: true", "use_sigma_noise: false"), "x").draft
+    assert (draft.values["task.objective.shift"], draft.values["task.objective.uniform_fraction"]) == (1.0, 1.0)
+
+
+def test_dfm_keeps_its_numbers(kitchen):
+    ours = migrated(kitchen, foreign.DFM)
+    assert (ours["seed"], ours["duration"], ours["data"]["batch_size"]) == (1234, "5000 steps", 32)
+    assert ours["data"]["shards"] == "???", "a variable that may not be set here is for the user to give"
+    assert (ours["model"]["width"], ours["model"]["depth"], ours["model"]["mlp_ratio"]) == (1152, 28, 4.0)
+    assert ours["optimizer"]["betas"] == [0.9, 0.95] and ours["schedule"]["final_fraction"] == 0.1
+    assert (ours["engine"]["clip_norm"], ours["validation"]["every_steps"]) == (1.0, 250)
+    assert ours["task"]["objective"]["_target_"].endswith("EDM")
+
+
+def test_nemo_2_keeps_its_numbers(kitchen):
+    ours = migrated(kitchen, foreign.NEMO2)
+    assert (ours["duration"], ours["data"]["batch_size"]) == ("10000 epochs", 48)
+    assert (ours["model"]["width"], ours["model"]["depth"], ours["model"]["heads"]) == (3072, 32, 24)
+    assert ours["schedule"] == {"_target_": "nemo_vfm.train.optim.Constant", "warmup_steps": 100}
+    assert (ours["checkpoint"]["every_steps"], ours["checkpoint"]["keep_last"]) == (1000, 3)
+    assert ours["task"]["objective"] == {"_target_": "nemo_vfm.diffusion.objective.EDM", "sigma_data": 0.5}
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [("DiTConfig", "dit_s"), ("DiTBConfig", "dit_b"), ("DiTLConfig", "dit_l"),
+                                              ("DiTXLConfig", "dit_xl")])  # fmt: skip
+def test_the_sizes_of_nemo_2_are_presets_of_ours(theirs, ours):
+    assert migrate(foreign.NEMO2.replace("DiT7BConfig", theirs), "x").draft.choices["model"] == ours
+
+
+def test_nemo_1_keeps_its_numbers(kitchen):
+    ours = migrated(kitchen, foreign.NEMO1)
+    assert (ours["seed"], ours["duration"], ours["data"]["batch_size"]) == (1234, "2 epochs", 32)
+    assert ours["data"]["buckets"]["buckets"]["all"]["num_frames"] == 1, "stable diffusion makes pictures"
+    assert ours["data"]["shards"] == "/datasets/pictures"
+    assert (ours["ema"]["decay"], ours["checkpoint"]["keep_last"], ours["engine"]["clip_norm"]) == (0.999, None, 0.5)
+    assert ours["precision"]["compute"] == "bf16" and ours["task"]["text_dropout"] == 0.1
+
+
+def test_of_a_language_model_the_training_is_carried_and_the_model_is_left_to_the_user(kitchen):
+    ours = migrated(kitchen, foreign.NEMO2_LANGUAGE)
+    assert (ours["model"], ours["data"], ours["task"]) == ("???", "???", "???")
+    assert (ours["duration"], ours["optimizer"]["lr"], ours["schedule"]["warmup_steps"]) == ("10000 steps", 3e-4, 2000)
+
+
+def test_an_unknown_key_is_listed_and_never_dropped(kitchen, capsys):
+    kitchen.write("theirs.yaml", foreign.AUTOMODEL)
+    kitchen.main("migrate", "theirs.yaml")
+    (entry,) = [e for e in migrate(foreign.AUTOMODEL, "x").entries if e.key.path == "something.of"]
+    assert entry.fate.why == UNKNOWN and "something.of: their own" in capsys.readouterr().out
+
+
+def test_a_reference_is_followed_and_two_keys_that_disagree_are_told_apart():
+    assert fates(foreign.NEMO1)["model.precision"] == "changed"
+    entries = {entry.key.path: entry.fate for entry in migrate(foreign.DFM, "x").entries}
+    assert entries["train.global_batch_size"].verdict == "carried"
+    assert "train.global_batch_size says otherwise" in entries["dataset.global_batch_size"].why
+
+
+def test_a_secret_is_neither_carried_nor_shown(kitchen, capsys):
+    kitchen.write("theirs.yaml", foreign.AUTOMODEL)
+    kitchen.main("migrate", "theirs.yaml")
+    assert fates(foreign.AUTOMODEL)["wandb.api_key"] == "left"
+    assert "abcdef0123456789" not in capsys.readouterr().out + (kitchen.folder / "recipes/theirs.yaml").read_text()
+
+
+def test_nothing_that_a_file_names_is_imported(kitchen, monkeypatch):
+    kitchen.write("canary_of_migration.py", "raise SystemExit('imported')\n")
+    monkeypatch.syspath_prepend(kitchen.folder)
+    text = re.sub(r"_target_: [\w.]+\.(\w+)", r"_target_: canary_of_migration.\1", foreign.NEMO2)
+    text = text.replace("optimizer: adam", "optimizer: canary_of_migration.Adam")
+    kitchen.write("theirs.yaml", text)
+    assert text.count("canary_of_migration") > 10
+    assert kitchen.main("migrate", "theirs.yaml", "--from", "nemo2", "--kind", "diffusion") == 0
+    assert "canary_of_migration" not in sys.modules
+
+
+def test_line_breaks_in_keys_and_values_do_not_escape_from_the_comments(kitchen):
+    evil = '"a\\nrun_dir: /evil": 1\nwandb: {name: "x\\n_target_: evil.Thing\\u2028y: 1", project: "${oc.env:HOME}"}\n'
+    before = foreign.AUTOMODEL.partition("wandb:")[0]
+    ours = migrated(kitchen, before + evil)
+    assert ours["_target_"] == "nemo_vfm.train.job.Train" and ours["run_dir"] == "runs/ours"
+
+
+@pytest.mark.parametrize("kind", ["diffusion", "language"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_odd_values_at_every_known_key_still_give_a_recipe_that_checks(name, kind, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    paths = [pattern.replace("**", "a.b").replace("*", "0") for pattern in FORMATS[name].taken]
+    for value in ODD:
+        found = _with(dict.fromkeys(paths, value), name, kind)
+        assert not [entry for entry in found.entries if entry.fate.why == UNKNOWN]
+        (tmp_path / "ours.yaml").write_text(recipe_text(found, "theirs.yaml", "ours.yaml"))
+        errors = [problem for problem in check(compose("ours.yaml")) if problem.kind != "missing"]
+        assert not errors, f"{value!r}: {errors[0].render()}"
+
+
+def _with(values: dict[str, object], name: str, kind: str) -> Migrated:
+    """A file of a format that says these values."""
+    root: dict[str, object] = {}
+    for path, value in values.items():
+        *above, last = path.split(".")
+        node = root
+        for part in above:
+            below = node.setdefault(part, {})
+            node = below if isinstance(below, dict) else node
+        node.setdefault(last, list(value) if isinstance(value, tuple) else value)
+    return migrate(yaml.safe_dump(root), "theirs.yaml", name, kind)
+
+
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 8)}]\n" for i in range(1, 12)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "is empty"),
+        ("- a\n- b\n", "holds no mapping"),
+        ("a: [1, 2\n", "is not valid YAML"),
+        ("a: 1\na: 2\n", "given twice"),
+        ("a: 1\n---\nb: 2\n", "several YAML documents"),
+        ("a: *nothing\n", "refers to nothing"),
+        ("a: " + "[" * 5000 + "]" * 5000, "nested more than"),
+        (BOMB, "more than 5000 values"),
+        ("a: 1\n" + "# " + "x" * (1 << 20), "more than 1048576 characters"),
+        ("lr: 1\n", "none of the formats"),
+        ("inference: {height: 512}\nmodel: {x: 1}\n", "copy diffusion/sample"),
+        ("trainer: {max_steps: 5}\nmodel: {sample_rate: 16000}\n", "--kind KIND"),
+    ],
+)
+def test_a_file_that_cannot_be_migrated_is_a_sentence_and_nothing_is_written(kitchen, capsys, text, words):
+    kitchen.write("theirs.yaml", text)
+    assert kitchen.main("migrate", "theirs.yaml") == 2
+    assert words in capsys.readouterr().err and not (kitchen.folder / "recipes").exists()
+
+
+def test_a_missing_or_binary_file_is_a_sentence(kitchen, capsys):
+    (kitchen.folder / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    assert (kitchen.main("migrate", "absent.yaml"), kitchen.main("migrate", "binary.yaml")) == (2, 2)
+    told = capsys.readouterr().err
+    assert "No such file" in told and "is not UTF-8" in told
+
+
+def test_a_recipe_that_is_there_is_not_overwritten(kitchen, capsys):
+    kitchen.write("theirs.yaml", foreign.DFM)
+    mine = kitchen.write("recipes/theirs.yaml", "# mine\n")
+    assert kitchen.main("migrate", "theirs.yaml") == 2
+    assert "is there already" in capsys.readouterr().err and mine.read_text() == "# mine\n"
+
+
+def test_tags_and_fiddles_own_spelling_and_merge_keys_are_read_without_making_anything():
+    text = foreign.AUTOMODEL.replace(
+        "optimizer: {_target_: torch.optim.AdamW, lr: 2e-5, weight_decay: 0.05, betas: [0.9, 0.95]}",
+        "base: &base {lr: 3e-5, weight_decay: 0.2}\n"
+        "optimizer: !fdl.Config\n"
+        "  <<: *base\n"
+        "  __fn_or_cls__: {module: torch.optim, name: AdamW}\n"
+        "  weight_decay: 0.1\n"
+        "  betas: !!python/tuple [0.8, 0.9]\n",
+    )
+    values = migrate(text, "x").draft.values
+    assert (values["optimizer.lr"], values["optimizer.weight_decay"]) == (3e-5, 0.1)
+    assert values["optimizer.betas"] == (0.8, 0.9)
