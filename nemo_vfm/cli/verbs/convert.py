@@ -1,0 +1,74 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Convert a .nemo archive or a .ckpt/.pt file to safetensors and JSON, in a process apart; nothing in it is run."""
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+_PASSED_ON = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "TMPDIR", "HOME", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
+_TIMEOUT_S = 6 * 3600.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The file, the folder to make, and where the weights are."""
+    parser.add_argument("file", metavar="FILE", type=Path, help="a .nemo archive, or what torch.save wrote")
+    parser.add_argument("out", metavar="OUT", type=Path, help="the folder to make; it must not exist")
+    parser.add_argument("--key", metavar="NAME", help="where in the file the weights are, such as state_dict or ema")
+    parser.add_argument("--leave-out", action="store_true",
+                        help="go on where the file names code beside its weights; it is named, not run")  # fmt: skip
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Make the folder whole, or not at all."""
+    from nemo_vfm.core.errors import UserError
+
+    if not arguments.file.is_file():
+        raise UserError(f"there is no file {arguments.file}")
+    if arguments.out.exists() or arguments.out.is_symlink():
+        raise UserError(f"{arguments.out} exists; nothing is overwritten, take another name")
+    words = ["--leave-out"] * arguments.leave_out + ([f"--key={arguments.key}"] if arguments.key else [])
+    said = _convert(arguments.file.absolute(), arguments.out.absolute(), words)
+    sys.stdout.write(f"{said}\n{arguments.out}\n")
+    return 0
+
+
+def _convert(source: Path, out: Path, words: Sequence[str]) -> str:
+    """Convert beside `out`, then rename."""
+    import shutil
+
+    from nemo_vfm.core.files import sync
+
+    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    temporary.mkdir(parents=True)
+    try:
+        said = _child([str(source), str(temporary), *words])
+        for path in (*temporary.iterdir(), temporary):
+            sync(path)
+        temporary.rename(out)
+        sync(out.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return said
+
+
+def _child(words: Sequence[str]) -> str:
+    """What the converting process says; it gets no secrets from our environment."""
+    from nemo_vfm.core.errors import DataError
+
+    environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ} | {"OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "nemo_vfm.cli.converting", *words]
+    try:
+        # Our own interpreter and module; the file's name is an argument and never a command.
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S)  # noqa: S603
+    except subprocess.TimeoutExpired as error:
+        raise DataError(f"{words[0]}: converting took longer than {_TIMEOUT_S:.0f} s and was ended") from error
+    if done.returncode < 0:
+        raise DataError(f"{words[0]}: the converting process was ended by signal {-done.returncode}: the file asks for "
+                        f"more time or memory than one of its size may")  # fmt: skip
+    if done.returncode:
+        raise DataError(done.stderr.strip() if done.returncode == 2 else f"{words[0]}: {done.stderr.strip()[-500:]}")
+    return done.stdout.strip()

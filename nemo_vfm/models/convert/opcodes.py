@@ -1,0 +1,246 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The bytes of a pickle in, plain values out: texts, numbers, containers, and where tensors lie. Nothing is called.
+
+A pickle is a program for a small stack machine. This machine knows the instructions that build data and a closed list
+of names that torch writes for tensors; each name stands for arithmetic of ours, and nothing is imported. Any other name
+is refused, or becomes a `LeftOut`, which stays inert whatever the program does with it.
+"""
+
+import io
+import pickletools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from nemo_vfm.core.errors import DataError
+from nemo_vfm.models.convert.places import DTYPES, STORAGES, Storage, tensor_place
+
+MAX_BYTES = 64 << 20
+MAX_INSTRUCTIONS = 2_000_000  #: some 70,000 tensors; bounds the memory, since one byte can make a container
+MAX_KEY = 1 << 32  # whole numbers as keys: larger ones can be chosen so that they all collide
+_TENSOR, _TENSOR_V3, _PARAMETER = "_rebuild_tensor_v2", "_rebuild_tensor_v3", "_rebuild_parameter"
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What stands for an object that is not data: only its name is known."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Name:
+    """One of the names we know, pushed by the program."""
+
+    text: str
+
+
+class _Mark:
+    """Where the arguments of an instruction begin."""
+
+
+_MARK: Final = _Mark()
+
+
+def read_pickle(data: bytes, *, leave_out: bool = False) -> tuple[object, tuple[str, ...]]:
+    """The value that a pickle describes, with a `TensorPlace` where it holds a tensor, and the names left out of it.
+
+    Args:
+        leave_out: put a `LeftOut` where the pickle names something that is not data, instead of refusing it.
+
+    Raises:
+        DataError: it names something that is not data, is damaged, or is larger than any list of tensors.
+    """
+    if len(data) > MAX_BYTES:
+        raise DataError(f"its pickle has {len(data):,} bytes; a list of tensors has at most {MAX_BYTES:,}")
+    machine = _Machine(leave_out)
+    try:
+        return machine.run(data), tuple(sorted(machine.left_out))
+    except DataError:
+        raise
+    except (ValueError, IndexError, KeyError, TypeError, OverflowError) as error:
+        raise DataError(f"its pickle is damaged: {error}") from error
+
+
+class _Machine:
+    def __init__(self, leave_out: bool) -> None:
+        self.leave_out, self.left_out = leave_out, set[str]()
+        self.stack: list[Any] = []
+        self.memo: dict[int, Any] = {}
+
+    def run(self, data: bytes) -> object:
+        """Read instruction after instruction until STOP."""
+        for count, (opcode, argument, position) in enumerate(pickletools.genops(io.BytesIO(data)), 1):
+            if count > MAX_INSTRUCTIONS:
+                raise DataError(f"its pickle has more than {MAX_INSTRUCTIONS:,} instructions")
+            if opcode.name == "STOP":
+                return self._result(position or 0, len(data))
+            action = _ACTIONS.get(opcode.name)
+            if action is None:
+                raise DataError(f"its pickle uses the instruction {opcode.name} at byte {position:,}, "
+                                f"which a list of tensors does not need")  # fmt: skip
+            action(self, argument)
+        raise DataError("its pickle has no end")
+
+    def _result(self, position: int, size: int) -> object:
+        if len(self.stack) != 1 or position + 1 != size:
+            raise DataError(f"its pickle ends at byte {position:,} of {size:,} with {len(self.stack)} values left")
+        return self.stack[0]
+
+    def push(self, value: object) -> None:
+        self.stack.append(value)
+
+    def marked(self) -> list[Any]:
+        """Everything above the last mark, which goes, too."""
+        for index in range(len(self.stack) - 1, -1, -1):
+            if self.stack[index] is _MARK:
+                values = self.stack[index + 1 :]
+                del self.stack[index:]
+                return values
+        raise DataError("its pickle asks for a mark that was never set")
+
+    def remember(self, index: int) -> None:
+        self.memo[index] = self.stack[-1]
+
+    def set_items(self, values: list[Any]) -> None:
+        target = self.stack[-1]
+        if isinstance(target, LeftOut):
+            return
+        if type(target) is not dict or len(values) % 2:
+            raise DataError("its pickle sets items of what is no mapping")
+        for key, value in zip(values[::2], values[1::2], strict=True):
+            if not (type(key) is str or (type(key) is int and 0 <= key < MAX_KEY)):
+                raise DataError(f"a mapping in its pickle has a key of type {_kind(key)}; texts and counts are read")
+            target[key] = value
+
+    def extend(self, values: list[Any]) -> None:
+        target = self.stack[-1]
+        if isinstance(target, LeftOut):
+            return
+        if type(target) is not list:
+            raise DataError("its pickle appends to what is no list")
+        target.extend(values)
+
+    def name(self, module: object, name: object) -> None:
+        """A name: one that we know, or one that is refused."""
+        full = f"{module}.{name}"
+        if full in DTYPES:
+            self.push(DTYPES[full])
+        elif full in _CALLS or full in STORAGES:
+            self.push(_Name(full))
+        elif self.leave_out:
+            self.left_out.add(full[:200])
+            self.push(LeftOut(full[:200]))
+        else:
+            raise DataError(f"its pickle names {full[:200]}, which is code and not data; nothing of it was run")
+
+    def call(self, arguments: object) -> None:
+        """What stands for a call: arithmetic of ours for a known name."""
+        called = self.stack.pop()
+        if isinstance(called, LeftOut):
+            self.push(called)
+            return
+        if not isinstance(called, _Name) or called.text not in _CALLS or type(arguments) is not tuple:
+            raise DataError(f"its pickle calls {_kind(called)}, which cannot be called")
+        self.push(_CALLS[called.text](*arguments))
+
+    def build(self) -> None:
+        """State for the object below: torch hangs version numbers on a mapping; they are not needed."""
+        self.stack.pop()
+        if not isinstance(self.stack[-1], dict | LeftOut):
+            raise DataError(f"its pickle sets the state of {_kind(self.stack[-1])}")
+
+    def storage(self) -> None:
+        """A storage by its number: ('storage', type, key, device, count)."""
+        word, kind, key, _, count = self.stack.pop()
+        if word != "storage" or not isinstance(kind, _Name) or kind.text not in STORAGES:
+            raise DataError("its pickle refers to something outside that is no storage of numbers")
+        if not (type(key) is str and key.isascii() and key.isdecimal() and type(count) is int and count >= 0):
+            raise DataError("its pickle refers to a storage without number or size")
+        self.push(Storage(key, STORAGES[kind.text], count))
+
+
+def _kind(value: object) -> str:
+    return value.text if isinstance(value, _Name) else type(value).__name__
+
+
+def _ordered_dict(*pairs: object) -> dict[Any, Any]:
+    if pairs:
+        raise DataError("its pickle makes an OrderedDict in a way that torch does not")
+    return {}
+
+
+def _parameter(data: object, *_: object) -> object:
+    return data
+
+
+#: Names that torch writes for data, and what stands for a call of each.
+_CALLS: Final[dict[str, Callable[..., object]]] = {
+    "collections.OrderedDict": _ordered_dict,
+    f"torch._utils.{_TENSOR}": lambda *given: tensor_place(*given[:4]),
+    f"torch._utils.{_TENSOR_V3}": lambda *given: tensor_place(*given[:4], dtype=given[6]),
+    f"torch._utils.{_PARAMETER}": _parameter,
+    "torch.Size": lambda lengths: tuple(lengths),
+    "torch.device": lambda *words: ":".join(str(word) for word in words if type(word) in (str, int)),
+}
+
+
+def _push(machine: _Machine, argument: object) -> None:
+    machine.push(argument)
+
+
+def _tuple_of(count: int) -> Callable[[_Machine, object], None]:
+    def make(machine: _Machine, _: object) -> None:
+        if len(machine.stack) < count:
+            raise DataError("its pickle makes a tuple of more values than there are")
+        values = tuple(machine.stack[len(machine.stack) - count :])
+        del machine.stack[len(machine.stack) - count :]
+        machine.push(values)
+
+    return make
+
+
+def _stack_name(machine: _Machine) -> None:
+    name, module = machine.stack.pop(), machine.stack.pop()
+    machine.name(module, name)
+
+
+def _set_item(machine: _Machine) -> None:
+    value, key = machine.stack.pop(), machine.stack.pop()
+    machine.set_items([key, value])
+
+
+#: What each instruction does. One that is not here is refused by its name.
+_ACTIONS: Final[dict[str, Callable[[_Machine, Any], object]]] = {
+    "PROTO": lambda m, a: None,
+    "FRAME": lambda m, a: None,
+    "MARK": lambda m, a: m.push(_MARK),
+    "NONE": lambda m, a: m.push(None),
+    "NEWTRUE": lambda m, a: m.push(True),
+    "NEWFALSE": lambda m, a: m.push(False),
+    **dict.fromkeys(("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"), _push),
+    **dict.fromkeys(("BINUNICODE", "SHORT_BINUNICODE", "SHORT_BINBYTES", "BINBYTES"), _push),
+    "EMPTY_TUPLE": _tuple_of(0),
+    "TUPLE1": _tuple_of(1),
+    "TUPLE2": _tuple_of(2),
+    "TUPLE3": _tuple_of(3),
+    "TUPLE": lambda m, a: m.push(tuple(m.marked())),
+    "EMPTY_LIST": lambda m, a: m.push([]),
+    "APPEND": lambda m, a: m.extend([m.stack.pop()]),
+    "APPENDS": lambda m, a: m.extend(m.marked()),
+    "EMPTY_DICT": lambda m, a: m.push({}),
+    "SETITEM": lambda m, a: _set_item(m),
+    "SETITEMS": lambda m, a: m.set_items(m.marked()),
+    "BINPUT": lambda m, a: m.remember(a),
+    "LONG_BINPUT": lambda m, a: m.remember(a),
+    "MEMOIZE": lambda m, a: m.remember(len(m.memo)),
+    "BINGET": lambda m, a: m.push(m.memo[a]),
+    "LONG_BINGET": lambda m, a: m.push(m.memo[a]),
+    "GLOBAL": lambda m, a: m.name(*str(a).split(" ", 1)),
+    "STACK_GLOBAL": lambda m, a: _stack_name(m),
+    "REDUCE": lambda m, a: m.call(m.stack.pop()),
+    "NEWOBJ": lambda m, a: m.call(m.stack.pop()),
+    "BUILD": lambda m, a: m.build(),
+    "BINPERSID": lambda m, a: m.storage(),
+}

@@ -1,0 +1,152 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A file of torch.save in, its values and, on request, its tensors out; read by offset, with nothing run.
+
+Since 1.6 torch writes a zip whose members are stored as they are: `data.pkl` says what there is, `data/0`, `data/1`
+and so on hold the numbers. Sizes and places are judged before any memory is taken, so what is read is never larger
+than the file.
+"""
+
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from nemo_vfm.core.errors import DataError
+from nemo_vfm.models.convert.opcodes import MAX_BYTES, read_pickle
+from nemo_vfm.models.convert.places import Storage, TensorPlace
+from nemo_vfm.models.convert.window import Window
+
+_LOCAL_HEADER = 30  # bytes before a member's name; see the zip format, section 4.3.7
+_ENCRYPTED = 0x1
+_MAX_TIED = 4  # how often each byte may be used, on average
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    start: int
+    size: int
+    crc: int
+
+
+@dataclass(slots=True)
+class TorchZip:
+    """An opened file of torch.save.
+
+    Args:
+        content: what was saved, with a `TensorPlace` for each tensor.
+        left_out: names in it that are code; an inert mark stands for each.
+    """
+
+    content: object
+    left_out: tuple[str, ...]
+    _window: Window
+    _members: Mapping[str, _Member]
+    _storages: dict[tuple[str, int], Tensor] = field(default_factory=dict)
+
+    def tensors(self, places: Mapping[str, TensorPlace]) -> dict[str, Tensor]:
+        """The tensors themselves. Tied weights share their memory; a thousand views of one storage are an attack.
+
+        Raises:
+            DataError: one by one they would be far larger than the file.
+        """
+        num_bytes = sum(place.num_bytes for place in places.values())
+        if num_bytes > _MAX_TIED * self._window.size:
+            raise DataError(f"its tensors ask for {num_bytes:,} bytes one by one, the file has {self._window.size:,}")
+        return {name: self.tensor(place) for name, place in places.items()}
+
+    def tensor(self, place: TensorPlace) -> Tensor:
+        """The tensor itself, a view of its storage; storages are read once.
+
+        Raises:
+            DataError: the storage is missing, of another size, or damaged.
+        """
+        known = (place.storage.key, place.storage.num_bytes)
+        if known not in self._storages:
+            self._storages[known] = self._read(place.storage)
+        return _typed(self._storages[known], place.dtype).as_strided(place.shape, place.stride, place.offset)
+
+    def _read(self, storage: Storage) -> Tensor:
+        member = self._members.get(f"data/{storage.key}")
+        if member is None or member.size != storage.num_bytes:
+            there = "is missing" if member is None else f"has {member.size:,} bytes"
+            raise DataError(f"storage {storage.key} {there}; the file's list says {storage.num_bytes:,} bytes")
+        data = self._window.fill(member.start, member.size)
+        if zlib.crc32(data) != member.crc:
+            raise DataError(f"storage {storage.key} is damaged: its bytes do not match their checksum")
+        return torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+
+
+def _typed(data: Tensor, dtype: torch.dtype) -> Tensor:
+    if dtype == torch.bool:  # any byte but 0 and 1 is a boolean that no program expects
+        return data != 0
+    return data[: len(data) // dtype.itemsize * dtype.itemsize].view(dtype)
+
+
+def open_torch_zip(window: Window, *, leave_out: bool = False) -> TorchZip:
+    """List what a file of torch.save holds.
+
+    Args:
+        leave_out: see `read_pickle`.
+
+    Raises:
+        DataError: it is not such a file, holds code, or does not add up.
+    """
+    members = _members(window)
+    listing = members.get("data.pkl")
+    if listing is None:
+        raise DataError("this zip has no data.pkl, so torch.save did not write it")
+    if "constants.pkl" in members or any(name.startswith("code/") for name in members):
+        raise DataError("this is a TorchScript program, which is code; export its state_dict instead")
+    if listing.size > MAX_BYTES:
+        raise DataError(f"its pickle has {listing.size:,} bytes; a list of tensors has at most {MAX_BYTES:,}")
+    _require_little_endian(window, members)
+    content, left_out = read_pickle(bytes(window.fill(listing.start, listing.size)), leave_out=leave_out)
+    return TorchZip(content, left_out, window, members)
+
+
+def _require_little_endian(window: Window, members: Mapping[str, _Member]) -> None:
+    order = members.get("byteorder")
+    if order is not None and bytes(window.fill(order.start, min(order.size, 16))) != b"little":
+        raise DataError("its numbers are not little-endian; save it again on a machine of today")
+
+
+def _members(window: Window) -> dict[str, _Member]:
+    """Name behind the archive's own folder -> place."""
+    try:
+        with zipfile.ZipFile(window) as archive:
+            listed = archive.infolist()
+    except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError, RecursionError) as error:
+        raise DataError(f"this is not a whole zip: {error}") from error
+    found: dict[str, _Member] = {}
+    for info in listed:
+        name = info.filename.partition("/")[2]
+        if name in found:
+            raise DataError(f"the zip holds {info.filename[:200]!r} twice")
+        found[name] = _Member(_content_start(window, info), info.file_size, info.CRC)
+    _require_apart(found, window.size)
+    return found
+
+
+def _content_start(window: Window, info: zipfile.ZipInfo) -> int:
+    if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size or info.flag_bits & _ENCRYPTED:
+        raise DataError(f"{info.filename[:200]!r} is packed or encrypted in the zip; torch.save stores it as it is")
+    header = window.fill(info.header_offset, _LOCAL_HEADER)
+    if header[:4] != b"PK\x03\x04":
+        raise DataError(f"the zip says that {info.filename[:200]!r} begins where no member does")
+    names, extra = int.from_bytes(header[26:28], "little"), int.from_bytes(header[28:30], "little")
+    return info.header_offset + _LOCAL_HEADER + names + extra
+
+
+def _require_apart(members: Mapping[str, _Member], size: int) -> None:
+    """No two members share bytes, and none goes beyond the end: so together they are no larger than the file."""
+    end = 0
+    for name, member in sorted(members.items(), key=lambda item: item[1].start):
+        if member.start < end:
+            raise DataError(f"{name[:200]!r} shares bytes of the zip with another member")
+        end = member.start + member.size
+        if end > size:
+            raise DataError(f"{name[:200]!r} goes on beyond the zip's end")

@@ -1,0 +1,101 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a foreign file was saved with in, its weights by name out, and the rest that is worth keeping as JSON."""
+
+from collections.abc import Iterator, Mapping
+from math import isfinite
+
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.types import Json
+from nemo_vfm.models.convert.places import TensorPlace
+
+_MAX_DEPTH = 32
+_MAX_NODES = 1_000_000  # a list may hold itself, or one list a thousand times: then a walk never ends
+_USUAL = ("state_dict", "model", "module", "model_state_dict")  # Lightning's and other programs' key for the weights
+
+
+def weights(content: object, key: str | None = None) -> dict[str, TensorPlace]:
+    """The tensors of a state dict, by name.
+
+    Args:
+        content: what was saved: a state dict, or a mapping that holds one.
+        key: where in the mapping, such as "state_dict" or "ema.model"; None finds the usual places.
+
+    Raises:
+        UserError: several places are possible, or none.
+        DataError: what is there holds something else than tensors.
+    """
+    chosen = _at(content, key) if key is not None else _usual(content)
+    found = {name: value for name, value in walk(chosen) if not _is_count(name, value)}
+    places = {name: value for name, value in found.items() if isinstance(value, TensorPlace)}
+    if other := [name for name in found if name not in places]:
+        raise DataError(f"{other[0]!r} among the weights is no tensor but {type(found[other[0]]).__name__}")
+    if not places:
+        raise UserError("there are no tensors there; --key NAME says where in the file the weights are")
+    return places
+
+
+def _is_count(name: str, value: object) -> bool:
+    """Versions and step counters that programs put among the weights."""
+    return not isinstance(value, TensorPlace) and type(value) in (int, float, bool, str, type(None))
+
+
+def _at(content: object, key: str) -> object:
+    for word in key.split("."):
+        if not isinstance(content, Mapping) or word not in content:
+            raise UserError(f"the file has no {key!r}; it has {_listed(content)}")
+        content = content[word]
+    return content
+
+
+def _usual(content: object) -> object:
+    if not isinstance(content, Mapping):
+        raise UserError(f"the file holds no mapping but {type(content).__name__}, so there are no weights by name")
+    if content and all(isinstance(value, TensorPlace) for value in content.values()):
+        return content
+    named = [name for name in _USUAL if isinstance(content.get(name), Mapping)]
+    if len(named) != 1:
+        raise UserError(f"the weights may be in several places of the file or in none; say which with --key: "
+                        f"it has {_listed(content)}")  # fmt: skip
+    return content[named[0]]
+
+
+def _listed(content: object) -> str:
+    names = [str(name)[:60] for name in content] if isinstance(content, Mapping) else [type(content).__name__]
+    return ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+
+
+def walk(content: object, path: str = "", depth: int = 0) -> Iterator[tuple[str, object]]:
+    """(dotted name, value) of everything that is no container.
+
+    Raises:
+        DataError: it is nested too deeply, or does not end.
+    """
+    yield from _walk(content, path, depth, [0])
+
+
+def _walk(content: object, path: str, depth: int, count: list[int]) -> Iterator[tuple[str, object]]:
+    count[0] += 1
+    if depth > _MAX_DEPTH or count[0] > _MAX_NODES:
+        raise DataError(f"what the file holds at {path[:80]!r} is nested without end")
+    if isinstance(content, Mapping):
+        for key, value in content.items():
+            yield from _walk(value, f"{path}.{key}" if path else str(key), depth + 1, count)
+    elif isinstance(content, list | tuple):
+        for index, value in enumerate(content):
+            yield from _walk(value, f"{path}.{index}", depth + 1, count)
+    else:
+        yield path, content
+
+
+def unread(content: object, places: Mapping[str, TensorPlace]) -> tuple[str, ...]:
+    """Keys of the file below which there are tensors that are not among `places`, such as the optimizer's."""
+    taken = {id(place) for place in places.values()}
+    left = (path for path, value in walk(content) if isinstance(value, TensorPlace) and id(value) not in taken)
+    return tuple(dict.fromkeys(path.partition(".")[0] for path in left))
+
+
+def plain(content: object) -> dict[str, Json]:
+    """Texts and finite numbers of the file by dotted name: step, epoch, hyperparameters."""
+    found = {path: value for path, value in walk(content) if type(value) in (str, int, float, bool)}
+    return {path: value for path, value in found.items() if type(value) is not float or isfinite(value)}
