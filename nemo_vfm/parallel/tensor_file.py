@@ -118,6 +118,8 @@ def _span(name: str, entry: Any) -> tuple[int, int]:
     numbers = [*shape, begin, end]
     if not isinstance(shape, list) or len(shape) > 64 or any(type(n) is not int or not 0 <= n < 2**63 for n in numbers):
         raise ValueError(f"{name[:80]!r} has a shape or place that cannot be")
+    if math.prod(max(n, 1) for n in shape) >= 2**63:  # no values, but strides that no integer holds
+        raise ValueError(f"{name[:80]!r} has a shape that cannot be")
     if entry["dtype"] not in _BYTES:
         raise ValueError(f"{name[:80]!r} is of an unknown dtype, {str(entry['dtype'])[:20]!r}")
     if begin > end or math.prod(shape) * _BYTES[entry["dtype"]] != end - begin:
