@@ -3,8 +3,9 @@
 """What stands behind `_target_` and the type of its slot in, the class or function to call or the objection out."""
 
 import inspect
+import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_origin
 
 from nemo_vfm.config import hints
 from nemo_vfm.config.locate import NotLocated, Target, is_trusted, locate
@@ -42,10 +43,20 @@ def _own_class(hint: Any, trust: Sequence[str], is_root: bool) -> Target:
     raise NotLocated(f"{TARGET} is missing: name the class that makes {words}")
 
 
+def _makes_components(made: Any) -> bool:
+    """Whether a function's result is an object of somebody's class rather than a value or a container of values."""
+    origin = get_origin(made) or made
+    is_class = hints.is_component(origin) and not hints.is_mapping(origin) and not hints.is_list(origin)
+    return is_class and str(origin.__module__).partition(".")[0] not in {*sys.stdlib_module_names, "numpy"}
+
+
 def _require_fit(target: Target, hint: Any, is_root: bool) -> None:
     name, made = target.__qualname__, hints.returns(target)
     if hints.is_protocol(target) or inspect.isabstract(target):
         raise NotLocated(f"{name} only says what is asked for; name a class that does it")
+    if inspect.isfunction(target) and not hints.is_open(made) and not _makes_components(made):
+        # A text has a method `split` and a path has `open`: either would pass for a component with such a method.
+        raise NotLocated(f"{name} is a function that makes {hints.in_words(made)}, not a component")
     if hints.is_open(made) or not hints.fits(made, hint):
         words = "a Job, which the root of a recipe is" if is_root else hints.in_words(hint)
         without = hints.lacking(made, hint)
