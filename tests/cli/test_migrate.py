@@ -11,7 +11,7 @@ import yaml
 from nemo_vfm.cli.migrate import FORMATS, Migrated, migrate
 from nemo_vfm.cli.migrate.formats import UNKNOWN
 from nemo_vfm.cli.migrate.written import recipe_text
-from nemo_vfm.config import check, compose, read_values
+from nemo_vfm.config import build, check, compose, read_values
 from tests.support import foreign
 from tests.support.recipe_folder import Kitchen
 
@@ -103,6 +103,23 @@ def test_linear_loss_weighting_is_the_weight_of_ours():
 def test_without_sigma_noise_draws_are_uniform_and_not_shifted():
     draft = migrate(foreign.AUTOMODEL.replace("use_sigma_noise: true", "use_sigma_noise: false"), "x").draft
     assert (draft.values["task.objective.shift"], draft.values["task.objective.uniform_fraction"]) == (1.0, 1.0)
+
+
+def test_weights_and_biases_is_carried_where_it_was_on(kitchen):
+    ours = migrated(kitchen, foreign.AUTOMODEL)["loggers"]["wandb"]
+    assert (ours["project"], ours["name"], ours["mode"]) == ("films", "first", "online")
+    assert not [address for address in migrate(foreign.NEMO1, "x").draft.values if "wandb" in address]
+    off = foreign.AUTOMODEL.replace("wandb: {", "wandb: {enable: false, ")
+    assert fates(off)["wandb.project"] == "left"
+
+
+def test_the_stand_ins_for_vae_and_text_encoder_fit_the_model(kitchen):
+    kitchen.write("theirs.yaml", foreign.NEMO2)
+    kitchen.main("migrate", "theirs.yaml", "-o", "ours.yaml")
+    job = build(compose("ours.yaml"))
+    values = read_values(compose("ours.yaml").to_yaml(), "ours.yaml")["model"]
+    assert job.task.codec.latent_shape(1, 64, 64)[0] == values["in_channels"]
+    assert job.task.text_encoder.text_shape()[1] == values["text_dim"]
 
 
 def test_dfm_keeps_its_numbers(kitchen):

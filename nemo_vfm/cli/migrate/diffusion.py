@@ -19,6 +19,8 @@ SIZES = {
     "STDiT3BConfig": (2048, 24, 16),
 }
 _CHECKPOINTS = {r"wan.*1[._]3b": (1536, 30, 12), r"wan.*14b": (5120, 40, 40)}
+#: What writes shards that the stand-ins for their VAE and text encoder fit.
+_ENCODED = "as recipes/curation/encode.yaml codec=haar text_encoder=hashed writes it"
 _FOR_IMAGES = re.compile(r"flux|qwen.?image|hunyuan.?image|stable.?diffusion", re.IGNORECASE)
 #: A path that its author left for the reader to fill in.
 _PLACEHOLDER = re.compile(r"(?:.*/)?(?:PATH_TO|YOUR_|DATASET_FOLDER|<).*", re.IGNORECASE)
@@ -61,7 +63,7 @@ def _data(draft: Draft) -> None:
 def _shards(draft: Draft) -> None:
     said = draft.get("data_path")
     path = said[0] if isinstance(said, tuple) and len(said) == 1 else said
-    draft.put("data.shards", "???", "written by recipes/curation/encode.yaml")
+    draft.put("data.shards", "???", _ENCODED)
     if not isinstance(path, str) or _PLACEHOLDER.fullmatch(path):
         draft.leave("data_path", "one folder of shards is yours to give: data.shards=DIR")
     elif "${" in path:
@@ -69,9 +71,7 @@ def _shards(draft: Draft) -> None:
             "data_path", "data.shards", "???", "it came from elsewhere, so it is yours to give: data.shards=DIR"
         )
     else:
-        draft.change(
-            "data_path", "data.shards", path, "a folder of our shards has to be there: recipes/curation/encode.yaml"
-        )
+        draft.change("data_path", "data.shards", path, f"a folder of our shards has to be there, {_ENCODED}")
 
 
 def _shape(draft: Draft) -> None:

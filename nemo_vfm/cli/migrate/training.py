@@ -3,6 +3,7 @@
 """The facts of any training in, their places in a recipe out: length, optimizer, precision, checkpoints, loggers."""
 
 from nemo_vfm.cli.migrate.draft import Draft
+from nemo_vfm.cli.migrate.read import Value
 
 _TRAIN = "nemo_vfm.train."
 _COSINE = {"cosine", "cosineannealing", "cosineannealingscheduler"}
@@ -247,5 +248,26 @@ def _loggers(draft: Draft) -> None:
         draft.agree("tensorboard", "loggers.tensorboard")
     else:
         draft.leave("tensorboard", "it is switched off there, and left out here")
-    for fact in ("wandb", "wandb_project", "wandb_name", "wandb_entity"):
-        draft.leave(fact, "TensorBoard is written; another logger stands beside it under loggers, by name")
+    _wandb(draft)
+
+
+def _wandb(draft: Draft) -> None:
+    """Weights & Biases where it was on; a key is never read, it comes from the environment when the recipe runs."""
+    on = draft.get("wandb") is not False and (draft.get("wandb") is True or _is_name(draft.get("wandb_project")))
+    if on:
+        draft.put("loggers.wandb._target_", f"{_TRAIN}loggers.WeightsAndBiases")
+        draft.agree("wandb", "loggers.wandb")
+    else:
+        draft.leave("wandb", "it is switched off there; loggers=wandb switches it on")
+    for word in ("project", "name", "entity", "mode"):
+        value = draft.get(f"wandb_{word}")
+        if on and _is_name(value) and (word != "mode" or value in ("online", "offline")):
+            draft.carry(f"wandb_{word}", f"loggers.wandb.{word}")
+        else:
+            draft.leave(
+                f"wandb_{word}", "Weights & Biases is switched off there" if not on else "it is not a plain name"
+            )
+
+
+def _is_name(value: Value) -> bool:
+    return isinstance(value, str) and value.isprintable() and "${" not in value and 0 < len(value) <= 128

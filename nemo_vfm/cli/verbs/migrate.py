@@ -64,9 +64,12 @@ def _tell(migrated: "Migrated", file: Path, out: Path) -> None:
 
 def _check(out: Path) -> int:
     """What `nemo-vfm check` says of it: values for the user to give are fine, problems would be ours."""
-    from nemo_vfm.config import RecipeError, check, compose
+    from nemo_vfm.config import RecipeError, build, check, compose
 
-    problems = check(compose(out))
+    composed = compose(out)
+    problems = check(composed)
+    if not problems:
+        build(composed)  # constructors look at their numbers, and object
     missing = [problem.path for problem in problems if problem.kind == "missing"]
     errors = [problem for problem in problems if problem.kind != "missing"]
     if errors:
