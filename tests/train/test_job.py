@@ -147,7 +147,7 @@ def test_a_finished_run_does_nothing(tmp_path: Path) -> None:
 
 
 def test_the_last_losses_are_figures_of_the_outcome(tmp_path: Path) -> None:
-    outcome = train("3 steps").run(Run(tmp_path))
+    outcome = train("3 steps", validation=Validate(every_steps=2)).run(Run(tmp_path))
     last = lines(tmp_path)[-1]
     assert (outcome.figures["loss"], outcome.figures["val_loss"]) == (last["loss"], last["val_loss"])
 
