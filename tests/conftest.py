@@ -3,13 +3,52 @@
 """A test run in, the seconds each folder took out: every room pays for its own minutes. Also settings for all tests."""
 
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
 
+from tests.support import object_store
+
 # A loaded machine is no reason to fail: what a case asserts is its result, never its time.
 settings.register_profile("ours", deadline=None)
 settings.load_profile("ours")
+
+
+@pytest.fixture(scope="session")
+def small_store() -> Iterator[object_store.Failing]:
+    """Our own small S3 server, which fails on order."""
+    with object_store.failing() as store:
+        yield store
+
+
+@pytest.fixture(scope="session")
+def moto_store() -> Iterator[object_store.Moto]:
+    """moto's S3 server, one a session, where it is installed."""
+    if not object_store.has_moto():
+        pytest.skip("moto is not installed: pip install 'nemo_vfm[moto]' (see docs/object-stores.md)")
+    with object_store.moto() as store:
+        yield store
+
+
+@pytest.fixture(params=["small_store", "moto_store"])
+def bucket(request: pytest.FixtureRequest) -> Iterator[object_store.Bucket]:
+    """An empty bucket that this process's environment points at: on both servers, one after the other."""
+    store: object_store.Bucket = request.getfixturevalue(request.param)
+    for key in list(store.keys()):
+        store.delete(key)
+    with object_store.reached(store):
+        yield store
+
+
+@pytest.fixture
+def failing(small_store: object_store.Failing) -> Iterator[object_store.Failing]:
+    """The small server's empty bucket, without faults yet."""
+    small_store.objects.clear()
+    with object_store.reached(small_store):
+        yield small_store
+    small_store.faults.clear()
+    small_store.times = 10**9
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

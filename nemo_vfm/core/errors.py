@@ -5,7 +5,10 @@
 NemoVfmError                 anything we raise on purpose
 |-- UserError                the user can fix it: bad input, bad recipe, missing file  (exit code 2)
 |   |-- MissingPackage       an optional package is not installed
-|   `-- RunFolderError       the run folder holds another run, or cannot be used
+|   |-- RunFolderError       the run folder holds another run, or cannot be used
+|   `-- StoreError           an object store has no such bucket
+|       |-- StoreDenied      ... or refuses us
+|       `-- StoreUnreachable ... or does not answer
 |-- DataError                media, shard or checkpoint bytes are not what they should be
 |   `-- CorruptCheckpoint    a checkpoint does not match its manifest
 `-- NothingKept              a job finished without a single output                    (exit code 3)
@@ -30,6 +33,18 @@ class MissingPackage(UserError, ImportError):
 
 class RunFolderError(UserError):
     """The run folder belongs to another recipe, is in use, or cannot be written."""
+
+
+class StoreError(UserError):
+    """An object store cannot be used as asked. It is never a fault of one sample: the run stops and can go on later."""
+
+
+class StoreDenied(StoreError):
+    """The store refuses us: credentials are missing, wrong or not enough."""
+
+
+class StoreUnreachable(StoreError):
+    """The store did not answer within the time and tries it was given."""
 
 
 class DataError(NemoVfmError):

@@ -105,9 +105,10 @@ class CachedLatents:
 
     def load(self, entry: Entry) -> Sample:
         """See `Loading.load`."""
-        tensors = dict(stored_tensors(self._shards.read(entry, LATENTS)))
-        if self._with_text:
-            tensors |= stored_tensors(self._shards.read(entry, TEXT))
+        names = (LATENTS, TEXT) if self._with_text else (LATENTS,)
+        tensors: dict[str, Stored] = {}
+        for data in self._shards.read_all(entry, names):
+            tensors |= stored_tensors(data)
         return Sample(tensors, caption_of(self._shards, entry), float(facts_of(self._shards, entry)["fps"]))
 
     def is_light(self) -> bool:

@@ -12,7 +12,7 @@ import cv2
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from nemo_vfm.core.errors import DataError, NemoVfmError
+from nemo_vfm.core.errors import DataError, NemoVfmError, StoreError
 from nemo_vfm.core.types import Batch
 from nemo_vfm.data.collate import collate
 from nemo_vfm.data.faults import Fault, Faults
@@ -48,6 +48,8 @@ class BatchReader:
     def _sample(self, entry: Entry) -> Sample | Fault:
         try:
             return self._loading.load(entry)
+        except StoreError:
+            raise  # the sample is well, the line is not: going on without it would train on other batches
         except (NemoVfmError, OSError, ValueError, KeyError, TypeError, cv2.error) as error:
             return Fault(entry.key, entry.shard, str(error))
 

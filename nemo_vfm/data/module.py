@@ -8,10 +8,10 @@ Lightning is not imported here, so that checking a recipe stays quick (it takes 
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import info, warn
+from nemo_vfm.core.place import Place, place
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types import Batch
 from nemo_vfm.data.bucket import Buckets
@@ -19,6 +19,7 @@ from nemo_vfm.data.faults import Faults
 from nemo_vfm.data.load import Loading, loading
 from nemo_vfm.data.loader import Batches, BatchReader, GlobalBatches
 from nemo_vfm.data.order import Group, Order
+from nemo_vfm.data.shard_cache import ShardCache
 from nemo_vfm.data.shards import Entry, ShardSet
 
 
@@ -28,7 +29,8 @@ class ShardData:
     The samples of global batch g are a function of the shards, the seed and g: not of workers, ranks or resumes.
 
     Args:
-        shards: folder that curation or its encode step wrote, or any folder of WebDataset tars.
+        shards: folder that curation or its encode step wrote, here or in an object store (`s3://bucket/folder`), or any
+            folder of WebDataset tars on a disk.
         batch_size: samples of a global batch, over all ranks; a bucket's own batch_size goes before it.
         num_workers: processes that read ahead on each rank; 0 reads in the training process.
         val_fraction: share of the samples that is held out, at least 0 and below 1; which part a sample is in follows
@@ -36,18 +38,20 @@ class ShardData:
         buckets: the shapes; None is for cached latents only, whose shapes are what they are.
         shuffle: False gives the samples in the order of the shards.
         max_bad_in_a_row: so many samples in a row that cannot be read stop the run.
+        cache: keeps whole shards of an object store on the disk; None reads them by ranges of bytes.
     """
 
     def __init__(
         self,
         *,
-        shards: Path,
+        shards: Place,
         batch_size: int,
         num_workers: int = 0,
         val_fraction: float = 0.0,
         buckets: Buckets | None = None,
         shuffle: bool = True,
         max_bad_in_a_row: int = 16,
+        cache: ShardCache | None = None,
     ) -> None:
         if batch_size < 1 or num_workers < 0 or max_bad_in_a_row < 1:
             raise ValueError(
@@ -57,12 +61,12 @@ class ShardData:
         if not 0 <= val_fraction < 1:
             raise ValueError(f"val_fraction must be at least 0 and below 1, got {val_fraction}")
         self.shards, self.batch_size, self.num_workers, self.val_fraction = (
-            shards,
+            place(shards),
             batch_size,
             num_workers,
             val_fraction,
         )
-        self.buckets, self.shuffle, self.max_bad_in_a_row = buckets, shuffle, max_bad_in_a_row
+        self.buckets, self.shuffle, self.max_bad_in_a_row, self.cache = buckets, shuffle, max_bad_in_a_row, cache
         self._opened: _Opened | None = None
         self._order: Order | None = None
         self._first_batch, self._rank, self._num_ranks = 0, 0, 1
@@ -121,7 +125,7 @@ class _Opened:
     """The folder, read: who is trained on, who is held out, who can be neither."""
 
     def __init__(self, data: ShardData) -> None:
-        shards = ShardSet(data.shards)
+        shards = ShardSet(data.shards, data.cache)
         how = loading(shards, data.buckets)
         self.reader = BatchReader(how, shards.entries)
         places, left_out = _grouped(shards.entries, how)
@@ -148,12 +152,12 @@ class _Opened:
 def _grouped(entries: Sequence[Entry], how: Loading) -> tuple[dict[str, list[int]], Counter[str]]:
     places: defaultdict[str, list[int]] = defaultdict(list)
     left_out: Counter[str] = Counter()
-    for place, entry in enumerate(entries):
+    for number, entry in enumerate(entries):
         name, reason = how.group_of(entry)
         if name is None:
             left_out[reason] += 1
         else:
-            places[name].append(place)
+            places[name].append(number)
     return dict(places), left_out
 
 

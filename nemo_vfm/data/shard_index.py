@@ -5,19 +5,23 @@
 import json
 import re
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.core.files import sha256_file
 from nemo_vfm.core.log import warn_once
+from nemo_vfm.core.place import Address, Place
 from nemo_vfm.core.types import Json
+from nemo_vfm.data.shard_folder import ShardFolder, folder_at
 from nemo_vfm.data.tar import MAX_MEMBER_BYTES, REFUSED_EXTENSIONS, index_tar
 
 SHARDS_SCHEMA = "nemo_vfm.shards/1"
 INDEX_SCHEMA = "nemo_vfm.shard_index/1"
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,200}\.tar")
 _MAX_INDEX_BYTES = 2 << 30
+_AT_ONCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,33 +64,41 @@ def listed_entries(folder: Path) -> list[Entry]:
     return list(entries.values())
 
 
-def indexed_entries(folder: Path) -> list[Entry]:
+def indexed_entries(place: Place, folder: ShardFolder, shards: list[dict[str, Json]]) -> list[Entry]:
     """The samples that `shards.json` and the indices name, each checked against its tar's size.
 
     Raises:
         DataError: an index is damaged, or does not belong to its tar.
     """
     entries: dict[str, Entry] = {}
-    for shard in read_shards_json(folder):
-        for entry in _read_index(folder, shard):
+    for found in _read_indices(place, folder, shards):
+        for entry in found:
             if entries.setdefault(entry.key, entry) is not entry:
-                raise DataError(f"sample {entry.key} is in {folder} twice; write the shards again")
+                raise DataError(f"sample {entry.key} is in {place} twice; write the shards again")
     return list(entries.values())
 
 
-def read_shards_json(folder: Path) -> list[dict[str, Json]]:
+def _read_indices(place: Place, folder: ShardFolder, shards: list[dict[str, Json]]) -> list[list[Entry]]:
+    if not isinstance(place, Address):
+        return [_read_index(place, folder, shard) for shard in shards]
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="indices") as threads:  # each waits for an answer
+        return list(threads.map(lambda shard: _read_index(place, folder, shard), shards))
+
+
+def read_shards_json(place: Place, folder: ShardFolder | None = None) -> list[dict[str, Json]]:
     """The records of a folder's shards: name, sha256, bytes, num_samples, index_sha256.
 
     Raises:
         DataError: the file is damaged or of another schema.
     """
-    content = _read_json(folder / "shards.json")
+    path = place / "shards.json"
+    content = _parsed(path, _bytes(path, folder or folder_at(place, None), "shards.json"))
     if not isinstance(content, dict) or content.get("schema") != SHARDS_SCHEMA:
         found = content.get("schema") if isinstance(content, dict) else type(content).__name__
-        raise DataError(f"{folder / 'shards.json'} has schema {found!r}, expected {SHARDS_SCHEMA!r}")
+        raise DataError(f"{path} has schema {found!r}, expected {SHARDS_SCHEMA!r}")
     shards = content.get("shards")
     if not isinstance(shards, list) or not all(_is_shard(shard) for shard in shards):
-        raise DataError(f"{folder / 'shards.json'} has a damaged list of shards; write the shards again")
+        raise DataError(f"{path} has a damaged list of shards; write the shards again")
     return shards
 
 
@@ -100,16 +112,16 @@ def _is_shard(shard: Json) -> bool:
     )
 
 
-def _read_index(folder: Path, shard: dict[str, Json]) -> list[Entry]:
-    tar = folder / shard["name"]
-    path = tar.with_suffix(".json")
-    size = tar.stat().st_size if tar.is_file() else -1
-    if size != shard["bytes"]:
-        there = f"has {size:,} bytes" if size >= 0 else "is missing"
+def _read_index(place: Place, folder: ShardFolder, shard: dict[str, Json]) -> list[Entry]:
+    tar, name = place / shard["name"], f"{shard['name'].removesuffix('.tar')}.json"
+    path, size = place / name, folder.size(shard["name"])
+    if size is None or size != shard["bytes"]:
+        there = "is missing" if size is None else f"has {size:,} bytes"
         raise DataError(f"{tar} {there}, shards.json says {shard['bytes']:,}; write the shards again")
-    if not path.is_file() or sha256_file(path) != shard["index_sha256"]:
+    data = b"" if folder.size(name) is None else _bytes(path, folder, name)
+    if sha256(data).hexdigest() != shard["index_sha256"]:
         raise DataError(f"{path} is missing or is not the index that was written with its tar; write the shards again")
-    content = _read_json(path)
+    content = _parsed(path, data)
     samples = content.get("samples") if isinstance(content, dict) else None
     if not isinstance(samples, list) or content.get("schema") != INDEX_SCHEMA or len(samples) != shard["num_samples"]:
         raise DataError(f"{path} is not an index of {shard['num_samples']} samples; write the shards again")
@@ -132,10 +144,15 @@ def _entry(sample: dict[str, Json], shard: str, end: int) -> Entry:
     return Entry(sample["key"], shard, members, sample["index"])
 
 
-def _read_json(path: Path) -> Json:
+def _bytes(path: Place, folder: ShardFolder, name: str) -> bytes:
     try:
-        if path.stat().st_size > _MAX_INDEX_BYTES:
-            raise ValueError(f"more than {_MAX_INDEX_BYTES:,} bytes")
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+        return folder.read(name, _MAX_INDEX_BYTES)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error}") from error
+
+
+def _parsed(path: Place, data: bytes) -> Json:
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path} cannot be read: {error}") from error

@@ -12,15 +12,18 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.files import sha256_file, sync, write_json
+from nemo_vfm.core.place import Place, place
 from nemo_vfm.core.types import Json
 from nemo_vfm.data.sample import is_key
+from nemo_vfm.data.shard_cache import ShardCache
+from nemo_vfm.data.shard_folder import OpenShard, folder_at
 from nemo_vfm.data.shard_index import (
     INDEX_SCHEMA,
     SHARDS_SCHEMA,
@@ -36,6 +39,7 @@ __all__ = ["Entry", "ShardSet", "ShardWriter", "verify"]
 _OURS = re.compile(r"shard-\d{6}\.(tar|json)|\.shard-\d{6}\.\d+\.tmp\.tar")
 _EXTENSION = re.compile(r"[a-z0-9]+(\.[a-z0-9]+)*")
 _MAX_OPEN_FILES = 64
+_WORTH_READING = 64 << 10  # bytes between two members that cost less than a second request
 
 
 class ShardWriter:
@@ -169,50 +173,77 @@ class ShardSet:
     Safe to use from threads, after a fork, and to send to another process.
 
     Args:
-        folder: with `shards.json`, or with anyone's WebDataset tars, which are listed by reading their headers.
+        folder: with `shards.json`, or, on a disk, with anyone's WebDataset tars, which are listed by their headers.
+        cache: keeps whole shards of an object store on the disk; None reads them by ranges of bytes.
 
     Raises:
         UserError: there is no such folder, or it holds no tar.
         DataError: an index does not fit its tar.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._files: OrderedDict[str, _File] = OrderedDict()
-        self._lock = threading.Lock()
-        if not folder.is_dir():
-            raise UserError(f"there is no folder of shards {folder}; the step that writes it comes first")
-        self.entries: tuple[Entry, ...] = tuple(
-            indexed_entries(folder) if (folder / "shards.json").exists() else listed_entries(folder)
+    def __init__(self, folder: Place, cache: ShardCache | None = None) -> None:
+        self.folder = place(folder)
+        self._source = folder_at(self.folder, cache)
+        self._files: OrderedDict[str, OpenShard] = OrderedDict()
+        self._lock, self._pid = threading.Lock(), os.getpid()
+        self._hashes: dict[str, str] = {}
+        self.entries: tuple[Entry, ...] = tuple(self._entries())
+
+    def _entries(self) -> list[Entry]:
+        if self._source.size("shards.json") is not None:
+            shards = read_shards_json(self.folder, self._source)
+            self._hashes = {shard["name"]: shard["sha256"] for shard in shards}
+            return indexed_entries(self.folder, self._source, shards)
+        if isinstance(self.folder, Path):
+            return listed_entries(self.folder)
+        raise UserError(
+            f"{self.folder} has no shards.json, so it is not finished, or its tars are somebody else's; those are "
+            f"listed by reading all their headers, which needs them on a disk"
         )
 
     def __len__(self) -> int:
         return len(self.entries)
 
     def __getstate__(self) -> dict[str, object]:
-        return {"folder": self.folder, "entries": self.entries}
+        return {"folder": self.folder, "entries": self.entries, "_source": self._source, "_hashes": self._hashes}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state, _files=OrderedDict(), _lock=threading.Lock())
+        self.__dict__.update(state, _files=OrderedDict(), _lock=threading.Lock(), _pid=os.getpid())
 
     def read(self, entry: Entry, extension: str) -> bytes:
         """The bytes of one member.
 
         Raises:
             DataError: the sample has no such member, or the tar ends before it does.
+            StoreError: the object store does not answer.
         """
-        place = entry.members.get(extension)
-        if place is None:
-            held = ", ".join(entry.members)
-            raise DataError(f"sample {entry.key} in {entry.shard} has no {extension}, only {held}")
-        offset, size = place
+        return self.read_all(entry, (extension,))[0]
+
+    def read_all(self, entry: Entry, extensions: Sequence[str]) -> list[bytes]:
+        """Several members; what lies side by side in an object store is asked for once."""
+        places = [self._place(entry, extension) for extension in extensions]
+        first, last = min(offset for offset, _ in places), max(offset + size for offset, size in places)
+        together = len(places) > 1 and not isinstance(self.folder, Path)
+        if together and last - first <= sum(size for _, size in places) + _WORTH_READING:
+            data = self._read(entry, ", ".join(extensions), first, last - first)
+            return [data[offset - first : offset - first + size] for offset, size in places]
+        return [self._read(entry, name, *where) for name, where in zip(extensions, places, strict=True)]
+
+    @staticmethod
+    def _place(entry: Entry, extension: str) -> tuple[int, int]:
+        where = entry.members.get(extension)
+        if where is None:
+            raise DataError(f"sample {entry.key} in {entry.shard} has no {extension}, only {', '.join(entry.members)}")
+        return where
+
+    def _read(self, entry: Entry, name: str, offset: int, size: int) -> bytes:
         try:
             file = self._file(entry.shard)  # held while it is read: another thread may push it out
-            data = os.pread(file.descriptor, size, offset)
+            data = file.read(offset, size)
         except OSError as error:
             raise DataError(f"{self.folder / entry.shard} cannot be read: {error}") from error
         if len(data) != size:
-            raise DataError(f"{self.folder / entry.shard} ends inside {entry.key}.{extension}; write the shards again")
+            raise DataError(f"{self.folder / entry.shard} ends inside {entry.key}.{name}; write the shards again")
         return data
 
     def close(self) -> None:
@@ -220,25 +251,21 @@ class ShardSet:
         with self._lock:
             self._files.clear()
 
-    def _file(self, shard: str) -> "_File":
+    def _file(self, shard: str) -> OpenShard:
+        if (
+            self._pid != os.getpid()
+        ):  # a fork: the lock may be held by a thread that is not here, the connections are not ours
+            self._files, self._lock, self._pid = OrderedDict(), threading.Lock(), os.getpid()
         with self._lock:
             file = self._files.get(shard)
-            if file is None:
-                if len(self._files) >= _MAX_OPEN_FILES:
-                    self._files.popitem(last=False)
-                file = self._files[shard] = _File(self.folder / shard)
-            return file
-
-
-class _File:
-    """A descriptor that closes itself after its last user. Reads by offset move nothing, so forks may share it."""
-
-    def __init__(self, path: Path) -> None:
-        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-
-    def __del__(self) -> None:
-        if hasattr(self, "descriptor"):
-            os.close(self.descriptor)
+        if file is None:  # opened without the lock: it may be a request, or the download of a whole shard
+            file = self._source.open(shard, self._hashes.get(shard, ""))
+        with self._lock:
+            file = self._files.setdefault(shard, file)
+            self._files.move_to_end(shard)
+            if len(self._files) > _MAX_OPEN_FILES:
+                self._files.popitem(last=False)
+        return file
 
 
 def verify(folder: Path) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 from nemo_vfm.core import log
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.files import read_json, write_json
+from nemo_vfm.core.place import Place, place
 from nemo_vfm.core.types import Outcome, Run
 from nemo_vfm.data.decode import read_all
 from nemo_vfm.data.shards import ShardSet
@@ -24,11 +25,12 @@ class Evaluate:
     Args:
         samples: folder of a finished Sample step.
         baseline: folder of the same prompts drawn by an untrained model; None leaves the comparison out.
-        clips: curated clip shards that were trained on; None leaves the nearest clips out.
+        clips: curated clip shards, here or in an object store, that were trained on; None leaves the nearest clips out.
     """
 
-    def __init__(self, *, samples: Path, baseline: Path | None = None, clips: Path | None = None) -> None:
-        self.samples, self.baseline, self.clips = samples, baseline, clips
+    def __init__(self, *, samples: Path, baseline: Path | None = None, clips: Place | None = None) -> None:
+        self.samples, self.baseline = samples, baseline
+        self.clips = None if clips is None else place(clips)
 
     def run(self, run: Run) -> Outcome:
         """Measure and write."""
@@ -42,7 +44,7 @@ class Evaluate:
             write_json(run.folder / "nearest.json", self._nearest(entries, self.clips))
         return Outcome(_summary(measured), {k: v for k, v in measured.items() if isinstance(v, float | int)})
 
-    def _nearest(self, entries: Sequence[Entry], clips: Path) -> list[dict[str, Any]]:
+    def _nearest(self, entries: Sequence[Entry], clips: Place) -> list[dict[str, Any]]:
         shards = ShardSet(clips)
         known = [entry for entry in shards.entries if "mp4" in entry.members]
         vectors = [thumbnail(read_all(shards.read(entry, "mp4"))) for entry in log.track("training clips", known)]
@@ -50,9 +52,14 @@ class Evaluate:
         return [
             {"index": entry["index"], "clip_id": known[best].key, "distance": distance,
              "caption": known[best].index.get("caption", ""),
-             "thumbnail": f"{clips.parent.name}/thumbnails/{known[best].key}.jpg"}
+             "thumbnail": _thumbnail(clips, known[best].key)}
             for entry, (best, distance) in zip(entries, found, strict=True)
         ]  # fmt: skip
+
+
+def _thumbnail(clips: Place, key: str) -> str | None:
+    """Where curation left it, from the workflow's folder; clips in an object store have none beside them."""
+    return f"{clips.parent.name}/thumbnails/{key}.jpg" if isinstance(clips, Path) else None
 
 
 def _entries(folder: Path) -> list[Entry]:

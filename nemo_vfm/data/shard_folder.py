@@ -1,0 +1,132 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A place of shards in, the same few questions answered out, be it a folder here or in an object store."""
+
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+from nemo_vfm.core import store
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.place import Address, Place
+from nemo_vfm.data.shard_cache import ShardCache
+
+
+class OpenShard(Protocol):
+    """One tar, open."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        """The bytes from `offset` on; fewer than `size` where the tar ends. OSError or DataError where it fails."""
+        ...
+
+
+class ShardFolder(Protocol):
+    """What reading shards asks of a folder."""
+
+    def size(self, name: str) -> int | None:
+        """Bytes of a file; None where there is none."""
+        ...
+
+    def read(self, name: str, max_bytes: int) -> bytes:
+        """A whole file. OSError or DataError where that fails."""
+        ...
+
+    def open(self, name: str, sha256: str) -> OpenShard:
+        """A tar, for reading members; `sha256` is what shards.json says of it."""
+        ...
+
+
+class LocalFolder:
+    """A folder on a disk.
+
+    Args:
+        path: where.
+
+    Raises:
+        UserError: there is no such folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_dir():
+            raise UserError(f"there is no folder of shards {path}; the step that writes it comes first")
+        self.path = path
+
+    def size(self, name: str) -> int | None:
+        """See `ShardFolder.size`."""
+        file = self.path / name
+        return file.stat().st_size if file.is_file() else None
+
+    def read(self, name: str, max_bytes: int) -> bytes:
+        """See `ShardFolder.read`."""
+        file = self.path / name
+        if file.stat().st_size > max_bytes:
+            raise DataError(f"{file} has more than {max_bytes:,} bytes")
+        return file.read_bytes()
+
+    def open(self, name: str, sha256: str) -> OpenShard:
+        """See `ShardFolder.open`."""
+        return LocalShard(self.path / name)
+
+
+class LocalShard:
+    """A descriptor that closes itself after its last user. Reads by offset move nothing, so forks may share it."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptor"):
+            os.close(self._descriptor)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """See `OpenShard.read`."""
+        return os.pread(self._descriptor, size, offset)
+
+
+class StoredFolder:
+    """A folder in an object store: listed once, then read by ranges of bytes, or from whole shards kept on the disk.
+
+    Args:
+        address: where.
+        cache: keeps whole shards; None keeps none.
+
+    Raises:
+        StoreError: there is no such bucket, or it does not answer.
+    """
+
+    def __init__(self, address: Address, cache: ShardCache | None) -> None:
+        self.address, self._cache = address, cache
+        if not self._sizes:
+            raise UserError(f"there is nothing at {address}; the step that writes the shards comes first")
+
+    @cached_property
+    def _sizes(self) -> dict[str, int]:
+        return {item.name: item.size for item in store.items(self.address)}
+
+    def size(self, name: str) -> int | None:
+        """See `ShardFolder.size`."""
+        return self._sizes.get(name)
+
+    def read(self, name: str, max_bytes: int) -> bytes:
+        """See `ShardFolder.read`."""
+        data = store.read(self.address / name, max_bytes=max_bytes)
+        if data is None:
+            raise DataError(f"there is no {self.address / name}")
+        return data
+
+    def open(self, name: str, sha256: str) -> OpenShard:
+        """See `ShardFolder.open`."""
+        size = self._sizes.get(name, 0)
+        if self._cache is not None and self._cache.holds(size):
+            return LocalShard(self._cache.fetch(self.address / name, sha256, size))
+        return store.Ranges(self.address / name)
+
+
+def folder_at(place: Place, cache: ShardCache | None) -> ShardFolder:
+    """The folder at a place.
+
+    Raises:
+        UserError: there is none.
+    """
+    return StoredFolder(place, cache) if isinstance(place, Address) else LocalFolder(place)
