@@ -1,0 +1,128 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""List runs, the latest first: state, step, losses, when, how long, how large."""
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime
+from pathlib import Path
+
+from nemo_vfm.cli.survey import Line, find, look
+from nemo_vfm.core.errors import UserError
+
+# The order on the terminal, and which column is left out first where the terminal is narrow (the highest number).
+_ORDER = ("run", "state", "step", "loss", "val loss", "started", "took", "size", "seed", "recipe")
+_LEFT_OUT = ("recipe", "seed", "size", "took", "started", "val loss", "loss", "step")
+_TO_THE_RIGHT = ("step", "loss", "val loss", "took", "size", "seed")
+_SHORTEST, _NAME = 12, 24  # letters of a name that are always shown, and for which other columns make room
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where to look."""
+    parser.add_argument("folders", metavar="DIR", type=Path, nargs="*", default=[],
+                        help="run folders, or folders that hold some; runs/ where none is given")  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="everything that is known, for machines")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Look at every folder and print a line each; nothing is written anywhere."""
+    roots = arguments.folders or [Path("runs")]
+    for root in roots:
+        if not root.is_dir():
+            raise UserError(f"there is no folder {root}; give the folder that your runs are in: nemo-vfm runs DIR")
+    named = {folder: _name(folder, root, roots) for root in roots for folder in find(root)}
+    lines = sorted(map(look, named), key=lambda line: (-line.last, str(line.path)))
+    if arguments.json:
+        sys.stdout.write(json.dumps([_record(line, named[line.path]) for line in lines], indent=1) + "\n")
+        return 0
+    if not lines:
+        sys.stdout.write(f"no runs in {', '.join(map(str, roots))}\n")
+        return 0
+    rows = [_row(line, named[line.path]) for line in lines]
+    sys.stdout.write(_table(rows, lines, shutil.get_terminal_size((100, 24)).columns))
+    return 0
+
+
+def _name(folder: Path, root: Path, roots: Sequence[Path]) -> str:
+    """As short as it can be and still be found: from the folder on that was asked for, where it was one."""
+    short = folder.relative_to(root) if len(roots) == 1 and folder != root else folder
+    return "".join(c if c.isprintable() else "?" for c in str(short))
+
+
+def _record(line: Line, name: str) -> dict[str, object]:
+    last = datetime.fromtimestamp(line.last).astimezone().isoformat(timespec="seconds")
+    return {"run": name, **asdict(line), "path": str(line.path), "last": last}
+
+
+def _row(line: Line, name: str) -> dict[str, str]:
+    done = f" {line.steps_done[0]}/{line.steps_done[1]}" if line.steps_done else ""
+    return {
+        "run": name, "state": f"{line.state}{f' {line.at}' if line.at else ''}{done}",
+        "step": "" if line.step is None else str(line.step), "loss": _short(line.loss),
+        "val loss": _short(line.val_loss), "started": _when(line.started), "took": _span(line.seconds),
+        "size": _bytes(line.num_bytes), "seed": "" if line.seed is None else str(line.seed),
+        "recipe": line.recipe or "",
+    }  # fmt: skip
+
+
+def _table(rows: Sequence[dict[str, str]], lines: Sequence[Line], width: int) -> str:
+    wide = _fitted(
+        {n: max(len(n), *(len(row[n]) for row in rows)) for n in _ORDER if any(row[n] for row in rows)}, width
+    )
+    text = ["  ".join(_cell(name, name, wide[name]) for name in wide).rstrip()]
+    for row, line in zip(rows, lines, strict=True):
+        text.append("  ".join(_cell(name, row[name], wide[name]) for name in wide).rstrip())
+        said = [line.error] if line.error and line.state in ("failed", "nothing_kept") else []
+        text += [f"    {_cut(note, max(20, width - 4))}" for note in [*said, *line.notes]]
+    return "".join(f"{row}\n" for row in text)
+
+
+def _fitted(wide: dict[str, int], width: int) -> dict[str, int]:
+    """The columns that a terminal has room for; names are shortened before the last ones go."""
+    others = {name: wide[name] for name in wide if name != "run"}
+    for name in _LEFT_OUT:
+        if min(wide["run"], _NAME) + sum(size + 2 for size in others.values()) > width:
+            others.pop(name, None)
+    rest = width - sum(size + 2 for size in others.values())
+    return {"run": min(wide["run"], max(_SHORTEST, rest)), **others}
+
+
+def _cell(name: str, text: str, width: int) -> str:
+    return _cut(text, width).rjust(width) if name in _TO_THE_RIGHT else _cut(text, width).ljust(width)
+
+
+def _cut(text: str, width: int) -> str:
+    """The end of a name says more than its beginning, so a long one is cut in the middle."""
+    return text if len(text) <= width else f"{text[: (width - 1) // 2]}…{text[len(text) - width // 2 :]}"
+
+
+def _short(number: float | None) -> str:
+    return "" if number is None else f"{number:.4g}"
+
+
+def _when(started: str | None) -> str:
+    """In the user's own time, since it is compared with a watch."""
+    try:
+        return datetime.fromisoformat(started or "").astimezone().strftime("%Y-%m-%d %H:%M")
+    except (ValueError, OverflowError, OSError):
+        return ""
+
+
+def _span(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    minutes, hours = seconds / 60, seconds / 3600
+    return f"{seconds:.0f} s" if minutes < 2 else f"{minutes:.0f} min" if hours < 2 else f"{hours:.1f} h"
+
+
+def _bytes(number: int) -> str:
+    size, unit = float(number), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if size < 1000 or unit == "TB":
+            break
+        size /= 1000
+    return f"{size:.3g} {unit}" if unit != "B" else f"{number} B"
