@@ -13,7 +13,7 @@ from nemo_vfm.cli.migrate.formats import UNKNOWN
 from nemo_vfm.cli.migrate.written import recipe_text
 from nemo_vfm.config import build, check, compose, read_values
 from tests.support import foreign
-from tests.support.recipe_folder import Kitchen
+from tests.support.recipe_folder import ROOT, Kitchen
 
 ODD = [None, True, -1, 0.5, 10**30, "", "a text", "${env:X}", "???", (1, 2), ("x",), ()]
 
@@ -282,3 +282,17 @@ def test_tags_and_fiddles_own_spelling_and_merge_keys_are_read_without_making_an
     values = migrate(text, "x").draft.values
     assert (values["optimizer.lr"], values["optimizer.weight_decay"]) == (3e-5, 0.1)
     assert values["optimizer.betas"] == (0.8, 0.9)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_page_names_exactly_the_keys_that_are_looked_for(name):
+    page = (ROOT / "docs" / "migrating.md").read_text(encoding="utf-8")
+    section = page.split(f"\n## {FORMATS[name].title}\n")[1].split("\n## ")[0]
+    told = {
+        key
+        for row in section.splitlines()
+        if row.startswith("| `")
+        for key in re.findall("`([^`]+)`", row.split(" | ")[0])
+    }
+    known = FORMATS[name].taken.keys()
+    assert told == (known - FORMATS["automodel"].taken.keys() if name == "dfm" else set(known))

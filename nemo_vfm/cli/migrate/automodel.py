@@ -11,7 +11,7 @@ ADAPTER = "fine-tuning by adapters is not here yet"
 METRICS = "the metrics of every step are written"
 SAMPLING = "this is about sampling, which is a recipe of its own: recipes/diffusion/sample.yaml"
 RUN_FOLDER = "a run keeps everything in its folder, runs/<recipe>; run_dir=DIR for another"
-NO_RESTORE = "checkpoints of other frameworks are not read; start_from takes one of ours"
+NO_RESTORE = "start_from takes checkpoints of ours; `nemo-vfm convert` makes safetensors of theirs"
 SPLIT = "the held-out part is cut off by data.val_fraction; there is no second data set"
 
 AUTOMODEL = Format(
