@@ -2,18 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small components and jobs that tests of recipes name; they do what they say and nothing else."""
 
+import datetime
 import json
 import logging as logging  # an alias as careless modules have it: `parts.logging.os.system` must stay out of reach
 import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial as partial
 from os import system as system
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, NamedTuple, NewType, NotRequired, Protocol, TypedDict
 
 import torch
+from pydantic import Field
 
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import NothingKept
@@ -151,3 +154,84 @@ class Fail:
         if self.how == "user":
             raise ValueError("a plain ValueError while running is a surprise")
         raise RuntimeError("the disk is on fire")
+
+
+class Colour(Enum):
+    """A choice by value."""
+
+    RED = "red"
+    BLUE = "blue"
+
+
+class Point(NamedTuple):
+    """A named tuple, which is written as a mapping."""
+
+    x: int
+    y: int = 0
+
+
+class Limits(TypedDict):
+    """A mapping that says what its keys are."""
+
+    low: float
+    high: NotRequired[float]
+
+
+Metres = NewType("Metres", float)
+
+
+class Outer:
+    """Has a class inside, which a recipe cannot name."""
+
+    class Inner(Shift):
+        """Would fit a slot."""
+
+
+SPARE = Shift()
+
+
+class Typed:
+    """Annotations that are rarer than those of Wide."""
+
+    def __init__(
+        self, *, colour: Colour = Colour.RED, metres: Metres = Metres(1.0), above_zero: Annotated[int, Field(gt=0)] = 1,
+        level: Literal[1, 2, "top", None] = 1, by_number: Mapping[int, float] | None = None,
+        by_colour: Mapping[Colour, int] | None = None, by_side: Mapping[Literal["left", "right"], int] | None = None,
+        grid: Sequence[Sequence[int]] = (), point: Point | None = None, limits: Limits | None = None,
+        either: Scale | Shift | None = None, sizes: Sequence[Size] = (),
+        makers: Mapping[str, Factory[[], Stage]] | None = None, when: datetime.timedelta | None = None,
+        nothing: tuple[()] = (), mode: Literal["fast"] | int = 1,
+        noted: Annotated[Scale | None, "with a note"] = None, durations: Mapping[str, Duration] | None = None,
+        caught: set[int] | None = None,
+    ) -> None:  # fmt: skip
+        self.__dict__.update({key: value for key, value in locals().items() if key != "self"})
+
+    def run(self, run: Run) -> Outcome:
+        return Outcome("ran")
+
+
+class Trips:
+    """Fails while it is made, in the way that it is told to."""
+
+    def __init__(self, *, how: Literal["argument", "deep", "zero", "key", "echo"], text: str = "") -> None:
+        if how == "argument":
+            raise TypeError("text must be longer")
+        if how == "echo":
+            raise ValueError(f"cannot use {text!r}: it begins with {text[:8]} and ends with {text[-8:]}")
+        if how == "deep":
+            [len(item) for item in (lambda: [3])()]
+        if how == "key":
+            raise KeyError(text)
+        raise ZeroDivisionError("division by zero")
+
+    def run(self, run: Run) -> Outcome:
+        return Outcome("ran")
+
+    def apply(self, value: float) -> float:
+        return value
+
+
+def label(*, text: str) -> str:
+    """Makes a text, which has many methods and is still no component."""
+    Path("canary").touch()
+    return text
