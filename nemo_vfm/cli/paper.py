@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import textwrap
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -38,6 +39,23 @@ class Paper:
             self.console.out(text, style=style, highlight=False)
         else:
             sys.stdout.write(f"{text}\n")
+
+    def table(self, rows: Iterable[tuple[str, ...]], styles: Mapping[str, str]) -> None:
+        """Columns, the last one wrapped; a first cell that is a word of `styles` looks like that, a lone one bold."""
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, show_header=False)
+        for row in rows:
+            cells = [Text(cell) for cell in row]
+            cells[0].stylize(styles.get(row[0].strip(), "bold" if len(row) == 1 else ""))
+            table.add_row(*cells)
+        for column in table.columns[:-1]:
+            column.no_wrap = True
+        with self.console.capture() as drawn:
+            self.console.print(table)
+        # Cells are filled up with spaces, which nobody wants to paste.
+        sys.stdout.write("".join(f"{line.rstrip()}\n" for line in drawn.get().splitlines()))
 
     def prose(self, text: str, indent: int = 0) -> None:
         """A paragraph, wrapped to the terminal."""

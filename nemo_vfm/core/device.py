@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one place outside `parallel/` that knows which device this process computes on."""
 
+from dataclasses import dataclass
+from pathlib import Path
+
 import torch
 
 
@@ -37,3 +40,47 @@ def has_fast_bf16() -> bool:
         return bool(torch.cuda.is_bf16_supported())
     capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU.
+
+    Args:
+        memory_gb: all of its memory, in 10^9 bytes.
+        capability: compute capability, (major, minor); 8-bit products need (8, 9).
+    """
+
+    name: str
+    memory_gb: float
+    capability: tuple[int, int]
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.memory_gb:.0f} GB, compute capability {self.capability[0]}.{self.capability[1]}"
+
+
+def gpus() -> list[Gpu]:
+    """Every GPU that this process sees."""
+    found = []
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        found.append(Gpu(properties.name, properties.total_memory / 1e9, (properties.major, properties.minor)))
+    return found
+
+
+def gpu_versions() -> dict[str, str]:
+    """The versions of the driver, of torch's CUDA and of NCCL, as far as they are there."""
+    driver = Path("/proc/driver/nvidia/version")
+    words = driver.read_text().split() if driver.is_file() else []
+    number = next((word for word in words if word[:1].isdigit() and "." in word), None)
+    has_nccl = torch.version.cuda is not None and torch.distributed.is_nccl_available()
+    nccl = torch.cuda.nccl.version() if has_nccl else None  # type: ignore[no-untyped-call]
+    known = {"driver": number, "CUDA": torch.version.cuda, "NCCL": nccl and ".".join(map(str, nccl))}
+    return {name: version for name, version in known.items() if version}
+
+
+def try_product() -> None:
+    """A bfloat16 product on the device; RuntimeError where the driver and torch do not fit together."""
+    ones = torch.ones(64, 64, device=device(), dtype=torch.bfloat16)
+    if float((ones @ ones).float().sum()) != 64.0**3:
+        raise RuntimeError("a matrix product came out wrong")

@@ -1,0 +1,142 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The machine in, findings that need no import and no second process out: versions, memory, disk, programs."""
+
+import os
+import platform
+import resource
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from nemo_vfm.cli.doctor.finding import Finding
+
+PYTHONS = ((3, 11), (3, 12))
+_FEW_FILES, _LITTLE_SHM_GB, _LITTLE_MEMORY_GB, _LITTLE_DISK_GB = 1024, 1.0, 4.0, 10.0
+_CGROUP = Path("/sys/fs/cgroup/memory.max")
+_SHM = Path("/dev/shm")  # noqa: S108 (looked at, not written)
+
+
+def python() -> Finding:
+    """The interpreter."""
+    supported = " and ".join(f"{major}.{minor}" for major, minor in PYTHONS)
+    fits = sys.version_info[:2] in PYTHONS
+    detail = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    hint = "" if fits else f"make an environment with Python {supported}"
+    return Finding("needed", "Python", "ok" if fits else "broken", detail, hint, needed=True)
+
+
+def packages() -> Iterator[Finding]:
+    """Whether the versions that we declare are installed; their own declarations are pip's business."""
+    try:
+        declared = [Requirement(line) for line in metadata.requires("nemo_vfm") or []]
+    except metadata.PackageNotFoundError:
+        yield Finding("needed", "packages", "low", "nemo_vfm itself is not installed, so versions were not compared",
+                      "pip install -e . in the checkout", needed=True)  # fmt: skip
+        return
+    wanted = [r for r in declared if not r.marker or r.marker.evaluate({"extra": ""})]
+    wrong = [(requirement, why) for requirement in wanted if (why := why_not(requirement))]
+    for requirement, why in wrong:
+        missing = "not installed" in why
+        yield Finding("needed", requirement.name, "missing" if missing else "broken", why,
+                      f"pip install '{requirement.name}{requirement.specifier}'", needed=True)  # fmt: skip
+    if not wrong:
+        yield Finding("needed", "packages", "ok", f"{len(wanted)} installed in the versions we support", needed=True)
+
+
+def extras() -> Iterator[tuple[str, str]]:
+    """(extra, why it is not complete); an empty reason where all of it is installed."""
+    try:
+        lines, names = (
+            metadata.requires("nemo_vfm") or [],
+            metadata.metadata("nemo_vfm").get_all("Provides-Extra") or [],
+        )
+    except metadata.PackageNotFoundError:
+        return
+    declared = [Requirement(line) for line in lines]
+    for extra in names:
+        wanted = [r for r in declared if r.marker and r.marker.evaluate({"extra": extra})
+                  and not r.marker.evaluate({"extra": ""})]  # fmt: skip
+        yield extra, "; ".join(filter(None, map(why_not, wanted)))
+
+
+def why_not(requirement: Requirement) -> str:
+    """What is wrong with an installed package, or nothing."""
+    try:
+        version = metadata.version(requirement.name)
+    except metadata.PackageNotFoundError:
+        return f"{requirement.name} is not installed"
+    if requirement.specifier.contains(version, prereleases=True):
+        return ""
+    return f"{requirement.name} is {version}, expected {requirement.specifier}"
+
+
+def memory() -> Finding:
+    """RAM."""
+    import psutil
+
+    seen = psutil.virtual_memory()
+    total, free = seen.total / 1e9, seen.available / 1e9
+    limit = _CGROUP.read_text().strip() if _CGROUP.is_file() else "max"
+    if limit.isdecimal() and int(limit) / 1e9 < total:  # a container sees the host's memory and may use less
+        total, free = int(limit) / 1e9, min(free, int(limit) / 1e9)
+    low = free < _LITTLE_MEMORY_GB
+    hint = "fewer num_workers and smaller batches need less" if low else ""
+    return Finding("machine", "memory", "low" if low else "ok", f"{total:.1f} GB, {free:.1f} GB free", hint)
+
+
+def processors() -> Finding:
+    """CPU cores that this process may use."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Finding("machine", "CPU cores", "ok", f"{usable} of {os.cpu_count()}")
+
+
+def shared_memory() -> Finding:
+    """What loader processes hand batches over in."""
+    if not _SHM.is_dir():
+        return Finding("machine", "shared memory", "ok", "no /dev/shm on this system")
+    total = shutil.disk_usage(_SHM).total / 1e9
+    low = total < _LITTLE_SHM_GB
+    hint = "loader processes need it: docker run --shm-size=8g, or num_workers: 0" if low else ""
+    return Finding("machine", "shared memory", "low" if low else "ok", f"{_SHM} has {total:.2g} GB", hint)
+
+
+def open_files() -> Finding:
+    """How many files a process may hold open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    low = 0 <= soft < _FEW_FILES
+    hint = "many loader processes need more: ulimit -n 4096" if low else ""
+    limits = " of ".join("any number" if limit < 0 else f"{limit:,}" for limit in (soft, hard))
+    return Finding("machine", "open files", "low" if low else "ok", limits, hint)
+
+
+def run_folder(folder: Path) -> Iterator[Finding]:
+    """Whether runs can be written here, and how much."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
+    try:
+        with tempfile.TemporaryFile(dir=there) as file:
+            file.write(b"x")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        yield Finding("needed", "run folder", "broken", f"{folder} cannot be written: {error.strerror}",
+                      "work elsewhere, or give every run its run_dir=DIR", needed=True)  # fmt: skip
+        return
+    free = shutil.disk_usage(there).free / 1e9
+    yield Finding("needed", "run folder", "ok", f"{folder} can be written", needed=True)
+    low = free < _LITTLE_DISK_GB
+    hint = "checkpoints and shards fill a disk quickly; take a run_dir on a larger one" if low else ""
+    yield Finding("machine", "disk", "low" if low else "ok", f"{free:,.1f} GB free for {folder}", hint)
+
+
+def programs() -> Iterator[Finding]:
+    """Slurm's commands."""
+    for name in ("sbatch", "srun"):
+        path = shutil.which(name)
+        hint = "" if path else "jobs on a Slurm cluster are sent from one of its login nodes"
+        yield Finding("cluster", name, "ok" if path else "missing", path or "not on PATH", hint)

@@ -1,0 +1,185 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The name of a probe in, what it saw out: each really does a little of what is asked, in a process of its own.
+
+A probe returns what to say, or raises: UserError where something is absent, anything else where it is broken. What it
+imports may end the process or never return; `child.py` sees to that.
+Shape letters: T frames, H height, W width.
+"""
+
+import io
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.optional import require
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_LEVELS = (60, 190)  # grey values of the two frames
+_SIDE_PX = 64
+_TOLERANCE = 6  # a lossy codec gives a flat grey back nearly unchanged
+
+
+def torch_works() -> str:
+    """A product on the CPU, its gradient, and how this CPU takes bfloat16."""
+    import torch
+
+    from nemo_vfm.core.device import has_fast_bf16
+
+    weight = torch.ones(8, 8, requires_grad=True)
+    (weight @ weight).sum().backward()  # type: ignore[no-untyped-call]
+    if weight.grad is None or float(weight.grad.sum()) != 8.0 * 8 * 16:
+        raise RuntimeError("a matrix product and its gradient came out wrong")
+    bf16 = "fast" if has_fast_bf16() else "no fast"
+    return f"{torch.__version__}, {torch.get_num_threads()} threads, {bf16} bf16 on this device"
+
+
+def gpu_works() -> str:
+    """A bfloat16 product on the first GPU, and what all of them are."""
+    from nemo_vfm.core import device
+
+    found = device.gpus()
+    if not found:
+        raise UserError("no GPU is seen; everything runs on the CPU")
+    device.try_product()
+    versions = ", ".join(f"{name} {version}" for name, version in device.gpu_versions().items())
+    return f"{'; '.join(map(str, found))}; {versions}"
+
+
+def nccl_works() -> str:
+    """NCCL's version."""
+    from nemo_vfm.core.device import gpu_versions
+
+    versions = gpu_versions()
+    if "NCCL" not in versions:
+        raise UserError("this torch was built without NCCL; several GPUs need it, CPUs take gloo")
+    return versions["NCCL"]
+
+
+def fp8_works() -> str:
+    """Whether hardware and library can do 8-bit products."""
+    from nemo_vfm.core import device
+
+    found = device.gpus()
+    if not found:
+        raise UserError("FP8 needs a GPU of compute capability 8.9 or higher, and there is no GPU")
+    if min(gpu.capability for gpu in found) < (8, 9):
+        raise UserError(f"FP8 needs compute capability 8.9 (Ada, Hopper or newer), this is {found[0]}")
+    te = require("transformer_engine.pytorch", install="nemo_vfm[transformer-engine]", purpose="FP8")
+    return f"compute capability {found[0].capability[0]}.{found[0].capability[1]}, {te.__name__} imports"
+
+
+def h264_encodes() -> str:
+    """Two frames through libx264."""
+    import av
+
+    return f"libx264 of PyAV {av.__version__} made {len(_clip()):,} bytes of H.264"
+
+
+def pyav_decodes() -> str:
+    """Our base reader, on the clip."""
+    import av
+
+    from nemo_vfm.data.decode import open_video
+
+    clip, codec = _any_clip()
+    with open_video(clip, "pyav") as reader:
+        _compare(reader.read([0, 1]))
+    return f"PyAV {av.__version__} read two frames of {codec}"
+
+
+def decord_decodes() -> str:
+    """The fast reader, on the clip."""
+    decord = require("decord", install="decord", purpose="Reading scattered frames quickly")
+    clip, codec = _any_clip()
+    _compare(decord.VideoReader(io.BytesIO(clip), num_threads=1).get_batch([0, 1]).asnumpy())
+    return f"decord {decord.__version__} read two frames of {codec}"
+
+
+def torchcodec_decodes() -> str:
+    """torchcodec with the system's FFmpeg, on the clip."""
+    codec = require("torchcodec", install="nemo_vfm[torchcodec]", purpose="Decoding with torchcodec")
+    decoders = require("torchcodec.decoders", install="nemo_vfm[torchcodec]", purpose="Decoding with torchcodec")
+    clip, name = _any_clip()
+    _compare(decoders.VideoDecoder(clip).get_frames_at([0, 1]).data.permute(0, 2, 3, 1).numpy())
+    return f"torchcodec {codec.__version__} read two frames of {name}"
+
+
+def transformer_engine_imports() -> str:
+    """The bare package raises RuntimeError when imported, so finding it is not enough."""
+    return _imported("transformer_engine.pytorch", "nemo_vfm[transformer-engine]")
+
+
+def megatron_imports() -> str:
+    """Megatron-Core."""
+    return _imported("megatron.core", "nemo_vfm[megatron]")
+
+
+def ray_imports() -> str:
+    """Ray; no cluster is started."""
+    return _imported("ray", "nemo_vfm[ray]")
+
+
+def lightning_imports() -> str:
+    """What training's outer loop needs."""
+    return _imported("lightning.pytorch", "lightning")
+
+
+PROBES: dict[str, Callable[[], str]] = {
+    "torch": torch_works, "gpu": gpu_works, "nccl": nccl_works, "fp8": fp8_works, "h264": h264_encodes,
+    "pyav": pyav_decodes, "decord": decord_decodes, "torchcodec": torchcodec_decodes,
+    "transformer_engine": transformer_engine_imports, "megatron": megatron_imports, "ray": ray_imports,
+    "lightning": lightning_imports,
+}  # fmt: skip
+
+
+def _imported(module: str, install: str) -> str:
+    found = require(module, install=install, purpose="This")
+    version = getattr(found, "__version__", "")
+    return f"{module} {version} imports".replace("  ", " ")
+
+
+def _frames() -> "NDArray[np.uint8]":
+    """(T, H, W, 3)."""
+    import numpy as np
+
+    return np.stack([np.full((_SIDE_PX, _SIDE_PX, 3), level, np.uint8) for level in _LEVELS])
+
+
+def _clip() -> bytes:
+    from nemo_vfm.data.encode import encode_mp4
+
+    file = io.BytesIO()
+    encode_mp4(file, _frames(), fps=10, preset="ultrafast")
+    return file.getvalue()
+
+
+def _any_clip() -> tuple[bytes, str]:
+    """Two frames of H.264; of MPEG-4 where this machine cannot write H.264, which is another finding."""
+    try:
+        return _clip(), "H.264"
+    except Exception:
+        return _mpeg4_clip(), "MPEG-4"
+
+
+def _mpeg4_clip() -> bytes:
+    import av
+
+    file = io.BytesIO()
+    with av.open(file, "w", format="mp4") as container:
+        stream = container.add_stream("mpeg4", rate=10)
+        stream.width = stream.height = _SIDE_PX
+        stream.pix_fmt = "yuv420p"
+        for picture in _frames():
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode(None))
+    return file.getvalue()
+
+
+def _compare(pictures_THWC: "NDArray[np.uint8]") -> None:
+    seen = [float(picture.mean()) for picture in pictures_THWC]
+    if len(seen) != 2 or any(abs(a - b) > _TOLERANCE for a, b in zip(seen, _LEVELS, strict=True)):
+        raise RuntimeError(f"frames of grey {_LEVELS} came back as {[round(level) for level in seen]}")

@@ -1,0 +1,72 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Look at this machine: what works, what does not, and what to install; the text can be pasted into a report."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nemo_vfm.cli.doctor.finding import Finding
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where runs would go."""
+    parser.add_argument("--run-dir", metavar="DIR", type=Path, default=Path("runs"),
+                        help="the folder that runs would be written to (default: runs)")  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0 where all that is needed works; 2 where something needed is missing or broken."""
+    from nemo_vfm.cli.doctor.examine import examine
+
+    findings = examine(arguments.run_dir)
+    stopping = [finding.name for finding in findings if finding.stops]
+    if arguments.json:
+        told = {"ok": not stopping, "findings": [finding.to_json() for finding in findings]}
+        sys.stdout.write(json.dumps(told, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    else:
+        _write(findings, stopping)
+    return 2 if stopping else 0
+
+
+_STYLES = {"ok": "green", "low": "yellow", "missing": "dim", "broken": "bold red"}
+
+
+def _write(findings: "list[Finding]", stopping: list[str]) -> None:
+    from nemo_vfm.cli.doctor.finding import paste_ready
+    from nemo_vfm.cli.paper import Paper
+
+    paper = Paper()
+    paper.table(_rows(findings), styles=_STYLES)
+    hints = [finding for finding in findings if finding.hint]
+    if hints:
+        paper.line("\nwhat to do", "bold")
+    for finding in hints:
+        paper.line(f"  {finding.name}: {paste_ready(finding.hint)}")
+    paper.line()
+    paper.prose(_verdict(stopping))
+
+
+def _rows(findings: "list[Finding]") -> "Iterator[tuple[str, ...]]":
+    """A row a finding; before each group an empty one and its name."""
+    from nemo_vfm.cli.doctor.finding import paste_ready
+
+    group = ""
+    for finding in findings:
+        if finding.group != group:
+            yield from [("",)] * bool(group)
+            yield (finding.group,)
+            group = finding.group
+        yield f"  {finding.state}", finding.name, paste_ready(finding.detail)
+
+
+def _verdict(stopping: list[str]) -> str:
+    if not stopping:
+        return "Everything that is needed works."
+    return f"Needed, and not working: {', '.join(stopping)}."

@@ -1,0 +1,248 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Machines, whole and broken ones, in; what `doctor` finds of them out."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from nemo_vfm.cli.doctor import machine
+from nemo_vfm.cli.doctor.child import Answer, ask
+from nemo_vfm.cli.doctor.examine import PROBES, examine
+from nemo_vfm.cli.doctor.finding import Finding, paste_ready
+from nemo_vfm.cli.doctor.probes import PROBES as FUNCTIONS
+from nemo_vfm.cli.main import main
+from nemo_vfm.core.optional import available
+
+
+def fine(name: str) -> Answer:
+    """A machine on which everything works."""
+    return Answer("ok", f"{name} works")
+
+
+def by_name(findings: list[Finding]) -> dict[str, Finding]:
+    """The findings by name."""
+    return {finding.name: finding for finding in findings}
+
+
+@pytest.fixture
+def fakes(tmp_path, monkeypatch):
+    """A folder of packages that the probes' processes find first."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def write(name: str, text: str) -> None:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    return write
+
+
+def told(monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> None:
+    """Let the verb find this."""
+    monkeypatch.setattr("nemo_vfm.cli.doctor.examine.examine", lambda folder: list(findings))
+
+
+def test_every_probe_has_its_function():
+    assert {probe.probe for probe in PROBES} == set(FUNCTIONS)
+    assert all(probe.behind in ("", *(earlier.probe for earlier in PROBES[:i])) for i, probe in enumerate(PROBES))
+
+
+@pytest.mark.parametrize("probe", ["h264", "pyav", "decord"])
+def test_a_clip_is_really_written_and_read_here(probe):
+    if probe == "decord" and not available("decord"):
+        pytest.skip("decord has no build for this processor")
+    answer = ask(probe)
+    assert answer.state == "ok", answer
+    assert "H.264" in answer.detail
+
+
+def test_torch_really_multiplies_here():
+    answer = ask("torch")
+    assert answer.state == "ok" and "threads" in answer.detail
+
+
+def test_a_package_that_ends_the_process_is_a_finding(fakes):
+    fakes("ray/__init__.py", "import os, signal\nprint('noise', flush=True)\nos.kill(os.getpid(), signal.SIGSEGV)\n")
+    assert ask("ray") == Answer("broken", "ended by SIGSEGV")
+    fakes(
+        "ray/__init__.py", "import os, sys\nsys.stderr.write('libfoo is too old\\n')\nsys.stderr.flush()\nos._exit(3)\n"
+    )
+    assert ask("ray") == Answer("broken", "ended with status 3: libfoo is too old")
+
+
+def test_a_package_that_never_returns_is_ended_with_its_children(fakes, tmp_path):
+    forks = "import subprocess, pathlib, time\nchild = subprocess.Popen(['sleep', '60'])\n"
+    fakes(
+        "ray/__init__.py",
+        f"{forks}pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(child.pid))\ntime.sleep(60)\n",
+    )
+    assert ask("ray", limit_s=3) == Answer("broken", "did not answer within 3 s")
+    child = Path("/proc") / (tmp_path / "pid").read_text() / "stat"
+    assert not child.is_file() or child.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+@pytest.mark.parametrize(
+    ("text", "state", "said"),
+    [
+        ("raise RuntimeError('a shared library is missing')", "broken", "RuntimeError: a shared library is missing"),
+        ("raise ImportError('libcudart.so: cannot open')", "broken", "libcudart.so"),
+        ("import nowhere_to_be_found", "missing", "nowhere_to_be_found"),
+        ("raise SystemExit(0)", "broken", "SystemExit"),
+        ("print('nemo_vfm doctor answers: {}')", "ok", "imports"),
+    ],
+)
+def test_how_an_import_fails_is_told(fakes, text, state, said):
+    fakes("transformer_engine/__init__.py", "")
+    fakes("transformer_engine/pytorch.py", text + "\n")
+    answer = ask("transformer_engine")
+    assert answer.state == state and said in answer.detail
+
+
+def test_frames_that_come_back_wrong_are_broken(fakes):
+    fakes("decord.py", "__version__ = '9'\nimport numpy as np\nclass VideoReader:\n"
+                       "    def __init__(self, *a, **k): pass\n"
+                       "    def get_batch(self, i): return self\n"
+                       "    def asnumpy(self): return np.zeros((2, 8, 8, 3), np.uint8)\n")  # fmt: skip
+    answer = ask("decord")
+    assert answer.state == "broken" and "came back as [0, 0]" in answer.detail
+
+
+def test_a_file_beside_the_user_is_not_taken_for_a_package(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "av.py").write_text("raise RuntimeError('the wrong av')\n")
+    assert ask("h264").state == "ok"
+
+
+def test_all_is_well_where_all_works(tmp_path):
+    found = examine(tmp_path, fine)
+    assert len(found) > 15 and not [finding for finding in found if finding.stops]
+    assert [f.group for f in found] == sorted((f.group for f in found), key=[f.group for f in found].index)
+
+
+def test_one_broken_check_does_not_end_the_others(tmp_path, monkeypatch):
+    def explode() -> Finding:
+        raise OSError("no such device")
+
+    monkeypatch.setattr(machine, "memory", explode)
+    found = examine(tmp_path, lambda name: Answer("broken", "ended by SIGSEGV") if name == "h264" else fine(name))
+    assert by_name(found)["H.264 encoder"].stops and by_name(found)["PyAV decoder"].state == "ok"
+    assert [f.detail for f in found if "no such device" in f.detail] == [
+        "could not be looked at: OSError: no such device"
+    ]
+    assert "open files" in by_name(found)
+
+
+def test_what_needs_a_gpu_is_not_tried_without_one(tmp_path):
+    asked = []
+
+    def no_gpu(name: str) -> Answer:
+        asked.append(name)
+        return Answer("missing", "no GPU is seen") if name == "gpu" else fine(name)
+
+    found = by_name(examine(tmp_path, no_gpu))
+    assert found["FP8"].state == found["NCCL"].state == "missing" and not found["GPU"].stops
+    assert not {"fp8", "nccl"} & set(asked) and found["FP8"].hint
+
+
+def test_a_folder_that_cannot_be_written_stops(tmp_path):
+    missing, unwritable = tmp_path / "a/b/c", Path("/proc/runs")
+    assert next(f.state for f in machine.run_folder(missing)) == "ok" and not missing.exists()
+    (finding,) = machine.run_folder(unwritable)
+    assert finding.stops and "cannot be written" in finding.detail
+
+
+def test_versions_are_compared_with_what_we_declare(monkeypatch):
+    assert machine.why_not(Requirement("numpy>=1,<99")) == ""
+    assert "expected <1" in machine.why_not(Requirement("numpy<1"))
+    assert machine.why_not(Requirement("not-there-at-all>=1")) == "not-there-at-all is not installed"
+    monkeypatch.setattr(machine.metadata, "requires", lambda name: ["numpy<1", "nowhere", "x; extra == 'dev'"])
+    assert [(f.name, f.state, f.stops) for f in machine.packages()] == [
+        ("numpy", "broken", True), ("nowhere", "missing", True)]  # fmt: skip
+
+
+def test_a_low_limit_is_told_with_what_to_do(monkeypatch):
+    monkeypatch.setattr(machine.resource, "getrlimit", lambda _: (256, 4096))
+    finding = machine.open_files()
+    assert (finding.state, finding.detail) == ("low", "256 of 4,096") and "ulimit" in finding.hint and not finding.stops
+    monkeypatch.setattr(machine.resource, "getrlimit", lambda _: (-1, -1))
+    assert machine.open_files().state == "ok"
+
+
+def test_a_containers_limit_counts_for_memory(monkeypatch, tmp_path):
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path / "memory.max")
+    (tmp_path / "memory.max").write_text("2000000000\n")
+    assert machine.memory().state == "low" and machine.memory().detail.startswith("2.0 GB")
+
+
+def test_slurm_is_found_on_the_path(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert {f.state for f in machine.programs()} == {"missing"}
+    for name in ("sbatch", "srun"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    assert {f.state for f in machine.programs()} == {"ok"}
+
+
+def test_what_is_shown_can_be_pasted(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("HOME", "/root/of/ann")
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789abcdef0123")
+    text = "/root/of/ann/x and /root/of/anna, /home/bob/y, key 0123456789abcdef0123\nnext"
+    assert paste_ready(text) == "~/x and /root/of/anna, ~/y, key *** next"
+    told(monkeypatch, Finding("needed", "torch", "broken", text, hint=text, needed=True))
+    for words in (["doctor"], ["doctor", "--json"]):
+        assert main(words) == 2
+        shown = capsys.readouterr().out
+        assert "0123456789abcdef" not in shown and "bob" not in shown and "/root/of/ann/" not in shown
+
+
+def test_the_table_says_states_in_words_and_keeps_to_the_terminal(monkeypatch, capsys):
+    long = "a sentence that goes on and on " * 8
+    told(
+        monkeypatch,
+        Finding("needed", "torch", "ok", "2.13", needed=True),
+        Finding("GPU", "FP8", "missing", long, "buy"),
+    )
+    for columns in (60, 80, 200):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        assert main(["doctor"]) == 0
+        shown = capsys.readouterr().out
+        assert max(map(len, shown.splitlines())) <= columns and "\x1b" not in shown
+        assert not [line for line in shown.splitlines() if line != line.rstrip()]
+        assert "  ok       torch  2.13\n" in shown and "  missing  FP8    a sentence" in shown
+        assert "what to do\n  FP8: buy\n" in shown and shown.endswith("Everything that is needed works.\n")
+
+
+def test_the_status_says_whether_something_needed_is_broken(monkeypatch, capsys):
+    told(monkeypatch, Finding("video", "decord decoder", "broken", "x"), Finding("machine", "disk", "low", "1 GB"))
+    assert main(["doctor"]) == 0
+    told(monkeypatch, Finding("needed", "PyAV decoder", "missing", "x", needed=True))
+    assert main(["doctor"]) == 2
+    assert "Needed, and not working: PyAV decoder." in capsys.readouterr().out
+    assert main(["doctor", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["ok"] is False
+
+
+def test_colours_are_for_terminals_and_for_those_who_want_them(monkeypatch):
+    code = ("import pty, sys, os\n"
+            "from nemo_vfm.cli.paper import Paper\n"
+            "Paper().table([('head',), ('ok', 'x', 'y')], {'ok': 'green'}); Paper().line('z', 'bold')\n")  # fmt: skip
+
+    def shown(**environment: str) -> str:
+        """What a terminal gets."""
+        leader, follower = os.openpty()
+        env = {**os.environ, "TERM": "xterm", "COLUMNS": "80", **environment}
+        subprocess.run([sys.executable, "-c", code], stdout=follower, env=env, check=True, timeout=60)
+        os.close(follower)
+        text = os.read(leader, 1 << 16).decode()
+        os.close(leader)
+        return text
+
+    assert "\x1b[" in shown(NO_COLOR="")
+    assert "\x1b[" not in shown(NO_COLOR="1") and "\x1b[" not in shown(TERM="dumb")
