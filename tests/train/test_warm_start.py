@@ -1,0 +1,234 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Runs that begin with another's weights, that are extended, that keep their best: without Lightning's outer loop."""
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from nemo_vfm.config import build, compose, trust_list
+from nemo_vfm.core import log
+from nemo_vfm.core.duration import Duration
+from nemo_vfm.core.errors import CorruptCheckpoint, UserError
+from nemo_vfm.core.files import sha256_file
+from nemo_vfm.core.types import Run
+from nemo_vfm.parallel import checkpoint
+from nemo_vfm.train.callbacks.checkpoint import SaveCheckpoints
+from nemo_vfm.train.callbacks.validation import Validate
+from nemo_vfm.train.ema import EMA
+from nemo_vfm.train.fit import Fit
+from nemo_vfm.train.job import Train
+from nemo_vfm.train.optim import Constant, Schedule, WarmupCosine
+from nemo_vfm.train.warm_start import WarmStart
+from tests.support.toy import ToyData, ToyModel, ToyTask
+
+
+def job(
+    duration: str = "10 steps", *, start_from: Path | WarmStart | None = None, model: type[nn.Module] = ToyModel,
+    ema: bool = True, schedule: Schedule | None = None, saving: SaveCheckpoints | None = None,
+    validation: Validate | None = None,
+) -> Train:  # fmt: skip
+    """The toy regression."""
+    return Train(
+        model=model, data=ToyData(), task=ToyTask(), optimizer=partial(torch.optim.AdamW, lr=0.05),  # type: ignore[arg-type]
+        duration=Duration.parse(duration), schedule=schedule, ema=EMA(decay=0.9) if ema else None,
+        checkpoint=saving or SaveCheckpoints(every_steps=4), start_from=start_from, validation=validation,
+    )  # fmt: skip
+
+
+def trained(job: Train, folder: Path, seed: int = 3, until: int | None = None) -> Fit:
+    """Start or go on, take all steps or some, and save: what the outer loop does, without its seconds of imports."""
+    folder.mkdir(parents=True, exist_ok=True)
+    fit = job._start(Run(folder, seed=seed))
+    batches = iter(job.data.train_dataloader())
+    while not fit.finished and fit.step != until:
+        fit.advance(next(batches))
+        if job.validation:
+            job.validation.on_step(fit)
+        job.checkpoint.on_step(fit)
+    job.checkpoint.on_end(fit)
+    return fit
+
+
+def same(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
+    """Every name and every bit."""
+    return one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+class Wider(ToyModel):
+    """The toy with another first layer, without bias, and one layer more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net[0] = nn.Linear(4, 8, bias=False)
+        self.head = nn.Linear(4, 4)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A finished run."""
+    trained(job(), tmp_path / "source")
+    (tmp_path / "source" / "recipe.yaml").touch()
+    (tmp_path / "source" / "manifest.json").touch()
+    return tmp_path / "source"
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was said loudly."""
+    texts: list[str] = []
+    monkeypatch.setattr(log, "warn", texts.append)
+    monkeypatch.setattr(log, "warn_once", texts.append)
+    return texts
+
+
+@pytest.mark.parametrize("below", ["", "checkpoints", "checkpoints/step-00000010"])
+def test_a_new_run_begins_with_the_averaged_weights_of_another_and_all_else_fresh(
+    source: Path, tmp_path: Path, below: str
+) -> None:
+    fit = job(start_from=source / below)._start(Run(tmp_path / "new", seed=9))
+    groups = checkpoint.load(source / "checkpoints/step-00000010").groups
+    assert same(dict(fit.model.state_dict()), dict(groups["ema"])) and not same(groups["ema"], groups["model"])
+    assert fit.ema is not None and same(fit.ema.weights, dict(groups["ema"]))
+    assert fit.step == 0 and fit.elapsed_s == 0 and fit.groups()["optimizer"] == {}
+    assert fit.started_from == {
+        "path": str(source / "checkpoints/step-00000010"), "run": checkpoint.records(source / "checkpoints")[0].run,
+        "step": 10, "weights": "ema", "sha256": sha256_file(source / "checkpoints/step-00000010/ema.safetensors"),
+        "not_taken": [],
+    }  # fmt: skip
+
+
+def test_the_models_own_weights_can_be_asked_for_and_are_taken_where_there_is_no_average(
+    source: Path, tmp_path: Path
+) -> None:
+    groups = checkpoint.load(source / "checkpoints/step-00000010").groups
+    fit = job(start_from=WarmStart(path=source, weights="model"))._start(Run(tmp_path / "new"))
+    assert same(dict(fit.model.state_dict()), dict(groups["model"]))
+    trained(job(ema=False), tmp_path / "plain")
+    fit = job(start_from=tmp_path / "plain")._start(Run(tmp_path / "new"))
+    assert fit.started_from is not None and fit.started_from["weights"] == "model"
+    with pytest.raises(UserError, match="holds no ema weights"):
+        job(start_from=WarmStart(path=tmp_path / "plain", weights="ema"))._start(Run(tmp_path / "new"))
+
+
+def test_a_resume_wins_over_a_warm_start_and_what_was_taken_stays_on_record(source: Path, tmp_path: Path) -> None:
+    trained(job(start_from=source), tmp_path / "new", seed=9, until=4)
+    whole = trained(job(start_from=source), tmp_path / "whole", seed=9)
+    for path in (source / "checkpoints").iterdir():
+        (path / "ema.safetensors").write_bytes(b"gone")
+    resumed = trained(job(start_from=source), tmp_path / "new", seed=9)
+    assert same(resumed.groups()["model"], whole.groups()["model"])
+    state = checkpoint.load(tmp_path / "new/checkpoints/step-00000010").state
+    assert state["started_from"]["step"] == 10 and len(state["started_from"]["sha256"]) == 64
+
+
+def test_weights_of_another_model_are_refused_with_the_difference_and_a_way_on(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError) as refused:
+        job(start_from=source, model=Wider)._start(Run(tmp_path / "new"))
+    assert "missing: head.bias, head.weight; unknown: net.0.bias" in str(refused.value)
+    assert "start_from.may_differ=[head]" in str(refused.value)
+
+
+def test_what_may_differ_keeps_the_values_of_the_seed_and_is_said(
+    source: Path, tmp_path: Path, said: list[str]
+) -> None:
+    fresh = job(model=Wider)._start(Run(tmp_path / "fresh", seed=9)).model.state_dict()
+    start = WarmStart(path=source, may_differ=["head", "net.0"])
+    fit = job(start_from=start, model=Wider)._start(Run(tmp_path / "new", seed=9))
+    own, theirs = fit.model.state_dict(), checkpoint.load_weights(source, "ema")
+    assert torch.equal(own["head.weight"], fresh["head.weight"])
+    assert torch.equal(own["net.0.weight"], theirs["net.0.weight"]), "it may differ, and does not"
+    assert torch.equal(own["net.2.weight"], theirs["net.2.weight"])
+    assert said == ["not from there, but as the seed gives them or left out: head.bias, head.weight, net.0.bias"]
+    assert fit.started_from is not None and fit.started_from["not_taken"] == ["head.bias", "head.weight", "net.0.bias"]
+
+
+def test_a_name_that_no_weight_has_is_refused(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"has weights below 'haed'; they have net"):
+        job(start_from=WarmStart(path=source, may_differ=["haed"]))._start(Run(tmp_path / "new"))
+
+
+def test_a_run_that_is_not_there_or_has_trained_nothing_is_said(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for path in (tmp_path / "empty", tmp_path / "none"):
+        with pytest.raises(UserError, match="There is no checkpoint in"):
+            job(start_from=path)._start(Run(tmp_path / "new"))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["start_from=runs/a"], (Path("runs/a"), None, ())),
+        (["start_from={path: runs/a, weights: model}"], (Path("runs/a"), "model", ())),
+        (["start_from.path=runs/a", "start_from.may_differ=[text]"], (Path("runs/a"), None, ("text",))),
+    ],
+)
+def test_a_recipe_says_it_as_a_path_or_as_a_mapping(words: list[str], expected: tuple[object, ...]) -> None:
+    built = build(compose("diffusion/train_small", ["data.shards=x", *words]), trust_list([]))
+    assert isinstance(built, Train) and built.start_from is not None
+    start = built.start_from
+    assert (start.path, start.weights, start.may_differ) == expected
+
+
+def test_an_extended_run_equals_one_long_run_in_every_bit(tmp_path: Path, said: list[str]) -> None:
+    fits = {}
+    for name, durations in {"two": ("5 steps", "10 steps"), "one": ("10 steps",)}.items():
+        for duration in durations:
+            fits[name] = trained(job(duration, schedule=Constant(warmup_steps=7)), tmp_path / name)
+    one, two = fits["one"], fits["two"]
+    assert all(same(one.groups()[group], two.groups()[group]) for group in ("model", "ema", "optimizer"))
+    assert one.metrics == two.metrics and one.step == two.step == 10
+    assert not said
+
+
+def test_a_schedule_that_depends_on_the_length_is_said_when_a_run_is_extended(tmp_path: Path, said: list[str]) -> None:
+    for duration in ("5 steps", "10 steps"):
+        trained(job(duration, schedule=WarmupCosine()), tmp_path)
+    assert len(said) == 1 and said[0].startswith("the schedule depends on the length: up to step 5 it was that of 5")
+
+
+@pytest.mark.parametrize("schedule", [WarmupCosine(total_steps=20), Constant(), WarmupCosine(warmup_steps=9)])
+def test_a_schedule_that_was_the_same_so_far_is_not_said(tmp_path: Path, said: list[str], schedule: Schedule) -> None:
+    for duration in ("10 steps", "12 steps"):
+        trained(job(duration, schedule=schedule), tmp_path, until=5)
+    assert not said
+
+
+def test_the_best_by_the_validation_loss_stays_over_a_resume(tmp_path: Path) -> None:
+    def saving() -> SaveCheckpoints:
+        return SaveCheckpoints(every_steps=1, keep_last=1, keep_best=1, mode="max", keep_every_steps=6)
+
+    trained(job(saving=saving(), validation=Validate(every_steps=1)), tmp_path, until=3)
+    trained(job(saving=saving(), validation=Validate(every_steps=1)), tmp_path)
+    kept = {record.step: record for record in checkpoint.records(tmp_path / "checkpoints")}
+    assert sorted(kept) == [1, 6, 10], "the loss falls, so the first is the one with the largest"
+    assert kept[6].permanent and {"val_loss", "loss"} <= kept[1].metrics.keys()
+    assert len({record.run for record in kept.values()}) == 1
+
+
+def test_a_metric_that_never_appears_is_said(tmp_path: Path, said: list[str]) -> None:
+    trained(job(saving=SaveCheckpoints(every_steps=5, keep_best=1, metric="beauty")), tmp_path)
+    assert any("beauty was not measured at the step of every checkpoint" in text for text in said)
+    assert said[-1].startswith("keep_best: 1 had no effect")
+
+
+def test_the_best_by_a_loss_that_nobody_measures_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="keep_best chooses by val_loss, which nobody measures: give validation"):
+        job(saving=SaveCheckpoints(keep_best=1))
+
+
+@pytest.mark.parametrize("state", [None, [], {"step": "4"}, {"step": 5}, {"elapsed_s": 1}])
+def test_a_checkpoint_whose_state_is_not_a_trainings_is_refused(tmp_path: Path, state: object) -> None:
+    fit = trained(job(), tmp_path / "a")
+    checkpoint.save(tmp_path / "b" / "checkpoints", 4, fit.groups(), state)
+    with pytest.raises(CorruptCheckpoint, match="does not hold a training's state"):
+        job()._start(Run(tmp_path / "b"))
+
+
+def test_a_checkpoint_without_averages_is_refused_where_they_are_needed(tmp_path: Path) -> None:
+    trained(job(ema=False), tmp_path)
+    with pytest.raises(CorruptCheckpoint, match="it lacks ema"):
+        job()._start(Run(tmp_path))
