@@ -42,11 +42,12 @@ class Use:
     file: Path
 
 
-def place_of(file: Path, dest: Path | None, roots: Roots) -> Path:
-    """Where a copy goes: `recipes/<name>.yaml` unless the user says a file or a folder."""
-    if dest is None:
+def place_of(file: Path, wanted: str | None, roots: Roots) -> Path:
+    """Where a copy goes: `recipes/<name>.yaml` unless the user says a file, or a folder: `there` or `to/be/made/`."""
+    if wanted is None:
         return Path("recipes") / f"{name_of(file, roots)}.yaml"
-    if dest.is_dir():
+    dest = Path(wanted)
+    if wanted.endswith("/") or dest.is_dir():
         return dest / file.name
     return dest if dest.suffix in (".yaml", ".yml") else dest.with_name(f"{dest.name}.yaml")
 
@@ -61,8 +62,9 @@ def name_of(file: Path, roots: Roots) -> str:
 
 def copied_text(file: Path, dest: Path, roots: Roots) -> str:
     """The recipe as it stands, with its own path in the comments and includes that would lead elsewhere adapted."""
+    own = read(file)  # says what is wrong with a file that is none
     lines = _own_command(file.read_text(encoding="utf-8"), file, dest, roots).splitlines(keepends=True)
-    for node in _includes(read(file)):
+    for node in _includes(own):
         name = str(node.value).removeprefix(_INCLUDE)
         wanted, found = roots.recipe(name, node.mark, file.parent), _found(name, dest, roots)
         if found is None or found.resolve() != wanted.resolve():

@@ -64,7 +64,19 @@ def test_a_folder_is_a_place_for_a_copy_and_yaml_is_added_where_it_lacks(kitchen
     (kitchen.folder / "there").mkdir()
     kitchen.main("copy", "curation/clips", "there")
     kitchen.main("copy", "curation/clips", "own")
-    assert (kitchen.folder / "there/clips.yaml").is_file() and (kitchen.folder / "own.yaml").is_file()
+    kitchen.main("copy", "curation/clips", "to/be/made/")
+    made = ("there/clips.yaml", "own.yaml", "to/be/made/clips.yaml")
+    assert all((kitchen.folder / name).is_file() for name in made)
+
+
+def test_a_file_that_is_no_recipe_is_a_sentence(kitchen, capsys):
+    (kitchen.folder / "binary.yaml").write_bytes(b"\xff\xfe")
+    kitchen.write("loop.yaml", "defaults: [{steps.a: recipe:loop.yaml}]\n_target_: @.Wide\n")
+    assert kitchen.main("copy", "binary.yaml", "x") == 2
+    assert "is UTF-8 text" in capsys.readouterr().err
+    assert kitchen.main("copy", "loop.yaml", "y", "--flat") == 2
+    assert "include one another" in capsys.readouterr().err
+    assert not list(kitchen.folder.glob("[xy].yaml"))
 
 
 def test_nothing_is_overwritten_and_then_nothing_is_written(kitchen, capsys):

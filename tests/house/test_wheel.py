@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from nemo_vfm.config import compose
+from tests.support import foreign
 from tests.support.repository import ROOT, yaml_files
 
 SOURCES = ("nemo_vfm", "conf", "recipes", "docs", "tests", "benchmarks", ".ci")
@@ -21,7 +22,7 @@ BUILD_SDIST = "from setuptools.build_meta import build_sdist; build_sdist('dist'
 RECIPES = {str(path.relative_to(ROOT / "recipes").with_suffix("")) for path in yaml_files("recipes")}
 #: What a user does with an installed copy, all in one process, since each would pay some seconds for importing torch.
 OUTSIDE = """
-import contextlib, io, json
+import contextlib, io, json, os, sys
 from pathlib import Path
 
 import nemo_vfm
@@ -45,7 +46,12 @@ answers = {
     "project": told("copy", "project", "own_things"),
     "run": told("run", "synthetic/shapes", "--overlay", "smoke"),
 }
-Path("told.json").write_text(json.dumps(answers))
+Path("theirs.yaml").write_text(THEIRS)
+answers["migrate"] = told("migrate", "theirs.yaml")
+os.chdir("own_things")
+sys.path.insert(0, os.getcwd())
+answers["trusted"] = told("check", "recipes/first.yaml", "--trust", "own_things")
+Path("../told.json").write_text(json.dumps(answers))
 """
 
 
@@ -125,7 +131,8 @@ def elsewhere(tmp_path_factory):
 @pytest.fixture(scope="module")
 def outside(site, elsewhere):
     """What the installed copy answers there. Our checkout may be installed here, too: the copy has to come first."""
-    run(sys.executable, "-c", OUTSIDE, cwd=elsewhere, PYTHONPATH=str(site), COLUMNS="200")
+    code = f"THEIRS = {foreign.AUTOMODEL!r}\n{OUTSIDE}"
+    run(sys.executable, "-c", code, cwd=elsewhere, PYTHONPATH=str(site), COLUMNS="200")
     return json.loads((elsewhere / "told.json").read_text())
 
 
@@ -166,6 +173,11 @@ def test_a_flat_copy_from_the_wheel_names_no_folder_of_this_machine(outside, sit
 def test_a_project_begins_from_the_wheel(outside, elsewhere):
     assert outside["project"][0] == 0, outside["project"][1]
     assert (elsewhere / "own_things" / "own_things" / "letterbox.py").is_file()
+    assert outside["trusted"][0] == 0, outside["trusted"][1]
+
+
+def test_a_file_of_another_framework_is_migrated_from_the_wheel(outside):
+    assert outside["migrate"][0] == 0 and "checks" in outside["migrate"][1], outside["migrate"][1]
 
 
 def test_a_recipe_runs_from_the_wheel(outside, elsewhere):

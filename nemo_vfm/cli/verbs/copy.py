@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to copy, where to, and how much of it."""
     parser.add_argument("recipe", metavar="RECIPE",
                         help="a file, a name that `nemo-vfm list` shows, or the word `project`")  # fmt: skip
-    parser.add_argument("dest", metavar="DEST", type=Path, nargs="?",
+    parser.add_argument("dest", metavar="DEST", nargs="?",
                         help="a file or folder, recipes/<name>.yaml if left out; a project's folder")  # fmt: skip
     parser.add_argument("--with-ingredients", action="store_true", help="copy the conf files it takes to ./conf, too")
     parser.add_argument("--flat", action="store_true", help="one file that takes nothing from elsewhere")
@@ -60,11 +60,11 @@ def _project(arguments: argparse.Namespace) -> int:
         raise UserError("a project needs a folder: nemo-vfm copy project my_project (the package is called like it)")
     if arguments.flat or arguments.with_ingredients:
         raise UserError("--flat and --with-ingredients are for recipes; leave them out for a project")
-    name = package_name(arguments.dest)
-    texts = files_of(arguments.dest, name)
+    folder = Path(arguments.dest)
+    texts = files_of(folder, package_name(folder))
     write(texts)
     sys.stdout.write("".join(f"{path}\n" for path in texts))
-    sys.stdout.write(f"\nNow: cd {arguments.dest}, and README.md has the three commands.\n")
+    sys.stdout.write(f"\nNow: cd {folder}, and README.md has the three commands.\n")
     return 0
 
 
