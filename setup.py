@@ -72,7 +72,7 @@ EXTRAS = {
     # which breaks `import megatron.core`. Building its torch part needs a CUDA compiler.
     "transformer-engine": ["transformer_engine[pytorch]>=2.3,<3"],
     # Holds lightning at 2.4 and omegaconf at 2.3: an environment of its own, under constraints-nemo.txt.
-    "nemo": ["nemo-toolkit[core]>=3.0,<3.1", "einops", "sentencepiece", "pandas"],
+    "nemo": ["nemo-toolkit[core]>=3.0,<3.1", "omegaconf>=2.3,<2.4", "einops", "sentencepiece", "pandas"],
 }
 
 

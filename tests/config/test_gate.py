@@ -16,7 +16,7 @@ EXPERIMENT = "nemo_vfm.nemo.experiment.NeMoExperiment"
 @pytest.mark.parametrize("extra", [[], ["nemo_vfm"], ["nemo_vfm.nemo"], ["nemox"], ["nemo_"]])
 def test_our_own_prefix_does_not_cover_a_guarded_name_and_nothing_is_imported(extra):
     sys.modules.pop("nemo_vfm.nemo.experiment", None)
-    with pytest.raises(NotLocated, match="add --trust nemo$"):
+    with pytest.raises(NotLocated, match=r"add --trust nemo$"):
         locate(EXPERIMENT, trust_list(extra))
     assert "nemo_vfm.nemo.experiment" not in sys.modules
 

@@ -18,8 +18,9 @@ from tests.support.repository import CODE, ROOT, dotted, imports, module_name, p
 DOORS = {
     "megatron": ("nemo_vfm/parallel/megatron/",),
     "transformer_engine": ("nemo_vfm/parallel/megatron/",),
-    "omegaconf": ("nemo_vfm/config/", "nemo_vfm/cli/", "launcher/"),
-    "yaml": ("nemo_vfm/config/", "nemo_vfm/cli/", "launcher/"),
+    # NeMo is given what OmegaConf reads; that room sees nothing of our recipes.
+    "omegaconf": ("nemo_vfm/config/", "nemo_vfm/cli/", "nemo_vfm/nemo/", "launcher/"),
+    "yaml": ("nemo_vfm/config/", "nemo_vfm/cli/", "nemo_vfm/nemo/", "launcher/"),
     "nemo_vfm.config": ("nemo_vfm/config/", "nemo_vfm/cli/", "launcher/"),
     "launcher": ("launcher/",),
     "torch.cuda": ("nemo_vfm/core/device.py", "nemo_vfm/parallel/"),
