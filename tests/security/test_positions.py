@@ -196,7 +196,7 @@ def sections(root):
 def attack_section(composed, path):
     """Put a call in place of one value, and its name alone into every mapping that has one."""
     call = "{_target_: os.system, command: touch canary}"
-    changes = [f"{path}=<call>", f"{path}=[<call>]", f"{path}._target_=os.system"]
+    changes = [f"{path}={call}", f"{path}=[{call}]", f"{path}._target_=os.system"]
     for change in changes:
         try:
             root = apply(composed.root, parse_override(change))
