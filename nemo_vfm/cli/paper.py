@@ -6,8 +6,9 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import groupby
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
@@ -40,18 +41,29 @@ class Paper:
         else:
             sys.stdout.write(f"{text}\n")
 
-    def table(self, rows: Iterable[tuple[str, ...]], styles: Mapping[str, str]) -> None:
-        """Columns, the last one wrapped; a first cell that is a word of `styles` looks like that, a lone one bold."""
+    def table(self, rows: Sequence[tuple[str, ...]], styles: Mapping[str, str]) -> None:
+        """Columns, the last one wrapped; a first cell that is a word of `styles` looks like that.
+
+        A row of one cell is a heading in the margin, and as wide as it likes.
+        """
+        columns = list(zip(*(row for row in rows if len(row) > 1), strict=True))
+        widths = [max(map(len, column)) for column in columns[:-1]]
+        for lone, group in groupby(rows, key=lambda row: len(row) == 1):
+            if lone:
+                for (heading,) in group:
+                    self.line(heading, "bold")
+            else:
+                self._draw(list(group), widths, styles)
+
+    def _draw(self, rows: Sequence[tuple[str, ...]], widths: Sequence[int], styles: Mapping[str, str]) -> None:
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=None, pad_edge=False, show_header=False)
-        for row in rows:
-            cells = [Text(cell) for cell in row]
-            cells[0].stylize(styles.get(row[0].strip(), "bold" if len(row) == 1 else ""))
-            table.add_row(*cells)
-        for column in table.columns[:-1]:
-            column.no_wrap = True
+        table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+        for width in widths:
+            table.add_column(no_wrap=True, min_width=width)
+        for first, *others in rows:
+            table.add_row(Text(first, style=styles.get(first.strip(), "")), *map(Text, others))
         with self.console.capture() as drawn:
             self.console.print(table)
         # Cells are filled up with spaces, which nobody wants to paste.

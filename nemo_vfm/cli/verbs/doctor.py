@@ -43,7 +43,7 @@ def _write(findings: "list[Finding]", stopping: list[str]) -> None:
     from nemo_vfm.cli.paper import Paper
 
     paper = Paper()
-    paper.table(_rows(findings), styles=_STYLES)
+    paper.table(list(_rows(findings)), styles=_STYLES)
     hints = [finding for finding in findings if finding.hint]
     if hints:
         paper.line("\nwhat to do", "bold")
