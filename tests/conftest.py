@@ -35,7 +35,7 @@ def moto_store() -> Iterator[object_store.Moto]:
 def bucket(request: pytest.FixtureRequest) -> Iterator[object_store.Bucket]:
     """An empty bucket that this process's environment points at: on both servers, one after the other."""
     store: object_store.Bucket = request.getfixturevalue(request.param)
-    for key in list(store.keys()):
+    for key in list(store.names()):
         store.delete(key)
     with object_store.reached(store):
         yield store

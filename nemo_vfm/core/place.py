@@ -104,9 +104,7 @@ def _judged(text: str) -> str:
         raise ValueError(f"{scheme[:40]!r} is no kind of address that is read here; give a local path, or {known}")
     bucket, _, key = rest.rstrip("/").partition("/")
     if "@" in bucket or ":" in bucket:
-        raise ValueError(
-            "an address holds no user, password or port; the environment or a profile gives them (docs/object-stores.md)"
-        )
+        raise ValueError("an address holds no user, password or port: see docs/object-stores.md for where they go")
     if not _BUCKET.fullmatch(bucket):
         raise ValueError(f"{bucket[:80]!r} is not the name of a bucket: 3 to 63 lower-case letters, digits, . - and _")
     if _CONTROL.search(key) or {"", ".", ".."} & set(key.split("/") if key else ()):

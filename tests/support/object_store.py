@@ -38,7 +38,7 @@ class Bucket(Protocol):
 
     def put(self, key: str, data: bytes) -> None: ...
     def get(self, key: str) -> bytes: ...
-    def keys(self) -> list[str]: ...
+    def names(self) -> list[str]: ...
     def delete(self, key: str) -> None: ...
 
 
@@ -54,7 +54,7 @@ class Moto:
     def get(self, key: str) -> bytes:
         return self._ask("GET", f"/{BUCKET}/{quote(key)}")
 
-    def keys(self) -> list[str]:
+    def names(self) -> list[str]:
         return re.findall(r"<Key>(.*?)</Key>", self._ask("GET", f"/{BUCKET}?list-type=2").decode())
 
     def delete(self, key: str) -> None:
@@ -111,7 +111,7 @@ class Failing:
     def get(self, key: str) -> bytes:
         return self.objects[key]
 
-    def keys(self) -> list[str]:
+    def names(self) -> list[str]:
         return sorted(self.objects)
 
     def delete(self, key: str) -> None:
