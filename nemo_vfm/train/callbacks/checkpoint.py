@@ -40,9 +40,11 @@ class SaveCheckpoints:
             return
         metrics = {name: float(value) for name, value in fit.metrics.items() if math.isfinite(value)}
         if self.keep.best and self.keep.metric not in metrics:
-            log.warn_once(f"{self.keep.metric} was not measured at the step of every checkpoint (there is "
-                          f"{', '.join(sorted(metrics))}), and such a one cannot be among the best; let "
-                          f"checkpoint.every_steps be a multiple of validation.every_steps")  # fmt: skip
+            log.warn_once(
+                f"{self.keep.metric} was not measured at the step of every checkpoint (there is "
+                f"{', '.join(sorted(metrics))}), and such a one cannot be among the best; hold samples out, and let "
+                f"checkpoint.every_steps be a multiple of validation.every_steps"
+            )
         about = About(fit.origin, metrics, permanent)
         save(fit.checkpoints, fit.step, fit.groups(), fit.state(), self.keep, about)
 
