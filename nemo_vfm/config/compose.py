@@ -47,6 +47,8 @@ class Composed:
             path = Path(str(node.value)).expanduser()
         except RuntimeError as error:
             raise fail(f"run_dir cannot be found: {error}", node.mark, "run_dir") from error
+        if len(path.parts) > MAX_DEPTH:  # to make folder in folder recurses
+            raise fail(f"run_dir is more than {MAX_DEPTH} folders deep", node.mark, "run_dir")
         outside = path.is_absolute() or ".." in path.parts
         if outside and node.mark.source.is_file and path.resolve() != self.path.resolve().parent:
             raise fail("a recipe's run_dir stays below the working directory; give another on the command line: "
@@ -219,7 +221,7 @@ def _defaults(own: Map) -> list[tuple[str, str, Mark]]:
             raise fail(f"each of the defaults is one {{slot: choice}}{_of_hydra(item)}", item.mark, "defaults")
         ((slot, choice),) = item.items.items()
         if not is_address(slot):
-            raise fail(f"{slot!r} is not a slot{_of_hydra_slot(slot)}", item.key_mark(slot), "defaults")
+            raise fail(f"{printable(slot, 100)!r} is not a slot{_of_hydra_slot(slot)}", item.key_mark(slot), "defaults")
         if not isinstance(choice, Scalar) or not isinstance(choice.value, str):
             raise fail(f"the choice for {slot} is a name: a file conf/{slot}/<name>.yaml", choice.mark, "defaults")
         pairs.append((slot, choice.value, choice.mark))

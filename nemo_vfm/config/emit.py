@@ -6,8 +6,8 @@ import json
 import re
 from collections.abc import Iterator
 
-from nemo_vfm.config.errors import Mark, RecipeError, Source, printable
-from nemo_vfm.config.source import UNSEEN, plain_value
+from nemo_vfm.config.errors import UNSEEN, Mark, RecipeError, Source, printable
+from nemo_vfm.config.source import plain_value
 from nemo_vfm.config.tree import Map, Node, Plain, Scalar, Seq
 
 _UNQUOTED = re.compile(r"[A-Za-z0-9_/.$~](?:[\w./${}:=+@%^~()-]| (?=[\w./$(]))*", re.ASCII)

@@ -3,6 +3,7 @@
 """Places in a recipe and what is wrong there in, text with file:line:column, source line and caret out."""
 
 import difflib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,12 @@ from nemo_vfm.core.errors import UserError
 _WIDTH = 110  # characters of a source line that are shown
 _SHOWN = 50  # problems that are shown; a hostile recipe can have thousands
 _LONGEST = 600  # characters of a message, and of a name that is worth a suggestion
+
+
+# Control characters, line breaks that editors do not count, and characters that reorder or hide text on a screen.
+UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f"
+                    "\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\ud800-\udfff"
+                    "\U000e0000-\U000e007f]")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +109,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def printable(text: str, longest: int) -> str:
     """A text that cannot fill the screen or steer the terminal, whoever wrote it."""
     shown = text if len(text) <= longest else f"{text[: longest - 3]}..."
-    return "".join(c if c.isprintable() else " " if c in "\n\t" else "?" for c in shown)
+    shown = UNSEEN.sub("?", shown.replace("\n", " ").replace("\t", " "))
+    return "".join(c if c.isprintable() else "?" for c in shown)
 
 
 def shown_path(name: str) -> str:

@@ -5,8 +5,8 @@
 import re
 from dataclasses import dataclass
 
-from nemo_vfm.config.errors import Mark, Source, did_you_mean, fail
-from nemo_vfm.config.source import MAX_BYTES, UNSEEN, parse, plain_value
+from nemo_vfm.config.errors import UNSEEN, Mark, Source, did_you_mean, fail, printable
+from nemo_vfm.config.source import MAX_BYTES, parse, plain_value
 from nemo_vfm.config.tree import Map, Node, Scalar, drop, find, join, merge, put
 
 MAX_PARTS = 50  # of an address; what lays trees over one another recurses
@@ -46,7 +46,7 @@ def parse_override(word: str) -> Override:
     if not equals:
         raise fail(f"{word!r} is not a change; write key=value without spaces, or ~key to remove", mark)
     if not is_address(path):
-        raise fail(f"{path!r} is not an address{_address_advice(word, path)}", mark)
+        raise fail(f"{printable(path, 100)!r} is not an address{_address_advice(word, path)}", mark)
     at = Mark(mark.source, 1, 1 if removed else len(path) + 2)
     return Override(path, None if removed else _value(text, at), text, at)
 

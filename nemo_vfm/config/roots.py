@@ -10,7 +10,7 @@ from typing import Literal
 
 from nemo_vfm.config.errors import Mark, did_you_mean, fail
 
-_FOLDER = re.compile(r"[A-Za-z0-9_][\w-]*", re.ASCII)
+_FOLDER = re.compile(r"[A-Za-z0-9_][\w-]{0,99}", re.ASCII)
 _CHOICE = re.compile(r"[A-Za-z0-9_][\w.-]*(?:/[A-Za-z0-9_][\w.-]*)*", re.ASCII)
 _PACKAGE = Path(__file__).resolve().parents[1]
 

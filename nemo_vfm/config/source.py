@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from nemo_vfm.config.errors import Mark, RecipeError, Source, fail, shown_path
+from nemo_vfm.config.errors import UNSEEN, Mark, RecipeError, Source, fail, shown_path
 from nemo_vfm.config.tree import Map, Node, Plain, Scalar, Seq
 
 MAX_BYTES = 1 << 20
@@ -27,10 +27,6 @@ MAX_DIGITS = 40  # Python reads long integers in quadratic time; nobody writes a
 _INT = re.compile(r"[-+]?(?:0|[1-9]\d*(?:_\d+)*)")
 _FLOAT = re.compile(r"[-+]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(?:inf|nan)", re.IGNORECASE)
-# Control characters, line breaks that editors do not count, and characters that reorder or hide text on a screen.
-UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f"
-                    "\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\ud800-\udfff"
-                    "\U000e0000-\U000e007f]")  # fmt: skip
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml: 20 times faster, same events
 
 
