@@ -23,7 +23,9 @@ STARTED, DONE = "started.json", "done.json"
 REPLACED = "_replaced"  #: folder of what older versions of a step left
 _NAME = re.compile(r"[A-Za-z][\w-]*")
 # What changes how a step works but not what it makes; a step that differs in these only is still done.
-_INERT = re.compile(r"num_workers|every_steps|keep_last|keep_best|keep_every_steps|(?:log|save|checkpoint|preview|validate)_every(?:_\w+)?")
+_INERT = re.compile(
+    r"num_workers|every_steps|keep_(?:last|best|every_steps)|(?:log|save|checkpoint|preview|validate)_every(?:_\w+)?"
+)
 _INERT_LINE = re.compile(rf"\s*(?:{_INERT.pattern}): .*")
 
 
