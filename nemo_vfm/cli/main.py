@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nemo_vfm.core.errors import NemoVfmError
-from nemo_vfm.core.secret import concealing_streams
+from nemo_vfm.core.secret import concealing_streams, register_arguments
 
 VERBS = Path(__file__).parent / "verbs"
 INTERRUPTED = 130
@@ -39,6 +39,7 @@ def main(words: Sequence[str] | None = None) -> int:
         hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
         sys.stderr.write(f"nemo-vfm has no verb {words[0]!r}; {hint}\n")
         return 2
+    register_arguments(words)
     with concealing_streams():
         return _guarded(words[0], words[1:])
 

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import cache
 from typing import TextIO, cast
@@ -23,6 +23,10 @@ _KEYS = r"(?:API|ACCESS|PRIVATE|SIGNING|ENCRYPTION)?KEYS?|(?:AUTH|ACCESS|API)?TO
 #: A variable is secret by its name where one of the words between its underscores says so.
 _SECRET_NAME = re.compile(
     rf"(?:^|_)(?:{_KEYS}|SECRETS?|PASS|PASSW(?:OR)?D|PASSPHRASE|CREDENTIALS?|DSN|PAT|COOKIE)(?:_|$)", re.IGNORECASE
+)
+#: An argument that is secret by its name; `text_key` and `max_tokens` are not.
+_KEY_ARGUMENT = re.compile(
+    r"(?:api|access|private|secret)_?key|passw(?:or)?d|secret|credential|(?:^|[._])(?:\w+_)?token$", re.IGNORECASE
 )
 _EVERYDAY = frozenset(
     {
@@ -61,6 +65,14 @@ def register(value: str) -> None:
         _known.add(value)
 
 
+def register_arguments(words: Sequence[str]) -> None:
+    """Hide what somebody typed behind a name such as `api_key=`: the complaint about it must not repeat it."""
+    for word in words:
+        name, _, value = word.partition("=")
+        if _KEY_ARGUMENT.search(name):
+            register(value)
+
+
 def is_key(text: str) -> bool:
     """Whether a text holds the value of a variable whose name says that it is secret."""
     return any(value in text for value in _named())
@@ -68,14 +80,13 @@ def is_key(text: str) -> bool:
 
 def conceal(text: str) -> str:
     """The text without secrets."""
-    for form in _all_forms(frozenset(_known | _named())):
-        text = text.replace(form, MASK)
-    return text
+    return _without(text, _known | _named())
 
 
 def conceal_names(values: Mapping[str, float]) -> dict[str, float]:
     """The same numbers under names without secrets."""
-    return {conceal(name): value for name, value in values.items()}
+    hidden = _known | _named()
+    return {_without(name, hidden): value for name, value in values.items()}
 
 
 def conceal_keys(text: str) -> str:
@@ -84,9 +95,7 @@ def conceal_keys(text: str) -> str:
     What recipes take from the environment stays: in a recipe that was written to disk it stands as `${env:X}`, and the
     same word elsewhere in it is the user's own.
     """
-    for form in _all_forms(frozenset(_named())):
-        text = text.replace(form, MASK)
-    return text
+    return _without(text, _named())
 
 
 @contextmanager
@@ -114,6 +123,12 @@ class _Stream:
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._stream, name)
+
+
+def _without(text: str, values: set[str]) -> str:
+    for form in _all_forms(frozenset(values)):
+        text = text.replace(form, MASK)
+    return text
 
 
 def _stream(stream: TextIO) -> TextIO:

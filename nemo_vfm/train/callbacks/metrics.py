@@ -29,10 +29,11 @@ class WriteMetrics:
         truncate(self._path(fit), fit.step)
 
     def on_step(self, fit: Fit) -> None:
-        """Append one line."""
+        """Append one line. Names lose their secrets here, before the checkpoint keeps them too."""
+        fit.metrics = conceal_names(fit.metrics)
         if fit.due(self.every_steps) or any(name.startswith("val_") for name in fit.metrics):
             # JSON has no NaN: a number that is not finite is left out of the line, as a gap in the curve.
-            finite = conceal_names({name: value for name, value in fit.metrics.items() if math.isfinite(value)})
+            finite = {name: value for name, value in fit.metrics.items() if math.isfinite(value)}
             line = json.dumps({"step": fit.step, "time_s": round(fit.elapsed_s, 4), **finite})
             with self._path(fit).open("a") as file:
                 file.write(line + "\n")

@@ -4,7 +4,7 @@
 
 import re
 
-from nemo_vfm.core.secret import is_key
+from nemo_vfm.core.secret import is_key, register
 
 _USER = re.compile(r"://[^/\s?#]*@")
 _QUERY = re.compile(r"[?&#;][\w-]*(?:key|token|secret|password|passwd|credential|signature)[\w-]*=", re.IGNORECASE)
@@ -26,6 +26,8 @@ def refuse_keys(variable: str, **texts: str | None) -> None:
         ValueError: one looks like a key; the value is not repeated.
     """
     for name, text in texts.items():
+        if text and (_USER.search(text) or _QUERY.search(text) or _KEY.search(text)):
+            register(text)  # the complaint shows the line that it stands on
         if text and (_USER.search(text) or _QUERY.search(text)):
             raise ValueError(f"{name} is an address that holds a user or a key; give the bare address, "
                              f"and the key in the environment as {variable}")  # fmt: skip

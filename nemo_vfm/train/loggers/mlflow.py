@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nemo_vfm.core.optional import require
+from nemo_vfm.core.secret import conceal
 from nemo_vfm.train.loggers import identity
 from nemo_vfm.train.loggers.arguments import refuse_keys
 
@@ -60,7 +61,8 @@ class MLflow:
         place = (home / "id.json", self.tracking_uri, self.experiment)
         earlier = identity.find(*place)
         logger = MLFlowLogger(
-            self.experiment, run_name=self.name or folder.name, tags=dict(self.tags), run_id=earlier,
+            conceal(self.experiment), run_name=conceal(self.name or folder.name), run_id=earlier,
+            tags={conceal(name): conceal(tag) for name, tag in self.tags.items()},
             tracking_uri=self.tracking_uri or f"sqlite:///{home / 'mlflow.db'}",
             artifact_location=None if self.tracking_uri else str(home / "artifacts"),
         )  # fmt: skip

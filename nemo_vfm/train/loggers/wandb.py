@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.optional import require
+from nemo_vfm.core.secret import conceal
 from nemo_vfm.train.loggers import identity
 from nemo_vfm.train.loggers.arguments import refuse_keys
 
@@ -57,7 +58,8 @@ class WeightsAndBiases:
         _stay_in(home)
         wandb = require("wandb", install="nemo_vfm[wandb]", purpose="The Weights & Biases logger")
         return _logger(wandb.init(
-            project=self.project, name=self.name or folder.name, entity=self.entity, tags=list(self.tags) or None,
+            project=conceal(self.project), name=conceal(self.name or folder.name), entity=self.entity,
+            tags=[conceal(tag) for tag in self.tags] or None,
             dir=str(folder.absolute()), id=identity.find_or_make(home / "id.json", self.entity, self.project),
             # Offline there is no server to ask, and asking for a resumption is a warning.
             resume="allow" if self.mode == "online" else None, reinit="create_new", settings=self._settings(wandb),
