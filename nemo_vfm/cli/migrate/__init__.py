@@ -67,8 +67,7 @@ def migrate(text: str, name: str, form: str = "", kind: Kind | None = None) -> M
     chosen = _format(keys, name, form)
     trained = kind or kind_of(keys, chosen)
     if trained is None:
-        raise UserError(f"{name} is in {chosen.title}'s format, but nothing in it says that it trains a diffusion or a "
-                        "language model, which is what can be carried over; if so, say which: --kind KIND")  # fmt: skip
+        raise UserError(_neither(name, chosen))
     speakers = _speakers(keys, chosen)
     facts: dict[str, Value] = {"objective": _objective(keys, chosen)}
     facts |= {fact: key.value for fact, key in speakers.items()}
@@ -86,6 +85,14 @@ def _format(keys: Sequence[Key], name: str, form: str) -> Format:
                         "what is migrated is trainings")  # fmt: skip
     raise UserError(f"{name} looks like none of the formats that are known here, which are {', '.join(FORMATS)}; "
                     "if it is one of them, say which: --from FORMAT")  # fmt: skip
+
+
+def _neither(name: str, form: Format) -> str:
+    text = (f"{name} is in {form.title}'s format, but nothing in it says that it trains a diffusion or a language model, "
+            "which is what can be carried over; if it does, say which: --kind KIND.")  # fmt: skip
+    if form is NEMO1:
+        text += " A YAML of nemo-toolkit 3.0 runs as it is: the job nemo_vfm.nemo.experiment.NeMoExperiment takes it"
+    return text
 
 
 def _speakers(keys: Sequence[Key], form: Format) -> dict[str, Key]:

@@ -27,8 +27,9 @@ def account(migrated: Migrated, width: int) -> Iterator[tuple[str, str]]:
 
 
 def _head(title: str, entries: Sequence[Entry]) -> Iterator[tuple[str, str]]:
-    yield "", ""
-    yield f"{title} ({len(entries)})", "bold"
+    if entries:
+        yield "", ""
+        yield f"{title} ({len(entries)})", "bold"
 
 
 def _columns(entries: Sequence[Entry]) -> list[str]:
