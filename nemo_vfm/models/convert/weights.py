@@ -10,7 +10,7 @@ from nemo_vfm.core.types import Json
 from nemo_vfm.models.convert.places import TensorPlace
 
 _MAX_DEPTH = 32
-_MAX_NODES = 1_000_000  # a list may hold itself, or one list a thousand times: then a walk never ends
+_MAX_NODES = 200_000  # a list may hold itself, or one list a thousand times: then a walk never ends
 _USUAL = ("state_dict", "model", "module", "model_state_dict")  # Lightning's and other programs' key for the weights
 
 

@@ -1,0 +1,96 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Foreign files in, a folder of safetensors and JSON out of `nemo-vfm convert`; whole, or not at all."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from nemo_vfm.cli import converting
+from nemo_vfm.core.files import sha256_file
+from tests.support.foreign_files import CONFIG, Touch, nemo, saved
+from tests.support.recipe_folder import ROOT
+
+STATE = {"w": torch.arange(6.0).reshape(2, 3), "tied": torch.ones(2).to(torch.bfloat16)}
+
+
+def test_an_archive_becomes_a_folder_of_safetensors_and_json(kitchen, capfd):
+    archive = nemo({"model_config.yaml": CONFIG.encode(), "model_weights.ckpt": saved(STATE), "a.model": b"x"})
+    (kitchen.folder / "a.nemo").write_bytes(archive)
+    assert kitchen.main("convert", "a.nemo", "out") == 0
+    assert capfd.readouterr().out == "2 tensors, 8 numbers; not carried over: a.model\nout\n"
+    out = kitchen.folder / "out"
+    weights = load_file(out / "model.safetensors")
+    assert all(torch.equal(weights[name], tensor) for name, tensor in STATE.items())
+    assert json.loads((out / "config.json").read_text())["encoder"] == {"_target_": "os.system", "d_model": 8}
+    about = json.loads((out / "convert.json").read_text())
+    assert about["model_sha256"] == sha256_file(out / "model.safetensors")
+    assert about["source"]["sha256"] == sha256_file(kitchen.folder / "a.nemo")
+    assert sorted(path.name for path in kitchen.folder.iterdir()) == ["a.nemo", "out"]
+
+
+def test_a_hostile_file_leaves_a_sentence_and_nothing_else(kitchen, capfd):
+    canary = kitchen.folder / "canary"
+    (kitchen.folder / "evil.ckpt").write_bytes(saved({"state_dict": {"w": torch.ones(1)}, "x": Touch(canary)}))
+    assert kitchen.main("convert", "evil.ckpt", "out") == 1
+    said = capfd.readouterr().err
+    assert said.count("\n") == 1 and "evil.ckpt: its pickle names posix.system, which is code" in said
+    assert [path.name for path in kitchen.folder.iterdir()] == ["evil.ckpt"]
+
+
+def test_nothing_is_overwritten_and_no_link_is_followed(kitchen, capfd):
+    (kitchen.folder / "a.pt").write_bytes(saved(STATE))
+    (kitchen.folder / "out").symlink_to("elsewhere")
+    assert kitchen.main("convert", "a.pt", "out") == 2
+    assert kitchen.main("convert", "b.pt", "new") == 2
+    said = capfd.readouterr().err
+    assert "out exists; nothing is overwritten" in said and "there is no file b.pt" in said
+
+
+def test_the_process_that_reads_is_limited_and_is_given_no_secrets(kitchen):
+    code = (
+        "import os, resource; from nemo_vfm.cli.converting import limit; limit(1 << 20);"
+        "print([resource.getrlimit(kind)[1] for kind in (resource.RLIMIT_DATA, resource.RLIMIT_CPU,"
+        " resource.RLIMIT_FSIZE)]); bytearray(8 << 30)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    limits = json.loads(done.stdout)
+    assert limits == [(4 << 30) + (12 << 20), 120, (5 << 20) + (64 << 20)]
+    assert done.returncode == 1 and "MemoryError" in done.stderr
+
+
+def test_a_child_that_is_ended_by_its_limits_is_a_sentence(kitchen, capfd, monkeypatch):
+    (kitchen.folder / "a.pt").write_bytes(saved(STATE))
+    stub = kitchen.write("bin/python", f"#!/bin/sh\nkill -XCPU $$\nexec {sys.executable}\n")
+    stub.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(stub))
+    assert kitchen.main("convert", "a.pt", "out") == 1
+    assert "was ended by signal 24: the file asks for more time or memory" in capfd.readouterr().err
+    assert not (kitchen.folder / "out").exists()
+
+
+def test_only_named_variables_reach_the_child(kitchen, monkeypatch):
+    seen = kitchen.folder / "seen"
+    stub = kitchen.write("bin/python", f"#!/bin/sh\nenv > {seen}\nexit 2\n")
+    stub.chmod(0o755)
+    (kitchen.folder / "a.pt").write_bytes(saved(STATE))
+    monkeypatch.setattr(sys, "executable", str(stub))
+    monkeypatch.setenv("SOME_API_KEY", "secret-value")
+    kitchen.main("convert", "a.pt", "out")
+    assert "secret-value" not in seen.read_text() and "PATH=" in seen.read_text()
+
+
+@pytest.mark.parametrize("size", [0, 1 << 30])
+def test_limits_only_ever_shrink(size):
+    pid = os.fork()
+    if pid == 0:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        converting.limit(size)
+        os._exit(0 if resource.getrlimit(resource.RLIMIT_FSIZE) == (1000, 1000) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
