@@ -183,6 +183,15 @@ def test_a_secret_is_neither_carried_nor_shown(kitchen, capsys):
     assert "abcdef0123456789" not in capsys.readouterr().out + (kitchen.folder / "recipes/theirs.yaml").read_text()
 
 
+def test_a_switch_is_no_secret_and_a_long_list_is_cut_on_the_terminal_only(kitchen, capsys):
+    many = "".join(f"  number_{i}: {i}\n" for i in range(50))
+    kitchen.write("theirs.yaml", foreign.AUTOMODEL + f"ci:\n{many}  use_end_token: true\n")
+    kitchen.main("migrate", "theirs.yaml")
+    told, text = capsys.readouterr().out, (kitchen.folder / "recipes/theirs.yaml").read_text()
+    assert "31 more, which the recipe names" in " ".join(told.split())
+    assert text.count("ci.number_") == 50 and "ci.use_end_token = true" in text
+
+
 def test_nothing_that_a_file_names_is_imported(kitchen, monkeypatch):
     kitchen.write("canary_of_migration.py", "raise SystemExit('imported')\n")
     monkeypatch.syspath_prepend(kitchen.folder)
@@ -227,6 +236,12 @@ def _with(values: dict[str, object], name: str, kind: str) -> Migrated:
     return migrate(yaml.safe_dump(root), "theirs.yaml", name, kind)
 
 
+SPEECH = """
+trainer: {max_epochs: 5}
+model:
+  tokenizer: {dir: x}
+  encoder: {_target_: nemo.collections.asr.modules.ConvASREncoder}
+"""
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 8)}]\n" for i in range(1, 12)
 )
@@ -247,6 +262,7 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x]\n" + "".join(
         ("lr: 1\n", "none of the formats"),
         ("inference: {height: 512}\nmodel: {x: 1}\n", "copy diffusion/sample"),
         ("trainer: {max_steps: 5}\nmodel: {sample_rate: 16000}\n", "--kind KIND"),
+        (SPEECH, "NeMoExperiment takes it"),
     ],
 )
 def test_a_file_that_cannot_be_migrated_is_a_sentence_and_nothing_is_written(kitchen, capsys, text, words):

@@ -88,8 +88,8 @@ def _format(keys: Sequence[Key], name: str, form: str) -> Format:
 
 
 def _neither(name: str, form: Format) -> str:
-    text = (f"{name} is in {form.title}'s format, but nothing in it says that it trains a diffusion or a language model, "
-            "which is what can be carried over; if it does, say which: --kind KIND.")  # fmt: skip
+    text = (f"{name} is in {form.title}'s format, but nothing in it says that it trains a diffusion or a language "
+            "model, which is what can be carried over; if it does, say which: --kind KIND.")  # fmt: skip
     if form is NEMO1:
         text += " A YAML of nemo-toolkit 3.0 runs as it is: the job nemo_vfm.nemo.experiment.NeMoExperiment takes it"
     return text
@@ -100,7 +100,7 @@ def _speakers(keys: Sequence[Key], form: Format) -> dict[str, Key]:
     order = {fact: i for i, fact in enumerate(form.taken)}
     found: dict[str, Key] = {}
     for key in sorted(keys, key=lambda key: (key.value is None, order.get(_rule(key.path, form), 0))):
-        fact = "" if is_secret(key.path) else form.fact(key.path)
+        fact = "" if is_secret(key.path, key.value) else form.fact(key.path)
         if fact:
             found.setdefault(fact, key)
     return found
@@ -119,10 +119,10 @@ def _objective(keys: Sequence[Key], form: Format) -> Value:
 
 def _entries(keys: Sequence[Key], form: Format, draft: Draft, speakers: dict[str, Key]) -> Iterator[Entry]:
     for key in keys:
-        fact = "" if is_secret(key.path) else form.fact(key.path)
+        fact = "" if is_secret(key.path, key.value) else form.fact(key.path)
         if not fact:
-            yield Entry(key, Fate("left", "", form.reason(key.path)))
+            yield Entry(key, Fate("left", "", form.reason(key)))
         elif key.value != speakers[fact].value:
             yield Entry(key, Fate("left", "", f"{speakers[fact].path} says otherwise, and goes before it"))
         else:
-            yield Entry(key, draft.fates.get(fact, Fate("left", "", form.reason(key.path))))
+            yield Entry(key, draft.fates.get(fact, Fate("left", "", form.reason(key))))

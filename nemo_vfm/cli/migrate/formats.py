@@ -15,6 +15,7 @@ _DIFFUSION = re.compile(r"diffusion|imagen|\bdfm\.|\.dit\.", re.IGNORECASE)
 _DIFFUSION_SECTIONS = {"flow_matching", "model.unet_config", "model.unet"}
 _LANGUAGE = re.compile(r"collections\.(?:llm|nlp)\.|CausalLM|NextTokenPrediction|datasets\.llm|language_modeling")
 _LANGUAGE_SECTIONS = {"packed_sequence", "model.tokenizer", "model.encoder_seq_length"}
+_SPEECH = re.compile(r"collections\.(?:asr|tts|audio|slu|speech\w*|speaker\w*)\.")
 _SECRET = re.compile(r"(?:.*_)?(?:api_?key|token|secret|password|credentials?)", re.IGNORECASE)
 
 
@@ -40,16 +41,17 @@ class Format:
         """The fact that a key holds; empty where it holds none."""
         return next((fact for pattern, fact in self.taken.items() if _fits(pattern, path)), "")
 
-    def reason(self, path: str) -> str:
+    def reason(self, key: Key) -> str:
         """Why a key without a fact is left behind."""
-        if is_secret(path):
+        path = key.path
+        if is_secret(path, key.value):
             return "secrets come from the environment only, never from a recipe"
         return next((why for pattern, why in self.left.items() if _fits(pattern, path)), UNKNOWN)
 
 
-def is_secret(path: str) -> bool:
-    """Whether a key's value is nobody's business."""
-    return _SECRET.fullmatch(path.rpartition(".")[2]) is not None
+def is_secret(path: str, value: Value) -> bool:
+    """Whether a key's value is nobody's business; a switch such as `use_end_token: true` is no secret."""
+    return value is not None and not isinstance(value, bool) and _SECRET.fullmatch(path.rpartition(".")[2]) is not None
 
 
 def recognised(keys: Sequence[Key]) -> str:
@@ -70,6 +72,8 @@ def kind_of(keys: Sequence[Key], form: Format) -> Kind | None:
     """What is trained, told from classes and sections; None where neither says it, as in a file about speech."""
     told = " ".join(str(key.value) for key in keys if key.path.rpartition(".")[2] in ("_target_", "target", "recipe"))
     sections = {key.path.partition(".")[0] for key in keys} | {".".join(key.path.split(".")[:2]) for key in keys}
+    if _SPEECH.search(told):
+        return None
     if form.name == "dfm" or _DIFFUSION.search(told) or _DIFFUSION_SECTIONS & sections:
         return "diffusion"
     if _LANGUAGE.search(told) or _LANGUAGE_SECTIONS & sections:

@@ -6,7 +6,10 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from nemo_vfm.cli.migrate import Entry, Migrated
+from nemo_vfm.cli.migrate.formats import UNKNOWN
 from nemo_vfm.cli.migrate.written import by_reason, shown
+
+_MOST = 20  # keys that are told of one reason
 
 
 def account(migrated: Migrated, width: int) -> Iterator[tuple[str, str]]:
@@ -21,8 +24,11 @@ def account(migrated: Migrated, width: int) -> Iterator[tuple[str, str]]:
     yield from _head("Not carried over", left)
     for why, entries in by_reason(left).items():
         yield from _wrapped(why, 2, width)
+        most = len(entries) if why == UNKNOWN else _MOST
+        more = [f"and {len(entries) - most} more, which the recipe names"] * (len(entries) > most)
         # A key and its value stay on one line: the blank between them is no place to break.
-        together = ", ".join(_said(entry).replace(" ", "\u00a0") for entry in entries)
+        together = ", ".join(_said(entry).replace(" ", "\u00a0") for entry in entries[:most])
+        together = ", ".join([together, *more])
         yield from ((line.replace("\u00a0", " "), style) for line, style in _wrapped(together, 6, width))
 
 

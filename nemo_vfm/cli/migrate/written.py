@@ -46,7 +46,7 @@ def recipe_text(migrated: Migrated, source: str, place: str) -> str:
 
 def shown(value: Value, path: str = "") -> str:
     """A value as it may stand in a comment: on one line, cut, and never a secret."""
-    if path and is_secret(path):
+    if path and is_secret(path, value):
         return "(not shown)"
     if isinstance(value, tuple):
         text = f"[{', '.join(shown(part) for part in value)}]"
