@@ -28,9 +28,13 @@ CONSTRAINTS := $(VENV)/constraints.txt
 TORCH_STAMP   := $(VENV)/.torch$(subst =,-,$(subst <,_,$(subst >,_,$(subst $() ,,$(TORCH)))))
 RUNTIME_STAMP := $(VENV)/.runtime
 DEV_STAMP     := $(VENV)/.dev
+# nemo-toolkit cannot share an environment with the lightning of constraints.txt.
+NEMO_VENV  ?= .venv-nemo
+NEMO_STAMP := $(NEMO_VENV)/.nemo
+NEMO_TESTS := tests/nemo tests/config tests/train tests/workflow tests/recipes tests/cli
 OVERRIDES := $(if $(INPUT),"input=$(INPUT)") $(if $(RUN_DIR),"run_dir=$(RUN_DIR)")
 
-.PHONY: help demo setup setup-dev test soak check fix clean
+.PHONY: help demo setup setup-dev test soak check fix clean torch setup-nemo test-nemo
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,10 +46,16 @@ setup: $(RUNTIME_STAMP) ## only install what running needs
 setup-dev: $(DEV_STAMP) ## install what testing and benchmarks need, too
 
 test: $(DEV_STAMP) ## every test but the long ones; ends with the seconds each folder took
-	@$(BIN)/pytest -m 'not soak' --durations=15 --durations-min=1 $(PYTEST_ARGS)
+	@$(BIN)/pytest -m 'not soak' -rs --durations=15 --durations-min=1 $(PYTEST_ARGS)
 
 soak: $(DEV_STAMP) ## the long version: more kills, more fuzz cases, every layout
 	@$(BIN)/pytest -m soak --durations=30 $(PYTEST_ARGS)
+
+# nemo-toolkit holds lightning 2.4 and omegaconf 2.3, the oldest that setup.py allows: so the rooms that use them are
+# tried here, too. The last result stands in docs/support.md.
+setup-nemo: $(NEMO_STAMP) ## an environment of its own with nemo-toolkit (2 GB)
+test-nemo: $(NEMO_STAMP) ## NeMo's jobs, and our rooms at the oldest lightning and omegaconf
+	@$(NEMO_VENV)/bin/python -m pytest -m 'not soak' -rs $(NEMO_TESTS) $(PYTEST_ARGS)
 
 # Every tool speaks, also after another has found something.
 check: $(DEV_STAMP) ## format, lint, types, which room opens which door, Dockerfile, house rules
@@ -63,7 +73,7 @@ fix: $(DEV_STAMP) ## let the machine format and correct what it can
 	@$(BIN)/ruff format .
 
 clean: ## remove the environment and what builds and tools left; runs/ stays
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(NEMO_VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 
 # Some `python3.12` on the path is only a launcher that fails, and some Debian Pythons come without venv: so each
 # candidate has to show what it can do, and the first that can is taken.
@@ -88,6 +98,18 @@ $(TORCH_STAMP): | $(BIN)/python
 $(CONSTRAINTS): constraints.txt $(TORCH_STAMP)
 	@grep -v -E '^torch==' constraints.txt > $@
 	@$(BIN)/python -c 'from importlib.metadata import version; print("torch==" + version("torch"))' >> $@
+
+torch: $(TORCH_STAMP)
+
+$(NEMO_STAMP): setup.py constraints-nemo.txt
+	@$(MAKE) --no-print-directory VENV=$(NEMO_VENV) torch
+	@grep -v -E '^torch==' constraints-nemo.txt > $(NEMO_VENV)/constraints.txt
+	@$(NEMO_VENV)/bin/python -c 'from importlib.metadata import version; print("torch==" + version("torch"))' \
+	  >> $(NEMO_VENV)/constraints.txt
+	@echo "Installing nemo_vfm with nemo-toolkit, at the tested versions (several minutes)"
+	@$(NEMO_VENV)/bin/python -m pip --disable-pip-version-check install -q $(PIP_ARGS) -c $(NEMO_VENV)/constraints.txt \
+	  -e '.[nemo]' pytest hypothesis jsonschema
+	@touch $@
 
 $(RUNTIME_STAMP): setup.py $(CONSTRAINTS)
 	@echo "Installing nemo_vfm and what it runs on, at the tested versions (a minute or two)"
