@@ -16,6 +16,7 @@ from pathlib import Path
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.files import read_json, sha256_text, write_json
 from nemo_vfm.core.log import info
+from nemo_vfm.core.place import Place, place
 from nemo_vfm.core.secret import conceal, conceal_names
 from nemo_vfm.core.types import Job, Outcome, Run
 
@@ -65,13 +66,13 @@ class Workflow:
         input: where the user's own data lies; steps refer to it as `${input}`. None where there is none.
     """
 
-    def __init__(self, *, steps: Mapping[str, Job], input: Path | None = None) -> None:
+    def __init__(self, *, steps: Mapping[str, Job], input: Place | None = None) -> None:
         if not steps:
             raise ValueError("a workflow needs at least one step")
         for name in steps:
             if not _NAME.fullmatch(name):
                 raise ValueError(f"a step's name is also its folder: letters, digits, _ and -, got {name!r}")
-        self.steps, self.input = dict(steps), input
+        self.steps, self.input = dict(steps), None if input is None else place(input)
 
     def run(self, run: Run) -> Outcome:
         """Run what is not done.

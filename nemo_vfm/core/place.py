@@ -8,7 +8,7 @@ from the environment or the cloud's own profile files (docs/object-stores.md).
 
 import re
 from collections.abc import Callable
-from pathlib import Path, PurePath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, Self
 
 #: Closed on purpose: the library below knows schemes that open archives, start shells and follow redirections.
@@ -54,6 +54,16 @@ class Address(str):
     def name(self) -> str:
         """The last part."""
         return self.path.rpartition("/")[2]
+
+    @property
+    def suffix(self) -> str:
+        """The end of the name from its last dot on, in lower case."""
+        return PurePosixPath(self.name).suffix.lower()
+
+    @property
+    def parent(self) -> "Address":
+        """Without the last part; of a bucket, the bucket."""
+        return Address(f"{self.scheme}://{self.path.rpartition('/')[0] or self.bucket}")
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: object, handler: Callable[[type], Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
@@ -20,14 +21,17 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import DataError, NothingKept, UserError
-from nemo_vfm.core.files import read_json, sha256_file, write_bytes, write_json
+from nemo_vfm.core.files import read_json, write_bytes, write_json
 from nemo_vfm.core.log import bar, info, warn
+from nemo_vfm.core.place import Address, Place, place
 from nemo_vfm.core.types import Codec, Json, Outcome, Run, TextEncoder
 from nemo_vfm.curate.cache import fingerprint
 from nemo_vfm.curate.execute import ordered
 from nemo_vfm.curate.window import windows
 from nemo_vfm.curate.write import remove_unfinished, replace_folder
 from nemo_vfm.data.bucket import Bucket, Buckets
+from nemo_vfm.data.shard_folder import folder_at
+from nemo_vfm.data.shard_upload import upload_shards
 from nemo_vfm.data.shards import Entry, ShardSet, ShardWriter
 from nemo_vfm.data.transform import Pictures
 
@@ -54,25 +58,27 @@ class EncodeShards:
     What is encoded is kept in `work/` until all is done, so that a killed run goes on where it stopped.
 
     Args:
-        shards: folder of clip shards.
+        shards: folder of clip shards, here or in an object store.
         codec: pixels to latents.
         text_encoder: captions to embeddings.
         buckets: the shapes; training must name the same.
         dtype: how latents and embeddings are stored.
         windows_per_clip: samples cut from one clip at most, spread over its length; their keys end in -w0, -w1, ...
         samples_per_shard: samples a shard.
+        copy_to: folder of an object store where the finished shards go as well; None keeps them here alone.
     """
 
     def __init__(
         self,
         *,
-        shards: Path,
+        shards: Place,
         codec: Codec,
         text_encoder: TextEncoder,
         buckets: Buckets,
         dtype: DtypeName = "fp32",
         windows_per_clip: int = 1,
         samples_per_shard: int = 512,
+        copy_to: Address | None = None,
     ) -> None:
         if windows_per_clip < 1 or samples_per_shard < 1:
             raise ValueError(
@@ -80,7 +86,10 @@ class EncodeShards:
             )
         for name, bucket in buckets.buckets.items():
             _check_fits(codec, name, bucket)
-        self.shards, self.codec, self.text_encoder, self.buckets = shards, codec, text_encoder, buckets
+        self.shards, self.codec, self.text_encoder, self.buckets = (
+            place(shards), codec, text_encoder, buckets,
+        )  # fmt: skip
+        self.copy_to = copy_to
         self.dtype, self.windows_per_clip, self.samples_per_shard = dtype, windows_per_clip, samples_per_shard
 
     def run(self, run: Run) -> Outcome:
@@ -96,6 +105,7 @@ class EncodeShards:
         state = self._state()
         if _finished(run.folder, state):
             done = read_json(run.folder / "encode.json")
+            self._copy(run.folder / "shards")
             return Outcome(_summary(done), {"samples": done["samples"]}, did_nothing=True)
         (run.folder / "encode.json").unlink(missing_ok=True)
         work = run.folder / "work" / state[:16]
@@ -105,17 +115,23 @@ class EncodeShards:
             raise NothingKept(f"no clip of {len(clips)} could be encoded: {counts.why()}")
         self._write(clips, keys, work, run.folder / "shards")
         report = self._report(len(clips), counts, state)
+        self._copy(run.folder / "shards")
         write_json(run.folder / "encode.json", report)
         shutil.rmtree(run.folder / "work", ignore_errors=True)
         return Outcome(_summary(report), {"samples": report["samples"]})
 
     def _state(self) -> str:
         """All that the outputs are made of."""
-        index = self.shards / "shards.json"
-        if not index.is_file():
+        index = folder_at(self.shards, None)
+        if index.size("shards.json") is None:
             raise UserError(f"{self.shards} is not a finished folder of shards: there is no shards.json in it")
+        marker = sha256(index.read("shards.json", 1 << 30))
         own = [self.codec.fingerprint(), self.text_encoder.fingerprint(), self.dtype]
-        return fingerprint(own, self.windows_per_clip, self.samples_per_shard, self.buckets.buckets, sha256_file(index))
+        return fingerprint(own, self.windows_per_clip, self.samples_per_shard, self.buckets.buckets, marker.hexdigest())
+
+    def _copy(self, folder: Path) -> None:
+        if self.copy_to is not None:
+            upload_shards(folder, self.copy_to)
 
     def _encode_all(self, clips: ShardSet, work: Path, counts: "_Counts") -> list[tuple[Entry, str, str]]:
         """Encode what is not in `work` yet; (clip, key, bucket) of every sample, in the clips' order."""

@@ -6,20 +6,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nemo_vfm.core.errors import NothingKept
+from nemo_vfm.core.errors import DataError, NothingKept, StoreDenied
 from nemo_vfm.core.files import read_json, sha256_text, write_json
 from nemo_vfm.core.log import bar, info, warn
+from nemo_vfm.core.place import Address
 from nemo_vfm.core.types import Json, Outcome, Run
 from nemo_vfm.curate.cache import Cache, fingerprint
 from nemo_vfm.curate.decide import add_likeness, check_rules, decide
 from nemo_vfm.curate.examine import Examiner, num_frames_walked, to_record
 from nemo_vfm.curate.execute import ordered
 from nemo_vfm.curate.ledger import FileRecord, Ledger, count
-from nemo_vfm.curate.probe import mark_exact_duplicates, probe
+from nemo_vfm.curate.probe import mark_exact_duplicates, probe, reason_of
 from nemo_vfm.curate.rule import Rule
-from nemo_vfm.curate.stage import Captioner, ClipRecord, Source, Splitter, Stage
+from nemo_vfm.curate.stage import Captioner, ClipRecord, Fetching, Source, Splitter, Stage
 from nemo_vfm.curate.transcode import Transcode
 from nemo_vfm.curate.write import remove_others, remove_unfinished, replace_folder, write_scores, write_shards
+from nemo_vfm.data.shard_upload import upload_shards
 
 
 class Curate:
@@ -39,6 +41,7 @@ class Curate:
         num_pairs: pairs of neighbouring frames that stages see of each clip.
         max_frames: a longer file is refused, as a failure.
         workers: files at work at once; None takes one a core. Results do not depend on it.
+        copy_to: folder of an object store where the finished clip shards go as well; None keeps them here alone.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Curate:
         num_pairs: int = 16,
         max_frames: int = 2_000_000,
         workers: int | None = None,
+        copy_to: Address | None = None,
     ) -> None:
         for name, value in (("samples_per_shard", samples_per_shard), ("num_pairs", num_pairs), ("workers", workers)):
             if value is not None and value < 1:
@@ -62,7 +66,7 @@ class Curate:
         self.source, self.splitter, self.stages, self.rules = source, split, stages, rules
         self.captions, self.transcode = captions, transcode
         self.samples_per_shard, self.num_pairs = samples_per_shard, num_pairs
-        self.max_frames, self.workers = max_frames, workers
+        self.max_frames, self.workers, self.copy_to = max_frames, workers, copy_to
 
     def run(self, run: Run) -> Outcome:
         """Do the work; the second time it does only what is missing.
@@ -73,6 +77,8 @@ class Curate:
         """
         places = _Places(run.folder)
         remove_unfinished(run.folder)
+        if isinstance(self.source, Fetching):
+            self.source.fetch_into(places.work / "fetched")
         files = self._probe()
         self._examine(files, places)
         records = [clip for file in files for clip in file.clips]
@@ -82,12 +88,18 @@ class Curate:
         ledger = count(files)
         state = self._state(files, records)
         if places.finished(state):
+            self._copy(places.shards)
             return Outcome(_summary(ledger), _figures(ledger), did_nothing=True)
         self._write(files, records, ledger, places)
         if not ledger.clips.kept:
             raise NothingKept(_why_nothing(ledger))
+        self._copy(places.shards)
         write_json(places.done, state)
         return Outcome(_summary(ledger), _figures(ledger))
+
+    def _copy(self, shards: Path) -> None:
+        if self.copy_to is not None:
+            upload_shards(shards, self.copy_to)
 
     def _probe(self) -> list[FileRecord]:
         found = self.source.files()
@@ -113,11 +125,16 @@ class Curate:
             examiner = Examiner(self.splitter, self.stages, self.num_pairs, places.thumbnails, line.advance)
 
             def examine(file: FileRecord) -> None:
-                cache.put(file.source_id, examiner.examine(file))
+                try:
+                    with file.found.here():
+                        cache.put(file.source_id, examiner.examine(file))
+                except (DataError, StoreDenied) as error:  # it has vanished from its store since it was probed
+                    file.message = reason_of(error, file.found)
+                    warn(f"failed: {_named(file, file.message)}")
 
             for _ in ordered(examine, new, workers=self.workers):
                 pass
-        for file in readable:
+        for file in (file for file in readable if file.message is None):
             file.clips = [to_record(file, clip, tuple(paths[file.source_id])) for clip in cache.get(file.source_id)]
             for message in sorted({clip.message for clip in file.clips if clip.message is not None}):
                 warn(f"failed in part: {_named(file, message)}")

@@ -5,6 +5,7 @@
 import re
 from collections.abc import Sequence
 
+from nemo_vfm.core.errors import StoreUnreachable
 from nemo_vfm.curate.ledger import EXACT_DUPLICATE, FileRecord
 from nemo_vfm.curate.stage import Found
 from nemo_vfm.data.decode import VideoInfo, open_video
@@ -22,15 +23,22 @@ def reason_of(error: Exception, found: Found) -> str:
 
 
 def probe(found: Found, *, max_frames: int) -> FileRecord:
-    """Identify a file and read its container. Never raises on account of the file."""
+    """Identify a file and read its container. Never raises on account of the file.
+
+    Raises:
+        StoreUnreachable: the store of the file does not answer.
+    """
     record = FileRecord(found)
     try:
-        record.source_id = source_id(found.path)
-        with open_video(found.path, "pyav") as reader:
-            record.info = reader.info()
+        with found.here() as path:
+            record.source_id = source_id(path)
+            with open_video(path, "pyav") as reader:
+                record.info = reader.info()
         record.duration_us = elapsed_us(record.info, record.info.num_frames)
         if record.info.num_frames > max_frames:
             record.message = f"{found.name} has {record.info.num_frames:,} frames, more than max_frames {max_frames:,}"
+    except StoreUnreachable:
+        raise  # every other file would fail, too: the run stops, and goes on when the store is back
     except Exception as error:  # a decoder may raise anything on damaged bytes, and one file must not stop the others
         record.message = reason_of(error, found)
     return record

@@ -1,14 +1,18 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A folder in, the video files in it out, in an order that does not depend on the file system."""
+"""A folder, here or in an object store, in; the videos in it out, in an order that depends on names alone."""
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
+from pathlib import Path, PurePosixPath
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import warn
+from nemo_vfm.core.place import Address, Place, place
+from nemo_vfm.core.store import Item, items
 from nemo_vfm.curate.stage import Found
+from nemo_vfm.curate.stored import Fetched
 from nemo_vfm.data.decode import VIDEO_SUFFIXES
 
 _PARTIAL = ("~", ".part", ".partial", ".crdownload", ".tmp")
@@ -21,14 +25,26 @@ class Folder:
     inside the folder; others are said and left alone.
 
     Args:
-        path: the user's folder, or one video file; None takes `otherwise`.
+        path: the user's folder, or one video file, here or in an object store (`s3://bucket/folder`); None takes
+            `otherwise`.
         otherwise: where to look if the user names no folder.
+        max_fetched_gb: what videos fetched from a store may fill on the disk at once, in GB (10^9 bytes); each is
+            fetched when its turn comes.
     """
 
-    def __init__(self, *, path: Path | None, otherwise: Path | None = None) -> None:
+    def __init__(self, *, path: Place | None, otherwise: Place | None = None, max_fetched_gb: float = 100.0) -> None:
         if path is None and otherwise is None:
             raise ValueError("there is no folder to read videos from: set input=DIR on the command line")
-        self.path, self.otherwise = path, otherwise
+        if max_fetched_gb <= 0:
+            raise ValueError(f"max_fetched_gb must be above 0, got {max_fetched_gb:g}")
+        self.path = None if path is None else place(path)
+        self.otherwise = None if otherwise is None else place(otherwise)
+        self.max_fetched_gb = max_fetched_gb
+        self._into: Path | None = None
+
+    def fetch_into(self, folder: Path) -> None:
+        """See `Fetching.fetch_into`."""
+        self._into = folder
 
     def files(self) -> list[Found]:
         """Every video file, sorted by name.
@@ -38,6 +54,8 @@ class Folder:
         """
         root = self.path if self.path is not None else self.otherwise
         assert root is not None
+        if isinstance(root, Address):
+            return self._stored(root)
         if root.is_file():
             return [Found(root, root.name)]
         if not root.is_dir():
@@ -48,6 +66,31 @@ class Folder:
                 f"{root} holds no video file; looked for names that end in {' '.join(sorted(VIDEO_SUFFIXES))}"
             )
         return found
+
+    def _stored(self, root: Address) -> list[Found]:
+        """The videos below an address; nothing but their sidecars is fetched yet."""
+        if self._into is None:
+            raise UserError(f"{root} is in an object store, and nobody said where its videos may be fetched to")
+        base, found = _base(root)
+        videos = [item for item in found if _is_video(item.name) and (base == root or item.name == root.name)]
+        if not videos:
+            raise UserError(f"{root} holds no video; looked for names that end in {' '.join(sorted(VIDEO_SUFFIXES))}")
+        fetched = Fetched(base, self._into, int(self.max_fetched_gb * 1e9))
+        fetched.fetch_sidecars(videos, found)
+        return [Found(fetched.path(video), video.name, partial(fetched.held, video)) for video in videos]
+
+
+def _base(root: Address) -> tuple[Address, list[Item]]:
+    """The folder that an address means and all that is in it; of one object, the folder it lies in."""
+    below = items(root)
+    one = not below and root.suffix in VIDEO_SUFFIXES
+    return (root.parent, items(root.parent)) if one else (root, below)
+
+
+def _is_video(name: str) -> bool:
+    """The rules for files, said of keys: no hidden part, no unfinished download, a video's ending."""
+    hidden = any(part.startswith(".") for part in name.split("/"))
+    return not hidden and not name.endswith(_PARTIAL) and PurePosixPath(name).suffix.lower() in VIDEO_SUFFIXES
 
 
 def _videos(root: Path) -> Iterator[Path]:

@@ -5,7 +5,8 @@
 Shape letters: T frames, H height, W width, C colours (RGB).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -24,12 +25,18 @@ class Found:
     """One file of the source.
 
     Args:
-        path: where it lies.
+        path: where it lies, or will lie once it is fetched.
         name: its path relative to the source's folder, with forward slashes: what ledgers and tables call it.
+        fetch: makes it a local file for the length of a block; None where it is one.
     """
 
     path: Path
     name: str
+    fetch: Callable[[], AbstractContextManager[Path]] | None = None
+
+    def here(self) -> AbstractContextManager[Path]:
+        """Its path, with the file at it while the block runs."""
+        return nullcontext(self.path) if self.fetch is None else self.fetch()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +122,15 @@ class Source(Protocol):
 
     def files(self) -> list[Found]:
         """Every video file, sorted by name. UserError where there is none."""
+        ...
+
+
+@runtime_checkable
+class Fetching(Source, Protocol):
+    """A source whose videos may have to be fetched first."""
+
+    def fetch_into(self, folder: Path) -> None:
+        """Where fetched files may lie, told before `files` is called."""
         ...
 
 

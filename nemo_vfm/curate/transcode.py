@@ -5,6 +5,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from nemo_vfm.core.errors import DataError, StoreDenied
 from nemo_vfm.curate.cache import fingerprint
 from nemo_vfm.curate.ledger import FileRecord
 from nemo_vfm.curate.probe import reason_of
@@ -38,13 +39,23 @@ class Transcode:
         tick(sum(r.clip.num_frames for r in records) - sum(r.clip.num_frames for r in missing))
         if not missing:
             return
-        with open_video(file.found.path, "pyav") as reader:
+        try:
+            with file.found.here() as path, open_video(path, "pyav") as reader:
+                self._all(reader, missing, file, folder, tick)
+        except (DataError, StoreDenied) as error:  # it was there when it was probed
             for record in missing:
-                try:
-                    self._one(reader, record, folder)
-                except Exception as error:  # one clip's trouble must not cost the others
-                    record.message = reason_of(error, file.found)
-                tick(record.clip.num_frames)
+                record.message = record.message or reason_of(error, file.found)
+
+    def _all(
+        self, reader: VideoReader, missing: Sequence[ClipRecord], file: FileRecord, folder: Path,
+        tick: Callable[[int], None],
+    ) -> None:  # fmt: skip
+        for record in missing:
+            try:
+                self._one(reader, record, folder)
+            except Exception as error:  # one clip's trouble must not cost the others
+                record.message = reason_of(error, file.found)
+            tick(record.clip.num_frames)
 
     def _one(self, reader: VideoReader, record: ClipRecord, folder: Path) -> None:
         frames = reader.frames(record.clip.first_frame, record.clip.last_frame)

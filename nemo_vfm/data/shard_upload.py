@@ -54,7 +54,7 @@ def upload_shards(folder: Path, target: Address) -> int:
 def _renamed(folder: Path) -> tuple[bytes, dict[str, Path]]:
     """The bytes of the store's shards.json, and which file goes there under which name."""
     content: Json = read_json(folder / "shards.json")
-    files = {}
+    files: dict[str, Path] = {}
     for shard, written in zip(read_shards_json(folder), content["shards"], strict=True):
         stem = shard["name"].removesuffix(".tar")
         name = f"{stem}-{sha256_text(shard['sha256'] + shard['index_sha256'])[:16]}"

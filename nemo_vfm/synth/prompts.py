@@ -4,10 +4,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from nemo_vfm.core.errors import NothingKept
+from nemo_vfm.core.place import Place, place
 from nemo_vfm.synth import plan
 
 
@@ -78,10 +78,10 @@ class CaptionPrompts:
         num: how many different captions, at most.
     """
 
-    def __init__(self, *, shards: Path, num: int = 16) -> None:
+    def __init__(self, *, shards: Place, num: int = 16) -> None:
         if num < 1:
             raise ValueError(f"num must be at least 1, got {num}")
-        self.shards, self.num = Path(shards), num
+        self.shards, self.num = place(shards), num
 
     def prompts(self) -> list[Prompt]:
         """The first different captions in the order of the shards.
@@ -107,7 +107,7 @@ class DemoPrompts:
         num: how many prompts, at most.
     """
 
-    def __init__(self, *, input: Path | None, shards: Path, num: int = 16) -> None:
+    def __init__(self, *, input: Place | None, shards: Place, num: int = 16) -> None:
         self.source: Prompts = HeldOutPrompts(num=num) if input is None else CaptionPrompts(shards=shards, num=num)
 
     def prompts(self) -> list[Prompt]:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core import files, log
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.place import Address, Place, place
 from nemo_vfm.core.types import Json, Outcome, Run
 from nemo_vfm.data.decode import VIDEO_SUFFIXES
 from nemo_vfm.data.encode import encode_mp4
@@ -31,7 +32,7 @@ class MakeVideos:
     """Draw a dozen small films, or check the folder of the user's own.
 
     Args:
-        input: a folder of videos to use instead; None draws the films.
+        input: a folder of videos to use instead, here or in an object store; None draws the films.
         num_files: how many files to write; three of them are a copy, a re-encoded copy and a damaged file.
         shots_per_film: shots in each film.
         side_px: width and height of the films.
@@ -42,7 +43,7 @@ class MakeVideos:
     def __init__(
         self,
         *,
-        input: Path | None = None,
+        input: Place | None = None,
         num_files: int = 12,
         shots_per_film: int = 9,
         side_px: int = 192,
@@ -55,7 +56,7 @@ class MakeVideos:
             raise ValueError(f"shots_per_film must be at least 1, got {shots_per_film}")
         if side_px < 64 or side_px % 2:
             raise ValueError(f"side_px must be even and at least 64, got {side_px}")
-        self.input = None if input is None else Path(input)
+        self.input = None if input is None else place(input)
         self.num_files, self.shots_per_film, self.side_px, self.fps, self.crf = (
             num_files, shots_per_film, side_px, fps, crf,
         )  # fmt: skip
@@ -76,8 +77,11 @@ class MakeVideos:
         files.write_json(run.folder / _MARKER, marker)
         return self._outcome(films, did_nothing=False)
 
-    def _use(self, folder: Path, run_folder: Path) -> Outcome:
+    def _use(self, folder: Place, run_folder: Path) -> Outcome:
         """Accept the user's own folder."""
+        if isinstance(folder, Address):  # whoever reads it lists it, and says what is missing
+            files.write_json(run_folder / _MARKER, {"folder": folder, "drawn": None})
+            return Outcome(f"your own videos in {folder} will be used")
         videos = videos_in(folder)
         files.write_json(run_folder / _MARKER, {"folder": str(folder.resolve()), "drawn": None})
         return Outcome(f"{len(videos)} of your own videos in {folder} will be used", {"files": len(videos)})

@@ -1,0 +1,167 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Videos in an object store: the clips are those from a disk, and a lost one costs itself alone."""
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from nemo_vfm.core.errors import StoreError, StoreUnreachable, UserError
+from nemo_vfm.core.place import Address
+from nemo_vfm.core.store import Item, items
+from nemo_vfm.core.types import Run
+from nemo_vfm.curate import job as curate_job
+from nemo_vfm.curate.source import Folder
+from nemo_vfm.curate.stored import Fetched
+from nemo_vfm.data.shards import ShardSet
+from tests.support.films import job, pan, write_film
+from tests.support.object_store import BUCKET, Bucket, Failing
+
+RAW = Address(f"s3://{BUCKET}/raw")
+CLIPS = Address(f"s3://{BUCKET}/clips")
+
+
+@pytest.fixture(scope="module")
+def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two good films, one with a caption beside it, one damaged, in two folders."""
+    folder = tmp_path_factory.mktemp("films")
+    (folder / "deep").mkdir()
+    write_film(folder / "b.mp4", pan(1))
+    write_film(folder / "deep" / "a.mp4", pan(2))
+    (folder / "deep" / "a.txt").write_text("a striped thing")
+    (folder / "noise.mp4").write_bytes(b"no video" * 400)
+    return folder
+
+
+def put(bucket: Bucket, films: Path) -> None:
+    for path in films.rglob("*"):
+        if path.is_file():
+            bucket.put(f"raw/{path.relative_to(films).as_posix()}", path.read_bytes())
+
+
+def outputs(folder: Path) -> dict[str, object]:
+    shards = ShardSet(folder / "shards")
+    read = {(entry.key, name): shards.read(entry, name) for entry in shards.entries for name in entry.members}
+    scores = pq.read_table(folder / "scores.parquet").to_pydict()
+    return {"shards": read, "scores": scores, "ledger": json.loads((folder / "ledger.json").read_text())}
+
+
+def test_curation_from_the_store_writes_what_it_writes_from_a_disk(bucket: Bucket, films: Path, tmp_path: Path) -> None:
+    put(bucket, films)
+    bucket.put("raw/.hidden/x.mp4", b"1")
+    bucket.put("raw/x.mp4.part", b"1")
+    job(films).run(Run(tmp_path / "disk"))
+    job(films, source=Folder(path=RAW), copy_to=CLIPS).run(Run(tmp_path / "store"))
+    assert outputs(tmp_path / "disk") == outputs(tmp_path / "store")
+    assert outputs(tmp_path / "store")["ledger"]["files"]["failed"]
+    there, here = ShardSet(CLIPS), ShardSet(tmp_path / "store" / "shards")
+    assert [e.key for e in there.entries] == [e.key for e in here.entries]
+    assert there.read(there.entries[0], "mp4") == here.read(here.entries[0], "mp4")
+    again = job(films, source=Folder(path=RAW), copy_to=CLIPS).run(Run(tmp_path / "store"))
+    assert again.did_nothing
+
+
+def test_one_object_is_a_source_too(bucket: Bucket, films: Path, tmp_path: Path) -> None:
+    put(bucket, films)
+    source = Folder(path=RAW / "deep/a.mp4")
+    source.fetch_into(tmp_path)
+    (found,) = source.files()
+    with found.here() as path:
+        assert found.name == "a.mp4" and path.read_bytes() == (films / "deep/a.mp4").read_bytes()
+    assert path.with_suffix(".txt").read_text() == "a striped thing"
+
+
+def test_nothing_there_and_nowhere_to_fetch_to_are_said(bucket: Bucket, tmp_path: Path) -> None:
+    source = Folder(path=RAW)
+    with pytest.raises(UserError, match="nobody said where"):
+        source.files()
+    source.fetch_into(tmp_path)
+    with pytest.raises(UserError, match="holds no video"):
+        source.files()
+    bare = Folder(path=Address("s3://nobody/raw"))
+    bare.fetch_into(tmp_path)
+    with pytest.raises(StoreError, match="no bucket nobody"):
+        bare.files()
+
+
+@pytest.mark.parametrize("when", ["before it is probed", "after it was probed"])
+def test_a_film_that_vanishes_is_a_failed_file_and_the_others_are_kept(
+    bucket: Bucket, films: Path, tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(bucket, films)
+    real = curate_job.probe
+
+    def vanishing(found: object, **more: object) -> object:
+        if when.startswith("before"):
+            bucket.delete("raw/b.mp4")
+        record = real(found, **more)
+        if when.startswith("after") and found.name == "b.mp4":
+            bucket.delete("raw/b.mp4")
+            found.path.unlink()
+        return record
+
+    monkeypatch.setattr(curate_job, "probe", vanishing)
+    job(films, source=Folder(path=RAW), workers=1).run(Run(tmp_path))
+    ledger = json.loads((tmp_path / "ledger.json").read_text())["files"]
+    assert (ledger["in"], ledger["kept"], sum(ledger["failed"].values())) == (3, 1, 2)
+    assert any("there is no" in message for message in ledger["failed"])
+
+
+def test_a_film_that_is_refused_is_a_failed_file(failing: Failing, films: Path, tmp_path: Path) -> None:
+    put(failing, films)
+    failing.faults["/shelf/raw/b.mp4"] = 403
+    job(films, source=Folder(path=RAW)).run(Run(tmp_path))
+    assert any(
+        "refuses us" in message for message in json.loads((tmp_path / "ledger.json").read_text())["files"]["failed"]
+    )
+
+
+def test_a_store_that_falls_silent_stops_the_run_which_goes_on_later(
+    failing: Failing, films: Path, tmp_path: Path
+) -> None:
+    put(failing, films)
+    os.environ["NEMO_VFM_STORE_TIMEOUT_S"] = "1"
+    failing.faults["GET /shelf/raw/deep/a.mp4"] = "reset"
+    with pytest.raises(StoreUnreachable):
+        job(films, source=Folder(path=RAW)).run(Run(tmp_path))
+    failing.faults.clear()
+    job(films, source=Folder(path=RAW)).run(Run(tmp_path))
+    assert json.loads((tmp_path / "ledger.json").read_text())["files"]["kept"] == 2
+    assert not list(tmp_path.rglob(".*.tmp*"))
+
+
+def test_fetched_files_stay_within_their_bytes_with_several_at_work(bucket: Bucket, tmp_path: Path) -> None:
+    for number in range(12):
+        bucket.put(f"raw/{number:02d}.mp4", bytes([number]) * 1000)
+    fetched, worst = Fetched(RAW, tmp_path, 2500), []
+
+    def use(item: Item) -> bytes:
+        with fetched.held(item) as path:
+            worst.append(sum(p.stat().st_size for p in tmp_path.rglob("*.mp4") if not p.name.startswith(".")))
+            return path.read_bytes()
+
+    with ThreadPoolExecutor(6) as threads:
+        found = list(threads.map(use, items(RAW) * 2))
+    assert found == [bytes([number]) * 1000 for number in range(12)] * 2
+    assert max(worst) <= 2500
+
+
+def test_a_film_larger_than_the_room_fails_and_one_that_changed_under_us_too(bucket: Bucket, tmp_path: Path) -> None:
+    bucket.put("raw/a.mp4", bytes(1000))
+    (item,) = items(RAW)
+    with pytest.raises(Exception, match="raise max_fetched_gb"), Fetched(RAW, tmp_path, 999).held(item):
+        pass
+    fetched = Fetched(RAW, tmp_path, 5000)
+    with fetched.held(item) as path:
+        pass
+    path.unlink()
+    bucket.put("raw/a.mp4", b"1" * 1000)
+    with pytest.raises(Exception, match="other bytes"), fetched.held(item):
+        pass
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    with pytest.raises(ValueError, match="above 0"):
+        Folder(path=RAW, max_fetched_gb=0)
