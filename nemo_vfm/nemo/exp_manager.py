@@ -14,7 +14,7 @@ NAME = "nemo"  #: NeMo's own folder below the run folder
 _OUTSIDE = ("create_clearml_logger", "create_neptune_logger", "create_dllogger_logger")
 
 
-class ExpManager:
+class Bookkeeping:
     """NeMo's exp_manager, with its arguments typed and named; folders and resuming are the run folder's business.
 
     Args:

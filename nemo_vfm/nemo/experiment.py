@@ -18,7 +18,7 @@ from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.files import atomic_path
 from nemo_vfm.core.optional import require
 from nemo_vfm.core.types import Factory, Outcome, Run
-from nemo_vfm.nemo.exp_manager import ExpManager, inside
+from nemo_vfm.nemo.exp_manager import Bookkeeping, inside
 from nemo_vfm.nemo.settings import compare, length, read_settings
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class NeMoExperiment:
 
     def __init__(
         self, *, config: Path, model: Factory[[Settings, Trainer], NeMoModel], duration: Duration | None = None,
-        changes: Mapping[str, Scalar] | None = None, exp_manager: ExpManager | None = None,
+        changes: Mapping[str, Scalar] | None = None, exp_manager: Bookkeeping | None = None,
     ) -> None:  # fmt: skip
         self.changes = {**(changes or {}), **length(duration)}
         self.config, self.model, self.exp_manager = config, model, exp_manager

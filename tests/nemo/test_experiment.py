@@ -59,8 +59,10 @@ def metrics(run):
 
 @pytest.fixture(scope="module")
 def whole(kitchen):
-    """Ten steps without a kill."""
-    done = nemo_vfm(kitchen, "run", "recipe.yaml", *TRUSTED, "run_dir=whole", "duration=10 steps")
+    """Ten steps without a kill, with exp_manager as a component."""
+    component = "{_target_: nemo_vfm.nemo.exp_manager.Bookkeeping, monitor: train_loss, save_every_steps: 4}"
+    done = nemo_vfm(kitchen, "run", "recipe.yaml", *TRUSTED, "run_dir=whole", "duration=10 steps",
+                    f"exp_manager={component}")  # fmt: skip
     assert done.returncode == 0, done.stderr
     return kitchen.folder / "whole"
 
