@@ -17,15 +17,21 @@ from nemo_vfm.config.fit import chosen
 from nemo_vfm.config.locate import NotLocated, Target
 from nemo_vfm.config.tree import MISSING, TARGET, Map, Node, Scalar, Seq, join, walk
 from nemo_vfm.config.values import BadValue, convert, got, key_value
+from nemo_vfm.core.secret import register_arguments
 from nemo_vfm.core.types import Job
 
 _NOTHING = Value(None)
+_ENOUGH = 1000  # problems; a hostile recipe has as many as it has values, and nobody reads them
 _HYDRA = {
     "_partial_": "the slot decides whether a factory is made",
     "_args_": "arguments are given by name",
     "_recursive_": "components below are always built",
     "_convert_": "components receive plain values",
 }
+
+
+class _Enough(Exception):
+    """There are so many problems that the rest need not be looked for."""
 
 
 @dataclass(slots=True)
@@ -43,7 +49,10 @@ class Checker:
 
     def root(self, node: Map) -> Part:
         """The whole recipe: a Job."""
-        return self.node(node, Job, "", node.mark)
+        try:
+            return self.node(node, Job, "", node.mark)
+        except _Enough:
+            return _NOTHING
 
     def node(self, node: Node, hint: Any, path: str, key: Mark) -> Part:
         """Judge a node by the annotation of its slot."""
@@ -67,6 +76,8 @@ class Checker:
 
     def _say(self, path: str, mark: Mark, message: str) -> Part:
         self.problems.append(Problem(path, mark, message))
+        if len(self.problems) >= _ENOUGH:
+            raise _Enough
         return _NOTHING
 
     def _absent(self, node: Scalar, hint: Any, path: str) -> Part:
@@ -100,7 +111,11 @@ class Checker:
         trials = []
         for option in options:  # one after the other: unions below unions would make trying all of them exponential
             trial = Checker(self.trust, self.choices)
-            part = trial.node(node, option, path, key)
+            try:
+                part = trial.node(node, option, path, key)
+            except _Enough:
+                self.problems += trial.problems
+                raise
             if all(problem.kind == "missing" for problem in trial.problems):
                 self.problems += trial.problems
                 return part
@@ -218,6 +233,7 @@ class Checker:
             elif signature.open and key not in _HYDRA:
                 parts[key] = self._open(below, address)
             else:
+                register_arguments([f"{key}={below.value}"] if isinstance(below, Scalar) else [])
                 self._unknown(key, target, signature, address, mark)
         self._require_complete(node, target, signature, path, positional)
         mark = _target_mark(node)

@@ -201,3 +201,10 @@ def test_what_is_typed_behind_the_name_of_a_key_is_not_repeated(kitchen, capsys)
     assert kitchen.main("check", "r.yaml", "api_key=9d1fcanary5", "text_key=caption9") == 2
     said = capsys.readouterr().out
     assert "9d1fcanary5" not in said and "api_key=***" in said and "text_key=caption9" in said
+
+
+def test_what_is_written_behind_the_name_of_a_key_is_not_repeated_either(kitchen, capsys):
+    kitchen.write("r.yaml", "{_target_: '@.Wide', wandb_api_key: 9e2fcanary6, text_key: caption9}\n")
+    assert kitchen.main("check", "r.yaml") == 2
+    said = capsys.readouterr().out
+    assert "9e2fcanary6" not in said and "wandb_api_key: ***" in said and "caption9" in said
