@@ -46,6 +46,7 @@ def test_a_flat_copy_takes_nothing_from_elsewhere_and_says_where_all_came_from(k
     text = (kitchen.folder / "flat.yaml").read_text()
     assert "defaults:" not in text and "recipe:" not in text and str(ROOT) not in text
     assert f"# recipes/{name}.yaml:" in text
+    assert str(compose("flat.yaml").run_dir) == "runs/flat", "two recipes do not share a run folder"
 
 
 def test_by_default_the_copy_has_the_originals_name_and_is_found_by_it(kitchen, capsys):

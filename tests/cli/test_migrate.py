@@ -7,11 +7,15 @@ import sys
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from nemo_vfm.cli.migrate import FORMATS, Migrated, migrate
 from nemo_vfm.cli.migrate.formats import UNKNOWN
 from nemo_vfm.cli.migrate.written import recipe_text
 from nemo_vfm.config import build, check, compose, read_values
+from nemo_vfm.config.source import parse
+from nemo_vfm.core.errors import UserError
 from tests.support import foreign
 from tests.support.recipe_folder import ROOT, Kitchen
 
@@ -183,6 +187,15 @@ def test_a_secret_is_neither_carried_nor_shown(kitchen, capsys):
     assert "abcdef0123456789" not in capsys.readouterr().out + (kitchen.folder / "recipes/theirs.yaml").read_text()
 
 
+@pytest.mark.parametrize(
+    "line", ["private_key: hunter2222", "url: 'https://me:hunter2222@host/x'", "hf_token: hunter2222"]
+)
+def test_secrets_are_known_by_their_names_and_by_how_they_stand_in_addresses(kitchen, capsys, line):
+    (kitchen.folder / "theirs.yaml").write_text(f"{foreign.AUTOMODEL}skypilot:\n  {line}\n")
+    assert kitchen.main("migrate", "theirs.yaml") == 0
+    assert "hunter2222" not in capsys.readouterr().out + (kitchen.folder / "recipes/theirs.yaml").read_text()
+
+
 def test_a_switch_is_no_secret_and_a_long_list_is_cut_on_the_terminal_only(kitchen, capsys):
     many = "".join(f"  number_{i}: {i}\n" for i in range(50))
     kitchen.write("theirs.yaml", foreign.AUTOMODEL + f"ci:\n{many}  use_end_token: true\n")
@@ -283,6 +296,25 @@ def test_a_recipe_that_is_there_is_not_overwritten(kitchen, capsys):
     mine = kitchen.write("recipes/theirs.yaml", "# mine\n")
     assert kitchen.main("migrate", "theirs.yaml") == 2
     assert "is there already" in capsys.readouterr().err and mine.read_text() == "# mine\n"
+
+
+@pytest.mark.parametrize("name", foreign.ALL)
+def test_a_migrated_recipe_tells_on_top_what_every_recipe_tells(name):
+    head = recipe_text(migrate(foreign.ALL[name], name), "theirs.yaml", "recipes/theirs.yaml").split("defaults:")[0]
+    assert all(re.search(rf"\b{label}: \S+ \S+", head) for label in ("Hardware", "Time", "Expected"))
+    assert "nemo-vfm run recipes/theirs.yaml" in head
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.sampled_from(list(foreign.ALL.values())), st.integers(0, 3000), st.text(max_size=8), st.integers(0, 12))
+def test_whatever_a_file_holds_the_answer_is_a_recipe_or_a_sentence(text, place, inserted, removed):
+    broken = text[:place] + inserted + text[place + removed :]
+    try:
+        found = migrate(broken, "theirs.yaml")
+    except UserError as error:
+        assert str(error)
+    else:
+        assert parse(recipe_text(found, "theirs.yaml", "ours.yaml"), "ours.yaml")
 
 
 def test_tags_and_fiddles_own_spelling_and_merge_keys_are_read_without_making_anything():
