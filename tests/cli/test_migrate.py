@@ -196,6 +196,14 @@ def test_secrets_are_known_by_their_names_and_by_how_they_stand_in_addresses(kit
     assert "hunter2222" not in capsys.readouterr().out + (kitchen.folder / "recipes/theirs.yaml").read_text()
 
 
+@pytest.mark.parametrize("name", ["*key", "'${wandb.api_key}'", "run-hunter2222"])
+def test_a_secret_stays_one_under_another_name(kitchen, capsys, name):
+    wandb = f"wandb: {{api_key: &key hunter2222, project: films, name: {name}}}\n"
+    (kitchen.folder / "theirs.yaml").write_text(foreign.AUTOMODEL.partition("wandb:")[0] + wandb)
+    assert kitchen.main("migrate", "theirs.yaml") == 0
+    assert "hunter2222" not in capsys.readouterr().out + (kitchen.folder / "recipes/theirs.yaml").read_text()
+
+
 def test_a_switch_is_no_secret_and_a_long_list_is_cut_on_the_terminal_only(kitchen, capsys):
     many = "".join(f"  number_{i}: {i}\n" for i in range(50))
     kitchen.write("theirs.yaml", foreign.AUTOMODEL + f"ci:\n{many}  use_end_token: true\n")

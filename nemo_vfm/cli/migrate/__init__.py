@@ -12,7 +12,7 @@ from nemo_vfm.cli.migrate.automodel import AUTOMODEL
 from nemo_vfm.cli.migrate.dfm import DFM
 from nemo_vfm.cli.migrate.diffusion import diffusion
 from nemo_vfm.cli.migrate.draft import Draft, Fate, Kind
-from nemo_vfm.cli.migrate.formats import Format, is_secret, kind_of, recognised
+from nemo_vfm.cli.migrate.formats import Format, kind_of, recognised
 from nemo_vfm.cli.migrate.language import language
 from nemo_vfm.cli.migrate.nemo1 import NEMO1
 from nemo_vfm.cli.migrate.nemo2 import NEMO2
@@ -100,7 +100,7 @@ def _speakers(keys: Sequence[Key], form: Format) -> dict[str, Key]:
     order = {fact: i for i, fact in enumerate(form.taken)}
     found: dict[str, Key] = {}
     for key in sorted(keys, key=lambda key: (key.value is None, order.get(_rule(key.path, form), 0))):
-        fact = "" if is_secret(key.path, key.value) else form.fact(key.path)
+        fact = "" if key.secret else form.fact(key.path)
         if fact:
             found.setdefault(fact, key)
     return found
@@ -119,7 +119,7 @@ def _objective(keys: Sequence[Key], form: Format) -> Value:
 
 def _entries(keys: Sequence[Key], form: Format, draft: Draft, speakers: dict[str, Key]) -> Iterator[Entry]:
     for key in keys:
-        fact = "" if is_secret(key.path, key.value) else form.fact(key.path)
+        fact = "" if key.secret else form.fact(key.path)
         if not fact:
             yield Entry(key, Fate("left", "", form.reason(key)))
         elif key.value != speakers[fact].value:

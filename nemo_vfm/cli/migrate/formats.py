@@ -16,11 +16,6 @@ _DIFFUSION_SECTIONS = {"flow_matching", "model.unet_config", "model.unet"}
 _LANGUAGE = re.compile(r"collections\.(?:llm|nlp)\.|CausalLM|NextTokenPrediction|datasets\.llm|language_modeling")
 _LANGUAGE_SECTIONS = {"packed_sequence", "model.tokenizer", "model.encoder_seq_length"}
 _SPEECH = re.compile(r"collections\.(?:asr|tts|audio|slu|speech\w*|speaker\w*)\.")
-_SECRET = re.compile(
-    r"(?:.*_)?(?:(?:api|access|private|secret)_?key|token|secret|passw(?:or)?d|passphrase|credentials?|dsn)",
-    re.IGNORECASE,
-)
-_LOGIN = re.compile(r"://[^/\s:@]*:[^/\s@]+@")  # user:password@ of a URL
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +43,9 @@ class Format:
     def reason(self, key: Key) -> str:
         """Why a key without a fact is left behind."""
         path = key.path
-        if is_secret(path, key.value):
+        if key.secret:
             return "secrets come from the environment only, never from a recipe"
         return next((why for pattern, why in self.left.items() if _fits(pattern, path)), UNKNOWN)
-
-
-def is_secret(path: str, value: Value) -> bool:
-    """Whether a key's value is nobody's business; a switch such as `use_end_token: true` is no secret."""
-    if any(isinstance(part, str) and _LOGIN.search(part) for part in (value if isinstance(value, tuple) else (value,))):
-        return True
-    return value is not None and not isinstance(value, bool) and _SECRET.fullmatch(path.rpartition(".")[2]) is not None
 
 
 def recognised(keys: Sequence[Key]) -> str:

@@ -8,7 +8,7 @@ the file meant them. Narrower than PyYAML: bytes, depth and values are bounded; 
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import yaml
@@ -18,6 +18,7 @@ from nemo_vfm.core.errors import UserError
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 50
 MAX_VALUES = 5000
+_MIN_SECRET = 6  # characters; a shorter text stands in too many places that are none of its business
 
 Plain: TypeAlias = bool | int | float | str | None
 Value: TypeAlias = Plain | tuple[Plain, ...]
@@ -26,6 +27,11 @@ _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "o
 _INT = re.compile(r"[-+]?\d[\d_]{0,30}")
 _FLOAT = re.compile(r"[-+]?(?:\d[\d_]{0,30}\.?\d{0,30}|\.\d{1,30})(?:[eE][-+]?\d{1,3})?")
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
+_SECRET = re.compile(
+    r"(?:.*_)?(?:(?:api|access|private|secret)_?key|token|secret|passw(?:or)?d|passphrase|credentials?|dsn)",
+    re.IGNORECASE,
+)
+_LOGIN = re.compile(r"://[^/\s:@]*:[^/\s@]+@")  # user:password@ of a URL
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -37,11 +43,13 @@ class Key:
         path: its dotted address; an element of a list has its number.
         value: a single value, or the single values of a list.
         line: where it stands.
+        secret: whether the value is nobody's business.
     """
 
     path: str
     value: Value
     line: int
+    secret: bool = False
 
 
 @dataclass(slots=True)
@@ -179,7 +187,26 @@ def _flat(node: _Node, path: str) -> Iterator[Key]:
 def _followed(keys: list[Key]) -> tuple[Key, ...]:
     """`${a.b}` replaced by the single value at that address, where there is one."""
     values = {key.path: key.value for key in keys}
-    return tuple(Key(key.path, _target_of(key.value, values), key.line) for key in keys)
+    followed = [Key(key.path, _target_of(key.value, values), key.line) for key in keys]
+    named = {text for key in followed if _is_secret(key) for text in _texts(key.value) if len(text) >= _MIN_SECRET}
+    return tuple(replace(key, secret=_is_secret(key) or _holds(key.value, named)) for key in followed)
+
+
+def _is_secret(key: Key) -> bool:
+    """By its name, or as the login of an address; a switch such as `use_end_token: true` is no secret."""
+    if any(_LOGIN.search(text) for text in _texts(key.value)):
+        return True
+    named = _SECRET.fullmatch(key.path.rpartition(".")[2]) is not None
+    return named and key.value is not None and not isinstance(key.value, bool)
+
+
+def _holds(value: Value, secrets: set[str]) -> bool:
+    """A secret stays one where an alias or a reference brings it under another name."""
+    return any(secret in text for text in _texts(value) for secret in secrets)
+
+
+def _texts(value: Value) -> list[str]:
+    return [part for part in (value if isinstance(value, tuple) else (value,)) if isinstance(part, str)]
 
 
 def _target_of(value: Value, values: dict[str, Value]) -> Value:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from nemo_vfm.cli.migrate import Entry, Migrated
 from nemo_vfm.cli.migrate.formats import UNKNOWN
-from nemo_vfm.cli.migrate.written import by_reason, shown
+from nemo_vfm.cli.migrate.written import by_reason, shown, shown_value
 
 _MOST = 20  # keys that are told of one reason
 
@@ -45,7 +45,7 @@ def _columns(entries: Sequence[Entry]) -> list[str]:
 
 
 def _said(entry: Entry) -> str:
-    return f"{shown(entry.key.path)}: {shown(entry.key.value, entry.key.path)}"
+    return f"{shown(entry.key.path)}: {shown_value(entry.key)}"
 
 
 def _wrapped(text: str, indent: int, width: int) -> Iterator[tuple[str, str]]:

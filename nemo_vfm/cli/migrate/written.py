@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 
 from nemo_vfm.cli.migrate import Entry, Migrated
-from nemo_vfm.cli.migrate.formats import is_secret
-from nemo_vfm.cli.migrate.read import Value
+from nemo_vfm.cli.migrate.read import Key, Value
 from nemo_vfm.config.emit import text_of
 
 _ORDER = ("_target_", "data", "task", "model", "optimizer", "schedule", "engine", "precision", "ema", "duration",
@@ -44,10 +43,13 @@ def recipe_text(migrated: Migrated, source: str, place: str) -> str:
     return f"{head}defaults:\n{defaults}{body}\n{_account(migrated)}"
 
 
+def shown_value(key: Key) -> str:
+    """A key's value as it may stand in a comment; never a secret."""
+    return "(not shown)" if key.secret else shown(key.value, key.path)
+
+
 def shown(value: Value, path: str = "") -> str:
-    """A value as it may stand in a comment: on one line, cut, and never a secret."""
-    if path and is_secret(path, value):
-        return "(not shown)"
+    """A text as it may stand in a comment: on one line, and cut."""
     if isinstance(value, tuple):
         text = f"[{', '.join(shown(part) for part in value)}]"
     elif isinstance(value, str):
@@ -142,4 +144,4 @@ def by_reason(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
 
 
 def _said(entry: Entry) -> str:
-    return f"{entry.key.line}: {shown(entry.key.path)} = {shown(entry.key.value, entry.key.path)}"
+    return f"{entry.key.line}: {shown(entry.key.path)} = {shown_value(entry.key)}"
