@@ -281,6 +281,7 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x]\n" + "".join(
         (BOMB, "more than 5000 values"),
         ("a: 1\n" + "# " + "x" * (1 << 20), "more than 1048576 characters"),
         ("lr: 1\n", "none of the formats"),
+        ("_target_: nemo_vfm.workflow.Workflow\n", "a recipe of ours already"),
         ("inference: {height: 512}\nmodel: {x: 1}\n", "copy diffusion/sample"),
         ("trainer: {max_steps: 5}\nmodel: {sample_rate: 16000}\n", "--kind KIND"),
         (SPEECH, "NeMoExperiment takes it"),

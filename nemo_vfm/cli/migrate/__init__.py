@@ -80,6 +80,8 @@ def migrate(text: str, name: str, form: str = "", kind: Kind | None = None) -> M
 def _format(keys: Sequence[Key], name: str, form: str) -> Format:
     if known := form or recognised(keys):
         return FORMATS[known]
+    if any(key.path == "_target_" and str(key.value).startswith("nemo_vfm.") for key in keys):
+        raise UserError(f"{name} is a recipe of ours already; `nemo-vfm copy` makes another of it")
     if any(key.path.startswith("inference.") for key in keys):
         raise UserError(f"{name} is about sampling from a trained model: begin with `nemo-vfm copy diffusion/sample`; "
                         "what is migrated is trainings")  # fmt: skip
