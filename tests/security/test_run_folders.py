@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from nemo_vfm.cli.folder import Status, open_folder
-from nemo_vfm.core import log
+from nemo_vfm.core import held, log
 from nemo_vfm.core.errors import CorruptCheckpoint, RunFolderError, UserError
 from nemo_vfm.core.types import Run
 from nemo_vfm.parallel import checkpoint, tensor_file
@@ -154,6 +154,17 @@ def test_a_manifest_whose_values_were_changed_is_damage_though_it_is_good_json(
             assert checkpoint.latest(three) == three / "step-00000002", (key, value)
         file.write_text(json.dumps({other: whole[other] for other in whole if other != key}))
         assert checkpoint.latest(three) == three / "step-00000002", key
+
+
+def test_a_process_that_lost_its_folder_writes_no_checkpoint(three: Path, capfd) -> None:
+    def work() -> int:
+        held.hold("out", lambda: False)
+        save(three, 4)
+        return 7
+
+    assert in_a_copy(work) == held.EXIT_CODE
+    assert "out was taken over by another process" in capfd.readouterr().err
+    assert sorted(path.name for path in three.iterdir()) == [f"step-0000000{step}" for step in (1, 2, 3)]
 
 
 def test_a_folder_that_is_deleted_while_a_checkpoint_is_written_is_one_sentence(

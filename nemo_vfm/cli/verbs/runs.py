@@ -6,6 +6,7 @@ import argparse
 import json
 import shutil
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -77,7 +78,9 @@ def _table(rows: Sequence[dict[str, str]], lines: Sequence[Line], width: int) ->
     for row, line in zip(rows, lines, strict=True):
         text.append("  ".join(_cell(name, row[name], wide[name]) for name in wide).rstrip())
         said = [line.error] if line.error and line.state in ("failed", "nothing_kept") else []
-        text += [f"    {_cut(note, max(20, width - 4))}" for note in [*said, *line.notes]]
+        text += [
+            f"    {textwrap.shorten(note, max(20, width - 4), placeholder=' ...')}" for note in [*said, *line.notes]
+        ]
     return "".join(f"{row}\n" for row in text)
 
 
