@@ -12,6 +12,7 @@ from pathlib import Path
 
 from nemo_vfm import __version__
 from nemo_vfm.core.files import sha256_text
+from nemo_vfm.core.secret import conceal_keys
 from nemo_vfm.core.types import Json
 
 _PACKAGES = (
@@ -36,7 +37,7 @@ def manifest(recipe: str, seed: int, source: Path | None = None) -> Json:
     return {
         "schema": "nemo_vfm.run/1",
         "recipe": source.stem if source else None,
-        "purpose": header(source)[0] if source else None,
+        "purpose": conceal_keys(header(source)[0]) if source else None,
         "created": now(),
         "recipe_sha256": sha256_text(recipe),
         "seed": seed,

@@ -19,6 +19,7 @@ from nemo_vfm.cli.grid import Axis, Point, axes, points
 from nemo_vfm.core.errors import RunFolderError, UserError
 from nemo_vfm.core.files import read_json, write_json
 from nemo_vfm.core.log import info
+from nemo_vfm.core.secret import conceal_keys
 from nemo_vfm.core.types import Json
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def _run(arguments: argparse.Namespace, point: Point, folder: Path) -> Json:
     return {
         "name": point.name,
         "choices": point.choices,
-        "words": words,
+        "words": [conceal_keys(word) for word in words],
         "exit_status": status if status >= 0 else 128 - status,
         "state": _state(status, told),
         "seconds": round(time.monotonic() - began, 1),

@@ -27,6 +27,7 @@ ENVIRONMENT = {
     "AWS_SECRET_ACCESS_KEY": "6c2bcanary4+kT/q",
 }
 LEAK = "_target_: tests.support.leaky.Leak\nrun_dir: out\nsecret: ${env:LEAKY_VALUE}\n"
+TYPED = f"# As hf_5a6fcanary3/Zq.\n{LEAK}how: log\n".replace("${env:LEAKY_VALUE}", "hf_5a6fcanary3/Zq")
 HOLDER = "holder: {_target_: tests.support.leaky.Holder, secret: '${env:LEAKY_VALUE}'}\n"
 TRAIN = """
 _target_: nemo_vfm.train.job.Train
@@ -59,8 +60,8 @@ WAYS = {
     "checked": ("check", f"{LEAK}how: log\n{HOLDER}".replace("}'}", "}', refuse: true}")),
     "of another kind": ("check", f"{LEAK}how: log\ncount: ${{env:LEAKY_VALUE}}\n"),
     "shown": ("show", f"{LEAK}how: log\nmore: 'x ${{env:LEAKY_VALUE}}'\n"),
-    "written into a recipe": ("run", f"{LEAK}how: log\n".replace("${env:LEAKY_VALUE}", "hf_5a6fcanary3/Zq")),
-    "written into a recipe and shown": ("show", f"{LEAK}how: log\n".replace("${env:LEAKY_VALUE}", "hf_5a6fcanary3/Zq")),
+    "written into a recipe": ("run", TYPED),
+    "written into a recipe and shown": ("show", TYPED),
     "TensorBoard": ("run", train("TensorBoard")),
     "CSV": ("run", train("Csv")),
     "Weights & Biases": ("run", train("WeightsAndBiases", f"{NAMED}['${{env:LEAKY_VALUE}}']")),
@@ -147,6 +148,7 @@ def test_no_byte_of_a_secret_is_left_or_said(kitchens, way):
         ("outcome", "stdout"),
         ("constructor", "stderr"),
         ("written into a recipe", "out/recipe.yaml"),
+        ("written into a recipe", "out/manifest.json"),
         ("written into a recipe and shown", "stdout"),
         ("TensorBoard", "out/metrics.jsonl"),
         ("a key for a logger", "stderr"),
