@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from tests.support import object_store
+from tests.support import loopback, object_store
 
 # A loaded machine is no reason to fail: what a case asserts is its result, never its time.
 settings.register_profile("ours", deadline=None)
@@ -49,6 +49,19 @@ def failing(small_store: object_store.Failing) -> Iterator[object_store.Failing]
         yield small_store
     small_store.faults.clear()
     small_store.times = 10**9
+
+
+loopback.watch()
+
+
+@pytest.fixture(autouse=True)
+def _this_machine_only() -> Iterator[None]:
+    """Fail a test that wants to reach another machine, also where a library swallowed the refusal."""
+    loopback.BEYOND.clear()
+    yield
+    if tried := list(loopback.BEYOND):
+        loopback.BEYOND.clear()
+        pytest.fail(f"this test wanted to {', '.join(tried)}; tests reach this machine only")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
