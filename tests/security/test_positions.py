@@ -158,7 +158,8 @@ def attack(kitchen, monkeypatch, canary_port, capfd):
 
 
 _WRITTEN_HERE = {"recipe.yaml", *(name.rpartition("/")[2] for _, files in POSITIONS.values() for name in files)}
-CASES = [(name, position) for name in TARGETS for position in (*POSITIONS, *CHANGES)]
+NAMES = [name for name in TARGETS if name]  # an empty text is null, which a slot may allow
+CASES = [(name, position) for name in NAMES for position in (*POSITIONS, *CHANGES)]
 _ALWAYS = ("os.system", f"{PARTS}.system", f"{PARTS}.label", "nemo_vfm.report.page.write")
 SOME = [(name, position) for position in (*POSITIONS, *CHANGES) for name in _ALWAYS]
 SOME += random.Random(3).sample(CASES, 250)
@@ -171,7 +172,7 @@ def test_nothing_happens_wherever_a_call_hides(attack, position):
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", NAMES)
 def test_nothing_happens_whatever_is_called_wherever(attack, name):
     for position in (*POSITIONS, *CHANGES):
         attack(name, position)
