@@ -46,7 +46,7 @@ class Catalogue:
     Args:
         known: candidates by dotted name.
         named: those that an ingredient, a recipe or the trust list names.
-        left_out: names that cannot be used, with the reason.
+        left_out: those that cannot be used, with the reason; what nobody names is left out in silence.
     """
 
     known: dict[str, Target] = field(default_factory=dict)
@@ -92,6 +92,7 @@ def catalogue(roots: Roots, trust: Sequence[str], *, more: Iterable[str] = (), a
         except Exception as error:  # some optional packages raise RuntimeError and the like when imported
             found.left_out[name] = f"{name} cannot be imported: {type(error).__name__}: {error}"
     found.slots = [Slot(Job), *_reachable(found)]
+    found.left_out = {name: why for name, why in found.left_out.items() if name in found.named}
     return found
 
 

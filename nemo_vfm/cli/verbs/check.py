@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from nemo_vfm.cli.arguments import add_recipe_arguments, composed_recipe
+from nemo_vfm.cli.quick import without_collection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpus", metavar="N", type=int, help="say what it would do with N GPUs; none is needed")
 
 
+@without_collection()
 def run(arguments: argparse.Namespace) -> int:
     """0 where the recipe is right, also where it leaves values to the user; 2 else."""
     from nemo_vfm.config import RecipeError, build, check, trust_list

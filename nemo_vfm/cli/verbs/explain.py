@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nemo_vfm.cli.paper import Paper
+from nemo_vfm.cli.quick import without_collection
 
 if TYPE_CHECKING:
     from nemo_vfm.cli.catalogue.arguments import Described
@@ -29,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="a package whose classes may be explained; its code will run")  # fmt: skip
 
 
+@without_collection()
 def run(arguments: argparse.Namespace) -> int:
     """Look, and print."""
     from nemo_vfm.cli.catalogue.explain import by_slot, explain

@@ -7,6 +7,8 @@ import json
 import sys
 from pathlib import Path
 
+from nemo_vfm.cli.quick import without_collection
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where it goes, and what it is of."""
@@ -18,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="a package whose classes your recipes may name; its code will run")  # fmt: skip
 
 
+@without_collection()
 def run(arguments: argparse.Namespace) -> int:
     """Look at every component, and write."""
     from nemo_vfm.cli.catalogue.components import catalogue

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nemo_vfm.cli.arguments import add_recipe_arguments, composed_recipe
+from nemo_vfm.cli.quick import without_collection
 
 if TYPE_CHECKING:
     from nemo_vfm.config import Composed
@@ -23,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="also what constructors take where the recipe says nothing")  # fmt: skip
 
 
+@without_collection()
 def run(arguments: argparse.Namespace) -> int:
     """Print it; values of the environment stay names."""
     if arguments.diff:
