@@ -41,7 +41,8 @@ class Leak:
 
     def log(self) -> None:
         log.info(f"logging in with {self.secret}")
-        log.warn("x" * 60 + self.secret)  # across the width of a terminal
+        for length in range(40, 64, 3):  # across the width of a terminal, cut at any letter
+            log.warn("x" * length + self.secret)
         log.logger().error("the key is %s", self.secret)
 
     def log_traceback(self) -> None:
