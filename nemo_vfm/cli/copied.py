@@ -100,8 +100,10 @@ def write(texts: Mapping[Path, str]) -> None:
     """Write every file, or none.
 
     Raises:
-        UserError: one of them is there already, or cannot be written.
+        UserError: one of them is there already, cannot be written, or has a name that would not show what it is.
     """
+    if hidden := [path for path in texts if not str(path).isprintable()]:
+        raise UserError(f"{str(hidden[0])!a} holds characters that nobody sees; give another place")
     there = [shown_path(str(path)) for path in texts if path.exists() or path.is_symlink()]
     if there:
         verb = "is" if len(there) == 1 else "are"

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from nemo_vfm.cli.migrate import FORMATS, Migrated, migrate
 from nemo_vfm.cli.migrate.formats import UNKNOWN
+from nemo_vfm.cli.migrate.read import plain
 from nemo_vfm.cli.migrate.written import recipe_text
 from nemo_vfm.config import build, check, compose, read_values
 from nemo_vfm.config.source import parse
@@ -222,6 +223,22 @@ def test_nothing_that_a_file_names_is_imported(kitchen, monkeypatch):
     assert text.count("canary_of_migration") > 10
     assert kitchen.main("migrate", "theirs.yaml", "--from", "nemo2", "--kind", "diffusion") == 0
     assert "canary_of_migration" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("5e-6", 5e-6), ("1_000", 1000), ("1e400", "1e400"), ("010", "010"), ("0.5", 0.5), ("12:30:00", "12:30:00"),
+     ("True", True), ("off", False), ("~", None), (".inf", ".inf"), ("1.", 1.0), ("-1", -1)],
+)  # fmt: skip
+def test_unquoted_texts_mean_what_they_mean_to_those_frameworks(text, value):
+    assert plain(text) == value and type(plain(text)) is type(value)
+
+
+def test_a_file_name_with_a_line_break_does_not_get_into_a_recipe(kitchen, capsys):
+    name = "x\n_target_: evil\n#.yaml"
+    (kitchen.folder / name).write_text(foreign.DFM)
+    assert kitchen.main("migrate", name) == 2
+    assert "characters that nobody sees" in capsys.readouterr().err and not (kitchen.folder / "recipes").exists()
 
 
 def test_line_breaks_in_keys_and_values_do_not_escape_from_the_comments(kitchen):

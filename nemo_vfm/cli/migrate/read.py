@@ -6,6 +6,7 @@ Wider than recipes: tags are passed over, merge keys are followed, `yes` and `Tr
 the file meant them. Narrower than PyYAML: bytes, depth and values are bounded; a key that is given twice is an error.
 """
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ Plain: TypeAlias = bool | int | float | str | None
 Value: TypeAlias = Plain | tuple[Plain, ...]
 
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-_INT = re.compile(r"[-+]?\d[\d_]{0,30}")
+_INT = re.compile(r"[-+]?(?:0|[1-9][\d_]{0,30})")  # what begins with 0 is octal to some readers: a text here
 _FLOAT = re.compile(r"[-+]?(?:\d[\d_]{0,30}\.?\d{0,30}|\.\d{1,30})(?:[eE][-+]?\d{1,3})?")
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]*)\}")
 _SECRET = re.compile(
@@ -149,8 +150,11 @@ def plain(text: str) -> Plain:
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     if _INT.fullmatch(text):
-        return int(text)
-    return float(text) if _FLOAT.fullmatch(text) else text
+        return int(text.replace("_", ""))
+    if not _FLOAT.fullmatch(text) or re.fullmatch(r"[-+]?0\d+", text):
+        return text
+    number = float(text.replace("_", ""))
+    return number if math.isfinite(number) else text
 
 
 def _below(node: _Node) -> dict[str, _Node]:
