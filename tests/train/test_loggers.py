@@ -8,7 +8,10 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import yaml
@@ -281,3 +284,53 @@ assert not heavy, heavy
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+class Tracker(BaseHTTPRequestHandler):
+    """As much of an MLflow server as a run needs; after two calls with numbers it answers no more."""
+
+    heard: ClassVar[list[tuple[str, str]]] = []
+
+    def do_GET(self) -> None:
+        self._answer(b"")
+
+    def do_POST(self) -> None:
+        self._answer(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+
+    def _answer(self, body: bytes) -> None:
+        call = self.path.partition("?")[0].rpartition("mlflow/")[2]
+        self.heard.append((call, self.headers.get("Authorization", "")))
+        if sum(name == "runs/log-batch" for name, _ in self.heard) > 3:
+            self.close_connection = True
+            return
+        run = {"info": {"run_id": "r1", "run_uuid": "r1", "experiment_id": "1", "status": "RUNNING"}, "data": {}}
+        known = {"experiments/get-by-name": {"experiment": {"experiment_id": "1", "lifecycle_stage": "active"}}}
+        answer = json.dumps(known.get(call, {"run": run, "run_info": run["info"]})).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@needs("mlflow")
+def test_a_server_gets_the_key_of_the_environment_and_may_go_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(guard, "warn", said.append)
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "4f1ecanary7")
+    monkeypatch.setattr(Tracker, "heard", [])
+    with ThreadingHTTPServer(("127.0.0.1", 0), Tracker) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        source = MLflow(tracking_uri=f"http://127.0.0.1:{server.server_port}")
+        train("8 steps", loggers={"far": source}).run(Run(tmp_path, recipe=RECIPE))
+        server.shutdown()
+    assert {key for _, key in Tracker.heard} == {"Bearer 4f1ecanary7"}
+    assert [line["step"] for line in lines(tmp_path)] == list(range(1, 9))
+    assert len(said) == 1 and said[0].startswith("the logger far failed (")
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert files and not any(b"4f1ecanary7" in path.read_bytes() for path in files)
