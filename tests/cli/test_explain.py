@@ -53,6 +53,11 @@ def test_there_are_components_for_every_kind_of_job():
     assert set(named_in(OURS)) <= set(reached), "what a recipe names fills a slot"
 
 
+def test_a_class_that_happens_to_have_a_method_of_that_name_is_no_component():
+    names = {name.rpartition(".")[2] for name in found().reached()}
+    assert not names & {"RunFolder", "Shot", "Address", "LocalFolder"} and {"TensorBoard", "Sidecar"} <= names
+
+
 @pytest.mark.parametrize("name", catalogue(OURS, DEFAULT_TRUST).reached())
 def test_the_yaml_of_a_component_checks_in_every_slot_that_it_fits(name):
     text = ready(found(), name)

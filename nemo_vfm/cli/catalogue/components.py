@@ -9,7 +9,7 @@ or the trust list names counts, since every layer of every network is an `nn.Mod
 
 import inspect
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args, get_origin
 
@@ -56,9 +56,8 @@ class Catalogue:
 
     def filling(self, kind: Any) -> list[str]:
         """The names of the components that fit, in order."""
-        foreign = not str(getattr(get_origin(kind) or kind, "__module__", "")).startswith("nemo_vfm.")
-        return [name for name, target in self.known.items()
-                if (not foreign or name in self.named) and is_component(target) and _makes(target, kind)]  # fmt: skip
+        fitting = {name: target for name, target in self.known.items() if is_component(target) and _makes(target, kind)}
+        return [name for name, target in fitting.items() if name in self.named or _is_meant(target, kind)]
 
     def slots_for(self, name: str) -> list[Slot]:
         """The slots that a component fits."""
@@ -153,6 +152,27 @@ def _makes(target: Target, kind: Any) -> bool:
     except TypeError:
         return False
     return not hints.is_open(made) and not hints.is_open(kind) and hints.fits(made, kind)
+
+
+def _is_meant(target: Target, kind: Any) -> bool:
+    """Whether a class that nobody names fits on purpose: `str.split` and `open` of something else have a name only."""
+    protocol = get_origin(kind) or kind
+    if not protocol.__module__.startswith("nemo_vfm."):
+        return False
+    asked = vars(protocol).items() if hints.is_protocol(protocol) else ()
+    return all(_takes_as_many(inspect.getattr_static(target, name, None), method)
+               for name, method in asked if inspect.isfunction(method) and not name.startswith("_"))  # fmt: skip
+
+
+def _takes_as_many(method: object, asked: Callable[..., object]) -> bool:
+    """Whether a method can be called with as many arguments by position as the protocol's takes."""
+    if not inspect.isfunction(method):
+        return False
+    parameters = inspect.signature(method).parameters.values()
+    spare = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    wanted = sum(p.kind is not p.KEYWORD_ONLY for p in inspect.signature(asked).parameters.values())
+    return sum(p.default is p.empty for p in positional) <= wanted and (spare or wanted <= len(positional))
 
 
 def _is_loaded(entry: str) -> bool:
