@@ -12,7 +12,7 @@ from nemo_vfm.workflow import is_inert
 
 _ABSENT = object()
 _NOTHING = "nothing"
-_BEST = ("metric", "mode")  # of the best checkpoint: below `checkpoint`, where alone they are this
+_SAVING = ("metric", "mode", "copy_to")  # which checkpoint is best, and where copies go; this only below `checkpoint`
 _LONGEST = 160
 Path = tuple[str, ...]
 
@@ -35,7 +35,7 @@ def is_harmless(key: str) -> bool:
     parts = key.split(".")
     # Other things have a duration too, such as a clip; a run's stands at the root or at the root of a step.
     length = parts[-1] == "duration" and parts[:-1:2] == ["steps"] * len(parts[:-1:2]) and len(parts) % 2 == 1
-    kept = parts[-2:-1] == ["checkpoint"] and parts[-1] in _BEST
+    kept = parts[-2:-1] == ["checkpoint"] and parts[-1] in _SAVING
     return length or kept or any(is_inert(part) or part in ("logger", "loggers") for part in parts)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from nemo_vfm.cli import difference
 from nemo_vfm.cli.lock import NAME as LOCK
 from nemo_vfm.cli.lock import lock
-from nemo_vfm.cli.manifest import manifest, now
+from nemo_vfm.cli.manifest import SCHEMA, manifest, now
 from nemo_vfm.config import read_values
 from nemo_vfm.core import held
 from nemo_vfm.core.errors import RunFolderError
@@ -25,6 +25,7 @@ from nemo_vfm.core.types import Json, Run
 HEARTBEAT_S = 10.0
 MANIFEST = "manifest.json"
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp(\.\w+)?")
+_VERSION = re.compile(r"nemo_vfm\.run/(\d{1,6})(?:\.\d{1,6})?")
 Differences = dict[str, tuple[str, str]]
 
 
@@ -63,11 +64,20 @@ def _compare(path: Path, recipe: str, allowed: Sequence[str]) -> Differences | N
             raise RunFolderError(f"{path} is not empty and not a run folder (it holds {', '.join(others[:3])}); "
                                  f"take another run_dir")  # fmt: skip
         return None
+    _require_known(_earlier(path / MANIFEST), path)
     found = difference.differences(read_values(file.read_text(), str(file)), read_values(recipe, "this recipe"))
     difference.accept(found, allowed, str(path))
     for key, (old, new) in found.items():
         info(f"going on with {key}: {new} (it was {old})")
     return found
+
+
+def _require_known(earlier: dict[str, Json], path: Path) -> None:
+    """Refuse the folder of a later version; of the same major version only keys were added."""
+    version = _VERSION.fullmatch(str(earlier.get("schema", SCHEMA)))
+    if version is not None and version[1] != "1":
+        raise RunFolderError(f"{path} was written as version {version[1]} of our run folders; this nemo_vfm reads "
+                             f"version 1. Use the nemo_vfm that wrote it, or one that is newer")  # fmt: skip
 
 
 def _is_ours(name: str) -> bool:

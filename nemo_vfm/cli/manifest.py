@@ -15,6 +15,7 @@ from nemo_vfm.core.files import sha256_text
 from nemo_vfm.core.secret import conceal_keys
 from nemo_vfm.core.types import Json
 
+SCHEMA = "nemo_vfm.run/1"
 _PACKAGES = (
     "torch",
     "lightning",
@@ -35,7 +36,7 @@ def manifest(recipe: str, seed: int, source: Path | None = None) -> Json:
     from nemo_vfm.core import device
 
     return {
-        "schema": "nemo_vfm.run/1",
+        "schema": SCHEMA,
         "recipe": source.stem if source else None,
         "purpose": conceal_keys(header(source)[0]) if source else None,
         "created": now(),

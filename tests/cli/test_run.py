@@ -107,6 +107,18 @@ def test_a_damaged_manifest_of_a_run_is_written_anew(kitchen, text):
     assert len(json.loads(Path("out/manifest.json").read_text())["changed"]) == 1
 
 
+@pytest.mark.parametrize(("schema", "code"), [("nemo_vfm.run/2", 2), ("nemo_vfm.run/2.1", 2), ("nemo_vfm.run/1.9", 0)])
+def test_a_run_folder_of_another_major_version_is_refused_and_stays(kitchen, capsys, schema, code):
+    kitchen.write("r.yaml", COUNT)
+    kitchen.main("run", "r.yaml")
+    file = Path("out/manifest.json")
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"schema": schema}))
+    before = contents("out")
+    assert kitchen.main("run", "r.yaml") == code
+    assert contents("out") == before
+    assert ("out was written as version 2 of our run folders" in capsys.readouterr().err) == bool(code)
+
+
 def test_a_damaged_recipe_of_a_run_is_refused_and_stays(kitchen, capsys):
     kitchen.write("r.yaml", COUNT)
     kitchen.main("run", "r.yaml")
@@ -154,6 +166,7 @@ def test_another_cadence_of_logging_leaves_a_finished_run_finished(kitchen, caps
         "steps.all.steps.train.duration",
         "steps.train.checkpoint.keep_best",
         "checkpoint.metric",
+        "checkpoint.copy_to",
         "a.log_every_s",
     ],
 )

@@ -3,11 +3,13 @@
 """Kills, full and failing disks, damage and links in; a run folder that can be gone on from, and a sentence, out."""
 
 import json
+import os
 import random
 import shutil
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -83,6 +85,35 @@ def test_whatever_call_of_a_save_or_purge_fails_the_newest_or_the_one_before_loa
         assert sorted(p.name for p in folder.iterdir()) == ["step-00000001", "step-00000005"], "leftovers are cleared"
         shutil.rmtree(folder)
     assert seen == {3, 4}
+
+
+@pytest.mark.parametrize("kills", [8, pytest.param(60, marks=pytest.mark.soak)])
+def test_kills_at_any_moment_leave_a_checkpoint_that_loads_and_no_step_backwards(tmp_path: Path, kills: int) -> None:
+    """The clock decides where each falls: mostly inside the writing and hashing of some megabytes."""
+    moments, newest = random.Random(17), 0
+
+    def work() -> None:
+        for step in count(newest + 1):
+            groups = {name: {"w": torch.full((300_000,), float(step))} for name in ("model", "ema")}
+            checkpoint.save(tmp_path, step, groups, {"step": step}, Keep(last=2), checkpoint.About("r"))
+
+    for _ in range(kills):
+        child = os.fork()
+        if child == 0:
+            with suppress(BaseException):
+                work()
+            os._exit(99)
+        while newest == 0 and not checkpoint.existing(tmp_path):
+            time.sleep(0.005)
+        time.sleep(moments.uniform(0, 0.1))
+        os.kill(child, 9)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -9
+        found = checkpoint.latest(tmp_path)
+        assert found is not None
+        loaded = checkpoint.load(found)
+        assert loaded.step >= newest and float(loaded.groups["ema"]["w"].unique()) == loaded.step
+        newest = loaded.step
+    assert newest > 1, "it must get somewhere"
 
 
 def test_whatever_call_of_a_start_is_the_last_one_the_next_start_works(tmp_path: Path) -> None:
