@@ -55,6 +55,7 @@ def _examine(composed: Composed, trust: Sequence[str]) -> tuple[list[Problem], P
     checker = Checker(trust, composed.roots.choices)
     part = checker.root(tree.without(*RESERVED))
     # A node that is used in two places through ${...} is wrong in one.
-    once = {(p.mark.source.name, p.mark.line, p.mark.column, p.message): p for p in [*unresolved, *checker.problems]}
+    found = [*unresolved, *checker.problems]
+    once = {(p.mark.source.name, p.mark.line, p.mark.column, p.message): p for p in reversed(found)}  # the first stays
     files = list(dict.fromkeys(problem.mark.source.name for problem in once.values()))
     return sorted(once.values(), key=lambda p: (files.index(p.mark.source.name), p.mark.line, p.mark.column)), part

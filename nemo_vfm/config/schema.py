@@ -46,9 +46,12 @@ class Checker:
     trust: Sequence[str]
     choices: Callable[[str], list[str]] = field(default=lambda _: [])
     problems: list[Problem] = field(default_factory=list)
+    places: "dict[str, list[str]]" = field(default_factory=dict)  # key -> the addresses where the recipe has it
 
     def root(self, node: Map) -> Part:
         """The whole recipe: a Job."""
+        for path, _ in walk(node):
+            self.places.setdefault(path.rpartition(".")[2], []).append(path)
         try:
             return self.node(node, Job, "", node.mark)
         except _Enough:
@@ -110,7 +113,7 @@ class Checker:
             return self.node(node, options[0], path, key)
         trials = []
         for option in options:  # one after the other: unions below unions would make trying all of them exponential
-            trial = Checker(self.trust, self.choices)
+            trial = Checker(self.trust, self.choices, places=self.places)
             try:
                 part = trial.node(node, option, path, key)
             except _Enough:
@@ -134,6 +137,10 @@ class Checker:
             self.problems += max(trials, key=lambda trial: max(len(p.path) for p in trial.problems)).problems
             return _NOTHING
         is_open = isinstance(node, Scalar) and not node.secret
+        told = [p for trial in trials for p in trial.problems if not p.message.startswith("expected")]
+        if told:  # such as what is wrong with a path, rather than that this is none
+            self.problems.append(told[0])
+            return _NOTHING
         near = did_you_mean(str(node.value), hints.choices(hint)) if is_open and isinstance(node, Scalar) else ""
         return self._say(path, node.mark, f"expected {hints.in_words(hint)}, got {_kind(node)}{near}")
 
@@ -242,10 +249,14 @@ class Checker:
     def _unknown(self, key: str, target: Target, signature: hints.Signature, path: str, mark: Mark) -> None:
         known = list(signature.arguments)
         hint = f"; {_HYDRA[key]}, remove it" if key in _HYDRA else did_you_mean(key, known)
+        others = [other for other in self.places.get(key, ()) if other != path]
+        if others and not hint:
+            hint = f"; this recipe has {' and '.join(others[:2])}"
         if key == "defaults":
             hint = "; defaults stand at the top of a file, with the address before the colon: {a.b: choice}"
         if "." in key and key.partition(".")[0] in known:
-            hint = f"; a dot leads into a part on the command line only, here write {key.replace('.', ': {', 1)}: ...}}"
+            nested = key.replace(".", ": {") + ": ..." + "}" * key.count(".")
+            hint = f"; a dot leads into a part on the command line only, here write {nested}"
         listed = f"; it takes {', '.join(known)}" if known and not hint else ""
         self._say(path, mark, f"{target.__qualname__} takes no argument {key}{hint}{listed}")
 
@@ -270,8 +281,7 @@ def _kind(node: Node) -> str:
 
 
 def _placeholder(hint: Any) -> str:
-    words = hints.in_words(hint)
-    return "DIR" if words in ("a path", "a path or null") else "VALUE"
+    return "DIR" if "a path" in hints.in_words(hint) else "VALUE"
 
 
 def _container(hint: Any) -> Callable[[Sequence[object]], object]:
