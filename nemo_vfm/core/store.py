@@ -172,6 +172,16 @@ def remove(address: Address) -> None:
         return
 
 
+def remove_folder(address: Address) -> None:
+    """Delete every object below an address; never a whole bucket."""
+    assert "/" in address.path, f"{address} is a bucket"
+    try:
+        with _told(address):
+            _system(address.scheme).rm(address.path, recursive=True)
+    except _NotThere:
+        return
+
+
 class _NotThere(DataError):
     """There is no such object."""
 

@@ -13,12 +13,14 @@ from torch import nn
 from nemo_vfm.core import log
 from nemo_vfm.core.device import device
 from nemo_vfm.core.files import atomic_path, write_json
+from nemo_vfm.core.place import Place, place
 from nemo_vfm.core.types import Factory, Outcome, Run
 from nemo_vfm.data.decode import read_all
 from nemo_vfm.data.encode import encode_mp4
 from nemo_vfm.data.grid import write_grid
 from nemo_vfm.diffusion.pipeline import TextToVideo
 from nemo_vfm.parallel.checkpoint import load_weights
+from nemo_vfm.parallel.checkpoint_store import opened
 from nemo_vfm.parallel.engine import build_model, load_weights_into
 from nemo_vfm.synth.prompts import Prompt, Prompts
 
@@ -28,8 +30,8 @@ class Sample:
 
     Args:
         model: builds the model; the same node that trained it.
-        checkpoint: a checkpoint, or a folder of them (the newest whole one is taken); None draws with the
-            untrained weights of the run's seed, which is what a trained model has to beat.
+        checkpoint: a checkpoint, or a folder of them (the newest whole one is taken), here or in an object store; None
+            draws with the untrained weights of the run's seed, which is what a trained model has to beat.
         weights: the running average, or the raw weights.
         pipeline: how a model's outputs become pixels.
         prompts: what to draw.
@@ -41,7 +43,7 @@ class Sample:
     """
 
     def __init__(
-        self, *, model: Factory[[], nn.Module], checkpoint: Path | None, weights: Literal["ema", "model"] = "ema",
+        self, *, model: Factory[[], nn.Module], checkpoint: Place | None, weights: Literal["ema", "model"] = "ema",
         pipeline: TextToVideo, prompts: Prompts, num_frames: int, height_px: int, width_px: int, fps: float,
         batch_size: int = 8,
     ) -> None:  # fmt: skip
@@ -50,7 +52,8 @@ class Sample:
                 f"num_frames ({num_frames}), height_px ({height_px}), width_px ({width_px}), batch_size ({batch_size}) "
                 f"must be at least 1 and fps ({fps}) above 0"
             )
-        self.model, self.checkpoint, self.weights = model, checkpoint, weights
+        self.model, self.weights = model, weights
+        self.checkpoint = None if checkpoint is None else place(checkpoint)
         self.pipeline, self.prompts, self.batch_size = pipeline, prompts, batch_size
         self.num_frames, self.height_px, self.width_px, self.fps = num_frames, height_px, width_px, fps
 
@@ -70,7 +73,8 @@ class Sample:
     def _draw(self, missing: Sequence[tuple[int, Prompt]], folder: Path, seed: int) -> None:
         model = build_model(self.model, seed)
         if self.checkpoint is not None:
-            load_weights_into(model, load_weights(self.checkpoint, self.weights))
+            with opened(self.checkpoint) as found:
+                load_weights_into(model, load_weights(found.path, self.weights))
         model.to(device()).eval()
         with log.bar("sampling", len(missing)) as line:
             for group in _groups(missing, self.batch_size):

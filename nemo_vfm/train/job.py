@@ -15,6 +15,7 @@ from torch import nn
 from nemo_vfm.core import log
 from nemo_vfm.core.device import describe
 from nemo_vfm.core.duration import Duration
+from nemo_vfm.core.place import Address, Place
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types import Batched, DevicePlan, Factory, Json, Outcome, Run, Task, TrainingData
 from nemo_vfm.parallel import checkpoint
@@ -57,7 +58,7 @@ class Train:
         optimizer: Factory[[Params], torch.optim.Optimizer], duration: Duration, schedule: Schedule | None = None,
         engine: Engine | None = None, precision: Precision = Precision(), ema: EMA | None = None,  # noqa: B008 (frozen)
         checkpoint: SaveCheckpoints, validation: Validate | None = None,
-        start_from: Path | WarmStart | None = None, callbacks: Mapping[str, Callback] | None = None,
+        start_from: Place | WarmStart | None = None, callbacks: Mapping[str, Callback] | None = None,
         loggers: Mapping[str, LoggerSource] | None = None,
     ) -> None:  # fmt: skip
         if duration.unit == "tokens":
@@ -69,7 +70,7 @@ class Train:
         self.model, self.data, self.task, self.optimizer, self.duration = model, data, task, optimizer, duration
         self.schedule, self.engine = schedule or Constant(), engine or SingleDevice()
         self.precision, self.ema, self.checkpoint, self.validation = precision, ema, checkpoint, validation
-        self.start_from = WarmStart(path=start_from) if isinstance(start_from, Path) else start_from
+        self.start_from = WarmStart(path=start_from) if isinstance(start_from, Path | Address) else start_from
         self.callbacks, self.loggers = dict(callbacks or {}), dict(loggers or {})
 
     def run(self, run: Run) -> Outcome:
@@ -77,6 +78,7 @@ class Train:
         run.folder.mkdir(parents=True, exist_ok=True)
         fit = self._start(run)
         if fit.finished:
+            self.checkpoint.copy(fit)
             return Outcome(f"trained for {fit.step} steps before", {"steps": fit.step}, did_nothing=True)
         self._loop(fit)
         return Outcome(
@@ -94,6 +96,7 @@ class Train:
         return replace(plan, state_bytes={**plan.state_bytes, **average}, notes=(*plan.notes, *uneven))
 
     def _start(self, run: Run) -> Fit:
+        self.checkpoint.begin(run.folder / "checkpoints", run.recipe)
         found = checkpoint.latest(run.folder / "checkpoints")
         model = self.engine.start(Parts(self.model, self.task, self.optimizer, self.precision, run.seed))
         started_from = self.start_from.load_into(model) if self.start_from and found is None else None

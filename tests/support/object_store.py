@@ -240,7 +240,11 @@ def _handler(store: Failing) -> type[BaseHTTPRequestHandler]:
                 return
             name, query = self.key()
             key = name.partition("/")[2]
-            self.body()
+            body = self.body()
+            if "delete" in query:
+                for gone in re.findall(r"<Key>(.*?)</Key>", body.decode()):
+                    store.objects.pop(gone, None)
+                return self.answer(200, b"<DeleteResult></DeleteResult>")
             if "uploads" in query:
                 number = f"u{len(parts)}"
                 parts[number] = {}
@@ -292,7 +296,8 @@ def _list(store: Failing, query: dict[str, list[str]]) -> bytes:
         f"<ETag>&quot;{md5(data).hexdigest()}&quot;</ETag><Size>{len(data)}</Size></Contents>"
         for key, data in sorted(store.objects.items()) if key.startswith(prefix)
     )  # fmt: skip
-    found = f"<ListBucketResult><Name>{BUCKET}</Name><IsTruncated>false</IsTruncated>{rows}</ListBucketResult>"
+    count = f"<KeyCount>{rows.count('<Key>')}</KeyCount><IsTruncated>false</IsTruncated>"
+    found = f"<ListBucketResult><Name>{BUCKET}</Name>{count}{rows}</ListBucketResult>"
     return f'<?xml version="1.0"?>{found}'.encode()
 
 

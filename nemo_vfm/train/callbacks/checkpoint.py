@@ -3,8 +3,12 @@
 """A Fit in; whole checkpoints out, every so many steps and at the end, of which the newest, the best and some stay."""
 
 import math
+from pathlib import Path
 
 from nemo_vfm.core import log
+from nemo_vfm.core.errors import StoreError
+from nemo_vfm.core.place import Address
+from nemo_vfm.parallel import checkpoint_store
 from nemo_vfm.parallel.checkpoint import About, records, save
 from nemo_vfm.parallel.retention import Keep, Mode
 from nemo_vfm.train.fit import Fit
@@ -20,11 +24,14 @@ class SaveCheckpoints:
         metric: what is best, such as val_loss; it counts where it was measured at the very step of the checkpoint.
         mode: whether a small (min) or a large (max) value of it is good.
         keep_every_steps: a checkpoint every so many steps that is never deleted; None marks none.
+        copy_to: folder of an object store where each goes as well, kept by the same rule, and from which a run whose
+            own folder is gone goes on; None keeps them here alone. A store that fails is said and tried again at the
+            next one; at the end the copy must succeed.
     """
 
     def __init__(
         self, *, every_steps: int = 1000, keep_last: int | None = 2, keep_best: int = 0, metric: str = "val_loss",
-        mode: Mode = "min", keep_every_steps: int | None = None,
+        mode: Mode = "min", keep_every_steps: int | None = None, copy_to: Address | None = None,
     ) -> None:  # fmt: skip
         if every_steps < 1 or (keep_every_steps is not None and keep_every_steps < 1):
             raise ValueError(
@@ -32,6 +39,23 @@ class SaveCheckpoints:
             )
         self.every_steps, self.keep_every_steps = every_steps, keep_every_steps
         self.keep = Keep(last=keep_last, best=keep_best, metric=metric, mode=mode)
+        self.copy_to = copy_to
+
+    def begin(self, folder: Path, recipe: str) -> None:
+        """Before a run looks for its checkpoints: where it has none, its newest copy is fetched."""
+        if self.copy_to is not None:
+            checkpoint_store.begin(self.copy_to, folder, recipe)
+
+    def copy(self, fit: Fit) -> None:
+        """Bring the store up to the folder."""
+        if self.copy_to is None:
+            return
+        try:
+            checkpoint_store.copy(fit.checkpoints, self.copy_to, self.keep)
+        except StoreError as error:
+            if fit.finished:
+                raise
+            log.warn(f"The checkpoint was not copied, only kept here: {error}. It is tried again at the next one.")
 
     def on_step(self, fit: Fit) -> None:
         """Save where due."""
@@ -47,6 +71,7 @@ class SaveCheckpoints:
             )
         about = About(fit.origin, metrics, permanent)
         save(fit.checkpoints, fit.step, fit.groups(), fit.state(), self.keep, about)
+        self.copy(fit)
 
     def on_end(self, fit: Fit) -> None:
         """Say it where the best was asked for and nothing was ever measured to choose it by."""
