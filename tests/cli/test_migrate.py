@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configurations of other frameworks in, recipes that check and an account of every key out."""
 
+import math
 import re
 import sys
 
 import pytest
+import torch
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,9 +19,13 @@ from nemo_vfm.cli.migrate.written import recipe_text
 from nemo_vfm.config import build, check, compose, read_values
 from nemo_vfm.config.source import parse
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.precision import Precision
+from nemo_vfm.core.types import Batch
+from nemo_vfm.parallel.engine import Parts
 from tests.support import foreign
 from tests.support.recipe_folder import ROOT, Kitchen
 
+GIVEN = {"data.shards": "shards", "data.buckets.buckets.all.num_frames": "9"}
 ODD = [None, True, -1, 0.5, 10**30, "", "a text", "${env:X}", "???", (1, 2), ("x",), ()]
 
 
@@ -118,13 +124,22 @@ def test_weights_and_biases_is_carried_where_it_was_on(kitchen):
     assert fates(off)["wandb.project"] == "left"
 
 
-def test_the_stand_ins_for_vae_and_text_encoder_fit_the_model(kitchen):
-    kitchen.write("theirs.yaml", foreign.NEMO2)
+@pytest.mark.parametrize("name", ["nemo1", "nemo2", "dfm", "automodel"])
+def test_a_migrated_recipe_takes_a_step_from_pixels_and_captions(kitchen, name):
+    """The stand-ins for VAE and text encoder fit the model, and the optimizer takes its parameters."""
+    kitchen.write("theirs.yaml", foreign.ALL[name])
     kitchen.main("migrate", "theirs.yaml", "-o", "ours.yaml")
-    job = build(compose("ours.yaml"))
-    values = read_values(compose("ours.yaml").to_yaml(), "ours.yaml")["model"]
-    assert job.task.codec.latent_shape(1, 64, 64)[0] == values["in_channels"]
-    assert job.task.text_encoder.text_shape()[1] == values["text_dim"]
+    gaps = {
+        address: value
+        for address, value in GIVEN.items()
+        if migrate(foreign.ALL[name], "x").draft.values.get(address) == "???"
+    }
+    small = ["model.width=48", "model.depth=1", "model.heads=2"]
+    job = build(compose("ours.yaml", [*small, *(f"{address}={value}" for address, value in gaps.items())]))
+    video = torch.randint(0, 256, (2, 3, 1, 16, 16), dtype=torch.uint8)
+    batch = Batch(0, ("a", "b"), ("a red ball", "a blue box"), torch.ones(2), torch.full((2,), 8.0), video_BCTHW=video)
+    job.engine.start(Parts(job.model, job.task, job.optimizer, Precision("fp32"), 0))
+    assert math.isfinite(job.engine.step([batch], lr_factor=1.0).loss)
 
 
 def test_dfm_keeps_its_numbers(kitchen):
