@@ -6,7 +6,7 @@ Lightning owns the outer loop, callbacks and loggers. The step itself, with redu
 engine's, so optimisation is manual and Lightning accumulates, clips and samples nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ class _Stop(LightningCallback):
         trainer.should_stop = pl_module.fit.finished
 
 
-def trainer(fit: Fit, callbacks: Mapping[str, object], loggers: list[Logger], folder: Path) -> Trainer:
+def trainer(fit: Fit, callbacks: Mapping[str, object], loggers: Sequence[Logger], folder: Path) -> Trainer:
     """A Lightning Trainer that loops until the fit is finished."""
     adapted = [c if isinstance(c, LightningCallback) else Adapter(c) for c in callbacks.values()]  # type: ignore[arg-type]
     remaining = None if fit.total_steps is None else fit.total_steps - fit.step

@@ -36,6 +36,7 @@ def heard(event, arguments):
             file.write(f"{{event}} {{arguments[1:] if event != 'socket.getaddrinfo' else arguments}}\\n")
 sys.addaudithook(heard)
 from pathlib import Path
+from PIL import Image
 from nemo_vfm.core.optional import available
 from nemo_vfm.core.types import Run
 from nemo_vfm.train.loggers import Csv, MLflow, TensorBoard, WeightsAndBiases
@@ -45,7 +46,12 @@ if available("wandb"):
     sources["wandb"] = WeightsAndBiases(tags=["x"])
 if available("mlflow"):
     sources["mlflow"] = MLflow()
-train(sys.argv[1], loggers=sources).run(Run(Path("run"), recipe={RECIPE!r}))
+class Draw:
+    def on_step(self, fit):
+        if fit.step % 5 == 0:
+            (fit.run.folder / "samples").mkdir(exist_ok=True)
+            Image.new("RGB", (8, 4), "red").save(fit.run.folder / "samples" / f"step-{{fit.step:08d}}.png")
+train(sys.argv[1], loggers=sources, callbacks={{"draw": Draw()}}).run(Run(Path("run"), recipe={RECIPE!r}))
 """
 
 
@@ -90,11 +96,13 @@ def test_metrics_are_whole_beside_loggers(offline: Path) -> None:
 def test_tensorboard_has_the_settings_and_the_numbers(offline: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    steps = []
+    steps, pictures = [], []
     for file in sorted((offline / "run/tensorboard").glob("events.*")):
         events = EventAccumulator(str(file))
         events.Reload()
         steps += [event.step for event in events.Scalars("loss")]
+        pictures += [(event.step, event.width, event.height) for event in events.Images("preview")]
+    assert pictures == [(5, 8, 4), (10, 8, 4)]
     assert steps == list(range(1, 11))
     settings = yaml.safe_load((offline / "run/tensorboard/hparams.yaml").read_text())
     assert settings["model.depth"] == 7 and settings["key"] == "${env:A_KEY}"
@@ -112,6 +120,7 @@ def test_wandb_goes_on_with_the_same_number_and_keeps_the_settings(offline: Path
     assert len(parts) == 2 and all(part.name.endswith(f"-{number}") for part in parts)
     first, second = ((part / f"run-{number}.wandb").read_bytes() for part in parts)
     assert b"model.depth" in first and b"grad_norm" in first and b"grad_norm" in second
+    assert [len(list(part.glob("files/media/images/preview_*.png"))) for part in parts] == [1, 1]
     everything = b"".join(path.read_bytes() for path in (offline / "run").rglob("*") if path.is_file())
     assert b"0f" * 20 not in everything, "a key of the environment is not kept, although nothing needs it"
 
@@ -123,6 +132,9 @@ def test_mlflow_goes_on_with_the_same_run_in_its_database(offline: Path) -> None
         assert database.execute("select run_uuid, status from runs").fetchall() == [(number, "FINISHED")]
         found = database.execute("select step from metrics where key = 'loss' order by step").fetchall()
         assert [step for (step,) in found] == list(range(1, 11))
+        assert {path.name for path in (offline / "run/mlflow/artifacts").rglob("*.png")} == (
+            {"step-00000005.png", "step-00000010.png"}
+        )
         assert ("7",) in database.execute("select value from params where key = 'model.depth'").fetchall()
 
 

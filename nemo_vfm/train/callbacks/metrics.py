@@ -5,23 +5,23 @@
 import json
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
-
-from lightning.pytorch.loggers import Logger
 
 from nemo_vfm.core.secret import conceal_names
 from nemo_vfm.train.fit import Fit
+from nemo_vfm.train.loggers.guard import Guarded
 
 
 class WriteMetrics:
     """Writes what the other callbacks put into `fit.metrics`; the next step empties it.
 
     Args:
-        loggers: Lightning loggers that are given the same numbers.
+        loggers: Lightning loggers that are given the same numbers, and the step's preview where there is one.
         every_steps: a line every so many steps; steps with a validation are always written.
     """
 
-    def __init__(self, loggers: list[Logger], *, every_steps: int = 1) -> None:
+    def __init__(self, loggers: Sequence[Guarded], *, every_steps: int = 1) -> None:
         self.loggers, self.every_steps = loggers, every_steps
 
     def on_start(self, fit: Fit) -> None:
@@ -39,6 +39,9 @@ class WriteMetrics:
                 file.write(line + "\n")
             for logger in self.loggers:
                 logger.log_metrics(finite, fit.step)
+        picture = fit.run.folder / "samples" / f"step-{fit.step:08d}.png"
+        for logger in self.loggers if self.loggers and picture.is_file() else ():
+            logger.log_picture(picture, fit.step)
 
     @staticmethod
     def _path(fit: Fit) -> Path:

@@ -17,6 +17,7 @@ from lightning.pytorch.loggers import Logger
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.secret import conceal, conceal_keys, conceal_names
+from nemo_vfm.train.loggers.pictures import log_picture
 from nemo_vfm.train.loggers.settings import flatten
 from nemo_vfm.train.loggers.source import LoggerSource
 
@@ -56,6 +57,10 @@ class Guarded(Logger):
         """Numbers of a step."""
         self._try(lambda: self.inner.log_metrics(conceal_names(metrics), step))
 
+    def log_picture(self, file: Path, step: int) -> None:
+        """A preview."""
+        self._try(lambda: log_picture(self.inner, file, step))
+
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
         """The run's settings."""
         self._try(lambda: self.inner.log_hyperparams(params, *args, **kwargs))
@@ -82,7 +87,7 @@ class Guarded(Logger):
                      f"again every {REST_S:.0f} s, and metrics.jsonl misses nothing")  # fmt: skip
 
 
-def open_all(sources: Mapping[str, LoggerSource], folder: Path, recipe: str, *, goes_on: bool) -> list[Logger]:
+def open_all(sources: Mapping[str, LoggerSource], folder: Path, recipe: str, *, goes_on: bool) -> list[Guarded]:
     """Open every logger and tell it the run's settings.
 
     Args:
@@ -92,7 +97,7 @@ def open_all(sources: Mapping[str, LoggerSource], folder: Path, recipe: str, *, 
     Raises:
         UserError: a logger cannot be opened at the start, when nothing is lost and somebody may still be looking.
     """
-    opened: list[Logger] = []
+    opened: list[Guarded] = []
     for name, source in sources.items():
         try:
             logger = Guarded(name, source.open(folder))
