@@ -28,3 +28,21 @@ def composed_recipe(arguments: argparse.Namespace) -> "Composed":
     from nemo_vfm.config import compose
 
     return compose(arguments.recipe, arguments.overrides, arguments.conf, arguments.overlay)
+
+
+def run_folder(composed: "Composed") -> Path:
+    """The run folder that a recipe asks for; `check` says nothing of it, so it is judged where a run begins.
+
+    Raises:
+        RunFolderError: it is an address in an object store.
+    """
+    from nemo_vfm.core.errors import RunFolderError
+    from nemo_vfm.core.place import local
+
+    try:
+        return local(composed.run_dir, "run_dir")
+    except ValueError as error:
+        raise RunFolderError(
+            f"{error}: a run folder needs a file system with locks. Run in a folder here, and let checkpoints and "
+            f"shards be copied to the store as they are finished: copy_to (docs/object-stores.md)"
+        ) from error

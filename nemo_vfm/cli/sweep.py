@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nemo_vfm.cli.arguments import run_folder
 from nemo_vfm.cli.grid import Axis, Point, axes, points
 from nemo_vfm.core.errors import RunFolderError, UserError
 from nemo_vfm.core.files import read_json, write_json
@@ -68,7 +69,7 @@ def _folder(arguments: argparse.Namespace, swept: Sequence[Axis]) -> Path:
     given = [word.partition("=")[0] for word in arguments.overrides]
     if both := [axis.path for axis in swept if axis.path in given]:
         raise UserError(f"{both[0]} is set by a change and by --sweep; leave one of them out")
-    first = _compose(arguments, [f"{axis.path}={axis.choices[0]}" for axis in swept]).run_dir
+    first = run_folder(_compose(arguments, [f"{axis.path}={axis.choices[0]}" for axis in swept]))
     folder = first if "run_dir" in given else first.with_name(f"{first.name}-sweep")
     if (folder / "recipe.yaml").is_file():
         raise RunFolderError(f"{folder} holds a run, not a sweep; take another run_dir")

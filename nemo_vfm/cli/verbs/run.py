@@ -10,7 +10,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nemo_vfm.cli.arguments import add_recipe_arguments, composed_recipe
+from nemo_vfm.cli.arguments import add_recipe_arguments, composed_recipe, run_folder
 from nemo_vfm.core.secret import conceal, conceal_keys
 
 if TYPE_CHECKING:
@@ -37,12 +37,13 @@ def run(arguments: argparse.Namespace) -> int:
     from nemo_vfm.core.types import Run
 
     composed = composed_recipe(arguments)
+    folder = run_folder(composed)
     job = build(composed, trust_list(arguments.trust))
     if os.environ.get("RANK", "0") != "0":  # rank 0 of a job on several devices keeps the folder
-        job.run(Run(composed.run_dir, composed.to_yaml(), composed.seed))
+        job.run(Run(folder, composed.to_yaml(), composed.seed))
         return 0
     with open_folder(
-        composed.run_dir, conceal_keys(composed.to_yaml()), composed.seed, arguments.allow, source=composed.path
+        folder, conceal_keys(composed.to_yaml()), composed.seed, arguments.allow, source=composed.path
     ) as prepared:
         return _run(job, prepared, Status(prepared.folder))
 
