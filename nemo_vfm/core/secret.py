@@ -7,8 +7,6 @@ than six characters, everyday words, plain numbers and folders that exist are no
 `/data` is `***` says nothing. docs/logging.md says what this cannot see.
 """
 
-import base64
-import json
 import os
 import re
 import sys
@@ -180,6 +178,7 @@ def _forms(value: str) -> Iterator[str]:
 
 def _spellings(text: str) -> Iterator[str]:
     """A text as URLs, JSON, JSON inside JSON, HTML and `repr` write it."""
+    import json
     from html import escape
     from urllib.parse import quote, quote_plus
 
@@ -193,6 +192,8 @@ def _spellings(text: str) -> Iterator[str]:
 
 def _base64(data: bytes) -> Iterator[str]:
     """base64 of the bytes wherever they stand in what was encoded, such as behind `user:`; ends that mix are cut."""
+    import base64
+
     if len(data) < 8:
         return
     for offset in range(3):
