@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,9 @@ def test_a_package_that_never_returns_is_ended_with_its_children(fakes, tmp_path
         "ray/__init__.py",
         f"{forks}pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(child.pid))\ntime.sleep(60)\n",
     )
+    began = time.monotonic()
     assert ask("ray", limit_s=3) == Answer("broken", "did not answer within 3 s")
+    assert time.monotonic() - began < 40, "its child held the pipe open until it had slept"
     child = Path("/proc") / (tmp_path / "pid").read_text() / "stat"
     assert not child.is_file() or child.read_text().rpartition(")")[2].split()[0] == "Z"
 
