@@ -85,7 +85,7 @@ def returns(target: Target) -> Any:
 def _parameters(target: Target) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(target).parameters
-    except ValueError as error:
+    except (ValueError, TypeError) as error:
         raise TypeError(f"the arguments of {target.__qualname__} cannot be read") from error
 
 

@@ -137,7 +137,12 @@ class Checker:
             self.problems += max(trials, key=lambda trial: max(len(p.path) for p in trial.problems)).problems
             return _NOTHING
         is_open = isinstance(node, Scalar) and not node.secret
-        told = [p for trial in trials for p in trial.problems if not p.message.startswith("expected")]
+        told = [
+            p
+            for trial in trials
+            for p in trial.problems
+            if not p.message.startswith(("expected", "a recipe cannot give"))
+        ]
         if told:  # such as what is wrong with a path, rather than that this is none
             self.problems.append(told[0])
             return _NOTHING

@@ -109,6 +109,11 @@ def test_a_file_that_is_no_recipe_is_refused(tmp_path, data):
         read(file)
 
 
+def test_what_cannot_be_read_is_said(tmp_path):
+    with pytest.raises(RecipeError, match=r"cannot read .*: Is a directory"):
+        read(tmp_path)
+
+
 def billion_laughs(levels: int = 9) -> str:
     lines = ["a0: &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, levels)]

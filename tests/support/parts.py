@@ -235,3 +235,46 @@ def label(*, text: str) -> str:
     """Makes a text, which has many methods and is still no component."""
     Path("canary").touch()
     return text
+
+
+class _Hidden(Shift):
+    """A private class."""
+
+
+def _inside() -> type[Shift]:
+    class Made(Shift):
+        """A class that has no name of its own."""
+
+    return Made
+
+
+made_inside = _inside()
+
+
+class Unresolved(Shift):
+    """Its annotation names what this module does not have."""
+
+    def __init__(self, *, by: "Nowhere") -> None:  # type: ignore[name-defined]  # noqa: F821
+        super().__init__()
+
+
+class Unreadable(Shift):
+    """As extension classes are: nothing can be learnt about its arguments."""
+
+    __signature__ = "none"
+
+
+class Opaque(str):
+    """A kind of text of its own."""
+
+    __slots__ = ()
+
+
+class Unwritable:
+    """Asks for what no text of a recipe becomes."""
+
+    def __init__(self, *, code: Opaque | None = None) -> None:
+        self.code = code
+
+    def run(self, run: Run) -> Outcome:
+        return Outcome("ran")
