@@ -50,7 +50,7 @@ def test_a_verb_is_a_file(monkeypatch, tmp_path):
     assert cli.verbs() == {"sing": "Sing a song."}
 
 
-@pytest.mark.parametrize(("words", "said"), [(["rnu"], "did you mean run?"), (["x"], "there are check, list")])
+@pytest.mark.parametrize(("words", "said"), [(["rnu"], "did you mean run?"), (["x"], "; there are check, ")])
 def test_an_unknown_verb_is_suggested(capsys, words, said):
     assert cli.main(words) == 2
     assert said in capsys.readouterr().err
