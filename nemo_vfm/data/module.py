@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import info, warn
-from nemo_vfm.core.place import Place, place
+from nemo_vfm.core.place import Address, Place, place
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types import Batch
 from nemo_vfm.data.bucket import Buckets
@@ -128,6 +128,8 @@ class _Opened:
         shards = ShardSet(data.shards, data.cache)
         how = loading(shards, data.buckets)
         self.reader = BatchReader(how, shards.entries)
+        if isinstance(data.shards, Address) and data.cache is None:
+            info(f"{data.shards} is read by ranges of bytes; where it fits on a disk here, a cache is much quicker")
         places, left_out = _grouped(shards.entries, how)
         if left_out:
             counts = ", ".join(f"{count} {reason}" for reason, count in sorted(left_out.items()))
