@@ -26,34 +26,11 @@ _SECRET_NAME = re.compile(
 _KEY_ARGUMENT = re.compile(
     r"(?:api|access|private|secret)_?key|passw(?:or)?d|secret|credential|(?:^|[._])(?:\w+_)?token$", re.IGNORECASE
 )
-_EVERYDAY = frozenset(
-    {
-        "changeme",
-        "default",
-        "develop",
-        "disable",
-        "disabled",
-        "enable",
-        "enabled",
-        "latest",
-        "localhost",
-        "master",
-        "nemo_vfm",
-        "offline",
-        "online",
-        "password",
-        "private",
-        "production",
-        "public",
-        "release",
-        "secret",
-        "staging",
-        "string",
-        "testing",
-        "undefined",
-        "unknown",
-    }
-)
+_EVERYDAY = frozenset((
+    "changeme", "default", "develop", "disable", "disabled", "enable", "enabled", "latest", "localhost", "master",
+    "nemo_vfm", "offline", "online", "password", "private", "production", "public", "release", "secret", "staging",
+    "string", "testing", "undefined", "unknown",
+))  # fmt: skip
 _known: set[str] = set()
 
 
