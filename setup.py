@@ -66,8 +66,6 @@ EXTRAS = {
     # Not with -c constraints.txt: it asks for importlib_metadata<10. Its store without a server is SQLite, so the
     # skinny package (no web interface) needs two more.
     "mlflow": ["mlflow-skinny>=3.10,<4", "sqlalchemy>=2", "alembic>=1.13"],
-    # Not with -c constraints.txt: botocore asks for python-dateutil<3. Tests use it where it is.
-    "moto": ["moto[s3]>=5.2,<6", "flask>=3", "flask-cors>=4"],
     "ray": ["ray[default]>=2.50,<3"],
     # psutil: without it megatron-core 0.16.1's checkpoint writers die and their parent waits for ever.
     "megatron": ["megatron-core==0.16.1", "psutil>=5.9"],

@@ -26,7 +26,7 @@ def small_store() -> Iterator[object_store.Failing]:
 def moto_store() -> Iterator[object_store.Moto]:
     """moto's S3 server, one a session, where it is installed."""
     if not object_store.has_moto():
-        pytest.skip("moto is not installed: pip install 'nemo_vfm[moto]' (see docs/object-stores.md)")
+        pytest.skip("moto is not installed: see the end of docs/object-stores.md")
     with object_store.moto() as store:
         yield store
 
