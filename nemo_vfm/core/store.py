@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nemo_vfm.core.errors import DataError, StoreDenied, StoreError, StoreUnreachable
+from nemo_vfm.core.errors import DataError, StoreDenied, StoreError, StoreUnreachable, UserError
 from nemo_vfm.core.files import atomic_path
 from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.optional import require
@@ -284,4 +284,11 @@ def _anonymous() -> bool:
 
 def timeout_s() -> float:
     """How long one request may be silent; there are at most four tries."""
-    return float(os.environ.get("NEMO_VFM_STORE_TIMEOUT_S", "30"))
+    text = os.environ.get("NEMO_VFM_STORE_TIMEOUT_S", "30")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e6:
+        raise UserError(f"NEMO_VFM_STORE_TIMEOUT_S is {text[:40]!r}, expected a number of seconds above 0")
+    return seconds

@@ -8,6 +8,7 @@ is exchanged at the end and decides which version is seen. What an upload that w
 
 import json
 import re
+from collections.abc import Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from nemo_vfm.data.shard_index import read_shards_json
 
 _OURS = re.compile(r"shard-\d{6}-[0-9a-f]{16}\.(tar|json)")
 _AT_ONCE = 4
+_BEFORE = "before"  # key of shards.json: the files of the version that it replaced
 
 
 def upload_shards(folder: Path, target: Address) -> int:
@@ -36,37 +38,48 @@ def upload_shards(folder: Path, target: Address) -> int:
         StoreError: the store does not answer, or refuses us; what was there before is still seen.
     """
     there = {item.name: item.size for item in store.items(target)}
-    before = _names(target) if "shards.json" in there else set()
-    marker, files = _renamed(folder)
+    seen = _seen(target) if "shards.json" in there else {}
+    content, files = _renamed(folder)
     missing = {name: path for name, path in files.items() if there.get(name) != path.stat().st_size}
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="upload") as threads:
         list(threads.map(lambda name: store.upload(missing[name], target / name), sorted(missing)))
-    if store.read(target / "shards.json") == marker:
+    if {**seen, _BEFORE: None} == {**content, _BEFORE: None}:
         return len(missing)
-    store.write(marker, target / "shards.json")
-    for name in sorted(there.keys() - files.keys() - before):
-        if _OURS.fullmatch(name):
-            store.remove(target / name)
+    marker = {**content, _BEFORE: sorted(_files(seen))}
+    store.write((json.dumps(marker, indent=1, ensure_ascii=False) + "\n").encode(), target / "shards.json")
+    _forget(target, seen.get(_BEFORE), files.keys() | _files(seen))
     info(f"{target}: {len(missing)} files sent, {len(files) - len(missing)} were there")
     return len(missing) + 1
 
 
-def _renamed(folder: Path) -> tuple[bytes, dict[str, Path]]:
-    """The bytes of the store's shards.json, and which file goes there under which name."""
-    content: Json = read_json(folder / "shards.json")
+def _forget(target: Address, names: Json, kept: Set[str]) -> None:
+    """Delete the version before the last. What no shards.json ever named stays: another upload may be bringing it."""
+    for name in names if isinstance(names, list) else ():
+        if isinstance(name, str) and _OURS.fullmatch(name) and name not in kept:
+            store.remove(target / name)
+
+
+def _renamed(folder: Path) -> tuple[dict[str, Json], dict[str, Path]]:
+    """The content of the store's shards.json, and which file goes there under which name."""
+    content: dict[str, Json] = read_json(folder / "shards.json")
     files: dict[str, Path] = {}
     for shard, written in zip(read_shards_json(folder), content["shards"], strict=True):
         stem = shard["name"].removesuffix(".tar")
         name = f"{stem}-{sha256_text(shard['sha256'] + shard['index_sha256'])[:16]}"
         files |= {f"{name}{end}": folder / f"{stem}{end}" for end in (".tar", ".json")}
         written["name"] = f"{name}.tar"
-    return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode(), files
+    return content, files
 
 
-def _names(target: Address) -> set[str]:
-    """The files of the version that is seen now."""
+def _seen(target: Address) -> dict[str, Json]:
+    """The content of the shards.json that is there now."""
     try:
-        tars = [shard["name"] for shard in read_shards_json(target)]
+        read_shards_json(target)
+        return dict(json.loads(store.read(target / "shards.json") or b"{}"))
     except DataError as error:
         raise UserError(f"{target} holds something else than shards of ours ({error}); take another copy_to") from error
+
+
+def _files(content: Mapping[str, Json]) -> set[str]:
+    tars = [shard["name"] for shard in content.get("shards", ())]
     return {name for tar in tars for name in (tar, f"{tar.removesuffix('.tar')}.json")}

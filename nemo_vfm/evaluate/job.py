@@ -9,7 +9,7 @@ from typing import Any
 from nemo_vfm.core import log
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.files import read_json, write_json
-from nemo_vfm.core.place import Place, place
+from nemo_vfm.core.place import Place, local, place
 from nemo_vfm.core.types import Outcome, Run
 from nemo_vfm.data.decode import read_all
 from nemo_vfm.data.shards import ShardSet
@@ -29,7 +29,8 @@ class Evaluate:
     """
 
     def __init__(self, *, samples: Path, baseline: Path | None = None, clips: Place | None = None) -> None:
-        self.samples, self.baseline = samples, baseline
+        self.samples = local(samples, "samples")
+        self.baseline = None if baseline is None else local(baseline, "baseline")
         self.clips = None if clips is None else place(clips)
 
     def run(self, run: Run) -> Outcome:

@@ -14,7 +14,7 @@ import pytest
 
 from nemo_vfm.config.errors import RecipeError
 from nemo_vfm.core import store
-from nemo_vfm.core.errors import DataError, MissingPackage, StoreDenied, StoreError, StoreUnreachable
+from nemo_vfm.core.errors import DataError, MissingPackage, StoreDenied, StoreError, StoreUnreachable, UserError
 from nemo_vfm.core.place import Address, local, place
 from nemo_vfm.data.shards import ShardSet
 from nemo_vfm.evaluate.job import Evaluate
@@ -203,6 +203,13 @@ def test_credentials_may_be_none(bucket: Bucket, monkeypatch: pytest.MonkeyPatch
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_NO_SIGN_REQUEST", "yes")
     assert [item.name for item in store.items(HOME)] == ["x"] or isinstance(bucket, Failing)
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf"])
+def test_a_time_limit_that_is_none_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEMO_VFM_STORE_TIMEOUT_S", text)
+    with pytest.raises(UserError, match="number of seconds"):
+        store.items(HOME)
 
 
 def test_there_are_no_shards_where_nothing_is(bucket: Bucket) -> None:

@@ -184,6 +184,26 @@ def test_a_second_upload_sends_nothing_and_a_new_version_takes_over_at_once(
     assert not first & set(bucket.names())
 
 
+def test_two_uploads_at_once_leave_one_of_both_whole(
+    bucket: Store, latent_shards: LatentShards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two, three = (latent_shards([SMALL] * count, name=f"v{count}") for count in (3, 6, 9))
+    upload_shards(one, HOME)
+    real, begun = store.write, []
+
+    def late(data: bytes, address: Address) -> None:
+        if not begun:  # just before the first one's marker the others come and finish
+            begun.append(True)
+            upload_shards(three, HOME)
+            upload_shards(one, HOME)
+        real(data, address)
+
+    monkeypatch.setattr(store, "write", late)
+    upload_shards(two, HOME)
+    shards = ShardSet(HOME)
+    assert [shards.read(entry, "txt") for entry in shards.entries] == [b"caption %d" % n for n in range(6)]
+
+
 def test_something_else_in_the_target_is_not_touched(bucket: Store, latent_shards: LatentShards) -> None:
     bucket.put("shards/shards.json", b'{"schema": "theirs"}')
     bucket.put("shards/photo.jpg", b"1")
