@@ -103,8 +103,8 @@ def test_kills_at_any_moment_leave_a_checkpoint_that_loads_and_no_step_backwards
             with suppress(BaseException):
                 work()
             os._exit(99)
-        while newest == 0 and not checkpoint.existing(tmp_path):
-            time.sleep(0.005)
+        while not (tmp_path / f"step-{newest + 1:08d}").exists() and not list(tmp_path.glob(f"step-*{newest + 2}")):
+            time.sleep(0.002)  # the first is written: the kill falls into the next
         time.sleep(moments.uniform(0, 0.1))
         os.kill(child, 9)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -9
@@ -113,7 +113,7 @@ def test_kills_at_any_moment_leave_a_checkpoint_that_loads_and_no_step_backwards
         loaded = checkpoint.load(found)
         assert loaded.step >= newest and float(loaded.groups["ema"]["w"].unique()) == loaded.step
         newest = loaded.step
-    assert newest > 1, "it must get somewhere"
+    assert newest >= kills
 
 
 def test_whatever_call_of_a_start_is_the_last_one_the_next_start_works(tmp_path: Path) -> None:
