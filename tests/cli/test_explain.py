@@ -13,7 +13,7 @@ from nemo_vfm.cli.catalogue.docstring import argument_texts, summary
 from nemo_vfm.cli.catalogue.names import full_names, named_in, own_classes
 from nemo_vfm.cli.catalogue.ready import ready
 from nemo_vfm.cli.main import main
-from nemo_vfm.config import DEFAULT_TRUST, Problem, Roots
+from nemo_vfm.config import DEFAULT_TRUST, Problem, Roots, trust_list
 from nemo_vfm.config.interpolate import resolve
 from nemo_vfm.config.schema import Checker
 from nemo_vfm.config.source import parse
@@ -171,6 +171,25 @@ def test_a_users_own_ingredients_and_classes_are_explained(kitchen, capsys):
     kitchen.write("mine/stage/twice.yaml", "# Twice as much.\n_target_: '@.Scale'\nby: 2\n")
     text = explained(capsys, "stage=twice", "--conf", "mine", "--trust", PARTS)
     assert "Twice as much." in text and "by: 2" in text and "one of exact, rounded" in text
+
+
+@pytest.mark.parametrize("name", ["Wide", "Typed", "Limits", "Point", "Size", "Loose", "Both", "Trips"])
+def test_annotations_of_every_kind_are_explained(capsys, name):
+    text = explained(capsys, f"{PARTS}.{name}", "--trust", PARTS, "--yaml")
+    trusted = trust_list([PARTS])
+    kinds = catalogue(OURS, trusted, more=[f"{PARTS}.{name}"])
+    tree = resolve(parse(text, "pasted"))[0]
+    checker = Checker(trusted)
+    checker.node(tree, kinds.known[f"{PARTS}.{name}"], "pasted", tree.mark)
+    assert {p.kind for p in checker.problems} <= {"missing"}, [p.render() for p in checker.problems]
+
+
+@pytest.mark.parametrize("name", ["Unresolved", "Opaque", "Unreadable"])
+def test_a_class_that_cannot_be_read_says_so_and_takes_no_other_with_it(capsys, name):
+    assert main(["explain", f"{PARTS}.{name}", "--trust", PARTS]) == 2
+    assert "cannot be" in capsys.readouterr().err
+    kinds = catalogue(OURS, trust_list([PARTS]), more=[f"{PARTS}.{name}", f"{PARTS}.Wide"])
+    assert "stages: null" in ready(kinds, f"{PARTS}.Wide")
 
 
 def test_a_name_of_two_classes_is_asked_back(kitchen, capsys):

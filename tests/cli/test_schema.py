@@ -218,6 +218,38 @@ def test_a_slot_has_a_schema_of_its_own(capsys):
     assert "there is no slot overlay" in capsys.readouterr().err
 
 
+TYPED = {
+    "colour": "red", "metres": 2.5, "above_zero": 3, "level": None, "by_number": {"1": 2.0}, "by_colour": {"red": 1},
+    "by_side": {"left": 1}, "grid": [[1, 2], []], "point": {"x": 1}, "limits": {"low": 1.0}, "sizes": [{"width": 2}],
+    "either": {"_target_": f"{PARTS}.Scale", "by": 2}, "makers": {"a": {"_target_": f"{PARTS}.Shift"}}, "mode": 3,
+    "nothing": [], "noted": {"by": 3}, "durations": {"a": "3 steps"}, "caught": [1],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("key", "wrong"),
+    [
+        ("colour", "green"), ("metres", "far"), ("level", 3), ("by_colour", {"green": 1}), ("by_side", {"up": 1}),
+        ("grid", [1]), ("point", {"z": 1}), ("limits", {"high": 1}), ("sizes", [{"height": 2}]), ("mode", "slow"),
+        ("either", {"_target_": f"{PARTS}.Quiet"}), ("makers", {"a": {"by": 1, "offset": 2, "x": 1}}), ("nothing", [1]),
+        ("noted", {"by": "x"}), ("durations", {"a": 3}), ("caught", ["x"]),
+    ],
+)  # fmt: skip
+def test_annotations_of_every_kind_are_judged_as_check_judges_them(kitchen, key, wrong):
+    names = [f"{PARTS}.{name}" for name in ("Typed", "Scale", "Shift", "Opaque")]
+    validator = Draft202012Validator(Schemas(catalogue(OURS, trust_list([PARTS]), more=names), {}).recipe())
+    right = {"_target_": f"{PARTS}.Typed", **TYPED}
+    assert kitchen.problems(json.dumps(right)) == "" == complaint(validator, right)
+    assert kitchen.problems(json.dumps({**right, key: wrong})) != "" != complaint(validator, {**right, key: wrong})
+
+
+def test_each_place_of_a_tuple_has_its_own_type():
+    schemas = Schemas(found(), {})
+    validator = Draft202012Validator({**schemas._list(tuple[int, str, int], complete=False), "$defs": schemas.defs})
+    assert complaint(validator, [1, "a", 2]) == ""
+    assert complaint(validator, [1, "a", "b"]) != "" != complaint(validator, [1, 2, 3])
+
+
 def test_classes_of_other_packages_are_judged_by_name_alone_where_they_are_open():
     kinds = catalogue(OURS, trust_list([PARTS]), more=[f"{PARTS}.Loose", f"{PARTS}.Wide"])
     validator = Draft202012Validator(Schemas(kinds, {}).recipe())

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import PurePath
-from typing import Any
+from typing import Any, is_typeddict
 
 from nemo_vfm.cli.catalogue.docstring import argument_texts
 from nemo_vfm.config import hints
@@ -20,10 +20,11 @@ from nemo_vfm.core.duration import Duration
 
 
 class _NoDefault:
-    """Marks a required argument; None is a default."""
+    """Stands where there is no default; None is one."""
 
 
 REQUIRED = _NoDefault()
+ABSENT = _NoDefault()  #: a key of a typed dictionary that may be left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,8 @@ def describe(target: Target, num_given: int | None = 0) -> list[Described]:
     signature, texts = hints.signature(target), argument_texts(target)
     positional = [argument.name for argument in signature.arguments.values() if argument.positional]
     given = positional if num_given is None else positional[:num_given]
-    defaults = _defaults(target)
+    defaults = {**dict.fromkeys(signature.arguments, ABSENT), **_defaults(target)}
+    defaults |= {a.name: REQUIRED for a in signature.arguments.values() if a.required}
     return [
         Described(a.name, a.hint, words(a.hint), texts.get(a.name, ""), defaults[a.name], a.name in given)
         for a in signature.arguments.values()
@@ -98,7 +100,7 @@ def node_of(value: object) -> Node | None:
 def _component(value: object) -> Map | None:
     """A default that is a component, such as `Precision()`: its class, and the arguments it keeps."""
     kind = type(value)
-    if not kind.__module__.startswith("nemo_vfm."):
+    if not kind.__module__.startswith("nemo_vfm.") or isinstance(value, _NoDefault):
         return None
     try:
         names = list(hints.signature(kind).arguments)
@@ -117,8 +119,10 @@ def _map(items: Mapping[str, Node | None]) -> Map | None:
 
 def _defaults(target: Target) -> dict[str, object]:
     """What each argument begins with; a dataclass's `default_factory` is called, as its constructor would."""
+    if is_typeddict(target):
+        return {}
     parameters = inspect.signature(target).parameters
-    found = {name: REQUIRED if p.default is p.empty else p.default for name, p in parameters.items()}
+    found: dict[str, object] = {name: REQUIRED if p.default is p.empty else p.default for name, p in parameters.items()}
     for item in dataclasses.fields(target) if inspect.isclass(target) and dataclasses.is_dataclass(target) else ():
         if item.default_factory is not dataclasses.MISSING:
             found[item.name] = item.default_factory()

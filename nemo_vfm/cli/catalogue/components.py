@@ -90,14 +90,14 @@ def catalogue(roots: Roots, trust: Sequence[str], *, more: Iterable[str] = (), a
             found.left_out[name] = str(error)
         except Exception as error:  # some optional packages raise RuntimeError and the like when imported
             found.left_out[name] = f"{name} cannot be imported: {type(error).__name__}: {error}"
-    found.slots = [Slot(Job), *_reachable(found)]
+    found.slots = [Slot(Job), *_reachable(found, trust)]
     found.left_out = {name: why for name, why in found.left_out.items() if name in found.named}
     return found
 
 
 def slots_in(hint: Any) -> Iterator[Slot]:
     """The slots inside an annotation, nameless."""
-    hint = bare(hint)
+    hint = hints.bare(hint)
     if hints.is_factory(hint):
         given, made = hints.factory_parts(hint)
         yield Slot(made, later=True, num_given=None if given is None else len(given))
@@ -108,17 +108,12 @@ def slots_in(hint: Any) -> Iterator[Slot]:
         yield Slot(hint)
 
 
-def bare(hint: Any) -> Any:
-    """`Annotated[X, ...]` as X."""
-    return get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
-
-
 def is_component(target: Target) -> bool:
     """Whether it can be built: not a protocol and not abstract."""
     return not hints.is_protocol(target) and not inspect.isabstract(target)
 
 
-def _reachable(found: Catalogue) -> list[Slot]:
+def _reachable(found: Catalogue, trust: Sequence[str]) -> list[Slot]:
     """Breadth first; a kind is followed once."""
     slots: list[Slot] = []
     seen: set[str] = set()
@@ -130,8 +125,21 @@ def _reachable(found: Catalogue) -> list[Slot]:
         seen.add(name)
         for slot in _slots_of(name, found):
             slots.append(slot)
+            _add_kind(found, slot.kind, trust)
             wanted += found.filling(slot.kind)
     return slots
+
+
+def _add_kind(found: Catalogue, kind: Any, trust: Sequence[str]) -> None:
+    """A plain class that a slot asks for by itself fits it, whether or not anything else names it."""
+    if not inspect.isclass(kind) or not is_component(kind) or kind in found.known.values():
+        return
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    try:
+        found.known[name] = locate(name, trust)
+    except NotLocated:
+        return
+    found.named.add(name)
 
 
 def _slots_of(name: str, found: Catalogue) -> Iterator[Slot]:
@@ -140,6 +148,7 @@ def _slots_of(name: str, found: Catalogue) -> Iterator[Slot]:
         arguments = hints.signature(target).arguments.values()
     except TypeError as error:
         found.left_out[name] = str(error)
+        del found.known[name]  # one that cannot be read must not take the others with it
         return
     for argument in arguments:
         for slot in slots_in(argument.hint):
@@ -149,9 +158,9 @@ def _slots_of(name: str, found: Catalogue) -> Iterator[Slot]:
 def _makes(target: Target, kind: Any) -> bool:
     try:
         made = hints.returns(target)
-    except TypeError:
-        return False
-    return not hints.is_open(made) and not hints.is_open(kind) and hints.fits(made, kind)
+        return not hints.is_open(made) and not hints.is_open(kind) and hints.fits(made, kind)
+    except TypeError:  # annotations that cannot be resolved, or a typed dictionary, of which nothing is a subclass
+        return target is kind
 
 
 def _is_meant(target: Target, kind: Any) -> bool:

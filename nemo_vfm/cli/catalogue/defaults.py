@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from nemo_vfm.cli.catalogue.arguments import Described, describe, node_of
-from nemo_vfm.cli.catalogue.components import bare, is_component
+from nemo_vfm.cli.catalogue.components import is_component
 from nemo_vfm.config import Mark, Source, hints
 from nemo_vfm.config.locate import NotLocated, Target, locate
 from nemo_vfm.config.tree import Map, Node, Scalar, Seq
@@ -39,7 +39,7 @@ class Filler:
 
     def node(self, node: Node, hint: Any, num_given: int | None = 0) -> Node:
         """A node of a slot."""
-        hint = bare(hint)
+        hint = hints.bare(hint)
         if hints.is_factory(hint):
             given, made = hints.factory_parts(hint)
             return self.node(node, made, None if given is None else len(given))
@@ -93,8 +93,8 @@ def place_of(target: Target, name: str) -> Mark:
 
 
 def _options(hint: Any) -> list[Any]:
-    hint = bare(hint)
-    return [bare(option) for option in get_args(hint)] if hints.is_union(hint) else [hint]
+    hint = hints.bare(hint)
+    return [hints.bare(option) for option in get_args(hint)] if hints.is_union(hint) else [hint]
 
 
 def _defaults(target: Target, arguments: Iterator[Described]) -> Iterator[tuple[str, Node]]:

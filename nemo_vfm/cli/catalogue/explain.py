@@ -71,6 +71,8 @@ def explain(word: str, roots: Roots, trust: Sequence[str]) -> Explained:
     except NotLocated as error:
         raise UserError(str(error)) from error
     found = catalogue(roots, trust, more=[name])
+    if name not in found.known:
+        raise UserError(f"{name} cannot be explained: {found.left_out[name]}")
     return _component(found, roots, name) if is_component(found.known[name]) else _protocol(found, name)
 
 

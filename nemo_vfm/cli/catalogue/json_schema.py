@@ -15,7 +15,7 @@ from pathlib import PurePath
 from typing import Any, get_args, get_origin
 
 from nemo_vfm.cli.catalogue.arguments import Described, describe, node_of
-from nemo_vfm.cli.catalogue.components import Catalogue, Slot, bare, slots_in
+from nemo_vfm.cli.catalogue.components import Catalogue, Slot, slots_in
 from nemo_vfm.cli.catalogue.docstring import summary
 from nemo_vfm.config import hints
 from nemo_vfm.config.tree import TARGET, plain
@@ -144,7 +144,7 @@ class Schemas:
 
     def _options(self, hint: Any, *, complete: bool) -> list[Json]:
         """What a value may look like, one entry a way; none where anything goes."""
-        hint = bare(hint)
+        hint = hints.bare(hint)
         if hints.is_union(hint):
             return _distinct(o for part in get_args(hint) for o in self._options(part, complete=complete))
         if hints.is_factory(hint):
@@ -168,17 +168,18 @@ class Schemas:
 
     def _mapping(self, hint: Any, *, complete: bool) -> Json:
         key, inner = (*get_args(hint), hints.ANYTHING, hints.ANYTHING)[:2]
-        names = {"propertyNames": {"enum": list(get_args(key))}} if hints.is_literal(key) else {}
+        names = {"propertyNames": {"enum": known}} if (known := hints.choices(key)) else {}
         allowed = {"properties": dict(self.more)} if self.more else {}
         return {"type": "object", "additionalProperties": self._within(inner, complete=complete), **names, **allowed,
                 "not": {"required": [TARGET]}}  # fmt: skip
 
     def _list(self, hint: Any, *, complete: bool) -> Json:
         parts = get_args(hint)
-        if (get_origin(hint) or hint) is not tuple or not parts or parts[-1] is Ellipsis:
+        if not hints.is_fixed(hint):
             return {"type": "array", "items": self._within(parts[0], complete=complete) if parts else {}}
-        items = _distinct(self._within(part, complete=complete) for part in parts)
-        each = {"items": items[0]} if len(items) == 1 else {"prefixItems": items}
+        items = [self._within(part, complete=complete) for part in parts]
+        same = len(_distinct(items)) == 1  # older readers do not know prefixItems
+        each = {"items": items[0]} if same else {"prefixItems": items} if items else {}
         return {"type": "array", "minItems": len(parts), "maxItems": len(parts), **each}
 
     def _fits(self, slot: Slot) -> bool:

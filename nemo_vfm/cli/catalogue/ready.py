@@ -3,10 +3,10 @@
 """A component in, YAML to paste into a recipe out: every argument, with its default or `???` and what fits."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import get_args
+from typing import get_args, is_typeddict
 
 from nemo_vfm.cli.catalogue.arguments import Described, describe, node_of, words
-from nemo_vfm.cli.catalogue.components import Catalogue, bare, slots_in
+from nemo_vfm.cli.catalogue.components import Catalogue, slots_in
 from nemo_vfm.config import hints
 from nemo_vfm.config.emit import NOWHERE, to_yaml
 from nemo_vfm.config.tree import MISSING, TARGET, Map, Node, Scalar
@@ -40,7 +40,8 @@ def choices(found: Catalogue, argument: Described) -> list[str]:
 
 
 def _component(found: Catalogue, name: str, values: dict[str, Node], depth: int) -> Iterator[Line]:
-    yield f"{TARGET}: {name}", ""
+    if not is_typeddict(found.known[name]):  # that is what its keys are, not what makes it
+        yield f"{TARGET}: {name}", ""
     for argument in describe(found.known[name], num_given(found, name)):
         if argument.name in values:
             yield from _chosen(found, argument, values.pop(argument.name))
@@ -76,7 +77,7 @@ def _argument(found: Catalogue, argument: Described, depth: int) -> Iterator[Lin
 def _default(argument: Described, fitting: list[str]) -> Iterator[Line]:
     node = node_of(argument.default)
     if node is None:
-        yield f"# {argument.name}: has a default that a recipe cannot say", ""
+        yield f"# {argument.name}: may be left out", ""
         return
     lines = list(_lines(argument.name, node))
     yield lines[0][0], _wanted(argument, fitting) if argument.default is None else ""
@@ -90,8 +91,8 @@ def _lines(key: str, node: Node) -> Iterator[Line]:
 
 def _is_one(argument: Described) -> bool:
     """Whether the argument takes one component: not several, by name or in a list."""
-    hint = bare(argument.hint)
-    options = [bare(option) for option in (get_args(hint) if hints.is_union(hint) else [hint])]
+    hint = hints.bare(argument.hint)
+    options = [hints.bare(option) for option in (get_args(hint) if hints.is_union(hint) else [hint])]
     return not any(hints.is_mapping(option) or hints.is_list(option) for option in options)
 
 
