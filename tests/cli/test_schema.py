@@ -218,6 +218,13 @@ def test_a_slot_has_a_schema_of_its_own(capsys):
     assert "there is no slot overlay" in capsys.readouterr().err
 
 
+@cache
+def typed() -> Draft202012Validator:
+    """The schema with the classes of our tests that are annotated in every way."""
+    names = [f"{PARTS}.{name}" for name in ("Typed", "Scale", "Shift", "Opaque")]
+    return Draft202012Validator(Schemas(catalogue(OURS, trust_list([PARTS]), more=names), {}).recipe())
+
+
 TYPED = {
     "colour": "red", "metres": 2.5, "above_zero": 3, "level": None, "by_number": {"1": 2.0}, "by_colour": {"red": 1},
     "by_side": {"left": 1}, "grid": [[1, 2], []], "point": {"x": 1}, "limits": {"low": 1.0}, "sizes": [{"width": 2}],
@@ -236,8 +243,7 @@ TYPED = {
     ],
 )  # fmt: skip
 def test_annotations_of_every_kind_are_judged_as_check_judges_them(kitchen, key, wrong):
-    names = [f"{PARTS}.{name}" for name in ("Typed", "Scale", "Shift", "Opaque")]
-    validator = Draft202012Validator(Schemas(catalogue(OURS, trust_list([PARTS]), more=names), {}).recipe())
+    validator = typed()
     right = {"_target_": f"{PARTS}.Typed", **TYPED}
     assert kitchen.problems(json.dumps(right)) == "" == complaint(validator, right)
     assert kitchen.problems(json.dumps({**right, key: wrong})) != "" != complaint(validator, {**right, key: wrong})
