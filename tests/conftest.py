@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from nemo_vfm.core import secret
 from tests.support import loopback, object_store
 
 # A loaded machine is no reason to fail: what a case asserts is its result, never its time.
@@ -52,6 +53,15 @@ def failing(small_store: object_store.Failing) -> Iterator[object_store.Failing]
 
 
 loopback.watch()
+
+
+@pytest.fixture(autouse=True)
+def _secrets_of_one_test() -> Iterator[None]:
+    """Forget the values that a test's recipes took from the environment: a process keeps them for its life."""
+    before = set(secret._known)
+    yield
+    secret._known.clear()
+    secret._known.update(before)
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nemo_vfm.config.emit import to_yaml
-from nemo_vfm.config.errors import Mark, RecipeError, Source, did_you_mean, fail, printable, shown_path
+from nemo_vfm.config.errors import UNSEEN, Mark, RecipeError, Source, did_you_mean, fail, printable, shown_path
 from nemo_vfm.config.interpolate import reroot, resolve
 from nemo_vfm.config.overlay import apply_overlays
 from nemo_vfm.config.overrides import Override, apply, is_address, parse_override
@@ -47,6 +47,8 @@ class Composed:
             path = Path(str(node.value)).expanduser()
         except RuntimeError as error:
             raise fail(f"run_dir cannot be found: {error}", node.mark, "run_dir") from error
+        if UNSEEN.search(str(path)):
+            raise fail("a path holds visible characters only", node.mark, "run_dir")
         if len(path.parts) > MAX_DEPTH:  # to make folder in folder recurses
             raise fail(f"run_dir is more than {MAX_DEPTH} folders deep", node.mark, "run_dir")
         outside = path.is_absolute() or ".." in path.parts

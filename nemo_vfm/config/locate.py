@@ -19,7 +19,8 @@ from nemo_vfm.config.errors import did_you_mean
 from nemo_vfm.config.whereabouts import elsewhere
 
 #: Ours, and third-party classes by name. An entry that ends in a dot trusts what is defined below it; any other
-#: trusts exactly the object of that name. Lightning's loggers are left out: they write wherever `save_dir` says.
+#: trusts exactly the object of that name. Nothing of Lightning's is among
+#: them: its loggers write wherever `save_dir` says, and its callbacks fit none of our slots.
 DEFAULT_TRUST: tuple[str, ...] = (
     "nemo_vfm.",
     "torch.optim.AdamW",
@@ -30,10 +31,6 @@ DEFAULT_TRUST: tuple[str, ...] = (
     "torch.optim.lr_scheduler.LinearLR",
     "torch.optim.lr_scheduler.OneCycleLR",
     "torch.optim.lr_scheduler.StepLR",
-    "lightning.pytorch.callbacks.EarlyStopping",
-    "lightning.pytorch.callbacks.LearningRateMonitor",
-    "lightning.pytorch.callbacks.RichModelSummary",
-    "lightning.pytorch.callbacks.Timer",
 )
 
 #: What is ours and yet starts code that a recipe only points at: prefix -> the word that `--trust` must give besides.

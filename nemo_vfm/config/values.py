@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
-from nemo_vfm.config.errors import Mark, RecipeError, Source, did_you_mean, printable
+from nemo_vfm.config.errors import UNSEEN, Mark, RecipeError, Source, did_you_mean, printable
 from nemo_vfm.config.hints import bare, choices, in_words, is_open
 from nemo_vfm.config.source import plain_value
 from nemo_vfm.config.tree import Plain, Scalar
@@ -91,6 +91,8 @@ def _require_path(node: Scalar) -> None:
     text = str(node.value)
     if len(text) > _LONGEST_PATH:
         raise BadValue(f"a path has at most {_LONGEST_PATH} characters, this one {len(text)}")
+    if UNSEEN.search(text):  # an escape in quotes may spell one; on a terminal it would show another path
+        raise BadValue("a path holds visible characters only")
     if text.startswith("~"):
         raise BadValue("a recipe does not know ~; write ${env:HOME}/... or the whole path")
 

@@ -105,6 +105,8 @@ RARE = {
     "Values": {
         "text from the environment": Wrong(W + "count: ${env:PARTS_COUNT}", variables={"PARTS_COUNT": "3"}),
         "a path that is too long": Wrong(W + "out: " + "x" * 4097),
+        "a path with a hidden character": Wrong(W + 'out: "a\\u202eb"'),
+        "a folder with a hidden character": Wrong(W + 'run_dir: "a\\e[2J"'),
         "a key of a number with a zero in front": Wrong(T + "by_number: {007: 1.5}"),
         "arguments of another kind": Wrong("_target_: '@.Trips'\nhow: argument"),
         "a failure with a secret in it": Wrong("_target_: '@.Trips'\nhow: key\ntext: ${env:PARTS_KEY}",
