@@ -19,7 +19,7 @@ from typing import IO, Self
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.files import sha256_file, sync, write_json
-from nemo_vfm.core.place import Place, place
+from nemo_vfm.core.place import Address, Place, place
 from nemo_vfm.core.types import Json
 from nemo_vfm.data.sample import is_key
 from nemo_vfm.data.shard_cache import ShardCache
@@ -185,7 +185,7 @@ class ShardSet:
         self.folder = place(folder)
         self._source = folder_at(self.folder, cache)
         self._files: OrderedDict[str, OpenShard] = OrderedDict()
-        self._lock, self._pid = threading.Lock(), os.getpid()
+        self._lock, self._pid, self._remote = threading.Lock(), os.getpid(), isinstance(self.folder, Address)
         self._hashes: dict[str, str] = {}
         self.entries: tuple[Entry, ...] = tuple(self._entries())
 
@@ -205,7 +205,8 @@ class ShardSet:
         return len(self.entries)
 
     def __getstate__(self) -> dict[str, object]:
-        return {"folder": self.folder, "entries": self.entries, "_source": self._source, "_hashes": self._hashes}
+        names = ("folder", "entries", "_source", "_hashes", "_remote")
+        return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state, _files=OrderedDict(), _lock=threading.Lock(), _pid=os.getpid())
@@ -217,14 +218,15 @@ class ShardSet:
             DataError: the sample has no such member, or the tar ends before it does.
             StoreError: the object store does not answer.
         """
-        return self.read_all(entry, (extension,))[0]
+        return self._read(entry, extension, *self._place(entry, extension))
 
     def read_all(self, entry: Entry, extensions: Sequence[str]) -> list[bytes]:
         """Several members; what lies side by side in an object store is asked for once."""
+        if not self._remote:
+            return [self.read(entry, extension) for extension in extensions]
         places = [self._place(entry, extension) for extension in extensions]
-        first, last = min(offset for offset, _ in places), max(offset + size for offset, size in places)
-        together = len(places) > 1 and not isinstance(self.folder, Path)
-        if together and last - first <= sum(size for _, size in places) + _WORTH_READING:
+        first, last = min(places)[0], max(offset + size for offset, size in places)
+        if last - first <= sum(size for _, size in places) + _WORTH_READING:
             data = self._read(entry, ", ".join(extensions), first, last - first)
             return [data[offset - first : offset - first + size] for offset, size in places]
         return [self._read(entry, name, *where) for name, where in zip(extensions, places, strict=True)]
@@ -252,20 +254,19 @@ class ShardSet:
             self._files.clear()
 
     def _file(self, shard: str) -> OpenShard:
-        if (
-            self._pid != os.getpid()
-        ):  # a fork: the lock may be held by a thread that is not here, the connections are not ours
+        if self._remote and self._pid != os.getpid():  # a fork: the connections are the parent's
             self._files, self._lock, self._pid = OrderedDict(), threading.Lock(), os.getpid()
         with self._lock:
             file = self._files.get(shard)
-        if file is None:  # opened without the lock: it may be a request, or the download of a whole shard
-            file = self._source.open(shard, self._hashes.get(shard, ""))
+        return self._open(shard) if file is None else file
+
+    def _open(self, shard: str) -> OpenShard:
+        """Open a tar without holding the lock: it may take a request, or the download of a whole shard."""
+        file = self._source.open(shard, self._hashes.get(shard, ""))
         with self._lock:
-            file = self._files.setdefault(shard, file)
-            self._files.move_to_end(shard)
-            if len(self._files) > _MAX_OPEN_FILES:
+            if len(self._files) >= _MAX_OPEN_FILES:
                 self._files.popitem(last=False)
-        return file
+            return self._files.setdefault(shard, file)
 
 
 def verify(folder: Path) -> list[str]:
