@@ -42,11 +42,16 @@ def convert(node: Scalar, hint: Any) -> object:
     if isinstance(inner, type) and issubclass(inner, PurePath):
         _require_path(node)
     try:
-        return _adapter(hint).validate_json(json.dumps(node.value), strict=True)
+        value = _adapter(hint).validate_json(json.dumps(node.value), strict=True)
     except ValidationError as error:
         raise BadValue(_sentence(node, hint, error)) from error
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
         raise BadValue(f"a recipe cannot give {in_words(hint)} here") from error
+    if choices(inner) and type(getattr(value, "value", value)) is not type(
+        node.value
+    ):  # true equals 1, and yet is none of Literal[1, 2]
+        raise BadValue(f"expected {in_words(hint)}, got {got(node)}")
+    return value
 
 
 def key_value(key: str, hint: Any, mark: Mark) -> object:

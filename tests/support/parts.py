@@ -278,3 +278,16 @@ class Unwritable:
 
     def run(self, run: Run) -> Outcome:
         return Outcome("ran")
+
+
+class Nested:
+    """A component below which stands one of two kinds, and so on."""
+
+    def __init__(self, *, below: "Nested | Stage | None" = None) -> None:
+        self.below = below
+
+    def run(self, run: Run) -> Outcome:
+        return Outcome("ran")
+
+    def apply(self, value: float) -> float:
+        return value

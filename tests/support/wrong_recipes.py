@@ -105,6 +105,7 @@ RARE = {
     "Values": {
         "text from the environment": Wrong(W + "count: ${env:PARTS_COUNT}", variables={"PARTS_COUNT": "3"}),
         "a path that is too long": Wrong(W + "out: " + "x" * 4097),
+        "true where 1 is meant": Wrong(T + "level: true"),
         "a path with a hidden character": Wrong(W + 'out: "a\\u202eb"'),
         "a folder with a hidden character": Wrong(W + 'run_dir: "a\\e[2J"'),
         "a key of a number with a zero in front": Wrong(T + "by_number: {007: 1.5}"),
