@@ -3,6 +3,8 @@
 """Components in; what `explain` says of each out, and the verdict of `check` on the YAML that it prints."""
 
 import json
+import subprocess
+import sys
 from functools import cache
 
 import pytest
@@ -21,7 +23,7 @@ from nemo_vfm.config.tree import plain
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types import Factory
-from tests.support.recipe_folder import PARTS
+from tests.support.recipe_folder import PARTS, ROOT
 
 OURS = Roots.standard()
 
@@ -235,6 +237,13 @@ def test_defaults_are_written_as_a_recipe_writes_them():
     assert plain(node_of(Duration(2, "epochs"))) == "2 epochs"
     assert plain(node_of(Precision("bf16"))) == {"_target_": "nemo_vfm.core.precision.Precision", "compute": "bf16"}
     assert node_of(float("inf")) is None and node_of(object()) is None
+
+
+def test_looking_at_everything_does_not_import_lightning():
+    verb = "import sys\nfrom nemo_vfm.cli.main import main\nmain(['explain', '--json'])\n"
+    code = f"{verb}sys.exit('lightning' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, timeout=120)
+    assert done.returncode == 0, "it costs some 5 s"
 
 
 def test_short_names_are_found_without_importing_anything():

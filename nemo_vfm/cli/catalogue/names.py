@@ -4,7 +4,7 @@
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -15,25 +15,47 @@ from nemo_vfm.config.roots import Roots
 _PACKAGE = Path(__file__).resolve().parents[2]
 _TARGET = re.compile(r"""_target_["']?:\s*["']?([A-Za-z_]\w*(?:\.\w+)+)""")
 _NO_COMPONENTS = ("cli", "config")
+_LIGHTNING = "lightning"
 
 
 @cache
 def own_classes() -> tuple[str, ...]:
-    """Dotted names of our public classes, but for files that import Lightning at their top: components never do.
+    """Dotted names of our public classes, but for modules that import Lightning, themselves or through one of ours.
 
-    Importing Lightning takes some 5 s, and an editor's schema should not wait for it.
+    Components never do, importing it takes some 5 s, and an editor's schema should not wait for it.
     """
-    found: list[str] = []
+    modules = {module: ast.parse(file.read_bytes()).body for module, file in _own_modules()}
+    needs = {module: set(_imported(body)) for module, body in modules.items()}
+    slow = {_LIGHTNING}
+    while more := {module for module, names in needs.items() if module not in slow and names & slow}:
+        slow |= more
+    classes = (
+        f"{module}.{node.name}"
+        for module, body in modules.items()
+        if module not in slow
+        for node in body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    return tuple(classes)
+
+
+def _own_modules() -> Iterator[tuple[str, Path]]:
     for file in sorted(_PACKAGE.rglob("*.py")):
         parts = file.relative_to(_PACKAGE).with_suffix("").parts
-        if parts[0] in _NO_COMPONENTS or parts[-1].startswith("_"):
-            continue
-        body = ast.parse(file.read_bytes()).body
-        if not any(_is_lightning(node) for node in body):
-            module = ".".join((_PACKAGE.name, *parts))
-            classes = (node.name for node in body if isinstance(node, ast.ClassDef))
-            found += [f"{module}.{name}" for name in classes if not name.startswith("_")]
-    return tuple(found)
+        if parts[0] not in _NO_COMPONENTS and not parts[-1].startswith("_"):
+            yield ".".join((_PACKAGE.name, *parts)), file
+
+
+def _imported(body: list[ast.stmt]) -> Iterator[str]:
+    """The modules that are imported where a file begins; Lightning, whatever of it, by one name."""
+    for node in body:
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        for name in names:
+            yield _LIGHTNING if name.partition(".")[0] in ("lightning", "pytorch_lightning") else name
 
 
 def named_in(roots: Roots) -> list[str]:
@@ -69,15 +91,6 @@ def everything(roots: Roots) -> list[str]:
     """Every name that a short name is looked for among."""
     trusted = [entry for entry in DEFAULT_TRUST if not entry.endswith(".")]
     return list(dict.fromkeys([*own_classes(), *named_in(roots), *trusted]))
-
-
-def _is_lightning(node: ast.stmt) -> bool:
-    names: Iterable[str] = ()
-    if isinstance(node, ast.Import):
-        names = [alias.name for alias in node.names]
-    elif isinstance(node, ast.ImportFrom):
-        names = [node.module or ""]
-    return any(name.partition(".")[0] in ("lightning", "pytorch_lightning") for name in names)
 
 
 def _yaml_files(roots: Roots) -> Iterator[Path]:
