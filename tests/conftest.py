@@ -27,7 +27,7 @@ def small_store() -> Iterator[object_store.Failing]:
 def moto_store() -> Iterator[object_store.Moto]:
     """moto's S3 server, one a session, where it is installed."""
     if not object_store.has_moto():
-        pytest.skip("moto is not installed: see the end of docs/object-stores.md")
+        pytest.skip("moto is not installed (it comes with the extra dev)")
     with object_store.moto() as store:
         yield store
 

@@ -1,10 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""An S3 server on 127.0.0.1 in, a bucket out: moto's where it is installed, and one that fails on order.
-
-moto's own client pins an older python-dateutil than constraints.txt has, so it is not always there; the small server
-below speaks as much of S3 as we use, and everything is tried on it as well.
-"""
+"""An S3 server on 127.0.0.1 in, a bucket out: moto's where it is installed, and a small one that fails on order."""
 
 import os
 import re
