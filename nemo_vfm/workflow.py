@@ -27,7 +27,8 @@ _NAME = re.compile(r"[A-Za-z][\w-]*")
 _INERT = re.compile(
     r"num_workers|every_steps|keep_(?:last|best|every_steps)|(?:log|save|checkpoint|preview|validate)_every(?:_\w+)?"
 )
-_INERT_LINE = re.compile(rf"\s*(?:{_INERT.pattern}): .*")
+# A line of such a key, or `loggers` with all that stands below it: where numbers go besides.
+_INERT_LINES = re.compile(rf"^ *(?:{_INERT.pattern}): .*\n|^( *)loggers:(?: .*)?\n(?:\1 +.*\n)*", re.MULTILINE)
 
 
 def is_inert(key: str) -> bool:
@@ -50,8 +51,8 @@ class Ask:
     @classmethod
     def of(cls, run: Run, before: str = "") -> "Ask":
         """Of a run's recipe text, inert keys left out."""
-        lines = (line for line in run.recipe.splitlines() if not _INERT_LINE.fullmatch(line))
-        return cls(before or sha256_text(f"seed {run.seed}"), sha256_text("\n".join(lines)))
+        own = _INERT_LINES.sub("", f"{run.recipe.rstrip()}\n").rstrip("\n")
+        return cls(before or sha256_text(f"seed {run.seed}"), sha256_text(own))
 
     def after(self) -> str:
         """What comes before the next step."""

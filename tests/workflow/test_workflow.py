@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nemo_vfm.core.types import Outcome, Run
-from nemo_vfm.workflow import Workflow, section
+from nemo_vfm.workflow import Ask, Workflow, section
 
 STEPS = """_target_: nemo_vfm.workflow.Workflow
 run_dir: out
@@ -102,6 +102,20 @@ def test_a_step_whose_folder_was_deleted_is_made_again(cooked):
 def test_workers_and_cadence_do_not_make_a_step_undone(cooked):
     assert cooked.main("run", "r.yaml", "steps.first.log_every=7") == 0
     assert ran() == {"first": 1, "second": 1, "third": 1}
+
+
+@pytest.mark.parametrize(
+    "loggers",
+    ["loggers: null\n", "loggers:\n  tensorboard:\n    _target_: x\n  csv:\n    _target_: y\n", "loggers: {}\n"],
+)
+def test_where_numbers_go_besides_is_no_part_of_what_a_step_is_asked(tmp_path, loggers):
+    def asked(recipe: str) -> str:
+        return Ask.of(Run(tmp_path, recipe)).own
+
+    bare = asked("_target_: a\nlast: 1\n")
+    assert asked(f"_target_: a\n{loggers}last: 1\n") == bare == asked(f"_target_: a\nlast: 1\n{loggers}")
+    assert asked(f"_target_: a\n{loggers}last: 2\n") != bare
+    assert asked("_target_: a\nmy_loggers: 3\nlast: 1\n") != bare
 
 
 def test_a_moved_folder_is_still_done(cooked, capsys):
