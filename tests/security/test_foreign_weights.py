@@ -169,12 +169,12 @@ def test_a_changed_number_is_seen(refused):
 
 
 def test_members_that_share_bytes_are_refused(refused):
-    data = bytearray(HONEST)
+    data = bytearray(saved({"w": torch.ones(3), "b": torch.ones(3)}))  # equal bytes, so that no checksum sees it
     entries = [i for i in range(len(data)) if data[i : i + 4] == b"PK\x01\x02"]
     places = {bytes(data[i + 46 : i + 46 + struct.unpack_from("<H", data, i + 28)[0]]): i for i in entries}
     first, second = (place for name, place in places.items() if b"/data/" in name)
     data[second + 42 : second + 46] = data[first + 42 : first + 46]
-    refused(bytes(data), "shares bytes of the zip|do not match|goes on|has 24 bytes|has 12 bytes")
+    refused(bytes(data), "shares bytes of the zip with another member")
 
 
 def test_a_zip_bomb_is_refused_unread(refused):
@@ -227,11 +227,8 @@ def test_a_cut_tar_is_refused(refused, size):
 def test_a_header_that_claims_a_gigabyte_of_name_is_refused(refused):
     info = tarfile.TarInfo("././@LongLink")
     info.type, info.size = tarfile.GNUTYPE_LONGNAME, 1 << 30
-    refused(
-        info.tobuf(tarfile.GNU_FORMAT) + bytes(2 * MEGABYTE),
-        "a header claims|not a whole tar|holds model",
-        name="evil.nemo",
-    )
+    evil = info.tobuf(tarfile.GNU_FORMAT) + bytes(48 * MEGABYTE)
+    refused(evil, "a header claims", name="evil.nemo", megabytes=4)
 
 
 def test_a_negative_size_does_not_walk_backwards(refused):
