@@ -21,7 +21,8 @@ from nemo_vfm.config.tree import Map, Node, Plain, Scalar, Seq, find, join, merg
 
 RESERVED = ("run_dir", "seed")
 MAX_INCLUDES = 20
-MAX_NODES = 50_000  # of all files together: two includes a file would else double with each of them
+# Of a whole recipe: two includes a file would else double with each of them. Our largest takes 30 files.
+MAX_FILES, MAX_NODES = 300, 50_000
 _RECIPE = "recipe:"
 
 
@@ -160,6 +161,7 @@ class _Composer:
     roots: Roots
     swaps: dict[str, Override]
     used: set[str] = field(default_factory=set)
+    _files: int = 0
     _nodes: int = 0
 
     def recipe(self, file: Path, place: str = "", chain: tuple[Path, ...] = (), mark: Mark | None = None) -> Map:
@@ -187,9 +189,10 @@ class _Composer:
 
     def _read(self, file: Path, mark: Mark | None) -> Map:
         own = read(file, mark)
-        self._nodes += sum(1 for _ in walk(own))
-        if self._nodes > MAX_NODES:
-            raise fail(f"the files of this recipe hold more than {MAX_NODES} values together", mark or own.mark)
+        self._files, self._nodes = self._files + 1, self._nodes + sum(1 for _ in walk(own))
+        if self._files > MAX_FILES or self._nodes > MAX_NODES:
+            text = f"a recipe takes at most {MAX_FILES} files, which hold at most {MAX_NODES} values together"
+            raise fail(text, mark or own.mark)
         return own
 
     def _layers(self, file: Path, place: str, chain: tuple[Path, ...], taken_at: Mark | None) -> Map:
