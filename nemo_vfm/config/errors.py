@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.secret import conceal
 
 _WIDTH = 110  # characters of a source line that are shown
 _SHOWN = 50  # problems that are shown; a hostile recipe can have thousands
@@ -69,13 +70,13 @@ class Problem:
     kind: Literal["error", "missing"] = "error"
 
     def render(self) -> str:
-        """The place and the address, the source line, a caret with the message; and which files led there."""
+        """Place and address, the source line, a caret with the message, which files led there; secrets are masked."""
         place = f"{self.mark.place()}:{self.mark.column}" if self.mark.source.is_file else self.mark.place()
         line, caret = _excerpt(self.mark)
         message = printable(self.message, _LONGEST)
         lines = [f"{place}  {printable(self.path, _WIDTH)}".rstrip()]
         lines += [f"    {line}", f"    {' ' * caret}^ {message}"] if line else [f"    {message}"]
-        return "\n".join(lines + _led_there(self.mark.source))
+        return conceal("\n".join(lines + _led_there(self.mark.source)))
 
 
 class RecipeError(UserError):

@@ -12,6 +12,7 @@ from typing import Any, Literal, NewType, TypeVar, Union, get_args, get_origin, 
 
 from nemo_vfm.config.locate import Target
 from nemo_vfm.core.duration import Duration
+from nemo_vfm.core.place import Address
 from nemo_vfm.core.types import Factory
 
 ANYTHING: Any = Any
@@ -19,6 +20,7 @@ _VALUES = (int, float, str, bool, bytes, complex, PurePath, Enum, Duration, type
 _WORDS: dict[Any, str] = {
     int: "a whole number", float: "a number", str: "a text", bool: "true or false", type(None): "null",
     Duration: "a duration such as '400 steps'",
+    Address: "an address such as s3://bucket/videos",
 }  # fmt: skip
 
 

@@ -14,12 +14,14 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 
+from nemo_vfm.config.build import masked
 from nemo_vfm.config.errors import UNSEEN, Mark, RecipeError, Source, did_you_mean, printable
 from nemo_vfm.config.hints import bare, choices, in_words, is_open
 from nemo_vfm.config.source import plain_value
 from nemo_vfm.config.tree import Plain, Scalar
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.place import Address
 
 _LONGEST_PATH = 4096  # what Linux takes
 
@@ -98,6 +100,8 @@ def _require_path(node: Scalar) -> None:
         raise BadValue(f"a path has at most {_LONGEST_PATH} characters, this one {len(text)}")
     if UNSEEN.search(text):  # an escape in quotes may spell one; on a terminal it would show another path
         raise BadValue("a path holds visible characters only")
+    if "://" in text:
+        raise BadValue("this is an address, and here the path of a file or folder on this machine is wanted")
     if text.startswith("~"):
         raise BadValue("a recipe does not know ~; write ${env:HOME}/... or the whole path")
 
@@ -122,6 +126,9 @@ def _sentence(node: Scalar, hint: Any, error: ValidationError) -> str:
     first = error.errors()[0]
     if first["type"] in kinds:
         return f"expected {in_words(hint)}, got {got(node)}{_advice(node, bare(hint))}"
+    # A value of ours says itself what is wrong with it; but of a path, not that it is no address.
+    if first["type"] == "value_error" and (bare(hint) is not Address or "://" in str(node.value)):
+        return masked(str(first["ctx"]["error"]), [str(node.value)] if node.secret else [])
     # The library's own sentence may quote the value, so a secret gets ours.
     return f"expected {in_words(hint)}, got {got(node)}" + ("" if node.secret else f": {first['msg']}")
 

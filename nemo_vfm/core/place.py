@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, Self
 
+from nemo_vfm.core.secret import is_key, register
+
 #: Closed on purpose: the library below knows schemes that open archives, start shells and follow redirections.
 SCHEMES = ("s3", "gs", "abfs")
 _LONGEST_KEY = 1024  # what S3 takes, in bytes
@@ -114,7 +116,10 @@ def _judged(text: str) -> str:
         raise ValueError(f"{scheme[:40]!r} is no kind of address that is read here; give a local path, or {known}")
     bucket, _, key = rest.rstrip("/").partition("/")
     if "@" in bucket or ":" in bucket:
+        register(bucket.rpartition("@")[0].rpartition(":")[2])  # the complaint shows the line that it stands on
         raise ValueError("an address holds no user, password or port: see docs/object-stores.md for where they go")
+    if is_key(text):  # whoever owns the bucket reads the names that are asked for
+        raise ValueError("an address holds no secret: part of this one is the value of a variable such as a key")
     if not _BUCKET.fullmatch(bucket):
         raise ValueError(f"{bucket[:80]!r} is not the name of a bucket: 3 to 63 lower-case letters, digits, . - and _")
     if _CONTROL.search(key) or {"", ".", ".."} & set(key.split("/") if key else ()):

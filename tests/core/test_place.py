@@ -16,6 +16,7 @@ from nemo_vfm.config.errors import RecipeError
 from nemo_vfm.core import store
 from nemo_vfm.core.errors import DataError, MissingPackage, StoreDenied, StoreError, StoreUnreachable, UserError
 from nemo_vfm.core.place import Address, local, place
+from nemo_vfm.core.secret import conceal
 from nemo_vfm.data.shards import ShardSet
 from nemo_vfm.evaluate.job import Evaluate
 from tests.support.object_store import BUCKET, Bucket, Failing
@@ -216,3 +217,17 @@ def test_a_time_limit_that_is_none_is_refused(text: str, monkeypatch: pytest.Mon
 def test_there_are_no_shards_where_nothing_is(bucket: Bucket) -> None:
     with pytest.raises(StoreError, match="there is no bucket nobody"):
         ShardSet(Address("s3://nobody/x"))
+
+
+def test_an_address_holds_no_value_of_a_variable_that_is_secret_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "abcdefgh1234")
+    assert Address("s3://bucket/x") == "s3://bucket/x"
+    for text in ("s3://bucket/abcdefgh1234", "s3://bucket/x/abcdefgh1234.mp4", "s3://abcdefgh1234/x"):
+        with pytest.raises(ValueError, match="an address holds no secret"):
+            Address(text)
+
+
+def test_a_password_in_an_address_is_not_shown_again() -> None:
+    with pytest.raises(ValueError, match="no user, password or port"):
+        Address("s3://user:hunter2222@bucket/x")
+    assert conceal("source.path=s3://user:hunter2222@bucket/x") == "source.path=s3://user:***@bucket/x"

@@ -64,7 +64,8 @@ def test_the_user_may_lead_it_anywhere(kitchen, tmp_path_factory):
 
 
 def test_a_folder_that_is_a_link_writes_where_the_user_pointed_it_and_nowhere_else(kitchen, tmp_path_factory):
-    target = tmp_path_factory.mktemp("target")
+    target = tmp_path_factory.mktemp("around") / "target"  # beside it lie the folders of all other tests
+    target.mkdir()
     (kitchen.folder / "out").symlink_to(target)
     kitchen.write("r.yaml", "_target_: @.Count\nduration: 1 steps\nrun_dir: out\n")
     before = tree_below(target.parent)

@@ -305,8 +305,9 @@ def reached(store: Bucket) -> Iterator[None]:
             patch.delenv(name, raising=False)
         for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
             patch.delenv(name, raising=False)
-        known = {"AWS_ENDPOINT_URL": store.url, "AWS_ACCESS_KEY_ID": "nobody", "AWS_SECRET_ACCESS_KEY": "nothing",
-                 "AWS_EC2_METADATA_DISABLED": "true", "AWS_CONFIG_FILE": os.devnull,
+        known = {"AWS_ENDPOINT_URL": store.url, "AWS_ACCESS_KEY_ID": "id-in-tests",
+                 "AWS_SECRET_ACCESS_KEY": "key-in-tests", "AWS_EC2_METADATA_DISABLED": "true",
+                 "AWS_CONFIG_FILE": os.devnull,
                  "AWS_SHARED_CREDENTIALS_FILE": os.devnull, "NEMO_VFM_STORE_TIMEOUT_S": "2"}  # fmt: skip
         for name, value in known.items():
             patch.setenv(name, value)

@@ -51,6 +51,7 @@ COMMON = {
         "a duration without its unit": Wrong(W + "duration: 400"),
         "a duration of another unit": Wrong(W + "duration: 3 weeks"),
         "a path from home": Wrong(W + "out: ~/out"),
+        "an address where a path is wanted": Wrong(W + "out: s3://bucket/out"),
         "a value for you to give": Wrong(W + "out: ???"),
         "what a constructor objects to": Wrong(W + "stage: {_target_: '@.Scale', by: 0}"),
     },

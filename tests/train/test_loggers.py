@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loggers with the real packages: what they keep, what they never send, and that none can end a training."""
 
+import inspect
 import json
 import os
 import shutil
@@ -225,7 +226,7 @@ KEYS = (
 
 
 @pytest.mark.parametrize("text", KEYS)
-@pytest.mark.parametrize("argument", ["project", "name", "entity", "base_url", "tags"])
+@pytest.mark.parametrize("argument", ["project", "name", "entity", "tags"])
 def test_wandb_refuses_keys_in_a_recipe(monkeypatch: pytest.MonkeyPatch, text: str, argument: str) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "the-key-of-mine")
     with pytest.raises(ValueError, match="WANDB_API_KEY") as error:
@@ -234,7 +235,7 @@ def test_wandb_refuses_keys_in_a_recipe(monkeypatch: pytest.MonkeyPatch, text: s
 
 
 @pytest.mark.parametrize("text", KEYS)
-@pytest.mark.parametrize("argument", ["experiment", "name", "tracking_uri", "tags"])
+@pytest.mark.parametrize("argument", ["experiment", "name", "tags"])
 def test_mlflow_refuses_keys_in_a_recipe(monkeypatch: pytest.MonkeyPatch, text: str, argument: str) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "the-key-of-mine")
     with pytest.raises(ValueError, match="MLFLOW_TRACKING_TOKEN"):
@@ -249,12 +250,33 @@ NAMES = (
 
 @pytest.mark.parametrize("text", NAMES)
 def test_ordinary_names_are_taken(text: str) -> None:
-    assert WeightsAndBiases(project=text, base_url=text).project == text
+    assert WeightsAndBiases(project=text, name=text).project == text
 
 
-def test_mlflow_takes_no_path_for_a_server() -> None:
-    with pytest.raises(ValueError, match="a server such as"):
-        MLflow(tracking_uri="file:/tmp/mlruns")
+@pytest.mark.parametrize("server", [None, "file:/tmp/mlruns", "sqlite:///x.db", "ftp://x.org"])
+def test_mlflow_online_without_a_server_says_what_to_export(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: str | None
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    if server:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
+    with pytest.raises(UserError, match="export MLFLOW_TRACKING_URI"):
+        MLflow(mode="online").open(tmp_path)
+
+
+def test_a_server_with_a_password_is_refused_since_files_name_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://user:hunter22@mlflow.example.org")
+    with pytest.raises(UserError, match="give the bare address") as error:
+        MLflow(mode="online").open(tmp_path)
+    assert "hunter22" not in str(error.value)
+
+
+@pytest.mark.parametrize("source", [WeightsAndBiases, MLflow, TensorBoard, Csv])
+def test_no_recipe_can_say_where_a_key_is_sent(source: type) -> None:
+    takes = set(inspect.signature(source).parameters)
+    assert takes <= {"project", "experiment", "name", "entity", "tags", "mode"}, "the environment names servers"
 
 
 @pytest.mark.parametrize("file", yaml_files("recipes"), ids=lambda file: file.stem)
@@ -343,7 +365,8 @@ def test_a_server_gets_the_key_of_the_environment_and_may_go_away(
     monkeypatch.setattr(Tracker, "heard", [])
     with ThreadingHTTPServer(("127.0.0.1", 0), Tracker) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        source = MLflow(tracking_uri=f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{server.server_port}")
+        source = MLflow(mode="online")
         train("8 steps", loggers={"far": source}).run(Run(tmp_path, recipe=RECIPE))
         server.shutdown()
     assert {key for _, key in Tracker.heard} == {"Bearer 4f1ecanary7"}

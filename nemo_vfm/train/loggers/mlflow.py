@@ -1,13 +1,14 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A run folder in, an MLflow run out: in a database in the folder, or at a server where the recipe names one."""
+"""A run folder in, an MLflow run out: in a database in the folder, or at a server where the recipe says online."""
 
 import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.optional import require
 from nemo_vfm.core.secret import conceal
 from nemo_vfm.train.loggers import identity
@@ -16,6 +17,7 @@ from nemo_vfm.train.loggers.arguments import refuse_keys
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger, MLFlowLogger
 
+SERVER = "MLFLOW_TRACKING_URI"
 KEYS = "MLFLOW_TRACKING_TOKEN (or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD)"
 
 
@@ -23,54 +25,67 @@ class MLflow:
     """A run in `mlflow/mlflow.db` of the run folder, or at a server.
 
     Look at it with `mlflow server --backend-store-uri sqlite:///DIR/mlflow/mlflow.db`. A run that goes on keeps its
-    number. Keys come from MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD.
+    number. The server comes from MLFLOW_TRACKING_URI, where its keys are, too (MLFLOW_TRACKING_TOKEN, or
+    MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD), never from a recipe: whoever wrote it could have the keys
+    sent to a server of his own.
 
     Args:
         experiment: the experiment's name.
         name: the run's name; None takes the run folder's.
-        tracking_uri: a server such as https://mlflow.example.org; None takes a database in the run folder.
+        mode: offline takes a database in the run folder; online sends to the server while training.
         tags: more about the run, by name.
     """
 
     def __init__(
-        self, *, experiment: str = "nemo_vfm", name: str | None = None, tracking_uri: str | None = None,
-        tags: Mapping[str, str] | None = None,
+        self, *, experiment: str = "nemo_vfm", name: str | None = None,
+        mode: Literal["offline", "online"] = "offline", tags: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         listed = {f"tags.{key}": tag for key, tag in (tags or {}).items()}
-        refuse_keys(KEYS, experiment=experiment, name=name, tracking_uri=tracking_uri, **listed)
-        if tracking_uri is not None and not tracking_uri.startswith(("https://", "http://", "databricks")):
-            raise ValueError("tracking_uri is a server such as https://mlflow.example.org, or null for a database in "
-                             "the run folder")  # fmt: skip
-        self.experiment, self.name, self.tracking_uri, self.tags = experiment, name, tracking_uri, dict(tags or {})
+        refuse_keys(KEYS, experiment=experiment, name=name, **listed)
+        self.experiment, self.name, self.tags = experiment, name, dict(tags or {})
+        self.mode: Literal["offline", "online"] = mode
 
     def open(self, folder: Path) -> "Logger":
         """An MLFlowLogger on a new run, or on the run that was begun before."""
+        server = _server() if self.mode == "online" else None
         _be_quiet()
         require("mlflow", install="nemo_vfm[mlflow]", purpose="The MLflow logger")
         logging.getLogger("mlflow").setLevel(logging.WARNING)  # tables of the database, one by one
         home = folder.absolute() / "mlflow"
         home.mkdir(parents=True, exist_ok=True)
-        if self.tracking_uri is None:  # MLflow refuses new stores of plain files since 3.10; a database needs these
+        if server is None:  # MLflow refuses new stores of plain files since 3.10; a database needs these
             require("sqlalchemy", install="nemo_vfm[mlflow]", purpose="The MLflow logger's database")
             require("alembic", install="nemo_vfm[mlflow]", purpose="The MLflow logger's database")
-        return self._logger(folder, home)
+        return self._logger(folder, home, server)
 
-    def _logger(self, folder: Path, home: Path) -> "Logger":
+    def _logger(self, folder: Path, home: Path, server: str | None) -> "Logger":
         from lightning.pytorch.loggers import MLFlowLogger
 
-        place = (home / "id.json", self.tracking_uri, self.experiment)
+        place = (home / "id.json", server, self.experiment)
         earlier = identity.find(*place)
         logger = MLFlowLogger(
             conceal(self.experiment), run_name=conceal(self.name or folder.name), run_id=earlier,
             tags={conceal(name): conceal(tag) for name, tag in self.tags.items()},
-            tracking_uri=self.tracking_uri or f"sqlite:///{home / 'mlflow.db'}",
-            artifact_location=None if self.tracking_uri else str(home / "artifacts"),
+            tracking_uri=server or f"sqlite:///{home / 'mlflow.db'}",
+            artifact_location=None if server else str(home / "artifacts"),
         )  # fmt: skip
         if earlier is None:
             identity.keep(*place, number=_number(logger))
         else:  # it ended as failed or finished before; now it runs
             logger.experiment.update_run(earlier, status="RUNNING")
         return logger
+
+
+def _server() -> str:
+    """The server that the environment names; it stands in files of the run folder, so it holds no password."""
+    server = os.environ.get(SERVER, "")
+    if not server.startswith(("https://", "http://", "databricks")):
+        raise UserError(f"MLflow online needs its server: export {SERVER}=https://..., or take mode: offline")
+    try:
+        refuse_keys(KEYS, **{SERVER: server})
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    return server
 
 
 def _number(logger: "MLFlowLogger") -> str:

@@ -28,7 +28,8 @@ _UNASKED = {
 class WeightsAndBiases:
     """Files under `wandb/` of the run folder, which `wandb sync` uploads later; or a run at a server.
 
-    A run that goes on keeps its number. The key comes from WANDB_API_KEY, never from a recipe.
+    A run that goes on keeps its number. The key comes from WANDB_API_KEY and the server from WANDB_BASE_URL, never from
+    a recipe: whoever wrote it could have the key sent to a server of his own.
 
     Args:
         project: the project's name.
@@ -36,18 +37,16 @@ class WeightsAndBiases:
         entity: the user or team that owns the project; None takes the key's own.
         tags: words to find the run by.
         mode: offline writes files alone; online sends while training.
-        base_url: a server of your own, such as https://wandb.example.org; None takes the public one.
     """
 
     def __init__(
         self, *, project: str = "nemo_vfm", name: str | None = None, entity: str | None = None,
-        tags: Sequence[str] = (), mode: Literal["offline", "online"] = "offline", base_url: str | None = None,
+        tags: Sequence[str] = (), mode: Literal["offline", "online"] = "offline",
     ) -> None:  # fmt: skip
         listed = {f"tags.{number}": tag for number, tag in enumerate(tags)}
-        refuse_keys(KEY, project=project, name=name, entity=entity, base_url=base_url, **listed)
+        refuse_keys(KEY, project=project, name=name, entity=entity, **listed)
         self.project, self.name, self.entity, self.tags = project, name, entity, tuple(tags)
         self.mode: Literal["offline", "online"] = mode
-        self.base_url = base_url
 
     def open(self, folder: Path) -> "Logger":
         """A WandbLogger whose run ends with the training, so that the next step of a workflow gets its own."""
@@ -66,9 +65,8 @@ class WeightsAndBiases:
         ))  # fmt: skip
 
     def _settings(self, wandb: Any) -> Any:
-        server = {"base_url": self.base_url} if self.base_url else {}
         # Without the timeout a run that lost its server would wait for it after the last step, for ever.
-        return wandb.Settings(mode=self.mode, finish_timeout=120.0, init_timeout=60.0, **_UNASKED, **server)
+        return wandb.Settings(mode=self.mode, finish_timeout=120.0, init_timeout=60.0, **_UNASKED)
 
 
 def _stay_in(home: Path) -> None:
