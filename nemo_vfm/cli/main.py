@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from nemo_vfm.cli.parser import VerbParser
 from nemo_vfm.core.errors import NemoVfmError
 from nemo_vfm.core.secret import concealing_streams, register_arguments
 
@@ -92,8 +93,8 @@ def _guarded(name: str, words: Sequence[str]) -> int:
 
 def _dispatch(name: str, words: Sequence[str]) -> int:
     module = pkgutil.resolve_name(f"nemo_vfm.cli.verbs.{name}")  # name is one of the files that were found
-    parser = argparse.ArgumentParser(prog=f"nemo-vfm {name}", description=module.__doc__, epilog=_EXITS,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = VerbParser(prog=f"nemo-vfm {name}", description=module.__doc__, epilog=_EXITS,
+                        formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     module.add_arguments(parser)
     status: int = module.run(parser.parse_intermixed_args(words))
     return status

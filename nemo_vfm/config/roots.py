@@ -58,12 +58,18 @@ class Roots:
         raise fail(f"there is no {folder}/{choice}.yaml: {there}{did_you_mean(choice, known)}", mark, slot)
 
     def overlay(self, name: str, mark: Mark) -> list[Path]:
-        """The files of an overlay: `conf/overlay/<name>.yaml`, or all below `conf/overlay/<name>/`."""
-        for base in (root / "overlay" for root in self.conf) if _CHOICE.fullmatch(name) else ():
-            if (file := base / f"{name}.yaml").is_file():
-                return [file]
-            if files := _yaml_files(base / name):
-                return files
+        """The files of an overlay: `conf/overlay/<name>.yaml` and all below `conf/overlay/<name>/`, of every root.
+
+        A user's own rules come after ours and so win; a file of the same name takes the place of ours.
+        """
+        found: dict[Path, Path] = {}
+        for base in reversed([root / "overlay" for root in self.conf]) if _CHOICE.fullmatch(name) else ():
+            files = [file for file in (base / f"{name}.yaml",) if file.is_file()] + _yaml_files(base / name)
+            for file in files:
+                found.pop(file.relative_to(base), None)
+                found[file.relative_to(base)] = file
+        if found:
+            return list(found.values())
         known = sorted({choice.split("/")[0] for choice in self.choices("overlay")})
         there = f"conf/overlay holds {', '.join(known)}" if known else "there is no folder conf/overlay"
         raise fail(f"there is no overlay {name}: {there}{did_you_mean(name, known)}", mark)

@@ -61,3 +61,19 @@ def test_the_module_runs_as_the_command_does():
         [sys.executable, "-m", "nemo_vfm", "--version"], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0 and done.stdout.startswith("nemo_vfm ")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["check", "quickstart", "--model.depth", "12"], "a change is written without dashes: model.depth=12"),
+        (["run", "quickstart", "--model.depth=12"], "a change is written without dashes: model.depth=12"),
+        (["show", "quickstart", "--seed"], "a change is written without dashes: seed=VALUE"),
+        (["run", "quickstart", "--overlays", "smoke"], "did you mean --overlay?"),
+        (["list", "--all"], "unrecognized arguments: --all"),
+    ],
+)
+def test_a_change_written_as_an_option_is_told_how_it_is_written_here(capsys, words, said):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(words)
+    assert ended.value.code == 2 and capsys.readouterr().err.strip().endswith(said)

@@ -64,6 +64,18 @@ def test_overlays_are_laid_in_the_order_given(kitchen, laid):
     assert values(compose(path, overlays=["later", "small"]))["stages"]["a"]["by"] == 2
 
 
+def test_the_users_rules_join_those_of_other_folders_and_win(kitchen, laid):
+    kitchen.write("mine/overlay/small/shift.yaml", "for: @.Shift\nset: {offset: 9}\n")
+    kitchen.write("mine/overlay/small/more.yaml", "for: @.Scale\nset: {mode: rounded}\n")
+    path = kitchen.write("recipe.yaml", RECIPE)
+    kitchen.write("conf/overlay/small/scale.yaml", "for: @.Scale\nset: {by: 2, mode: exact}\n")
+    stages = values(compose(path, conf_dirs=[kitchen.folder / "mine"], overlays=["small"]))["stages"]
+    assert stages["b"]["offset"] == 9 and stages["a"]["by"] == 2 and stages["a"]["mode"] == "rounded"
+    kitchen.write("mine/overlay/small/scale.yaml", "for: @.Scale\nset: {by: 7}\n")
+    stages = values(compose(path, conf_dirs=[kitchen.folder / "mine"], overlays=["small"]))["stages"]
+    assert stages["a"]["by"] == 7
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
