@@ -49,7 +49,7 @@ def trained(folder: Path) -> Path:
     with torch.random.fork_rng(devices=[]):
         model = job().model()
     weights = {name: torch.randn_like(tensor) * 0.2 for name, tensor in model.state_dict().items()}
-    checkpoint.save(folder, 1, {"ema": weights}, {}, None)
+    checkpoint.save(folder, 1, {"ema": weights}, {})
     return folder
 
 
