@@ -59,6 +59,15 @@ def test_list_tells_what_a_recipe_is_and_costs(kitchen, capsys):
     assert "deep/x\n    A thing. [2 cores, 4 min]" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_list_keeps_to_the_width_of_the_terminal(kitchen, capsys, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    kitchen.write("recipes/a.yaml", f"# {'many words ' * 30}\n# Hardware: any.\na: 1\n")
+    assert kitchen.main("list") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= columns and max(map(len, lines)) >= min(columns, 104) - 12
+
+
 @pytest.mark.parametrize("text", ["", "a: 1\n", "#\n#   \n", "\n\n# late\n"])
 def test_a_recipe_without_a_header_is_listed_all_the_same(tmp_path, text):
     file = tmp_path / "r.yaml"

@@ -4,6 +4,7 @@
 
 import argparse
 import re
+import shutil
 import sys
 import textwrap
 from pathlib import Path
@@ -23,10 +24,11 @@ def run(arguments: argparse.Namespace) -> int:
     recipes = dict(Roots.standard().all_recipes())
     if not recipes:
         raise UserError("there are no recipes here; a folder `recipes` in the working directory is searched")
+    width = max(30, min(shutil.get_terminal_size().columns - 4, 100))
     for name, file in sorted(recipes.items()):
         title, hardware, time = header(file)
         where = ", ".join(part for part in (hardware, time) if part)
-        lines = textwrap.wrap(f"{title}{f' [{where}]' if where else ''}", 88)
+        lines = textwrap.wrap(f"{title}{f' [{where}]' if where else ''}", width)
         sys.stdout.write(f"{name}\n" + "".join(f"    {line}\n" for line in lines))
     return 0
 
