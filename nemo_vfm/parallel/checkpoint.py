@@ -143,7 +143,9 @@ def _put(temporary: Path, final: Path) -> None:
 def _purge(folder: Path, keep: Keep, run: str, newest: Path) -> None:
     """Delete what the rule does not keep, once the newest is known to be whole; a failure costs only disk space."""
     try:
-        gone = surplus([r for r in records(folder) if r.run in ("", run) and not r.path.is_symlink()], keep)
+        # Those of later steps are damaged ones that a resume passed over: they must not push out what was just written.
+        known = [r for r in records(folder) if r.run in ("", run) and not r.path.is_symlink()]
+        gone = surplus([r for r in known if r.step <= int(newest.name.removeprefix("step-"))], keep)
         if gone:
             verify(newest)
         for path in gone:

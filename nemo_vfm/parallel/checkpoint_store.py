@@ -75,7 +75,10 @@ def copy(folder: Path, target: Address, keep: Keep) -> None:
     there = set(_steps(target))
     for path in checkpoint.existing(folder):
         if path.name not in there:
-            _send(path, target / path.name)
+            try:
+                _send(path, target / path.name)
+            except CorruptCheckpoint as error:
+                log.warn_once(f"not copied: {error}")
     _forget(target, keep)
 
 
@@ -162,6 +165,10 @@ def _manifest(address: Address, folder: Path) -> dict[str, Json]:
 
 def _require_own_runs(target: Address, steps: dict[str, Address], folder: Path) -> None:
     own = {record.run for record in checkpoint.records(folder)}
+    if steps and not own:
+        raise CorruptCheckpoint(
+            f"None of the checkpoints in {folder} is whole; delete them to go on from the newest copy at {target}."
+        )
     with tempfile.TemporaryDirectory() as temporary:
         for name, address in reversed(steps.items()):
             try:

@@ -218,6 +218,19 @@ class TestRetention:
         assert names(tmp_path) == [1, 2, 3]
         assert checkpoint.latest(tmp_path) == tmp_path / "step-00000002"
 
+    def test_what_was_just_written_stays_although_a_damaged_one_of_a_later_step_lies_there(
+        self, tmp_path: Path
+    ) -> None:
+        keep = Keep(last=1, best=1)
+        self.save(tmp_path, 1, keep, 0.1)
+        self.save(tmp_path, 3, keep, 0.9)
+        (tmp_path / "step-00000003" / "model.safetensors").write_bytes(b"rot")
+        assert checkpoint.latest(tmp_path) == tmp_path / "step-00000001"
+        self.save(tmp_path, 2, keep, 0.5)
+        assert checkpoint.latest(tmp_path) == tmp_path / "step-00000002"
+        self.save(tmp_path, 3, keep, 0.9)
+        assert names(tmp_path) == [1, 3]
+
     def test_no_link_is_followed_by_deletion_and_a_link_is_not_counted(self, tmp_path: Path) -> None:
         folder, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
         self.save(elsewhere, 1, Keep())

@@ -133,6 +133,27 @@ def test_another_runs_copies_are_not_taken_for_ones_own(bucket: Bucket, tmp_path
     assert checkpoint.existing(tmp_path / "d")
 
 
+def test_a_checkpoint_that_is_damaged_here_is_passed_over_and_the_others_are_copied(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    for step in (1, 2, 3):
+        save(tmp_path, step)
+    (tmp_path / "step-00000002" / "ema.safetensors").write_bytes(b"rot")
+    checkpoint_store.copy(tmp_path, HOME, Keep())
+    assert steps(bucket) == ["step-00000001", "step-00000003"]
+
+
+def test_where_nothing_here_can_be_read_the_copies_are_not_said_to_be_of_another_run(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    save(tmp_path, 1)
+    checkpoint_store.begin(HOME, tmp_path, RECIPE)
+    checkpoint_store.copy(tmp_path, HOME, Keep())
+    (tmp_path / "step-00000001" / "manifest.json").write_text("rot")
+    with pytest.raises(CorruptCheckpoint, match=r"None of .* is whole; .* newest copy"):
+        checkpoint_store.begin(HOME, tmp_path, RECIPE)
+
+
 def test_what_cannot_be_written_is_said_before_the_first_step(failing: Failing, tmp_path: Path) -> None:
     failing.faults["PUT /shelf/copies"] = 403
     with pytest.raises(StoreDenied, match="refuses us"):
