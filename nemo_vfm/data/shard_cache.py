@@ -2,7 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A shard's address and hash in, the whole shard on the local disk out, checked and within a number of bytes."""
 
+import os
 import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from nemo_vfm.core import store
@@ -10,6 +13,8 @@ from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.files import sha256_file
 from nemo_vfm.core.log import warn, warn_once
 from nemo_vfm.core.place import Address, local
+
+_ABANDONED_S = 3600.0
 
 
 class ShardCache:
@@ -52,11 +57,21 @@ class ShardCache:
         """
         path = self.folder / f"{sha256}.tar"
         with self._locks.setdefault(sha256, threading.Lock()):  # threads of one process do not fetch it twice
-            if not self._has(path, sha256, num_bytes):
+            while not (self._has(path, sha256, num_bytes) and self._mark_used(path)):
                 self._make_room(num_bytes, path)
                 self._download(address, path, sha256)
-            path.touch()
+                if self._mark_used(path):
+                    break
         return path
+
+    @staticmethod
+    def _mark_used(path: Path) -> bool:
+        """False where another process has just deleted it: hashing a gigabyte takes long enough for that."""
+        try:
+            os.utime(path)  # and not touch, which would make an empty shard of it
+        except FileNotFoundError:
+            return False
+        return True
 
     @staticmethod
     def _has(path: Path, sha256: str, num_bytes: int) -> bool:
@@ -78,6 +93,10 @@ class ShardCache:
 
     def _make_room(self, num_bytes: int, wanted: Path) -> None:
         """Delete the shards that were not used for longest. Another process may delete them at the same time."""
+        for left in self.folder.glob(".*.tmp.tar"):  # of downloads that were killed; one under way is written to
+            with suppress(FileNotFoundError):
+                if time.time() - left.stat().st_mtime > _ABANDONED_S:
+                    left.unlink()
         kept = [path for path in self.folder.glob("*.tar") if path != wanted and not path.name.startswith(".")]
         by_age = []
         for path in kept:

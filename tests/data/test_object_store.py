@@ -146,6 +146,41 @@ def test_the_cache_keeps_to_its_bytes_and_fetches_a_damaged_shard_again(
     assert shards.read(shards.entries[-1], "txt") == b"caption 19" and kept.read_bytes() != bytes(kept.stat().st_size)
 
 
+def test_a_shard_that_another_process_deletes_while_it_is_checked_is_fetched_again(
+    bucket: Store, latent_shards: LatentShards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload_shards(latent_shards([SMALL] * 3), HOME)
+    cache = ShardCache(folder=tmp_path / "cache", max_gb=1)
+    shards = ShardSet(HOME, cache)
+    assert shards.read(shards.entries[0], "txt") == b"caption 0"
+    real, left = ShardCache._has, [1]
+
+    def slowly(path: Path, sha256: str, num_bytes: int) -> bool:
+        found = real(path, sha256, num_bytes)
+        if left.pop() if left else 0:
+            path.unlink()
+        return found
+
+    monkeypatch.setattr(ShardCache, "_has", staticmethod(slowly))
+    shards.close()
+    assert shards.read(shards.entries[0], "txt") == b"caption 0"
+
+
+def test_what_killed_downloads_left_in_the_cache_goes_and_one_under_way_stays(
+    bucket: Store, latent_shards: LatentShards, tmp_path: Path
+) -> None:
+    upload_shards(latent_shards([SMALL] * 3), HOME)
+    cache = ShardCache(folder=tmp_path / "cache", max_gb=1)
+    cache.folder.mkdir()
+    old, new = cache.folder / ".aa.7.tmp.tar", cache.folder / ".bb.8.tmp.tar"
+    old.write_bytes(b"half")
+    new.write_bytes(b"half")
+    os.utime(old, (1e9, 1e9))
+    shards = ShardSet(HOME, cache)
+    assert shards.read(shards.entries[0], "txt") == b"caption 0"
+    assert new.exists() and not old.exists()
+
+
 def test_a_shard_that_was_changed_in_the_store_is_not_kept(
     bucket: Store, latent_shards: LatentShards, tmp_path: Path
 ) -> None:
