@@ -82,9 +82,9 @@ class Workflow:
             The figures of every step as `<step>/<figure>`.
         """
         outcomes: dict[str, Outcome] = {}
-        before = sha256_text(f"seed {run.seed}")
+        before = run.before or sha256_text(f"seed {run.seed}")
         for number, (name, job) in enumerate(self.steps.items(), 1):
-            step = replace(run.step(name), recipe=section(run.recipe, "steps", name))
+            step = replace(run.step(name), recipe=section(run.recipe, "steps", name), before=before)
             ask = Ask.of(step, before)
             outcomes[name] = perform(job, step, ask, title=f"[{number}/{len(self.steps)}] {name}")
             before = ask.after()

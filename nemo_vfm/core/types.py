@@ -37,12 +37,14 @@ class Run:
         recipe: the composed recipe as YAML text, without secrets.
         seed: the root of all randomness.
         resume: True where the folder holds an unfinished run of this recipe.
+        before: of a workflow's step, a hash of what its own recipe does not say: the seed, and the steps above it.
     """
 
     folder: Path
     recipe: str = ""
     seed: int = 0
     resume: bool = False
+    before: str = ""
 
     def step(self, name: str) -> "Run":
         """The same run, one folder down: what a workflow gives to its step."""

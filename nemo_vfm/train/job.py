@@ -96,7 +96,9 @@ class Train:
         return replace(plan, state_bytes={**plan.state_bytes, **average}, notes=(*plan.notes, *uneven))
 
     def _start(self, run: Run) -> Fit:
-        self.checkpoint.begin(run.folder / "checkpoints", run.recipe)
+        # A step's part of the recipe says neither seed nor data: both must be the same for a copy to be of this run.
+        above = f"seed_and_steps_above: {run.before}\n" if run.before else ""
+        self.checkpoint.begin(run.folder / "checkpoints", above + run.recipe)
         found = checkpoint.latest(run.folder / "checkpoints")
         model = self.engine.start(Parts(self.model, self.task, self.optimizer, self.precision, run.seed))
         started_from = self.start_from.load_into(model) if self.start_from and found is None else None

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs that begin with another's weights, that are extended, that keep their best: without Lightning's outer loop."""
 
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from nemo_vfm.core import log
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
 from nemo_vfm.core.files import sha256_file
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.place import Address
+from nemo_vfm.core.types import Outcome, Run
 from nemo_vfm.parallel import checkpoint
 from nemo_vfm.train.callbacks.checkpoint import SaveCheckpoints
 from nemo_vfm.train.callbacks.validation import Validate
@@ -23,6 +25,8 @@ from nemo_vfm.train.fit import Fit
 from nemo_vfm.train.job import Train
 from nemo_vfm.train.optim import Constant, Schedule, WarmupCosine
 from nemo_vfm.train.warm_start import WarmStart
+from nemo_vfm.workflow import Workflow
+from tests.support.object_store import BUCKET, Failing
 from tests.support.toy import ToyData, ToyModel, ToyTask
 
 
@@ -41,8 +45,13 @@ def job(
 
 def trained(job: Train, folder: Path, seed: int = 3, until: int | None = None) -> Fit:
     """Start or go on, take all steps or some, and save: what the outer loop does, without its seconds of imports."""
-    folder.mkdir(parents=True, exist_ok=True)
-    fit = job._start(Run(folder, seed=seed))
+    return stepped(job, Run(folder, seed=seed), until)
+
+
+def stepped(job: Train, run: Run, until: int | None = None) -> Fit:
+    """The same, of a run that says more."""
+    run.folder.mkdir(parents=True, exist_ok=True)
+    fit = job._start(run)
     batches = iter(job.data.train_dataloader())
     while not fit.finished and fit.step != until:
         fit.advance(next(batches))
@@ -232,3 +241,31 @@ def test_a_checkpoint_without_averages_is_refused_where_they_are_needed(tmp_path
     trained(job(ema=False), tmp_path)
     with pytest.raises(CorruptCheckpoint, match="it lacks ema"):
         job()._start(Run(tmp_path))
+
+
+class Steps:
+    """A job of a workflow that trains until some step."""
+
+    def __init__(self, saving: SaveCheckpoints, until: int) -> None:
+        self.saving, self.until = saving, until
+
+    def run(self, run: Run) -> Outcome:
+        """Train."""
+        return Outcome("", {"steps": stepped(job(saving=self.saving), run, self.until).step})
+
+
+def test_copies_of_another_seed_or_behind_other_steps_are_not_gone_on_from(failing: Failing, tmp_path: Path) -> None:
+    saving = SaveCheckpoints(every_steps=4, copy_to=Address(f"s3://{BUCKET}/copies"))
+    recipe = "steps:\n  first:\n    x: 1\n  train:\n    y: 1\n"
+
+    def train(seed: int, recipe: str, until: int = 4) -> None:
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        steps = {"first": Steps(SaveCheckpoints(), 1), "train": Steps(saving, until)}
+        Workflow(steps=steps).run(Run(tmp_path / "run", recipe, seed))
+
+    train(1, recipe)
+    for seed, other in ((2, recipe), (1, recipe.replace("x: 1", "x: 2"))):
+        with pytest.raises(UserError, match=r"another recipe \(it differs in 'seed_and_steps_above"):
+            train(seed, other)
+    train(1, recipe, until=8)
+    assert any("GET" in line and "step-00000004/model" in line for line in failing.requests), "it was fetched"

@@ -61,6 +61,15 @@ def test_a_second_run_does_nothing(cooked, capsys):
     assert ran() == {"first": 1, "second": 1, "third": 1}
 
 
+def test_the_steps_of_an_inner_workflow_are_made_anew_where_one_above_it_has_changed(kitchen):
+    inner = "  two: {_target_: nemo_vfm.workflow.Workflow, steps: {last: {_target_: '@.Count', duration: 1 steps}}}\n"
+    for number, weight in enumerate((1.0, 1.0, 2.0), 1):
+        first = f"  first: {{_target_: '@.Count', duration: 3 steps, weight: {weight}}}\n"
+        kitchen.write("r.yaml", STEPS.partition("  first")[0] + first + inner)
+        assert kitchen.main("run", "r.yaml", "--allow", "steps.first.weight") == 0
+        assert len(list(Path("out/two").glob("_replaced/last-*"))) == (number == 3)
+
+
 def test_a_killed_run_skips_what_is_done_and_resumes_what_is_not(kitchen):
     kitchen.write("r.yaml", STEPS % "die_at: 1")
     assert kitchen.forked("run", "r.yaml") == -9
