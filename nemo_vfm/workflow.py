@@ -101,7 +101,7 @@ def perform(job: Job, run: Run, ask: Ask, *, title: str, set_aside: bool = True)
     if isinstance(job, Workflow):  # it marks its steps one by one, so that one that was deleted is made again
         return job.run(run)
     if done := _done(run.folder, ask):
-        info(f"{title}: done before. {done.summary}")
+        info(f"{title}: done before: {done.summary}")
         return done
     resume = _prepare(run.folder, ask, title, set_aside)
     info(f"{title}: {'goes on' if resume else 'starts'}")
@@ -176,5 +176,5 @@ def _together(outcomes: Mapping[str, Outcome]) -> Outcome:
     figures = {f"{name}/{key}": value for name, o in outcomes.items() for key, value in o.figures.items()}
     last = list(outcomes.values())[-1]
     said = f", {skipped} of them before" if skipped else ""
-    summary = f"{len(outcomes)} {'step' if len(outcomes) == 1 else 'steps'} done{said}. {last.summary}"
+    summary = f"{len(outcomes)} {'step' if len(outcomes) == 1 else 'steps'} done{said}; {last.summary}"
     return Outcome(summary, figures, did_nothing=skipped == len(outcomes))

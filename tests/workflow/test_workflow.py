@@ -52,7 +52,7 @@ def test_it_says_what_it_does(kitchen, capfd):
     done = kitchen.command("run", "r.yaml")
     for text in ("[1/3] first: starts", "[2/3] second: counted to 2 steps", "[3/3] third: starts"):
         assert text in done.stderr
-    assert "3 steps done. counted to 1 steps" in done.stdout and done.stdout.splitlines()[-1] == "out/report.html"
+    assert "3 steps done; counted to 1 steps" in done.stdout and done.stdout.splitlines()[-1] == "out/report.html"
 
 
 def test_a_second_run_does_nothing(cooked, capsys):
