@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +15,7 @@ from nemo_vfm.core.secret import conceal
 
 _WIDTH = 110  # characters of a source line that are shown
 _SHOWN = 50  # problems that are shown; a hostile recipe can have thousands
+_KNOWN = 300  # names that are searched for the nearest: each takes some microseconds, for every problem
 _LONGEST = 600  # characters of a message, and of a name that is worth a suggestion
 
 
@@ -102,7 +104,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A suggestion to append to a message, or nothing."""
     if len(name) > _WIDTH:  # nobody's slip of the pen, and the search takes quadratic time
         return ""
-    small = {one.lower(): one for one in known}
+    small = {one.lower(): one for one in islice(known, _KNOWN + 1)}
+    if len(small) > _KNOWN:
+        return ""
     close = difflib.get_close_matches(name.lower(), list(small), n=1, cutoff=0.6)
     return f"; did you mean {small[close[0]]}?" if close else ""
 

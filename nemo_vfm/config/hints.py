@@ -8,7 +8,20 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import InitVar, dataclass
 from enum import Enum
 from pathlib import PurePath
-from typing import Any, Literal, NewType, TypeVar, Union, get_args, get_origin, get_type_hints, is_typeddict
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NewType,
+    NotRequired,
+    Required,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 from nemo_vfm.config.locate import Target
 from nemo_vfm.core.duration import Duration
@@ -76,7 +89,14 @@ def signature(target: Target) -> Signature:
 
 def _of_typed_dict(target: Any) -> Signature:
     hints = get_type_hints(target, include_extras=True)
-    return Signature({k: Argument(k, h, k in target.__required_keys__, False) for k, h in hints.items()}, False, False)
+    return Signature({k: _key(k, h, k in target.__required_keys__) for k, h in hints.items()}, False, False)
+
+
+def _key(name: str, hint: Any, required: bool) -> Argument:
+    """A key of a typed dictionary; where annotations are text, Python itself does not see `NotRequired`."""
+    if get_origin(hint) in (Required, NotRequired):
+        return Argument(name, get_args(hint)[0], get_origin(hint) is Required, False)
+    return Argument(name, hint, required, False)
 
 
 def returns(target: Target) -> Any:
@@ -93,7 +113,7 @@ def _parameters(target: Target) -> Mapping[str, inspect.Parameter]:
 
 def _hints(target: Target) -> dict[str, Any]:
     source = target
-    if inspect.isclass(target):  # named tuples have their fields at __new__
+    if inspect.isclass(target) and "_fields" not in vars(target):  # a named tuple's __new__ does not know its module
         source = target.__new__ if target.__init__ is object.__init__ else target.__init__
     try:
         return {
@@ -107,15 +127,30 @@ def _hints(target: Target) -> dict[str, Any]:
 
 def bare(hint: Any) -> Any:
     """The annotation that `Annotated`, `NewType` and named aliases stand for."""
+    return _peeled(hint)[0]
+
+
+def notes(hint: Any) -> tuple[Any, ...]:
+    """What `Annotated` says besides the type, such as limits."""
+    return _peeled(hint)[1]
+
+
+def options(hint: Any) -> tuple[Any, ...]:
+    """What a union allows, each with what `Annotated` says of all of them."""
+    return tuple(Annotated[(option, *notes(hint))] if notes(hint) else option for option in get_args(bare(hint)))
+
+
+def _peeled(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    said: tuple[Any, ...] = ()
     while True:
         if hasattr(hint, "__metadata__"):
-            hint = get_args(hint)[0]
+            hint, said = get_args(hint)[0], (*get_args(hint)[1:], *said)
         elif isinstance(hint, NewType):
             hint = hint.__supertype__
         elif hasattr(hint, "__value__"):
             hint = hint.__value__
         else:
-            return hint
+            return hint, said
 
 
 def is_union(hint: Any) -> bool:
@@ -198,14 +233,20 @@ def fits(made: Any, hint: Any) -> bool:
     if not inspect.isclass(made) or not inspect.isclass(origin):
         return False
     if is_protocol(origin):
-        return all(callable(getattr(made, name, None)) for name in _methods(origin))
+        return not lacking(made, origin)
     return issubclass(made, origin)
 
 
 def lacking(made: Any, hint: Any) -> list[str]:
     """The methods of a protocol that a class does not have."""
-    origin = get_origin(hint) or hint
-    return [name for name in _methods(origin) if not callable(getattr(made, name, None))] if is_protocol(origin) else []
+    origin, made = get_origin(hint) or hint, get_origin(made) or made
+    return [name for name in _methods(origin) if not _has(made, name)] if is_protocol(origin) else []
+
+
+def _has(made: Any, name: str) -> bool:
+    """Whether objects of a class have a method; a class itself can always be called, which says nothing of them."""
+    is_own = any(name in vars(base) for base in getattr(made, "__mro__", ()))
+    return is_own and callable(getattr(made, name, None))
 
 
 def _methods(protocol: type) -> list[str]:

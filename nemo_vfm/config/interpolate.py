@@ -18,6 +18,7 @@ from nemo_vfm.core.secret import register
 MAX_NODES = 50_000
 MAX_TEXT = 1 << 16
 MAX_CHAIN = 30
+MAX_PROBLEMS = 1000  # nobody reads as many
 MAX_DEPTH = 50  # of the tree that comes out: what walks it later recurses
 SHARED = frozenset({"input", "run_dir", "seed"})  #: root keys that a recipe inside a recipe takes from the outer one
 
@@ -186,7 +187,7 @@ class _Resolver:
                 node = self._follow(walked, mark, path)
             below = child(node, part)
             if below is None:
-                known = [join(walked, key) for key in node.items] if isinstance(node, Map) else []
+                known = (join(walked, key) for key in (node.items if isinstance(node, Map) else ()))
                 wanted = join(walked, part)
                 self._fail(f"${{{name}}}: there is no {wanted}{did_you_mean(wanted, known)}", mark, path)
             assert below is not None
@@ -199,4 +200,6 @@ class _Resolver:
         if (place, message) not in self._said:
             self._said.add((place, message))
             self.problems.append(Problem(path, mark, message))
+        if len(self.problems) >= MAX_PROBLEMS:
+            raise RecipeError(self.problems)
         raise _Broken

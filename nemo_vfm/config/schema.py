@@ -15,8 +15,8 @@ from nemo_vfm.config.build import Call, Group, Items, Part, Value
 from nemo_vfm.config.errors import Mark, Problem, did_you_mean
 from nemo_vfm.config.fit import chosen
 from nemo_vfm.config.locate import NotLocated, Target
-from nemo_vfm.config.tree import MISSING, TARGET, Map, Node, Scalar, Seq, join, walk
-from nemo_vfm.config.values import BadValue, convert, got, key_value
+from nemo_vfm.config.tree import MISSING, TARGET, Map, Node, Scalar, Seq, join, plain, walk
+from nemo_vfm.config.values import BadValue, convert, got, key_value, require_limits
 from nemo_vfm.core.secret import register_arguments
 from nemo_vfm.core.types import Job
 
@@ -63,16 +63,16 @@ class Checker:
             return self._absent(node, hint, path)
         inner = hints.bare(hint)
         if hints.is_union(inner):
-            return self._union(node, inner, path, key)
+            return self._union(node, hint, path, key)
         if hints.is_factory(inner):
             given, made = hints.factory_parts(inner)
             return self._component(node, made, path, given=given, later=True)
         if hints.is_open(inner):
             return self._open(node, path)
         if hints.is_mapping(inner):
-            return self._group(node, inner, path)
+            return self._limited(self._group(node, inner, path), node, hint, path)
         if hints.is_list(inner):
-            return self._list(node, inner, path)
+            return self._limited(self._list(node, inner, path), node, hint, path)
         if hints.is_component(inner):
             return self._component(node, inner, path)
         return self._value(node, hint, path)  # with what `Annotated` says of the value
@@ -106,8 +106,8 @@ class Checker:
         return _plain_part(node)
 
     def _union(self, node: Node, hint: Any, path: str, key: Mark) -> Part:
-        options = [option for option in get_args(hint) if option is not type(None)]
-        if isinstance(node, Scalar) and node.value is None and len(options) < len(get_args(hint)):
+        options = [option for option in hints.options(hint) if hints.bare(option) is not type(None)]
+        if isinstance(node, Scalar) and node.value is None and len(options) < len(hints.options(hint)):
             return _NOTHING
         if len(options) == 1:
             return self.node(node, options[0], path, key)
@@ -149,6 +149,14 @@ class Checker:
         near = did_you_mean(str(node.value), hints.choices(hint)) if is_open and isinstance(node, Scalar) else ""
         return self._say(path, node.mark, f"expected {hints.in_words(hint)}, got {_kind(node)}{near}")
 
+    def _limited(self, part: Part, node: Node, hint: Any, path: str) -> Part:
+        """A list or mapping that keeps to what `Annotated` says of the whole, such as how many values it holds."""
+        try:
+            require_limits(plain(node), hint)
+        except BadValue as error:
+            return self._say(path, node.mark, str(error))
+        return part
+
     def _group(self, node: Node, hint: Any, path: str) -> Part:
         if not isinstance(node, Map):
             return self._say(path, node.mark, f"expected {hints.in_words(hint)}, got {_kind(node)}")
@@ -159,9 +167,10 @@ class Checker:
         parts: dict[Any, Part] = {}
         for key, below in node.items.items():
             try:
-                parts[key_value(key, of_keys, node.key_mark(key))] = self.node(
-                    below, of_values, join(path, key), node.key_mark(key)
-                )
+                value = key_value(key, of_keys, node.key_mark(key))
+                if value in parts:  # 1_000 and 1000 are two keys in YAML, and one number
+                    raise BadValue(f"{value} is given twice, here as {key}")
+                parts[value] = self.node(below, of_values, join(path, key), node.key_mark(key))
             except BadValue as error:
                 self._say(join(path, key), node.key_mark(key), str(error))
         return Group(parts)

@@ -9,14 +9,15 @@ and true never becomes 1.
 import json
 from functools import cache
 from pathlib import PurePath
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+from pydantic.fields import FieldInfo
 
 from nemo_vfm.config.build import masked
 from nemo_vfm.config.errors import UNSEEN, Mark, RecipeError, Source, did_you_mean, printable
-from nemo_vfm.config.hints import bare, choices, in_words, is_open
+from nemo_vfm.config.hints import bare, choices, in_words, is_open, notes
 from nemo_vfm.config.source import plain_value
 from nemo_vfm.config.tree import Plain, Scalar
 from nemo_vfm.core.duration import Duration
@@ -47,7 +48,7 @@ def convert(node: Scalar, hint: Any) -> object:
         value = _adapter(hint).validate_json(json.dumps(node.value), strict=True)
     except ValidationError as error:
         raise BadValue(_sentence(node, hint, error)) from error
-    except (PydanticSchemaGenerationError, PydanticUserError) as error:
+    except (PydanticSchemaGenerationError, PydanticUserError, TypeError) as error:  # the last of a limit on a text
         raise BadValue(f"a recipe cannot give {in_words(hint)} here") from error
     if choices(inner) and type(getattr(value, "value", value)) is not type(
         node.value
@@ -79,8 +80,34 @@ def _plain(text: str, mark: Mark) -> Plain:
         raise BadValue(error.problems[0].message) from error
 
 
-@cache
+def require_limits(value: object, hint: Any) -> None:
+    """Judge a list or mapping, whose parts have been judged, by what `Annotated` says of the whole.
+
+    Raises:
+        BadValue: it is too short or too long.
+    """
+    limits = [note for note in notes(hint) if _is_limit(note)]
+    if limits and isinstance(value, list | dict):
+        try:
+            _adapter(Annotated[(Any, *limits)]).validate_python(value)
+        except ValidationError as error:
+            raise BadValue(f"expected {in_words(hint)}: {error.errors()[0]['msg']}") from error
+
+
+def _is_limit(note: object) -> bool:
+    """Functions that would look at the parts are none: the parts are still as the recipe writes them."""
+    return isinstance(note, FieldInfo) or type(note).__module__ == "annotated_types"
+
+
 def _adapter(hint: Any) -> TypeAdapter[Any]:
+    try:
+        return _cached_adapter(hint)
+    except TypeError:  # it says something that has no hash, such as Annotated[int, {"unit": "m"}]
+        return TypeAdapter(hint)
+
+
+@cache
+def _cached_adapter(hint: Any) -> TypeAdapter[Any]:
     return TypeAdapter(hint)
 
 

@@ -4,11 +4,11 @@
 
 import pytest
 
-from nemo_vfm.config import RecipeError, build
+from nemo_vfm.config import RecipeError, build, hints
 from nemo_vfm.config.build import masked
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.types import Factory
-from tests.support import parts
+from tests.support import late, parts
 from tests.support.recipe_folder import TRUST
 
 TYPED = "_target_: @.Typed\n"
@@ -36,6 +36,13 @@ TYPED = "_target_: @.Typed\n"
         ("durations: {a: 3 steps}", {"a": Duration(3, "steps")}),
         ("caught: [1, 2, 1]", {1, 2}),
         ("noted: null", None),
+        ("limits: {low: 1, high: 2}", {"low": 1.0, "high": 2.0}),
+        ("spared: 1", 1),
+        ("spared: null", None),
+        ("unhashed: 2", 2),
+        ("misled: 2", 2),
+        ("several: [1, 2]", (1, 2)),
+        ("few: {a: 1}", {"a": 1}),
     ],
 )
 def test_a_value_arrives_as_annotated(kitchen, text, value):
@@ -72,11 +79,34 @@ def test_a_value_arrives_as_annotated(kitchen, text, value):
         ("when: {_target_: datetime.timedelta, days: 1}", "datetime.timedelta is not trusted"),
         ("makers: {a: {_target_: '@.Quiet'}}", "Quiet is not a Stage"),
         ("durations: {a: 3}", "add the unit"),
+        ("limits: {low: 1, high: a}", "expected a number"),
+        ("by_number: {1: 0.5, '+1': 1}", "1 is given twice, here as +1"),
+        ("by_number: {1000: 0.5, 1_000: 1}", "1000 is given twice, here as 1_000"),
+        ("calling: {_target_: '@.Scale', by: 1}", "Scale is not a Calling: it has no __call__"),
+        ("spared: 0", "greater than 0"),
+        ("unhashed: a", "expected a whole number"),
+        ("misled: a", "expected a whole number or a text"),
+        ("several: [1]", "expected a list, each a whole number: Value should have at least 2 items"),
+        ("several: [1, a]", "expected a whole number"),
+        ("few: {a: 1, b: 2}", "expected a mapping of names to a whole number: Value should have at most 1 item"),
     ],
 )
 def test_what_does_not_fit_is_said(kitchen, text, words):
     said = kitchen.problems(TYPED + text)
     assert words in said and said.startswith("recipe.yaml:2:")
+
+
+def test_something_that_is_called_fits_where_calls_are_made(kitchen):
+    assert isinstance(kitchen.build(TYPED + "calling: {_target_: '@.Called'}").calling, parts.Called)
+
+
+@pytest.mark.parametrize("target", [late.Point, late.Limits, late.Total])
+def test_annotations_that_are_text_are_read_all_the_same(target):
+    arguments = hints.signature(target).arguments.values()
+    assert [(argument.name, argument.hint, argument.required) for argument in arguments] == [
+        ("low", float, True),
+        ("high", int, False),
+    ]
 
 
 def test_factories_in_a_mapping_are_factories(kitchen):

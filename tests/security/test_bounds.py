@@ -41,6 +41,8 @@ WORST = {
     "a megabyte of address": (WIDE + "name: ${" + "a." * 499_000 + "a}", []),
     "aliases that nest": ("\n".join(f"x{n}: &a{n} " + DEEP.replace("<x>", f"*a{n - 1}" if n else "1")
                                     for n in range(60)), []),
+    "as many references to nothing": (WIDE + "weights:\n" + "".join(f"  k{n}: 1\n  r{n}: ${{weights.zz{n}}}\n"
+                                                                    for n in range(9_000)), []),
     "interpolations that nest": ("\n".join(f"x{n}: " + DEEP.replace("<x>", f"'${{x{n + 1}}}'") for n in range(28))
                                  + "\nx28: 1", []),
     "ingredients that double": ("defaults: [{a: n0}]\n", []),

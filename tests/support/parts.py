@@ -177,6 +177,19 @@ class Limits(TypedDict):
     high: NotRequired[float]
 
 
+class Calling(Protocol):
+    """A slot's type: something that is called."""
+
+    def __call__(self, value: float) -> float: ...
+
+
+class Called:
+    """Fits it."""
+
+    def __call__(self, value: float) -> float:
+        return value
+
+
 Metres = NewType("Metres", float)
 
 
@@ -202,7 +215,10 @@ class Typed:
         makers: Mapping[str, Factory[[], Stage]] | None = None, when: datetime.timedelta | None = None,
         nothing: tuple[()] = (), mode: Literal["fast"] | int = 1,
         noted: Annotated[Scale | None, "with a note"] = None, durations: Mapping[str, Duration] | None = None,
-        caught: set[int] | None = None,
+        caught: set[int] | None = None, calling: Calling | None = None,
+        spared: Annotated[int | None, Field(gt=0)] = None, several: Annotated[Sequence[int], Field(min_length=2)] = (),
+        few: Annotated[Mapping[str, int], Field(max_length=1)] | None = None,
+        unhashed: Annotated[int, {"unit": "m"}] = 1, misled: Annotated[int | str, Field(gt=0)] = 1,
     ) -> None:  # fmt: skip
         self.__dict__.update({key: value for key, value in locals().items() if key != "self"})
 

@@ -48,6 +48,8 @@ COMMON = {
         "none of several kinds": Wrong(W + "either: 1.5"),
         "a key that is not allowed": Wrong(T + "by_side: {lfet: 1}"),
         "a key that is no number": Wrong(T + "by_number: {one: 1.5}"),
+        "a number that is a key twice": Wrong(T + "by_number: {1: 0.5, '+1': 2}"),
+        "too few values": Wrong(T + "several: [1]"),
         "a duration without its unit": Wrong(W + "duration: 400"),
         "a duration of another unit": Wrong(W + "duration: 3 weeks"),
         "a path from home": Wrong(W + "out: ~/out"),

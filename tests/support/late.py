@@ -1,0 +1,28 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Nothing in, classes of fields out whose annotations stay text until somebody asks."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, NotRequired, Required, TypedDict
+
+
+class Point(NamedTuple):
+    """A named tuple."""
+
+    low: float
+    high: int = 0
+
+
+class Limits(TypedDict):
+    """A mapping of which a part may be missing."""
+
+    low: float
+    high: NotRequired[int]
+
+
+class Total(TypedDict, total=False):
+    """The same, written the other way round."""
+
+    low: Required[float]
+    high: int
