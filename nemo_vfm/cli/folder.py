@@ -140,16 +140,28 @@ class Status:
             self._stop.set()
             beat.join()
 
+    def finished(self) -> Json:
+        """The whole file where it tells of a run that was finished, or None."""
+        try:
+            found = read_json(self.folder / "status.json")
+        except (OSError, ValueError, RecursionError):
+            return None
+        return found if isinstance(found, dict) and found.get("state") == "done" else None
+
     def write(self, state: str, **more: Json) -> None:
         """Replace the file: running, done, failed, nothing_kept or interrupted.
 
         A file that cannot be written is said once and never an error: it must not hide the one that it tells of.
         """
-        held.stop_if_lost()
         process = {"pid": os.getpid(), "host": socket.gethostname()}
         times = {"started": self._started, "heartbeat": now()}
+        self.put({"state": state, **process, **times, **more})
+
+    def put(self, whole: Json) -> None:
+        """Replace the file by what it holds from now on."""
+        held.stop_if_lost()
         try:
-            write_json(self.folder / "status.json", {"state": state, **process, **times, **more})
+            write_json(self.folder / "status.json", whole)
         except OSError as error:
             if self.folder.is_dir():
                 warn_once(f"{self.folder / 'status.json'} cannot be written: {error.strerror}")

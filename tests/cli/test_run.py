@@ -43,9 +43,10 @@ def test_a_second_run_does_nothing_and_says_so(kitchen, capsys):
     kitchen.write("r.yaml", COUNT)
     assert kitchen.main("run", "r.yaml") == 0
     Path("out/report.html").write_text("a page that nobody writes again")
-    before = contents("out")
+    before, told = contents("out"), status()
     capsys.readouterr()
     assert kitchen.main("run", "r.yaml") == 0
+    assert status() == told, "when it ran and how long it took"
     shown = capsys.readouterr().out
     assert shown.startswith("Nothing to do, this run was finished before: counted to 4 steps")
     assert shown.splitlines()[-1] == "out/report.html"

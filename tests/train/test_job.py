@@ -16,6 +16,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from nemo_vfm.cli.folder import Status
+from nemo_vfm.cli.verbs.run import _run as perform
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types import Run
@@ -210,3 +212,24 @@ def test_a_checkpoint_of_another_model_is_refused_with_names(tmp_path: Path) -> 
 
     with pytest.raises(Exception, match=r"another model \(unknown: net\.0\.bias\)"):
         train("4 steps", model=other).run(Run(tmp_path, resume=True))
+
+
+class InterruptAt(KillAt):
+    """Somebody presses Ctrl-C, which Lightning turns into `exit(1)`."""
+
+    def on_step(self, fit: Fit) -> None:
+        if fit.step == self.step:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_training_is_called_interrupted_and_goes_on(tmp_path: Path, capsys) -> None:
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        job = train(every_steps=4, callbacks={"stop": InterruptAt(6)})
+        assert perform(job, Run(tmp_path), Status(tmp_path)) == 130
+    finally:
+        signal.signal(signal.SIGINT, handler)  # Lightning leaves it switched off
+    assert json.loads((tmp_path / "status.json").read_text())["state"] == "interrupted"
+    assert "the same command goes on in" in capsys.readouterr().err and not (tmp_path / "traceback.txt").exists()
+    train(every_steps=4).run(Run(tmp_path, resume=True))
+    assert [line["step"] for line in lines(tmp_path)] == list(range(1, 11))

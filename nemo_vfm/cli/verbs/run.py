@@ -52,11 +52,13 @@ def _run(job: "Job", run: "Run", status: "Status") -> int:
     """Run the job and leave status, report and, where it failed, the traceback."""
     from nemo_vfm.core.errors import NemoVfmError
 
-    began = time.monotonic()
+    began, finished = time.monotonic(), status.finished()
     try:
         with status.running():
             outcome = _perform(job, run)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit) as error:
+        if not _is_interrupt(error):
+            return _failed(error, 1, run.folder, status)
         status.write("interrupted")
         sys.stderr.write(f"interrupted; the same command goes on in {run.folder}\n")
         return 130
@@ -64,9 +66,17 @@ def _run(job: "Job", run: "Run", status: "Status") -> int:
         return _failed(error, error.exit_code, run.folder, status)
     except Exception as error:
         return _failed(error, 1, run.folder, status)
-    status.write("done", summary=outcome.summary, figures=dict(outcome.figures))
+    if outcome.did_nothing and finished is not None:
+        status.put(finished)  # when it ran and how long it took, not when somebody looked
+    else:
+        status.write("done", summary=outcome.summary, figures=dict(outcome.figures))
     _finish(outcome, run.folder, time.monotonic() - began)
     return 0
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    """Whether it is a Ctrl-C; Lightning answers one with `exit(1)`."""
+    return isinstance(error, KeyboardInterrupt) or isinstance(error.__context__, KeyboardInterrupt)
 
 
 def _perform(job: "Job", run: "Run") -> "Outcome":
@@ -75,7 +85,7 @@ def _perform(job: "Job", run: "Run") -> "Outcome":
     return perform(job, run, Ask.of(run), title=run.folder.name, set_aside=False)
 
 
-def _failed(error: Exception, code: int, folder: Path, status: "Status") -> int:
+def _failed(error: BaseException, code: int, folder: Path, status: "Status") -> int:
     """Keep the traceback, show one sentence; what there is goes into a report all the same."""
     text = conceal("".join(traceback.format_exception(error)))
     kept = _keep(folder / "traceback.txt", text)
