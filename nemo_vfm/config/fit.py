@@ -59,5 +59,6 @@ def _require_fit(target: Target, hint: Any, is_root: bool) -> None:
         raise NotLocated(f"{name} is a function that makes {hints.in_words(made)}, not a component")
     if hints.is_open(made) or not hints.fits(made, hint):
         words = "a Job, which the root of a recipe is" if is_root else hints.in_words(hint)
-        without = hints.lacking(made, hint)
-        raise NotLocated(f"{name} is not {words}" + (f": it has no {', '.join(without)}" if without else ""))
+        without, other = hints.lacking(made, hint), hints.differing(made, hint)
+        why = f": its {other[0]} takes other arguments" if other else ""
+        raise NotLocated(f"{name} is not {words}" + (f": it has no {', '.join(without)}" if without else why))

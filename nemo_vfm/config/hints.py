@@ -233,7 +233,7 @@ def fits(made: Any, hint: Any) -> bool:
     if not inspect.isclass(made) or not inspect.isclass(origin):
         return False
     if is_protocol(origin):
-        return not lacking(made, origin)
+        return not (lacking(made, origin) or differing(made, origin))
     return issubclass(made, origin)
 
 
@@ -241,6 +241,26 @@ def lacking(made: Any, hint: Any) -> list[str]:
     """The methods of a protocol that a class does not have."""
     origin, made = get_origin(hint) or hint, get_origin(made) or made
     return [name for name in _methods(origin) if not _has(made, name)] if is_protocol(origin) else []
+
+
+def differing(made: Any, hint: Any) -> list[str]:
+    """The methods that a class has under the names of a protocol's, and that cannot take what those are given."""
+    origin, made = get_origin(hint) or hint, get_origin(made) or made
+    names = _methods(origin) if is_protocol(origin) else []
+    return [name for name in names if _has(made, name) and not _takes(made, getattr(origin, name), name)]
+
+
+def _takes(made: Any, wanted: Target, name: str) -> bool:
+    is_method = inspect.isfunction(inspect.getattr_static(made, name))
+    given = list(inspect.signature(wanted).parameters.values())[0 if is_method else 1 :]
+    by_name = {p.name: p for p in given if p.kind is p.KEYWORD_ONLY}
+    try:
+        inspect.signature(getattr(made, name)).bind(*(p for p in given if p.kind <= p.POSITIONAL_OR_KEYWORD), **by_name)
+    except TypeError:
+        return False
+    except ValueError:  # it is written in C and does not say
+        return True
+    return True
 
 
 def _has(made: Any, name: str) -> bool:

@@ -78,6 +78,7 @@ def test_a_value_arrives_as_annotated(kitchen, text, value):
         ("when: {days: 1}", "name the class that makes a timedelta"),
         ("when: {_target_: datetime.timedelta, days: 1}", "datetime.timedelta is not trusted"),
         ("makers: {a: {_target_: '@.Quiet'}}", "Quiet is not a Stage"),
+        ("makers: {a: {_target_: '@.Mixing'}}", "Mixing is not a Stage: its apply takes other arguments"),
         ("durations: {a: 3}", "add the unit"),
         ("limits: {low: 1, high: a}", "expected a number"),
         ("by_number: {1: 0.5, '+1': 1}", "1 is given twice, here as +1"),
@@ -98,6 +99,10 @@ def test_what_does_not_fit_is_said(kitchen, text, words):
 
 def test_something_that_is_called_fits_where_calls_are_made(kitchen):
     assert isinstance(kitchen.build(TYPED + "calling: {_target_: '@.Called'}").calling, parts.Called)
+
+
+def test_a_method_may_take_more_than_it_is_given(kitchen):
+    assert isinstance(kitchen.build("_target_: @.Wide\nstage: {_target_: '@.Relaxed'}").stage, parts.Relaxed)
 
 
 @pytest.mark.parametrize("target", [late.Point, late.Limits, late.Total])

@@ -51,6 +51,21 @@ class Shift:
         return value + self.offset
 
 
+class Mixing:
+    """Has the method of a Stage, which means something else here."""
+
+    def apply(self, value: float, other: float) -> float:
+        return value + other
+
+
+class Relaxed:
+    """Fits, since it takes what a Stage is given, and could take more."""
+
+    @staticmethod
+    def apply(number: float, *others: float, power: float = 1.0) -> float:
+        return number**power
+
+
 class Quiet:
     """Fits no slot: it has no `apply`."""
 
