@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
     """RECIPE, changes, --conf and --trust."""
     parser.add_argument("recipe", metavar="RECIPE", help="a file, or a name that `nemo-vfm list` shows")
-    parser.add_argument("overrides", metavar="CHANGE", nargs="*",
+    parser.add_argument("overrides", metavar="CHANGE", nargs="*", default=[],
                         help="slot=choice takes another ingredient, a.b=value sets a value, ~a.b removes")  # fmt: skip
     parser.add_argument("--conf", metavar="DIR", type=Path, action="append", default=[],
                         help="a folder of your own ingredients, searched first")  # fmt: skip

@@ -56,7 +56,7 @@ def convert(source: Path, target: Path, *, key: str | None, leave_out: bool) -> 
     write_json(target / ABOUT, _about(found, source, sha256_file(target / MODEL)))
     numbers = sum(tensor.numel() for tensor in found.weights.values())
     left = f"; not carried over: {', '.join(found.others[:8])}" if found.others else ""
-    return f"{len(found.weights)} tensors, {numbers:,} numbers{left}"
+    return f"{len(found.weights)} tensor{'s' * (len(found.weights) != 1)}, {numbers:,} numbers{left}"
 
 
 def _about(found: "Foreign", source: Path, model_sha256: str) -> "Json":

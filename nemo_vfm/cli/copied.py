@@ -108,7 +108,7 @@ def write(texts: Mapping[Path, str]) -> None:
     if there:
         verb = "is" if len(there) == 1 else "are"
         raise UserError(f"{', '.join(there)} {verb} there already, and nothing is overwritten: "
-                        "move it away, or give another place as the second word")  # fmt: skip
+                        "move it away, or give another place")  # fmt: skip
     written: list[Path] = []
     try:
         for path, text in texts.items():

@@ -87,6 +87,8 @@ class Roots:
         for file in (base / want for base in bases for want in wanted):
             if _is_file(file):
                 return file
+        if _is_file(inside := Path(name) / "recipe.yaml"):
+            raise fail(f"{name} is a run folder; its recipe is {inside}", mark)
         known = [recipe_name(root, file) for root in self.recipes for file in _yaml_files(root)]
         hint = did_you_mean(name.removesuffix(".yaml").removeprefix("recipes/"), known)
         raise fail(f"there is no recipe {name}{hint or '; `nemo-vfm list` shows those there are'}", mark)

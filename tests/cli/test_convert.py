@@ -94,3 +94,12 @@ def test_limits_only_ever_shrink(size):
         converting.limit(size)
         os._exit(0 if resource.getrlimit(resource.RLIMIT_FSIZE) == (1000, 1000) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_one_tensor_is_not_tensors_and_a_file_is_called_as_the_user_called_it(kitchen, capfd):
+    (kitchen.folder / "one.pt").write_bytes(saved({"w": torch.ones(3)}))
+    (kitchen.folder / "-odd.pt").write_bytes(b"no weights")
+    assert kitchen.main("convert", "one.pt", "one") == 0
+    assert capfd.readouterr().out.startswith("1 tensor, 3 numbers")
+    assert kitchen.main("convert", "./-odd.pt", "odd") == 1
+    assert capfd.readouterr().err.startswith("-odd.pt: this is neither")

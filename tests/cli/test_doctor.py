@@ -250,3 +250,10 @@ def test_colours_are_for_terminals_and_for_those_who_want_them(monkeypatch):
 
     assert "\x1b[" in shown(NO_COLOR="")
     assert "\x1b[" not in shown(NO_COLOR="1") and "\x1b[" not in shown(TERM="dumb")
+
+
+def test_nemo_is_never_to_be_installed_beside_us(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "extras", lambda: [("nemo", "nemo-toolkit is not installed"), ("wandb", "absent")])
+    hints = {found.name: found.hint for found in examine(tmp_path, lambda _: Answer("ok", "asked nothing"))}
+    assert "environment of its own" in hints["nemo"] and "pip" not in hints["nemo"]
+    assert hints["wandb"] == "pip install 'nemo_vfm[wandb]'"

@@ -151,6 +151,8 @@ def test_machines_get_json(capsys):
         ("model=dit_z", "conf/model holds dit_b"),
         ("modell=dit_s", "there is no folder conf/modell"),
         ("nothing at all", "there is no component"),
+        ("modle", "did you mean model?"),
+        ("quickstart", "quickstart is a recipe: `nemo-vfm show quickstart`"),
     ],
 )
 def test_a_wrong_name_gets_a_sentence(capsys, word, message):

@@ -11,6 +11,7 @@ import pytest
 
 from nemo_vfm.cli import folder
 from nemo_vfm.cli.difference import accept, differences, is_harmless
+from nemo_vfm.cli.main import main
 from nemo_vfm.core.errors import RunFolderError
 
 COUNT = "_target_: @.Count\nduration: 4 steps\nrun_dir: out\n"
@@ -51,6 +52,19 @@ def test_a_second_run_does_nothing_and_says_so(kitchen, capsys):
     assert shown.startswith("Nothing to do, this run was finished before: counted to 4 steps")
     assert shown.splitlines()[-1] == "out/report.html"
     assert contents("out") == before
+
+
+def test_a_run_folder_in_the_place_of_a_recipe_is_told_its_recipe(kitchen, capsys):
+    kitchen.write("r.yaml", COUNT)
+    kitchen.main("run", "r.yaml")
+    assert kitchen.main("run", "out") == 2
+    assert "out is a run folder; its recipe is out/recipe.yaml" in capsys.readouterr().err
+
+
+def test_what_is_left_out_is_named_alone(capsys):
+    with pytest.raises(SystemExit):
+        main(["run"])
+    assert "required: RECIPE\n" in capsys.readouterr().err
 
 
 def test_the_kept_recipe_runs_in_the_same_folder(kitchen, capsys):

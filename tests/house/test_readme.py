@@ -54,6 +54,30 @@ def test_links_inside_the_documents_lead_somewhere():
     assert not broken, broken
 
 
+def test_every_page_is_linked_from_the_readme_or_from_another_page():
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    linked = {
+        (page.parent / link).resolve()
+        for page in pages
+        for link in re.findall(r"\]\(([^)#\"\s]+)", page.read_text(encoding="utf-8"))
+        if "://" not in link and (page.parent / link).resolve() != page.resolve()
+    }
+    alone = [page.name for page in (ROOT / "docs").rglob("*.md") if page.resolve() not in linked]
+    assert not alone, f"pages that nobody finds: {alone}"
+
+
+def test_the_page_of_commands_has_a_section_for_each_verb_and_none_for_what_is_no_verb():
+    sections = re.findall(r"^## (.+)$", (ROOT / "docs" / "commands.md").read_text(encoding="utf-8"), re.MULTILINE)
+    verbs = {file.stem for file in (ROOT / "nemo_vfm/cli/verbs").glob("*.py") if file.stem != "__init__"}
+    assert len(sections) == len(set(sections)) and set(sections) == verbs
+
+
+def test_no_block_of_a_page_is_empty():
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    block = re.compile(r"^```.*?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    assert not [page.name for page in pages for text in block.findall(page.read_text("utf-8")) if not text.strip()]
+
+
 def test_the_readme_speaks_of_torch_for_both_kinds_of_machine():
     section = README.split("## About torch")[1].split("\n## ")[0]
     assert "CPU" in section and "GPU" in section and "TORCH=" in section

@@ -91,7 +91,8 @@ def catalogue(roots: Roots, trust: Sequence[str], *, more: Iterable[str] = (), a
         except Exception as error:  # some optional packages raise RuntimeError and the like when imported
             found.left_out[name] = f"{name} cannot be imported: {type(error).__name__}: {error}"
     found.slots = [Slot(Job), *_reachable(found, trust)]
-    found.left_out = {name: why for name, why in found.left_out.items() if name in found.named}
+    prefixes = {*trusted} - {*named_in(roots), *more}  # a package that is trusted is no class, and nobody said it was
+    found.left_out = {name: why for name, why in found.left_out.items() if name in found.named - prefixes}
     return found
 
 

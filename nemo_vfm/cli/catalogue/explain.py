@@ -151,16 +151,22 @@ def _with_value(argument: Described, node: Node | None) -> Described:
 def _one(short: str, roots: Roots) -> str:
     names = full_names(short, roots)
     if not names:
-        known = [name.rpartition(".")[2] for name in everything(roots)]
-        same = [name for name in known if name.lower() == short.lower()]
-        hint = (
-            did_you_mean(same[0] if same else short, same or known) or "; `nemo-vfm explain` alone lists what there is"
-        )
-        raise UserError(f"there is no component {short}{hint}")
+        raise UserError(f"there is no component {short}{_hint(short, roots)}")
     if len(names) > 1:
         listed = "\n".join(f"  {name}" for name in names)
         raise UserError(f"{short} is the name of {len(names)} classes; say which:\n{listed}")
     return names[0]
+
+
+def _hint(short: str, roots: Roots) -> str:
+    """What may be meant: a recipe, a slot (they are lower-case, as no class is) or a class."""
+    if short in dict(roots.all_recipes()):
+        return f"; {short} is a recipe: `nemo-vfm show {short}`"
+    known = [name.rpartition(".")[2] for name in everything(roots)]
+    same = [name for name in known if name.lower() == short.lower()]
+    slot = "" if same or not short.islower() else did_you_mean(short, slots_of(roots))
+    near = slot or did_you_mean(same[0] if same else short, same or known)
+    return near or "; `nemo-vfm explain` alone lists what there is"
 
 
 def _argument(argument: Described) -> Json:

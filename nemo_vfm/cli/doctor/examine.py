@@ -14,6 +14,8 @@ from nemo_vfm.cli.doctor.finding import Finding
 from nemo_vfm.core.optional import available
 
 _EXTRA = "pip install 'nemo_vfm[{}]'"
+#: Extras that pip must not put into the environment one works in.
+_APART = {"nemo": "in an environment of its own, since it holds back Lightning: make setup-nemo (docs/nemo.md)"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,5 +114,5 @@ def _optional_packages() -> Iterator[Finding]:
     """The extras that no probe tries: installed or not."""
     for extra, why in machine.extras():
         if extra not in _PROBED_EXTRAS:
-            hint = _EXTRA.format(extra) if why else ""
+            hint = _APART.get(extra, _EXTRA.format(extra)) if why else ""
             yield Finding("optional packages", extra, "missing" if why else "ok", why or "installed", hint)

@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out.exists() or arguments.out.is_symlink():
         raise UserError(f"{arguments.out} exists; nothing is overwritten, take another name")
     words = ["--leave-out"] * arguments.leave_out + ([f"--key={arguments.key}"] if arguments.key else [])
-    said = _convert(arguments.file.absolute(), arguments.out.absolute(), words)
+    said = _convert(arguments.file, arguments.out.absolute(), words)
     sys.stdout.write(f"{said}\n{arguments.out}\n")
     return 0
 
@@ -45,7 +45,7 @@ def _convert(source: Path, out: Path, words: Sequence[str]) -> str:
     temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     temporary.mkdir(parents=True)
     try:
-        said = _child([str(source), str(temporary), *words])
+        said = _child(source, [*words, "--", str(source), str(temporary)])
         for path in (*temporary.iterdir(), temporary):
             sync(path)
         temporary.rename(out)
@@ -55,7 +55,7 @@ def _convert(source: Path, out: Path, words: Sequence[str]) -> str:
     return said
 
 
-def _child(words: Sequence[str]) -> str:
+def _child(source: Path, words: Sequence[str]) -> str:
     """What the converting process says; it gets no secrets from our environment."""
     from nemo_vfm.core.errors import DataError
 
@@ -65,10 +65,10 @@ def _child(words: Sequence[str]) -> str:
         # Our own interpreter and module; the file's name is an argument and never a command.
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S)  # noqa: S603
     except subprocess.TimeoutExpired as error:
-        raise DataError(f"{words[0]}: converting took longer than {_TIMEOUT_S:.0f} s and was ended") from error
+        raise DataError(f"{source}: converting took longer than {_TIMEOUT_S:.0f} s and was ended") from error
     if done.returncode < 0:
-        raise DataError(f"{words[0]}: the converting process was ended by signal {-done.returncode}: the file asks for "
+        raise DataError(f"{source}: the converting process was ended by signal {-done.returncode}: the file asks for "
                         f"more time or memory than one of its size may")  # fmt: skip
     if done.returncode:
-        raise DataError(done.stderr.strip() if done.returncode == 2 else f"{words[0]}: {done.stderr.strip()[-500:]}")
+        raise DataError(done.stderr.strip() if done.returncode == 2 else f"{source}: {done.stderr.strip()[-500:]}")
     return done.stdout.strip()
