@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.files import sha256_text
+from nemo_vfm.core.secret import conceal_keys
 
 MAX_POINTS = 1000
 _MAX_NAME = 100
@@ -113,5 +114,5 @@ def _short(paths: Sequence[str]) -> list[str]:
 def _name(choices: dict[str, str]) -> str:
     """`lr=1e-4,model=dit_s`; what a folder's name cannot hold becomes _, and a hash keeps such names apart."""
     plain = ",".join(f"{key}={choice}" for key, choice in choices.items())
-    safe = re.sub(r"[^\w.,=+-]", "_", plain, flags=re.ASCII)[:_MAX_NAME].lstrip(".-")
+    safe = re.sub(r"[^\w.,=+-]", "_", conceal_keys(plain), flags=re.ASCII)[:_MAX_NAME].lstrip(".-")
     return safe if safe == plain else f"{safe}-{sha256_text(plain)[:8]}"

@@ -42,13 +42,14 @@ def run_sweep(arguments: argparse.Namespace) -> int:
     arguments.overrides = [*arguments.overrides, *changes]
     swept = axes([word for word in arguments.sweep if word not in changes])
     grid = points(swept)
-    folder = _folder(arguments, swept)
-    _check_all(arguments, grid, folder)
+    folder, place = _folder(arguments, swept)
+    _earlier(folder / NAME)
+    _check_all(arguments, grid, place)
     results: list[Json] = []
     try:
         for number, point in enumerate(grid, 1):
             info(f"[{number}/{len(grid)}] {point.name}")
-            results.append(_run(arguments, point, folder))
+            results.append(_run(arguments, point, folder, place))
             _keep(folder, arguments.recipe, swept, results)
             if results[-1]["exit_status"] == INTERRUPTED:
                 break
@@ -64,34 +65,43 @@ def _compose(arguments: argparse.Namespace, words: Sequence[str]) -> "Composed":
     return compose(arguments.recipe, [*arguments.overrides, *words], arguments.conf, arguments.overlay)
 
 
-def _folder(arguments: argparse.Namespace, swept: Sequence[Axis]) -> Path:
-    """Where the runs lie: what `run_dir` says, else beside the recipe's own folder."""
+def _folder(arguments: argparse.Namespace, swept: Sequence[Axis]) -> tuple[Path, Path]:
+    """Where the runs lie: what `run_dir` says, else beside the recipe's own folder; and the same as it is written down.
+
+    There variables of the environment stay names, since each run keeps its own `run_dir`.
+    """
+    from nemo_vfm.config.interpolate import resolve
+    from nemo_vfm.config.tree import plain
+
     given = [word.partition("=")[0] for word in arguments.overrides]
     if both := [axis.path for axis in swept if axis.path in given]:
         raise UserError(f"{both[0]} is set by a change and by --sweep; leave one of them out")
-    first = run_folder(_compose(arguments, [f"{axis.path}={axis.choices[0]}" for axis in swept]))
-    folder = first if "run_dir" in given else first.with_name(f"{first.name}-sweep")
+    composed = _compose(arguments, [f"{axis.path}={axis.choices[0]}" for axis in swept])
+    folder = run_folder(composed)
+    place = Path(str(plain(resolve(composed.root, keep_env=True)[0].items["run_dir"])))
+    if "run_dir" not in given:
+        folder, place = (path.parent / f"{path.name}-sweep" for path in (folder, place))
     if (folder / "recipe.yaml").is_file():
         raise RunFolderError(f"{folder} holds a run, not a sweep; take another run_dir")
-    return folder
+    return folder, place
 
 
-def _check_all(arguments: argparse.Namespace, grid: Sequence[Point], folder: Path) -> None:
+def _check_all(arguments: argparse.Namespace, grid: Sequence[Point], place: Path) -> None:
     """Raises RecipeError with the problems of the first combination that is wrong: before hours of others have run."""
     from nemo_vfm.config import RecipeError, build, trust_list
 
     for point in grid:
         try:
-            build(_compose(arguments, [*point.words(), _run_dir(folder, point)]), trust_list(arguments.trust))
+            build(_compose(arguments, [*point.words(), _run_dir(place, point)]), trust_list(arguments.trust))
         except RecipeError as error:
             raise UserError(f"{' '.join(point.words())}\n{error}\nNothing was run.") from error
 
 
-def _run(arguments: argparse.Namespace, point: Point, folder: Path) -> Json:
+def _run(arguments: argparse.Namespace, point: Point, folder: Path, place: Path) -> Json:
     """Run one combination to its end and say how it went."""
     began = time.monotonic()
     options = [f"--{name}={value}" for name in ("conf", "overlay", "trust", "allow") for value in vars(arguments)[name]]
-    words = [arguments.recipe, *arguments.overrides, *point.words(), _run_dir(folder, point), *options]
+    words = [arguments.recipe, *arguments.overrides, *point.words(), _run_dir(place, point), *options]
     # Our own interpreter and module; the words are arguments, never a shell's.
     child = subprocess.Popen([sys.executable, "-m", "nemo_vfm", "run", *words])  # noqa: S603
     try:
@@ -102,7 +112,7 @@ def _run(arguments: argparse.Namespace, point: Point, folder: Path) -> Json:
     told = _status(folder / point.name)
     return {
         "name": point.name,
-        "choices": point.choices,
+        "choices": {path: conceal_keys(choice) for path, choice in point.choices.items()},
         "words": [conceal_keys(word) for word in words],
         "exit_status": status if status >= 0 else 128 - status,
         "state": _state(status, told),
@@ -118,8 +128,8 @@ def _state(status: int, told: Json) -> str:
     return "done" if status == 0 else str(told.get("state", "failed"))
 
 
-def _run_dir(folder: Path, point: Point) -> str:
-    return f"run_dir={folder / point.name}"
+def _run_dir(place: Path, point: Point) -> str:
+    return f"run_dir={place / point.name}"
 
 
 def _status(folder: Path) -> Json:
@@ -132,10 +142,17 @@ def _status(folder: Path) -> Json:
 def _keep(folder: Path, recipe: str, swept: Sequence[Axis], results: Sequence[Json]) -> None:
     """Write what is known so far; runs of an earlier, smaller sweep in the same folder stay listed."""
     file = folder / NAME
-    earlier = {result["name"]: result for result in read_json(file)["points"]} if file.is_file() else {}
-    known = earlier | {result["name"]: result for result in results}
-    axes_ = {axis.path: list(axis.choices) for axis in swept}
+    known = _earlier(file) | {result["name"]: result for result in results}
+    axes_ = {axis.path: [conceal_keys(choice) for choice in axis.choices] for axis in swept}
     write_json(file, {"schema": SCHEMA, "recipe": recipe, "axes": axes_, "points": list(known.values())})
+
+
+def _earlier(file: Path) -> dict[str, Json]:
+    """The runs that the table of an earlier sweep lists, by name."""
+    try:
+        return {result["name"]: result for result in read_json(file)["points"]} if file.is_file() else {}
+    except (ValueError, LookupError, TypeError) as error:
+        raise RunFolderError(f"{file} is damaged; delete it, the runs beside it stay and are listed anew") from error
 
 
 def _print_table(swept: Sequence[Axis], results: Sequence[Json], folder: Path) -> None:

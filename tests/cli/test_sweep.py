@@ -126,3 +126,33 @@ def test_all_is_checked_before_anything_runs(kitchen, capsys, more, said):
     assert kitchen.main("run", "count.yaml", *more) == 2
     assert said in capsys.readouterr().err
     assert not (kitchen.folder / "runs").exists()
+
+
+def test_what_the_environment_says_is_written_nowhere(kitchen, monkeypatch):
+    monkeypatch.setenv("PLACE", "somewhere-else")
+    monkeypatch.setenv("SOME_TOKEN", "tok3n-of-mine")
+    kitchen.write("wide.yaml", "_target_: @.Wide\nrun_dir: runs/${env:PLACE}\n")
+    done = kitchen.command("run", "wide.yaml", "--sweep", "name=tok3n-of-mine")
+    assert done.returncode == 0, done.stderr
+    folder = kitchen.folder / "runs/somewhere-else-sweep"
+    kept = json.loads((folder / "sweep.json").read_text())
+    assert kept["axes"] == {"name": ["***"]} and kept["points"][0]["choices"] == {"name": "***"}
+    assert "run_dir: runs/${env:PLACE}-sweep/name=" in (folder / kept["points"][0]["name"] / "recipe.yaml").read_text()
+    files = [file for file in kitchen.folder.rglob("*") if file.name != "wide.yaml"]
+    assert not [file for file in files if "tok3n" in file.name]
+    texts = [file.read_text(errors="replace") for file in files if file.is_file()]
+    assert not [text for text in texts if "tok3n-of-mine" in text or "somewhere-else" in text]
+
+
+def test_a_recipe_may_ask_for_the_folder_where_it_is(kitchen, capsys):
+    kitchen.write("wide.yaml", "_target_: @.Wide\nrun_dir: .\n")
+    assert kitchen.main("run", "wide.yaml", "--sweep", "name=1") == 2
+    assert "expected a text, got the number 1" in capsys.readouterr().err
+
+
+def test_a_damaged_table_is_said_before_anything_runs(kitchen, capsys):
+    kitchen.write("count.yaml", COUNT)
+    kitchen.write("runs/count-sweep/sweep.json", '{"points": [')
+    assert kitchen.main("run", "count.yaml", "--sweep", "weight=1.0") == 2
+    assert "sweep.json is damaged" in capsys.readouterr().err
+    assert [file.name for file in (kitchen.folder / "runs/count-sweep").iterdir()] == ["sweep.json"]
