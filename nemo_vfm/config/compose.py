@@ -18,6 +18,7 @@ from nemo_vfm.config.overrides import Override, apply, is_address, parse_overrid
 from nemo_vfm.config.roots import Roots
 from nemo_vfm.config.source import MAX_DEPTH, read
 from nemo_vfm.config.tree import Map, Node, Plain, Scalar, Seq, find, join, merge, nest, put, walk
+from nemo_vfm.core.secret import is_key
 
 RESERVED = ("run_dir", "seed")
 MAX_INCLUDES = 20
@@ -48,6 +49,9 @@ class Composed:
             path = Path(str(node.value)).expanduser()
         except RuntimeError as error:
             raise fail(f"run_dir cannot be found: {error}", node.mark, "run_dir") from error
+        if node.secret and is_key(str(path)):
+            raise fail("the name of a folder holds no secret; this one is the value of a variable such as a key",
+                       node.mark, "run_dir")  # fmt: skip
         if UNSEEN.search(str(path)):
             raise fail("a path holds visible characters only", node.mark, "run_dir")
         if len(path.parts) > MAX_DEPTH:  # to make folder in folder recurses

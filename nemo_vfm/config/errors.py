@@ -52,7 +52,8 @@ class Mark:
 
     def place(self) -> str:
         """The place without its column: what `show` writes behind a value."""
-        return f"{shown_path(self.source.name)}:{self.line}" if self.source.is_file else self.source.name
+        name = self.source.name
+        return f"{printable(shown_path(name), 1000)}:{self.line}" if self.source.is_file else printable(name, 1000)
 
 
 @dataclass(frozen=True, slots=True)

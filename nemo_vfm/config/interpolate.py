@@ -124,12 +124,15 @@ class _Resolver:
         if "${" in _FORM.sub("", text):
             self._fail(f"{text!r} holds another form than ${{a.b}} and ${{env:NAME}}, the only two{_other(text)}",
                        node.mark, path)  # fmt: skip
-        parts, secret = [], False
+        parts, shown, secret = [], [], False
         for part, is_secret in self._parts(text, node.mark, path):
             if part == MISSING:
                 return replace(node, value=MISSING, via=text)
             parts.append(part)
+            shown.append("*" if is_secret else part)
             secret = secret or is_secret
+        if not self.keep_env and "${" in "".join(shown):  # "$${a}" with a: "{b}", which would be read anew as ${b}
+            self._fail("this text becomes a reference itself; write the value", node.mark, path)
         if sum(map(len, parts)) > MAX_TEXT:
             self._fail(f"this text becomes longer than {MAX_TEXT} characters", node.mark, path)
         return replace(node, value="".join(parts), via=text, secret=secret)

@@ -138,3 +138,9 @@ def test_a_constructor_cannot_tell_a_secret_not_even_a_part_of_it(kitchen, monke
             kitchen.build(f"_target_: @.Trips\nhow: {how}\ntext: ${{env:PARTS_SECRET}}")
         assert secret not in str(error.value) and secret[:7] not in str(error.value)
         assert secret[-7:] not in str(error.value) and error.value.__cause__ is None
+
+
+def test_the_name_of_a_file_cannot_steer_the_terminal(kitchen):
+    kitchen.write("a\x1b[31m\nb.yaml", "_target_: @.Train\n")
+    said = kitchen.problems('_target_: nemo_vfm.workflow.Workflow\nsteps: {a: "recipe:a\\e[31m\\nb.yaml"}\n')
+    assert "has no Train" in said and "\x1b" not in said and "a?[31m b.yaml:1:1" in said

@@ -231,7 +231,8 @@ class Typed:
         nothing: tuple[()] = (), mode: Literal["fast"] | int = 1,
         noted: Annotated[Scale | None, "with a note"] = None, durations: Mapping[str, Duration] | None = None,
         caught: set[int] | None = None, calling: Calling | None = None,
-        spared: Annotated[int | None, Field(gt=0)] = None, several: Annotated[Sequence[int], Field(min_length=2)] = (1, 2),
+        spared: Annotated[int | None, Field(gt=0)] = None,
+        several: Annotated[Sequence[int], Field(min_length=2)] = (1, 2),
         few: Annotated[Mapping[str, int], Field(max_length=1)] | None = None,
         unhashed: Annotated[int, {"unit": "m"}] = 1, misled: Annotated[int | str, Field(gt=0)] = 1,
     ) -> None:  # fmt: skip
