@@ -71,6 +71,12 @@ def test_a_pickle_that_runs_code_makes_no_canary(tmp_path, attack, way):
     assert not canary.exists()
 
 
+def test_a_name_that_is_a_tree_of_lists_is_not_written_out():
+    tree = b"]\x94" + b"".join(b"](h%ch%ce\x94" % (level, level) for level in range(18))  # twice as long at each level
+    with bounded(megabytes=1), pytest.raises(DataError, match="a name that is no text"):
+        opcodes.read_pickle(b"\x80\x04" + tree + b"\x8c\x01x\x93.", leave_out=True)
+
+
 def test_the_attacks_work_on_a_reader_that_unpickles(tmp_path):
     for name, pickled in evil_pickles(tmp_path / "canary"):
         if name.startswith("protocol"):

@@ -124,6 +124,8 @@ class _Machine:
 
     def name(self, module: object, name: object) -> None:
         """A name: one that we know, or one that is refused."""
+        if type(module) is not str or type(name) is not str:
+            raise DataError("its pickle gives a name that is no text")
         full = f"{module}.{name}"
         if full in DTYPES:
             self.push(DTYPES[full])
