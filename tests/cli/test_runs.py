@@ -110,6 +110,15 @@ def test_whatever_is_broken_there_is_a_line_for_it(tmp_path, name, text):
     assert look(tmp_path).state in ("damaged", "done")
 
 
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_a_time_that_no_calendar_here_has_is_not_shown(kitchen, listed, time):
+    (kitchen.folder / "odd").mkdir()
+    for file in ("recipe.yaml", "manifest.json"):
+        (kitchen.folder / "odd" / file).write_text("{}")
+    (kitchen.folder / "odd" / "status.json").write_text(json.dumps({"state": "done", "heartbeat": time}))
+    assert [run["last"] for run in listed(".").values()] == [None]
+
+
 def test_foreign_and_damaged_folders_are_listed_as_such_and_files_are_not(kitchen, listed):
     kitchen.write("r.yaml", COUNT)
     kitchen.main("run", "r.yaml")

@@ -55,8 +55,15 @@ def _name(folder: Path, root: Path, roots: Sequence[Path]) -> str:
 
 
 def _record(line: Line, name: str) -> dict[str, object]:
-    last = datetime.fromtimestamp(line.last).astimezone().isoformat(timespec="seconds")
-    return {"run": name, **asdict(line), "path": str(line.path), "last": last}
+    return {"run": name, **asdict(line), "path": str(line.path), "last": _iso(line.last)}
+
+
+def _iso(time: float) -> str | None:
+    """None where a file says a time that no calendar has."""
+    try:
+        return datetime.fromtimestamp(time).astimezone().isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def _row(line: Line, name: str) -> dict[str, str]:
