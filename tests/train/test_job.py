@@ -23,6 +23,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types import Run
 from nemo_vfm.parallel.engine import SingleDevice
 from nemo_vfm.train.callbacks.checkpoint import SaveCheckpoints
+from nemo_vfm.train.callbacks.metrics import truncate
 from nemo_vfm.train.callbacks.validation import Validate
 from nemo_vfm.train.ema import EMA
 from nemo_vfm.train.fit import Fit
@@ -233,3 +234,9 @@ def test_an_interrupted_training_is_called_interrupted_and_goes_on(tmp_path: Pat
     assert "the same command goes on in" in capsys.readouterr().err and not (tmp_path / "traceback.txt").exists()
     train(every_steps=4).run(Run(tmp_path, resume=True))
     assert [line["step"] for line in lines(tmp_path)] == list(range(1, 11))
+
+
+def test_metrics_that_end_in_rubbish_are_cut_to_the_step_and_nothing_is_left_beside_them(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 1}\n{"step": 2}\n{"step": 3}\n\xff\xfe\0')
+    truncate(tmp_path / "metrics.jsonl", 2)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ['{"step": 1}\n{"step": 2}\n']

@@ -4,10 +4,10 @@
 
 import json
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from nemo_vfm.core.files import write_text
 from nemo_vfm.core.secret import conceal_names
 from nemo_vfm.train.fit import Fit
 from nemo_vfm.train.loggers.guard import Guarded
@@ -52,10 +52,8 @@ def truncate(path: Path, step: int) -> None:
     """Keep the lines up to `step`; a half-written last line goes too."""
     if not path.is_file():
         return
-    kept = [line for line in path.read_text().splitlines() if _step_of(line) <= step]
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text("".join(line + "\n" for line in kept))
-    temporary.replace(path)
+    lines = path.read_text(errors="replace").splitlines()  # a power cut may leave any bytes at the end
+    write_text(path, "".join(f"{line}\n" for line in lines if _step_of(line) <= step))
 
 
 def _step_of(line: str) -> float:
