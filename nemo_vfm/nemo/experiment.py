@@ -7,6 +7,7 @@ covered by the trust in our package: `--trust nemo` says that the user trusts th
 checkpoints in the run folder.
 """
 
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -130,5 +131,6 @@ def _outcome(model: NeMoModel, trainer: "pl.Trainer", folder: Path) -> Outcome:
         with atomic_path(folder / ARCHIVE) as temporary:
             model.save_to(str(temporary))
     figures = {name: float(value) for name, value in trainer.callback_metrics.items() if value.numel() == 1}
+    finite = {name: value for name, value in figures.items() if math.isfinite(value)}  # JSON knows no others
     steps = trainer.global_step
-    return Outcome(f"NeMo trained to step {steps}; the model is {folder / ARCHIVE}", {"steps": steps, **figures})
+    return Outcome(f"NeMo trained to step {steps}; the model is {folder / ARCHIVE}", {"steps": steps, **finite})

@@ -2,12 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """NeMo YAML files and changes in, settings whose folders are the run's out, or a sentence. Needs no nemo-toolkit."""
 
+from types import SimpleNamespace
+
 import pytest
+import torch
 from omegaconf import OmegaConf
 
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import RunFolderError, UserError
 from nemo_vfm.nemo.exp_manager import Bookkeeping, inside
+from nemo_vfm.nemo.experiment import _outcome
 from nemo_vfm.nemo.settings import compare, length, read_settings
 
 TEXT = "trainer: {max_steps: 5}\nmodel: {optim: {lr: 0.1}, double: '${model.optim.lr}'}\n"
@@ -86,3 +90,9 @@ def test_the_component_speaks_nemo_s_names():
     for wrong in ({"save_every_steps": 0}, {"ema_decay": 1.0}):
         with pytest.raises(ValueError, match="give"):
             Bookkeeping(**wrong)
+
+
+def test_a_metric_that_is_no_number_does_not_undo_a_finished_training(tmp_path):
+    metrics = {"val_loss": torch.tensor(float("nan")), "train_loss": torch.tensor(0.5)}
+    trainer = SimpleNamespace(is_global_zero=False, global_step=3, callback_metrics=metrics)
+    assert _outcome(None, trainer, tmp_path).figures == {"steps": 3, "train_loss": 0.5}
