@@ -116,6 +116,8 @@ def _module(name: str, trust: Sequence[str], attribute: str) -> ModuleType:
         if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
             raise NotLocated(f"{name} cannot be imported: the package {error.name} is not installed") from error
         hint = elsewhere(f"{name}.{attribute}", trust) or _module_suggestion(name)
+        if not hint and error.name == name.partition(".")[0]:
+            raise NotLocated(f"the package {error.name} is not installed") from error
         raise NotLocated(f"there is no module {name}{hint}") from error
     except (Exception, SystemExit) as error:  # a package of the user's may do anything when it is imported
         raise NotLocated(f"{name} cannot be imported: {type(error).__name__}: {error}") from error

@@ -138,6 +138,7 @@ RARE = {
         "a private name": Wrong(W + "stage: {_target_: '@._Hidden'}"),
         "a class made inside a function": Wrong(W + "stage: {_target_: '@.made_inside'}"),
         "code that further files name": Wrong("_target_: nemo_vfm.nemo.experiment.NeMoExperiment"),
+        "an absent package": Wrong("_target_: an_absent_package.Painter", trust=("an_absent_package",)),
         "a module that needs an absent package": Wrong("_target_: my_parts.Job", trust=("my_parts",), files={
             "my_parts.py": "import a_package_that_is_absent\n"}),
         "a module that fails": Wrong("_target_: my_parts.Job", trust=("my_parts",), files={
