@@ -63,7 +63,8 @@ class Roots:
         A user's own rules come after ours and so win; a file of the same name takes the place of ours.
         """
         found: dict[Path, Path] = {}
-        for base in reversed([root / "overlay" for root in self.conf]) if _CHOICE.fullmatch(name) else ():
+        is_name = _CHOICE.fullmatch(name) and len(name) < 200
+        for base in reversed([root / "overlay" for root in self.conf]) if is_name else ():
             files = [file for file in (base / f"{name}.yaml",) if file.is_file()] + _yaml_files(base / name)
             for file in files:
                 found.pop(file.relative_to(base), None)

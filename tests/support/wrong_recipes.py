@@ -73,6 +73,8 @@ COMMON = {
         "an ingredient that is wrong": Wrong("defaults: [{stage: scale}]\n" + W, files={
             "conf/stage/scale.yaml": "# scales\n_target_: '@.Scale'\nyb: 2\n"}),
         "a recipe that does not exist": Wrong(FLOW + "steps: {a: 'recipe:clps.yaml'}", files={"recipes/clips.yaml": W}),
+        "a run folder where a recipe belongs": Wrong("_target_: nemo_vfm.workflow.Workflow\nsteps: {a: 'recipe:out'}\n",
+                                                     files={"out/recipe.yaml": "_target_: a.B\n"}),
         "files that include one another": Wrong("defaults: [{a: one}]\n" + W, files={
             "conf/a/one.yaml": "defaults: [{a: two}]\n", "conf/a/two.yaml": "defaults: [{a: one}]\n"}),
         "a folder outside": Wrong(W + "run_dir: ../runs"),
