@@ -102,8 +102,10 @@ def _run(arguments: argparse.Namespace, point: Point, folder: Path, place: Path)
     began = time.monotonic()
     options = [f"--{name}={value}" for name in ("conf", "overlay", "trust", "allow") for value in vars(arguments)[name]]
     words = [arguments.recipe, *arguments.overrides, *point.words(), _run_dir(place, point), *options]
-    # Our own interpreter and module; the words are arguments, never a shell's.
-    child = subprocess.Popen([sys.executable, "-m", "nemo_vfm", "run", *words])  # noqa: S603
+    # Our own interpreter and module; the words are arguments, never a shell's. Unlike `nemo-vfm` itself, `-m` would
+    # import from the working directory first, where a stranger's yaml.py may lie.
+    apart = [] if {"", str(Path.cwd())} & set(sys.path) else ["-P"]
+    child = subprocess.Popen([sys.executable, *apart, "-m", "nemo_vfm", "run", *words])  # noqa: S603
     try:
         status = child.wait()
     except KeyboardInterrupt:  # the terminal has told the child, too: it leaves its folder in order

@@ -3,11 +3,15 @@
 """Words behind --sweep in, combinations, run folders and a table out."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
 from nemo_vfm.cli.grid import MAX_POINTS, axes, points
 from nemo_vfm.core.errors import UserError
+from tests.support.recipe_folder import PARTS, ROOT
 
 COUNT = "_target_: @.Count\nduration: 1 steps\nweight: 1.0\n"
 
@@ -156,3 +160,14 @@ def test_a_damaged_table_is_said_before_anything_runs(kitchen, capsys):
     assert kitchen.main("run", "count.yaml", "--sweep", "weight=1.0") == 2
     assert "sweep.json is damaged" in capsys.readouterr().err
     assert [file.name for file in (kitchen.folder / "runs/count-sweep").iterdir()] == ["sweep.json"]
+
+
+def test_a_run_of_a_sweep_imports_nothing_from_the_working_directory(kitchen):
+    kitchen.write("wide.yaml", "_target_: @.Wide\n")
+    kitchen.write("yaml.py", "from pathlib import Path\nPath('canary').touch()\n")
+    code = "import sys; from nemo_vfm.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    words = ["run", "wide.yaml", "--sweep", "seed=1", f"--trust={PARTS}"]
+    done = subprocess.run([sys.executable, "-P", "-c", code, *words], cwd=kitchen.folder, capture_output=True,
+                          text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert not (kitchen.folder / "canary").exists()
