@@ -34,6 +34,11 @@ class _Enough(Exception):
     """There are so many problems that the rest need not be looked for."""
 
 
+#: Sections at the root of YAML that is written for other frameworks, and of no recipe.
+_FOREIGN = {"trainer", "exp_manager", "step_scheduler", "train", "optim", "dist_env", "distributed"}
+_MIGRATE = "; `nemo-vfm migrate FILE` makes a recipe of a YAML of NeMo, DFM or AutoModel"
+
+
 @dataclass(slots=True)
 class Checker:
     """Walks a resolved tree along the annotations.
@@ -218,7 +223,8 @@ class Checker:
         try:
             return chosen(written, hint, self.trust, is_root=not path)
         except (NotLocated, TypeError) as error:
-            self._say(path, node.mark if written is None else _target_mark(node), str(error))
+            foreign = "" if path or not _FOREIGN & node.items.keys() else _MIGRATE
+            self._say(path, node.mark if written is None else _target_mark(node), f"{error}{foreign}")
             return None
 
     def _positional(

@@ -250,3 +250,9 @@ class TestBuild:
 def test_values_of_wide_cover_every_kind_of_slot(kitchen):
     """A typo in the other tests' keys would make them pass for the wrong reason."""
     assert kitchen.problems(WIDE) == ""
+
+
+def test_yaml_of_another_framework_is_led_to_migrate(kitchen):
+    assert "`nemo-vfm migrate FILE`" in kitchen.problems("trainer: {max_steps: 3}\nmodel: {}\n")
+    assert "`nemo-vfm migrate FILE`" in kitchen.problems("_target_: nemo_automodel.Train\nstep_scheduler: {}\n")
+    assert "migrate" not in kitchen.problems("_targt_: @.Wide\n")
