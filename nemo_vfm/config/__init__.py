@@ -14,7 +14,6 @@ from nemo_vfm.config.errors import Mark, Problem, RecipeError, Source
 from nemo_vfm.config.interpolate import resolve
 from nemo_vfm.config.locate import DEFAULT_TRUST, trust_list
 from nemo_vfm.config.roots import Roots
-from nemo_vfm.config.schema import Checker
 from nemo_vfm.config.source import parse
 from nemo_vfm.config.tree import plain
 
@@ -51,6 +50,8 @@ def read_values(text: str, name: str) -> Any:
 
 
 def _examine(composed: Composed, trust: Sequence[str]) -> tuple[list[Problem], Part]:
+    from nemo_vfm.config.schema import Checker  # it brings pydantic: 60 ms that `list` and `show` need not wait
+
     tree, unresolved = resolve(composed.root)
     checker = Checker(trust, composed.roots.choices)
     part = checker.root(tree.without(*RESERVED))
