@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nemo_vfm.core.errors import NemoVfmError
+from nemo_vfm.core.errors import DataError, NemoVfmError
 
 if TYPE_CHECKING:
     from nemo_vfm.core.types import Json
@@ -50,9 +50,12 @@ def convert(source: Path, target: Path, *, key: str | None, leave_out: bool) -> 
 
     found = read_foreign(source, key=key, leave_out=leave_out)
     config = found.values if found.config is None else read_values(found.config, "model_config.yaml")
-    # Tied weights become one tensor each: safetensors holds no views.
-    save_file({name: tensor.clone().contiguous() for name, tensor in found.weights.items()}, target / MODEL)
-    write_json(target / CONFIG, config)
+    try:
+        # Tied weights become one tensor each: safetensors holds no views.
+        save_file({name: tensor.clone().contiguous() for name, tensor in found.weights.items()}, target / MODEL)
+        write_json(target / CONFIG, config)
+    except (KeyError, ValueError) as error:  # a dtype it does not know, half a character in a name, NaN in a setting
+        raise DataError(f"safetensors and JSON cannot hold what is in it ({error})") from error
     write_json(target / ABOUT, _about(found, source, sha256_file(target / MODEL)))
     numbers = sum(tensor.numel() for tensor in found.weights.values())
     left = f"; not carried over: {', '.join(found.others[:8])}" if found.others else ""

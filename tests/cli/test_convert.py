@@ -44,6 +44,19 @@ def test_a_hostile_file_leaves_a_sentence_and_nothing_else(kitchen, capfd):
     assert [path.name for path in kitchen.folder.iterdir()] == ["evil.ckpt"]
 
 
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [({"w": torch.zeros(2, dtype=torch.complex128)}, "complex128"), ({"w\ud800": torch.zeros(2)}, "surrogates")],
+    ids=["dtype", "name"],
+)
+def test_what_safetensors_cannot_hold_is_a_sentence(kitchen, capfd, weights, words):
+    (kitchen.folder / "odd.pt").write_bytes(saved(weights))
+    assert kitchen.main("convert", "odd.pt", "out") == 1
+    said = capfd.readouterr().err
+    assert said.count("\n") == 1 and "safetensors and JSON cannot hold" in said and words in said
+    assert [path.name for path in kitchen.folder.iterdir()] == ["odd.pt"]
+
+
 def test_nothing_is_overwritten_and_no_link_is_followed(kitchen, capfd):
     (kitchen.folder / "a.pt").write_bytes(saved(STATE))
     (kitchen.folder / "out").symlink_to("elsewhere")
