@@ -3,6 +3,7 @@
 """The arguments that several verbs share, and the recipe that they name."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,19 +16,29 @@ def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", metavar="RECIPE", help="a file, or a name that `nemo-vfm list` shows")
     parser.add_argument("overrides", metavar="CHANGE", nargs="*", default=[],
                         help="slot=choice takes another ingredient, a.b=value sets a value, ~a.b removes")  # fmt: skip
-    parser.add_argument("--conf", metavar="DIR", type=Path, action="append", default=[],
-                        help="a folder of your own ingredients, searched first")  # fmt: skip
+    add_conf(parser)
     parser.add_argument("--overlay", metavar="NAME", action="append", default=[],
                         help="conf/overlay/NAME over every component it is for; `smoke` makes it tiny")  # fmt: skip
+    add_trust(parser, "the recipe may name")
+
+
+def add_conf(parser: argparse.ArgumentParser) -> None:
+    """--conf, for every verb that looks for ingredients."""
+    parser.add_argument("--conf", metavar="DIR", type=Path, action="append", default=[],
+                        help="a folder of your own ingredients, searched first")  # fmt: skip
+
+
+def add_trust(parser: argparse.ArgumentParser, words: str) -> None:
+    """--trust, for every verb that imports what is named; `words` say what may be done with its classes."""
     parser.add_argument("--trust", metavar="PREFIX", action="append", default=[],
-                        help="a package whose classes the recipe may name; its code will run")  # fmt: skip
+                        help=f"a package whose classes {words}; its code will run")  # fmt: skip
 
 
-def composed_recipe(arguments: argparse.Namespace) -> "Composed":
-    """The recipe that the arguments name, with their changes."""
+def composed_recipe(arguments: argparse.Namespace, more: Sequence[str] = ()) -> "Composed":
+    """The recipe that the arguments name, with their changes and then `more` of them."""
     from nemo_vfm.config import compose
 
-    return compose(arguments.recipe, arguments.overrides, arguments.conf, arguments.overlay)
+    return compose(arguments.recipe, [*arguments.overrides, *more], arguments.conf, arguments.overlay)
 
 
 def run_folder(composed: "Composed") -> Path:

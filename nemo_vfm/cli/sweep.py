@@ -13,18 +13,14 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from nemo_vfm.cli.arguments import run_folder
+from nemo_vfm.cli.arguments import composed_recipe, run_folder
 from nemo_vfm.cli.grid import Axis, Point, axes, points
 from nemo_vfm.core.errors import RunFolderError, UserError
 from nemo_vfm.core.files import read_json, write_json
 from nemo_vfm.core.log import info
 from nemo_vfm.core.secret import conceal_keys
 from nemo_vfm.core.types import Json
-
-if TYPE_CHECKING:
-    from nemo_vfm.config import Composed
 
 NAME = "sweep.json"
 SCHEMA = "nemo_vfm.sweep/1"
@@ -59,12 +55,6 @@ def run_sweep(arguments: argparse.Namespace) -> int:
     return next((int(result["exit_status"]) for result in results if result["exit_status"]), 0)
 
 
-def _compose(arguments: argparse.Namespace, words: Sequence[str]) -> "Composed":
-    from nemo_vfm.config import compose
-
-    return compose(arguments.recipe, [*arguments.overrides, *words], arguments.conf, arguments.overlay)
-
-
 def _folder(arguments: argparse.Namespace, swept: Sequence[Axis]) -> tuple[Path, Path]:
     """Where the runs lie: what `run_dir` says, else beside the recipe's own folder; and the same as it is written down.
 
@@ -76,7 +66,7 @@ def _folder(arguments: argparse.Namespace, swept: Sequence[Axis]) -> tuple[Path,
     given = [word.partition("=")[0] for word in arguments.overrides]
     if both := [axis.path for axis in swept if axis.path in given]:
         raise UserError(f"{both[0]} is set by a change and by --sweep; leave one of them out")
-    composed = _compose(arguments, [f"{axis.path}={axis.choices[0]}" for axis in swept])
+    composed = composed_recipe(arguments, [f"{axis.path}={axis.choices[0]}" for axis in swept])
     folder = run_folder(composed)
     place = Path(str(plain(resolve(composed.root, keep_env=True)[0].items["run_dir"])))
     if "run_dir" not in given:
@@ -92,7 +82,7 @@ def _check_all(arguments: argparse.Namespace, grid: Sequence[Point], place: Path
 
     for point in grid:
         try:
-            build(_compose(arguments, [*point.words(), _run_dir(place, point)]), trust_list(arguments.trust))
+            build(composed_recipe(arguments, [*point.words(), _run_dir(place, point)]), trust_list(arguments.trust))
         except RecipeError as error:
             raise UserError(f"{' '.join(point.words())}\n{error}\nNothing was run.") from error
 

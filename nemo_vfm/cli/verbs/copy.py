@@ -6,6 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from nemo_vfm.cli.arguments import add_conf
+
 PROJECT = "project"
 
 
@@ -17,8 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="a file or folder, recipes/<name>.yaml if left out; a project's folder")  # fmt: skip
     parser.add_argument("--with-ingredients", action="store_true", help="copy the conf files it takes to ./conf, too")
     parser.add_argument("--flat", action="store_true", help="one file that takes nothing from elsewhere")
-    parser.add_argument("--conf", metavar="DIR", type=Path, action="append", default=[],
-                        help="a folder of your own ingredients, searched first")  # fmt: skip
+    add_conf(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -5,9 +5,9 @@
 import argparse
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nemo_vfm.cli.arguments import add_conf, add_trust
 from nemo_vfm.cli.paper import Paper
 from nemo_vfm.cli.quick import without_collection
 
@@ -24,10 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="DiT, nemo_vfm.models.dit.DiT, model=dit_s or model; a list if left out")  # fmt: skip
     parser.add_argument("--yaml", action="store_true", help="print the YAML only")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
-    parser.add_argument("--conf", metavar="DIR", type=Path, action="append", default=[],
-                        help="a folder of your own ingredients, searched first")  # fmt: skip
-    parser.add_argument("--trust", metavar="PREFIX", action="append", default=[],
-                        help="a package whose classes may be explained; its code will run")  # fmt: skip
+    add_conf(parser)
+    add_trust(parser, "may be explained")
 
 
 @without_collection()

@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+from nemo_vfm.cli.arguments import add_conf, add_trust
 from nemo_vfm.cli.quick import without_collection
 
 
@@ -14,10 +15,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where it goes, and what it is of."""
     parser.add_argument("--out", metavar="FILE", type=Path, help="write to this file and not to standard output")
     parser.add_argument("--slot", metavar="SLOT", help="of the ingredients conf/SLOT/*.yaml, not of recipes")
-    parser.add_argument("--conf", metavar="DIR", type=Path, action="append", default=[],
-                        help="a folder of your own ingredients, searched first")  # fmt: skip
-    parser.add_argument("--trust", metavar="PREFIX", action="append", default=[],
-                        help="a package whose classes your recipes may name; its code will run")  # fmt: skip
+    add_conf(parser)
+    add_trust(parser, "your recipes may name")
 
 
 @without_collection()
