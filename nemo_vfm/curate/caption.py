@@ -40,7 +40,7 @@ class Description:
         facts = [f"a {record.duration_s:.1f} s video", f"{record.width}x{record.height}", f"{record.fps:.4g} fps"]
         for column, words in _WORDS.items():
             if column in record.scores:
-                facts.append(next(word for limit, word in words if record.scores[column] < limit))
+                facts.append(next(word for limit, word in words if float(record.scores[column]) < limit))
         return ", ".join(fact for fact in facts if fact), "description"
 
 

@@ -12,9 +12,10 @@ import numpy as np
 
 from nemo_vfm.core.files import write_bytes
 from nemo_vfm.core.types import Json
+from nemo_vfm.curate.footage import Footage, by_number
 from nemo_vfm.curate.ledger import FileRecord
 from nemo_vfm.curate.probe import elapsed_us, reason_of
-from nemo_vfm.curate.stage import ClipRecord, Comparison, Footage, Frame, Score, Span, Splitter, Stage
+from nemo_vfm.curate.stage import ClipRecord, Comparison, Frame, Score, Span, Splitter, Stage
 from nemo_vfm.data.decode import VideoInfo, open_video
 from nemo_vfm.data.sample import Clip
 
@@ -29,14 +30,12 @@ class Examiner:
     Args:
         splitter: cuts it into shots.
         stages: measure each shot.
-        num_pairs: pairs of neighbouring frames that stages see of a clip.
         thumbnails: folder for `<clip id>.jpg`.
         tick: called once for each frame walked over.
     """
 
     splitter: Splitter
     stages: Mapping[str, Stage]
-    num_pairs: int
     thumbnails: Path
     tick: Callable[[], None]
 
@@ -67,7 +66,7 @@ class Examiner:
             except Exception as error:  # any decoder error: use what came before it, and say so
                 problems.append(reason_of(error, file.found))
 
-        spans = self.splitter.split(frames(), fps=file.info.fps)
+        spans = list(self.splitter.spans(frames(), fps=file.info.fps))
         return spans, problems[0] if problems else None
 
     @staticmethod
@@ -82,7 +81,7 @@ class Examiner:
                 frames = reader.frames(0, clips[-1]["last_frame"] if clips else 0)
                 for clip in clips:
                     span = (clip["first_frame"], clip["last_frame"])
-                    footage = collect(frames, span, self.num_pairs, file.info.fps, self.tick)
+                    footage = collect(frames, span, file.info.fps, self.tick)
                     self._look(clip, footage, to_record(file, clip).clip.id)
         except Exception as error:  # the decoder went back on the first walk: these clips fail, the others stand
             for clip in clips:
@@ -102,12 +101,12 @@ class Examiner:
                 return
 
 
-def finite(scores: Mapping[str, float]) -> dict[str, float]:
+def finite(scores: Mapping[str, float | str]) -> dict[str, float | str]:
     """Plain numbers, or a sentence: a NaN would slip through every rule, since it is neither below nor above."""
-    bad = {name: value for name, value in scores.items() if not np.isfinite(value)}
+    bad = {name: value for name, value in scores.items() if not isinstance(value, str) and not np.isfinite(value)}
     if bad:
         raise ValueError(f"it gave {bad}, which are not numbers")
-    return {name: float(value) for name, value in scores.items()}
+    return {name: value if isinstance(value, str) else float(value) for name, value in scores.items()}
 
 
 def to_record(file: FileRecord, found: Json, paths: tuple[Path, ...] = ()) -> ClipRecord:
@@ -122,23 +121,13 @@ def to_record(file: FileRecord, found: Json, paths: tuple[Path, ...] = ()) -> Cl
     )  # fmt: skip
 
 
-def pair_starts(span: Span, num_pairs: int) -> list[int]:
-    """First frames of `num_pairs` pairs of neighbours, spread evenly over a span; short spans repeat some."""
-    first, last = span
-    steps = last - first - 1
-    return [first + (2 * k + 1) * steps // (2 * num_pairs) for k in range(num_pairs)]
-
-
-def collect(frames: Iterator[Frame], span: Span, num_pairs: int, fps: float, tick: Callable[[], None]) -> Footage:
-    """Take a span's frames off the iterator, keeping the wanted ones, small."""
-    starts = pair_starts(span, num_pairs)
-    wanted = [index for start in starts for index in (start, min(start + 1, span[1] - 1))]
+def collect(frames: Iterator[Frame], span: Span, fps: float, tick: Callable[[], None]) -> Footage:
+    """Take a span's frames off the iterator, small."""
     kept: dict[int, Frame] = {}
-    for index, frame in zip(range(*span), islice(frames, span[1] - span[0]), strict=True):
+    for number, frame in zip(range(span[1] - span[0]), islice(frames, span[1] - span[0]), strict=True):
         tick()
-        if index in wanted:
-            kept[index] = shrink(frame)
-    return Footage(np.stack([kept[index] for index in wanted]), fps)
+        kept[number] = shrink(frame)
+    return Footage(len(kept), fps, by_number(kept))
 
 
 def shrink(frame: Frame) -> Frame:
@@ -153,9 +142,9 @@ def shrink(frame: Frame) -> Frame:
 
 def thumbnail(footage: Footage, num_frames: int = 4) -> bytes:
     """A strip of frames side by side, as JPEG."""
-    frames = footage.frames_THWC
-    chosen = frames[np.linspace(0, len(frames) - 1, num_frames).round().astype(int)]
-    height, width = frames.shape[1:3]
+    pairs = footage.pairs(16)
+    chosen = footage.frames([pairs[place] for place in np.linspace(0, len(pairs) - 1, num_frames).round().astype(int)])
+    height, width = chosen.shape[1:3]
     size = (max(1, round(width * _THUMBNAIL_HEIGHT_PX / height)), _THUMBNAIL_HEIGHT_PX)
     strip = np.hstack([cv2.resize(frame, size, interpolation=cv2.INTER_AREA) for frame in chosen])
     done, data = cv2.imencode(".jpg", cv2.cvtColor(strip, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, 85])

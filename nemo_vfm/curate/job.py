@@ -38,7 +38,6 @@ class Curate:
         captions: who says what a clip shows, by name; the first that has something to say is believed.
         transcode: how kept clips are encoded.
         samples_per_shard: clips a shard.
-        num_pairs: pairs of neighbouring frames that stages see of each clip.
         max_frames: a longer file is refused, as a failure.
         workers: files at work at once; None takes one a core. Results do not depend on it.
         copy_to: folder of an object store where the finished clip shards go as well; None keeps them here alone.
@@ -54,18 +53,17 @@ class Curate:
         captions: Mapping[str, Captioner],
         transcode: Transcode,
         samples_per_shard: int = 512,
-        num_pairs: int = 16,
         max_frames: int = 2_000_000,
         workers: int | None = None,
         copy_to: Address | None = None,
     ) -> None:
-        for name, value in (("samples_per_shard", samples_per_shard), ("num_pairs", num_pairs), ("workers", workers)):
+        for name, value in (("samples_per_shard", samples_per_shard), ("workers", workers)):
             if value is not None and value < 1:
                 raise ValueError(f"{name} is {value}, but it must be at least 1")
         check_rules(stages, rules)
         self.source, self.splitter, self.stages, self.rules = source, split, stages, rules
         self.captions, self.transcode = captions, transcode
-        self.samples_per_shard, self.num_pairs = samples_per_shard, num_pairs
+        self.samples_per_shard = samples_per_shard
         self.max_frames, self.workers, self.copy_to = max_frames, workers, copy_to
 
     def run(self, run: Run) -> Outcome:
@@ -117,12 +115,12 @@ class Curate:
     def _examine(self, files: Sequence[FileRecord], places: "_Places") -> None:
         """Split and score every file that is new, and fill in the clips of all."""
         readable = [file for file in files if file.message is None and file.rule is None]
-        cache = Cache(places.work, fingerprint(self.splitter, self.stages, self.num_pairs))
+        cache = Cache(places.work, fingerprint(self.splitter, self.stages))
         paths = {file.source_id: [f.found.path for f in files if f.source_id == file.source_id] for file in readable}
         new = [file for file in readable if cache.get(file.source_id) is None]
         total = sum(num_frames_walked(file.info) for file in new if file.info is not None)
         with bar("split and score", total) as line:
-            examiner = Examiner(self.splitter, self.stages, self.num_pairs, places.thumbnails, line.advance)
+            examiner = Examiner(self.splitter, self.stages, places.thumbnails, line.advance)
 
             def examine(file: FileRecord) -> None:
                 try:
@@ -163,7 +161,7 @@ class Curate:
     def _state(self, files: Sequence[FileRecord], records: Sequence[ClipRecord]) -> Json:
         """All that the outputs are made of, in one hash."""
         facts = [
-            fingerprint(self.splitter, self.stages, self.num_pairs, self.transcode, self.rules, self.samples_per_shard),
+            fingerprint(self.splitter, self.stages, self.transcode, self.rules, self.samples_per_shard),
             [[file.found.name, file.source_id, *file.fate()] for file in files],
             [[r.clip.id, r.decision, r.rule, r.duplicate_of, r.caption, r.caption_by] for r in records],
         ]

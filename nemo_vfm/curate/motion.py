@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import cv2
 import numpy as np
 
-from nemo_vfm.curate.stage import Footage
+from nemo_vfm.curate.footage import Footage
 
 
 class Motion:
@@ -19,12 +19,15 @@ class Motion:
 
     Args:
         side_px: flow is computed on frames whose short side is at most this.
+        num_pairs: pairs of neighbouring frames that are looked at, spread over the clip.
     """
 
-    def __init__(self, *, side_px: int = 160) -> None:
+    def __init__(self, *, side_px: int = 160, num_pairs: int = 16) -> None:
         if side_px < 32:
             raise ValueError(f"side_px is {side_px}, but flow needs a short side of at least 32 pixels")
-        self.side_px = side_px
+        if num_pairs < 1:
+            raise ValueError(f"num_pairs is {num_pairs}, but it must be at least 1")
+        self.side_px, self.num_pairs = side_px, num_pairs
 
     def columns(self) -> Sequence[str]:
         """The names of the two scores."""
@@ -32,7 +35,7 @@ class Motion:
 
     def measure(self, footage: Footage) -> Mapping[str, float]:
         """Both scores of one clip."""
-        luma_THW = [_at_most(frame, self.side_px) for frame in footage.luma_THW()]
+        luma_THW = [_at_most(frame, self.side_px) for frame in footage.luma(footage.pairs(self.num_pairs))]
         height, width = luma_THW[0].shape
         if min(height, width) < 16:
             raise ValueError(f"the picture is {width}x{height}, too small to see motion in; at least 16 are needed")

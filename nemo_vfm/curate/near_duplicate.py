@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.curate.stage import ClipRecord, Footage
+from nemo_vfm.curate.footage import Footage
+from nemo_vfm.curate.stage import ClipRecord
 from nemo_vfm.dedup.cosine import nearest, pairs_above
 from nemo_vfm.dedup.embed import embed
 from nemo_vfm.dedup.groups import duplicates
@@ -37,9 +38,9 @@ class NearDuplicate:
 
     def remember(self, footage: Footage) -> str:
         """The clip's unit vector, as base64 of float16."""
-        firsts = footage.frames_THWC[::2]
+        firsts = footage.pairs(16)[::2]
         chosen = np.linspace(0, len(firsts) - 1, self.num_frames).round().astype(int)
-        vector = embed(firsts[chosen], hash_weight=self.hash_weight)
+        vector = embed(footage.frames([firsts[place] for place in chosen]), hash_weight=self.hash_weight)
         return base64.b64encode(vector.astype("<f2").tobytes()).decode()
 
     def likeness(self, vectors: Sequence[str]) -> list[float]:
@@ -51,7 +52,8 @@ class NearDuplicate:
         if not clips:
             return {}
         preferences = [
-            (float(clip.width * clip.height), clip.scores.get("sharpness", 0.0), clip.duration_s) for clip in clips
+            (float(clip.width * clip.height), float(clip.scores.get("sharpness", 0.0)), clip.duration_s)
+            for clip in clips
         ]
         return duplicates(preferences, [(pair.a, pair.b) for pair in pairs_above(_decode(vectors), above)])
 

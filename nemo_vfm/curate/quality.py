@@ -8,7 +8,9 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.curate.stage import Footage
+from nemo_vfm.curate.footage import Footage
+
+_NUM_PAIRS = 16  # neighbouring frames, spread over the clip
 
 
 class Sharpness:
@@ -23,7 +25,7 @@ class Sharpness:
 
     def measure(self, footage: Footage) -> Mapping[str, float]:
         """The score of one clip, in squared luma steps."""
-        variances = [cv2.Laplacian(frame, cv2.CV_32F).var() for frame in footage.luma_THW()[::2]]
+        variances = [cv2.Laplacian(frame, cv2.CV_32F).var() for frame in footage.luma(footage.pairs(_NUM_PAIRS)[::2])]
         return {"sharpness": float(np.mean(variances))}
 
 
@@ -45,7 +47,7 @@ class Brightness:
 
     def measure(self, footage: Footage) -> Mapping[str, float]:
         """The scores of one clip."""
-        luma_THW = footage.luma_THW()
+        luma_THW = footage.luma(footage.pairs(_NUM_PAIRS))
         dark = (luma_THW < self.black).mean(axis=(1, 2)) >= 0.98
         return {
             "luma_mean": float(luma_THW.mean()),
@@ -76,7 +78,7 @@ class Freeze:
 
     def measure(self, footage: Footage) -> Mapping[str, float]:
         """The score of one clip, 0 to 1."""
-        blocks = [_block_means(frame) for frame in footage.luma_THW()]
+        blocks = [_block_means(frame) for frame in footage.luma(footage.pairs(_NUM_PAIRS))]
         changes = [float(np.abs(after - before).max()) for before, after in zip(blocks[::2], blocks[1::2], strict=True)]
         return {"freeze_ratio": float(np.mean(np.array(changes) <= self.tolerance))}
 

@@ -50,4 +50,4 @@ class Rule:
 
 def first_broken(record: ClipRecord, rules: Mapping[str, Rule]) -> str | None:
     """The first rule, in the recipe's order, that drops the clip; None where none does."""
-    return next((name for name, rule in rules.items() if rule.drops(record.value(rule.score))), None)
+    return next((name for name, rule in rules.items() if rule.drops(float(record.value(rule.score)))), None)

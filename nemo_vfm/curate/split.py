@@ -3,7 +3,7 @@
 """Frames in, spans of shots out: hard cuts by PySceneDetect, fades through black by us, then a longest length."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Literal
 
@@ -54,15 +54,15 @@ class AdaptiveSplit:
         self.min_length_s, self.max_length_s = min_length_s, max_length_s
         self.short_tail, self.min_tail_s = short_tail, min_tail_s
 
-    def split(self, frames: Iterable[Frame], *, fps: float) -> list[Span]:
-        """Spans that cover every frame once; no frame gives no span."""
+    def spans(self, frames: Iterable[Frame], *, fps: float) -> Iterator[Span]:
+        """See `Splitter.spans`; no frame gives no span."""
         min_frames = max(1, round(self.min_length_s * fps))
         hard, brightness = self._look(frames, fps, min_frames)
         cuts = join_cuts(hard, black_cuts(brightness, self.black, min_frames), min_frames)
         shots = list(pairwise([0, *(cut for cut in cuts if 0 < cut < len(brightness)), len(brightness)]))
         longest = max(1, math.floor(self.max_length_s * fps + 1e-6))
         tail = round(self.min_tail_s * fps) if self.short_tail == "merge" else 0
-        return [piece for shot in shots if shot[1] > shot[0] for piece in pieces(shot, longest, tail)]
+        yield from (piece for shot in shots if shot[1] > shot[0] for piece in pieces(shot, longest, tail))
 
     def _look(self, frames: Iterable[Frame], fps: float, min_frames: int) -> tuple[list[int], list[float]]:
         """Hard cuts, and the mean of R, G and B of every frame."""

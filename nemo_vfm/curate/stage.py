@@ -1,11 +1,15 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The words curation is made of: what a file, a clip and its footage are, and the protocols of the parts.
+"""The words curation is made of: what a file and a clip are, and the protocols of the parts.
+
+Where each part works. A splitter and stages that are a `Score` or a `Comparison` see frames in the child process that
+decodes; a `Learned` stage works where the accelerator is and is sent the frames it names; a `Restorer` works where
+clips are encoded. All of them are sent to other processes, so they hold settings only until they are used.
 
 Shape letters: T frames, H height, W width, C colours (RGB).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +18,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from nemo_vfm.curate.footage import Footage
 from nemo_vfm.data.sample import Clip
 
 Frame = NDArray[np.uint8]  # (H, W, C)
@@ -39,28 +44,6 @@ class Found:
         return nullcontext(self.path) if self.fetch is None else self.fetch()
 
 
-@dataclass(frozen=True, slots=True)
-class Footage:
-    """What a stage sees of one clip: pairs of neighbouring frames, spread evenly, made small.
-
-    Memory does not grow with the clip's length.
-
-    Args:
-        frames_THWC: T = 2 * pairs; frames 2k and 2k + 1 follow each other in the video
-            (in a clip of one frame they are the same frame).
-        fps: frames per second of the source.
-    """
-
-    frames_THWC: NDArray[np.uint8]
-    fps: float
-
-    def luma_THW(self) -> NDArray[np.uint8]:
-        """BT.601 luma of every frame, full range."""
-        import cv2
-
-        return np.stack([cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY) for frame in self.frames_THWC])
-
-
 @dataclass(slots=True)
 class ClipRecord:
     """One clip on its way through curation; the row it becomes in the table of scores.
@@ -70,7 +53,7 @@ class ClipRecord:
         source: the name of the first file with these bytes.
         paths: every file with these bytes, since a sidecar may lie beside any of them.
         duration_us: microseconds it lasts, an integer so that ledgers add up exactly.
-        scores: every number any stage gave it.
+        scores: every number, and every label, any stage gave it.
         vectors: what comparisons remember of it, by stage name.
         message: why it failed; None where it did not.
         rule: the rule that dropped it; None where it is kept or failed.
@@ -84,7 +67,7 @@ class ClipRecord:
     width: int
     height: int
     duration_us: int
-    scores: dict[str, float] = field(default_factory=dict)
+    scores: dict[str, float | str] = field(default_factory=dict)
     vectors: dict[str, str] = field(default_factory=dict)
     message: str | None = None
     rule: str | None = None
@@ -102,7 +85,7 @@ class ClipRecord:
         """kept, dropped or failed."""
         return "failed" if self.message is not None else "dropped" if self.rule is not None else "kept"
 
-    def value(self, column: str) -> float:
+    def value(self, column: str) -> float | str:
         """A score, or one of the facts in `FACTS` that need no stage."""
         return self.scores[column] if column in self.scores else float(FACTS[column](self))
 
@@ -138,17 +121,29 @@ class Fetching(Source, Protocol):
 class Splitter(Protocol):
     """Cuts a video into shots."""
 
-    def split(self, frames: Iterable[Frame], *, fps: float) -> list[Span]:
-        """Spans that cover all `frames` without gap or overlap. Frames come once, in order of presentation."""
+    def spans(self, frames: Iterable[Frame], *, fps: float) -> Iterator[Span]:
+        """Spans that cover all `frames` in order, without gap or overlap, each given as soon as it is certain.
+
+        Frames come once, small, in order of presentation. What is held back is held in memory by the caller, too.
+        """
         ...
 
 
 @runtime_checkable
 class Stage(Protocol):
-    """Gives clips numbers and decides nothing: rules do that. It is a `Score` or a `Comparison`."""
+    """Gives clips numbers and labels, and decides nothing: rules do that. A `Score`, a `Comparison` or `Learned`."""
 
     def columns(self) -> Sequence[str]:
-        """The names of the scores it gives."""
+        """The names of the scores it gives, all of them, such as `motion.global_mean`."""
+        ...
+
+
+@runtime_checkable
+class Labelling(Stage, Protocol):
+    """A stage some of whose columns are words and not numbers."""
+
+    def labels(self) -> Mapping[str, Sequence[str]]:
+        """Of each such column, the words that may stand in it."""
         ...
 
 
@@ -156,18 +151,23 @@ class Stage(Protocol):
 class Score(Stage, Protocol):
     """A stage that looks at one clip at a time."""
 
-    def measure(self, footage: Footage) -> Mapping[str, float]:
-        """The scores of one clip."""
+    def measure(self, footage: Footage) -> Mapping[str, float | str]:
+        """The scores of one clip; ValueError costs that clip only."""
         ...
 
 
 @runtime_checkable
-class Comparison(Stage, Protocol):
-    """A stage that remembers each clip and then compares all of them; it has one column, a likeness."""
+class ReadsVectors(Score, Protocol):
+    """A stage that wants `Footage.motion_vectors`; without such a stage the decoder is not asked for them."""
 
-    def remember(self, footage: Footage) -> str:
-        """What is kept of one clip for comparing, as text."""
+    def reads_vectors(self) -> bool:
+        """Whether it wants them as it is set."""
         ...
+
+
+@runtime_checkable
+class Compares(Stage, Protocol):
+    """A stage that compares all clips with each other; it has one column, a likeness."""
 
     def likeness(self, vectors: Sequence[str]) -> list[float]:
         """Of each clip to the other clip most like it."""
@@ -175,6 +175,78 @@ class Comparison(Stage, Protocol):
 
     def duplicates(self, clips: Sequence[ClipRecord], vectors: Sequence[str], above: float) -> dict[int, int]:
         """`{position of a duplicate: position of the clip to keep}`, for likenesses above a threshold."""
+        ...
+
+
+@runtime_checkable
+class Comparison(Compares, Protocol):
+    """A comparison that needs no weights: each clip is remembered where it is decoded."""
+
+    def remember(self, footage: Footage) -> str:
+        """What is kept of one clip for comparing, as text."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a learned stage says of a clip.
+
+    Args:
+        scores: its columns; those of a comparison come later.
+        vector: what a learned comparison remembers of the clip, as text; None where there is nothing to compare.
+    """
+
+    scores: Mapping[str, float | str] = field(default_factory=dict)
+    vector: str | None = None
+
+
+@runtime_checkable
+class Learned(Stage, Protocol):
+    """A stage that bears a model. It may be one of `Compares`, too."""
+
+    def wanted(self, num_frames: int, fps: float) -> list[int]:
+        """The numbers of the frames it wants of a clip, ascending."""
+        ...
+
+    def load(self) -> None:
+        """Read the weights from their local path; once a process, before the first `judge`."""
+        ...
+
+    def judge(self, clips: Sequence[NDArray[np.uint8]]) -> list[Finding]:
+        """What it says of each clip, given the wanted frames of each, (T, H, W, C).
+
+        A clip must get the same finding in any company.
+        """
+        ...
+
+    def fingerprint(self) -> str:
+        """Changes whenever the same frames would get another finding: settings and the bytes of the weights."""
+        ...
+
+
+@runtime_checkable
+class Restoration(Protocol):
+    """What is to be done to one clip."""
+
+    def apply(self, frames_THWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Some successive frames, restored; all of a clip's pieces get the same size."""
+        ...
+
+    def facts(self) -> Mapping[str, float]:
+        """What was found and done, by column of the table."""
+        ...
+
+
+@runtime_checkable
+class Restorer(Protocol):
+    """Looks at clips that are kept, at full size, and mends those that need it while they are encoded."""
+
+    def look(self, frames_THWC: NDArray[np.uint8]) -> Restoration | None:
+        """From up to 8 frames at full size, spread evenly, what is to be done; None leaves every bit as it is."""
+        ...
+
+    def columns(self) -> Sequence[str]:
+        """The names of the facts it gives."""
         ...
 
 

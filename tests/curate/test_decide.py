@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_vfm.curate.decide import add_likeness, check_rules, decide
+from nemo_vfm.curate.footage import Footage
 from nemo_vfm.curate.motion import Motion
 from nemo_vfm.curate.near_duplicate import NearDuplicate
 from nemo_vfm.curate.rule import Rule
-from nemo_vfm.curate.stage import ClipRecord, Footage
+from nemo_vfm.curate.stage import ClipRecord
 from nemo_vfm.data.sample import Clip
 from tests.support.films import pan
 
@@ -27,7 +28,7 @@ RULES = {
 
 def record(index, look, *, motion=5.0, size=64, seconds=2.0, message=None):
     clip = Clip(f"{index:064d}", 0, 24, 0, 24, Fraction(1, 12))
-    vector = STAGES["near_duplicate"].remember(Footage(pan(look, 16), 12.0))
+    vector = STAGES["near_duplicate"].remember(Footage.of(pan(look, 16), 12.0))
     return ClipRecord(
         clip, f"{index}.mp4", (Path("x"),), 12.0, size, size, round(seconds * 1e6),
         scores={"motion": motion}, vectors={"near_duplicate": vector}, message=message,

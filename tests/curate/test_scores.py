@@ -6,15 +6,14 @@ import cv2
 import numpy as np
 import pytest
 
-from nemo_vfm.curate.examine import collect, pair_starts
+from nemo_vfm.curate.footage import Footage
 from nemo_vfm.curate.motion import Motion
 from nemo_vfm.curate.quality import Brightness, Freeze, Sharpness
-from nemo_vfm.curate.stage import Footage
 from tests.support.films import HEIGHT, WIDTH, black, blurred, pan, texture
 
 
 def footage(frames, fps=12.0):
-    return collect(iter(frames), (0, len(frames)), 8, fps, lambda: None)
+    return Footage.of(np.asarray(frames), fps)
 
 
 @pytest.mark.parametrize("step_px", [1, 3])
@@ -57,25 +56,29 @@ def test_black_is_black_and_grey_is_not():
 
 @pytest.mark.parametrize("num_frames", [1, 2, 3, 7, 100])
 def test_pairs_are_neighbours_inside_the_clip(num_frames):
-    starts = pair_starts((10, 10 + num_frames), 8)
-    assert starts == sorted(starts)
-    assert all(start >= 10 and start + 1 < 10 + max(2, num_frames) for start in starts)
-    assert len(starts) == 8
+    numbers = Footage.of(np.zeros((num_frames, 2, 2, 3), np.uint8), 12.0).pairs(8)
+    assert len(numbers) == 16 and numbers == sorted(numbers)
+    assert all(
+        after == min(before + 1, num_frames - 1) for before, after in zip(numbers[::2], numbers[1::2], strict=True)
+    )
 
 
-def test_footage_holds_the_frames_it_says_it_holds():
-    frames = [np.full((20, 20, 3), index, np.uint8) for index in range(100)]
-    shown = collect(iter(frames), (0, 100), 4, 12.0, lambda: None).frames_THWC[:, 0, 0, 0]
-    assert (shown[1::2] == shown[::2] + 1).all()
-    assert shown[::2].tolist() == pair_starts((0, 100), 4)
+def test_footage_gives_the_frames_that_are_asked_for():
+    frames = np.stack([np.full((20, 20, 3), index, np.uint8) for index in range(100)])
+    footage = Footage.of(frames, 12.0)
+    assert footage.frames([7, 3, 7])[:, 0, 0, 0].tolist() == [7, 3, 7]
+    assert footage.luma([9, 3])[:, 0, 0].tolist() == [9, 3]
+    assert footage.evenly(5) == [0, 25, 50, 74, 99]
+    assert footage.per_second(2.0, 100) == list(range(0, 100, 6))
+    assert footage.per_second(2.0, 4) == [0, 30, 66, 96]
 
 
 def test_one_frame_alone_can_be_scored():
-    one = Footage(np.stack([texture(0)] * 2), 12.0)
+    one = Footage.of(texture(0)[None], 12.0)
     for stage in (Motion(), Sharpness(), Brightness(), Freeze()):
         assert set(stage.measure(one)) == set(stage.columns())
 
 
 def test_a_picture_too_small_for_flow_is_refused_in_words():
     with pytest.raises(ValueError, match="too small to see motion"):
-        Motion().measure(Footage(np.zeros((2, 8, 8, 3), np.uint8), 12.0))
+        Motion().measure(Footage.of(np.zeros((2, 8, 8, 3), np.uint8), 12.0))

@@ -16,7 +16,7 @@ from tests.support.films import FPS, black, fade_through_black, pan, write_film
 
 def shots_of(path, **settings):
     with open_video(path, "pyav") as reader:
-        return AdaptiveSplit(**settings).split(reader.frames(), fps=FPS)
+        return list(AdaptiveSplit(**settings).spans(reader.frames(), fps=FPS))
 
 
 def test_known_cuts_are_found_at_their_frames(tmp_path):
@@ -49,7 +49,7 @@ def test_long_shots_are_cut_and_a_short_tail_joins_the_piece_before(tmp_path):
 
 
 def test_no_frame_gives_no_shot():
-    assert AdaptiveSplit().split([], fps=24) == []
+    assert list(AdaptiveSplit().spans([], fps=24)) == []
 
 
 @settings(deadline=None)

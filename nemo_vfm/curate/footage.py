@@ -1,0 +1,111 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The small frames of one clip in; those that a stage asks for, by their number in the clip, out.
+
+Shape letters: T frames, H height, W width, C colours (RGB), B blocks.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+Pictures = NDArray[np.uint8]  # (T, H, W, C)
+
+
+@dataclass(frozen=True, slots=True)
+class MotionVectors:
+    """What the encoder said of one frame's motion, as FFmpeg exports it.
+
+    Args:
+        width: of the coded picture, in pixels.
+        height: of the coded picture, in pixels.
+        blocks_B: a row a vector, with FFmpeg's fields: source, w, h, src_x, src_y, dst_x, dst_y, flags, motion_x,
+            motion_y, motion_scale; no row in a frame that is coded by itself.
+    """
+
+    width: int
+    height: int
+    blocks_B: NDArray[np.void]
+
+
+class Footage:
+    """One clip as stages see it: small frames in RGB, picked by number, 0 being the clip's first.
+
+    Args:
+        num_frames: frames of the clip.
+        fps: frames per second of the source.
+        read: gives the frames with these ascending numbers, (T, H, W, 3) uint8.
+        vectors: gives the motion vectors of frames with these ascending numbers; None where the codec has none or where
+            nobody asked for them (see `stage.ReadsVectors`).
+    """
+
+    def __init__(
+        self,
+        num_frames: int,
+        fps: float,
+        read: Callable[[Sequence[int]], Pictures],
+        vectors: Callable[[Sequence[int]], list[MotionVectors]] | None = None,
+    ) -> None:
+        assert num_frames >= 1 and fps > 0
+        self.num_frames, self.fps = num_frames, fps
+        self._read, self._vectors = read, vectors
+        self._rgb: dict[int, Pictures] = {}
+        self._luma: dict[int, Pictures] = {}
+
+    @classmethod
+    def of(cls, frames_THWC: Pictures, fps: float) -> Self:
+        """A clip that is already in memory."""
+        return cls(len(frames_THWC), fps, lambda numbers: frames_THWC[list(numbers)])
+
+    @property
+    def duration_s(self) -> float:
+        """How long the clip lasts at its mean rate."""
+        return self.num_frames / self.fps
+
+    def frames(self, numbers: Sequence[int]) -> Pictures:
+        """These frames in this order, (T, H, W, 3) RGB; a number may come twice."""
+        missing = sorted(set(numbers) - self._rgb.keys())
+        if missing:
+            self._rgb.update(zip(missing, self._read(missing), strict=True))
+        return np.stack([self._rgb[number] for number in numbers])
+
+    def luma(self, numbers: Sequence[int]) -> Pictures:
+        """BT.601 luma of these frames, full range, (T, H, W)."""
+        missing = sorted(set(numbers) - self._luma.keys())
+        for number, frame in zip(missing, self.frames(missing) if missing else (), strict=True):
+            self._luma[number] = np.asarray(cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY), dtype=np.uint8)
+        return np.stack([self._luma[number] for number in numbers])
+
+    def motion_vectors(self, numbers: Sequence[int]) -> list[MotionVectors] | None:
+        """What the codec says of these frames; None where it says nothing."""
+        return None if self._vectors is None else self._vectors(sorted(set(numbers)))
+
+    def evenly(self, count: int) -> list[int]:
+        """At most `count` frame numbers, spread from the first frame to the last."""
+        return sorted({int(number) for number in np.linspace(0, self.num_frames - 1, count).round()})
+
+    def per_second(self, rate: float, at_most: int) -> list[int]:
+        """Frame numbers `rate` a second from the first frame on; `at_most` spread evenly where that would be more."""
+        steps = np.arange(0, self.num_frames, max(1.0, self.fps / rate)).round()
+        numbers = sorted({int(number) for number in steps if number < self.num_frames})
+        if len(numbers) > at_most:
+            numbers = [numbers[int(place)] for place in np.linspace(0, len(numbers) - 1, at_most).round()]
+        return numbers
+
+    def pairs(self, count: int) -> list[int]:
+        """2 * `count` frame numbers: 2k and 2k + 1 are neighbours, pairs spread evenly; short clips repeat some.
+
+        In a clip of one frame both are that frame.
+        """
+        steps = self.num_frames - 1
+        firsts = [(2 * k + 1) * steps // (2 * count) for k in range(count)]
+        return [number for first in firsts for number in (first, min(first + 1, steps))]
+
+
+def by_number(kept: Mapping[int, Pictures]) -> Callable[[Sequence[int]], Pictures]:
+    """A `read` for `Footage` from frames kept by their number."""
+    return lambda numbers: np.stack([kept[number] for number in numbers])
