@@ -57,7 +57,7 @@ def test_black_is_black_and_grey_is_not():
 @pytest.mark.parametrize("num_frames", [1, 2, 3, 7, 100])
 def test_pairs_are_neighbours_inside_the_clip(num_frames):
     numbers = Footage.of(np.zeros((num_frames, 2, 2, 3), np.uint8), 12.0).pairs(8)
-    assert len(numbers) == 16 and numbers == sorted(numbers)
+    assert len(numbers) == 16 and numbers[::2] == sorted(numbers[::2])
     assert all(
         after == min(before + 1, num_frames - 1) for before, after in zip(numbers[::2], numbers[1::2], strict=True)
     )
