@@ -104,7 +104,8 @@ def test_a_component_is_explained_by_its_short_name_its_long_one_and_an_ingredie
 
 def test_an_ingredients_values_stand_in_its_yaml(capsys):
     assert "depth: 28\n" in explained(capsys, "model=dit_xl", "--yaml")
-    assert "motion:\n  _target_: nemo_vfm.curate.motion.Motion\n" in explained(capsys, "stages=standard", "--yaml")
+    stages = explained(capsys, "stages=standard", "--yaml")
+    assert "motion:\n  _target_: nemo_vfm.curate.score.motion.Motion\n" in stages
 
 
 def test_what_the_job_gives_is_left_out_and_said(capsys):

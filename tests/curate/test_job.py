@@ -20,8 +20,8 @@ import pytest
 from nemo_vfm.core.errors import NothingKept
 from nemo_vfm.core.types import Run
 from nemo_vfm.curate import examine
-from nemo_vfm.curate.motion import Motion
-from nemo_vfm.curate.rule import Rule
+from nemo_vfm.curate.decide.rule import Rule
+from nemo_vfm.curate.score.motion import Motion
 from nemo_vfm.curate.transcode import Transcode
 from nemo_vfm.data.decode import open_video
 from nemo_vfm.data.shards import ShardSet

@@ -8,11 +8,13 @@ import cv2
 import numpy as np
 
 from nemo_vfm.curate.caption import Description, Sidecar
+from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.job import Curate
-from nemo_vfm.curate.motion import Motion
 from nemo_vfm.curate.near_duplicate import NearDuplicate
-from nemo_vfm.curate.quality import Brightness, Freeze, Sharpness
-from nemo_vfm.curate.rule import Rule
+from nemo_vfm.curate.score.brightness import Brightness
+from nemo_vfm.curate.score.freeze import Freeze
+from nemo_vfm.curate.score.motion import Motion
+from nemo_vfm.curate.score.sharpness import Sharpness
 from nemo_vfm.curate.source import Folder
 from nemo_vfm.curate.split import AdaptiveSplit
 from nemo_vfm.curate.transcode import Transcode
@@ -43,6 +45,14 @@ def blurred(seed: int, num_frames: int = 24) -> np.ndarray:
 def black(num_frames: int = 24) -> np.ndarray:
     """Nothing."""
     return np.zeros((num_frames, HEIGHT, WIDTH, 3), np.uint8)
+
+
+def disc_that_moves() -> np.ndarray:
+    """A small pale disc that crosses a grey field."""
+    frames = np.full((24, HEIGHT, WIDTH, 3), 200, np.uint8)
+    for index, frame in enumerate(frames):
+        cv2.circle(frame, (20 + 3 * index, 50), 9, (215, 215, 190), -1)
+    return frames
 
 
 def fade_through_black(a: np.ndarray, b: np.ndarray, num_frames: int = 10) -> np.ndarray:

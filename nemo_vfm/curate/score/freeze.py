@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Frames of a clip in; sharpness, brightness, share of black and of frozen frames out, all without weights."""
+"""Pairs of neighbouring frames in, the share of those that are the same picture out."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,49 +11,6 @@ from numpy.typing import NDArray
 from nemo_vfm.curate.footage import Footage
 
 _NUM_PAIRS = 16  # neighbouring frames, spread over the clip
-
-
-class Sharpness:
-    """`sharpness`: the variance of the luma's Laplacian, mean over frames. Low is blurred, or simply flat.
-
-    It depends on size, so it is taken on the footage's frames, whose short side is at most 256 pixels.
-    """
-
-    def columns(self) -> Sequence[str]:
-        """The one score."""
-        return ("sharpness",)
-
-    def measure(self, footage: Footage) -> Mapping[str, float]:
-        """The score of one clip, in squared luma steps."""
-        variances = [cv2.Laplacian(frame, cv2.CV_32F).var() for frame in footage.luma(footage.pairs(_NUM_PAIRS)[::2])]
-        return {"sharpness": float(np.mean(variances))}
-
-
-class Brightness:
-    """`luma_mean` and `luma_std` (contrast) over all pixels, 0 to 255, and `black_ratio`, the share of black frames.
-
-    Args:
-        black: a frame is black if 98 % of its luma is under this, 0 to 255.
-    """
-
-    def __init__(self, *, black: float = 24.0) -> None:
-        if not 0 < black < 256:
-            raise ValueError(f"black is {black}, but luma lies between 0 and 255")
-        self.black = black
-
-    def columns(self) -> Sequence[str]:
-        """The three scores."""
-        return ("luma_mean", "luma_std", "black_ratio")
-
-    def measure(self, footage: Footage) -> Mapping[str, float]:
-        """The scores of one clip."""
-        luma_THW = footage.luma(footage.pairs(_NUM_PAIRS))
-        dark = (luma_THW < self.black).mean(axis=(1, 2)) >= 0.98
-        return {
-            "luma_mean": float(luma_THW.mean()),
-            "luma_std": float(luma_THW.std(axis=(1, 2)).mean()),
-            "black_ratio": float(dark.mean()),
-        }
 
 
 class Freeze:

@@ -1,0 +1,28 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Frames of a clip in, how sharp they are out."""
+
+from collections.abc import Mapping, Sequence
+
+import cv2
+import numpy as np
+
+from nemo_vfm.curate.footage import Footage
+
+_NUM_PAIRS = 16  # neighbouring frames, spread over the clip
+
+
+class Sharpness:
+    """`sharpness`: the variance of the luma's Laplacian, mean over frames. Low is blurred, or simply flat.
+
+    It depends on size, so it is taken on the footage's frames, whose short side is at most 256 pixels.
+    """
+
+    def columns(self) -> Sequence[str]:
+        """The one score."""
+        return ("sharpness",)
+
+    def measure(self, footage: Footage) -> Mapping[str, float]:
+        """The score of one clip, in squared luma steps."""
+        variances = [cv2.Laplacian(frame, cv2.CV_32F).var() for frame in footage.luma(footage.pairs(_NUM_PAIRS)[::2])]
+        return {"sharpness": float(np.mean(variances))}

@@ -1,0 +1,15 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Black and grey, and the scores that must tell them apart."""
+
+import numpy as np
+
+from nemo_vfm.curate.footage import Footage
+from nemo_vfm.curate.score.brightness import Brightness
+from tests.support.films import black
+
+
+def test_black_is_black_and_grey_is_not():
+    assert Brightness().measure(Footage.of(black(), 12.0)) == {"luma_mean": 0.0, "luma_std": 0.0, "black_ratio": 1.0}
+    grey = Brightness().measure(Footage.of(black() + np.uint8(128), 12.0))
+    assert (grey["luma_mean"], grey["black_ratio"]) == (128.0, 0.0)

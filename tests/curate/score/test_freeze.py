@@ -1,0 +1,27 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Clips that stand still in part, and the ratio that must say so."""
+
+import numpy as np
+import pytest
+
+from nemo_vfm.curate.footage import Footage
+from nemo_vfm.curate.score.freeze import Freeze
+from tests.support.films import disc_that_moves, pan, texture
+
+
+def footage(frames, fps=12.0):
+    return Footage.of(np.asarray(frames), fps)
+
+
+def test_a_still_picture_is_frozen():
+    assert Freeze().measure(footage(np.stack([texture(1)] * 20))) == {"freeze_ratio": 1.0}
+
+
+def test_a_small_thing_that_moves_is_not_frozen():
+    assert Freeze().measure(footage(disc_that_moves())) == {"freeze_ratio": 0.0}
+
+
+def test_half_frozen_is_half():
+    moving, still = pan(2, 40, 3), np.stack([texture(9)] * 40)
+    assert Freeze().measure(footage(np.concatenate([moving, still])))["freeze_ratio"] == pytest.approx(0.5, abs=0.13)

@@ -1,0 +1,12 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A film in and out of focus, and the score that must tell them apart."""
+
+from nemo_vfm.curate.footage import Footage
+from nemo_vfm.curate.score.sharpness import Sharpness
+from tests.support.films import blurred, pan
+
+
+def test_blur_lowers_sharpness():
+    sharp, soft = (Sharpness().measure(Footage.of(film, 12.0))["sharpness"] for film in (pan(4), blurred(4)))
+    assert sharp > 4 * soft
