@@ -12,12 +12,12 @@ from nemo_vfm.core.log import bar, info, warn
 from nemo_vfm.core.place import Address
 from nemo_vfm.core.types import Json, Outcome, Run
 from nemo_vfm.curate.cache import Cache, fingerprint
-from nemo_vfm.curate.decide import add_likeness, check_rules, decide
+from nemo_vfm.curate.decide.fate import add_likeness, check_rules, decide
+from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.examine import Examiner, num_frames_walked, to_record
 from nemo_vfm.curate.execute import ordered
 from nemo_vfm.curate.ledger import FileRecord, Ledger, count
 from nemo_vfm.curate.probe import mark_exact_duplicates, probe, reason_of
-from nemo_vfm.curate.rule import Rule
 from nemo_vfm.curate.stage import Captioner, ClipRecord, Fetching, Source, Splitter, Stage
 from nemo_vfm.curate.transcode import Transcode
 from nemo_vfm.curate.write import remove_others, remove_unfinished, replace_folder, write_scores, write_shards

@@ -4,7 +4,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from nemo_vfm.curate.rule import Rule, first_broken
+from nemo_vfm.curate.decide.rule import Rule, first_broken
 from nemo_vfm.curate.stage import FACTS, ClipRecord, Comparison, Score, Stage
 
 
