@@ -29,10 +29,11 @@ class PyAVReader:
 
     Args:
         source: a path, or the file's bytes.
+        vectors: the decoder gives the motion vectors of each frame, too, where the codec has them.
     """
 
-    def __init__(self, source: Path | bytes) -> None:
-        self._source, self._name = source, name_of(source)
+    def __init__(self, source: Path | bytes, *, vectors: bool = False) -> None:
+        self._source, self._name, self._vectors = source, name_of(source), vectors
         self._container: InputContainer | None = None
         self._process = 0
         self._info: VideoInfo | None = None
@@ -71,18 +72,24 @@ class PyAVReader:
         places: dict[int, list[int]] = {}
         for place, index in enumerate(indices):
             places.setdefault(index, []).append(place)
-        for index, picture in self._scattered(sorted(places)):
-            out[places[index]] = picture
+        for index, frame in self.decoded(sorted(places)):
+            out[places[index]] = self._picture(frame)
         return out
 
     def frames(self, start: int = 0, stop: int | None = None) -> Iterator[Picture]:
         """See `VideoReader.frames`."""
         count = self.info().num_frames
-        for _, picture in self._scattered(range(start, count if stop is None else min(stop, count))):
-            yield picture
+        for _, frame in self.decoded(range(start, count if stop is None else min(stop, count))):
+            yield self._picture(frame)
 
-    def _scattered(self, wanted: Sequence[int]) -> Iterator[tuple[int, Picture]]:
-        """Ascending frame indices in, each with its picture out; seeks only where that beats decoding on."""
+    def decoded(self, wanted: Sequence[int]) -> Iterator[tuple[int, av.VideoFrame]]:
+        """Ascending frame indices in, each with the decoder's own frame, not yet turned upright, out.
+
+        Seeks only where that beats decoding on.
+
+        Raises:
+            DataError: at the first frame that cannot be decoded, or that is of another size than the first.
+        """
         decoding: Iterator[tuple[int, av.VideoFrame]] | None = None
         position = -1
         for index in wanted:
@@ -92,7 +99,8 @@ class PyAVReader:
             if found is None or found[0] != index:
                 raise DataError(f"{self._name} is damaged: frame {index} cannot be decoded")
             position = index
-            yield index, self._picture(found[1])
+            self._check_frame(found[1])
+            yield index, found[1]
 
     def _key_before(self, index: int) -> int:
         place = int(np.searchsorted(self._keyframes, index, side="right")) - 1
@@ -139,12 +147,16 @@ class PyAVReader:
             picture = np.rot90(frame.to_ndarray(format="rgb24"), info.rotation_deg // 90)
         except av.error.FFmpegError as error:
             raise DataError(f"{self._name} has a frame that cannot be made RGB: {error}") from error
-        if picture.shape != (info.height, info.width, 3):
-            raise DataError(
-                f"{self._name} changes its frame size from {info.width}x{info.height} to "
-                f"{picture.shape[1]}x{picture.shape[0]} on the way; one size was expected"
-            )
         return np.ascontiguousarray(picture)
+
+    def _check_frame(self, frame: av.VideoFrame) -> None:
+        info = self.info()
+        width, height = (frame.height, frame.width) if info.rotation_deg % 180 else (frame.width, frame.height)
+        if (width, height) != (info.width, info.height):
+            raise DataError(
+                f"{self._name} changes its frame size from {info.width}x{info.height} to {width}x{height} on the way; "
+                "one size was expected"
+            )
 
     def _opened(self) -> InputContainer:
         """The container of this process: a file shared over a fork would be sought by both sides."""
@@ -165,6 +177,8 @@ class PyAVReader:
             raise DataError(f"{self._name} holds a video in a codec that is not known here")
         # One thread: curation and loaders run one process a core, and 720p H.264 was faster so (503 against 331 fps).
         container.streams.video[0].thread_count = 1
+        if self._vectors:
+            container.streams.video[0].codec_context.options = {"flags2": "+export_mvs"}
         self._container, self._process = container, os.getpid()
         return container
 
