@@ -16,7 +16,7 @@ from nemo_vfm.curate.score.freeze import Freeze
 from nemo_vfm.curate.score.motion import Motion
 from nemo_vfm.curate.score.sharpness import Sharpness
 from nemo_vfm.curate.source import Folder
-from nemo_vfm.curate.split import AdaptiveSplit
+from nemo_vfm.curate.split.adaptive import AdaptiveSplit
 from nemo_vfm.curate.transcode import Transcode
 from nemo_vfm.data.encode import encode_mp4
 

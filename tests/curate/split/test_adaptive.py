@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_vfm.curate.split import AdaptiveSplit, black_cuts, join_cuts, pieces
+from nemo_vfm.curate.split.adaptive import AdaptiveSplit, black_cuts, join_cuts, pieces
 from nemo_vfm.data.decode import open_video
 from tests.support.films import FPS, black, fade_through_black, pan, write_film
 
