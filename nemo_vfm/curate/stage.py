@@ -18,6 +18,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from nemo_vfm.core.types import Json
 from nemo_vfm.curate.footage import Footage
 from nemo_vfm.data.sample import Clip
 
@@ -58,6 +59,7 @@ class ClipRecord:
         message: why it failed; None where it did not.
         rule: the rule that dropped it; None where it is kept or failed.
         duplicate_of: id of the kept clip that says the same.
+        caption_facts: how the caption came to be, as the clip's `.json` has it; every name begins with `caption_`.
     """
 
     clip: Clip
@@ -74,6 +76,7 @@ class ClipRecord:
     duplicate_of: str | None = None
     caption: str = ""
     caption_by: str = ""
+    caption_facts: dict[str, Json] = field(default_factory=dict)
 
     @property
     def duration_s(self) -> float:

@@ -45,7 +45,8 @@ def clip_json(record: ClipRecord) -> Json:
         "first_frame": clip.first_frame, "last_frame": clip.last_frame,
         "pts_start": clip.pts_start, "pts_end": clip.pts_end,
         "time_base": f"{clip.time_base.numerator}/{clip.time_base.denominator}",
-        **_shape(record), "caption_by": record.caption_by, "scores": dict(sorted(record.scores.items())),
+        **_shape(record), "caption_by": record.caption_by, **record.caption_facts,
+        "scores": dict(sorted(record.scores.items())),
     }  # fmt: skip
 
 

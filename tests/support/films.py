@@ -7,7 +7,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from nemo_vfm.curate.caption import Description, Sidecar
+from nemo_vfm.curate.caption.description import Description
+from nemo_vfm.curate.caption.sidecar import Sidecar
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.job import Curate
 from nemo_vfm.curate.near_duplicate import NearDuplicate

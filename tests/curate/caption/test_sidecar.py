@@ -7,7 +7,8 @@ from fractions import Fraction
 
 import pytest
 
-from nemo_vfm.curate.caption import Description, Sidecar
+from nemo_vfm.curate.caption.description import Description
+from nemo_vfm.curate.caption.sidecar import Sidecar
 from nemo_vfm.curate.stage import ClipRecord
 from nemo_vfm.data.sample import Clip
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A clip in, one sentence about it out: from a file beside the video, else from the clip's own numbers."""
+"""A clip in, what a file beside its video says of it out."""
 
 import json
 from functools import lru_cache
@@ -30,25 +30,6 @@ class Sidecar:
             if text:
                 return text, "sidecar"
         return None
-
-
-class Description:
-    """Says what the numbers say: "a 3.2 s video, 854x480, 24 fps, little motion, dark"."""
-
-    def caption(self, record: ClipRecord) -> tuple[str, str] | None:
-        """The sentence and `description`; there is always one."""
-        facts = [f"a {record.duration_s:.1f} s video", f"{record.width}x{record.height}", f"{record.fps:.4g} fps"]
-        for column, words in _WORDS.items():
-            if column in record.scores:
-                facts.append(next(word for limit, word in words if float(record.scores[column]) < limit))
-        return ", ".join(fact for fact in facts if fact), "description"
-
-
-_ANY = float("inf")
-_WORDS = {
-    "motion": [(0.3, "no motion"), (3.0, "little motion"), (15.0, "some motion"), (_ANY, "much motion")],
-    "luma_mean": [(50.0, "dark"), (190.0, ""), (_ANY, "bright")],
-}
 
 
 def _places(video: Path) -> list[Path]:
