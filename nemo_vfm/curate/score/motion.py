@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Pairs of neighbouring frames in, how much moves out. Shape letters: T frames, H height, W width."""
+"""Pairs of neighbouring frames in, how much moves out."""
 
 from collections.abc import Mapping, Sequence
 
-import cv2
 import numpy as np
 
 from nemo_vfm.curate.footage import Footage
+from nemo_vfm.curate.score.flow import Lengths, flow_lengths, flow_size
 
 
 class Motion:
@@ -35,28 +35,14 @@ class Motion:
 
     def measure(self, footage: Footage) -> Mapping[str, float]:
         """Both scores of one clip."""
-        luma_THW = [_at_most(frame, self.side_px) for frame in footage.luma(footage.pairs(self.num_pairs))]
-        height, width = luma_THW[0].shape
-        if min(height, width) < 16:
-            raise ValueError(f"the picture is {width}x{height}, too small to see motion in; at least 16 are needed")
-        percent_per_s = 100 * footage.fps / float(np.hypot(height, width))
-        flow = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_FAST)
-        speeds = [_speed(flow, a, b) for a, b in zip(luma_THW[::2], luma_THW[1::2], strict=True)]
-        means, peaks = zip(*speeds, strict=True)
+        percent_per_s = 100 * footage.fps / float(np.hypot(*flow_size(footage, self.side_px)))
+        flows = flow_lengths(footage, num_pairs=self.num_pairs, side_px=self.side_px)
+        means, peaks = zip(*(_speed(lengths_HW) for lengths_HW in flows), strict=True)
         return {"motion": percent_per_s * float(np.mean(means)), "motion_peak": percent_per_s * float(np.mean(peaks))}
 
 
-def _speed(flow: cv2.DISOpticalFlow, before: cv2.typing.MatLike, after: cv2.typing.MatLike) -> tuple[float, float]:
+def _speed(lengths_HW: Lengths | None) -> tuple[float, float]:
     """Mean and 99th percentile of the flow's length, in pixels a frame."""
-    if np.array_equal(before, after):
+    if lengths_HW is None:
         return 0.0, 0.0
-    length = np.linalg.norm(flow.calc(before, after, None), axis=2)  # type: ignore[call-overload]
-    return float(length.mean()), float(np.percentile(length, 99))
-
-
-def _at_most(image: cv2.typing.MatLike, side_px: int) -> cv2.typing.MatLike:
-    height, width = image.shape
-    ratio = side_px / min(height, width)
-    if ratio >= 1:
-        return image
-    return cv2.resize(image, (round(width * ratio), round(height * ratio)), interpolation=cv2.INTER_AREA)
+    return float(lengths_HW.mean()), float(np.percentile(lengths_HW, 99))

@@ -1,0 +1,168 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The encoder's motion vectors in, or optical flow where there are none; how much moves, overall and at least, out.
+
+Shape letters: H height, W width, R rows and C columns of what a source of motion can tell apart.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_vfm.core.log import warn_once
+from nemo_vfm.curate.footage import Footage, MotionVectors
+from nemo_vfm.curate.score.flow import flow_lengths, flow_size
+from nemo_vfm.curate.score.vector_field import cell_areas, cell_lengths, cosmos_lengths
+
+Grid = NDArray[np.float32]  # (R, C)
+
+_FLOW_SIDE_PX = 160
+_FURTHEST = 4  # frames back that the reference of a vector is looked for: x264 puts up to 3 B frames in a row by itself
+_COSMOS_SIDE_PX = 256
+
+
+class CodecMotion:
+    """`motion.global_mean` and `motion.patch_min`, in (width + height) per frame: 0.001 is 1.3 pixels of 854x480.
+
+    An encoder has already searched for motion, and its vectors cost nothing but decoding. They exist in H.264, MPEG-4
+    and MPEG-2; for other codecs, and videos without predicted frames, dense flow is measured instead, and `motion.from`
+    says which it was. What is averaged are the parts of frames that a vector to an earlier frame covers, its length
+    divided by how many frames back that is. A frame without vectors is still where it repeats the one before, and tells
+    nothing where it does not. `motion.patch_min` is the least of the parts that `patches` makes.
+
+    `compat: cosmos` gives the numbers of cosmos-curate 1.4, for thresholds that were found with it (0.00098 and
+    0.000001): frames at 2 fps from the first half; vectors of both directions, not divided; frames without vectors left
+    out; parts that are samples 256 pixels apart, not means. Of a cut-out clip its encoder makes other vectors.
+
+    Args:
+        num_frames: frames whose vectors are read, spread over the clip.
+        patches: parts along the short side; along the long side there are as many as make them nearly square.
+        compat: None for the above, cosmos for the numbers of cosmos-curate.
+    """
+
+    def __init__(self, *, num_frames: int = 16, patches: int = 3, compat: Literal["cosmos"] | None = None) -> None:
+        if num_frames < 1 or patches < 1:
+            raise ValueError(f"num_frames {num_frames} and patches {patches} must be at least 1")
+        self.num_frames, self.patches, self.compat = num_frames, patches, compat
+
+    def columns(self) -> Sequence[str]:
+        """Two numbers, and where they come from."""
+        return ("motion.global_mean", "motion.patch_min", "motion.from")
+
+    def labels(self) -> Mapping[str, Sequence[str]]:
+        """The source of the numbers."""
+        return {"motion.from": ("vectors", "flow")}
+
+    def reads_vectors(self) -> bool:
+        """It does."""
+        return True
+
+    def measure(self, footage: Footage) -> Mapping[str, float | str]:
+        """The scores of one clip."""
+        scores = self._of_cosmos(footage) if self.compat == "cosmos" else self._of_vectors(footage)
+        source = "flow" if scores is None else "vectors"
+        overall, least = scores if scores is not None else self._of_flow(footage)
+        return {"motion.global_mean": overall, "motion.patch_min": least, "motion.from": source}
+
+    def _of_vectors(self, footage: Footage) -> tuple[float, float] | None:
+        """Both numbers; None where vectors tell nothing of most frames."""
+        pairs = footage.pairs(self.num_frames)
+        numbers = sorted({after for before, after in zip(pairs[::2], pairs[1::2], strict=True) if after > before})
+        vectors = _vectors_near(footage, numbers)
+        if not vectors:
+            return None
+        told = [grid for number in numbers if (grid := _per_frame(footage, number, vectors)) is not None]
+        if 2 * len(told) < len(numbers):
+            return None
+        shape = vectors[numbers[0]]
+        moved_TRC = np.stack(told)
+        seen_TRC = cell_areas(shape.width, shape.height) * ~np.isnan(moved_TRC)
+        moved_RC, seen_RC = (np.nan_to_num(moved_TRC) * seen_TRC).sum(axis=0), seen_TRC.sum(axis=0)
+        return self._numbers(moved_RC, seen_RC, shape.width, shape.height)
+
+    def _of_flow(self, footage: Footage) -> tuple[float, float]:
+        width, height = flow_size(footage, _FLOW_SIDE_PX)
+        flows = flow_lengths(footage, num_pairs=self.num_frames, side_px=_FLOW_SIDE_PX)
+        moved_HW = np.zeros((height, width), np.float32)
+        for lengths_HW in flows:
+            if lengths_HW is not None:
+                moved_HW += lengths_HW
+        return self._numbers(moved_HW, np.full_like(moved_HW, len(flows)), width, height)
+
+    def _numbers(self, moved_RC: Grid, seen_RC: Grid, width: int, height: int) -> tuple[float, float]:
+        """The mean over everything that was seen, and over the part with the least."""
+        short = min(width, height)
+        size = max(1, round(self.patches * width / short)), max(1, round(self.patches * height / short))
+        size = min(size[0], moved_RC.shape[1]), min(size[1], moved_RC.shape[0])
+        moved, seen = (cv2.resize(grid, size, interpolation=cv2.INTER_AREA) for grid in (moved_RC, seen_RC))
+        parts = moved[seen > 0] / seen[seen > 0]
+        return float(moved_RC.sum() / seen_RC.sum() / (width + height)), float(parts.min() / (width + height))
+
+    @staticmethod
+    def _of_cosmos(footage: Footage) -> tuple[float, float] | None:
+        """Both numbers as cosmos-curate has them; None where there are no vectors."""
+        sampled = range(0, footage.num_frames, max(1, round(footage.fps / 2)))[1:]
+        wanted = max(10, round(2 * 0.5 * (int(footage.duration_s) or 30)))
+        found: list[MotionVectors] = []
+        for start in range(0, len(sampled), wanted):
+            found += [v for v in footage.motion_vectors(sampled[start : start + wanted]) or () if len(v.blocks_B)]
+            if len(found) >= wanted:
+                break
+        if not found:
+            _say_if_none(footage)
+            return None
+        return _cosmos_numbers(found[:wanted])
+
+
+def _cosmos_numbers(found: Sequence[MotionVectors]) -> tuple[float, float]:
+    width, height = found[0].width, found[0].height
+    if min(width, height) < _COSMOS_SIDE_PX:
+        raise ValueError(
+            f"the picture is {width}x{height}, but cosmos-curate has no number for sides below {_COSMOS_SIDE_PX} "
+            "pixels; leave compat out for such videos"
+        )
+    mean_HW = np.stack([cosmos_lengths(vectors) for vectors in found]).mean(axis=0)
+    parts = cv2.resize(mean_HW, None, fx=1 / _COSMOS_SIDE_PX, fy=1 / _COSMOS_SIDE_PX)
+    return float(mean_HW.mean() / (width + height)), float(parts.min() / (width + height))
+
+
+def _vectors_near(footage: Footage, numbers: Sequence[int]) -> dict[int, MotionVectors]:
+    """The vectors of these frames and of those that they may refer to, by number; empty where there are none."""
+    near = sorted({max(0, number - back) for number in numbers for back in range(_FURTHEST)})
+    vectors = footage.motion_vectors(near) if near else []
+    _say_if_none(footage)
+    return dict(zip(near, vectors or (), strict=bool(vectors)))
+
+
+def _say_if_none(footage: Footage) -> None:
+    """Say once that flow is measured where there are no vectors."""
+    if footage.motion_vectors([0]) is None:
+        warn_once(
+            "A video has no motion vectors, as with every codec but H.264, MPEG-4 and MPEG-2; optical flow is measured "
+            "instead, and motion.from says where."
+        )
+
+
+def _per_frame(footage: Footage, number: int, vectors: Mapping[int, MotionVectors]) -> Grid | None:
+    """Pixels a frame that each cell of a frame moves, NaN where unknown; None where nothing is known."""
+    here = vectors[number]
+    if not len(here.blocks_B):  # coded by itself, or left out by the encoder because nothing changed
+        before, after = footage.luma([number - 1, number])
+        return np.zeros_like(cell_areas(here.width, here.height)) if np.array_equal(before, after) else None
+    moved_RC = cell_lengths(here) / np.float32(_frames_back(number, vectors))
+    return None if np.isnan(moved_RC).all() else moved_RC
+
+
+def _frames_back(number: int, vectors: Mapping[int, MotionVectors]) -> int:
+    """How far the last frame lies back that is no B frame, which is what vectors mostly refer to.
+
+    FFmpeg tells only the direction. Undivided, P frames behind B frames move 1.9 times as far as flow says
+    (crush_027.mp4, 2026-11), divided 0.8 times, which is what clips without B frames have.
+    """
+    for back in range(1, _FURTHEST):
+        if number - back < 0 or not (vectors[number - back].blocks_B["source"] > 0).any():
+            return back
+    return _FURTHEST

@@ -1,0 +1,63 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Pairs of neighbouring frames in, how far each pixel moved between them out; computed once for all that ask.
+
+Shape letters: T pairs, H height, W width.
+"""
+
+from weakref import WeakKeyDictionary
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_vfm.curate.footage import Footage
+
+Lengths = NDArray[np.float32]  # (H, W)
+
+_SMALLEST_PX = 16  # DIS fails below its largest patches
+_known: WeakKeyDictionary[Footage, dict[tuple[int, int], list[Lengths | None]]] = WeakKeyDictionary()
+
+
+def flow_lengths(footage: Footage, *, num_pairs: int, side_px: int) -> list[Lengths | None]:
+    """Dense flow (DIS, Kroeger et al., arXiv 1603.03590) of each pair, in pixels; None where both frames are the same.
+
+    Args:
+        num_pairs: pairs of neighbouring frames, spread over the clip.
+        side_px: flow is computed on frames whose short side is at most this.
+    """
+    known = _known.setdefault(footage, {})
+    if (num_pairs, side_px) not in known:
+        known[num_pairs, side_px] = _compute(footage, num_pairs, side_px)
+    return known[num_pairs, side_px]
+
+
+def flow_size(footage: Footage, side_px: int) -> tuple[int, int]:
+    """Width and height at which flow is computed. ValueError where the picture is too small for it."""
+    height, width = footage.luma([0]).shape[1:]
+    if min(height, width) < _SMALLEST_PX:
+        raise ValueError(
+            f"the picture is {width}x{height}, too small to see motion in; at least {_SMALLEST_PX} are needed"
+        )
+    ratio = min(1.0, side_px / min(height, width))
+    return round(width * ratio), round(height * ratio)
+
+
+def _compute(footage: Footage, num_pairs: int, side_px: int) -> list[Lengths | None]:
+    size = flow_size(footage, side_px)
+    luma_THW = [_shrunk(frame, size) for frame in footage.luma(footage.pairs(num_pairs))]
+    flow = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_FAST)
+    return [_lengths(flow, before, after) for before, after in zip(luma_THW[::2], luma_THW[1::2], strict=True)]
+
+
+def _lengths(flow: cv2.DISOpticalFlow, before: NDArray[np.uint8], after: NDArray[np.uint8]) -> Lengths | None:
+    if np.array_equal(before, after):
+        return None
+    flow_HWD = flow.calc(before, after, None)  # type: ignore[call-overload]
+    return np.asarray(cv2.magnitude(flow_HWD[..., 0], flow_HWD[..., 1]), dtype=np.float32)
+
+
+def _shrunk(luma_HW: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+    if luma_HW.shape == size[::-1]:
+        return luma_HW
+    return np.asarray(cv2.resize(luma_HW, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)
