@@ -1,0 +1,36 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A text that somebody or some model wrote in, one line of plain text that no file, table or page can misread out.
+
+What a model says is data. It is never rendered as a template, never taken for a path or a key, and it passes here
+before it reaches a record.
+"""
+
+import re
+import unicodedata
+
+MAX_CHARS = 8000  # about 2000 tokens; the longest captions of models asked for detail have a few hundred words
+
+# What has no place in a line of text: marks that turn the reading direction, invisible ones, tags, noncharacters.
+# The joiners U+200C and U+200D stay, since Persian and Indian words and some emoji are spelled with them.
+_INVISIBLE = re.compile(
+    "[\u00ad\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb"
+    "\ufdd0-\ufdef\ufffe\uffff\ud800-\udfff\U000e0000-\U000e007f]"
+)
+_FORMULA = "=+-@"  # a spreadsheet takes a cell that begins so for a formula
+
+
+def clean(text: str) -> str:
+    """The text as one line: NFC, no control characters, at most MAX_CHARS characters, cut between two words."""
+    text = text[: 4 * MAX_CHARS]  # a megabyte of marks need not be looked at
+    text = _INVISIBLE.sub("", text)
+    spaced = "".join(" " if unicodedata.category(char) in ("Cc", "Zl", "Zp", "Zs") else char for char in text)
+    line = unicodedata.normalize("NFC", " ".join(spaced.split()))
+    return _cut(line.lstrip(_FORMULA + " "))
+
+
+def _cut(line: str) -> str:
+    if len(line) <= MAX_CHARS:
+        return line
+    kept = line[:MAX_CHARS]
+    return kept.rpartition(" ")[0] or kept
