@@ -12,7 +12,8 @@ from nemo_vfm.core.log import bar, info, warn
 from nemo_vfm.core.place import Address
 from nemo_vfm.core.types import Json, Outcome, Run
 from nemo_vfm.curate.cache import Cache, fingerprint
-from nemo_vfm.curate.decide.fate import add_likeness, check_rules, decide
+from nemo_vfm.curate.decide.check import check_rules
+from nemo_vfm.curate.decide.fate import add_likeness, decide
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.examine import Examiner, num_frames_walked, to_record
 from nemo_vfm.curate.execute import ordered

@@ -1,53 +1,103 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A score's name and a threshold in; which clips go, and for which rule, out. Rules read numbers, never video."""
+"""A threshold, or an expression, in; which clips go, and for which rule, out. Rules read numbers, never video."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from nemo_vfm.core.types import Json
-from nemo_vfm.curate.stage import ClipRecord
+from nemo_vfm.curate.decide.evaluate import truth
+from nemo_vfm.curate.decide.grammar import Column, Compared, Number, Truth, Use, uses
+from nemo_vfm.curate.decide.limit import Limit, limits
+from nemo_vfm.curate.decide.parse import complaint, parse
+from nemo_vfm.curate.decide.table import Flags, Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """Drops each clip whose score is below, or above, a threshold. The threshold itself is kept.
+    """Drops clips by their scores: either by one threshold, or by an expression (docs/decisions.md).
+
+    A clip without the score is dropped by `keep`, which keeps only what is certainly true, and by no other form.
 
     Args:
-        score: column of scores.parquet.
+        score: column of the table, compared with a threshold that is itself kept.
         below: drop what is lower than this.
         above: drop what is higher than this.
+        keep: an expression; what it is not true of is dropped, such as `motion > 2 and camera != "static"`.
+        drop: an expression; what it is true of is dropped.
     """
 
-    score: str
+    score: str | None = None
     below: float | None = None
     above: float | None = None
+    keep: str | None = None
+    drop: str | None = None
 
     def __post_init__(self) -> None:
-        if (self.below is None) == (self.above is None):
+        forms = [form for form in ("score", "keep", "drop") if getattr(self, form) is not None]
+        if len(forms) != 1:
+            raise ValueError(f"a rule needs exactly one of score, keep and drop, got {' and '.join(forms) or 'none'}")
+        thresholds = (self.below is not None) + (self.above is not None)
+        if self.score is not None and thresholds != 1:
             raise ValueError(
                 f"a rule on {self.score!r} needs either below or above, got below={self.below}, above={self.above}"
             )
+        if self.score is None and thresholds:
+            raise ValueError(f"below and above belong to score; in {forms[0]!r} write the number into the expression")
+        if not self.uses():
+            raise ValueError(f"the expression {self.text!r} reads no column, so it says the same of every clip")
 
     @property
-    def threshold(self) -> float:
-        """The number the score is compared with."""
-        return self.below if self.below is not None else self.above  # type: ignore[return-value]
+    def text(self) -> str:
+        """The expression as it was written, or what `score` stands for."""
+        if self.score is not None:
+            return f"{self.score} {'<' if self.below is not None else '>'} {self._threshold():g}"
+        return self.keep or self.drop or ""
 
-    @property
-    def op(self) -> str:
-        """ "<" where it drops what is below, ">" where it drops what is above."""
-        return "<" if self.below is not None else ">"
+    def _threshold(self) -> float:
+        value = self.below if self.below is not None else self.above
+        assert value is not None
+        return float(value)
 
-    def drops(self, score: float) -> bool:
-        """Whether a clip with this score goes."""
-        return score < self.threshold if self.op == "<" else score > self.threshold
+    def expression(self) -> Truth:
+        """What is true of clips that are kept (`keep`), or else of those that are dropped."""
+        if self.score is not None:
+            op = "<" if self.below is not None else ">"
+            return Compared(0, "<" if op == "<" else ">", Column(0, self.score), Number(0, self._threshold()))
+        return parse(self.keep if self.keep is not None else self.drop or "")
 
-    def to_json(self) -> Json:
-        """As rules.json has it."""
-        return {"score": self.score, "op": self.op, "threshold": self.threshold}
+    def uses(self) -> list[Use]:
+        """Every column it reads."""
+        return list(uses(self.expression()))
+
+    def complaint(self, at: int, message: str) -> ValueError:
+        """A mistake; in an expression, with a caret below it."""
+        return ValueError(message) if self.score is not None else complaint(self.text, at, message)
+
+    def drops(self, table: Table) -> Flags:
+        """Of every clip whether it goes; what failed is not asked for."""
+        verdict = truth(self.expression(), table)
+        return ~verdict.true if self.keep is not None else verdict.true
+
+    def limits(self, table: Table) -> list[Limit]:
+        """The thresholds each of which drops clips by itself, percentiles as the numbers that they are here."""
+        return limits(self.expression(), table, keeps=self.keep is not None)
+
+    def to_json(self, table: Table | None = None) -> Json:
+        """As rules.json has it: score, op and threshold of the first limit, where there is one, and all of them."""
+        if self.score is not None:
+            return {"score": self.score, "op": "<" if self.below is not None else ">", "threshold": self._threshold()}
+        form = {"keep": self.keep} if self.keep is not None else {"drop": self.drop}
+        found = [] if table is None else [limit.to_json() for limit in self.limits(table)]
+        return {**form, **(found[0] if found else {}), "limits": found}
 
 
-def first_broken(record: ClipRecord, rules: Mapping[str, Rule]) -> str | None:
-    """The first rule, in the recipe's order, that drops the clip; None where none does."""
-    return next((name for name, rule in rules.items() if rule.drops(float(record.value(rule.score)))), None)
+def first_broken(table: Table, rules: Mapping[str, Rule]) -> NDArray[np.int32]:
+    """Of every clip the place of the first rule that drops it; -1 where none does, or where it failed."""
+    found = np.full(len(table), -1, np.int32)
+    for place, rule in enumerate(rules.values()):
+        found[rule.drops(table) & (found < 0) & table.alive] = place
+    return found

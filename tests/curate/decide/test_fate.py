@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_vfm.curate.decide.fate import add_likeness, check_rules, decide
+from nemo_vfm.curate.decide.check import check_rules
+from nemo_vfm.curate.decide.fate import add_likeness, decide
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.footage import Footage
 from nemo_vfm.curate.near_duplicate import NearDuplicate

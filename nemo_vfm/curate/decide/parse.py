@@ -1,0 +1,333 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The text of an expression in, its parts out, or a sentence with a caret where it stops making sense.
+
+    truth  = and {"or" and}          and = not {"and" not}          not = "not" not | compared
+    compared = sum {op sum} | column ["not"] "in" (word, ...) | column "is" ["not"] "missing" | "(" truth ")"
+    sum    = term {("+" | "-") term}      term = sign {("*" | "/") sign}      sign = "-" sign | atom
+    atom   = number | "word" | column | pct(percent) | pct(column, percent) | min(...) | max(...) | abs(.) | "(" sum ")"
+
+Text, numbers and nesting are bounded, and nothing here is ever run as Python.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import cast, get_args
+
+from nemo_vfm.curate.decide.grammar import (
+    Arithmetic,
+    Column,
+    Comparator,
+    Compared,
+    Every,
+    Function,
+    FunctionName,
+    Missing,
+    Not,
+    Number,
+    Numeric,
+    OneOf,
+    Operator,
+    Percentile,
+    Some,
+    Truth,
+    Word,
+)
+
+MAX_LENGTH, MAX_TOKENS, MAX_DEPTH = 2000, 400, 32
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<number>(?:\d{1,30}(?:_\d{1,30}){0,9}\.?\d{0,30}|\.\d{1,30})(?:[eE][+-]?\d{1,3})?(?![\w.]))
+    |(?P<word>"[^"'\\\x00-\x1f]{0,64}"|'[^"'\\\x00-\x1f]{0,64}')
+    |(?P<name>[A-Za-z_][A-Za-z0-9_]{0,99}(?:\.[A-Za-z0-9_]{1,99}){0,5})
+    |(?P<sign><=|>=|==|!=|[<>+\-*/(),]))""",
+    re.VERBOSE,
+)
+_KEYWORDS = frozenset({"and", "or", "not", "in", "is"})
+_PCT = "pct"
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str
+    text: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenPercentile:
+    """`pct(15)`, of a column that stands on the other side of the comparison."""
+
+    at: int
+    percent: float
+
+
+_Operand = Numeric | Word | _OpenPercentile
+_TRUTHS = (Compared, OneOf, Missing, Not, Every, Some)
+
+
+def complaint(text: str, at: int, message: str) -> ValueError:
+    """A mistake, with the line and a caret below it."""
+    shown = "".join(letter if letter.isprintable() else " " for letter in text)
+    start = max(0, at - 70)
+    return ValueError(f"{message}\n    {shown[start : start + 110]}\n    {' ' * (at - start)}^")
+
+
+@lru_cache(maxsize=256)
+def parse(text: str) -> Truth:
+    """The expression.
+
+    Raises:
+        ValueError: it is too long, too deep, not an expression, or not one that is true or false.
+    """
+    if len(text) > MAX_LENGTH:
+        raise ValueError(f"an expression has at most {MAX_LENGTH} characters, this one {len(text)}; make it two rules")
+    return _Parser(text, _tokens(text)).whole()
+
+
+def _tokens(text: str) -> list[_Token]:
+    found, at = [], 0
+    end = len(text.rstrip())
+    while at < end:
+        match = _TOKEN.match(text, at)
+        if match is None or match.lastgroup is None:
+            at += len(text[at:]) - len(text[at:].lstrip())
+            raise complaint(text, at, f"{text[at]!r} does not belong here{_hint(text[at:])}")
+        found.append(_Token(match.lastgroup, match[match.lastgroup], match.start(match.lastgroup)))
+        at = match.end()
+    if len(found) > MAX_TOKENS:
+        raise ValueError(f"an expression has at most {MAX_TOKENS} words and signs, this one {len(found)}")
+    return [*found, _Token("end", "", end)]
+
+
+def _hint(rest: str) -> str:
+    if rest[0] == "=":
+        return "; equality is written =="
+    if rest[0] in "&|!":
+        return "; write and, or, not"
+    return "; a word stands between two equal quotes" if rest[0] in "\"'" else ""
+
+
+class _Parser:
+    """Goes through the tokens once, from left to right."""
+
+    def __init__(self, text: str, tokens: list[_Token]) -> None:
+        self._text, self._tokens, self._place, self._depth = text, tokens, 0, 0
+
+    def whole(self) -> Truth:
+        part = self._truth(self._or())
+        if self._next.kind != "end":
+            raise self._wrong(self._next.at, f"{self._next.text!r} is too much here; join comparisons with and, or")
+        return part
+
+    @property
+    def _next(self) -> _Token:
+        return self._tokens[self._place]
+
+    def _wrong(self, at: int, message: str) -> ValueError:
+        return complaint(self._text, at, message)
+
+    def _take(self, *texts: str) -> _Token | None:
+        """The next token if it is one of these signs or keywords."""
+        token = self._next
+        if token.kind in ("sign", "name") and token.text in texts:
+            self._place += 1
+            return token
+        return None
+
+    def _expect(self, text: str) -> _Token:
+        token = self._take(text)
+        if token is None:
+            found = "the end" if self._next.kind == "end" else repr(self._next.text)
+            raise self._wrong(self._next.at, f"expected {text!r} here, got {found}")
+        return token
+
+    def _deeper(self, at: int) -> None:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise self._wrong(at, f"an expression is nested at most {MAX_DEPTH} deep")
+
+    def _truth(self, part: Truth | _Operand) -> Truth:
+        if not isinstance(part, _TRUTHS):
+            raise self._wrong(part.at, "this is neither true nor false; compare it with something")
+        return part
+
+    def _operand(self, part: Truth | _Operand) -> _Operand:
+        if isinstance(part, _TRUTHS):
+            raise self._wrong(part.at, "this is true or false, and a number was expected")
+        return part
+
+    def _number(self, part: Truth | _Operand) -> Numeric:
+        part = self._operand(part)
+        if isinstance(part, Word):
+            raise self._wrong(part.at, "a word can only be compared with a column, by == or != or in (...)")
+        if isinstance(part, _OpenPercentile):
+            raise self._wrong(part.at, f"of which column? Write pct(COLUMN, {part.percent:g})")
+        return part
+
+    def _or(self) -> Truth | _Operand:
+        first = self._and()
+        parts = [first]
+        while self._take("or"):
+            parts.append(self._and())
+        return first if len(parts) == 1 else Some(first.at, tuple(self._truth(part) for part in parts))
+
+    def _and(self) -> Truth | _Operand:
+        first = self._not()
+        parts = [first]
+        while self._take("and"):
+            parts.append(self._not())
+        return first if len(parts) == 1 else Every(first.at, tuple(self._truth(part) for part in parts))
+
+    def _not(self) -> Truth | _Operand:
+        token = self._take("not")
+        if token is None:
+            return self._compared()
+        self._deeper(token.at)
+        part = Not(token.at, self._truth(self._not()))
+        self._depth -= 1
+        return part
+
+    def _compared(self) -> Truth | _Operand:
+        first = self._sum()
+        if not isinstance(first, _TRUTHS):
+            if self._take("is"):
+                return self._missing(first)
+            negated = self._take("not")
+            if negated or self._next.text == "in":
+                self._expect("in")
+                return self._one_of(first, negated is not None)
+        links: list[Truth] = []
+        while sign := self._take(*get_args(Comparator)):
+            second = self._sum()
+            links.append(self._link(sign, self._operand(first), self._operand(second)))
+            first = second
+        return first if not links else links[0] if len(links) == 1 else Every(links[0].at, tuple(links))
+
+    def _missing(self, part: _Operand) -> Truth:
+        negated = self._take("not")
+        if self._take("missing", "null") is None:
+            raise self._wrong(self._next.at, "expected missing here: a clip's score is missing, or is not missing")
+        found = Missing(part.at, self._column(part, "only a column can be missing"))
+        return Not(part.at, found) if negated else found
+
+    def _one_of(self, part: _Operand, negated: bool) -> Truth:
+        column = self._column(part, "only a column of labels can be in (...)")
+        self._expect("(")
+        words = [self._word()]
+        while self._take(","):
+            words.append(self._word())
+        self._expect(")")
+        found = OneOf(part.at, column, tuple(words))
+        return Not(part.at, found) if negated else found
+
+    def _word(self) -> Word:
+        token = self._next
+        if token.kind != "word":
+            raise self._wrong(token.at, "expected a word in quotes here")
+        self._place += 1
+        return Word(token.at, token.text[1:-1])
+
+    def _column(self, part: _Operand, why: str) -> Column:
+        if not isinstance(part, Column):
+            raise self._wrong(part.at, why)
+        return part
+
+    def _link(self, sign: _Token, left: _Operand, right: _Operand) -> Truth:
+        """One comparison, of a label with a word or of two numbers."""
+        for word, other in ((left, right), (right, left)):
+            if isinstance(word, Word):
+                if sign.text not in ("==", "!="):
+                    raise self._wrong(sign.at, f"words have no order, so {sign.text} says nothing; use == or !=")
+                label = self._column(other, "a word can only be compared with a column")
+                found = OneOf(left.at, label, (word,))
+                return Not(left.at, found) if sign.text == "!=" else found
+        left, right = self._percentile(left, right), self._percentile(right, left)
+        return Compared(left.at, cast(Comparator, sign.text), self._number(left), self._number(right))
+
+    def _percentile(self, part: _Operand, other: _Operand) -> _Operand:
+        """`pct(15)` with the column that it is compared with."""
+        if isinstance(part, _OpenPercentile) and isinstance(other, Column):
+            return Percentile(part.at, other.name, part.percent)
+        return part
+
+    def _sum(self) -> Truth | _Operand:
+        left = self._term()
+        while sign := self._take("+", "-"):
+            right = self._term()
+            left = Arithmetic(left.at, cast(Operator, sign.text), self._number(left), self._number(right))
+        return left
+
+    def _term(self) -> Truth | _Operand:
+        left = self._sign()
+        while sign := self._take("*", "/"):
+            right = self._sign()
+            left = Arithmetic(left.at, cast(Operator, sign.text), self._number(left), self._number(right))
+        return left
+
+    def _sign(self) -> Truth | _Operand:
+        sign = self._take("-")
+        if sign is None:
+            return self._atom()
+        self._deeper(sign.at)
+        part = self._number(self._sign())
+        self._depth -= 1
+        if isinstance(part, Number):
+            return Number(sign.at, -part.value)
+        return Arithmetic(sign.at, "-", Number(sign.at, 0.0), part)
+
+    def _atom(self) -> Truth | _Operand:
+        token = self._next
+        if token.kind == "number":
+            self._place += 1
+            return Number(token.at, self._value(token))
+        if token.kind == "word":
+            return self._word()
+        if token.kind == "name" and token.text not in _KEYWORDS:
+            self._place += 1
+            called = self._next.text == "(" and self._next.kind == "sign"
+            return self._called(token) if called else Column(token.at, token.text)
+        return self._group()
+
+    def _value(self, token: _Token) -> float:
+        value = float(token.text)
+        if value in (float("inf"), float("-inf")):
+            raise self._wrong(token.at, "this number is too large")
+        return value
+
+    def _group(self) -> Truth | _Operand:
+        token = self._take("(")
+        if token is None:
+            found = "the end" if self._next.kind == "end" else repr(self._next.text)
+            raise self._wrong(self._next.at, f"expected a number, a column or ( here, got {found}")
+        self._deeper(token.at)
+        part = self._or()
+        self._expect(")")
+        self._depth -= 1
+        return part
+
+    def _called(self, name: _Token) -> _Operand:
+        if name.text != _PCT and name.text not in get_args(FunctionName):
+            known = ", ".join([_PCT, *get_args(FunctionName)])
+            raise self._wrong(name.at, f"there is no function {name.text}; there are {known}")
+        self._deeper(self._expect("(").at)
+        arguments = [self._operand(self._sum())]
+        while self._take(","):
+            arguments.append(self._operand(self._sum()))
+        self._expect(")")
+        self._depth -= 1
+        return self._pct(name, arguments) if name.text == _PCT else self._function(name, arguments)
+
+    def _function(self, name: _Token, arguments: list[_Operand]) -> Function:
+        if (len(arguments) == 1) != (name.text == "abs"):
+            raise self._wrong(name.at, f"{name.text} takes {'one number' if name.text == 'abs' else 'two or more'}")
+        return Function(name.at, cast(FunctionName, name.text), tuple(self._number(each) for each in arguments))
+
+    def _pct(self, name: _Token, arguments: list[_Operand]) -> _Operand:
+        percent = arguments[-1]
+        if len(arguments) > 2 or not isinstance(percent, Number) or not 0 <= percent.value <= 100:
+            raise self._wrong(name.at, "pct takes a number from 0 to 100, or a column and such a number")
+        if len(arguments) == 1:
+            return _OpenPercentile(name.at, percent.value)
+        column = self._column(arguments[0], "the percentile of a column can be taken, and of nothing else")
+        return Percentile(name.at, column.name, percent.value)

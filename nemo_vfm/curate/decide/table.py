@@ -1,0 +1,139 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Records, or scores.parquet, in; their scores as columns of numpy out, with what is missing marked as such."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.curate.stage import FACTS, ClipRecord
+
+Numbers = NDArray[np.float64]  # NaN where a clip has no such score
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """A column of words.
+
+    Args:
+        words: those that occur, each once.
+        codes: of each clip the place of its word in `words`, -1 where it has none.
+    """
+
+    words: tuple[str, ...]
+    codes: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, values: Sequence[object]) -> "Labels":
+        """From one word, or None, a clip."""
+        words = tuple(sorted({value for value in values if isinstance(value, str)}))
+        places: dict[object, int] = {word: place for place, word in enumerate(words)}
+        return cls(words, np.array([places.get(value, -1) for value in values], np.int32))
+
+
+@dataclass(slots=True)
+class Table:
+    """What rules read.
+
+    Args:
+        columns: by name; a column that is not here is missing from every clip.
+        alive: clips that did not fail, which alone are decided on, and of which percentiles are taken.
+        microseconds: how long each clip lasts.
+    """
+
+    columns: Mapping[str, Numbers | Labels]
+    alive: Flags
+    microseconds: NDArray[np.int64]
+    _percentiles: dict[tuple[str, float], float] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.alive)
+
+    def numbers(self, name: str) -> Numbers:
+        """A column of numbers.
+
+        Raises:
+            ValueError: it holds words.
+        """
+        column = self.columns.get(name)
+        if isinstance(column, Labels):
+            raise ValueError(f"{name!r} holds words such as {', '.join(column.words[:3])}, and is used as a number")
+        return np.full(len(self), np.nan) if column is None else column
+
+    def labels(self, name: str) -> Labels:
+        """A column of words; numbers are no words, so there they are missing."""
+        column = self.columns.get(name)
+        return column if isinstance(column, Labels) else Labels((), np.full(len(self), -1, np.int32))
+
+    def percentile(self, name: str, percent: float) -> float:
+        """Of the clips that did not fail and have the score; between two of them linearly. NaN where there is none."""
+        if (name, percent) not in self._percentiles:
+            values = self.numbers(name)
+            values = values[self.alive & ~np.isnan(values)]
+            found = float(np.percentile(values, percent)) if len(values) else float("nan")
+            self._percentiles[name, percent] = found
+        return self._percentiles[name, percent]
+
+
+def table_of(records: Sequence[ClipRecord]) -> Table:
+    """The scores and facts of all records."""
+    names = dict.fromkeys(name for record in records for name in record.scores)
+    columns = {name: _column([record.scores.get(name) for record in records]) for name in names}
+    facts = {name: np.array([float(record.value(name)) for record in records]) for name in FACTS}
+    alive = np.array([record.message is None for record in records], bool)
+    return Table({**facts, **columns}, alive, np.array([record.duration_us for record in records], np.int64))
+
+
+def _column(values: list[float | str | None]) -> Numbers | Labels:
+    if any(isinstance(value, str) for value in values):
+        return Labels.of(values)
+    numbers = np.array([np.nan if value is None else value for value in values], np.float64)
+    return np.where(np.isfinite(numbers), numbers, np.nan)
+
+
+#: Columns of scores.parquet that say what became of a clip and where it is from; rules do not read them.
+_NOT_SCORES = frozenset(
+    {"clip_id", "source", "first_frame", "last_frame", "decision", "rule", "message", "duplicate_of", "caption"}
+)
+
+
+def read_table(path: Path) -> tuple[Table, dict[str, list[object]]]:
+    """The table of a finished curation, and those of its columns that are no scores, as lists.
+
+    Raises:
+        UserError: there is no such file.
+        DataError: it is damaged, or not the table of a curation.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not path.is_file():
+        raise UserError(f"there is no {path}; give the folder of a curation that has finished")
+    try:
+        found = pq.read_table(path)
+        others = {name: found[name].to_pylist() for name in sorted(_NOT_SCORES)}
+        names = [name for name in found.column_names if name not in _NOT_SCORES]
+        columns = {name: _read(found[name].combine_chunks()) for name in names}
+        frames = np.asarray(found["last_frame"], np.float64) - np.asarray(found["first_frame"], np.float64)
+        seconds = np.asarray(found["duration_s"], np.float64)
+    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
+        raise DataError(f"{path} is not the table of a curation, or it is damaged ({error})") from error
+    alive = np.array([message is None for message in others["message"]], bool)
+    return Table({**columns, "num_frames": frames}, alive, np.round(seconds * 1e6).astype(np.int64)), others
+
+
+def _read(column: object) -> Numbers | Labels:
+    import pyarrow as pa
+
+    assert isinstance(column, pa.Array)
+    if pa.types.is_string(column.type):
+        encoded = column.dictionary_encode()
+        codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        return Labels(tuple(encoded.dictionary.to_pylist()), codes.astype(np.int32))
+    numbers = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    return np.where(np.isfinite(numbers), numbers, np.nan)
