@@ -3,7 +3,7 @@
 """Decided clips in; the run folder's tables, rules and clip shards out, each whole or absent."""
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,8 +18,10 @@ from nemo_vfm.data.shards import ShardWriter
 _FACTS = ("fps", "width", "height", "duration_s", "decision", "rule", "message", "duplicate_of", "caption")
 
 
-def write_scores(path: Path, records: Sequence[ClipRecord], columns: Sequence[str]) -> None:
-    """scores.parquet: a row a clip, kept or not; a score that a failed clip never got is null."""
+def write_scores(
+    path: Path, records: Sequence[ClipRecord], columns: Sequence[str], labels: Collection[str] = ()
+) -> None:
+    """scores.parquet: a row a clip, kept or not; a score that a clip never got is null. `labels` are columns of words."""
     table: dict[str, list[object]] = {
         "clip_id": [record.clip.id for record in records],
         "source": [record.source for record in records],
@@ -32,7 +34,9 @@ def write_scores(path: Path, records: Sequence[ClipRecord], columns: Sequence[st
     kinds |= dict.fromkeys(("first_frame", "last_frame", "width", "height"), count)
     arrays = {name: pa.array(values, kinds.get(name, pa.float64())) for name, values in table.items()}
     for name in columns:
-        arrays[name] = pa.array([record.scores.get(name) for record in records], pa.float64())
+        values = [record.scores.get(name) for record in records]
+        words = name in labels or any(isinstance(value, str) for value in values)
+        arrays[name] = pa.array(values, text if words else pa.float64())
     with atomic_path(path) as temporary:
         pq.write_table(pa.table(arrays), temporary)
 
