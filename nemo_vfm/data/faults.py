@@ -10,6 +10,10 @@ from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.log import warn
 
 
+class Changed(DataError):
+    """A shard is not the one that was listed: going on would train on other samples than a resume, so the run stops."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """A sample that kept its place in the batch with loss weight 0, and why."""

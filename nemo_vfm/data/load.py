@@ -6,18 +6,20 @@ Shape letters: C channels, T frames, H height, W width, L text tokens, D width o
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import torch
 
 from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.place import Place
 from nemo_vfm.core.types import Json
 from nemo_vfm.data.bucket import Bucket, Buckets
 from nemo_vfm.data.decode import open_video
-from nemo_vfm.data.shards import Entry, ShardSet
+from nemo_vfm.data.shards import Entry
 from nemo_vfm.data.tensors import Stored, stored_tensors
 from nemo_vfm.data.transform import image_size, image_to_bucket, video_to_bucket
 
@@ -41,6 +43,32 @@ class Sample:
     tensors: Mapping[str, Stored]
     caption: str
     fps: float
+
+
+class Samples(Protocol):
+    """Samples that are listed, wherever they lie."""
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """One a sample."""
+        ...
+
+    @property
+    def folder(self) -> Place | str:
+        """What messages call the whole."""
+        ...
+
+    def read(self, entry: Entry, extension: str) -> bytes:
+        """The bytes of one member. DataError where they are not there or not what was listed."""
+        ...
+
+    def read_all(self, entry: Entry, extensions: Sequence[str]) -> list[bytes]:
+        """Several members of one sample."""
+        ...
+
+    def video(self, entry: Entry, extension: str) -> bytes | Path:
+        """The same as `read`, or the path of the file: a film on the disk is not read whole."""
+        ...
 
 
 class Loading(Protocol):
@@ -75,7 +103,7 @@ class CachedLatents:
         buckets: where a bucket's own batch size is looked up; None takes the data module's for all.
     """
 
-    def __init__(self, shards: ShardSet, buckets: Buckets | None) -> None:
+    def __init__(self, shards: Samples, buckets: Buckets | None) -> None:
         self._shards, self._buckets = shards, buckets
         self._with_text = all(TEXT in entry.members for entry in shards.entries)
         if not self._with_text and any(TEXT in entry.members for entry in shards.entries):
@@ -145,7 +173,7 @@ class Media:
         buckets: the shapes.
     """
 
-    def __init__(self, shards: ShardSet, buckets: Buckets) -> None:
+    def __init__(self, shards: Samples, buckets: Buckets) -> None:
         self._shards, self._buckets = shards, buckets
 
     def group_of(self, entry: Entry) -> tuple[str | None, str]:
@@ -173,8 +201,10 @@ class Media:
     def load(self, entry: Entry) -> Sample:
         """See `Loading.load`."""
         bucket, extension = self._bucket_of(entry), _media_of(entry) or ""
-        data = self._shards.read(entry, extension)
-        frames_THWC, fps = (image_to_bucket if extension in IMAGES else video_to_bucket)(data, bucket)
+        if extension in IMAGES:
+            frames_THWC, fps = image_to_bucket(self._shards.read(entry, extension), bucket)
+        else:
+            frames_THWC, fps = video_to_bucket(self._shards.video(entry, extension), bucket)
         frames_CTHW = np.ascontiguousarray(frames_THWC.transpose(3, 0, 1, 2))
         video = Stored(torch.uint8, frames_CTHW.shape, frames_CTHW.reshape(-1))
         return Sample({"video": video}, caption_of(self._shards, entry), fps)
@@ -190,7 +220,7 @@ class Media:
         return self._buckets.buckets[name]
 
 
-def loading(shards: ShardSet, buckets: Buckets | None) -> Loading:
+def loading(shards: Samples, buckets: Buckets | None) -> Loading:
     """The loading that fits a folder: cached latents where there are any, else media.
 
     Raises:
@@ -205,7 +235,7 @@ def loading(shards: ShardSet, buckets: Buckets | None) -> Loading:
     return Media(shards, buckets)
 
 
-def caption_of(shards: ShardSet, entry: Entry) -> str:
+def caption_of(shards: Samples, entry: Entry) -> str:
     """From the index, else from the .txt member, else empty."""
     known = entry.index.get("caption")
     if isinstance(known, str):
@@ -215,7 +245,7 @@ def caption_of(shards: ShardSet, entry: Entry) -> str:
     return shards.read(entry, "txt").decode("utf-8", errors="replace").strip()
 
 
-def facts_of(shards: ShardSet, entry: Entry) -> Mapping[str, Json]:
+def facts_of(shards: Samples, entry: Entry) -> Mapping[str, Json]:
     """Width, height, num_frames and fps: from the index, else from the .json member, else by opening the media.
 
     Raises:

@@ -1,21 +1,26 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers of global batches in, batches out, read ahead by workers; nothing is remembered but the number."""
+"""Numbers of global batches in, batches out, read ahead by workers within a number of bytes.
+
+Nothing is remembered but the number.
+"""
 
 import itertools
+import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Protocol
 
 import cv2
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from nemo_vfm.core.errors import DataError, NemoVfmError, StoreError
+from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.types import Batch
 from nemo_vfm.data.collate import collate
-from nemo_vfm.data.faults import Fault, Faults
+from nemo_vfm.data.faults import Changed, Fault, Faults
 from nemo_vfm.data.load import Loading, Sample
 from nemo_vfm.data.order import Group, Order
 from nemo_vfm.data.shards import Entry
@@ -45,13 +50,34 @@ class BatchReader:
         layout = self._loading.layout(self._entries[group.samples[0]])
         return collate(index, entries, [self._sample(entry) for entry in entries], layout)
 
+    def sample_bytes(self, group: Group) -> int:
+        """What one sample of a group fills in a batch."""
+        layout = self._loading.layout(self._entries[group.samples[0]])
+        return sum(dtype.itemsize * math.prod(shape) for dtype, shape in layout.values())
+
     def _sample(self, entry: Entry) -> Sample | Fault:
         try:
             return self._loading.load(entry)
-        except StoreError:
+        except (StoreError, Changed):
             raise  # the sample is well, the line is not: going on without it would train on other batches
         except (NemoVfmError, OSError, ValueError, KeyError, TypeError, cv2.error) as error:
             return Fault(entry.key, entry.shard, str(error))
+
+
+class ByNumber(Protocol):
+    """One rank's part of global batch g, by its number; may be sent to another process."""
+
+    def __getitem__(self, index: int) -> Loaded:
+        """The batch and what was wrong with each sample."""
+        ...
+
+    def is_light(self) -> bool:
+        """See `Loading.is_light`."""
+        ...
+
+    def max_bytes(self) -> int:
+        """What the largest batch fills."""
+        ...
 
 
 class GlobalBatches(Dataset[Loaded]):
@@ -76,6 +102,24 @@ class GlobalBatches(Dataset[Loaded]):
         share = len(samples) // self._num_ranks
         return self._reader.read(index, group, samples[self._rank * share : (self._rank + 1) * share])
 
+    def max_bytes(self) -> int:
+        """See `ByNumber.max_bytes`."""
+        shares = ((group, group.batch_size // self._num_ranks) for group in self._order.groups)
+        return max(self._reader.sample_bytes(group) * share for group, share in shares)
+
+
+def within(max_ahead_bytes: int, max_bytes: int, num_workers: int) -> tuple[int, int]:
+    """How many workers, and how many batches ahead of each, fit: fewer workers only where one batch each is too much.
+
+    Args:
+        max_ahead_bytes: all that is read ahead.
+        max_bytes: of the largest batch.
+        num_workers: wanted, at least 1.
+    """
+    fit = max(1, max_ahead_bytes // max(1, max_bytes))
+    workers = min(num_workers, fit)
+    return workers, min(_AHEAD, fit // workers)
+
 
 class _From(Sampler[int]):
     """first, first + 1, ... without end."""
@@ -98,14 +142,29 @@ class Batches:
         first: number of the first one.
         num_workers: how many read ahead; 0 reads when asked.
         faults: counts bad samples.
+        max_ahead_bytes: what batches read ahead may fill; the one in use is not counted.
         timeout_s: a worker silent for longer than this stops the run.
     """
 
     def __init__(
-        self, dataset: GlobalBatches, *, first: int, num_workers: int, faults: Faults, timeout_s: float = 600.0
+        self,
+        dataset: ByNumber,
+        *,
+        first: int,
+        num_workers: int,
+        faults: Faults,
+        max_ahead_bytes: int = 4 << 30,
+        timeout_s: float = 600.0,
     ) -> None:
-        self._dataset, self._first, self._num_workers = dataset, first, num_workers
-        self._faults, self._timeout_s = faults, timeout_s
+        self._dataset, self._first, self._faults, self._timeout_s = dataset, first, faults, timeout_s
+        self._num_workers, self._ahead = num_workers, 0
+        if num_workers:
+            self._num_workers, self._ahead = within(max_ahead_bytes, dataset.max_bytes(), num_workers)
+        if self._num_workers < num_workers:
+            warn_once(
+                f"{self._num_workers} of {num_workers} workers read ahead: a batch has {dataset.max_bytes():,} bytes, "
+                f"max_ahead_gb allows {max_ahead_bytes:,}"
+            )
 
     def __iter__(self) -> Iterator[Batch]:
         for batch, found in self._threads() if self._dataset.is_light() and self._num_workers else self._processes():
@@ -117,7 +176,7 @@ class Batches:
         workers = ThreadPoolExecutor(self._num_workers, thread_name_prefix="batches")
         try:
             ahead = deque(
-                workers.submit(self._dataset.__getitem__, next(numbers)) for _ in range(_AHEAD * self._num_workers)
+                workers.submit(self._dataset.__getitem__, next(numbers)) for _ in range(self._ahead * self._num_workers)
             )
             while True:
                 loaded = ahead.popleft().result(self._timeout_s)
@@ -131,16 +190,32 @@ class Batches:
             workers.shutdown(wait=False, cancel_futures=True)
 
     def _processes(self) -> Iterator[Loaded]:
-        yield from DataLoader(
-            self._dataset,
-            batch_size=None,
-            sampler=_From(self._first),
-            num_workers=self._num_workers,
-            collate_fn=_same,
-            worker_init_fn=_start_worker,
-            prefetch_factor=_AHEAD if self._num_workers else None,
-            timeout=self._timeout_s if self._num_workers else 0,
+        try:
+            yield from DataLoader(
+                self._dataset,  # type: ignore[arg-type]
+                batch_size=None,
+                sampler=_From(self._first),
+                num_workers=self._num_workers,
+                collate_fn=_same,
+                worker_init_fn=_start_worker,
+                prefetch_factor=self._ahead if self._num_workers else None,
+                timeout=self._timeout_s if self._num_workers else 0,
+            )
+        except RuntimeError as error:
+            raise _told(error, self._timeout_s) from error
+
+
+def _told(error: RuntimeError, timeout_s: float) -> Exception:
+    """What became of a worker, as a sentence; torch says it as a RuntimeError, and others are not ours to explain."""
+    text = str(error)
+    if "timed out" in text:
+        return DataError(f"no batch came within {timeout_s:g} s; a worker hangs, or its storage does")
+    if "exited unexpectedly" in text or "is killed by signal" in text:
+        return DataError(
+            f"a process that reads batches died ({text.splitlines()[0]}); often memory ran out: give fewer num_workers "
+            f"or a smaller max_ahead_gb, and run again to go on"
         )
+    return error
 
 
 def _same(loaded: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Protocol
 from nemo_vfm.core import store
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.place import Address, Place
+from nemo_vfm.data.faults import Changed
 from nemo_vfm.data.shard_cache import ShardCache
 
 
@@ -32,8 +33,12 @@ class ShardFolder(Protocol):
         """A whole file. OSError or DataError where that fails."""
         ...
 
-    def open(self, name: str, sha256: str) -> OpenShard:
-        """A tar, for reading members; `sha256` is what shards.json says of it."""
+    def stamp(self, name: str) -> tuple[int, int] | None:
+        """What changes when a tar does: bytes and time of the last change, in ns; None where nothing tells."""
+        ...
+
+    def open(self, name: str, sha256: str, stamp: tuple[int, int] | None) -> OpenShard:
+        """A tar, for reading members; `sha256` is what shards.json says of it, `stamp` what it was when listed."""
         ...
 
 
@@ -64,15 +69,25 @@ class LocalFolder:
             raise DataError(f"{file} has more than {max_bytes:,} bytes")
         return file.read_bytes()
 
-    def open(self, name: str, sha256: str) -> OpenShard:
+    def stamp(self, name: str) -> tuple[int, int] | None:
+        """See `ShardFolder.stamp`."""
+        return _stamp((self.path / name).stat())
+
+    def open(self, name: str, sha256: str, stamp: tuple[int, int] | None) -> OpenShard:
         """See `ShardFolder.open`."""
-        return LocalShard(self.path / name)
+        return LocalShard(self.path / name, stamp)
 
 
 class LocalShard:
-    """A descriptor that closes itself after its last user. Reads by offset move nothing, so forks may share it."""
+    """A descriptor that closes itself after its last user. Reads by offset move nothing, so forks may share it.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: of the tar.
+        stamp: what it was when it was listed, bytes and time of change in ns; None does not look.
+    """
+
+    def __init__(self, path: Path, stamp: tuple[int, int] | None = None) -> None:
+        self._path, self._stamp = path, stamp
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def __del__(self) -> None:
@@ -80,7 +95,13 @@ class LocalShard:
             os.close(self._descriptor)
 
     def read(self, offset: int, size: int) -> bytes:
-        """See `OpenShard.read`."""
+        """See `OpenShard.read`. One that was renamed over is still the one that was opened.
+
+        Raises:
+            Changed: its bytes are others than when it was listed.
+        """
+        if self._stamp is not None and _stamp(os.fstat(self._descriptor)) != self._stamp:
+            raise Changed(f"{self._path} was changed while it is trained on; start again, and write shards elsewhere")
         return os.pread(self._descriptor, size, offset)
 
 
@@ -108,6 +129,10 @@ class StoredFolder:
         """See `ShardFolder.size`."""
         return self._sizes.get(name)
 
+    def stamp(self, name: str) -> tuple[int, int] | None:
+        """None: shards of ours in a store are named by what is in them, and never overwritten."""
+        return None
+
     def read(self, name: str, max_bytes: int) -> bytes:
         """See `ShardFolder.read`."""
         data = store.read(self.address / name, max_bytes=max_bytes)
@@ -115,7 +140,7 @@ class StoredFolder:
             raise DataError(f"there is no {self.address / name}")
         return data
 
-    def open(self, name: str, sha256: str) -> OpenShard:
+    def open(self, name: str, sha256: str, stamp: tuple[int, int] | None) -> OpenShard:
         """See `ShardFolder.open`."""
         size = self._sizes.get(name, 0)
         if self._cache is not None and self._cache.holds(size):
@@ -130,3 +155,7 @@ def folder_at(place: Place, cache: ShardCache | None) -> ShardFolder:
         UserError: there is none.
     """
     return StoredFolder(place, cache) if isinstance(place, Address) else LocalFolder(place)
+
+
+def _stamp(status: os.stat_result) -> tuple[int, int]:
+    return status.st_size, status.st_mtime_ns

@@ -4,7 +4,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -41,14 +41,16 @@ class Entry:
     index: Mapping[str, Json] = field(default_factory=dict)
 
 
-def listed_entries(folder: Path) -> list[Entry]:
-    """The samples of tars that came without our index.
+def listed_entries(folder: Path, only: Set[str] | None = None) -> list[Entry]:
+    """The samples of tars that came without our index; of all in the folder, or of those named.
 
     Raises:
         UserError: there is no tar.
         DataError: a key is in two tars, or a tar cannot be read.
     """
-    paths = sorted(folder.glob("*.tar"))
+    paths = sorted(folder.glob("*.tar")) if only is None else [folder / name for name in sorted(only)]
+    if missing := [path for path in paths if not path.is_file()]:
+        raise UserError(f"there is no {missing[0]}; {len(missing)} of {len(paths)} shards that were named are missing")
     if not paths:
         raise UserError(f"{folder} holds no shards: neither shards.json nor any .tar was found")
     warn_once(f"{folder} has no shards.json; its {len(paths)} tars are listed by reading their headers")

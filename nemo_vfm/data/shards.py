@@ -12,7 +12,7 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -175,37 +175,42 @@ class ShardSet:
     Args:
         folder: with `shards.json`, or, on a disk, with anyone's WebDataset tars, which are listed by their headers.
         cache: keeps whole shards of an object store on the disk; None reads them by ranges of bytes.
+        only: names of tars; None takes all.
 
     Raises:
-        UserError: there is no such folder, or it holds no tar.
+        UserError: there is no such folder, it holds no tar, or not those that are named.
         DataError: an index does not fit its tar.
     """
 
-    def __init__(self, folder: Place, cache: ShardCache | None = None) -> None:
+    def __init__(self, folder: Place, cache: ShardCache | None = None, *, only: Set[str] | None = None) -> None:
         self.folder = place(folder)
         self._source = folder_at(self.folder, cache)
         self._files: OrderedDict[str, OpenShard] = OrderedDict()
         self._lock, self._pid, self._remote = threading.Lock(), os.getpid(), isinstance(self.folder, Address)
         self._hashes: dict[str, str] = {}
-        self.entries: tuple[Entry, ...] = tuple(self._entries())
+        self.entries: tuple[Entry, ...] = tuple(self._entries(only))
+        self._stamps = {shard: self._source.stamp(shard) for shard in {entry.shard for entry in self.entries}}
 
-    def _entries(self) -> list[Entry]:
+    def _entries(self, only: Set[str] | None) -> list[Entry]:
         if self._source.size("shards.json") is not None:
             shards = read_shards_json(self.folder, self._source)
+            if only is not None and (missing := only - {shard["name"] for shard in shards}):
+                raise UserError(f"{self.folder} has no {min(missing)}; {len(missing)} of {len(only)} named are missing")
+            shards = [shard for shard in shards if only is None or shard["name"] in only]
             self._hashes = {shard["name"]: shard["sha256"] for shard in shards}
             return indexed_entries(self.folder, self._source, shards)
         if isinstance(self.folder, Path):
-            return listed_entries(self.folder)
+            return listed_entries(self.folder, only)
         raise UserError(
             f"{self.folder} has no shards.json, so it is not finished, or its tars are somebody else's; those are "
-            f"listed by reading all their headers, which needs them on a disk"
+            f"listed by reading all their headers, which needs them on a disk; StreamedTars reads them from the store"
         )
 
     def __len__(self) -> int:
         return len(self.entries)
 
     def __getstate__(self) -> dict[str, object]:
-        names = ("folder", "entries", "_source", "_hashes", "_remote")
+        names = ("folder", "entries", "_source", "_hashes", "_stamps", "_remote")
         return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, object]) -> None:
@@ -230,6 +235,10 @@ class ShardSet:
             data = self._read(entry, ", ".join(extensions), first, last - first)
             return [data[offset - first : offset - first + size] for offset, size in places]
         return [self._read(entry, name, *where) for name, where in zip(extensions, places, strict=True)]
+
+    def video(self, entry: Entry, extension: str) -> bytes:
+        """See `Samples.video`."""
+        return self.read(entry, extension)
 
     @staticmethod
     def _place(entry: Entry, extension: str) -> tuple[int, int]:
@@ -262,7 +271,7 @@ class ShardSet:
 
     def _open(self, shard: str) -> OpenShard:
         """Open a tar without holding the lock: it may take a request, or the download of a whole shard."""
-        file = self._source.open(shard, self._hashes.get(shard, ""))
+        file = self._source.open(shard, self._hashes.get(shard, ""), self._stamps.get(shard))
         with self._lock:
             if len(self._files) >= _MAX_OPEN_FILES:
                 self._files.popitem(last=False)

@@ -1,0 +1,194 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Several sources of batches and their weights in; one stream of batches, each of one source, out.
+
+A batch is never mixed, since its samples share a shape: images and videos take turns. Whose turn global batch g is
+follows from the weights, the seed and g (`turns.py`), so the state of a blend is g, as it is of every source.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Protocol, runtime_checkable
+
+from torch.utils.data import Dataset
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.log import info
+from nemo_vfm.core.seed import derive
+from nemo_vfm.core.types import Batch, Batched, TrainingData
+from nemo_vfm.data.faults import Faults
+from nemo_vfm.data.loader import Batches, ByNumber, Loaded
+from nemo_vfm.data.turns import Turns, shares
+
+
+@runtime_checkable
+class Blendable(TrainingData, Protocol):
+    """Training data that gives any batch by its number, so that a blend can take its turn with it."""
+
+    def start(self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1) -> None:
+        """See `TrainingData.start`; `rank` of `num_ranks` gets its slice of every batch."""
+        ...
+
+    def by_number(self) -> ByNumber:
+        """This rank's batches; once it is started."""
+        ...
+
+    def mean_batch_size(self) -> float:
+        """Samples of a global batch, on average; once it is started."""
+        ...
+
+    def reads_ahead(self) -> bool:
+        """Whether it has workers of its own, which a blend would not use."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One of the sources of a blend.
+
+    Args:
+        data: where its batches come from; it has no workers of its own.
+        weight: how many batches it gives for each of the others' weights; only the ratio matters.
+    """
+
+    data: Blendable
+    weight: float = 1.0
+
+
+class Blend:
+    """Batches of several sources in turns. Weights count batches; a source's batches hold as many samples as it says.
+
+    After g batches no source's share differs from its weight by more than 1/g. Each source has its own order and
+    epochs, in which every sample comes once, whatever the others do.
+
+    Args:
+        sources: by name; the name seeds the source's own order.
+        num_workers: processes that read ahead on each rank; 0 reads in the training process. The sources' are 0.
+        max_bad_in_a_row: so many samples in a row that cannot be read stop the run.
+        max_ahead_gb: what batches read ahead may fill on each rank at most, in GB (10^9 bytes).
+    """
+
+    def __init__(
+        self,
+        *,
+        sources: Mapping[str, Source],
+        num_workers: int = 0,
+        max_bad_in_a_row: int = 16,
+        max_ahead_gb: float = 4.0,
+    ) -> None:
+        if not sources or num_workers < 0 or max_bad_in_a_row < 1 or not max_ahead_gb > 0:
+            raise ValueError(
+                f"a blend needs a source, got {len(sources)}; num_workers ({num_workers}) must be at least 0, "
+                f"max_bad_in_a_row ({max_bad_in_a_row}) at least 1, max_ahead_gb ({max_ahead_gb}) above 0"
+            )
+        if busy := [name for name, source in sources.items() if source.data.reads_ahead()]:
+            raise ValueError(f"source {busy[0]} has num_workers of its own; give them to the blend, which reads ahead")
+        self._shares = dict(zip(sources, shares([_exact(source.weight) for source in sources.values()]), strict=True))
+        self.sources, self.num_workers = dict(sources), num_workers
+        self.max_bad_in_a_row, self.max_ahead_gb = max_bad_in_a_row, max_ahead_gb
+        self._turns: Turns | None = None
+        self._first_batch = 0
+        self.faults = Faults(max_in_a_row=max_bad_in_a_row)  #: bad samples met so far
+
+    def start(self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1) -> None:
+        """See `TrainingData.start`; a rank's sources all give their slices.
+
+        Raises:
+            UserError, DataError: a source cannot be started; see there.
+        """
+        for name, source in self.sources.items():
+            source.data.start(seed=derive(seed, "source", name), first_batch=0, rank=rank, num_ranks=num_ranks)
+        self._turns, self._first_batch = Turns(list(self._shares.values()), seed=seed), first_batch
+        info("batches by source: " + ", ".join(f"{name} {float(share):.1%}" for name, share in self._shares.items()))
+
+    def batch_sizes(self) -> dict[str, int]:
+        """See `Batched`."""
+        return {
+            f"sources.{name}.data.{where}": size
+            for name, source in self.sources.items()
+            if isinstance(source.data, Batched)
+            for where, size in source.data.batch_sizes().items()
+        }
+
+    def by_number(self) -> "BlendedBatches":
+        """See `Blendable.by_number`."""
+        return BlendedBatches([source.data.by_number() for source in self.sources.values()], self._started())
+
+    def mean_batch_size(self) -> float:
+        """See `Blendable.mean_batch_size`."""
+        return sum(float(share) * self.sources[name].data.mean_batch_size() for name, share in self._shares.items())
+
+    def reads_ahead(self) -> bool:
+        """See `Blendable.reads_ahead`."""
+        return self.num_workers > 0
+
+    def train_dataloader(self) -> Iterable[Batch]:
+        """See `TrainingData.train_dataloader`."""
+        return Batches(
+            self.by_number(),
+            first=self._first_batch,
+            num_workers=self.num_workers,
+            faults=self.faults,
+            max_ahead_bytes=int(self.max_ahead_gb * 1e9),
+        )
+
+    def val_dataloader(self) -> Iterable[Batch]:
+        """See `TrainingData.val_dataloader`: of every source, one after another, numbered through."""
+        return _InARow([source.data for source in self.sources.values()])
+
+    def batches_per_epoch(self) -> float:
+        """Until the source that takes longest has given each of its samples once; others come again meanwhile."""
+        self._started()
+        return max(self.sources[name].data.batches_per_epoch() / float(share) for name, share in self._shares.items())
+
+    def num_train_samples(self) -> int:
+        """Samples in such an epoch, those that come again counted again."""
+        return round(self.batches_per_epoch() * self.mean_batch_size())
+
+    def _started(self) -> Turns:
+        if self._turns is None:
+            raise UserError("the data is asked for before it was started; call start(seed=..., first_batch=...) first")
+        return self._turns
+
+
+class BlendedBatches(Dataset[Loaded]):
+    """Global batch g of a blend, by its number.
+
+    Args:
+        parts: the sources' batches.
+        turns: whose turn it is.
+    """
+
+    def __init__(self, parts: Sequence[ByNumber], turns: Turns) -> None:
+        self._parts, self._turns = tuple(parts), turns
+
+    def __getitem__(self, index: int) -> Loaded:
+        which, number = self._turns.turn(index)
+        batch, faults = self._parts[which][number]
+        return replace(batch, index=index), faults
+
+    def is_light(self) -> bool:
+        """See `ByNumber.is_light`: where all are."""
+        return all(part.is_light() for part in self._parts)
+
+    def max_bytes(self) -> int:
+        """See `ByNumber.max_bytes`."""
+        return max(part.max_bytes() for part in self._parts)
+
+
+class _InARow:
+    """The held-out batches of all, the same at every iteration."""
+
+    def __init__(self, parts: Sequence[TrainingData]) -> None:
+        self._parts = parts
+
+    def __iter__(self) -> Iterator[Batch]:
+        held_out = (batch for part in self._parts for batch in part.val_dataloader())
+        for index, batch in enumerate(held_out):
+            yield replace(batch, index=index)
+
+
+def _exact(weight: float) -> Fraction:
+    """The number as it was written: 0.1 is a tenth here, not the nearest float."""
+    return Fraction(str(weight)) if 0 < weight < float("inf") else Fraction(0)

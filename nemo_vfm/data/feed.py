@@ -1,0 +1,199 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Samples that can be listed in, global batches for training and fixed batches for validation out.
+
+What shards, folders of videos and tables have in common: only where the samples lie differs between them.
+"""
+
+from abc import ABC, abstractmethod
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.log import info, warn
+from nemo_vfm.core.seed import derive
+from nemo_vfm.core.types import Batch
+from nemo_vfm.data.bucket import Buckets
+from nemo_vfm.data.faults import Faults
+from nemo_vfm.data.load import Loading, Samples, loading
+from nemo_vfm.data.loader import Batches, BatchReader, GlobalBatches
+from nemo_vfm.data.order import Group, Order
+from nemo_vfm.data.shards import Entry
+
+
+class Feed(ABC):
+    """Batches from samples that are listed when the data is opened.
+
+    The samples of global batch g are a function of the samples, the seed and g: not of workers, ranks or resumes.
+
+    Args:
+        batch_size: samples of a global batch, over all ranks; a bucket's own batch_size goes before it.
+        num_workers: processes that read ahead on each rank; 0 reads in the training process.
+        val_fraction: share of the samples that is held out, at least 0 and below 1; which part a sample is in follows
+            from its key, and from its clip's where it is a window of one.
+        buckets: the shapes; None is for cached latents only, whose shapes are what they are.
+        shuffle: False gives the samples in the order of the list.
+        max_bad_in_a_row: so many samples in a row that cannot be read stop the run.
+        max_ahead_gb: what batches read ahead may fill on each rank at most, in GB (10^9 bytes).
+    """
+
+    def __init__(
+        self,
+        *,
+        batch_size: int,
+        num_workers: int,
+        val_fraction: float,
+        buckets: Buckets | None,
+        shuffle: bool,
+        max_bad_in_a_row: int,
+        max_ahead_gb: float,
+    ) -> None:
+        if batch_size < 1 or num_workers < 0 or max_bad_in_a_row < 1:
+            raise ValueError(
+                f"batch_size ({batch_size}) and max_bad_in_a_row ({max_bad_in_a_row}) must be at least 1, "
+                f"num_workers ({num_workers}) at least 0"
+            )
+        if not 0 <= val_fraction < 1:
+            raise ValueError(f"val_fraction must be at least 0 and below 1, got {val_fraction}")
+        if not max_ahead_gb > 0:
+            raise ValueError(f"max_ahead_gb must be above 0, got {max_ahead_gb}")
+        self.batch_size, self.num_workers, self.val_fraction = batch_size, num_workers, val_fraction
+        self.buckets, self.shuffle, self.max_bad_in_a_row = buckets, shuffle, max_bad_in_a_row
+        self.max_ahead_gb = max_ahead_gb
+        self._opened: _Opened | None = None
+        self._order: Order | None = None
+        self._first_batch, self._rank, self._num_ranks = 0, 0, 1
+        self.faults = Faults(max_in_a_row=max_bad_in_a_row)  #: bad samples met so far
+
+    @abstractmethod
+    def _samples(self) -> Samples:
+        """Open what the batches are made of; called once."""
+
+    def start(self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1) -> None:
+        """See `TrainingData.start`; `rank` of `num_ranks` data-parallel ranks gets its slice of every batch.
+
+        Raises:
+            UserError: there are no samples, or a batch size is not divisible by the number of ranks.
+            DataError: the samples' index is damaged.
+        """
+        opened = self._open()
+        for group in opened.train:
+            if group.batch_size % num_ranks:
+                raise UserError(f"batch_size {group.batch_size} of {group.name} is not divisible by {num_ranks} ranks")
+        self._order = Order(opened.train, seed=seed, shuffle=self.shuffle)
+        self._first_batch, self._rank, self._num_ranks = first_batch, rank, num_ranks
+
+    def batch_sizes(self) -> dict[str, int]:
+        """See `Batched`: the general size, and those of buckets that have their own."""
+        buckets = self.buckets.buckets if self.buckets is not None else {}
+        own = {f"buckets.{name}.batch_size": b.batch_size for name, b in buckets.items() if b.batch_size is not None}
+        return {"batch_size": self.batch_size, **own}
+
+    def by_number(self) -> GlobalBatches:
+        """See `Blendable.by_number`."""
+        return GlobalBatches(self._open().reader, self._started(), rank=self._rank, num_ranks=self._num_ranks)
+
+    def mean_batch_size(self) -> float:
+        """See `Blendable.mean_batch_size`."""
+        return float(self.num_train_samples() / self._started().batches_per_epoch)
+
+    def reads_ahead(self) -> bool:
+        """See `Blendable.reads_ahead`."""
+        return self.num_workers > 0
+
+    def train_dataloader(self) -> Iterable[Batch]:
+        """See `TrainingData.train_dataloader`."""
+        return Batches(
+            self.by_number(),
+            first=self._first_batch,
+            num_workers=self.num_workers,
+            faults=self.faults,
+            max_ahead_bytes=int(self.max_ahead_gb * 1e9),
+        )
+
+    def val_dataloader(self) -> Iterable[Batch]:
+        """See `TrainingData.val_dataloader`; the same on every rank, the last batch of a group may be smaller."""
+        opened = self._open()
+        return _HeldOut(opened.reader, opened.val, self.max_bad_in_a_row)
+
+    def batches_per_epoch(self) -> float:
+        """See `TrainingData.batches_per_epoch`."""
+        return float(self._started().batches_per_epoch)
+
+    def num_train_samples(self) -> int:
+        """See `TrainingData.num_train_samples`."""
+        return sum(len(group.samples) for group in self._open().train)
+
+    def _started(self) -> Order:
+        if self._order is None:
+            raise UserError("the data is asked for before it was started; call start(seed=..., first_batch=...) first")
+        return self._order
+
+    def _open(self) -> "_Opened":
+        if self._opened is None:
+            self._opened = _Opened(self, self._samples())
+        return self._opened
+
+
+class _Opened:
+    """The samples, listed: who is trained on, who is held out, who can be neither."""
+
+    def __init__(self, feed: Feed, samples: Samples) -> None:
+        how = loading(samples, feed.buckets)
+        self.reader = BatchReader(how, samples.entries)
+        places, left_out = _grouped(samples.entries, how)
+        if left_out:
+            counts = ", ".join(f"{count} {reason}" for reason, count in sorted(left_out.items()))
+            warn(
+                f"{left_out.total()} of {len(samples.entries)} samples in {samples.folder} cannot be trained on: {counts}"
+            )
+        held_out = {
+            i for group in places.values() for i in group if _is_held_out(samples.entries[i], feed.val_fraction)
+        }
+        self.train, self.val = (
+            [
+                Group(name, tuple(chosen), how.batch_size_of(name) or feed.batch_size)
+                for name, group in sorted(places.items())
+                if (chosen := [i for i in group if (i in held_out) == is_val])
+            ]
+            for is_val in (False, True)
+        )
+        if not self.train:
+            raise UserError(
+                f"no sample in {samples.folder} is left to train on; see the reasons above, or lower val_fraction"
+            )
+        trained = sum(len(group.samples) for group in self.train)
+        info(f"{trained} samples to train on, {len(held_out)} held out, shapes: {len(places)}, from {samples.folder}")
+
+
+def _grouped(entries: Sequence[Entry], how: Loading) -> tuple[dict[str, list[int]], Counter[str]]:
+    places: defaultdict[str, list[int]] = defaultdict(list)
+    left_out: Counter[str] = Counter()
+    for number, entry in enumerate(entries):
+        name, reason = how.group_of(entry)
+        if name is None:
+            left_out[reason] += 1
+        else:
+            places[name].append(number)
+    return dict(places), left_out
+
+
+def _is_held_out(entry: Entry, fraction: float) -> bool:
+    """By clip, not by sample: windows of one clip show the same, so they must not fall on both sides."""
+    return fraction > 0 and derive(0, "held out", str(entry.index.get("clip", entry.key))) < fraction * 2**63
+
+
+class _HeldOut:
+    """The same batches at every iteration, in the order of the list."""
+
+    def __init__(self, reader: BatchReader, groups: Sequence[Group], max_bad_in_a_row: int) -> None:
+        self._reader, self._groups, self._max_bad_in_a_row = reader, groups, max_bad_in_a_row
+
+    def __iter__(self) -> Iterator[Batch]:
+        faults, index = Faults(max_in_a_row=self._max_bad_in_a_row), 0
+        for group in self._groups:
+            for first in range(0, len(group.samples), group.batch_size):
+                batch, found = self._reader.read(index, group, group.samples[first : first + group.batch_size])
+                faults.count(found)
+                index += 1
+                yield batch
