@@ -21,7 +21,7 @@ _FACTS = ("fps", "width", "height", "duration_s", "decision", "rule", "message",
 def write_scores(
     path: Path, records: Sequence[ClipRecord], columns: Sequence[str], labels: Collection[str] = ()
 ) -> None:
-    """scores.parquet: a row a clip, kept or not; a score that a clip never got is null. `labels` are columns of words."""
+    """scores.parquet: a row a clip, kept or not; a score that it never got is null. `labels` are columns of words."""
     table: dict[str, list[object]] = {
         "clip_id": [record.clip.id for record in records],
         "source": [record.source for record in records],
