@@ -1,0 +1,59 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Frames in, spans of shots out: cuts where hue, saturation and value change by more than a threshold."""
+
+from collections.abc import Iterable, Iterator
+
+from nemo_vfm.curate.split.finder import Finder, Spaced
+from nemo_vfm.curate.split.flash import WithoutFlashes
+from nemo_vfm.curate.split.lengths import Lengths, ShortTail, check_lengths, cut
+from nemo_vfm.curate.split.peaks import Above
+from nemo_vfm.curate.stage import Frame, Span
+
+
+class ContentSplit:
+    """Cuts where the content score reaches a threshold, unless the picture comes back.
+
+    The score is that of PySceneDetect's ContentDetector; the threshold is the best of its authors' sweep. Fast motion
+    crosses it too: `AdaptiveSplit` takes the neighbours into account.
+
+    Args:
+        threshold: mean change of hue, saturation and value from one frame to the next, 0 to 255.
+        flash_s: a picture that is back after this time, in seconds, was lit by a flash; below `min_length_s`. 0 takes
+            every crossing for a cut.
+        min_length_s: two cuts are never nearer than this, in seconds.
+        max_length_s: longer shots are cut into pieces of this length, in seconds.
+        short_tail: what remains of a long shot and is shorter than `min_tail_s`: merge it into the piece before
+            it, or leave it.
+        min_tail_s: in seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        threshold: float = 31.0,
+        flash_s: float = 0.5,
+        min_length_s: float = 0.6,
+        max_length_s: float = 20.0,
+        short_tail: ShortTail = "merge",
+        min_tail_s: float = 1.0,
+    ) -> None:
+        if threshold <= 0:
+            raise ValueError(f"threshold must be above 0, got {threshold}: every frame would be a cut")
+        if not 0 <= flash_s <= min_length_s:
+            raise ValueError(f"flash_s must be within 0 and min_length_s {min_length_s}, got {flash_s}")
+        check_lengths(min_length_s=min_length_s, max_length_s=max_length_s, min_tail_s=min_tail_s)
+        self.threshold, self.flash_s = threshold, flash_s
+        self.min_length_s, self.max_length_s = min_length_s, max_length_s
+        self.short_tail, self.min_tail_s = short_tail, min_tail_s
+
+    def spans(self, frames: Iterable[Frame], *, fps: float) -> Iterator[Span]:
+        """See `Splitter.spans`; at most `flash_s` behind."""
+        lengths = Lengths.of(
+            fps, min_length_s=self.min_length_s, max_length_s=self.max_length_s, short_tail=self.short_tail,
+            min_tail_s=self.min_tail_s,
+        )  # fmt: skip
+        finder: Finder = Above(self.threshold)
+        if flash := round(self.flash_s * fps):
+            finder = WithoutFlashes(finder, flash)
+        yield from cut(frames, Spaced(finder, lengths.min_frames), lengths)

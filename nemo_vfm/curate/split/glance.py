@@ -1,0 +1,76 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Frames in, the few numbers by which a cut is seen out: content score, brightness and a thumbnail of each.
+
+Shape letters: H height, W width, C colours (RGB), D thumbnail cells times colours.
+"""
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_vfm.curate.stage import Frame
+
+_SAMPLES = 128 * 72  # pixels looked at; the colour conversion is most of the cost and grows with them
+_CELLS = (16, 9)
+
+
+class Glance:
+    """What is seen of one frame.
+
+    Args:
+        content: PySceneDetect's content score: the mean of |change| of hue, saturation and value (each 0 to 255, hue
+            0 to 179) from the frame before; 0 in the first frame. Hue is not taken as a circle, as there.
+        sample_HWC: pixels picked from the frame on a grid.
+    """
+
+    __slots__ = ("_thumbnail_D", "content", "sample_HWC")
+
+    def __init__(self, content: float, sample_HWC: Frame) -> None:
+        self.content, self.sample_HWC = content, sample_HWC
+        self._thumbnail_D: NDArray[np.float32] | None = None
+
+    @property
+    def brightness(self) -> float:
+        """The mean of R, G and B, 0 to 255."""
+        return sum(cv2.mean(self.sample_HWC)[:3]) / 3
+
+    @property
+    def thumbnail_D(self) -> NDArray[np.float32]:
+        """16 by 9 cells of the whole frame, 0 to 255; too coarse to see small motion."""
+        if self._thumbnail_D is None:
+            small = cv2.resize(self.sample_HWC, _CELLS, interpolation=cv2.INTER_AREA)
+            self._thumbnail_D = small.astype(np.float32).ravel()
+        return self._thumbnail_D
+
+
+class Eye:
+    """Frames one after another; remembers only the frame before.
+
+    Args:
+        samples: pixels looked at; fewer are picked on a grid and not averaged, since a mean over a grid is an unbiased
+            guess at the mean over all pixels, while averaging first would take out the noise that thresholds count on.
+    """
+
+    def __init__(self, samples: int = _SAMPLES) -> None:
+        self._samples = samples
+        self._before_HWC: NDArray[np.uint8] | None = None
+
+    def look(self, frame_HWC: Frame) -> Glance:
+        """The frame's glance."""
+        sample = pick(frame_HWC, self._samples)
+        colours = np.asarray(cv2.cvtColor(sample, cv2.COLOR_RGB2HSV), dtype=np.uint8)
+        before, self._before_HWC = self._before_HWC, colours
+        if before is None or before.shape != colours.shape:
+            return Glance(0.0, sample)
+        return Glance(cv2.norm(colours, before, cv2.NORM_L1) / colours.size, sample)
+
+
+def pick(frame_HWC: Frame, samples: int) -> Frame:
+    """At most about `samples` of its pixels on a grid, in the frame's own proportions."""
+    height, width = frame_HWC.shape[:2]
+    ratio = (samples / (height * width)) ** 0.5
+    if ratio >= 1:
+        return np.ascontiguousarray(frame_HWC)
+    size = (max(1, round(width * ratio)), max(1, round(height * ratio)))
+    return np.asarray(cv2.resize(frame_HWC, size, interpolation=cv2.INTER_NEAREST), dtype=np.uint8)

@@ -1,0 +1,76 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Frames in, spans of shots out: hard cuts that are no flashes, fades through black, and dissolves."""
+
+from collections.abc import Iterable, Iterator
+
+from nemo_vfm.curate.split.black import Black
+from nemo_vfm.curate.split.dissolve import Dissolves, Limits
+from nemo_vfm.curate.split.finder import Finder, Joined, Spaced
+from nemo_vfm.curate.split.flash import WithoutFlashes
+from nemo_vfm.curate.split.lengths import Lengths, ShortTail, check_lengths, cut
+from nemo_vfm.curate.split.peaks import Peaks
+from nemo_vfm.curate.stage import Frame, Span
+
+
+class UnionSplit:
+    """What several ways of seeing a cut find, each where the ones before it found nothing near.
+
+    First frames that stand out as in `AdaptiveSplit`, unless the picture comes back within `flash_s`; then stretches of
+    black; then dissolves, where a picture is the mean of two others that differ.
+
+    Args:
+        ratio: difference of a frame over the mean of its neighbours' that makes a cut.
+        window: neighbours on each side.
+        min_content: mean change of hue, saturation and value, 0 to 255, below which nothing is a hard cut.
+        flash_s: a picture that is back after this time, in seconds, was lit by a flash; below `min_length_s`.
+        black: mean of R, G and B, 0 to 255, under which a frame is black.
+        dissolve: mean difference, 0 to 255, of the pictures before and after a dissolve; None looks for none.
+        min_length_s: two cuts are never nearer than this, in seconds.
+        max_length_s: longer shots are cut into pieces of this length, in seconds.
+        short_tail: what remains of a long shot and is shorter than `min_tail_s`: merge it into the piece before
+            it, or leave it.
+        min_tail_s: in seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        ratio: float = 3.5,
+        window: int = 3,
+        min_content: float = 15.0,
+        flash_s: float = 0.5,
+        black: float = 12.0,
+        dissolve: float | None = 12.0,
+        min_length_s: float = 0.6,
+        max_length_s: float = 20.0,
+        short_tail: ShortTail = "merge",
+        min_tail_s: float = 1.0,
+    ) -> None:
+        if ratio <= 1 or window < 1:
+            raise ValueError(f"ratio must be above 1 and window at least 1, got {ratio} and {window}")
+        if not 0 <= flash_s <= min_length_s:
+            raise ValueError(f"flash_s must be within 0 and min_length_s {min_length_s}, got {flash_s}: a picture that "
+                             f"is back later than that has been another shot")  # fmt: skip
+        check_lengths(min_length_s=min_length_s, max_length_s=max_length_s, min_tail_s=min_tail_s)
+        self.ratio, self.window, self.min_content, self.flash_s = ratio, window, min_content, flash_s
+        self.black, self.dissolve = black, dissolve
+        self.min_length_s, self.max_length_s = min_length_s, max_length_s
+        self.short_tail, self.min_tail_s = short_tail, min_tail_s
+
+    def spans(self, frames: Iterable[Frame], *, fps: float) -> Iterator[Span]:
+        """See `Splitter.spans`; at most four seconds and `min_length_s` behind."""
+        lengths = Lengths.of(
+            fps, min_length_s=self.min_length_s, max_length_s=self.max_length_s, short_tail=self.short_tail,
+            min_tail_s=self.min_tail_s,
+        )  # fmt: skip
+        yield from cut(frames, self._finder(fps, lengths.min_frames), lengths)
+
+    def _finder(self, fps: float, min_frames: int) -> Finder:
+        peaks: Finder = Peaks(self.ratio, self.window, self.min_content)
+        if flash := round(self.flash_s * fps):
+            peaks = WithoutFlashes(peaks, flash)
+        found: Finder = Joined(Spaced(peaks, min_frames), Black(self.black, min_frames), min_frames)
+        if self.dissolve is None:
+            return found
+        return Joined(found, Dissolves(fps, Limits(jump=self.dissolve)), min_frames)
