@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from nemo_vfm.core.types import Json
-from nemo_vfm.curate.decide.evaluate import number
+from nemo_vfm.curate.decide.evaluate import number, truth
 from nemo_vfm.curate.decide.grammar import Arithmetic, Column, Compared, Every, Function, Numeric, Some, Truth
 from nemo_vfm.curate.decide.table import Flags, Table
 
@@ -55,21 +57,25 @@ class Limit:
 
 def limits(part: Truth, table: Table, *, keeps: bool) -> list[Limit]:
     """The limits of an expression that says what is kept, or else what is dropped."""
-    found = []
-    for compared in _parts(part, keeps):
-        limit = _limit(compared, table, keeps)
-        if limit is not None:
-            found.append(limit)
-    return found
+    found = [_limit(each, table, keeps) for each in _parts(part, keeps) if isinstance(each, Compared)]
+    return [limit for limit in found if limit is not None]
 
 
-def _parts(part: Truth, keeps: bool) -> Iterator[Compared]:
-    """The comparisons that stand alone on the side that drops."""
-    if isinstance(part, Compared):
-        yield part
-    elif (isinstance(part, Every) and keeps) or (isinstance(part, Some) and not keeps):
+def passes_without(part: Truth, limit: Limit, table: Table, *, keeps: bool) -> Flags:
+    """Of every clip whether the expression would let it through if this limit did."""
+    passes = np.ones(len(table), bool)
+    for other in (each for each in _parts(part, keeps) if each.at != limit.at):
+        passes &= truth(other, table).true if keeps else ~truth(other, table).true
+    return passes
+
+
+def _parts(part: Truth, keeps: bool) -> Iterator[Truth]:
+    """What stands alone on the side that drops."""
+    if (isinstance(part, Every) and keeps) or (isinstance(part, Some) and not keeps):
         for each in part.parts:
             yield from _parts(each, keeps)
+    else:
+        yield part
 
 
 def _limit(part: Compared, table: Table, keeps: bool) -> Limit | None:

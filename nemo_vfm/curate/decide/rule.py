@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from nemo_vfm.core.types import Json
 from nemo_vfm.curate.decide.evaluate import truth
 from nemo_vfm.curate.decide.grammar import Column, Compared, Number, Truth, Use, uses
-from nemo_vfm.curate.decide.limit import Limit, limits
+from nemo_vfm.curate.decide.limit import Limit, limits, passes_without
 from nemo_vfm.curate.decide.parse import complaint, parse
 from nemo_vfm.curate.decide.table import Flags, Table
 
@@ -85,6 +85,10 @@ class Rule:
     def limits(self, table: Table) -> list[Limit]:
         """The thresholds each of which drops clips by itself, percentiles as the numbers that they are here."""
         return limits(self.expression(), table, keeps=self.keep is not None)
+
+    def passes_without(self, limit: Limit, table: Table) -> Flags:
+        """Of every clip whether it would be kept if this limit let it through."""
+        return passes_without(self.expression(), limit, table, keeps=self.keep is not None)
 
     def to_json(self, table: Table | None = None) -> Json:
         """As rules.json has it: score, op and threshold of the first limit, where there is one, and all of them."""

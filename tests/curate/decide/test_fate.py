@@ -13,8 +13,8 @@ from nemo_vfm.curate.decide.check import check_rules
 from nemo_vfm.curate.decide.fate import add_likeness, decide
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.footage import Footage
-from nemo_vfm.curate.near_duplicate import NearDuplicate
 from nemo_vfm.curate.score.motion import Motion
+from nemo_vfm.curate.score.near_duplicate import NearDuplicate
 from nemo_vfm.curate.stage import ClipRecord
 from nemo_vfm.data.sample import Clip
 from tests.support.films import pan
