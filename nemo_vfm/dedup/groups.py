@@ -44,3 +44,30 @@ def duplicates(preferences: Sequence[tuple[float | str, ...]], pairs: Iterable[t
             best[root] = item
     kept = (best[groups.find(item)] for item in range(len(preferences)))
     return {item: keeper for item, keeper in enumerate(kept) if keeper != item}
+
+
+def kept_by_likeness(
+    preferences: Sequence[tuple[float | str, ...]], pairs: Iterable[tuple[int, int]]
+) -> dict[int, int]:
+    """For each item that is to go, the best of the kept items that it is itself like.
+
+    Unlike `duplicates` it follows no chain. Two shots that lie in one long film are like the film and not like each
+    other; if one of them is kept in the film's place, for it is larger, the other stays too.
+
+    Args:
+        preferences: as for `duplicates`.
+        pairs: as for `duplicates`.
+    """
+    like: dict[int, set[int]] = {item: set() for item in range(len(preferences))}
+    for a, b in pairs:
+        if a != b:
+            like[a].add(b)
+            like[b].add(a)
+    # sorted() is stable in reverse, too: of equals the first stays.
+    rank = {item: place for place, item in enumerate(sorted(like, key=lambda item: preferences[item], reverse=True))}
+    gone: dict[int, int] = {}
+    for item in rank:
+        keepers = [other for other in like[item] if rank[other] < rank[item] and other not in gone]
+        if keepers:
+            gone[item] = min(keepers, key=rank.__getitem__)
+    return gone

@@ -11,7 +11,7 @@ from nemo_vfm.curate.caption.description import Description
 from nemo_vfm.curate.caption.sidecar import Sidecar
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.job import Curate
-from nemo_vfm.curate.near_duplicate import NearDuplicate
+from nemo_vfm.curate.score.near_duplicate import NearDuplicate
 from nemo_vfm.curate.score.brightness import Brightness
 from nemo_vfm.curate.score.freeze import Freeze
 from nemo_vfm.curate.score.motion import Motion

@@ -1,0 +1,104 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Frames at a steady rate in, one signature a frame out; two such sequences in, the share of one in the other.
+
+A copy may be smaller, recoded, at another frame rate, or cut at both ends. It must not be mirrored, cropped or run at
+another speed. Shape letters: T frames, H height, W width, C colours (RGB), D numbers of a signature.
+"""
+
+from collections.abc import Sequence
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_vfm.dedup.cosine import Pair
+
+Signatures = NDArray[np.float32]  # (T, D)
+
+RATE = 4.0  #: signatures a second: those of a cut copy lie at most an eighth of a second off
+_SIDE_PX = 32
+_LUMA, _CHROMA = 7, 3  # cosine frequencies a side that are kept
+# Power of a signature below which it says little: a black frame has about 0, a dark one with a face 3,000.
+_NOISE = 50.0
+# Measured on the signatures of Sintel's trailer, cut at other frames: the same moment agrees to 0.85 and more, another
+# moment of the same snow to about 0.7, other shots to less than 0.5.
+_DIFFERENT, _SAME = 0.5, 0.85
+_SLACK = 2  # half steps by which a frame may lie beside the place that the offset says
+_PRIOR = 0.1  # frames' worth of doubt: what is next to black proves nothing
+_CANDIDATE = 0.75
+_ROWS = 2048
+
+
+def signature(frame_HWC: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """The low cosine frequencies of luma and chroma, (67,), finer ones weighted up since pictures have less of them.
+
+    Luma's mean is left out: fades and other exposures change it more than other pictures do.
+    """
+    small = cv2.resize(frame_HWC, (_SIDE_PX, _SIDE_PX), interpolation=cv2.INTER_AREA)
+    planes = np.asarray(cv2.cvtColor(small, cv2.COLOR_RGB2YCrCb), dtype=np.float32)
+    luma = _low(planes[..., 0], _LUMA, mean=0.0)
+    chroma = [_low(planes[..., place] - 128, _CHROMA, mean=0.5) for place in (1, 2)]
+    return np.concatenate([luma, *chroma])
+
+
+def _low(plane: NDArray[np.float32], count: int, *, mean: float) -> NDArray[np.float32]:
+    frequencies = np.add.outer(np.arange(count), np.arange(count)).astype(np.float32)
+    frequencies[0, 0] = mean
+    spectrum = np.asarray(cv2.dct(np.ascontiguousarray(plane)), dtype=np.float32)
+    return np.asarray(spectrum[:count, :count] / _SIDE_PX * frequencies, dtype=np.float32).ravel()
+
+
+def contained(a_TD: Signatures, b_TD: Signatures) -> float:
+    """The share of the shorter one's frames that the longer one shows in the same order and pace, 0 to 1.
+
+    All offsets are tried. Frames count by how much there is to see on them, and at most as far as `_SAME` asks.
+    """
+    short, long = (a_TD, b_TD) if len(a_TD) <= len(b_TD) else (b_TD, a_TD)
+    found, weights = _matches(short, long), _weights(short)
+    rows = np.arange(len(short))
+    best = 0.0
+    for offset in range(1 - len(short), len(long)):
+        inside = rows[max(0, -offset) : len(long) - offset]
+        best = max(best, float((weights[inside] * found[inside, inside + offset]).sum()))
+    return best / (float(weights.sum()) + _PRIOR)
+
+
+def _weights(signatures_TD: Signatures) -> NDArray[np.float32]:
+    power = np.square(signatures_TD).sum(axis=1)
+    weights: NDArray[np.float32] = power / (power + _NOISE)
+    return weights
+
+
+def _matches(short_TD: Signatures, long_TD: Signatures) -> NDArray[np.float32]:
+    """(T short, T long): whether a frame is seen at a moment or just beside it, from 0 (no) to 1 (yes)."""
+    fine = np.empty((2 * len(long_TD) - 1, long_TD.shape[1]), np.float32)
+    # Two sequences of the same film are sampled at other moments; halfway between two samples lies a fair guess.
+    fine[::2], fine[1::2] = long_TD, (long_TD[1:] + long_TD[:-1]) / 2
+    power = np.square(short_TD).sum(axis=1)[:, None] + np.square(fine).sum(axis=1)
+    agreement = 2 * (short_TD @ fine.T) / (power + 2 * _NOISE)
+    graded = np.clip((agreement - _DIFFERENT) / (_SAME - _DIFFERENT), 0, 1)
+    padded = np.pad(graded, ((0, 0), (_SLACK, _SLACK)))
+    beside = [padded[:, shift : shift + graded.shape[1]] for shift in range(2 * _SLACK + 1)]
+    widest: NDArray[np.float32] = np.max(beside, axis=0)[:, ::2]
+    return widest
+
+
+def alike(sequences: Sequence[Signatures], above: float) -> list[Pair]:
+    """Every pair of sequences of which one holds more than `above` of the other, in order of position."""
+    pairs = (Pair(a, b, contained(sequences[a], sequences[b])) for a, b in _candidates(sequences))
+    return [pair for pair in pairs if pair.cosine > above]
+
+
+def _candidates(sequences: Sequence[Signatures]) -> list[tuple[int, int]]:
+    """Pairs with at least one moment in common; only these are aligned. Blocks bound the memory, not the time."""
+    frames = np.concatenate(sequences) if sequences else np.zeros((0, 1), np.float32)
+    owners = np.repeat(np.arange(len(sequences)), [len(sequence) for sequence in sequences])
+    scaled = frames / np.sqrt(np.square(frames).sum(axis=1, keepdims=True) + _NOISE)
+    found: set[tuple[int, int]] = set()
+    for top in range(0, len(scaled), _ROWS):
+        for left in range(top, len(scaled), _ROWS):
+            rows, columns = np.nonzero(scaled[top : top + _ROWS] @ scaled[left : left + _ROWS].T > _CANDIDATE)
+            codes = owners[top + rows] * len(sequences) + owners[left + columns]
+            found |= {(int(code) // len(sequences), int(code) % len(sequences)) for code in np.unique(codes)}
+    return sorted((a, b) for a, b in found if a < b)
