@@ -19,7 +19,7 @@ from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types import Batch, TrainingData
 from nemo_vfm.data.bucket import Bucket, Buckets
 from nemo_vfm.data.encode import encode_mp4
-from nemo_vfm.data.loader import Batches
+from nemo_vfm.data.loader import Batches, within
 from nemo_vfm.data.module import ShardData
 from nemo_vfm.data.shards import ShardWriter
 from tests.data.conftest import LatentShards, moving
@@ -238,8 +238,48 @@ def test_the_lightning_module_gives_the_same_batches(latent_shards: LatentShards
 
 
 @pytest.mark.parametrize(
+    ("allowed", "batch", "wanted", "expected"),
+    [(100, 1, 2, (2, 4)), (100, 10, 2, (2, 4)), (100, 20, 2, (2, 2)), (100, 40, 2, (2, 1)), (100, 60, 4, (1, 1)),
+     (100, 1000, 4, (1, 1)), (100, 0, 1, (1, 4))],
+)  # fmt: skip
+def test_what_is_read_ahead_fits(allowed: int, batch: int, wanted: int, expected: tuple[int, int]) -> None:
+    workers, ahead = within(allowed, batch, wanted)
+    assert (workers, ahead) == expected
+    assert workers * ahead * batch <= allowed or (workers, ahead) == (1, 1)
+
+
+@pytest.mark.parametrize("light", [True, False])
+def test_no_more_batches_are_read_ahead_than_fit(
+    light: bool, latent_shards: LatentShards, clip_shards: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards, buckets = (latent_shards([SMALL] * 8), None) if light else (clip_shards, BUCKETS)
+    largest = 2 * 2 * 2 * 2 * 4 + 2 * (3 * 4 * 4 + 3) if light else 3 * 3 * 5 * 32 * 32
+    data = ShardData(shards=shards, batch_size=2 if light else 3, buckets=buckets, num_workers=3)
+    data.max_ahead_gb = 2.5 * largest / 1e9
+    data.start(seed=0, first_batch=0)
+    batches = data.train_dataloader()
+    assert isinstance(batches, Batches)
+    assert batches._dataset.max_bytes() == largest and (batches._num_workers, batches._ahead) == (2, 1)
+    asked: list[int] = []
+    original = type(batches._dataset).__getitem__
+    monkeypatch.setattr(type(batches._dataset), "__getitem__", lambda s, g: asked.append(g) or original(s, g))
+    whole = contents(islice(iter(batches), 4))
+    assert not light or max(asked) <= 3 + 2
+    monkeypatch.undo()
+    assert whole == contents(take(ShardData(shards=shards, batch_size=2 if light else 3, buckets=buckets), 4))
+
+
+@pytest.mark.parametrize(
     ("name", "value"),
-    [("batch_size", 0), ("num_workers", -1), ("val_fraction", 1.0), ("val_fraction", -0.1), ("max_bad_in_a_row", 0)],
+    [
+        ("batch_size", 0),
+        ("max_ahead_gb", 0.0),
+        ("max_ahead_gb", float("nan")),
+        ("num_workers", -1),
+        ("val_fraction", 1.0),
+        ("val_fraction", -0.1),
+        ("max_bad_in_a_row", 0),
+    ],
 )
 def test_impossible_values_are_refused(name: str, value: float) -> None:
     with pytest.raises(ValueError, match="must be"):

@@ -1,0 +1,151 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A CSV, JSON Lines or Parquet file that names videos and their captions in, training batches out."""
+
+import csv
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.log import warn
+from nemo_vfm.core.place import local
+from nemo_vfm.core.types import Json
+from nemo_vfm.data.bucket import Buckets
+from nemo_vfm.data.feed import Feed
+from nemo_vfm.data.file_facts import facts_of_files
+from nemo_vfm.data.file_set import Captioned, FileSet
+from nemo_vfm.data.load import Samples
+
+_MAX_LINE_BYTES = 1 << 20
+
+
+class VideoTable(Feed):
+    """Batches straight from the videos and pictures that a table names, decoded and cut to buckets on the way.
+
+    The same guarantees as `ShardData`. A file may be named more than once, with other captions; a row that is there
+    twice counts once.
+
+    Args:
+        path: the table; its ending says whether it is .csv, .jsonl or .parquet.
+        buckets: the shapes.
+        batch_size: samples of a global batch, over all ranks; a bucket's own batch_size goes before it.
+        video: name of the column with the files' paths.
+        caption: name of the column with the captions; None trains without.
+        root: folder that paths are relative to and may not leave; None is the table's own.
+        num_workers: processes that read ahead on each rank; 0 reads in the training process.
+        val_fraction: share of the files that is held out, at least 0 and below 1; by their names.
+        shuffle: False gives the rows in their order.
+        max_bad_in_a_row: so many files in a row that cannot be read stop the run.
+        index: file where sizes, lengths and rates are kept from one start to the next; None looks at all files at
+            every start.
+        max_ahead_gb: what batches read ahead may fill on each rank at most, in GB (10^9 bytes).
+    """
+
+    def __init__(
+        self,
+        *,
+        path: Path,
+        buckets: Buckets,
+        batch_size: int,
+        video: str = "video",
+        caption: str | None = "caption",
+        root: Path | None = None,
+        num_workers: int = 0,
+        val_fraction: float = 0.0,
+        shuffle: bool = True,
+        max_bad_in_a_row: int = 16,
+        index: Path | None = None,
+        max_ahead_gb: float = 4.0,
+    ) -> None:
+        super().__init__(
+            batch_size=batch_size,
+            num_workers=num_workers,
+            val_fraction=val_fraction,
+            buckets=buckets,
+            shuffle=shuffle,
+            max_bad_in_a_row=max_bad_in_a_row,
+            max_ahead_gb=max_ahead_gb,
+        )
+        if path.suffix.lower() not in _READERS:
+            raise ValueError(f"{path.name} is no table that is read here: give one of {', '.join(_READERS)}")
+        self.path = local(path, "a table of videos")
+        self.root = self.path.parent if root is None else local(root, "the folder of a table's videos")
+        self.index = None if index is None else local(index, "the index of a table of videos")
+        self.video, self.caption = video, caption
+
+    def _samples(self) -> Samples:
+        files = list(self._rows())
+        if not files:
+            raise UserError(f"{self.path} names no file below {self.root}; are its paths relative to root?")
+        return FileSet(self.path, files, facts_of_files({file.name: file.path for file in files}, self.index))
+
+    def _rows(self) -> Iterator[Captioned]:
+        """One a row; rows that say nothing new or name files elsewhere are counted and left out."""
+        inside, seen, left_out = self.root.resolve(), set(), {"lead out of root": 0, "were there before": 0}
+        for number, row in enumerate(rows_of(self.path, [self.video, *([self.caption] if self.caption else [])]), 1):
+            text, caption = row[self.video], row[self.caption] if self.caption else ""
+            if not isinstance(text, str) or not text or "\x00" in text:
+                raise DataError(f"row {number} of {self.path} names no file under {self.video!r}, but {text!r}")
+            path, said = (inside / text).resolve(), str(caption or "").strip()
+            if not path.is_relative_to(inside):
+                left_out["lead out of root"] += 1
+            elif (path, said) in seen:
+                left_out["were there before"] += 1
+            else:
+                seen.add((path, said))
+                yield Captioned(path.relative_to(inside).as_posix(), path, said)
+        for reason, count in left_out.items():
+            if count:
+                warn(f"{count} rows of {self.path} are left out: they {reason}")
+
+
+def rows_of(path: Path, columns: list[str]) -> Iterator[Mapping[str, Json]]:
+    """The named columns, row by row.
+
+    Raises:
+        UserError: there is no such file or column.
+        DataError: it is damaged.
+    """
+    if not path.is_file():
+        raise UserError(f"there is no table {path}")
+    try:
+        for row in _READERS[path.suffix.lower()](path, columns):
+            if missing := [name for name in columns if name not in row]:
+                raise UserError(f"{path} has no column {missing[0]}; it has {', '.join(map(str, row))}")
+            yield row
+    except (OSError, ValueError, RecursionError, csv.Error) as error:
+        if isinstance(error, UserError):
+            raise
+        raise DataError(f"{path} cannot be read: {error}") from error
+
+
+def _csv(path: Path, columns: list[str]) -> Iterator[Mapping[str, Json]]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        yield from csv.DictReader(file, strict=True)
+
+
+def _jsonl(path: Path, columns: list[str]) -> Iterator[Mapping[str, Json]]:
+    with path.open("rb") as file:
+        while line := file.readline(_MAX_LINE_BYTES + 1):
+            if len(line) > _MAX_LINE_BYTES:
+                raise ValueError(f"a line has more than {_MAX_LINE_BYTES:,} bytes")
+            if line.strip():
+                row = json.loads(line)
+                if not isinstance(row, dict):
+                    raise ValueError(f"a line is no object but {type(row).__name__}")
+                yield row
+
+
+def _parquet(path: Path, columns: list[str]) -> Iterator[Mapping[str, Json]]:
+    import pyarrow.parquet
+
+    with pyarrow.parquet.ParquetFile(path) as file:
+        names = file.schema_arrow.names
+        if missing := [name for name in columns if name not in names]:
+            raise UserError(f"{path} has no column {missing[0]}; it has {', '.join(names)}")
+        for batch in file.iter_batches(columns=columns):
+            yield from batch.to_pylist()
+
+
+_READERS = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}
