@@ -11,14 +11,18 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import info, warn
-from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types import Batch
 from nemo_vfm.data.bucket import Buckets
+from nemo_vfm.data.exchange import Exchange, Traffic
 from nemo_vfm.data.faults import Faults
+from nemo_vfm.data.held_out import is_held_out
 from nemo_vfm.data.load import Loading, Samples, loading
 from nemo_vfm.data.loader import Batches, BatchReader, GlobalBatches
 from nemo_vfm.data.order import Group, Order
 from nemo_vfm.data.shards import Entry
+from nemo_vfm.data.share import Spanned
+from nemo_vfm.data.unique import HeldSamples, UniqueBatches
+from nemo_vfm.parallel.gather import Gather
 
 
 class Feed(ABC):
@@ -63,14 +67,22 @@ class Feed(ABC):
         self._opened: _Opened | None = None
         self._order: Order | None = None
         self._first_batch, self._rank, self._num_ranks = 0, 0, 1
+        self._peers: Gather | None = None
+        self.traffic = Traffic()  #: bytes fetched and gathered by a rank that has peers
         self.faults = Faults(max_in_a_row=max_bad_in_a_row)  #: bad samples met so far
 
     @abstractmethod
     def _samples(self) -> Samples:
         """Open what the batches are made of; called once."""
 
-    def start(self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1) -> None:
+    def start(
+        self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1, peers: Gather | None = None
+    ) -> None:
         """See `TrainingData.start`; `rank` of `num_ranks` data-parallel ranks gets its slice of every batch.
+
+        Args:
+            peers: the ranks that get the same slice, such as the tensor-parallel ones: each fetches another part of it
+                (`unique.py`). None fetches all of it alone.
 
         Raises:
             UserError: there are no samples, or a batch size is not divisible by the number of ranks.
@@ -81,7 +93,7 @@ class Feed(ABC):
             if group.batch_size % num_ranks:
                 raise UserError(f"batch_size {group.batch_size} of {group.name} is not divisible by {num_ranks} ranks")
         self._order = Order(opened.train, seed=seed, shuffle=self.shuffle)
-        self._first_batch, self._rank, self._num_ranks = first_batch, rank, num_ranks
+        self._first_batch, self._rank, self._num_ranks, self._peers = first_batch, rank, num_ranks, peers
 
     def batch_sizes(self) -> dict[str, int]:
         """See `Batched`: the general size, and those of buckets that have their own."""
@@ -93,6 +105,14 @@ class Feed(ABC):
         """See `Blendable.by_number`."""
         return GlobalBatches(self._open().reader, self._started(), rank=self._rank, num_ranks=self._num_ranks)
 
+    def reader(self) -> BatchReader:
+        """Reads any of the samples."""
+        return self._open().reader
+
+    def train_groups(self) -> tuple[Group, ...]:
+        """The samples that are trained on, by shape."""
+        return tuple(self._open().train)
+
     def mean_batch_size(self) -> float:
         """See `Blendable.mean_batch_size`."""
         return float(self.num_train_samples() / self._started().batches_per_epoch)
@@ -103,8 +123,27 @@ class Feed(ABC):
 
     def train_dataloader(self) -> Iterable[Batch]:
         """See `TrainingData.train_dataloader`."""
+        if self._peers is not None:
+            return self._shared(self._peers)
         return Batches(
             self.by_number(),
+            first=self._first_batch,
+            num_workers=self.num_workers,
+            faults=self.faults,
+            max_ahead_bytes=int(self.max_ahead_gb * 1e9),
+        )
+
+    def _shared(self, peers: Gather) -> Iterable[Batch]:
+        """The same batches, of bytes that the peers fetch together."""
+        samples = self._open().samples
+        if not isinstance(samples, Spanned):
+            raise UserError(f"{samples.folder} cannot be fetched in parts; ranks that share their data need shards")
+        held = HeldSamples(samples, self.traffic)
+        reader = BatchReader(loading(held, self.buckets), samples.entries)
+        return UniqueBatches(
+            GlobalBatches(reader, self._started(), rank=self._rank, num_ranks=self._num_ranks),
+            held,
+            Exchange(samples, peers, self.traffic),
             first=self._first_batch,
             num_workers=self.num_workers,
             faults=self.faults,
@@ -139,17 +178,14 @@ class _Opened:
     """The samples, listed: who is trained on, who is held out, who can be neither."""
 
     def __init__(self, feed: Feed, samples: Samples) -> None:
-        how = loading(samples, feed.buckets)
+        self.samples, how = samples, loading(samples, feed.buckets)
         self.reader = BatchReader(how, samples.entries)
         places, left_out = _grouped(samples.entries, how)
         if left_out:
             counts = ", ".join(f"{count} {reason}" for reason, count in sorted(left_out.items()))
-            warn(
-                f"{left_out.total()} of {len(samples.entries)} samples in {samples.folder} cannot be trained on: {counts}"
-            )
-        held_out = {
-            i for group in places.values() for i in group if _is_held_out(samples.entries[i], feed.val_fraction)
-        }
+            of = f"{left_out.total()} of {len(samples.entries)} samples in {samples.folder}"
+            warn(f"{of} cannot be trained on: {counts}")
+        held_out = {i for group in places.values() for i in group if is_held_out(samples.entries[i], feed.val_fraction)}
         self.train, self.val = (
             [
                 Group(name, tuple(chosen), how.batch_size_of(name) or feed.batch_size)
@@ -176,11 +212,6 @@ def _grouped(entries: Sequence[Entry], how: Loading) -> tuple[dict[str, list[int
         else:
             places[name].append(number)
     return dict(places), left_out
-
-
-def _is_held_out(entry: Entry, fraction: float) -> bool:
-    """By clip, not by sample: windows of one clip show the same, so they must not fall on both sides."""
-    return fraction > 0 and derive(0, "held out", str(entry.index.get("clip", entry.key))) < fraction * 2**63
 
 
 class _HeldOut:

@@ -21,7 +21,7 @@ from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.types import Batch
 from nemo_vfm.data.collate import collate
 from nemo_vfm.data.faults import Changed, Fault, Faults
-from nemo_vfm.data.load import Loading, Sample
+from nemo_vfm.data.load import Layout, Loading, Sample
 from nemo_vfm.data.order import Group, Order
 from nemo_vfm.data.shards import Entry
 
@@ -46,14 +46,20 @@ class BatchReader:
 
     def read(self, index: int, group: Group, samples: Sequence[int]) -> Loaded:
         """One batch; a sample that cannot be read becomes a fault."""
-        entries = [self._entries[sample] for sample in samples]
-        layout = self._loading.layout(self._entries[group.samples[0]])
-        return collate(index, entries, [self._sample(entry) for entry in entries], layout)
+        entries = self.entries(samples)
+        return collate(index, entries, [self._sample(entry) for entry in entries], self.layout(group))
+
+    def entries(self, samples: Sequence[int]) -> list[Entry]:
+        """The samples, by their places in the list."""
+        return [self._entries[sample] for sample in samples]
+
+    def layout(self, group: Group) -> Layout:
+        """What every sample of a group looks like."""
+        return self._loading.layout(self._entries[group.samples[0]])
 
     def sample_bytes(self, group: Group) -> int:
         """What one sample of a group fills in a batch."""
-        layout = self._loading.layout(self._entries[group.samples[0]])
-        return sum(dtype.itemsize * math.prod(shape) for dtype, shape in layout.values())
+        return sum(dtype.itemsize * math.prod(shape) for dtype, shape in self.layout(group).values())
 
     def _sample(self, entry: Entry) -> Sample | Fault:
         try:
@@ -98,9 +104,16 @@ class GlobalBatches(Dataset[Loaded]):
         return self._reader.is_light()
 
     def __getitem__(self, index: int) -> Loaded:
+        return self._reader.read(index, *self._slice(index))
+
+    def entries(self, index: int) -> list[Entry]:
+        """What batch g is made of."""
+        return self._reader.entries(self._slice(index)[1])
+
+    def _slice(self, index: int) -> tuple[Group, list[int]]:
         group, samples = self._order.batch(index)
         share = len(samples) // self._num_ranks
-        return self._reader.read(index, group, samples[self._rank * share : (self._rank + 1) * share])
+        return group, samples[self._rank * share : (self._rank + 1) * share]
 
     def max_bytes(self) -> int:
         """See `ByNumber.max_bytes`."""

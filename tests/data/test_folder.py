@@ -112,8 +112,11 @@ def test_a_file_is_looked_at_once_and_again_when_it_changed(
     assert sorted(looked) == ["a.mp4", "b.mkv"] and data.num_train_samples() == 6
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"schema": "x"}', b'{"schema": "nemo_vfm.file_facts/1"}',
-                                     b'{"schema": "nemo_vfm.file_facts/1", "files": {"a.mp4": {"size": "1"}}}', b"[" * 99999])  # fmt: skip
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[1]", b'{"schema": "x"}', b'{"schema": "nemo_vfm.file_facts/1"}', b"[" * 99999,
+     b'{"schema": "nemo_vfm.file_facts/1", "files": {"a.mp4": {"size": "1"}}}'],
+)  # fmt: skip
 def test_a_damaged_index_is_made_again(content: bytes, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "index.json").write_bytes(content)
     data = data_of(folder, index=tmp_path / "index.json")
@@ -186,7 +189,8 @@ def test_a_table_without_captions_or_with_another_root(folder: Path, tmp_path: P
         ("t.csv", b"a,b\n1,2\n", "no column video; it has a, b"), ("t.csv", b'video,caption\n"x', "cannot be read"),
         ("t.csv", b"video,caption\n" + b"x" * 200_000 + b",y\n", "field larger"), ("t.jsonl", b"[1]\n", "no object"),
         ("t.jsonl", b'{"video": 3, "caption": ""}\n', "names no file"), ("t.jsonl", b"[" * 200_000, "cannot be read"),
-        ("t.jsonl", b'{"video": "' + b"x" * (1 << 20) + b'"}', "more than 1,048,576"), ("t.jsonl", b"\xff\n", "cannot be read"),
+        ("t.jsonl", b'{"video": "' + b"x" * (1 << 20) + b'"}', "more than 1,048,576"),
+        ("t.jsonl", b"\xff\n", "cannot be read"),
         ("t.parquet", b"PAR1 no PAR1", "cannot be read"), ("t.csv", b"video,caption\n", "names no file below"),
     ],
 )  # fmt: skip
