@@ -4,7 +4,7 @@
 
 A pack is one sequence of samples of any resolution and length, as attention over variable lengths takes them: a list of
 cumulative lengths says where each begins. Packs are planned window by window: the next `lookahead` samples are sorted
-by length and each is put where it fits best, so a plan is a function of the lengths in one window and of nothing before.
+by length and each is put where it fits best, so a window's packs are a function of the lengths in it alone.
 """
 
 from bisect import bisect_left, insort

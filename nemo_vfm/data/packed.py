@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cached latents of any shapes in, packs of them out: each a sequence of tokens within a budget, with its borders.
 
-Which samples share a pack is planned once, from the seed; every epoch gives the same packs in another order. So pack g is
-a function of (shards, seed, g), found without walking through the packs before it.
+Which samples share a pack is planned once, from the seed; every epoch gives the same packs in another order. So pack g
+is a function of (shards, seed, g), found without walking through the packs before it.
 """
 
 import itertools
