@@ -5,9 +5,19 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from nemo_vfm.core.files import read_json, sha256_text, write_json
 from nemo_vfm.core.types import Json
+
+
+@runtime_checkable
+class Fingerprinted(Protocol):
+    """Something whose settings do not say all: the bytes of weights matter, and not where they lie."""
+
+    def fingerprint(self) -> str:
+        """Changes whenever the same input would give another result."""
+        ...
 
 
 def settings(value: object) -> Json:
@@ -20,9 +30,12 @@ def settings(value: object) -> Json:
         return [settings(item) for item in value]
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, Fingerprinted):
+        return {"class": f"{type(value).__module__}.{type(value).__qualname__}", "fingerprint": value.fingerprint()}
     arguments = vars(value) if hasattr(value, "__dict__") else {n: getattr(value, n) for n in _slots(value)}
     name = f"{type(value).__module__}.{type(value).__qualname__}"
-    return {"class": name, **{key: settings(arguments[key]) for key in sorted(arguments)}}
+    # What begins with an underscore is what a component made of its settings, or loaded.
+    return {"class": name, **{key: settings(arguments[key]) for key in sorted(arguments) if not key.startswith("_")}}
 
 
 def _slots(value: object) -> list[str]:
@@ -35,24 +48,23 @@ def fingerprint(*parts: object) -> str:
 
 
 class Cache:
-    """One JSON file a key. An entry made with other settings, or damaged, is as if absent.
+    """One JSON file a key. A damaged entry is as if absent.
 
     Args:
-        folder: where the files lie.
-        stamp: the fingerprint of all settings that an entry depends on.
+        folder: where the files lie; its name is the fingerprint of all that an entry depends on besides its key.
     """
 
-    def __init__(self, folder: Path, stamp: str) -> None:
-        self._folder, self._stamp = folder, stamp
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
 
     def get(self, key: str) -> Json:
         """What was put, or None."""
         try:
             entry = read_json(self._folder / f"{key}.json")
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
-        return entry["value"] if isinstance(entry, dict) and entry.get("fingerprint") == self._stamp else None
+        return entry["value"] if isinstance(entry, dict) and entry.get("key") == key else None
 
     def put(self, key: str, value: Json) -> None:
         """Keep it; whole or not at all."""
-        write_json(self._folder / f"{key}.json", {"fingerprint": self._stamp, "value": value})
+        write_json(self._folder / f"{key}.json", {"key": key, "value": value})

@@ -26,7 +26,7 @@ from nemo_vfm.core.log import bar, info, warn
 from nemo_vfm.core.place import Address, Place, place
 from nemo_vfm.core.types import Codec, Json, Outcome, Run, TextEncoder
 from nemo_vfm.curate.cache import fingerprint
-from nemo_vfm.curate.execute import ordered
+from nemo_vfm.curate.execute.ordered import ordered
 from nemo_vfm.curate.window import windows
 from nemo_vfm.curate.write import remove_unfinished, replace_folder
 from nemo_vfm.data.bucket import Bucket, Buckets

@@ -3,33 +3,42 @@
 """A folder of videos in; clip shards, a table of scores, rules and a ledger that adds up out."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from nemo_vfm.core.errors import DataError, NothingKept, StoreDenied
+from nemo_vfm.core.errors import NothingKept
 from nemo_vfm.core.files import read_json, sha256_text, write_json
-from nemo_vfm.core.log import bar, info, warn
+from nemo_vfm.core.log import info
 from nemo_vfm.core.place import Address
 from nemo_vfm.core.types import Json, Outcome, Run
-from nemo_vfm.curate.cache import Cache, fingerprint
-from nemo_vfm.curate.decide.check import check_rules
-from nemo_vfm.curate.decide.fate import add_likeness, decide
+from nemo_vfm.curate.cache import fingerprint
+from nemo_vfm.curate.caption.words import Editor, Viewer
+from nemo_vfm.curate.caption.write import write_captions
+from nemo_vfm.curate.child import Limits
+from nemo_vfm.curate.decide.check import check_rules, label_columns
+from nemo_vfm.curate.decide.fate import add_likeness, decide, rules_json
 from nemo_vfm.curate.decide.rule import Rule
-from nemo_vfm.curate.examine import Examiner, num_frames_walked, to_record
-from nemo_vfm.curate.execute import ordered
+from nemo_vfm.curate.encode_kept import encode_kept
+from nemo_vfm.curate.examine import Examine
+from nemo_vfm.curate.execute.processes import Processes
+from nemo_vfm.curate.execute.work import Executor
+from nemo_vfm.curate.findings import Findings
 from nemo_vfm.curate.ledger import FileRecord, Ledger, count
-from nemo_vfm.curate.probe import mark_exact_duplicates, probe, reason_of
-from nemo_vfm.curate.stage import Captioner, ClipRecord, Fetching, Source, Splitter, Stage
-from nemo_vfm.curate.transcode import Transcode
+from nemo_vfm.curate.stage import Captioner, ClipRecord, Fetching, Restorer, Source, Splitter, Stage
+from nemo_vfm.curate.survey import Hands, examine_all, probe_all
+from nemo_vfm.curate.transcode import Media, Transcode
 from nemo_vfm.curate.write import remove_others, remove_unfinished, replace_folder, write_scores, write_shards
 from nemo_vfm.data.shard_upload import upload_shards
+
+_PROCESSES = Processes()
 
 
 class Curate:
     """Cuts videos into clips, scores all of them, keeps those that no rule drops, and says what became of each.
 
-    Order of work: probe, split, score, decide, transcode what is kept, caption, write. Work on a file is kept in
-    `work/` and used again after a kill, and when only rules or captions change.
+    Order of work: probe, split and score, decide, transcode what is kept, caption, write. What was found out is kept in
+    `work/` under a fingerprint of what it depends on, so that after a kill, or with other settings, only what is
+    missing is done: with another threshold only decisions, with another captioner only captions.
 
     Args:
         source: where the videos come from.
@@ -38,9 +47,12 @@ class Curate:
         rules: what is dropped, by name; the first broken rule, in this order, is the one that is named.
         captions: who says what a clip shows, by name; the first that has something to say is believed.
         transcode: how kept clips are encoded.
+        restore: what mends clips that need it, by name, in this order.
+        executor: who does the work, and where; results do not depend on it.
+        limits: what decoding and encoding may take; a file that takes more fails.
         samples_per_shard: clips a shard.
+        side_px: splitters and stages see frames whose short side is at most this.
         max_frames: a longer file is refused, as a failure.
-        workers: files at work at once; None takes one a core. Results do not depend on it.
         copy_to: folder of an object store where the finished clip shards go as well; None keeps them here alone.
     """
 
@@ -51,21 +63,24 @@ class Curate:
         split: Splitter,
         stages: Mapping[str, Stage],
         rules: Mapping[str, Rule],
-        captions: Mapping[str, Captioner],
+        captions: Mapping[str, Captioner | Viewer | Editor],
         transcode: Transcode,
+        restore: Mapping[str, Restorer] | None = None,
+        executor: Executor = _PROCESSES,
+        limits: Limits | None = None,
         samples_per_shard: int = 512,
+        side_px: int = 256,
         max_frames: int = 2_000_000,
-        workers: int | None = None,
         copy_to: Address | None = None,
     ) -> None:
-        for name, value in (("samples_per_shard", samples_per_shard), ("workers", workers)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}, but it must be at least 1")
+        for name, value, least in (("samples_per_shard", samples_per_shard, 1), ("side_px", side_px, 32)):
+            if value < least:
+                raise ValueError(f"{name} is {value}, but it must be at least {least}")
         check_rules(stages, rules)
         self.source, self.splitter, self.stages, self.rules = source, split, stages, rules
-        self.captions, self.transcode = captions, transcode
-        self.samples_per_shard = samples_per_shard
-        self.max_frames, self.workers, self.copy_to = max_frames, workers, copy_to
+        self.captions, self.transcode, self.restore = captions, transcode, restore or {}
+        self.executor, self.limits, self.side_px = executor, limits or Limits(), side_px
+        self.samples_per_shard, self.max_frames, self.copy_to = samples_per_shard, max_frames, copy_to
 
     def run(self, run: Run) -> Outcome:
         """Do the work; the second time it does only what is missing.
@@ -78,18 +93,22 @@ class Curate:
         remove_unfinished(run.folder)
         if isinstance(self.source, Fetching):
             self.source.fetch_into(places.work / "fetched")
-        files = self._probe()
-        self._examine(files, places)
+        hands = Hands(self.executor, self.limits, [])
+        files = probe_all(self.source.files(), hands, max_frames=self.max_frames, folder=places.work / "probed")
+        self._examine(files, hands, places)
         records = [clip for file in files for clip in file.clips]
         add_likeness(records, self.stages)
-        self._decide_and_transcode(files, records, places)
-        self._caption(records)
+        media = Media.of(places.media, self.transcode, self.restore)
+        encode_kept(files, records, self, media, hands)
+        told = write_captions(records, self.captions, lambda r: media.path(r.clip.id), places.work / "captions")
         ledger = count(files)
         state = self._state(files, records)
         if places.finished(state):
             self._copy(places.shards)
             return Outcome(_summary(ledger), _figures(ledger), did_nothing=True)
-        self._write(files, records, ledger, places)
+        write_json(places.folder / "captions.json", told.to_json())
+        write_json(places.folder / "throughput.json", [asdict(step) for step in hands.throughput])
+        self._write(files, records, ledger, media, places)
         if not ledger.clips.kept:
             raise NothingKept(_why_nothing(ledger))
         self._copy(places.shards)
@@ -100,89 +119,54 @@ class Curate:
         if self.copy_to is not None:
             upload_shards(shards, self.copy_to)
 
-    def _probe(self) -> list[FileRecord]:
-        found = self.source.files()
-        files = []
-        with bar("probe", len(found)) as line:
-            for file in ordered(lambda item: probe(item, max_frames=self.max_frames), found, workers=self.workers):
-                files.append(file)
-                line.advance(note=file.found.name)
-        mark_exact_duplicates(files)
-        for file in files:
-            if file.message is not None:
-                warn(f"failed: {_named(file, file.message)}")
-        return files
+    def _examine(self, files: Sequence[FileRecord], hands: Hands, places: "_Places") -> None:
+        findings = Findings(places.work / "findings", places.thumbnails, self.splitter, self.side_px, self.stages)
+        examine = Examine(self.splitter, self.stages, self.side_px, places.thumbnails.absolute())
+        examine_all(files, examine, findings, self.stages, hands)
 
-    def _examine(self, files: Sequence[FileRecord], places: "_Places") -> None:
-        """Split and score every file that is new, and fill in the clips of all."""
-        readable = [file for file in files if file.message is None and file.rule is None]
-        cache = Cache(places.work, fingerprint(self.splitter, self.stages))
-        paths = {file.source_id: [f.found.path for f in files if f.source_id == file.source_id] for file in readable}
-        new = [file for file in readable if cache.get(file.source_id) is None]
-        total = sum(num_frames_walked(file.info) for file in new if file.info is not None)
-        with bar("split and score", total) as line:
-            examiner = Examiner(self.splitter, self.stages, places.thumbnails, line.advance)
-
-            def examine(file: FileRecord) -> None:
-                try:
-                    with file.found.here():
-                        cache.put(file.source_id, examiner.examine(file))
-                except (DataError, StoreDenied) as error:  # it has vanished from its store since it was probed
-                    file.message = reason_of(error, file.found)
-                    warn(f"failed: {_named(file, file.message)}")
-
-            for _ in ordered(examine, new, workers=self.workers):
-                pass
-        for file in (file for file in readable if file.message is None):
-            file.clips = [to_record(file, clip, tuple(paths[file.source_id])) for clip in cache.get(file.source_id)]
-            for message in sorted({clip.message for clip in file.clips if clip.message is not None}):
-                warn(f"failed in part: {_named(file, message)}")
-
-    def _decide_and_transcode(
-        self, files: Sequence[FileRecord], records: Sequence[ClipRecord], places: "_Places"
-    ) -> None:
-        """A clip that cannot be encoded fails, and its duplicates may come back: decide until nothing changes."""
-        failed = -1
-        while failed != (failed := sum(record.message is not None for record in records)):
-            decide(records, self.stages, self.rules)
-            work = [(f, [clip for clip in f.clips if clip.decision == "kept"]) for f in files]
-            with bar("transcode", sum(clip.clip.num_frames for _, clips in work for clip in clips)) as line:
-
-                def encode(item: tuple[FileRecord, list[ClipRecord]]) -> None:
-                    self.transcode.encode(*item, places.media, line.advance)
-
-                for _ in ordered(encode, [item for item in work if item[1]], workers=self.workers):
-                    pass
-
-    def _caption(self, records: Sequence[ClipRecord]) -> None:
-        for record in records:
-            said = (captioner.caption(record) for captioner in self.captions.values())
-            record.caption, record.caption_by = next((text for text in said if text is not None), ("", "nobody"))
+    def decide(self, records: Sequence[ClipRecord]) -> None:
+        """Set the fate of every clip that has not failed."""
+        decide(records, self.stages, self.rules)
 
     def _state(self, files: Sequence[FileRecord], records: Sequence[ClipRecord]) -> Json:
         """All that the outputs are made of, in one hash."""
         facts = [
-            fingerprint(self.splitter, self.stages, self.transcode, self.rules, self.samples_per_shard),
+            fingerprint(
+                self.splitter,
+                self.stages,
+                self.side_px,
+                self.transcode,
+                self.restore,
+                self.rules,
+                self.samples_per_shard,
+            ),
             [[file.found.name, file.source_id, *file.fate()] for file in files],
-            [[r.clip.id, r.decision, r.rule, r.duplicate_of, r.caption, r.caption_by] for r in records],
+            [
+                [r.clip.id, r.decision, r.rule, r.duplicate_of, r.caption, r.caption_by, r.caption_facts]
+                for r in records
+            ],
         ]
         return {"made_of": sha256_text(repr(facts))}
 
     def _write(
-        self, files: Sequence[FileRecord], records: Sequence[ClipRecord], ledger: Ledger, places: "_Places"
+        self,
+        files: Sequence[FileRecord],
+        records: Sequence[ClipRecord],
+        ledger: Ledger,
+        media: Media,
+        places: "_Places",
     ) -> None:
         places.done.unlink(missing_ok=True)
         kept = [record for record in records if record.decision == "kept"]
         info(f"writing {len(kept)} clips to {places.shards}")
         if kept:
-            path_of = lambda record: self.transcode.path(places.media, record)  # noqa: E731
-            write_shards(places.shards, kept, path_of, self.samples_per_shard)
+            write_shards(places.shards, kept, lambda record: media.path(record.clip.id), self.samples_per_shard)
         else:
             replace_folder(places.shards, lambda _: None)
         remove_others(places.thumbnails, {f"{record.clip.id}.jpg" for record in records})
-        columns = [column for stage in self.stages.values() for column in stage.columns()]
-        write_scores(places.folder / "scores.parquet", records, columns)
-        write_json(places.folder / "rules.json", {name: rule.to_json() for name, rule in self.rules.items()})
+        columns = [column for part in (*self.stages.values(), *self.restore.values()) for column in part.columns()]
+        write_scores(places.folder / "scores.parquet", records, columns, tuple(label_columns(self.stages)))
+        write_json(places.folder / "rules.json", rules_json(self.rules, records))
         write_json(places.folder / "files.json", [_file_json(file) for file in files])
         write_json(places.folder / "ledger.json", ledger.to_json())
 
@@ -205,11 +189,6 @@ class _Places:
             return bool(read_json(self.done) == state) and (self.shards / "shards.json").is_file()
         except (OSError, ValueError):
             return False
-
-
-def _named(file: FileRecord, message: str) -> str:
-    """The message with the file's name, once."""
-    return message if file.found.name in message else f"{file.found.name}: {message}"
 
 
 def _file_json(file: FileRecord) -> Json:

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from nemo_vfm.core.types import Json
-from nemo_vfm.curate.stage import ClipRecord, Found
-from nemo_vfm.data.decode import VideoInfo
+from nemo_vfm.curate.stage import ClipRecord, Facts, Found
 
 EXACT_DUPLICATE = "exact_duplicate"
 NO_CLIP_KEPT = "no_clip_kept"
@@ -30,7 +29,7 @@ class FileRecord:
 
     found: Found
     source_id: str = ""
-    info: VideoInfo | None = None
+    info: Facts | None = None
     duration_us: int = 0
     message: str | None = None
     rule: str | None = None

@@ -3,45 +3,81 @@
 """One file in; its id, what its container says, or why it cannot be used, out. Only its first frame is decoded."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
 
-from nemo_vfm.core.errors import StoreUnreachable
+from nemo_vfm.core.types import Json
+from nemo_vfm.curate.child import Reply
 from nemo_vfm.curate.ledger import EXACT_DUPLICATE, FileRecord
-from nemo_vfm.curate.stage import Found
-from nemo_vfm.data.decode import VideoInfo, open_video
+from nemo_vfm.curate.stage import Facts
+from nemo_vfm.data.decode import VideoInfo
 from nemo_vfm.data.sample import source_id
 
 _LONGEST_MESSAGE = 300
 
 
-def reason_of(error: Exception, found: Found) -> str:
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Identifies files and reads their containers: what a child does with `{"path", "name"}`.
+
+    Args:
+        max_frames: a longer file is refused.
+    """
+
+    max_frames: int
+
+    def __call__(self, request: Json, tick: Callable[[int], None]) -> Iterator[Reply]:
+        """One reply: the fields of `Facts`, source_id and duration_us, or `message`; see `read_probed`."""
+        path, name = Path(request["path"]), request["name"]
+        known: dict[str, Json] = {"source_id": ""}
+        try:
+            known["source_id"] = source_id(path)
+            known |= self._open(path)
+            if known["num_frames"] > self.max_frames:
+                known["message"] = (
+                    f"{name} has {known['num_frames']:,} frames, more than max_frames {self.max_frames:,}"
+                )
+        except (
+            Exception
+        ) as error:  # a decoder may raise anything on damaged bytes, and one file must not stop the others
+            known["message"] = reason_of(error, path, name)
+        yield Reply(known)
+
+    @staticmethod
+    def _open(path: Path) -> dict[str, Json]:
+        from nemo_vfm.data.decode import open_video
+
+        with open_video(path, "pyav") as reader:
+            info = reader.info()
+        return {
+            "num_frames": info.num_frames, "fps": info.fps, "width": info.width, "height": info.height,
+            "codec": info.codec, "time_base": [info.time_base.numerator, info.time_base.denominator],
+            "duration_us": elapsed_us(info, info.num_frames),
+        }  # fmt: skip
+
+
+def read_probed(file: FileRecord, known: Json) -> None:
+    """Fill in a record from the reply of `Probe`, or from `{"failed": why}`."""
+    if "failed" in known:
+        file.message = f"{file.found.name}: {known['failed']}"
+        return
+    file.source_id, file.message = known["source_id"], known.get("message")
+    if "num_frames" in known:
+        file.duration_us = known["duration_us"]
+        file.info = Facts(
+            known["num_frames"], known["fps"], known["width"], known["height"], known["codec"],
+            Fraction(*known["time_base"]),
+        )  # fmt: skip
+
+
+def reason_of(error: Exception, path: Path, name: str) -> str:
     """An error as one line of the ledger, with the file's name in place of its path, so that it is equal everywhere."""
-    text = str(error).replace(str(found.path.absolute()), found.name).replace(str(found.path), found.name)
+    text = str(error).replace(str(path.absolute()), name).replace(str(path), name)
     # FFmpeg puts its own error number and, once more, the file in front of and behind the words.
     text = re.sub(r"\[Errno -?\d+\] |: '(file:)?[^']*'$", "", text)
     return " ".join((text or type(error).__name__).split())[:_LONGEST_MESSAGE]
-
-
-def probe(found: Found, *, max_frames: int) -> FileRecord:
-    """Identify a file and read its container. Never raises on account of the file.
-
-    Raises:
-        StoreUnreachable: the store of the file does not answer.
-    """
-    record = FileRecord(found)
-    try:
-        with found.here() as path:
-            record.source_id = source_id(path)
-            with open_video(path, "pyav") as reader:
-                record.info = reader.info()
-        record.duration_us = elapsed_us(record.info, record.info.num_frames)
-        if record.info.num_frames > max_frames:
-            record.message = f"{found.name} has {record.info.num_frames:,} frames, more than max_frames {max_frames:,}"
-    except StoreUnreachable:
-        raise  # every other file would fail, too: the run stops, and goes on when the store is back
-    except Exception as error:  # a decoder may raise anything on damaged bytes, and one file must not stop the others
-        record.message = reason_of(error, found)
-    return record
 
 
 def mark_exact_duplicates(files: Sequence[FileRecord]) -> None:

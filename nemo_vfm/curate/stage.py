@@ -12,6 +12,7 @@ Shape letters: T frames, H height, W width, C colours (RGB).
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -34,15 +35,39 @@ class Found:
         path: where it lies, or will lie once it is fetched.
         name: its path relative to the source's folder, with forward slashes: what ledgers and tables call it.
         fetch: makes it a local file for the length of a block; None where it is one.
+        identity: changes with its bytes, as far as can be told without reading them; of a local file, empty: its size
+            and times tell.
     """
 
     path: Path
     name: str
     fetch: Callable[[], AbstractContextManager[Path]] | None = None
+    identity: str = ""
 
     def here(self) -> AbstractContextManager[Path]:
         """Its path, with the file at it while the block runs."""
         return nullcontext(self.path) if self.fetch is None else self.fetch()
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of a file that can be opened.
+
+    Args:
+        num_frames: frames that can be shown.
+        fps: mean frames per second.
+        width: pixels, upright.
+        height: pixels, upright.
+        codec: FFmpeg's name of it.
+        time_base: seconds a unit of its time stamps.
+    """
+
+    num_frames: int
+    fps: float
+    width: int
+    height: int
+    codec: str
+    time_base: Fraction
 
 
 @dataclass(slots=True)
@@ -59,6 +84,7 @@ class ClipRecord:
         message: why it failed; None where it did not.
         rule: the rule that dropped it; None where it is kept or failed.
         duplicate_of: id of the kept clip that says the same.
+        restored: names of the restorers that mended it.
         caption_facts: how the caption came to be, as the clip's `.json` has it; every name begins with `caption_`.
     """
 
@@ -77,6 +103,7 @@ class ClipRecord:
     caption: str = ""
     caption_by: str = ""
     caption_facts: dict[str, Json] = field(default_factory=dict)
+    restored: tuple[str, ...] = ()
 
     @property
     def duration_s(self) -> float:

@@ -1,17 +1,27 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Kept clips in, one H.264 mp4 a clip of exactly its frames out."""
+"""Kept clips in, one H.264 mp4 a clip of exactly its frames out, mended on the way where a restorer finds a need."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
-from nemo_vfm.core.errors import DataError, StoreDenied
+import av
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_vfm.core.files import read_json, write_json
+from nemo_vfm.core.types import Json
 from nemo_vfm.curate.cache import fingerprint
-from nemo_vfm.curate.ledger import FileRecord
+from nemo_vfm.curate.child import Reply
 from nemo_vfm.curate.probe import reason_of
-from nemo_vfm.curate.stage import ClipRecord
-from nemo_vfm.data.decode import VideoReader, open_video
+from nemo_vfm.curate.stage import ClipRecord, Restoration, Restorer, Span
 from nemo_vfm.data.encode import encode_mp4
+from nemo_vfm.data.pyav_reader import PyAVReader
+
+_LOOKED_AT = 8
+_CHUNK = 8  # frames that a restoration sees at once
 
 
 class Transcode:
@@ -27,40 +37,134 @@ class Transcode:
             raise ValueError(f"crf is {crf}, but x264 takes 0 to 51")
         self.crf, self.preset = crf, preset
 
-    def path(self, folder: Path, record: ClipRecord) -> Path:
-        """Where a clip encoded with these settings lies."""
-        return folder / f"{record.clip.id}-{fingerprint(self)[:8]}.mp4"
 
-    def encode(
-        self, file: FileRecord, records: Sequence[ClipRecord], folder: Path, tick: Callable[[int], None]
-    ) -> None:
-        """Encode those clips of one file that are not there yet; one that cannot be gets a message."""
-        missing = [record for record in records if not self.path(folder, record).exists()]
-        tick(sum(r.clip.num_frames for r in records) - sum(r.clip.num_frames for r in missing))
-        if not missing:
-            return
+@dataclass(frozen=True, slots=True)
+class Media:
+    """Where encoded clips lie: under a name that changes with what they were encoded with.
+
+    Args:
+        folder: of all encoded clips.
+        stamp: the fingerprint of encoder and restorers.
+    """
+
+    folder: Path
+    stamp: str
+
+    @classmethod
+    def of(cls, folder: Path, transcode: Transcode, restore: Mapping[str, Restorer]) -> "Media":
+        """The place of clips encoded with these settings."""
+        return cls(folder, fingerprint(transcode, restore)[:8])
+
+    def path(self, clip_id: str) -> Path:
+        """Where a clip's mp4 lies, or will lie."""
+        return self.folder / f"{clip_id}-{self.stamp}.mp4"
+
+    def fact_of(self, clip_id: str) -> Json:
+        """Size and what was mended, of a clip that is encoded; None where it is not."""
         try:
-            with file.found.here() as path, open_video(path, "pyav") as reader:
-                self._all(reader, missing, file, folder, tick)
-        except (DataError, StoreDenied) as error:  # it was there when it was probed
-            for record in missing:
-                record.message = record.message or reason_of(error, file.found)
+            return read_json(self.path(clip_id).with_suffix(".json")) if self.path(clip_id).is_file() else None
+        except (OSError, ValueError):
+            return None
 
-    def _all(
-        self, reader: VideoReader, missing: Sequence[ClipRecord], file: FileRecord, folder: Path,
-        tick: Callable[[int], None],
-    ) -> None:  # fmt: skip
-        for record in missing:
-            try:
-                self._one(reader, record, folder)
-            except Exception as error:  # one clip's trouble must not cost the others
-                record.message = reason_of(error, file.found)
-            tick(record.clip.num_frames)
 
-    def _one(self, reader: VideoReader, record: ClipRecord, folder: Path) -> None:
-        frames = reader.frames(record.clip.first_frame, record.clip.last_frame)
-        target = self.path(folder, record)
-        written = encode_mp4(target, frames, record.fps, crf=self.crf, preset=self.preset)
-        if written != record.clip.num_frames:
+@dataclass(frozen=True, slots=True)
+class Encode:
+    """What a child does with `{"path", "name", "fps", "clips": [{"id", "span"}]}`.
+
+    Args:
+        transcode: the encoder's settings.
+        restore: looks at clips and mends them, in this order.
+        media: where clips go.
+    """
+
+    transcode: Transcode
+    restore: Mapping[str, Restorer]
+    media: Media
+
+    def __call__(self, request: Json, tick: Callable[[int], None]) -> Iterator[Reply]:
+        """A reply a clip: `{"id", "message"}`; message is None where it is encoded."""
+        path, name = Path(request["path"]), request["name"]
+        with PyAVReader(path) as reader:
+            for clip in request["clips"]:
+                message = None
+                try:
+                    self._one(reader, clip, request["fps"])
+                except MemoryError:
+                    raise
+                except Exception as error:  # one clip's trouble must not cost the others
+                    message = reason_of(error, path, name)
+                tick(clip["span"][1] - clip["span"][0])
+                yield Reply({"id": clip["id"], "message": message})
+
+    def _one(self, reader: PyAVReader, clip: Json, fps: float) -> None:
+        span, target = (clip["span"][0], clip["span"][1]), self.media.path(clip["id"])
+        mended = self._look(reader, span)
+        frames = _Sized(_mended(reader, span, list(mended.values())) if mended else _as_they_are(reader, span))
+        written = encode_mp4(target, frames, fps, crf=self.transcode.crf, preset=self.transcode.preset)
+        if written != span[1] - span[0]:
             target.unlink()
-            raise ValueError(f"{record.source}: {written} of {record.clip.num_frames} frames could be encoded")
+            raise ValueError(f"{written} of {span[1] - span[0]} frames could be encoded")
+        facts = {column: value for restoration in mended.values() for column, value in restoration.facts().items()}
+        write_json(
+            target.with_suffix(".json"),
+            {"width": frames.width, "height": frames.height, "restored": sorted(mended), "facts": facts},
+        )
+
+    def _look(self, reader: PyAVReader, span: Span) -> dict[str, Restoration]:
+        """What each restorer wants to do, each seeing what those before it leave."""
+        if not self.restore:
+            return {}
+        numbers = sorted({round(number) for number in np.linspace(span[0], span[1] - 1, _LOOKED_AT)})
+        frames_THWC, found = reader.read(numbers), {}
+        for name, restorer in self.restore.items():
+            restoration = restorer.look(frames_THWC)
+            if restoration is not None:
+                found[name] = restoration
+                frames_THWC = restoration.apply(frames_THWC)
+        return found
+
+
+Picture = NDArray[np.uint8] | av.VideoFrame
+
+
+class _Sized:
+    """Frames on their way, and the size of the first, as it will be encoded."""
+
+    def __init__(self, frames: Iterable[Picture]) -> None:
+        self._frames = frames
+        self.width = self.height = 0
+
+    def __iter__(self) -> Iterator[Picture]:
+        for frame in self._frames:
+            if not self.width:
+                if isinstance(frame, av.VideoFrame):
+                    width, height = frame.width, frame.height
+                else:
+                    height, width = frame.shape[:2]
+                self.width, self.height = width + width % 2, height + height % 2
+            yield frame
+
+
+def _as_they_are(reader: PyAVReader, span: Span) -> Iterator[Picture]:
+    """The decoder's own frames, which lose nothing on the way; through RGB where they must be turned or filled up."""
+    info = reader.info()
+    if info.rotation_deg or info.width % 2 or info.height % 2:
+        yield from reader.frames(*span)
+    else:
+        yield from (frame for _, frame in reader.decoded(range(*span)))
+
+
+def _mended(reader: PyAVReader, span: Span, restorations: list[Restoration]) -> Iterator[Picture]:
+    frames = reader.frames(*span)
+    while chunk := list(islice(frames, _CHUNK)):
+        frames_THWC = np.stack(chunk)
+        for restoration in restorations:
+            frames_THWC = restoration.apply(frames_THWC)
+        yield from frames_THWC
+
+
+def set_fact(record: ClipRecord, fact: Json) -> None:
+    """Note a clip's size as encoded, and what was mended, in its record."""
+    record.width, record.height = fact["width"], fact["height"]
+    record.scores |= fact["facts"]
+    record.restored = tuple(fact["restored"])

@@ -32,18 +32,19 @@ def exact_fps(fps: Fraction | float) -> Fraction:
 
 def encode_mp4(
     target: Path | IO[bytes],
-    frames_THWC: Iterable[NDArray[np.uint8]],
+    frames_THWC: Iterable[NDArray[np.uint8] | av.VideoFrame],
     fps: Fraction | float,
     *,
     crf: int = 18,
     preset: str = "medium",
 ) -> int:
-    """Write H.264 4:2:0 in BT.709 that plays everywhere; a path appears only when it is whole.
+    """Write H.264 4:2:0 that plays everywhere, in BT.709 where it is made of RGB; a path appears only when it is whole.
 
     Args:
         target: a path, or a seekable binary file such as BytesIO.
         frames_THWC: an array, or any iterable of (H, W, 3) uint8 RGB frames of one size. 4:2:0 has no odd sizes:
-            an odd width or height gets one more column or row, a copy of the last.
+            an odd width or height gets one more column or row, a copy of the last. A decoder's own frames of even
+            sizes go in as they are, and keep their colour space.
         fps: frames per second.
         crf: 0 (largest, best) to 51.
         preset: x264's trade of time for size.
@@ -62,52 +63,61 @@ def encode_mp4(
     return _encode(target, frames_THWC, exact_fps(fps), crf, preset)
 
 
-def _encode(file: IO[bytes], frames_THWC: Iterable[NDArray[np.uint8]], fps: Fraction, crf: int, preset: str) -> int:
+def _encode(
+    file: IO[bytes], frames: Iterable[NDArray[np.uint8] | av.VideoFrame], fps: Fraction, crf: int, preset: str
+) -> int:
     # bitexact leaves the muxer's version and date out of the file.
     container = av.open(file, "w", format="mp4", options={"fflags": "+bitexact"})
     with container:
-        stream, shape, count = None, (0, 0, 0), 0
-        for count, picture in enumerate(frames_THWC, 1):
+        stream, shape, count = None, (0, 0), 0
+        for count, picture in enumerate(frames, 1):
+            frame = picture if isinstance(picture, av.VideoFrame) else _from_rgb(picture)
             if stream is None:
-                shape = _check(picture)
-                stream = _stream(container, shape, fps, crf, preset)
-            if picture.shape != shape or picture.dtype != np.uint8:
-                raise ValueError(f"frame {count - 1} is {picture.dtype} {picture.shape}, expected uint8 {shape}")
-            container.mux(stream.encode(_frame(picture, count - 1, fps)))
+                shape = frame.height, frame.width
+                stream = _stream(container, frame, fps, crf, preset)
+            if (frame.height, frame.width) != shape:
+                raise ValueError(f"frame {count - 1} is {frame.width}x{frame.height}, expected {shape[1]}x{shape[0]}")
+            container.mux(stream.encode(_placed(frame, count - 1, fps)))
         if stream is None:
             raise ValueError("there is no frame to encode, expected at least one")
         container.mux(stream.encode(None))
     return count
 
 
-def _check(picture: NDArray[np.uint8]) -> tuple[int, int, int]:
-    if picture.ndim != 3 or picture.shape[2] != 3 or 0 in picture.shape:
-        raise ValueError(f"a frame must be (height, width, 3), got {picture.shape}")
-    return picture.shape
-
-
 def _stream(
-    container: av.container.OutputContainer, shape: tuple[int, int, int], fps: Fraction, crf: int, preset: str
+    container: av.container.OutputContainer, frame: av.VideoFrame, fps: Fraction, crf: int, preset: str
 ) -> av.VideoStream:
+    if frame.width % 2 or frame.height % 2:
+        raise ValueError(f"a frame of {frame.width}x{frame.height} cannot be 4:2:0 as it is, which has no odd sizes")
     stream = container.add_stream("libx264", rate=fps, options={"crf": str(crf), "preset": preset})
-    stream.height, stream.width = (size + size % 2 for size in shape[:2])
+    stream.height, stream.width = frame.height, frame.width
     stream.pix_fmt = "yuv420p"
     context = stream.codec_context
     context.time_base = 1 / fps
-    context.colorspace = context.color_primaries = context.color_trc = _BT709
-    context.color_range = _LIMITED_RANGE
+    context.colorspace, context.color_range = frame.colorspace, frame.color_range
+    context.color_primaries, context.color_trc = frame.color_primaries, frame.color_trc
     # x264 gives other bytes with another number of threads: one, so that every machine writes the same file.
     context.thread_count = 1
     return stream
 
 
-def _frame(picture: NDArray[np.uint8], index: int, fps: Fraction) -> av.VideoFrame:
+def _from_rgb(picture: NDArray[np.uint8]) -> av.VideoFrame:
+    """RGB as 4:2:0 in BT.709, of even sizes."""
+    if picture.ndim != 3 or picture.shape[2] != 3 or 0 in picture.shape or picture.dtype != np.uint8:
+        raise ValueError(f"a frame must be uint8 (height, width, 3), got {picture.dtype} {picture.shape}")
     height, width = picture.shape[:2]
     if height % 2 or width % 2:
         picture = np.pad(picture, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
     frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
     frame = frame.reformat(format="yuv420p", dst_colorspace="ITU709", dst_color_range="MPEG")
     frame.colorspace, frame.color_range = _BT709, _LIMITED_RANGE
+    frame.color_primaries, frame.color_trc = _BT709, _BT709
+    return frame
+
+
+def _placed(frame: av.VideoFrame, index: int, fps: Fraction) -> av.VideoFrame:
+    if frame.format.name != "yuv420p":
+        frame = frame.reformat(format="yuv420p")
     frame.pts, frame.time_base = index, 1 / fps
     # A picture type left over from a decoder makes x264 write keyframes where it stands (604 of 900 once).
     frame.pict_type = av.video.frame.PictureType.NONE

@@ -93,19 +93,17 @@ def test_a_film_that_vanishes_is_a_failed_file_and_the_others_are_kept(
     bucket: Bucket, films: Path, tmp_path: Path, when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(bucket, films)
-    real = curate_job.probe
+    name = "probe_all" if when.startswith("before") else "examine_all"
+    real = getattr(curate_job, name)
 
-    def vanishing(found: object, **more: object) -> object:
-        if when.startswith("before"):
-            bucket.delete("raw/b.mp4")
-        record = real(found, **more)
-        if when.startswith("after") and found.name == "b.mp4":
-            bucket.delete("raw/b.mp4")
-            found.path.unlink()
-        return record
+    def vanishing(files: list[object], *more: object, **named: object) -> object:
+        bucket.delete("raw/b.mp4")
+        for path in tmp_path.rglob("b.mp4"):
+            path.unlink()
+        return real(files, *more, **named)
 
-    monkeypatch.setattr(curate_job, "probe", vanishing)
-    job(films, source=Folder(path=RAW), workers=1).run(Run(tmp_path))
+    monkeypatch.setattr(curate_job, name, vanishing)
+    job(films, source=Folder(path=RAW)).run(Run(tmp_path))
     ledger = json.loads((tmp_path / "ledger.json").read_text())["files"]
     assert (ledger["in"], ledger["kept"], sum(ledger["failed"].values())) == (3, 1, 2)
     assert any("there is no" in message for message in ledger["failed"])

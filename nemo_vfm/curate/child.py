@@ -1,0 +1,263 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Requests about media in; what a child process within limits answers out, or how the child died.
+
+A damaged or hostile file may crash a decoder, hang it, or make it eat memory: that costs the child, never the run. The
+child is told what to do by objects, which it trusts; it answers in JSON and raw bytes, which run no code on our side.
+"""
+
+import ctypes
+import json
+import math
+import multiprocessing
+import os
+import resource
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext, SpawnContext
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.types import Json
+
+_TICKS_EVERY = 48  # frames: often enough for a bar, seldom enough to cost nothing
+_PR_SET_PDEATHSIG = 1
+
+
+class ChildDied(DataError):
+    """The child was killed, or crashed, over one request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one child may take. Where a machine has no such limits (macOS, in part) those of time still hold.
+
+    Args:
+        memory_gb: of its own memory, in 10^9 bytes.
+        silence_s: a child that says nothing for so many seconds is killed; frames walked over are said, too.
+        cpu_s: processor seconds for one file, beside those for each second of video.
+        cpu_s_per_video_s: processor seconds for each second of video.
+        file_gb: the largest file it may write, in 10^9 bytes.
+    """
+
+    memory_gb: float = 6.0
+    silence_s: float = 300.0
+    cpu_s: float = 120.0
+    cpu_s_per_video_s: float = 60.0
+    file_gb: float = 32.0
+
+    def __post_init__(self) -> None:
+        for name in ("memory_gb", "silence_s", "cpu_s", "cpu_s_per_video_s", "file_gb"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be a number above 0, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One answer.
+
+    Args:
+        fact: plain JSON.
+        arrays: what is too large for JSON, by name.
+    """
+
+    fact: Json
+    arrays: Mapping[str, NDArray[np.uint8]] = field(default_factory=dict)
+
+
+class Operation(Protocol):
+    """What the child does with one request. It is sent to the child once, so it holds settings and nothing open."""
+
+    def __call__(self, request: Json, tick: Callable[[int], None]) -> Iterator[Reply]:
+        """Answers, one after the other; `tick` is called with numbers of frames as they are done."""
+        ...
+
+
+class Child:
+    """A process that does one operation, request after request, and is started again when it has died.
+
+    Args:
+        operation: what it does.
+        limits: what it may take.
+    """
+
+    def __init__(self, operation: Operation, limits: Limits) -> None:
+        self._operation, self._limits = operation, limits
+        self._process: multiprocessing.process.BaseProcess | None = None
+        self._ours: Connection | None = None
+
+    def ask(self, request: Json, *, video_s: float, tick: Callable[[int], None]) -> Iterator[Reply]:
+        """The child's answers to one request.
+
+        Args:
+            video_s: seconds of video that are to be worked on, for the limit on processor time.
+            tick: told how many frames were done.
+
+        Raises:
+            ChildDied: it died over this request; the next one gets a new child.
+        """
+        connection = self._connection()
+        cpu_s = self._limits.cpu_s + self._limits.cpu_s_per_video_s * max(0.0, video_s)
+        try:
+            _send(connection, {"request": request, "cpu_s": math.ceil(cpu_s)})
+            while (answer := self._receive(connection)) is not None:
+                if isinstance(answer, int):
+                    tick(answer)
+                else:
+                    yield answer
+        except (EOFError, OSError) as error:
+            raise ChildDied(self._why(cpu_s)) from error
+        except BaseException:  # whoever asked has gone away in the middle: its answers would meet the next request
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End the process, at once."""
+        if self._ours is not None:
+            self._ours.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+        self._process = self._ours = None
+
+    def _connection(self) -> Connection:
+        if self._process is not None and self._process.is_alive() and self._ours is not None:
+            return self._ours
+        self.stop()
+        self._ours, theirs = _context().Pipe()
+        # Not a fork: it would take over open files, locks that other threads hold, and a CUDA context that cannot live.
+        self._process = _context().Process(target=_serve, args=(theirs, self._operation, self._limits), daemon=True)
+        self._process.start()
+        theirs.close()
+        return self._ours
+
+    def _receive(self, connection: Connection) -> Reply | int | None:
+        """A reply, a number of frames done, or None at the end of a request."""
+        answer = json.loads(self._bytes(connection))
+        match answer:
+            case {"tick": int(count)}:
+                return count
+            case {"end": True}:
+                return None
+            case {"error": str(text)}:
+                raise DataError(text)
+        arrays = {}
+        for name, shape in answer["arrays"]:
+            arrays[str(name)] = np.frombuffer(self._bytes(connection), np.uint8).reshape(shape)
+        return Reply(answer["fact"], arrays)
+
+    def _bytes(self, connection: Connection) -> bytes:
+        if not connection.poll(self._limits.silence_s):
+            self._kill()
+            raise TimeoutError
+        return connection.recv_bytes()
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+
+    def _why(self, cpu_s: float) -> str:
+        """How the child died, as a sentence for the ledger: the same for the same file on every machine."""
+        process = self._process
+        if process is None:
+            return "its decoding was stopped"
+        process.join(5.0)
+        code = process.exitcode
+        self.stop()
+        if code == -signal.SIGXCPU:
+            return f"its decoding took more than {cpu_s:,.0f} s of processor time (limits.cpu_s_per_video_s)"
+        if code == -signal.SIGKILL:
+            return f"its decoding said nothing for {self._limits.silence_s:g} s, or was killed by the system"
+        if code is not None and code < 0:
+            return f"its decoding crashed ({signal.Signals(-code).name})"
+        return f"its decoding ended with exit status {code}"
+
+
+def _context() -> SpawnContext | ForkServerContext:
+    """Forks of a small server that has imported what children need, and nothing else: 20 ms a child, not 1 s."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["nemo_vfm.curate.child", "nemo_vfm.curate.examine"])
+    return context
+
+
+def _serve(connection: Connection, operation: Operation, limits: Limits) -> None:
+    """The child: until nobody listens any more."""
+    confine(limits)
+    with suppress(EOFError, OSError, KeyboardInterrupt):
+        while True:
+            asked = json.loads(connection.recv_bytes())
+            _at_most_cpu(asked["cpu_s"])
+            _answer(connection, operation, asked["request"])
+
+
+def _answer(connection: Connection, operation: Operation, request: Json) -> None:
+    done = 0
+
+    def tick(count: int) -> None:
+        nonlocal done
+        done += count
+        if done >= _TICKS_EVERY:
+            _send(connection, {"tick": done})
+            done = 0
+
+    try:
+        for reply in operation(request, tick):
+            shapes = [[name, array.shape] for name, array in reply.arrays.items()]
+            _send(connection, {"fact": reply.fact, "arrays": shapes})
+            for array in reply.arrays.values():
+                connection.send_bytes(np.ascontiguousarray(array, dtype=np.uint8).data.cast("B"))
+        if done:
+            _send(connection, {"tick": done})
+    except (BrokenPipeError, KeyboardInterrupt):
+        raise
+    except MemoryError:
+        _send(connection, {"error": "it needs more memory than limits.memory_gb allows"})
+    except Exception as error:
+        _send(connection, {"error": f"{error}" or type(error).__name__})
+    else:
+        _send(connection, {"end": True})
+
+
+def _send(connection: Connection, value: Json) -> None:
+    connection.send_bytes(json.dumps(value, allow_nan=False).encode())
+
+
+def confine(limits: Limits) -> None:
+    """Put this process within limits, for good; it dies with its parent.
+
+    RLIMIT_DATA and not RLIMIT_AS: libraries map gigabytes that take no memory.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the whole group; the parent ends the work
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit is then an error with words
+    _at_most(resource.RLIMIT_DATA, int(limits.memory_gb * 1e9))
+    _at_most(resource.RLIMIT_FSIZE, int(limits.file_gb * 1e9))
+    _at_most(resource.RLIMIT_CORE, 0)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() == 1:  # the parent died before we said that
+        os._exit(1)
+
+
+def _at_most_cpu(cpu_s: int) -> None:
+    """So many seconds from now on. Only the soft limit: a hard one could not be raised for the next file."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    spent = math.ceil(used.ru_utime + used.ru_stime)
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    soft = spent + cpu_s if hard == resource.RLIM_INFINITY else min(spent + cpu_s, hard)
+    resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
+
+
+def _at_most(kind: int, value: int) -> None:
+    """Lower a limit; one that is lower already stays."""
+    hard = resource.getrlimit(kind)[1]
+    allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (allowed, allowed))

@@ -1,0 +1,70 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Files with clips in; every kept clip encoded in `work/`, and those that cannot be encoded failed, out."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from nemo_vfm.curate.child import Reply
+from nemo_vfm.curate.execute.work import Item, Lost, Step
+from nemo_vfm.curate.ledger import FileRecord
+from nemo_vfm.curate.media import MediaWork
+from nemo_vfm.curate.stage import ClipRecord, Restorer
+from nemo_vfm.curate.survey import Hands
+from nemo_vfm.curate.transcode import Encode, Media, Transcode, set_fact
+
+
+class Deciding(Protocol):
+    """What encoding asks of a curation."""
+
+    transcode: Transcode
+    restore: Mapping[str, Restorer]
+
+    def decide(self, records: Sequence[ClipRecord]) -> None:
+        """Set the fate of every clip that has not failed."""
+        ...
+
+
+def encode_kept(
+    files: Sequence[FileRecord], records: Sequence[ClipRecord], job: Deciding, media: Media, hands: Hands
+) -> None:
+    """A clip that cannot be encoded fails, and its duplicates may come back: decide until nothing changes."""
+    failed = -1
+    while failed != (failed := sum(record.message is not None for record in records)):
+        job.decide(records)
+        _encode_missing(files, job, media, hands)
+    for record in records:
+        if record.decision == "kept":
+            set_fact(record, media.fact_of(record.clip.id))
+
+
+def _encode_missing(files: Sequence[FileRecord], job: Deciding, media: Media, hands: Hands) -> None:
+    work = [(file, missing) for file in files if (missing := _missing(file, media))]
+    steps = [Step("transcode", MediaWork(Encode(job.transcode, job.restore, media), hands.limits))]
+    total = sum(record.clip.num_frames for _, missing in work for record in missing)
+    items = [_item(file, missing) for file, missing in work]
+    for (file, missing), replies in zip(work, hands.work("transcode", total, steps, items), strict=True):
+        _note(file, missing, replies, media)
+
+
+def _missing(file: FileRecord, media: Media) -> list[ClipRecord]:
+    return [clip for clip in file.clips if clip.decision == "kept" and media.fact_of(clip.clip.id) is None]
+
+
+def _item(file: FileRecord, missing: Sequence[ClipRecord]) -> Item:
+    clips = [{"id": r.clip.id, "span": [r.clip.first_frame, r.clip.last_frame]} for r in missing]
+    request = {"path": str(file.found.path.absolute()), "name": file.found.name, "fps": missing[0].fps, "clips": clips}
+    return Item(request, sum(r.duration_s for r in missing), file.found.here)
+
+
+def _note(file: FileRecord, missing: Sequence[ClipRecord], replies: list[Reply] | Lost, media: Media) -> None:
+    """Write down why clips are not encoded: each its own reason, or the one that ended the work on the file."""
+    name = file.found.name
+    if isinstance(replies, Lost):
+        why, said = replies.message, {}
+    else:
+        why = next((str(reply.fact["failed"]) for reply in replies if "failed" in reply.fact), "it was not encoded")
+        said = {reply.fact["id"]: reply.fact["message"] for reply in replies if "id" in reply.fact}
+    for record in missing:
+        if media.fact_of(record.clip.id) is None:
+            record.message = said.get(record.clip.id) or (why if name in why else f"{name}: {why}")

@@ -1,0 +1,145 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The contract between curation and what executes it: work to do, items to do it on, results in the items' order.
+
+A pipeline has one or two steps. The first turns an item into a stream of parts, the second a part into a part: so a
+video is decoded in one place and its clips are judged in another, and neither waits for the end of the file.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from nemo_vfm.core.errors import DataError, StoreDenied, StoreUnreachable
+from nemo_vfm.core.types import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One piece of work.
+
+    Args:
+        request: what is to be done, as plain JSON.
+        video_s: seconds of video it is about, by which executors estimate how long it takes.
+        here: makes what the request speaks of present on this machine for the length of a block.
+    """
+
+    request: Json
+    video_s: float = 0.0
+    here: Callable[[], AbstractContextManager[object]] = nullcontext
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """So many frames more are done; of interest to a progress bar only."""
+
+    frames: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What takes the place of an item's parts when its worker died, again and again.
+
+    Args:
+        message: why, as a sentence for the ledger.
+    """
+
+    message: str
+
+
+@contextmanager
+def present(item: Item) -> Iterator[Lost | None]:
+    """What the item speaks of is present while the block runs; why not, where it cannot be had any more.
+
+    Raises:
+        StoreUnreachable: its store does not answer, so every other item would fail, too.
+    """
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(item.here())
+        except StoreUnreachable:
+            raise
+        except (DataError, StoreDenied) as error:
+            yield Lost(str(error))
+        else:
+            yield None
+
+
+class Worker(Protocol):
+    """Work that has begun: it may hold a child process, or a model on a GPU."""
+
+    def do(self, item: object) -> Iterator[object]:
+        """The parts that come of one item, with `Tick`s among them. What it raises stops the whole run."""
+        ...
+
+    def stop(self) -> None:
+        """Let go of everything."""
+        ...
+
+
+class Work(Protocol):
+    """Settings of some work. They are sent to where it is done, so they hold nothing that is open."""
+
+    def start(self) -> Worker:
+        """Begin, in this process: models are loaded here, once a worker."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a pipeline.
+
+    Args:
+        name: for people.
+        work: what is done.
+        cpus: cores that one worker keeps busy.
+        gpus: GPUs, or a part of one, that one worker needs.
+    """
+
+    name: str
+    work: Work
+    cpus: float = 1.0
+    gpus: float = 0.0
+
+
+@dataclass(slots=True)
+class Throughput:
+    """What a step did, for the report.
+
+    Args:
+        step: its name.
+        workers: the most that worked at once.
+        parts: how many parts came out of it.
+        busy_s: seconds that workers worked, summed over them.
+    """
+
+    step: str
+    workers: int = 0
+    parts: int = 0
+    busy_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Watch:
+    """Who is told how the work goes on.
+
+    Args:
+        tick: called with numbers of frames.
+        steps: filled in by the executor.
+    """
+
+    tick: Callable[[int], None] = lambda frames: None
+    steps: list[Throughput] = field(default_factory=list)
+
+
+@runtime_checkable
+class Executor(Protocol):
+    """Does the steps of a pipeline for all items."""
+
+    def run(self, steps: Sequence[Step], items: Sequence[Item], watch: Watch) -> Iterator[list[object] | Lost]:
+        """Of each item, in order, all its parts, or `Lost`; no more is held than is at work.
+
+        Results do not depend on who executes, nor on how many workers there are.
+        """
+        ...

@@ -1,0 +1,163 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The source's files in; a record of each, with its clips and all that was found out about them, out."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nemo_vfm.core.files import sha256_text
+from nemo_vfm.core.log import Bar, bar, warn
+from nemo_vfm.core.types import Json
+from nemo_vfm.curate.cache import Cache
+from nemo_vfm.curate.child import Limits, Reply
+from nemo_vfm.curate.examine import Examine
+from nemo_vfm.curate.execute.work import Executor, Item, Lost, Step, Throughput, Watch
+from nemo_vfm.curate.findings import Findings, Missing
+from nemo_vfm.curate.judge import JudgeWork
+from nemo_vfm.curate.ledger import FileRecord
+from nemo_vfm.curate.media import MediaWork, valid
+from nemo_vfm.curate.probe import Probe, mark_exact_duplicates, read_probed
+from nemo_vfm.curate.stage import Found, Learned, Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Hands:
+    """Who works, within which limits, and what is written about it.
+
+    Args:
+        executor: does the steps.
+        limits: of children that touch media.
+        throughput: what each step did, in order; the report shows it.
+    """
+
+    executor: Executor
+    limits: Limits
+    throughput: list[Throughput]
+
+    def work(
+        self, title: str, total: int, steps: Sequence[Step], items: Sequence[Item], *, note: bool = False
+    ) -> Iterator[list[Reply] | Lost]:
+        """Of each item its replies, in order, with a bar of frames, or of items where there is no total."""
+        if not items:
+            return
+        with bar(title, total or len(items)) as line:
+            watch = Watch(_ticker(line) if total else lambda frames: None)
+            for item, parts in zip(items, self.executor.run(steps, items, watch), strict=True):
+                yield parts if isinstance(parts, Lost) else valid(parts)
+                if not total:
+                    line.advance(note=str(item.request["name"]) if note else None)
+        self.throughput.extend(watch.steps)
+
+
+def _ticker(line: Bar) -> "_Advance":
+    return _Advance(line)
+
+
+@dataclass(frozen=True, slots=True)
+class _Advance:
+    line: Bar
+
+    def __call__(self, frames: int) -> None:
+        self.line.advance(frames)
+
+
+def probe_all(found: Sequence[Found], hands: Hands, *, max_frames: int, folder: Path) -> list[FileRecord]:
+    """A record of each file; those that have not changed since they were probed last are not opened.
+
+    Raises:
+        StoreUnreachable: the store of the files does not answer.
+    """
+    operation, known = Probe(max_frames), Cache(folder)
+    files = [FileRecord(one) for one in found]
+    keys = {file.found.name: _probe_key(file.found, max_frames) for file in files}
+    new = [file for file in files if not _read(file, known.get(keys[file.found.name]))]
+    items = [Item({"path": str(f.found.path.absolute()), "name": f.found.name}, 0.0, f.found.here) for f in new]
+    steps = [Step("probe", MediaWork(operation, hands.limits))]
+    for file, replies in zip(new, hands.work("probe", 0, steps, items, note=True), strict=True):
+        fact = {"failed": replies.message} if isinstance(replies, Lost) else replies[-1].fact
+        read_probed(file, fact)
+        if "failed" not in fact and keys[file.found.name]:
+            known.put(keys[file.found.name], fact)
+    mark_exact_duplicates(files)
+    for file in files:
+        if file.message is not None:
+            warn(f"failed: {named(file, file.message)}")
+    return files
+
+
+def _probe_key(found: Found, max_frames: int) -> str:
+    """A name for what was found out about this very state of a file; empty where its state cannot be told."""
+    identity = found.identity
+    if not identity:
+        try:
+            stat = found.path.stat()
+        except OSError:
+            return ""
+        identity = f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns} {stat.st_ino}"
+    return sha256_text(f"{found.name}\0{identity}\0{max_frames}")[:32]
+
+
+def _read(file: FileRecord, known: Json) -> bool:
+    if known is None:
+        return False
+    try:
+        read_probed(file, known)
+    except (KeyError, TypeError, ValueError):
+        return False
+    return True
+
+
+def examine_all(
+    files: Sequence[FileRecord], examine: Examine, findings: Findings, stages: Mapping[str, Stage], hands: Hands
+) -> None:
+    """Split and score what is new, and fill in the clips of all readable files."""
+    readable = [file for file in files if file.message is None and file.rule is None]
+    work = [(file, missing) for file in readable if not (missing := findings.missing(file.source_id)).nothing]
+    learned = {name: stage for name, stage in stages.items() if isinstance(stage, Learned)}
+    learned = {name: stage for name, stage in learned.items() if any(name in missing.stages for _, missing in work)}
+    steps = [Step("split and score", MediaWork(examine, hands.limits))]
+    if learned:
+        steps.append(Step("judge", JudgeWork(learned), gpus=1.0))
+    items = [_item(file, missing) for file, missing in work]
+    total = sum(file.info.num_frames for file, _ in work if file.info is not None)
+    for (file, missing), replies in zip(work, hands.work("split and score", total, steps, items), strict=True):
+        message = _keep(file, missing, replies, findings)
+        if message is not None:
+            file.message = message
+            warn(f"failed: {named(file, message)}")
+    paths = _paths(files)
+    for file in (file for file in readable if file.message is None):
+        file.clips = findings.records(file, paths[file.source_id])
+        for message in sorted({clip.message for clip in file.clips if clip.message is not None}):
+            warn(f"failed in part: {named(file, message)}")
+
+
+def _item(file: FileRecord, missing: Missing) -> Item:
+    request = {
+        "path": str(file.found.path.absolute()), "name": file.found.name, "source_id": file.source_id,
+        "spans": missing.spans, "stages": missing.stages,
+    }  # fmt: skip
+    return Item(request, file.duration_us / 1e6, file.found.here)
+
+
+def _keep(file: FileRecord, missing: Missing, replies: list[Reply] | Lost, findings: Findings) -> str | None:
+    """Keep an examination; a sentence where it failed."""
+    if isinstance(replies, Lost):
+        return f"{file.found.name}: {replies.message}"
+    if "failed" in replies[-1].fact:
+        return f"{file.found.name}: {replies[-1].fact['failed']}"
+    return findings.put(file.source_id, missing, replies)
+
+
+def _paths(files: Sequence[FileRecord]) -> dict[str, tuple[Path, ...]]:
+    """Every file with the same bytes, by these."""
+    paths: dict[str, tuple[Path, ...]] = {}
+    for file in files:
+        paths[file.source_id] = (*paths.get(file.source_id, ()), file.found.path)
+    return paths
+
+
+def named(file: FileRecord, message: str) -> str:
+    """The message with the file's name, once."""
+    return message if file.found.name in message else f"{file.found.name}: {message}"
