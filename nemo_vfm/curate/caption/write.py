@@ -196,11 +196,15 @@ def _answers(
 
 def _checked(caption: Caption) -> Caption:
     """The answer as plain text, without secrets; one of empty text is a failure."""
+    known = replace(caption, by=_plain(caption.by), model=_plain(caption.model), revision=_plain(caption.revision))
     text = clean(conceal(caption.text)) if caption.spoken else ""
     if caption.spoken and not text:
-        return replace(caption, text="", status="error", failure="it said nothing")
-    failure = clean(conceal(caption.failure))[:500] if caption.failure is not None else None
-    return replace(caption, text=text, failure=failure)
+        return replace(known, text="", status="error", failure="it said nothing")
+    return replace(known, text=text, failure=None if caption.failure is None else _plain(caption.failure))
+
+
+def _plain(text: str) -> str:
+    return clean(conceal(text))[:500]
 
 
 def _count(name: str, caption: Caption, in_a_row: int, told: Told) -> None:

@@ -1,0 +1,143 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The address of a service in, the IP addresses that may be connected to out; inward ones only where that is allowed.
+
+A URL in a recipe must not make this machine ask its neighbours: the cloud's metadata service gives credentials to
+whoever asks from inside. So a name is looked up once a connection, every address it has is judged, and the connection
+goes to a judged address; a second look-up could answer otherwise (DNS rebinding).
+"""
+
+import re
+import socket
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
+from urllib.parse import urlsplit
+
+from nemo_vfm.core.errors import UserError
+
+Ip = IPv4Address | IPv6Address
+#: Where clouds answer with credentials. Most are link-local, which is refused as a whole; these are not.
+_METADATA = frozenset(map(ip_address, ("100.100.100.200", "192.0.0.192", "168.63.129.16", "fd00:ec2::254")))
+_SHARED = ip_network("100.64.0.0/10")  # a carrier's own addresses, which clusters use as well
+_NAT64 = (ip_network("64:ff9b::/96"), ip_network("64:ff9b:1::/48"))  # an IPv4 address in an IPv6 one
+_COMPATIBLE = ip_network("::/96")  # another, long out of use
+_CONTROL = re.compile(r"[\x00-\x20\x7f-\U0010ffff]")
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceUrl:
+    """Where a service is.
+
+    Args:
+        scheme: http or https.
+        host: as the URL has it, without brackets.
+        port: given, or the scheme's own.
+        path: what stands before the paths of the service, without a slash at its end.
+        query: `api-version=...`, or empty.
+    """
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+    query: str
+
+    @property
+    def authority(self) -> str:
+        """What the `Host` header says."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        usual = {"http": 80, "https": 443}[self.scheme]
+        return host if self.port == usual else f"{host}:{self.port}"
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.authority}{self.path}"
+
+
+def service_url(text: str) -> ServiceUrl:
+    """Judge the text of a URL; nothing is looked up.
+
+    Raises:
+        ValueError: another scheme, a password, or a query that might be one; the text shows none of them.
+    """
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname or _CONTROL.search(text) or "\\" in text:
+        raise ValueError(f"{_shown(text)} is no address of a service, expected https://host/v1 or http://host:port/v1")
+    if "@" in parts.netloc or parts.fragment or not re.fullmatch(r"(api-version=[\w.-]+)?", parts.query):
+        raise ValueError(
+            f"the address of the service at {parts.hostname} holds a user, a password, a query or a fragment; "
+            "a key is given by the name of its variable (api_key_env)"
+        )
+    port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+    return ServiceUrl(parts.scheme, parts.hostname, port, parts.path.rstrip("/"), parts.query)
+
+
+def addresses(url: ServiceUrl, *, allow_private: bool) -> list[Ip]:
+    """The addresses of the service's host, each of which may be connected to.
+
+    Raises:
+        UserError: one of them may not. Where several are given and one is refused, all are: a name that points outward
+            and inward at once is a trick.
+        ConnectionError: the name has none.
+    """
+    ips = _looked_up(url)
+    for ip in ips:
+        reason = why_not(ip, allow_private=allow_private)
+        if reason:
+            raise UserError(f"{url.host} is {ip}, {reason}")
+    if url.scheme == "http" and not all(is_private(ip) for ip in ips):
+        raise UserError(f"{url.host} is outside this network: use https there, else everyone on the way reads the key")
+    return ips
+
+
+def _looked_up(url: ServiceUrl) -> list[Ip]:
+    """All addresses of the host, in the order in which the system would try them."""
+    try:
+        return [ip_address(socket.inet_aton(url.host))]  # 2130706433, 0x7f000001 and 127.1 are all 127.0.0.1
+    except OSError:
+        pass
+    try:
+        found = socket.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise ConnectionError(f"the name {url.host} could not be looked up: {error}") from error
+    return list(dict.fromkeys(ip_address(str(entry[4][0]).partition("%")[0]) for entry in found))
+
+
+def why_not(ip: Ip, *, allow_private: bool) -> str:
+    """Why an address may not be connected to; empty where it may."""
+    bare = _unwrapped(ip)
+    if bare.is_link_local or bare in _METADATA:
+        return "where clouds hand out credentials; it is never connected to"
+    if bare.is_multicast or bare.is_unspecified or (bare.is_reserved and not bare.is_loopback):
+        return "which is not the address of one machine"
+    if not is_private(bare):
+        return ""
+    return "" if allow_private else "an address inside this network; if that is what you want, say allow_private: true"
+
+
+def is_private(ip: Ip) -> bool:
+    """Whether an address belongs to this machine or this network."""
+    bare = _unwrapped(ip)
+    return not bare.is_global or (isinstance(bare, IPv4Address) and bare in _SHARED)
+
+
+def _unwrapped(ip: Ip) -> Ip:
+    """The IPv4 address inside an IPv6 one, where there is one."""
+    if isinstance(ip, IPv4Address):
+        return ip
+    for network in _NAT64:
+        if ip in network:
+            return IPv4Address(int(ip) & 0xFFFFFFFF)
+    inside = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
+    if inside is None and _is_compatible(ip):
+        inside = IPv4Address(int(ip))
+    return inside or ip
+
+
+def _is_compatible(ip: IPv6Address) -> bool:
+    return isinstance(_COMPATIBLE, IPv6Network) and ip in _COMPATIBLE and int(ip) > 0xFFFF
+
+
+def _shown(text: str) -> str:
+    """As much of a wrong address as is safe to repeat: its scheme and host."""
+    cut = text.split("@")[-1].split("?")[0].split("#")[0]
+    return repr(cut[:100]) if "@" not in text else "an address with a user or password in it"

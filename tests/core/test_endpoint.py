@@ -1,0 +1,213 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A server with faults in; answers, refusals in time and within limits, and no key in any text, out."""
+
+import time
+from email.utils import formatdate
+
+import pytest
+
+from nemo_vfm.core.chat import Chat
+from nemo_vfm.core.endpoint import Endpoint, EndpointDenied, EndpointError
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.secret import conceal
+from tests.support.chat_server import answer, chat_server, drip, drip_headers, flood, half, hang, status
+
+KEY = "canary-key-5531-x"
+ASK = [{"role": "user", "content": "what is it?"}]
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setenv("CANARY_API_KEY", KEY)
+    with chat_server() as state:
+        yield state
+
+
+def chat(server, require_echo=False, **changes):
+    settings = {"api_key_env": "CANARY_API_KEY", "allow_private": True, "timeout_s": 5.0, "max_wait_s": 0.01}
+    endpoint = Endpoint(**({"url": server.url} | settings | changes))
+    return Chat(endpoint=endpoint, model="tiny-vlm", max_tokens=9, require_echo=require_echo)
+
+
+def test_a_question_is_asked_as_openai_documents_it_and_the_answer_is_read(server):
+    said = chat(server).say(ASK)
+    assert (said.text, said.ending, said.model) == ("a cat sits on a wall", "success", "tiny-vlm")
+    assert (said.tokens_in, said.tokens_out, said.revision) == (11, 6, "fp_1")
+    expected = {"model": "tiny-vlm", "messages": ASK, "max_tokens": 9, "temperature": 0.0, "stream": False}
+    assert server.questions == [expected] and server.paths == ["/v1/chat/completions"]
+    assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
+
+
+def test_without_allow_private_this_machine_is_not_asked(server):
+    with pytest.raises(UserError, match="allow_private"):
+        chat(server, allow_private=False).say(ASK)
+    assert not server.paths
+
+
+@pytest.mark.parametrize("code", [408, 429, 500, 502, 503, 504, 529])
+def test_what_may_pass_is_tried_again(server, code):
+    server.faults = [status(code), status(code)]
+    assert chat(server).say(ASK).text == "a cat sits on a wall" and len(server.paths) == 3
+
+
+@pytest.mark.parametrize("code", [400, 413, 415, 422])
+def test_a_question_that_is_refused_is_not_asked_again(server, code):
+    server.always = status(code, b'{"error": {"message": "too many pictures"}}')
+    with pytest.raises(EndpointError, match="too many pictures"):
+        chat(server).say(ASK)
+    assert len(server.paths) == 1
+
+
+@pytest.mark.parametrize("code", [301, 302, 307, 308, 401, 403, 404, 405])
+def test_a_refusal_that_concerns_all_is_raised_as_such_at_once(server, code):
+    server.always = status(code, b"no", Location="http://127.0.0.1:1/")
+    with pytest.raises(EndpointDenied):
+        chat(server).say(ASK)
+    assert len(server.paths) == 1
+
+
+@pytest.mark.parametrize("after", ["86400", "1e300", "-5", "nan", "soon", "9" * 400, formatdate(time.time() + 1e6)])
+def test_an_absurd_retry_after_is_not_waited_for(server, after):
+    server.faults = [status(429, b"slow down", Retry_After=after)]
+    began = time.monotonic()
+    assert chat(server).say(ASK).text
+    assert time.monotonic() - began < 1
+
+
+def test_a_sensible_retry_after_is_waited_for(server):
+    server.faults = [status(429, b"", Retry_After="0.3")]
+    began = time.monotonic()
+    chat(server, max_wait_s=5.0).say(ASK)
+    assert 0.3 <= time.monotonic() - began < 2
+
+
+def test_a_storm_of_500_ends_after_the_given_number_of_tries(server):
+    server.always = status(500, b"out of memory")
+    with pytest.raises(EndpointError, match=r"3 tries.*500.*out of memory"):
+        chat(server, tries=3).say(ASK)
+    assert len(server.paths) == 3
+
+
+@pytest.mark.parametrize("fault", [hang(20), drip, drip_headers], ids=["hang", "slow body", "slow headers"])
+def test_slowness_of_any_kind_ends_in_time(server, fault):
+    server.always = fault
+    began = time.monotonic()
+    with pytest.raises(EndpointError, match=r"longer than timeout_s, 0\.3 s"):
+        chat(server, timeout_s=0.3, tries=2).say(ASK)
+    assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_ten_gigabytes_are_not_read(server, declared):
+    server.always = flood(declared)
+    began = time.monotonic()
+    with pytest.raises(EndpointError, match=r"max_response_mb, 1 MB"):
+        chat(server, max_response_mb=1.0).say(ASK)
+    assert time.monotonic() - began < 2 and len(server.paths) == 1
+
+
+def test_half_an_answer_is_tried_again(server):
+    server.faults = [half, status(200, b'{"choices": [{"mess')]
+    assert chat(server).say(ASK).text == "a cat sits on a wall" and len(server.paths) == 3
+
+
+def test_a_compressed_answer_is_refused(server):
+    server.always = status(200, b"\x1f\x8b", Content_Encoding="gzip")
+    with pytest.raises(EndpointError, match="compressed"):
+        chat(server).say(ASK)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [{}, [], 3, None, "x", {"choices": []}, {"choices": [{"message": None}]},
+     {"choices": [{"message": {"content": 3}}]},
+     {"choices": {"0": 1}}, answer("x", choices=[{"message": {"content": [{"type": "text"}]}}]),
+     answer("x", usage=[1]), b"[" * 100_000, {"choices": [{"message": {"content": None}}]}],
+)  # fmt: skip
+def test_another_schema_is_a_failure_of_that_question(server, body):
+    server.reply = lambda _: body
+    with pytest.raises(EndpointError):
+        chat(server, tries=1).say(ASK)
+
+
+@pytest.mark.parametrize("text", ["", "  \n"])
+def test_an_empty_answer_is_a_failure(server, text):
+    server.reply = lambda _: answer(text)
+    with pytest.raises(EndpointError, match="said nothing"):
+        chat(server).say(ASK)
+
+
+@pytest.mark.parametrize(
+    ("finish", "refusal", "ending"),
+    [("stop", None, "success"), ("length", None, "truncated"), ("content_filter", None, "blocked"),
+     ("stop", "I cannot", "blocked"), (None, None, "success")],
+)  # fmt: skip
+def test_how_an_answer_ended_is_told(server, finish, refusal, ending):
+    message = {"content": "a cat", "refusal": refusal}
+    server.reply = lambda _: answer("", choices=[{"finish_reason": finish, "message": message}])
+    assert chat(server).say(ASK).ending == ending
+
+
+def test_surrogates_and_numbers_out_of_range_in_an_answer_do_no_harm(server):
+    usage = {"prompt_tokens": 10**30, "completion_tokens": "7"}
+    server.reply = lambda _: answer("a \ud800 cat", usage=usage)
+    said = chat(server).say(ASK)
+    assert (said.tokens_in, said.tokens_out) == (0, 0) and said.text == "a \ud800 cat"
+
+
+def test_an_answer_that_bears_another_questions_name_is_refused(server):
+    server.always = lambda handler, _: handler.send(200, answer("a dog", id="chatcmpl-nemo-vfm-" + "0" * 32))
+    with pytest.raises(EndpointError, match="mixed them up"):
+        chat(server).say(ASK)
+    server.always = lambda handler, _: handler.send(200, answer("a dog"), X_Request_Id="nemo-vfm-" + "0" * 32)
+    with pytest.raises(EndpointError, match="mixed them up"):
+        chat(server).say(ASK)
+
+
+def test_an_echo_can_be_demanded(server):
+    with pytest.raises(EndpointError, match="require_echo"):
+        chat(server, require_echo=True).say(ASK)
+    server.always = lambda handler, _: handler.send(
+        200, answer("a cat", id=f"chatcmpl-{handler.headers['X-Request-Id']}-0")
+    )
+    assert chat(server, require_echo=True).say(ASK).text == "a cat"
+
+
+@pytest.mark.parametrize("value", ["", "  ", "two\nlines", "kéy"])
+def test_a_key_that_is_absent_or_none_is_said_before_anything_is_sent(server, monkeypatch, value):
+    monkeypatch.setenv("CANARY_API_KEY", value)
+    with pytest.raises(EndpointDenied, match="CANARY_API_KEY") as caught:
+        chat(server).say(ASK)
+    assert not server.paths and (not value.strip() or value not in str(caught.value))
+
+
+def test_no_key_is_sent_where_none_is_named(server):
+    chat(server, api_key_env=None).say(ASK)
+    assert "Authorization" not in server.headers[0]
+
+
+@pytest.mark.parametrize("code", [400, 401, 500])
+def test_a_server_that_repeats_the_key_does_not_get_it_into_a_message(server, code):
+    server.always = status(code, f"Incorrect API key provided: {KEY}".encode())
+    with pytest.raises((EndpointError, EndpointDenied)) as caught:
+        chat(server, tries=1).say(ASK)
+    error = caught.value
+    assert KEY not in f"{error!r} {error.__cause__!r} {error.args}" and "***" in str(error)
+
+
+def test_a_key_under_any_name_is_hidden_from_then_on(server, monkeypatch):
+    monkeypatch.setenv("PLAIN_NAME", "another-canary-77")
+    chat(server, api_key_env="PLAIN_NAME").say(ASK)
+    assert conceal("it is another-canary-77") == "it is ***"
+
+
+@pytest.mark.parametrize("changes", [{"timeout_s": 0}, {"tries": 0}, {"max_response_mb": 0}, {"api_key_env": "sk-1"}])
+def test_settings_that_cannot_be_are_refused(server, changes):
+    with pytest.raises(ValueError, match=r"above 0|name of a variable"):
+        chat(server, **changes)
+
+
+def test_a_wrong_certificate_or_none_is_not_accepted(server):
+    with pytest.raises(EndpointError, match="SSL"):
+        chat(server, url=server.url.replace("http:", "https:"), tries=1).say(ASK)
