@@ -124,7 +124,9 @@ def _cosmos_numbers(found: Sequence[MotionVectors]) -> tuple[float, float]:
             f"the picture is {width}x{height}, but cosmos-curate has no number for sides below {_COSMOS_SIDE_PX} "
             "pixels; leave compat out for such videos"
         )
-    mean_HW = np.stack([cosmos_lengths(vectors) for vectors in found]).mean(axis=0)
+    mean_HW = np.zeros((height, width), np.float32)
+    for vectors in found:
+        mean_HW += cosmos_lengths(vectors) / len(found)
     parts = cv2.resize(mean_HW, None, fx=1 / _COSMOS_SIDE_PX, fy=1 / _COSMOS_SIDE_PX)
     return float(mean_HW.mean() / (width + height)), float(parts.min() / (width + height))
 
