@@ -8,36 +8,42 @@ other there, and a camera that turns shows something third. Thumbnails are too c
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import islice
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.curate.split.glance import Glance
 
 _SCALES_S = (0.25, 0.5, 1.0)  # half of the longest dissolve that each sees
+APART_S = 1.0  # a cut that is nearer than a dissolve can be long explains what looks like one
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a dissolve is told by.
+    """What a dissolve is told by; chosen on 80 generated films (docs/splitting.md).
 
     Args:
         jump: mean difference of the pictures before and after, 0 to 255, at least.
-        residual: distance of the middle from their mean, as a part of the jump, at most.
-        motion: distance that each of them moves in the same time by itself, as a part of half the jump, at most.
+        strangeness: the middle's distance from their mean as a part of the jump, plus `drift`, at most.
+        drift: weight of how far each of the two moves by itself in the same time, as a part of the jump: a camera that
+            turns goes on turning, a dissolve is over.
         likeness: their correlation, -1 to 1, at most: a picture that only becomes brighter stays like itself.
         contrast: standard deviation of each, at least: fades to and from a plain colour are another finder's.
+        step: the largest change from one frame to the next, as a part of the jump, at most: else it was a hard cut.
     """
 
-    jump: float = 12.0
-    residual: float = 0.25
-    motion: float = 0.8
-    likeness: float = 0.85
+    jump: float = 15.0
+    strangeness: float = 0.3
+    drift: float = 0.1
+    likeness: float = 0.9
     contrast: float = 8.0
+    step: float = 0.5
 
 
 class Dissolves:
-    """Where the residual is least among neighbouring frames that pass all limits.
+    """Where the strangeness is least among neighbouring frames that pass all limits.
 
     Args:
         fps: frames per second.
@@ -49,21 +55,26 @@ class Dissolves:
         self._halves = sorted({max(1, round(scale * fps)) for scale in _SCALES_S})
         self._reach = 2 * self._halves[-1]
         self._thumbnails: deque[NDArray[np.float32]] = deque(maxlen=2 * self._reach + 1)
+        self._steps: deque[float] = deque(maxlen=2 * self._reach + 1)  # from the thumbnail before
         self._count = 0
-        self._run: list[tuple[float, int]] = []  # (residual, frame) of successive frames that pass
+        self._run: list[tuple[float, int]] = []  # (strangeness, frame) of successive frames that pass
 
     def see(self, glance: Glance) -> list[int]:
         """See `Finder`; two seconds behind."""
-        self._thumbnails.append(glance.thumbnail_D)
+        if not self._thumbnails:  # the first frame stands for what was before it, the last for what comes after
+            self._remember([glance.thumbnail_D] * self._reach)
+        self._remember([glance.thumbnail_D])
         self._count += 1
         middle = self._count - 1 - self._reach
         return self._step(middle) if middle >= 0 else []
 
     def end(self) -> list[int]:
-        """What is left when no frame comes: the last one stays for two seconds."""
+        """What was waiting for later frames."""
         cuts: list[int] = []
+        if self._count:
+            self._remember([self._thumbnails[-1]] * max(0, self._reach - self._count))
         for middle in range(max(0, self._count - self._reach), self._count):
-            self._thumbnails.append(self._thumbnails[-1])
+            self._remember([self._thumbnails[-1]])
             cuts += self._step(middle)
         return cuts + self._close()
 
@@ -71,37 +82,41 @@ class Dissolves:
         """See `Finder`."""
         return self._run[0][1] if self._run else max(0, self._count - self._reach)
 
+    def _remember(self, thumbnails: list[NDArray[np.float32]]) -> None:
+        for thumbnail_D in thumbnails:
+            self._steps.append(_distance(self._thumbnails[-1], thumbnail_D) if self._thumbnails else 0.0)
+            self._thumbnails.append(thumbnail_D)
+
     def _step(self, middle: int) -> list[int]:
-        residual = self._residual(middle)
-        if residual <= self._limits.residual:
-            self._run.append((residual, middle))
-            return self._close() if len(self._run) >= self._reach else []
-        return self._close()
+        strangeness = self._strangeness()
+        if strangeness > self._limits.strangeness:
+            return self._close()
+        self._run.append((strangeness, middle))
+        return self._close() if len(self._run) >= self._reach else []
 
     def _close(self) -> list[int]:
         cuts = [min(self._run)[1]] if self._run else []
         self._run = []
         return cuts
 
-    def _residual(self, middle: int) -> float:
-        """The least over all scales, 1 where no scale passes."""
-        return min(self._at(len(self._thumbnails) - 1 - self._reach, half) for half in self._halves)
+    def _strangeness(self) -> float:
+        """Of the frame that is `reach` frames back; the least over all scales, 1 where none passes."""
+        return min(self._at(self._reach, half) for half in self._halves)
 
     def _at(self, place: int, half: int) -> float:
-        def near(number: int) -> NDArray[np.float32]:
-            return self._thumbnails[max(0, number)]
-
-        before, after = near(place - half), near(place + half)
-        jump = float(np.abs(after - before).mean())
-        if jump < self._limits.jump:
+        thumbnails, limits = self._thumbnails, self._limits
+        before, after = thumbnails[place - half], thumbnails[place + half]
+        jump = _distance(before, after)
+        if jump < limits.jump:
             return 1.0
-        residual = float(np.abs(near(place) - (before + after) / 2).mean()) / jump
-        if residual > self._limits.residual:
+        if max(islice(self._steps, place - half + 1, place + half + 1)) > limits.step * jump:
             return 1.0
-        moved = max(np.abs(before - near(place - 2 * half)).mean(), np.abs(after - near(place + 2 * half)).mean())
-        if moved > self._limits.motion * jump / 2:
+        strangeness = _distance(thumbnails[place], (before + after) * np.float32(0.5)) / jump
+        if strangeness > limits.strangeness:
             return 1.0
-        return residual if self._differ(before, after) else 1.0
+        drift = _distance(thumbnails[place - 2 * half], before) + _distance(thumbnails[place + 2 * half], after)
+        strangeness += limits.drift * drift / jump
+        return strangeness if strangeness <= limits.strangeness and self._differ(before, after) else 1.0
 
     def _differ(self, before: NDArray[np.float32], after: NDArray[np.float32]) -> bool:
         """Whether both show something, and not the same."""
@@ -110,3 +125,7 @@ class Dissolves:
         if min(spread_a, spread_b) < self._limits.contrast:
             return False
         return float((a * b).mean()) <= self._limits.likeness * spread_a * spread_b
+
+
+def _distance(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:
+    return float(cv2.norm(a, b, cv2.NORM_L1)) / a.size

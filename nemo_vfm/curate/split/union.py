@@ -5,7 +5,7 @@
 from collections.abc import Iterable, Iterator
 
 from nemo_vfm.curate.split.black import Black
-from nemo_vfm.curate.split.dissolve import Dissolves, Limits
+from nemo_vfm.curate.split.dissolve import APART_S, Dissolves, Limits
 from nemo_vfm.curate.split.finder import Finder, Joined, Spaced
 from nemo_vfm.curate.split.flash import WithoutFlashes
 from nemo_vfm.curate.split.lengths import Lengths, ShortTail, check_lengths, cut
@@ -41,7 +41,7 @@ class UnionSplit:
         min_content: float = 15.0,
         flash_s: float = 0.5,
         black: float = 12.0,
-        dissolve: float | None = 12.0,
+        dissolve: float | None = 15.0,
         min_length_s: float = 0.6,
         max_length_s: float = 20.0,
         short_tail: ShortTail = "merge",
@@ -73,4 +73,4 @@ class UnionSplit:
         found: Finder = Joined(Spaced(peaks, min_frames), Black(self.black, min_frames), min_frames)
         if self.dissolve is None:
             return found
-        return Joined(found, Dissolves(fps, Limits(jump=self.dissolve)), min_frames)
+        return Joined(found, Dissolves(fps, Limits(jump=self.dissolve)), max(min_frames, round(APART_S * fps)))
