@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Thumbnails in, the middles of dissolves out: where a picture is the mean of another before and another after it.
 
-A dissolve is (1 - a) A + a B, so that half way the picture is (A + B) / 2, whatever A and B are. A hard cut is one or the
-other there, and a camera that turns shows something third. Thumbnails are too coarse for what moves inside a shot.
+A dissolve is (1 - a) A + a B, so that half way the picture is (A + B) / 2, whatever A and B are. A hard cut is one or
+the other there, and a camera that turns shows a third. Thumbnails are too coarse for what moves inside a shot.
 """
 
 from collections import deque
