@@ -1,0 +1,176 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Clips that rules keep, and the mixture that is wanted, in; which of them go for it, or count more than once, out.
+
+Which clips go follows from their ids and the seed alone: neither the order of files nor the number of workers matters,
+and a lower cap keeps a part of what a higher one keeps.
+"""
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from nemo_vfm.core.types import Json
+from nemo_vfm.curate.decide.check import label_columns
+from nemo_vfm.curate.decide.table import Table, table_of
+from nemo_vfm.curate.stage import ClipRecord, Stage
+from nemo_vfm.data.bucket import Buckets
+
+RULE = "balance"  #: what ledgers and tables call it
+BUCKET, SOURCE = "bucket", "source"
+REST = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Balanced:
+    """What a balance says.
+
+    Args:
+        weights: clip id -> how often it counts, for every clip that rules keep; 0 where it is dropped.
+        plan: of each group its number of clips, of those kept, and of repeats; for balance.json.
+    """
+
+    weights: Mapping[str, int] = field(default_factory=dict)
+    plan: Json = field(default_factory=dict)
+
+
+class Balance:
+    """Thins groups of clips that are too many, and lets clips of groups that are too few count more than once.
+
+    Applied after all rules, to what they keep; what goes is booked under the rule `balance`. Give caps, shares or both;
+    caps come first. Shares take the largest number of clips with which every group has its share, so a share that is
+    far above what there is costs many clips of the others: balance.json names the group that holds all back.
+
+    Args:
+        by: what makes a group: a column of labels such as `camera`, `bucket` (needs buckets), or `source`, the file.
+        shares: group -> its part of all clips, 0 to 1. What they leave of 1 goes to all other groups together.
+        caps: group -> the most clips that it may have; `*` stands for each other group.
+        repeat: a clip may count up to so many times where its group is too small for its share; a weight in the index
+            of shards, never a copy.
+        buckets: the shapes of `by: bucket`.
+        seed: another one keeps other clips.
+    """
+
+    def __init__(
+        self,
+        *,
+        by: str,
+        shares: Mapping[str, float] | None = None,
+        caps: Mapping[str, int] | None = None,
+        repeat: int = 1,
+        buckets: Buckets | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.by, self.shares, self.caps = by, dict(shares or {}), dict(caps or {})
+        self.repeat, self.buckets, self.seed = repeat, buckets, seed
+        if not self.shares and not self.caps:
+            raise ValueError("a balance needs shares or caps, got neither")
+        if any(not 0 <= share <= 1 for share in self.shares.values()) or sum(self.shares.values()) > 1 + 1e-9:
+            raise ValueError(f"shares are parts of 1, got {self.shares} with the sum {sum(self.shares.values()):g}")
+        if REST in self.shares:
+            raise ValueError("what shares leave of 1 goes to all other groups, so * needs no share")
+        if any(cap < 0 for cap in self.caps.values()) or repeat < 1:
+            raise ValueError(f"caps must be at least 0 and repeat at least 1, got {self.caps} and {repeat}")
+        if (by == BUCKET) != (buckets is not None):
+            raise ValueError(f"by: bucket needs buckets, and nothing else does; by is {by!r}")
+
+    def check(self, stages: Mapping[str, Stage]) -> None:
+        """Refuse groups that no stage gives.
+
+        Raises:
+            ValueError: such a group, or a column that holds no words.
+        """
+        labels = label_columns(stages)
+        if self.by in (BUCKET, SOURCE):
+            known = None if self.buckets is None else list(self.buckets.buckets)
+        elif self.by in labels:
+            known = list(labels[self.by])
+        else:
+            there = ", ".join([BUCKET, SOURCE, *sorted(labels)])
+            raise ValueError(f"a balance by {self.by!r}: no stage gives such labels; there are {there}")
+        odd = sorted({*self.shares, *self.caps} - {REST, *(known or ())}) if known is not None else []
+        if odd:
+            raise ValueError(f"a balance by {self.by!r} names {', '.join(odd)}; there are {', '.join(known or ())}")
+
+    def apply(self, records: Sequence[ClipRecord]) -> Balanced:
+        """Drop what is too much of the records that are kept, under the rule `balance`."""
+        kept = [record for record in records if record.decision == "kept"]
+        found = self.weigh(self.groups(table_of(kept), [r.source for r in kept]), [r.clip.id for r in kept])
+        for record in kept:
+            if not found.weights[record.clip.id]:
+                record.rule = RULE
+        return found
+
+    def groups(self, table: Table, sources: Sequence[str]) -> list[str]:
+        """The group of every clip of a table; `none` where it has no label or fits no bucket."""
+        if self.by == SOURCE:
+            return list(sources)
+        if self.buckets is not None:
+            facts = [table.numbers(name).tolist() for name in ("width", "height", "num_frames", "fps")]
+            return [
+                self.buckets.assign(_even(w), _even(h), int(n), fps).bucket or "none"
+                for w, h, n, fps in zip(*facts, strict=True)
+            ]
+        labels = table.labels(self.by)
+        words = [*labels.words, "none"]  # the last place stands for -1
+        return [words[code] for code in labels.codes.tolist()]
+
+    def weigh(self, groups: Sequence[str], ids: Sequence[str]) -> Balanced:
+        """How often each clip counts."""
+        members: dict[str, list[str]] = {}
+        for clip, group in sorted(zip(ids, groups, strict=True), key=lambda item: self._lot(item[0])):
+            members.setdefault(group, []).append(clip)
+        capped = {
+            group: clips[: self.caps.get(group, self.caps.get(REST, len(clips)))] for group, clips in members.items()
+        }
+        wanted, held_by = self._wanted(capped)
+        weights = dict.fromkeys(ids, 0)
+        for clips, number in wanted:
+            for place, clip in enumerate(clips[:number]):
+                weights[clip] = number // len(clips) + (place < number % len(clips)) if number > len(clips) else 1
+        return Balanced(weights, self._plan(members, weights, held_by))
+
+    def _lot(self, clip: str) -> str:
+        return hashlib.sha256(f"{self.seed}:{clip}".encode()).hexdigest()
+
+    def _wanted(self, members: Mapping[str, Sequence[str]]) -> tuple[list[tuple[Sequence[str], int]], str | None]:
+        """Clips in the order in which they are taken, how many of them, and the group that holds the others back."""
+        if not self.shares:
+            return [(clips, len(clips)) for clips in members.values()], None
+        named = {group: members[group] for group in self.shares if members.get(group)}
+        others = [clip for group, clips in members.items() if group not in self.shares for clip in clips]
+        others.sort(key=self._lot)
+        share = {group: self.shares[group] for group in named}
+        if others:
+            named[REST], share[REST] = others, max(0.0, 1 - math.fsum(self.shares.values()))
+        whole = math.fsum(share.values())
+        most = {group: len(named[group]) * whole / part for group, part in share.items() if part > 1e-9}
+        if not most:
+            return [], None
+        held_by = min(most, key=lambda group: (most[group], group))
+        # Repeats fill up to where the largest group counts once, never beyond: else all would be repeated.
+        total = min(most[held_by] * self.repeat, max(most.values()))
+        return [(named[group], int(total * part / whole + 1e-6)) for group, part in share.items()], held_by
+
+    def _plan(self, members: Mapping[str, Sequence[str]], weights: Mapping[str, int], held_by: str | None) -> Json:
+        counted = sum(weights.values())
+        return {
+            "by": self.by,
+            "held_back_by": held_by,
+            "groups": {
+                group: {
+                    "clips": len(clips),
+                    "kept": sum(weights[clip] > 0 for clip in clips),
+                    "counted": (times := sum(weights[clip] for clip in clips)),
+                    "share": times / counted if counted else 0.0,
+                    "wanted_share": self.shares.get(group),
+                }
+                for group, clips in sorted(members.items())
+            },
+        }
+
+
+def _even(size: float) -> int:
+    """4:2:0 has no odd sizes: what is encoded has one more column or row."""
+    return int(size) + int(size) % 2
