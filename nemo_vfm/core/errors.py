@@ -11,6 +11,7 @@ NemoVfmError                 anything we raise on purpose
 |       `-- StoreUnreachable ... or does not answer
 |-- DataError                media, shard or checkpoint bytes are not what they should be
 |   `-- CorruptCheckpoint    a checkpoint does not match its manifest
+|-- LostRank                 another rank of this run died or does not answer
 `-- NothingKept              a job finished without a single output                    (exit code 3)
 """
 
@@ -53,6 +54,10 @@ class DataError(NemoVfmError):
 
 class CorruptCheckpoint(DataError):
     """A checkpoint is incomplete or does not match the hashes in its manifest."""
+
+
+class LostRank(NemoVfmError):
+    """Another rank of this run died or does not answer. This rank has nothing to answer for and can only end."""
 
 
 class NothingKept(NemoVfmError):

@@ -70,6 +70,16 @@ class Joined:
         shards, name = self._homes[entry.shard]
         return shards.read_all(replace(entry, shard=name), extensions)
 
+    def spans(self, entry: Entry, extensions: Sequence[str]) -> list[tuple[int, int]]:
+        """See `ShardSet.spans`."""
+        shards, name = self._homes[entry.shard]
+        return shards.spans(replace(entry, shard=name), extensions)
+
+    def read_span(self, entry: Entry, offset: int, size: int) -> bytes:
+        """See `ShardSet.read_span`."""
+        shards, name = self._homes[entry.shard]
+        return shards.read_span(replace(entry, shard=name), offset, size)
+
     def video(self, entry: Entry, extension: str) -> bytes:
         """See `Samples.video`."""
         return self.read(entry, extension)

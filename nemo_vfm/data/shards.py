@@ -227,14 +227,25 @@ class ShardSet:
 
     def read_all(self, entry: Entry, extensions: Sequence[str]) -> list[bytes]:
         """Several members; what lies side by side in an object store is asked for once."""
-        if not self._remote:
-            return [self.read(entry, extension) for extension in extensions]
+        spans = self.spans(entry, extensions)
+        if len(spans) == len(extensions):
+            return [self._read(entry, name, *where) for name, where in zip(extensions, spans, strict=True)]
+        ((first, length),) = spans
+        data = self._read(entry, ", ".join(extensions), first, length)
+        places = [self._place(entry, extension) for extension in extensions]
+        return [data[offset - first : offset - first + size] for offset, size in places]
+
+    def spans(self, entry: Entry, extensions: Sequence[str]) -> list[tuple[int, int]]:
+        """(offset, size) of what `read_all` asks for: every member, or all of them and what lies between."""
         places = [self._place(entry, extension) for extension in extensions]
         first, last = min(places)[0], max(offset + size for offset, size in places)
-        if last - first <= sum(size for _, size in places) + _WORTH_READING:
-            data = self._read(entry, ", ".join(extensions), first, last - first)
-            return [data[offset - first : offset - first + size] for offset, size in places]
-        return [self._read(entry, name, *where) for name, where in zip(extensions, places, strict=True)]
+        if self._remote and last - first <= sum(size for _, size in places) + _WORTH_READING:
+            return [(first, last - first)]
+        return places
+
+    def read_span(self, entry: Entry, offset: int, size: int) -> bytes:
+        """So many bytes of the sample's tar from an offset on. Raises as `read` does."""
+        return self._read(entry, f"bytes {offset:,} on", offset, size)
 
     def video(self, entry: Entry, extension: str) -> bytes:
         """See `Samples.video`."""

@@ -1,0 +1,147 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Cases in; what each of four real processes, which share their data over gloo, saw of each case out.
+
+One process runs all cases one after another, since starting one costs seconds.
+"""
+
+import hashlib
+import json
+import os
+import time
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from itertools import islice
+from multiprocessing import get_context
+from pathlib import Path
+
+from nemo_vfm.core.types import Batch
+
+NUM_RANKS = 4
+TIMEOUT_S = 20.0
+
+
+@dataclass
+class Case:
+    """What one rank does.
+
+    Args:
+        name: of the result.
+        folder: of shards.
+        group_size: 4 all, 2 in pairs.
+        num_batches: taken.
+        arguments: of ShardData.
+        buckets: of one shape, (width, height, frames); None for latents.
+        firsts: rank -> number of its first batch.
+        fails: rank -> key of the sample, and kind of error.
+        dies_after: rank -> batches after which its process ends.
+    """
+
+    name: str
+    folder: Path
+    group_size: int = NUM_RANKS
+    num_batches: int = 6
+    arguments: dict[str, int] = field(default_factory=dict)
+    buckets: tuple[int, int, int] | None = None
+    firsts: dict[int, int] = field(default_factory=dict)
+    fails: dict[int, tuple[str, str]] = field(default_factory=dict)
+    dies_after: dict[int, int] = field(default_factory=dict)
+
+
+def digest(batch: Batch) -> str:
+    """Everything that is in a batch."""
+    state = hashlib.sha256(repr((batch.index, batch.keys, batch.captions)).encode())
+    for name in ("weight_B", "fps_B", "latents_BCTHW", "video_BCTHW", "text_BLD", "text_mask_BL"):
+        tensor = getattr(batch, name)
+        state.update(name.encode() if tensor is None else tensor.numpy().tobytes())
+    return state.hexdigest()
+
+
+def data_of(case: Case):
+    """The data module of a case."""
+    from nemo_vfm.data.bucket import Bucket, Buckets
+    from nemo_vfm.data.module import ShardData
+
+    buckets = None
+    if case.buckets is not None:
+        width, height, frames = case.buckets
+        buckets = Buckets(buckets={"one": Bucket(width=width, height=height, num_frames=frames)})
+    return ShardData(shards=case.folder, buckets=buckets, **case.arguments)
+
+
+def run(cases: list[Case], folder: Path) -> list[dict[str, dict[str, object]]]:
+    """What each rank saw, by the case's name; a rank that died has what it saw before."""
+    context = get_context("spawn")
+    processes = [context.Process(target=_rank, args=(rank, cases, folder)) for rank in range(NUM_RANKS)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+        if process.is_alive():
+            process.kill()
+            raise AssertionError("a rank hangs")
+    return [_read(folder / f"{rank}.jsonl") for rank in range(NUM_RANKS)]
+
+
+def _read(path: Path) -> dict[str, dict[str, object]]:
+    return {line["case"]: line for line in map(json.loads, path.read_text().splitlines())}
+
+
+def _rank(rank: int, cases: list[Case], folder: Path) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    timeout = timedelta(seconds=TIMEOUT_S)
+    dist.init_process_group(
+        "gloo", store=dist.FileStore(str(folder / "store"), NUM_RANKS), rank=rank, world_size=NUM_RANKS, timeout=timeout
+    )
+    pairs = [dist.new_group(ranks, backend="gloo", timeout=timeout) for ranks in ([0, 1], [2, 3])]
+    everyone = dist.new_group(list(range(NUM_RANKS)), backend="gloo", timeout=timeout)
+    with (folder / f"{rank}.jsonl").open("w") as file:
+        for case in cases:
+            group = everyone if case.group_size == NUM_RANKS else pairs[rank // 2]
+            print(json.dumps(_case(case, rank, group)), file=file, flush=True)
+    os._exit(0)  # a group with a dead member cannot be left politely
+
+
+def _case(case: Case, rank: int, group: object) -> dict[str, object]:
+    from nemo_vfm.parallel.gather import GroupGather
+
+    data, start = data_of(case), time.monotonic()
+    seen: dict[str, object] = {"case": case.name, "batches": [], "error": None}
+    peers = GroupGather(group)
+    split = {"rank": rank // 2, "num_ranks": 2} if case.group_size == 2 else {}
+    data.start(seed=3, first_batch=case.firsts.get(rank, 0), peers=peers, **split)
+    if rank in case.fails:
+        _break(data, *case.fails[rank])
+    batches = iter(data.train_dataloader())
+    try:
+        for batch in islice(batches, case.dies_after.get(rank, case.num_batches)):
+            seen["batches"].append(digest(batch))
+        if rank in case.dies_after:
+            os._exit(1)
+    except Exception as error:
+        seen["error"] = [type(error).__name__, str(error)]
+    batches.close()
+    return seen | {
+        "traffic": asdict(data.traffic),
+        "seconds": time.monotonic() - start,
+        "faults": dict(data.faults.by_sample),
+    }
+
+
+def _break(data: object, key: str, kind: str) -> None:
+    """From here on this rank's storage fails for one sample."""
+    from nemo_vfm.core import errors
+
+    samples = data._open().samples
+    inner = samples.read_span
+
+    def read_span(entry, offset: int, size: int) -> bytes:
+        if entry.key == key:
+            raise getattr(errors, kind)(f"{kind} on purpose")
+        return inner(entry, offset, size)
+
+    samples.read_span = read_span
