@@ -1,0 +1,88 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Footage in, a vector that says what kind of picture it is; then all vectors in, and which clips say the same, out."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_vfm.curate.footage import Footage, Pictures
+from nemo_vfm.curate.score.near_duplicate import number
+from nemo_vfm.curate.stage import ClipRecord
+from nemo_vfm.dedup.embed import Look
+from nemo_vfm.dedup.semantic import Matches, match
+from nemo_vfm.dedup.vector import as_text, as_vectors
+
+
+class Embedder(Protocol):
+    """Turns frames into a vector without weights."""
+
+    def wanted(self, num_frames: int) -> list[int]:
+        """The numbers of the frames it wants of a clip of so many, ascending."""
+        ...
+
+    def embed(self, frames_THWC: Pictures) -> NDArray[np.float32]:
+        """A vector of length 1 at most, of the same width for every clip."""
+        ...
+
+
+class SemanticDuplicate:
+    """Finds clips that are much of the same kind, though no frame is a copy; no weights (those: `learned`).
+
+    Vectors are compared inside overlapping clusters. Of a group the clip of highest resolution stays, then the best,
+    the longest, and the one of highest id; a clip is dropped only for one that stays.
+
+    Args:
+        embedder: makes the vectors; None takes colours, profile and grain, with which a drive's clips are alike at 0.8.
+        quality: the score by which the better of two clips is told; higher is better, and it may be absent.
+        seed: of the clusters, which only more than 2000 clips have.
+    """
+
+    def __init__(self, *, embedder: Embedder | None = None, quality: str = "sharpness", seed: int = 0) -> None:
+        self.embedder, self.quality, self.seed = embedder or Look(), quality, seed
+
+    def columns(self) -> Sequence[str]:
+        """The one score."""
+        return ("semantic_similarity",)
+
+    def remember(self, footage: Footage) -> str:
+        """The clip's vector, as text."""
+        return as_text(self.embedder.embed(footage.frames(self.embedder.wanted(footage.num_frames))))
+
+    def likeness(self, vectors: Sequence[str]) -> list[float]:
+        """Cosine of each clip to the other clip most like it."""
+        return nearest(vectors, self.seed)
+
+    def duplicates(self, clips: Sequence[ClipRecord], vectors: Sequence[str], above: float) -> dict[int, int]:
+        """`{position of a duplicate: position of the clip to keep}`."""
+        return semantic_duplicates(clips, vectors, above, self.quality, self.seed)
+
+
+def nearest(vectors: Sequence[str], seed: int) -> list[float]:
+    """See `SemanticDuplicate.likeness`."""
+    return [max(0.0, float(value)) for value in match(as_vectors(vectors), seed=seed).nearest_N] if vectors else []
+
+
+def semantic_duplicates(
+    clips: Sequence[ClipRecord], vectors: Sequence[str], above: float, quality: str, seed: int
+) -> dict[int, int]:
+    """See `SemanticDuplicate.duplicates`."""
+    if not clips:
+        return {}
+    order, matches = preferred(clips, vectors, quality, seed)
+    return {order[item]: order[kept] for item, kept in sorted(matches.duplicates(above).items())}
+
+
+def preferred(
+    clips: Sequence[ClipRecord], vectors: Sequence[str], quality: str, seed: int
+) -> tuple[list[int], Matches]:
+    """The clips' positions, the one to keep first, and who is like whom in that order."""
+
+    def preference(place: int) -> tuple[float, float, float, str]:
+        clip = clips[place]
+        return float(clip.width * clip.height), number(clip, quality), clip.duration_s, clip.clip.id
+
+    order = sorted(range(len(clips)), key=preference, reverse=True)
+    return order, match(as_vectors(vectors)[order], seed=seed)

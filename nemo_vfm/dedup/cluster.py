@@ -1,0 +1,87 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Unit vectors in, overlapping clusters of them out: spherical k-means, the same for the same vectors and seed.
+
+Shape letters: N vectors, K clusters, D width of a vector.
+"""
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_vfm.core.seed import generator
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_ROWS = 4096
+_SAMPLES_PER_CLUSTER = 256  # more do not move a centroid
+
+
+def num_clusters(num_vectors: int) -> int:
+    """About a thousand vectors a cluster: the cosines inside all of them then cost a thousand times N."""
+    return min(10_000, max(1, num_vectors // 1000))
+
+
+def clusters(
+    vectors_ND: NDArray[np.float32], count: int, *, seed: int = 0, iterations: int = 20, nearest: int = 2
+) -> list[NDArray[np.int64]]:
+    """For each cluster the positions of its vectors, ascending. A vector is in its `nearest` clusters.
+
+    Neighbours on both sides of a border share one of their two clusters, most often.
+    """
+    if count <= 1:
+        return [np.arange(len(vectors_ND))]
+    chosen = _assigned(vectors_ND, count, seed, iterations, min(nearest, count))
+    owners = np.repeat(np.arange(len(vectors_ND)), chosen.shape[1])
+    order = np.argsort(chosen.ravel(), kind="stable")
+    borders = np.searchsorted(chosen.ravel()[order], np.arange(count + 1))
+    return [np.sort(owners[order[a:b]]) for a, b in pairwise(borders) if b > a]
+
+
+def _assigned(
+    vectors_ND: NDArray[np.float32], count: int, seed: int, iterations: int, nearest: int
+) -> NDArray[np.int64]:
+    """(N, nearest) clusters of each vector, the nearest first."""
+    import torch
+
+    from nemo_vfm.core.device import device
+
+    order = torch.randperm(len(vectors_ND), generator=generator(seed, "k-means"))
+    vectors = torch.nn.functional.normalize(torch.from_numpy(vectors_ND), dim=1)
+    sample = vectors[order[: _SAMPLES_PER_CLUSTER * count]].to(device())
+    centroids = _centroids(sample, count, iterations)
+    found = [
+        (part.to(device()) @ centroids.T).topk(nearest, dim=1).indices.cpu() for part in torch.split(vectors, _ROWS)
+    ]
+    return torch.cat(found).numpy()
+
+
+def _centroids(sample_ND: "Tensor", count: int, iterations: int) -> "Tensor":
+    import torch
+
+    centroids = sample_ND[:count].clone()  # the sample comes in a random order
+    before = None
+    for _ in range(iterations):
+        best = [(part @ centroids.T).max(dim=1) for part in torch.split(sample_ND, _ROWS)]
+        cosine, owner = torch.cat([b.values for b in best]), torch.cat([b.indices for b in best])
+        if before is not None and torch.equal(owner, before):
+            break
+        before = owner
+        centroids = torch.nn.functional.normalize(_sums(sample_ND, owner, count), dim=1)
+        empty = (centroids.abs().sum(dim=1) == 0).nonzero()[:, 0]
+        # A cluster that lost all its vectors begins anew at those that fit nowhere.
+        centroids[empty] = sample_ND[cosine.argsort(stable=True)[: len(empty)]]
+    return centroids
+
+
+def _sums(sample_ND: "Tensor", owner_N: "Tensor", count: int) -> "Tensor":
+    """Sums by cluster as products, since adding by index gives other last digits at every run on a GPU."""
+    import torch
+
+    total = torch.zeros(count, sample_ND.shape[1], device=sample_ND.device)
+    for part, owner in zip(torch.split(sample_ND, _ROWS), torch.split(owner_N, _ROWS), strict=True):
+        total += torch.nn.functional.one_hot(owner, count).to(part.dtype).T @ part
+    return total
