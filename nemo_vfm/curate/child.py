@@ -114,6 +114,8 @@ class Child:
                     yield answer
         except (EOFError, OSError) as error:
             raise ChildDied(self._why(cpu_s)) from error
+        except DataError:  # the child's own last word: it is ready for the next request
+            raise
         except BaseException:  # whoever asked has gone away in the middle: its answers would meet the next request
             self.stop()
             raise
@@ -178,6 +180,25 @@ class Child:
         if code is not None and code < 0:
             return f"its decoding crashed ({signal.Signals(-code).name})"
         return f"its decoding ended with exit status {code}"
+
+
+class Here:
+    """An operation in this very process, without limits: for debuggers and profilers, which do not follow a child.
+
+    Args:
+        operation: what is done.
+    """
+
+    def __init__(self, operation: Operation) -> None:
+        self._operation = operation
+
+    def ask(self, request: Json, *, video_s: float, tick: Callable[[int], None]) -> Iterator[Reply]:
+        """See `Child.ask`."""
+        for reply in self._operation(request, tick):
+            yield Reply(json.loads(json.dumps(reply.fact)), reply.arrays)
+
+    def stop(self) -> None:
+        """There is nothing to end."""
 
 
 def _context() -> SpawnContext | ForkServerContext:

@@ -23,8 +23,8 @@ class JudgeWork:
 
     stages: Mapping[str, Learned]
 
-    def start(self) -> Worker:
-        """Load every model."""
+    def start(self, *, isolated: bool = True) -> Worker:
+        """Load every model; nothing here may crash, so nothing is isolated."""
         for stage in self.stages.values():
             stage.load()
         return _Judge(self.stages)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.curate.child import Child, ChildDied, Limits, Operation, Reply
+from nemo_vfm.curate.child import Child, ChildDied, Here, Limits, Operation, Reply
 from nemo_vfm.curate.execute.work import Item, Tick, Worker
 
 
@@ -22,16 +22,16 @@ class MediaWork:
     operation: Operation
     limits: Limits = field(default_factory=Limits)
 
-    def start(self) -> Worker:
+    def start(self, *, isolated: bool = True) -> Worker:
         """See `Work.start`; the child itself starts with the first item."""
-        return _MediaWorker(Child(self.operation, self.limits))
+        return _MediaWorker(Child(self.operation, self.limits) if isolated else Here(self.operation))
 
 
 class _MediaWorker:
     """Its parts are `Reply`s. One whose fact has `failed` says why the item ends there; one with `again` that all
     parts of the item before it are void, since the item was begun once more."""
 
-    def __init__(self, child: Child) -> None:
+    def __init__(self, child: Child | Here) -> None:
         self._child = child
 
     def do(self, item: object) -> Iterator[object]:

@@ -9,7 +9,15 @@ from nemo_vfm.curate.execute.work import Item, Lost, Step, Throughput, Tick, Wat
 
 
 class Inline:
-    """One item at a time. Media are still decoded in one limited child process, beside this one."""
+    """One item at a time.
+
+    Args:
+        isolated: media are decoded in one limited child process beside this one. False does it in this very process,
+            where a debugger sees it and a damaged file can end the run.
+    """
+
+    def __init__(self, *, isolated: bool = True) -> None:
+        self.isolated = isolated
 
     def run(self, steps: Sequence[Step], items: Sequence[Item], watch: Watch) -> Iterator[list[object] | Lost]:
         """See `Executor.run`."""
@@ -17,7 +25,7 @@ class Inline:
         watch.steps = [Throughput(step.name, workers=1) for step in steps]
         try:
             for step in steps:
-                workers.append(step.work.start())
+                workers.append(step.work.start(isolated=self.isolated))
             for item in items:
                 with present(item) as lost:
                     yield lost or list(through(workers, item, watch))

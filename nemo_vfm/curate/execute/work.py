@@ -81,8 +81,12 @@ class Worker(Protocol):
 class Work(Protocol):
     """Settings of some work. They are sent to where it is done, so they hold nothing that is open."""
 
-    def start(self) -> Worker:
-        """Begin, in this process: models are loaded here, once a worker."""
+    def start(self, *, isolated: bool = True) -> Worker:
+        """Begin, in this process: models are loaded here, once a worker.
+
+        Args:
+            isolated: what may crash is done in a child process, and not in this one.
+        """
         ...
 
 
