@@ -15,9 +15,12 @@ from nemo_vfm.curate.cache import fingerprint
 from nemo_vfm.curate.caption.words import Editor, Viewer
 from nemo_vfm.curate.caption.write import write_captions
 from nemo_vfm.curate.child import Limits
-from nemo_vfm.curate.decide.check import check_rules, label_columns
+from nemo_vfm.curate.decide.check import check_rules, comparisons, label_columns
 from nemo_vfm.curate.decide.fate import add_likeness, decide, rules_json
 from nemo_vfm.curate.decide.rule import Rule
+from nemo_vfm.curate.decide.survival import survival
+from nemo_vfm.curate.decide.table import table_of
+from nemo_vfm.curate.decide.vectors import write_vectors
 from nemo_vfm.curate.encode_kept import encode_kept
 from nemo_vfm.curate.examine import Examine
 from nemo_vfm.curate.execute.processes import Processes
@@ -166,7 +169,10 @@ class Curate:
         remove_others(places.thumbnails, {f"{record.clip.id}.jpg" for record in records})
         columns = [column for part in (*self.stages.values(), *self.restore.values()) for column in part.columns()]
         write_scores(places.folder / "scores.parquet", records, columns, tuple(label_columns(self.stages)))
+        write_vectors(places.folder / "vectors.parquet", records, self.stages)
         write_json(places.folder / "rules.json", rules_json(self.rules, records))
+        survives = survival(table_of(records), self.rules, compared=comparisons(self.stages))
+        write_json(places.folder / "survival.json", survives)
         write_json(places.folder / "files.json", [_file_json(file) for file in files])
         write_json(places.folder / "ledger.json", ledger.to_json())
 

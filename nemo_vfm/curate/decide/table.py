@@ -54,6 +54,15 @@ class Table:
     def __len__(self) -> int:
         return len(self.alive)
 
+    def take(self, places: Sequence[int]) -> "Table":
+        """Some of the clips; percentiles are those of these clips."""
+        at = np.array(places, np.int64)
+        columns = {
+            name: Labels(column.words, column.codes[at]) if isinstance(column, Labels) else column[at]
+            for name, column in self.columns.items()
+        }
+        return Table(columns, self.alive[at], self.microseconds[at])
+
     def numbers(self, name: str) -> Numbers:
         """A column of numbers.
 

@@ -1,0 +1,51 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""What comparisons remember of clips in, vectors.parquet out, and back: for deciding again without video."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.files import atomic_path
+from nemo_vfm.curate.decide.check import comparisons
+from nemo_vfm.curate.stage import ClipRecord, Stage
+
+_NAMES = ("clip_id", "stage", "column", "vector")
+
+
+def write_vectors(path: Path, records: Sequence[ClipRecord], stages: Mapping[str, Stage]) -> None:
+    """vectors.parquet: a row for each clip and comparing stage; no row where nothing was remembered."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [
+        (record.clip.id, name, column, record.vectors[name])
+        for column, (name, _) in comparisons(stages).items()
+        for record in records
+        if name in record.vectors
+    ]
+    columns = zip(*rows, strict=True) if rows else [()] * len(_NAMES)
+    with atomic_path(path) as temporary:
+        arrays = {name: pa.array(values, pa.string()) for name, values in zip(_NAMES, columns, strict=True)}
+        pq.write_table(pa.table(arrays), temporary)
+
+
+def read_vectors(path: Path) -> dict[str, dict[str, str]]:
+    """Of every compared column, clip id -> vector; nothing where there is no such file.
+
+    Raises:
+        DataError: it is damaged.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not path.is_file():
+        return {}
+    try:
+        table = pq.read_table(path, columns=list(_NAMES))
+        found: dict[str, dict[str, str]] = {}
+        for clip, column, vector in zip(*(table[name].to_pylist() for name in _NAMES if name != "stage"), strict=True):
+            found.setdefault(str(column), {})[str(clip)] = str(vector)
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        raise DataError(f"{path} holds no vectors of clips, or it is damaged ({error})") from error
+    return found
