@@ -118,6 +118,7 @@ class Batch:
     video_BCTHW: "Tensor | None" = None  #: pixels, uint8
     text_BLD: "Tensor | None" = None
     text_mask_BL: "Tensor | None" = None  #: True at real text tokens
+    labels: tuple[Mapping[str, float | str], ...] = ()  #: what is known of each sample; none where latents are cached
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -158,6 +159,18 @@ class Task(Protocol):
 
     def losses(self, output: "Tensor", prepared: Prepared) -> "Tensor":
         """The loss of each sample, (B,), float32."""
+        ...
+
+
+@runtime_checkable
+class Predicts(Task, Protocol):
+    """A task whose model says something of each sample that is of use in itself, such as a score.
+
+    Training's module and curation's stages ask the same task, so a scorer says in the one what it learned in the other.
+    """
+
+    def predict(self, output: "Tensor", prepared: Prepared) -> "Tensor":
+        """What the model says of each frame of each sample, (B, T, K), float32."""
         ...
 
 

@@ -91,4 +91,5 @@ def _batch(
         video_BCTHW=tensors.get("video"),
         text_BLD=tensors.get("text"),
         text_mask_BL=None if mask is None else mask.bool(),
+        labels=tuple({} if isinstance(sample, Fault) else sample.labels for sample in samples),
     )

@@ -7,7 +7,7 @@ Shape letters: C channels, T frames, H height, W width, L text tokens, D width o
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -38,11 +38,13 @@ class Sample:
         tensors: by name: latents, text and mask, or video.
         caption: its text, empty where it has none.
         fps: frames per second of what was read.
+        labels: the numbers and words that the sample's index and json give, by name.
     """
 
     tensors: Mapping[str, Stored]
     caption: str
     fps: float
+    labels: Mapping[str, float | str] = field(default_factory=dict)
 
 
 class Samples(Protocol):
@@ -207,7 +209,7 @@ class Media:
             frames_THWC, fps = video_to_bucket(self._shards.video(entry, extension), bucket)
         frames_CTHW = np.ascontiguousarray(frames_THWC.transpose(3, 0, 1, 2))
         video = Stored(torch.uint8, frames_CTHW.shape, frames_CTHW.reshape(-1))
-        return Sample({"video": video}, caption_of(self._shards, entry), fps)
+        return Sample({"video": video}, caption_of(self._shards, entry), fps, labels_of(self._shards, entry))
 
     def is_light(self) -> bool:
         """False."""
@@ -270,6 +272,20 @@ def facts_of(shards: Samples, entry: Entry) -> Mapping[str, Json]:
     with open_video(data) as reader:
         info = reader.info()
     return {"width": info.width, "height": info.height, "num_frames": info.num_frames, "fps": info.fps}
+
+
+def labels_of(shards: Samples, entry: Entry) -> dict[str, float | str]:
+    """The index's numbers and words, then the json's, then those among the json's scores; a damaged json gives none."""
+    content: Json = None
+    if "json" in entry.members:
+        try:
+            content = json.loads(shards.read(entry, "json"))
+        except (ValueError, RecursionError):
+            content = None
+    content = content if isinstance(content, dict) else {}
+    scores = content.get("scores")
+    found = {**entry.index, **content, **(scores if isinstance(scores, dict) else {})}
+    return {name: value for name, value in found.items() if type(value) in (int, float, str)}
 
 
 def _media_of(entry: Entry) -> str | None:

@@ -13,9 +13,12 @@ from typing import Any
 from lightning.pytorch import Callback as LightningCallback
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.loggers import Logger
+from torch import Tensor
 
 from nemo_vfm.core.device import device
-from nemo_vfm.core.types import Batch
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.predict import predictions
+from nemo_vfm.core.types import Batch, Predicts
 from nemo_vfm.train.callbacks.callback import HOOKS, Callback
 from nemo_vfm.train.fit import Fit
 
@@ -31,6 +34,17 @@ class TrainModule(LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> None:
         """One optimizer step."""
         self.fit.advance(batch)
+
+    def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """What the model says of a batch, (B, T, K), through the task that it is trained by.
+
+        Raises:
+            UserError: the task only trains.
+        """
+        task = self.fit.task
+        if not isinstance(task, Predicts):
+            raise UserError(f"{type(task).__name__} has no predict, so what its model gives says nothing by itself")
+        return predictions(self.fit.model, task, batch.to(device()))
 
     def configure_optimizers(self) -> None:
         """None: the engine owns the optimizer."""

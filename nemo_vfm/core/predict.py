@@ -1,0 +1,20 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A model, its task and a batch in, what the model says of the batch out: the one way in which anybody predicts."""
+
+import torch
+from torch import Tensor, nn
+
+from nemo_vfm.core.types import Batch, Predicts
+
+
+@torch.no_grad()
+def predictions(model: nn.Module, task: Predicts, batch: Batch) -> Tensor:
+    """(B, T, K), float32, on the batch's device; the model is left in the mode in which it came."""
+    training = model.training
+    model.eval()
+    try:
+        prepared = task.prepare(batch, seed=0, training=False)
+        return task.predict(model(**prepared.inputs).float(), prepared)
+    finally:
+        model.train(training)
