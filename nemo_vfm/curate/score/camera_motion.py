@@ -1,0 +1,171 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Neighbouring frames in; how the camera moved between them, as numbers and as a word, out.
+
+Shape letters: P points, D 2 (right, down), H height, W width.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_vfm.curate.footage import Footage
+
+Luma = NDArray[np.uint8]  # (H, W)
+
+_NUMBERS = ("pan_x", "pan_y", "zoom", "roll", "residual", "shake")
+_WORDS = (
+    "static", "pan left", "pan right", "tilt up", "tilt down", "zoom out", "zoom in", "roll left", "roll right",
+    "shaky", "moving", "unknown",
+)  # fmt: skip
+_SMALLEST_PX = 16
+_FEWEST_POINTS = 8
+_LOCK_PX = 0.75  # a point that lies this near to where the camera's motion takes it moves with the picture
+
+
+class Step(NamedTuple):
+    """The camera's motion from one frame to the next.
+
+    Args:
+        pan_x: part of the width that it turns to the right.
+        pan_y: part of the height that it turns down.
+        zoom: by how much larger things get, as a natural logarithm.
+        roll: radians that it turns clockwise.
+        residual: mean distance of points from where this motion takes them, in pixels.
+        total: mean distance that points went, in pixels.
+    """
+
+    pan_x: float
+    pan_y: float
+    zoom: float
+    roll: float
+    residual: float
+    total: float
+
+    def edge_speed(self) -> tuple[float, float, float, float]:
+        """How fast each of the four moves the picture, where it moves it most: parts of a side."""
+        return self.pan_x, self.pan_y, self.zoom / 2, self.roll / 2
+
+
+class CameraMotion:
+    """How the camera moves: a similarity (shift, scale, turn) that most corners of a frame follow into the next one.
+
+    `camera.pan_x` and `camera.pan_y` are percent of the width and height a second, to the right and down: the camera's,
+    so that the picture goes the other way. `camera.zoom` is the relative growth a second, `camera.roll` degrees a
+    second clockwise, all four means over the clip. `camera.residual` is the part of the corners' way, 0 to 1, that the
+    camera does not explain. `camera.shake` is how much the speed changes from frame to frame, in percent of the sides a
+    second. `camera` is the word for the median of all pairs: static below `still`; shaky where speeds change by more
+    than 0.4 of themselves; else what makes 0.75 of all motion, or moving; unknown where corners can be followed in less
+    than half of the pairs.
+
+    A camera that travels sideways pans, one that travels forward zooms: parallax is in the residual.
+
+    Args:
+        still: percent of the sides a second that a static camera does not exceed.
+        num_pairs: pairs of neighbouring frames that are looked at; every other is looked at for a third frame.
+        most_points: corners that are followed.
+    """
+
+    def __init__(self, *, still: float = 1.0, num_pairs: int = 16, most_points: int = 100) -> None:
+        if still <= 0 or num_pairs < 1:
+            raise ValueError(f"still {still} must be above 0 and num_pairs {num_pairs} at least 1")
+        if most_points < _FEWEST_POINTS:
+            raise ValueError(f"most_points is {most_points}, but it must be at least {_FEWEST_POINTS}")
+        self.still, self.num_pairs, self.most_points = still, num_pairs, most_points
+
+    def columns(self) -> Sequence[str]:
+        """Six numbers and the word."""
+        return (*(f"camera.{name}" for name in _NUMBERS), "camera")
+
+    def labels(self) -> Mapping[str, Sequence[str]]:
+        """The words that `camera` may be."""
+        return {"camera": _WORDS}
+
+    def measure(self, footage: Footage) -> Mapping[str, float | str]:
+        """The scores of one clip."""
+        height, width = footage.luma([0]).shape[1:]
+        if min(height, width) < _SMALLEST_PX:
+            raise ValueError(
+                f"the picture is {width}x{height}, too small to follow corners in; at least {_SMALLEST_PX} are needed"
+            )
+        tracks = self._tracks(footage)
+        steps = [step for track in tracks for step in track[:1]]
+        if 2 * len(steps) < len(tracks):
+            return {**dict.fromkeys((f"camera.{name}" for name in _NUMBERS), 0.0), "camera": "unknown"}
+        pan_x, pan_y, zoom, roll, residual, total = np.mean(steps, axis=0).tolist()
+        speeds = 100 * footage.fps * np.array([step.edge_speed() for step in steps])
+        shake = 100 * footage.fps * _shake(tracks)
+        return {
+            "camera.pan_x": 100 * footage.fps * pan_x,
+            "camera.pan_y": 100 * footage.fps * pan_y,
+            "camera.zoom": footage.fps * zoom,
+            "camera.roll": footage.fps * float(np.degrees(roll)),
+            "camera.residual": min(1.0, residual / total) if total > 0.05 else 0.0,
+            "camera.shake": shake,
+            "camera": _word(speeds, shake, self.still),
+        }
+
+    def _tracks(self, footage: Footage) -> list[list[Step]]:
+        """Of each pair its step and maybe the next one; none where corners were lost."""
+        pairs = footage.pairs(self.num_pairs)
+        tracks = []
+        for place, (first, second) in enumerate(zip(pairs[::2], pairs[1::2], strict=True)):
+            third = [second + 1] if place % 2 == 0 and second + 1 < footage.num_frames else []
+            tracks.append(self._follow(list(footage.luma([first, second, *third]))))
+        return tracks
+
+    def _follow(self, luma_THW: Sequence[Luma]) -> list[Step]:
+        corners = cv2.goodFeaturesToTrack(luma_THW[0], self.most_points, 0.01, minDistance=min(luma_THW[0].shape) / 20)
+        steps: list[Step] = []
+        for before, after in pairwise(luma_THW):
+            if corners is None or len(corners) < _FEWEST_POINTS:
+                break
+            moved, found, _ = cv2.calcOpticalFlowPyrLK(before, after, corners, None, winSize=(15, 15), maxLevel=3)  # type: ignore[call-overload]
+            at_PD, to_PD = (points[found.ravel() > 0].reshape(-1, 2) for points in (corners, moved))
+            step = _fit(at_PD, to_PD, before.shape)
+            if step is None:
+                break
+            steps.append(step)
+            corners = to_PD.reshape(-1, 1, 2)
+        return steps
+
+
+def _fit(at_PD: NDArray[np.float32], to_PD: NDArray[np.float32], shape: tuple[int, ...]) -> Step | None:
+    """The camera's part in points that went from here to there; None where they do not agree."""
+    if len(at_PD) < _FEWEST_POINTS:
+        return None
+    height, width = shape
+    centre_D = np.array((width / 2, height / 2))
+    matrix, _ = cv2.estimateAffinePartial2D(at_PD - centre_D, to_PD - centre_D, ransacReprojThreshold=_LOCK_PX)
+    if matrix is None:
+        return None
+    off_P = np.linalg.norm((at_PD - centre_D) @ matrix[:, :2].T + matrix[:, 2] - (to_PD - centre_D), axis=1)
+    if (off_P < 2 * _LOCK_PX).mean() < 0.4:
+        return None
+    zoom, turn = np.log(np.hypot(matrix[0, 0], matrix[1, 0])), np.arctan2(matrix[1, 0], matrix[0, 0])
+    way = float(np.linalg.norm(to_PD - at_PD, axis=1).mean())
+    return Step(-matrix[0, 2] / width, -matrix[1, 2] / height, float(zoom), -float(turn), float(off_P.mean()), way)
+
+
+def _shake(tracks: Sequence[Sequence[Step]]) -> float:
+    """Root mean square of how much the speed changes from one frame to the next, in parts of a side a frame."""
+    changes = [np.subtract(track[1].edge_speed(), track[0].edge_speed()) for track in tracks if len(track) == 2]
+    return float(np.sqrt(np.mean(np.square(changes).sum(axis=1)))) if changes else 0.0
+
+
+def _word(speeds: NDArray[np.float64], shake: float, still: float) -> str:
+    """One word for speeds of (steps, 4), in percent of the sides a second."""
+    activity = float(np.median(np.linalg.norm(speeds, axis=1)))  # a passer-by who fills the picture takes a few along
+    if max(activity, shake / 2) < still:
+        return "static"
+    if shake > max(0.4 * activity, 2 * still):
+        return "shaky"
+    middle = np.median(speeds, axis=0)
+    most = int(np.abs(middle).argmax())
+    if abs(middle[most]) < 0.75 * activity:
+        return "moving"
+    return _WORDS[1 + 2 * most + int(middle[most] > 0)]
