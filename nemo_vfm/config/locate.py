@@ -34,7 +34,7 @@ DEFAULT_TRUST: tuple[str, ...] = (
 )
 
 #: What is ours and yet starts code that a recipe only points at: prefix -> the word that `--trust` must give besides.
-GUARDED: dict[str, str] = {"nemo_vfm.nemo.": "nemo"}
+GUARDED: dict[str, str] = {"nemo_vfm.nemo.": "nemo", "nemo_vfm.data.piped.": "piped"}
 
 Target = Callable[..., Any]
 

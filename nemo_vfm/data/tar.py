@@ -104,8 +104,10 @@ def _members(tar: tarfile.TarFile, path: Path, index: TarIndex) -> Iterator[tarf
 
 
 def _add(index: TarIndex, info: tarfile.TarInfo, end: int) -> None:
-    match = _NAME.fullmatch(info.name)
-    reason = _why_not(info, match, end)
+    match = name_of_member(info.name)
+    reason = why_not(info, match, MAX_MEMBER_BYTES)
+    if reason is None and info.offset_data + info.size > end:
+        reason = "cut off by the tar's end"
     if reason is None and match is not None:
         members = index.samples.setdefault(match[1], {})
         if match[2] in members:
@@ -116,7 +118,13 @@ def _add(index: TarIndex, info: tarfile.TarInfo, end: int) -> None:
         index.skipped[reason] += 1
 
 
-def _why_not(info: tarfile.TarInfo, match: re.Match[str] | None, end: int) -> str | None:
+def name_of_member(name: str) -> re.Match[str] | None:
+    """Key and extension as groups 1 and 2; None where a name is no such thing, or more than one."""
+    return _NAME.fullmatch(name)
+
+
+def why_not(info: tarfile.TarInfo, match: re.Match[str] | None, max_bytes: int) -> str | None:
+    """Why a member is left out, as a few words fit for counting; None where it is not."""
     if info.isdir():
         return "a folder"
     if not info.isreg() or info.issparse():
@@ -125,8 +133,6 @@ def _why_not(info: tarfile.TarInfo, match: re.Match[str] | None, end: int) -> st
         return "a name that is no key and extension"
     if match[2].rsplit(".", 1)[-1].lower() in REFUSED_EXTENSIONS:
         return "a format that can hold code"
-    if info.size > MAX_MEMBER_BYTES:
-        return f"larger than {MAX_MEMBER_BYTES:,} bytes"
-    if info.offset_data + info.size > end:
-        return "cut off by the tar's end"
+    if info.size > max_bytes:
+        return f"larger than {max_bytes:,} bytes"
     return None
