@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import cast
 
 from nemo_vfm.core.errors import DataError, NothingKept, UserError
-from nemo_vfm.core.files import atomic_path, read_json, sha256_file, write_json
+from nemo_vfm.core.files import atomic_path, read_json, sha256_file, write_json, write_text
 from nemo_vfm.core.log import info, warn
 from nemo_vfm.core.types import Json, Outcome, Run
 from nemo_vfm.curate.balance import Balance
@@ -30,7 +30,7 @@ class Redecide:
     """Decides again on what an earlier curation measured, and decodes nothing.
 
     It decides as a curation with these rules would. Clips that are kept now and were not before have no media yet:
-    they are listed in `without_media.json`, and the curation itself encodes them once it is run with these rules. The
+    they are listed in `without_media.txt`, and the curation itself encodes them once it is run with these rules. The
     earlier folder is only read.
 
     Args:
@@ -137,7 +137,7 @@ class Redecide:
         shards = ShardSet(there) if (there / "shards.json").is_file() else None
         entries = {} if shards is None else {entry.key: entry for entry in shards.entries}
         without = [clip for clip in kept if clip not in entries]
-        write_json(folder / "without_media.json", without)
+        write_text(folder / "without_media.txt", "".join(f"{clip}\n" for clip in without))
         if not self.with_shards:
             return without
         info(f"writing {len(kept) - len(without)} clips to {folder / 'shards'}")
@@ -175,7 +175,7 @@ def _summary(curated: Curated, fates: Fates, ledger: Ledger, without: Sequence[s
     fewer = sum(old and not new for old, new in zip(before, now, strict=True))
     if without:
         warn(
-            f"{len(without)} clips that are kept now have no media yet (without_media.json): run the curation itself "
+            f"{len(without)} clips that are kept now have no media yet (without_media.txt): run the curation itself "
             f"with these rules, which encodes them and nothing else"
         )
     return (

@@ -80,6 +80,8 @@ def given(request: pytest.FixtureRequest, tmp_path: Path) -> Given:
     makers: dict[tuple[str | None, str], Callable[[Path], Path]] = {
         ("nemo_vfm.curate.source.Folder", "path"): lambda _: request.getfixturevalue("videos"),
         ("nemo_vfm.curate.encode.EncodeShards", "shards"): lambda _: request.getfixturevalue("clips"),
+        ("nemo_vfm.curate.redecide.Redecide", "curated"): lambda _: request.getfixturevalue("clips").parent,
+        ("nemo_vfm.curate.sink.export.Export", "shards"): lambda _: request.getfixturevalue("clips"),
         ("nemo_vfm.data.module.ShardData", "shards"): lambda recipe: latents_for(recipe, tmp_path / "latents"),
         ("nemo_vfm.synth.sample.Sample", "checkpoint"): lambda _: request.getfixturevalue("checkpoint"),
     }

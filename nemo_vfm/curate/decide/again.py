@@ -6,10 +6,13 @@ It works on columns, not on records: a hundred thousand clips take a fraction of
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types import Json
@@ -21,6 +24,8 @@ from nemo_vfm.curate.decide.table import Labels, Table
 from nemo_vfm.curate.ledger import NO_CLIP_KEPT, Account, Ledger
 from nemo_vfm.curate.stage import ClipRecord, Compares
 from nemo_vfm.data.sample import Clip
+
+Fate = tuple[str, str]  # kept, dropped or failed; and the rule or the message
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,23 +160,31 @@ def _balance(curated: Curated, fates: Fates, balance: Balance) -> None:
 
 def reckon(curated: Curated, fates: Fates) -> tuple[Ledger, list[Json]]:
     """The ledger, and files.json with what becomes of every file now."""
-    ledger, by_source = Ledger(), _by_source(curated, fates)
-    microseconds = curated.table.microseconds.tolist()
-    for message, rule, amount in zip(curated.others["message"], fates.rules, microseconds, strict=True):
-        side, reason = _side(message, rule)
-        ledger.clips.book(side, reason, 1)
-        ledger.microseconds.book(side, reason, amount)
-    ledger.clips.total = len(microseconds)
+    ledger, kinds, codes = Ledger(), *_kinds(curated, fates)
+    amounts = np.bincount(codes, weights=curated.table.microseconds, minlength=len(kinds))  # exact below 2^53
+    for (side, reason), number, amount in zip(kinds, np.bincount(codes, minlength=len(kinds)), amounts, strict=True):
+        ledger.clips.book(side, reason, int(number))
+        ledger.microseconds.book(side, reason, int(amount))
+    ledger.clips.total = len(codes)
+    by_source: dict[str, Counter[Fate]] = {}
+    for (source, code), number in Counter(zip(curated.texts("source"), codes.tolist(), strict=True)).items():
+        by_source.setdefault(source, Counter())[kinds[code]] += number
     files = []
     for file in curated.files:
-        clips = by_source.get(str(file["file"]), ()) if file["clips"] else ()
+        clips = by_source.get(str(file["file"]), Counter()) if file["clips"] else Counter[Fate]()
         decision, reason = _file_fate(file, clips)
         _book_file(ledger, file, decision, reason)
-        kept = sum(side == "kept" for side, _ in clips)
-        files.append({**file, "decision": decision, "reason": reason, "clips_kept": kept})
+        files.append({**file, "decision": decision, "reason": reason, "clips_kept": clips["kept", ""]})
     assert all(account.adds_up() for account in (ledger.files, ledger.clips)), "the ledger does not add up"
     _close(ledger.microseconds)
     return ledger, files
+
+
+def _kinds(curated: Curated, fates: Fates) -> tuple[list[Fate], NDArray[np.int64]]:
+    """Every fate that there is, in the order in which they first occur, and which of them each clip has."""
+    pairs = list(zip(cast("list[str | None]", curated.others["message"]), fates.rules, strict=True))
+    places = {pair: place for place, pair in enumerate(dict.fromkeys(pairs))}
+    return [_fate(*pair) for pair in places], np.fromiter((places[pair] for pair in pairs), np.int64, len(pairs))
 
 
 def _book_file(ledger: Ledger, file: Json, decision: str, reason: str) -> None:
@@ -191,29 +204,19 @@ def _close(account: Account) -> None:
         )
 
 
-def _by_source(curated: Curated, fates: Fates) -> dict[str, list[tuple[str, str]]]:
-    """What became of the clips of each file."""
-    found: dict[str, list[tuple[str, str]]] = {}
-    for source, message, rule in zip(curated.texts("source"), curated.others["message"], fates.rules, strict=True):
-        found.setdefault(source, []).append(_side(message, rule))
-    return found
-
-
-def _side(message: object, rule: str | None) -> tuple[str, str]:
-    """kept, dropped or failed, and why."""
+def _fate(message: str | None, rule: str | None) -> Fate:
     if message is not None:
-        return "failed", str(message)
+        return "failed", message
     return ("kept", "") if rule is None else ("dropped", rule)
 
 
-def _file_fate(file: Json, clips: Iterable[tuple[str, str]]) -> tuple[str, str]:
+def _file_fate(file: Json, clips: Counter[Fate]) -> Fate:
     """As `FileRecord.fate` says it, of a file whose clips are known by their fates."""
-    sides = Counter(clips)
-    if not sides:
+    if not clips:
         return str(file["decision"]), str(file["reason"])
-    if ("kept", "") in sides:
+    if clips["kept", ""]:
         return "kept", ""
-    rules = sorted({reason for side, reason in sides if side == "dropped"})
+    rules = sorted({reason for side, reason in clips if side == "dropped"})
     if rules:
         return "dropped", rules[0] if len(rules) == 1 else NO_CLIP_KEPT
-    return "failed", next(reason for _, reason in sides)
+    return "failed", next(reason for side, reason in clips if side == "failed")
