@@ -71,6 +71,8 @@ EXTRAS = {
     "dev": DEV,
     # Needs the system's FFmpeg libraries (apt: ffmpeg).
     "torchcodec": ["torchcodec>=0.11,<0.14"],
+    # Captioners, text encoders and scorers from local folders.
+    "transformers": ["transformers>=5.23,<6"],
     "wandb": ["wandb>=0.31,<1"],
     # Its store without a server is SQLite, so the skinny package (no web interface) needs two more.
     "mlflow": ["mlflow-skinny>=3.10,<4", "sqlalchemy>=2", "alembic>=1.13"],

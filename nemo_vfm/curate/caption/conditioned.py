@@ -1,0 +1,56 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Captions and scores in, captions that end with the scores out: a model trained on them can be asked for scores.
+
+The alternative to dropping clips of low scores, as Open-Sora 1.2 did in its third stage.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from nemo_vfm.core.log import warn_once
+from nemo_vfm.curate.caption.words import Caption, Draft
+
+DEFAULT = "{caption} {facts}."
+
+
+class ScoreConditioned:
+    """Adds what stages found to captions: "... aesthetic score: 5.5, motion score: 10, camera motion: pan left."
+
+    Args:
+        facts: what is said, and the column it is taken from, in the order in which it is said; a column that a clip
+            does not have is left out of its caption.
+        template: `{caption}` and `{facts}` are replaced, all else stays as it is.
+        digits: significant digits of numbers.
+    """
+
+    def __init__(self, *, facts: Mapping[str, str], template: str = DEFAULT, digits: int = 2) -> None:
+        if not facts or digits < 1:
+            raise ValueError(f"facts {dict(facts)} must name at least one column, and digits, {digits}, be at least 1")
+        if "{facts}" not in template or "{caption}" not in template:
+            raise ValueError(f"the template {template!r} needs {{caption}} and {{facts}}")
+        self.facts, self.template, self.digits = dict(facts), template, digits
+
+    def edit(self, drafts: Iterable[Draft]) -> Iterator[Caption]:
+        """Every text with its clip's scores."""
+        for draft in drafts:
+            yield Caption(draft.key, self._told(draft))
+
+    def fingerprint(self) -> str:
+        """Nothing is kept: it depends on scores, and is quick."""
+        return ""
+
+    def _told(self, draft: Draft) -> str:
+        scores = draft.record.scores
+        said = {name: scores[column] for name, column in self.facts.items() if column in scores}
+        if len(said) < len(self.facts):
+            missing = [column for column in self.facts.values() if column not in scores]
+            warn_once(f"captions are not told {', '.join(missing)}: some clips have no such score")
+        if not said:
+            return draft.text
+        facts = ", ".join(f"{name}: {self._value(value)}" for name, value in said.items())
+        # Piece by piece: a caption that holds "{facts}" is text and no template.
+        pieces = self.template.split("{caption}")
+        return draft.text.join(piece.replace("{facts}", facts) for piece in pieces)
+
+    def _value(self, value: float | str) -> str:
+        return value if isinstance(value, str) else f"{value:.{self.digits}g}"

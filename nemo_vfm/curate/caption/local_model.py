@@ -1,0 +1,143 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Conversations in, what a generating model from a local folder says next out: the likeliest tokens, no chance in it.
+
+Shape letters: B batch, L tokens.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.optional import require
+from nemo_vfm.core.precision import Precision
+from nemo_vfm.core.types import Json
+from nemo_vfm.models.pretrained import checked_folder, fingerprint_of
+
+I = TypeVar("I")  # noqa: E741 (an item)
+Kind = Literal["sees", "reads"]
+_WHOLE: Literal["success"] = "success"
+_CUT: Literal["truncated"] = "truncated"
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """What a model said.
+
+    Args:
+        text: without special tokens.
+        status: success where it ended by itself, truncated where the limit of tokens cut it.
+        tokens_in: of the conversation, pictures included.
+        tokens_out: of the text.
+    """
+
+    text: str
+    status: Literal["success", "truncated"]
+    tokens_in: int
+    tokens_out: int
+
+
+@dataclass(frozen=True)
+class LocalModel:
+    """A model from a local folder, as transformers writes it. Its weights are read at the first `speak`.
+
+    Args:
+        folder: with config.json and safetensors.
+        kind: `sees` takes pictures in its conversations, `reads` takes text alone.
+        precision: of weights and arithmetic.
+        max_tokens: longest text.
+    """
+
+    folder: Path
+    kind: Kind
+    precision: Precision
+    max_tokens: int
+
+    def identity(self) -> Json:
+        """All that its words depend on."""
+        return [fingerprint_of(self.folder), str(self.precision.resolved()[0]), self.max_tokens]
+
+    def speak(self, conversations: Sequence[Json]) -> list[Spoken]:
+        """The next message of each conversation.
+
+        Raises:
+            UserError: the folder holds no such model, or memory does not suffice.
+        """
+        import torch
+
+        model, processor = _loaded(self.folder, self.kind, self.precision)
+        tokenizer = getattr(processor, "tokenizer", processor)
+        inputs = _inputs(processor, self.kind, list(conversations)).to(model.device)
+        for name, value in inputs.items():
+            if torch.is_floating_point(value):
+                inputs[name] = value.to(model.dtype)
+        try:
+            with torch.inference_mode():
+                out_BL = model.generate(**inputs, max_new_tokens=self.max_tokens, do_sample=False, num_beams=1)
+        except torch.OutOfMemoryError:
+            raise UserError(f"{self.folder} needs more memory than there is: lower num_frames or batch_size") from None
+        asked_BL, mask_BL = inputs["input_ids"], inputs["attention_mask"]
+        ends = _ends(model, tokenizer)
+        counts = mask_BL.sum(1).tolist()
+        said = [row[asked_BL.shape[1] :].tolist() for row in out_BL]
+        return [_spoken(tokenizer, row, ends, count) for row, count in zip(said, counts, strict=True)]
+
+
+def groups(items: Iterable[I], size: int) -> Iterator[list[I]]:
+    """So many at a time; the last may be fewer."""
+    group: list[I] = []
+    for item in items:
+        group.append(item)
+        if len(group) == size:
+            yield group
+            group = []
+    if group:
+        yield group
+
+
+@lru_cache(maxsize=1)
+def _loaded(folder: Path, kind: Kind, precision: Precision) -> Json:
+    """(model, processor); one at a time, since two may not fit."""
+    from nemo_vfm.core.device import device
+
+    transformers = require("transformers", install="nemo_vfm[transformers]", purpose="Captioning by a local model")
+    model_class, processor_class = {
+        "sees": (transformers.AutoModelForImageTextToText, transformers.AutoProcessor),
+        "reads": (transformers.AutoModelForCausalLM, transformers.AutoTokenizer),
+    }[kind]
+    local = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        processor = processor_class.from_pretrained(checked_folder(folder), **local)
+        model = model_class.from_pretrained(folder, use_safetensors=True, dtype=precision.resolved()[0], **local)
+    except (ValueError, OSError, KeyError, ImportError) as error:
+        raise UserError(f"{folder} cannot be loaded as a model that {kind}: {error}") from error
+    tokenizer = getattr(processor, "tokenizer", processor)
+    tokenizer.padding_side = "left"  # else a shorter question of a batch would be answered after padding
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    if not getattr(processor, "chat_template", None):
+        raise UserError(f"{folder} has no chat template, so it cannot be asked; take a model tuned to instructions")
+    return model.to(device()).eval(), processor
+
+
+def _inputs(processor: Json, kind: Kind, conversations: list[Json]) -> Json:
+    usual = {"add_generation_prompt": True, "tokenize": True, "return_dict": True, "return_tensors": "pt"}
+    if kind == "sees":
+        return processor.apply_chat_template(conversations, **usual, processor_kwargs={"padding": True})
+    # What is read was written by others: tokens that end a message are no such tokens in it.
+    return processor.apply_chat_template(conversations, **usual, padding=True, sanitize_control_tokens=True)
+
+
+def _ends(model: Json, tokenizer: Json) -> set[int]:
+    known = model.generation_config.eos_token_id
+    return {tokenizer.eos_token_id, *(known if isinstance(known, list) else [known])} - {None}
+
+
+def _spoken(tokenizer: Json, tokens: list[int], ends: set[int], tokens_in: int) -> Spoken:
+    """Up to the first token that ends; what follows it is padding to the longest answer of the batch."""
+    stop = next((place for place, token in enumerate(tokens) if token in ends), None)
+    own, status = (tokens, _CUT) if stop is None else (tokens[:stop], _WHOLE)
+    return Spoken(tokenizer.decode(own, skip_special_tokens=True), status, tokens_in, len(own))

@@ -1,0 +1,145 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Captions that others wrote in, the same facts in the words of a language model out; the originals are kept.
+
+A caption is put behind the prompt as data. Should it talk the model into something, the worst is a wrong caption:
+what comes back is cleaned as every text and goes nowhere but into the caption.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from nemo_vfm.core.chat import Chat
+from nemo_vfm.core.endpoint import EndpointError
+from nemo_vfm.core.precision import Precision, PrecisionName
+from nemo_vfm.core.types import Json
+from nemo_vfm.curate.caption.in_flight import as_they_come
+from nemo_vfm.curate.caption.local_model import LocalModel, groups
+from nemo_vfm.curate.caption.prompt import REWRITE, prompt_hash
+from nemo_vfm.curate.caption.words import Caption, Draft
+from nemo_vfm.models.pretrained import fingerprint_of
+
+
+@runtime_checkable
+class Writer(Protocol):
+    """Answers messages."""
+
+    def answer(self, messages: Iterable[tuple[str, str]]) -> Iterator[Caption]:
+        """A caption with the key of each (key, message), in any order."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Changes whenever the same message would get another answer."""
+        ...
+
+
+class Rewriter:
+    """Has captions rewritten by a language model.
+
+    Args:
+        writer: the model, from a folder or behind an endpoint.
+        prompt: what it is asked; the caption follows, between two lines.
+        longest_growth: an answer more than so many times as long as the caption (and above 200 characters) is a
+            failure: such models have begun to tell something else.
+    """
+
+    def __init__(self, *, writer: Writer, prompt: str = REWRITE, longest_growth: float = 8.0) -> None:
+        if longest_growth <= 0 or not prompt.strip():
+            raise ValueError(f"longest_growth is {longest_growth}, expected above 0, and the prompt must say something")
+        self.writer, self.prompt, self.longest_growth = writer, prompt, longest_growth
+
+    def edit(self, drafts: Iterable[Draft]) -> Iterator[Caption]:
+        """Each text rewritten; one that comes back far too long is a failure."""
+        lengths: dict[str, int] = {}
+
+        def messages() -> Iterator[tuple[str, str]]:
+            for draft in drafts:
+                lengths[draft.key] = len(draft.text)
+                yield draft.key, f"{self.prompt}\n\n---\n{draft.text}\n---"
+
+        for caption in self.writer.answer(messages()):
+            known = replace(caption, prompt_hash=prompt_hash(self.prompt))
+            limit = max(200.0, self.longest_growth * lengths.get(caption.key, 0))
+            if len(caption.text) > limit:
+                failure = f"{len(caption.text)} characters came back where at most {limit:.0f} could be expected"
+                known = replace(known, text="", status="error", failure=failure)
+            yield known
+
+    def fingerprint(self) -> str:
+        """Writer and prompt."""
+        return json.dumps(["rewriter/1", self.writer.fingerprint(), prompt_hash(self.prompt), self.longest_growth])
+
+
+class EndpointWriter:
+    """A language model behind an OpenAI-compatible endpoint.
+
+    Args:
+        chat: the model.
+        concurrency: messages in flight at once.
+    """
+
+    def __init__(self, *, chat: Chat, concurrency: int = 8) -> None:
+        if concurrency < 1:
+            raise ValueError(f"concurrency is {concurrency}, but it must be at least 1")
+        self.chat, self.concurrency = chat, concurrency
+
+    def answer(self, messages: Iterable[tuple[str, str]]) -> Iterator[Caption]:
+        """Answers as they come."""
+        return as_they_come(self._one, messages, self.concurrency)
+
+    def fingerprint(self) -> str:
+        """Which model, and not where it stands."""
+        return json.dumps(["endpoint/1", self.chat.identity()])
+
+    def _one(self, keyed: tuple[str, str]) -> Caption:
+        key, message = keyed
+        blank = Caption(key, model=self.chat.model)
+        try:
+            said = self.chat.say([{"role": "user", "content": message}])
+        except EndpointError as error:
+            return replace(blank, status="error", failure=str(error))
+        failure = "the model declined" if said.ending == "blocked" else None
+        return replace(
+            blank, text=said.text, status=said.ending, failure=failure, model=said.model or self.chat.model,
+            revision=said.revision, tokens_in=said.tokens_in, tokens_out=said.tokens_out,
+        )  # fmt: skip
+
+
+class HuggingFaceWriter:
+    """A language model of transformers from a local folder.
+
+    Args:
+        folder: as `save_pretrained` writes it, with safetensors and a chat template.
+        max_tokens: longest answer, in tokens.
+        batch_size: messages at once.
+        precision: of weights and arithmetic: auto, bf16 or fp32.
+    """
+
+    def __init__(
+        self, *, folder: Path, max_tokens: int = 256, batch_size: int = 1, precision: PrecisionName = "auto"
+    ) -> None:
+        if min(max_tokens, batch_size) < 1:
+            raise ValueError(f"max_tokens {max_tokens} and batch_size {batch_size} must be at least 1")
+        self.folder, self.max_tokens, self.batch_size, self.precision = folder, max_tokens, batch_size, precision
+
+    def answer(self, messages: Iterable[tuple[str, str]]) -> Iterator[Caption]:
+        """Answers, a batch at a time."""
+        for group in groups(messages, self.batch_size):
+            yield from self._group(group)
+
+    def fingerprint(self) -> str:
+        """The bytes of the model."""
+        return json.dumps(["hugging_face/1", self._model().identity(), self.batch_size])
+
+    def _model(self) -> LocalModel:
+        return LocalModel(self.folder, "reads", Precision(self.precision), self.max_tokens)
+
+    def _group(self, group: Sequence[tuple[str, str]]) -> Iterator[Caption]:
+        conversations: list[Json] = [[{"role": "user", "content": message}] for _, message in group]
+        revision = fingerprint_of(self.folder)
+        for (key, _), spoken in zip(group, self._model().speak(conversations), strict=True):
+            blank = Caption(key, spoken.text, spoken.status, model=self.folder.name, revision=revision)
+            yield replace(blank, tokens_in=spoken.tokens_in, tokens_out=spoken.tokens_out)

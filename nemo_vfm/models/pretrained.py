@@ -1,0 +1,48 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A folder as transformers or diffusers write it in; a verdict on whether it may be loaded, and a hash of it, out.
+
+Nothing is fetched from anywhere and no code of the folder is run: weights are safetensors, and a model is one that the
+installed library knows.
+"""
+
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.files import sha256_file
+
+#: Files that say what a model does. Others, such as a README, may change without changing it.
+_SAY = (".safetensors", ".json", ".jinja", ".txt", ".model")
+
+
+def checked_folder(folder: Path) -> Path:
+    """The folder, where it holds a model that may be loaded.
+
+    Raises:
+        UserError: it is absent, or not such a folder, or its weights are pickles.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder; download the model first, nothing is fetched from a hub here")
+    if not (folder / "config.json").is_file():
+        raise UserError(
+            f"{folder} has no config.json, so it is not a model's folder; a hub's cache keeps it deeper down"
+        )
+    if not list(folder.glob("*.safetensors")):
+        pickles = sorted(path.name for path in folder.iterdir() if path.suffix in (".bin", ".pt", ".pth", ".ckpt"))
+        told = f", only {pickles[0]}, which could run code; convert it first" if pickles else ""
+        raise UserError(f"{folder} has no weights as safetensors{told}")
+    return folder
+
+
+def fingerprint_of(folder: Path) -> str:
+    """16 hexadecimal digits that change with any byte of the model; known files are not read again."""
+    files = sorted(path for path in checked_folder(folder).iterdir() if path.suffix in _SAY and path.is_file())
+    parts = [f"{path.name} {_hash(path, path.stat().st_size, path.stat().st_mtime_ns)}" for path in files]
+    return sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+@lru_cache(maxsize=4096)
+def _hash(path: Path, size: int, mtime_ns: int) -> str:
+    return sha256_file(path)
