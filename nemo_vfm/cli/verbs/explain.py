@@ -1,15 +1,17 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Explain a component: what it does, its arguments with types, units and defaults, and YAML ready to paste."""
+"""Explain a component (what it does, its arguments, YAML ready to paste), or shards and one sample of them."""
 
 import argparse
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nemo_vfm.cli.arguments import add_conf, add_trust
 from nemo_vfm.cli.paper import Paper
 from nemo_vfm.cli.quick import without_collection
+from nemo_vfm.core.errors import UserError
 
 if TYPE_CHECKING:
     from nemo_vfm.cli.catalogue.arguments import Described
@@ -20,8 +22,11 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to explain."""
-    parser.add_argument("name", metavar="CLASS", nargs="?",
-                        help="DiT, nemo_vfm.models.dit.DiT, model=dit_s or model; a list if left out")  # fmt: skip
+    parser.add_argument("name", metavar="NAME", nargs="?",
+                        help="DiT, nemo_vfm.models.dit.DiT, model=dit_s or model; a list if left out; or a folder of "
+                             "shards, a .tar or s3://bucket/folder")  # fmt: skip
+    parser.add_argument("key", metavar="KEY", nargs="?", help="of shards: one sample, by its key or how that begins")
+    parser.add_argument("--out", metavar="FILE.png", type=Path, help="of shards: write their pictures here")
     parser.add_argument("--yaml", action="store_true", help="print the YAML only")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     add_conf(parser)
@@ -30,10 +35,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @without_collection()
 def run(arguments: argparse.Namespace) -> int:
-    """Look, and print."""
+    """Find out what the name is, look, and print."""
+    if arguments.name is not None:
+        from nemo_vfm.cli.shards.subject import shards_named
+
+        if (where := shards_named(arguments.name)) is not None:
+            from nemo_vfm.cli.shards.browse import browse
+
+            return browse(where, arguments.key, as_json=arguments.json, out=arguments.out)
+    return _component(arguments)
+
+
+def _component(arguments: argparse.Namespace) -> int:
+    """A component, an ingredient or a slot; the list of all where there is no name."""
     from nemo_vfm.cli.catalogue.explain import by_slot, explain
     from nemo_vfm.config import Roots, trust_list
 
+    if arguments.key is not None or arguments.out is not None:
+        raise UserError(f"KEY and --out go with shards, and {arguments.name} is no folder of shards and no .tar here")
     roots, trust = Roots.standard(arguments.conf), trust_list(arguments.trust)
     if arguments.name is None:
         groups = by_slot(roots, trust)

@@ -1,0 +1,156 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Folders of shards in; what `explain SHARD [KEY]` prints and draws of them out."""
+
+import io
+import json
+import re
+import tarfile
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save
+
+from nemo_vfm.cli.shards.pictures import Frame, blocks, sheet
+from nemo_vfm.cli.shards.summary import histogram, whole_histogram
+from nemo_vfm.data.shards import ShardWriter
+from tests.data.conftest import mp4
+
+SIZES = [(64, 80), (64, 80), (80, 64), (64, 80), (48, 80)]
+
+
+@pytest.fixture
+def films(kitchen) -> Path:
+    """Five clips of three sizes in three tars."""
+    with ShardWriter(kitchen.folder / "films", samples_per_shard=2) as writer:
+        for number, (height, width) in enumerate(SIZES):
+            facts = {"width": width, "height": height, "num_frames": 12, "fps": 8.0, "duration_s": 1.5,
+                     "bucket": "tall" if height > width else "wide", "caption": "word " * (number + 1)}  # fmt: skip
+            members = {"mp4": mp4(12, height, width, seed=number), "txt": facts["caption"].encode(),
+                       "json": json.dumps(facts | {"source": f"film {number}"}).encode()}  # fmt: skip
+            writer.write(f"clip-{number}", members, facts)
+    return Path("films")
+
+
+@pytest.fixture
+def latents(kitchen) -> Path:
+    """Two windows of one clip, the second with a number that is none."""
+    with ShardWriter(kitchen.folder / "latents") as writer:
+        for number in range(2):
+            values = torch.arange(4 * 3 * 4 * 6, dtype=torch.bfloat16).reshape(4, 3, 4, 6)
+            values[0, 0, 0, 0] = float("nan") if number else 0.0
+            index = {"clip": "c", "fps": 8.0, "caption": "", "latent_shape": [4, 3, 4, 6]}
+            writer.write(f"c-w{number}", {"latents.safetensors": save({"latents": values})}, index)
+    return Path("latents")
+
+
+def told(kitchen, capsys, *words: object) -> str:
+    assert kitchen.main("explain", *map(str, words)) == 0
+    return capsys.readouterr().out
+
+
+def test_a_folder_is_told_in_counts_sizes_and_histograms(kitchen, capsys, films):
+    shown = told(kitchen, capsys, films)
+    assert "5 samples in 3 shards" in shown
+    for line in (r"mp4 +5 ", r"wide +4$", r"tall +1$", r"80x64 +3$", r"8 +5$", r"1\.50 +5 +#+$", r"5 +1 +#+$"):
+        assert re.search(rf"^  {line}", shown, re.MULTILINE), line
+    found = json.loads(told(kitchen, capsys, films, "--json"))
+    assert found["samples"] == found["looked_into"] == 5 and found["buckets"] == {"wide": 4, "tall": 1}
+    assert found["members"]["mp4"]["total"] == sum(len(mp4(12, *SIZES[n], seed=n)) for n in range(5))
+
+
+def test_a_tar_and_anyones_tar_are_told_too(kitchen, capsys, films):
+    assert "2 samples in 1 shards" in told(kitchen, capsys, "films/shard-000001.tar")
+    (films / "shards.json").unlink()
+    shown = told(kitchen, capsys, films)
+    assert "5 samples in 3 shards" in shown and re.search(r"^  80x64 +3$", shown, re.MULTILINE)
+    assert "4 samples in 2 shards" in told(kitchen, capsys, "films/shard-{000000..000001}.tar")
+
+
+def test_a_sample_is_told_by_its_key_or_how_that_begins(kitchen, capsys, films):
+    shown = told(kitchen, capsys, films, "clip-2")
+    assert "in shard-000001.tar" in shown and "word word word" in shown and '"source": "film 2"' in shown
+    assert "h264, 64x80, 12 frames at 8 fps, 1.50 s" in shown
+    assert kitchen.main("explain", "films", "clip-") == 2 and "5 samples begin with clip-" in capsys.readouterr().err
+    assert kitchen.main("explain", "films", "clip-9") == 2 and "there is no sample clip-9" in capsys.readouterr().err
+
+
+def test_tensors_are_told_with_ranges_and_what_is_not_finite(kitchen, capsys, latents):
+    assert "2 samples of 1 clips" in told(kitchen, capsys, latents)
+    shown = told(kitchen, capsys, latents, "c-w0")
+    assert "bfloat16" in shown and "4x3x4x6" in shown and "0 to 288" in shown and "not finite" not in shown
+    assert "1 not finite" in told(kitchen, capsys, latents, "c-w1")
+    found = json.loads(told(kitchen, capsys, latents, "c-w0", "--json"))
+    assert found["tensors"][0]["shape"] == [4, 3, 4, 6] and found["tensors"][0]["not_finite"] == 0
+
+
+def test_the_sheet_shows_the_frames_themselves(kitchen, capsys, films, latents):
+    assert told(kitchen, capsys, films, "clip-0", "--out", "one.png").endswith("one.png\n")
+    picture = cv2.imread("one.png")[..., ::-1]
+    from nemo_vfm.data.decode import read_all
+
+    last = cv2.resize(read_all(mp4(12, *SIZES[0], seed=0))[11], (320, 256), interpolation=cv2.INTER_NEAREST)
+    top, left = 6 + 256 + 22 + 6, 6 + 3 * 326
+    assert np.array_equal(picture[top : top + 256, left : left + 320], last), "eighth of eight frames"
+    told(kitchen, capsys, films, "--out", "all.png")
+    assert cv2.imread("all.png").shape[1] == 6 + 4 * 326
+    told(kitchen, capsys, latents, "c-w0", "--out", "latents.png")
+    assert len(np.unique(cv2.imread("latents.png").reshape(-1, 3), axis=0)) > 24
+    assert kitchen.main("explain", "latents", "c-w1", "--out", "no.png") == 2 and not Path("no.png").exists()
+    assert kitchen.main("explain", "films", "--out", "sheet.jpg") == 2
+    assert "must end in .png" in capsys.readouterr().err
+
+
+def test_characters_of_a_terminal_hold_two_pixels_each():
+    picture = np.zeros((4, 8, 3), np.uint8)
+    picture[1, 3], picture[2, 5] = (255, 0, 0), (0, 0, 255)
+    lines = blocks([Frame(picture, "")], 8)
+    assert len(lines) == 2 and all(line.count("▀") == 8 for line in lines)
+    cells = [re.findall(r"\x1b\[38;2;(\d+);(\d+);(\d+)m\x1b\[48;2;(\d+);(\d+);(\d+)m", line) for line in lines]
+    assert cells[0][3] == ("0", "0", "0", "255", "0", "0") and cells[1][5] == ("0", "0", "255", "0", "0", "0")
+    assert all(line.endswith("\x1b[0m") for line in lines)
+    tall = Frame(np.zeros((400, 10, 3), np.uint8), "x" * 200)
+    assert sheet([tall] * 5).shape[1] == 6 + 4 * 326
+
+
+def test_a_foreign_tar_cannot_steer_the_terminal_or_hide_what_is_damaged(kitchen, capsys):
+    Path("theirs").mkdir()
+    objects = b"\x93NUMPY\x01\x00v\x00{'descr': '|O', 'fortran_order': False, 'shape': (1,), }"
+    members = {"k.txt": b"\x1b[2Jgone\x07", "k.json": b"{broken", "k.mp4": b"no film", "k.npy": objects}
+    with tarfile.open("theirs/a.tar", "w") as tar:
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    for words in (["theirs"], ["theirs", "k"]):
+        shown = told(kitchen, capsys, *words)
+        assert "\x1b" not in shown and "\x07" not in shown
+    assert all(f"{name} cannot be read" in shown for name in ("json", "mp4", "npy")) and "[2Jgone" in shown
+
+
+def test_what_is_no_shard_is_a_component_or_a_sentence(kitchen, capsys):
+    Path("empty/deep").mkdir(parents=True)
+    Path("run/shards").mkdir(parents=True)
+    Path("run/shards/shards.json").write_text("{}")
+    for words, sentence in (
+        (["empty/deep"], "holds neither shards.json nor a .tar"),
+        (["run"], "no folder of shards, run/shards is"),
+        (["DiT", "key"], "KEY and --out go with shards"),
+        (["http://x/y"], "no kind of address"),
+        (["run/shards"], "shards.json has schema"),
+    ):
+        assert kitchen.main("explain", *words) in (1, 2)
+        assert sentence in capsys.readouterr().err
+    Path("model").mkdir()
+    assert "A slot" in told(kitchen, capsys, "model"), "a folder of that name in the way is no folder of shards"
+
+
+def test_histograms_count_every_number_once():
+    for numbers in ([], [3], [1, 1, 2], list(range(100)), [5, 50, 500]):
+        assert sum(bar.count for bar in histogram([float(n) for n in numbers])) == len(numbers)
+        bars = whole_histogram(numbers)
+        assert len(bars) <= 8
+        assert [bar.count for bar in bars] == [sum(bar.low <= n <= bar.high for n in numbers) for bar in bars]
