@@ -5,7 +5,6 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
 import torch
 
 from nemo_vfm.core.errors import LostRank
@@ -67,15 +66,18 @@ class GroupGather:
             ) from error
 
     def _all_gather(self, data: bytes) -> list[memoryview]:
-        lengths = self._gathered(torch.tensor([len(data)], dtype=torch.int64)).tolist()
-        longest = max(lengths)
-        own = torch.zeros(longest, dtype=torch.uint8)
-        own.numpy()[: len(data)] = np.frombuffer(data, np.uint8)
-        rows = self._gathered(own).numpy().data.cast("B")
-        return [rows[rank * longest : rank * longest + length] for rank, length in enumerate(lengths)]
+        lengths = [int.from_bytes(row, "little") for row in self._gathered(len(data).to_bytes(8, "little"), 8)]
+        rows = self._gathered(data, max(lengths))
+        return [row[:length] for row, length in zip(rows, lengths, strict=True)]
 
-    def _gathered(self, own: torch.Tensor) -> torch.Tensor:
-        everyone = torch.empty(own.numel() * self.num_ranks(), dtype=own.dtype)
-        if own.numel():
-            torch.distributed.all_gather_into_tensor(everyone, own, group=self._group)
-        return everyone
+    def _gathered(self, data: bytes, longest: int) -> list[memoryview]:
+        """Every rank's bytes, filled up with zeros to the same length."""
+        if not longest:
+            return [memoryview(b"")] * self.num_ranks()
+        own, everyone = bytearray(longest), bytearray(longest * self.num_ranks())
+        own[: len(data)] = data
+        torch.distributed.all_gather_into_tensor(
+            torch.frombuffer(everyone, dtype=torch.uint8), torch.frombuffer(own, dtype=torch.uint8), group=self._group
+        )
+        rows = memoryview(everyone)
+        return [rows[rank * longest : (rank + 1) * longest] for rank in range(self.num_ranks())]
