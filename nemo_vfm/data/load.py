@@ -26,6 +26,8 @@ from nemo_vfm.data.transform import image_size, image_to_bucket, video_to_bucket
 LATENTS, TEXT = "latents.safetensors", "text.safetensors"
 VIDEOS, IMAGES = ("mp4", "mkv", "webm", "mov", "avi"), ("png", "jpg", "jpeg")
 
+_MAX_TEXT_BYTES = 1 << 20  # a caption; and what a .json says of one sample: a million keys took 1.5 s to parse
+
 #: What a batch of a group is made of: tensor's name -> dtype and shape of one sample.
 Layout = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 
@@ -244,7 +246,7 @@ def caption_of(shards: Samples, entry: Entry) -> str:
         return known
     if "txt" not in entry.members:
         return ""
-    return shards.read(entry, "txt").decode("utf-8", errors="replace").strip()
+    return _text(shards, entry, "txt").decode("utf-8", errors="replace").strip()
 
 
 def facts_of(shards: Samples, entry: Entry) -> Mapping[str, Json]:
@@ -257,7 +259,7 @@ def facts_of(shards: Samples, entry: Entry) -> Mapping[str, Json]:
         return entry.index
     if "json" in entry.members:
         try:
-            content = json.loads(shards.read(entry, "json"))
+            content = json.loads(_text(shards, entry, "json"))
         except (ValueError, RecursionError) as error:
             raise DataError(f"the json of {entry.key} is damaged: {error}") from error
         if isinstance(content, dict) and "fps" in content:
@@ -279,7 +281,7 @@ def labels_of(shards: Samples, entry: Entry) -> dict[str, float | str]:
     content: Json = None
     if "json" in entry.members:
         try:
-            content = json.loads(shards.read(entry, "json"))
+            content = json.loads(_text(shards, entry, "json"))
         except (ValueError, RecursionError):
             content = None
     content = content if isinstance(content, dict) else {}
@@ -290,6 +292,13 @@ def labels_of(shards: Samples, entry: Entry) -> dict[str, float | str]:
 
 def _media_of(entry: Entry) -> str | None:
     return next((extension for extension in (*VIDEOS, *IMAGES) if extension in entry.members), None)
+
+
+def _text(shards: Samples, entry: Entry, extension: str) -> bytes:
+    size = entry.members[extension][1]
+    if size > _MAX_TEXT_BYTES:
+        raise DataError(f"the {extension} of {entry.key} has {size:,} bytes, at most {_MAX_TEXT_BYTES:,} are read")
+    return shards.read(entry, extension)
 
 
 def _latents(tensors: Mapping[str, Stored]) -> Stored:

@@ -91,7 +91,7 @@ class StreamedTars:
         self._reader = RawReader(self.bucket, itertools.islice(first, 100))
         self._first_batch, self._rank, self._num_ranks = first_batch, rank, num_ranks
         warn(
-            f"{len(tars)} tars are streamed without an index: blocks of {self.shuffle_buffer} samples are shuffled, not more, "
+            f"{len(tars)} tars are streamed without an index: only blocks of {self.shuffle_buffer} are shuffled, "
             f"every rank reads all bytes, and a resume reads up to its place; write shards to have none of this"
         )
 
