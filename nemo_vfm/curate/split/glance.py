@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from nemo_vfm.curate.stage import Frame
 
-_SAMPLES = 128 * 72  # pixels looked at; the colour conversion is most of the cost and grows with them
+SAMPLES = 128 * 72  # pixels looked at; the colour conversion is most of the cost and grows with them
 _CELLS = (16, 9)
 
 
@@ -52,7 +52,7 @@ class Eye:
             guess at the mean over all pixels, while averaging first would take out the noise that thresholds count on.
     """
 
-    def __init__(self, samples: int = _SAMPLES) -> None:
+    def __init__(self, samples: int = SAMPLES) -> None:
         self._samples = samples
         self._before_HWC: NDArray[np.uint8] | None = None
 

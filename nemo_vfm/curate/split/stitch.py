@@ -1,0 +1,117 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Another splitter's spans in, longer ones out: neighbours that look alike where they meet are joined again.
+
+After Panda-70M (2402.19479, section 3.1), which cuts finely first and then joins by the distance of image embeddings.
+It drops pieces that change inside; a splitter drops nothing. Shape letters: N frames, D the vector's width.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_vfm.curate.split.glance import SAMPLES, Glance, pick
+from nemo_vfm.curate.stage import Frame, Span, Splitter
+
+_NEAR_START, _NEAR_STOP = 0.05, 0.95  # parts of a span at which it is looked at: not at its very edges
+
+
+@runtime_checkable
+class FrameEmbedder(Protocol):
+    """Turns single frames into vectors whose distance says how different they look."""
+
+    def keep(self, frame: Frame) -> Frame:
+        """What is needed of a frame to embed it later; smaller is better, since many are held."""
+        ...
+
+    def embed(self, kept: Sequence[Frame]) -> NDArray[np.float32]:
+        """Of what was kept, unit vectors, (N, D)."""
+        ...
+
+
+class ColourLayout:
+    """Where which colours are: 16 by 9 cells without their mean, as a unit vector; no weights."""
+
+    def keep(self, frame: Frame) -> Frame:
+        """A grid of its pixels."""
+        return pick(frame, SAMPLES)
+
+    def embed(self, kept: Sequence[Frame]) -> NDArray[np.float32]:
+        """See `FrameEmbedder`; a frame of one colour gets zeros."""
+        cells_NDC = np.stack([Glance(0.0, frame).thumbnail_D for frame in kept]).reshape(len(kept), -1, 3)
+        vectors_ND = (cells_NDC - cells_NDC.mean(axis=1, keepdims=True)).reshape(len(kept), -1)
+        lengths_N1 = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
+        return np.asarray(vectors_ND / np.maximum(lengths_N1, 1.0), dtype=np.float32)
+
+
+class Stitch:
+    """Joins neighbouring spans when the frame at 95 % of one and that at 5 % of the next look alike.
+
+    It mends what a sensitive splitter cuts too much: a fast turn, somebody who walks past the camera.
+
+    Args:
+        splitter: cuts first; its own longest length is the finest that comes out.
+        max_distance: between the two frames' unit vectors, 0 to 2. 0.9 suits `ColourLayout` (docs/splitting.md);
+            Panda-70M has 0.6 for ImageBind.
+        max_length_s: nothing is joined to more than this, in seconds.
+        embedder: turns frames into vectors; None takes `ColourLayout`, which needs no weights.
+    """
+
+    def __init__(
+        self,
+        *,
+        splitter: Splitter,
+        max_distance: float = 0.9,
+        max_length_s: float = 20.0,
+        embedder: FrameEmbedder | None = None,
+    ) -> None:
+        if not 0 < max_distance <= 2 or max_length_s <= 0:
+            raise ValueError(
+                f"max_distance {max_distance} must be above 0 and at most 2, max_length_s {max_length_s} above 0"
+            )
+        self.splitter, self.max_distance, self.max_length_s = splitter, max_distance, max_length_s
+        self.embedder = embedder
+
+    def spans(self, frames: Iterable[Frame], *, fps: float) -> Iterator[Span]:
+        """See `Splitter.spans`; at most `max_length_s` more behind than the inner splitter."""
+        memory = _Memory(self.embedder or ColourLayout())
+        longest = max(1, math.floor(self.max_length_s * fps + 1e-6))
+        held: Span | None = None
+        end_D: NDArray[np.float32] | None = None
+        for span in self.splitter.spans(memory.watch(frames), fps=fps):
+            start_D, next_end_D = memory.ends(span)
+            if held is not None and end_D is not None:
+                near = float(np.linalg.norm(start_D - end_D)) <= self.max_distance
+                if near and span[1] - held[0] <= longest:
+                    held, end_D = (held[0], span[1]), next_end_D
+                    continue
+                yield held
+            held, end_D = span, next_end_D
+        if held is not None:
+            yield held
+
+
+class _Memory:
+    """What is kept of the frames since the last span."""
+
+    def __init__(self, embedder: FrameEmbedder) -> None:
+        self._embedder = embedder
+        self._kept: list[Frame] = []
+        self._first = 0
+
+    def watch(self, frames: Iterable[Frame]) -> Iterator[Frame]:
+        for frame in frames:
+            self._kept.append(self._embedder.keep(frame))
+            yield frame
+
+    def ends(self, span: Span) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """The vectors near the start and the stop of a span; what lies before its stop is forgotten."""
+        last = span[1] - 1 - span[0]
+        places = [span[0] - self._first + round(part * last) for part in (_NEAR_START, _NEAR_STOP)]
+        start_D, stop_D = self._embedder.embed([self._kept[place] for place in places])
+        del self._kept[: span[1] - self._first]
+        self._first = span[1]
+        return start_D, stop_D
