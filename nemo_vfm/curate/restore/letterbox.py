@@ -1,0 +1,48 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Clips with black bars in, clips without them out. Shape letters: T frames, H height, W width, C colours (RGB)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_vfm.curate.restore.luma import luma
+from nemo_vfm.restore.letterbox import Box, picture_box
+
+
+class Letterbox:
+    """Cuts black bars off: those darker than 24 of 255 in 95 % of the frames that are looked at.
+
+    A clip whose picture would keep less than 30 % of its size, or would be mostly black, is left as it is.
+    """
+
+    def columns(self) -> Sequence[str]:
+        """See `Restorer`; pixels of the full picture."""
+        return ("letterbox.left", "letterbox.top", "letterbox.width", "letterbox.height")
+
+    def look(self, frames_THWC: NDArray[np.uint8]) -> "Crop | None":
+        """See `Restorer`."""
+        box = picture_box(luma(frames_THWC))
+        return None if box is None else Crop(box)
+
+
+@dataclass(frozen=True, slots=True)
+class Crop:
+    """See `Restoration`. Frames go through as they are, but for their borders."""
+
+    box: Box
+
+    def apply(self, frames_THWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """See `Restoration`."""
+        box = self.box
+        return np.ascontiguousarray(frames_THWC[:, box.top : box.bottom, box.left : box.right])
+
+    def facts(self) -> Mapping[str, float]:
+        """See `Restoration`."""
+        box = self.box
+        return {
+            "letterbox.left": box.left, "letterbox.top": box.top,
+            "letterbox.width": box.right - box.left, "letterbox.height": box.bottom - box.top,
+        }  # fmt: skip

@@ -1,0 +1,125 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The promises of destriping: what it gains, what it leaves alone, and the mistakes of the code that is public."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from nemo_vfm.restore.stripes import known_frequencies, recover, total_variation, without_wedge
+from tests.support.striped import eight, leaves, psnr_db, with_stripes
+
+WEDGE = {"wedge_deg": 5.0, "kmin": 15.0}
+
+
+def tensor(pictures):
+    return torch.from_numpy(np.asarray(pictures, np.float32))
+
+
+def gain_db(pictures, clean):
+    return np.mean([psnr_db(one.numpy(), other) for one, other in zip(pictures, clean, strict=True)])
+
+
+@pytest.mark.parametrize("theta_deg", [0, 90])
+def test_eight_pictures_gain_five_and_a_half_db_over_stripes_and_half_over_an_empty_wedge(theta_deg):
+    clean, striped = eight(theta_deg)
+    known = known_frequencies(256, 256, theta_deg=theta_deg, **WEDGE)
+    recovered = gain_db(recover(tensor(striped), known), clean)
+    assert recovered - gain_db(tensor(striped), clean) >= 5.5
+    assert recovered - gain_db(without_wedge(tensor(striped), known), clean) >= 0.5
+
+
+@pytest.mark.parametrize("size", [(64, 64), (64, 63), (63, 64), (63, 65), (48, 100)])
+@pytest.mark.parametrize("theta_deg", [0, 27, 45, 90, 133])
+def test_the_mask_is_its_own_reflection_at_the_origin(size, theta_deg):
+    known = known_frequencies(*size, theta_deg=theta_deg, wedge_deg=11, kmin=4)
+    known = known.numpy()
+    assert 0 < (~known).sum() < known.size / 4
+    for column in (0, size[1] // 2) if size[1] % 2 == 0 else (0,):  # columns that hold both a frequency and its mirror
+        assert all(known[row, column] == known[-row % size[0], column] for row in range(size[0]))
+    spectrum = torch.fft.rfft2(tensor(np.random.default_rng(0).random((1, *size))))
+    picture = torch.fft.irfft2(spectrum * torch.from_numpy(known), s=size)
+    left = torch.fft.rfft2(picture)[0].abs().numpy()[~known]
+    assert left.max() < 1e-3, "a mask that is not symmetric leaves power inside the wedge"
+
+
+def test_a_wedge_takes_the_stripes_of_its_direction_and_no_others():
+    for theta_deg in (0, 37, 90, 161):
+        pattern = tensor(with_stripes(np.full((1, 200, 240), 128.0), theta_deg=theta_deg))
+        left = {
+            direction: float(without_wedge(pattern, known_frequencies(200, 240, theta_deg=direction, **WEDGE)).std())
+            for direction in (theta_deg, (theta_deg + 45) % 180, (theta_deg + 90) % 180)
+        }
+        assert left.pop(theta_deg) < 0.75 * min(left.values())
+
+
+def test_known_frequencies_are_exact():
+    striped = tensor(leaves(3)[None])
+    known = known_frequencies(256, 256, theta_deg=20, **WEDGE)
+    before, after = torch.fft.rfft2(striped), torch.fft.rfft2(recover(striped, known, iterations=4))
+    assert (before - after)[..., known].abs().max() < 1e-4 * before.abs().max()
+    assert (before - after)[..., ~known].abs().max() > 100
+
+
+def test_nothing_is_below_black():
+    dark = tensor(with_stripes(leaves(1)[None] / 8, theta_deg=0))
+    assert recover(dark, known_frequencies(256, 256, theta_deg=0, **WEDGE), iterations=3).min() >= 0
+
+
+def test_a_picture_turned_by_90_degrees_comes_out_turned():
+    striped = tensor(with_stripes(leaves(2, 128)[None], theta_deg=30))
+    turned = torch.rot90(striped, 1, (1, 2))
+    upright = recover(striped, known_frequencies(128, 128, theta_deg=30, **WEDGE))
+    assert (recover(striped, known_frequencies(128, 128, theta_deg=120, **WEDGE)) - upright).abs().max() > 5
+    lying = recover(turned, known_frequencies(128, 128, theta_deg=120, **WEDGE))
+    assert (torch.rot90(upright, 1, (1, 2)) - lying).abs().max() < 0.05
+
+
+def test_each_round_goes_on_where_the_last_one_ended():
+    # The public code writes the new picture to a misspelt name, so that every round starts from the first one again,
+    # and one version returns from inside the loop.
+    striped = tensor(with_stripes(leaves(4, 128)[None], theta_deg=0))
+    known = known_frequencies(128, 128, theta_deg=0, **WEDGE)
+    variation = [float(total_variation(recover(striped, known, iterations=n))) for n in (1, 2, 3, 5, 8)]
+    assert all(later < 0.999 * earlier for earlier, later in pairwise(variation[:-1]))
+    assert variation[-1] <= variation[-2]
+
+
+def test_the_length_of_a_step_is_the_one_asked_for():  # one version of the public code ignores it
+    striped = tensor(with_stripes(leaves(4, 128)[None], theta_deg=0))
+    known = known_frequencies(128, 128, theta_deg=0, **WEDGE)
+    slow, fast = (recover(striped, known, iterations=3, descent=descent) for descent in (0.02, 0.2))
+    assert (slow - fast).abs().max() > 1
+
+
+def test_there_is_no_chance_in_it_and_no_company():
+    striped = tensor(with_stripes(np.stack([leaves(seed, 128) for seed in (5, 6, 7)]), theta_deg=0))
+    known = known_frequencies(128, 128, theta_deg=0, **WEDGE)
+    together = recover(striped, known, iterations=4)
+    assert torch.equal(together, recover(striped, known, iterations=4))
+    alone = torch.cat([recover(picture[None], known, iterations=4) for picture in striped])
+    assert (together - alone).abs().max() < 1e-2
+
+
+def test_the_slope_of_total_variation_is_its_derivative():
+    from nemo_vfm.restore.stripes import _Variation
+
+    picture = tensor(np.random.default_rng(0).random((2, 7, 9))).double().requires_grad_()
+    total_variation_of = 0.5 * sum(
+        (
+            (picture[:, :-1, 1:] - picture[:, :-1, :-1]) ** 2 + (picture[:, 1:, 1:] - picture[:, 1:, :-1]) ** 2
+            + (picture[:, 1:, :-1] - picture[:, :-1, :-1]) ** 2 + (picture[:, 1:, 1:] - picture[:, :-1, 1:]) ** 2
+        ).sqrt().flatten()
+    )  # fmt: skip
+    total_variation_of.backward()
+    ours = _Variation(picture.detach()).slope(picture.detach())
+    ratio = (ours / picture.grad).flatten()
+    assert torch.allclose(ratio, ratio[0].expand_as(ratio), rtol=1e-4)
+
+
+def test_a_picture_without_edges_does_not_divide_by_nothing():
+    flat = torch.full((1, 64, 64), 90.0)
+    out = recover(flat, known_frequencies(64, 64, theta_deg=0, **WEDGE), iterations=3)
+    assert torch.allclose(out, flat, atol=1e-3)

@@ -1,0 +1,50 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Seeds in, pictures like photographs, and the same with stripes, out. Shape letters: N pictures, H height, W width."""
+
+import numpy as np
+
+SIGMA = 14.0  # grey levels of 255
+SIDE_PX = 256
+
+
+def leaves(seed: int, side_px: int = SIDE_PX) -> np.ndarray:
+    """Shaded discs of all sizes over each other, with a little noise, (H, W): the statistics of natural pictures."""
+    random = np.random.default_rng(seed)
+    picture = np.full((side_px, side_px), 128.0)
+    y, x = np.mgrid[:side_px, :side_px]
+    for _ in range(400):
+        radius = 4 * 15 ** (random.random() ** 1.7)
+        (top, left), level, shade = random.uniform(0, side_px, 2), random.uniform(15, 240), random.uniform(-0.5, 0.5, 2)
+        inside = (x - left) ** 2 + (y - top) ** 2 < radius**2
+        picture[inside] = level + shade[0] * (x[inside] - left) + shade[1] * (y[inside] - top)
+    return np.clip(picture + random.normal(0, 1.5, picture.shape), 0, 255)
+
+
+def stripes(height: int, width: int, *, theta_deg: float, sigma: float = SIGMA, seed: int = 0) -> np.ndarray:
+    """White noise across, constant along a direction, counter-clockwise from vertical, (H, W)."""
+    y, x = np.mgrid[:height, :width]
+    across = x * np.cos(np.radians(theta_deg)) - y * np.sin(np.radians(theta_deg))
+    across = (across - across.min()).round(6)
+    levels = np.random.default_rng(seed).normal(0, sigma, int(across.max()) + 2)
+    return np.interp(across, np.arange(len(levels)), levels)
+
+
+def with_stripes(pictures: np.ndarray, *, theta_deg: float, sigma: float = SIGMA, seed: int = 0) -> np.ndarray:
+    """The same stripes on all frames, (T, H, W) or (T, H, W, C), in their own type."""
+    added = stripes(*pictures.shape[1:3], theta_deg=theta_deg, sigma=sigma, seed=seed)
+    added = added[..., None] if pictures.ndim == 4 else added
+    mixed = np.clip(pictures + added, 0, 255)
+    return mixed.round().astype(np.uint8) if pictures.dtype == np.uint8 else mixed
+
+
+def eight(theta_deg: float) -> tuple[np.ndarray, np.ndarray]:
+    """Eight seeded pictures without stripes and with, each (N, H, W): what destripe promises something about."""
+    clean = np.stack([leaves(seed) for seed in range(8)])
+    striped = [with_stripes(picture[None], theta_deg=theta_deg, seed=1000 + n)[0] for n, picture in enumerate(clean)]
+    return clean, np.stack(striped)
+
+
+def psnr_db(picture: np.ndarray, clean: np.ndarray) -> float:
+    """Peak signal to noise, of 255."""
+    return float(20 * np.log10(255 / np.sqrt(np.mean((np.clip(picture, 0, 255).astype(float) - clean) ** 2))))
