@@ -1,0 +1,123 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Frames of a clip in; sharpness, exposure, contrast, noise, blocks, colour, flicker and entropy out, without weights.
+
+Shape letters: T frames, H height, W width, C colours (RGB).
+"""
+
+from collections.abc import Mapping, Sequence
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_vfm.curate.footage import Footage, Pictures
+from nemo_vfm.curate.score.blockiness import blockiness
+
+_SPREAD = ("laplacian", "tenengrad", "contrast", "noise", "colourfulness", "entropy")
+_NOISE = np.array([1.0, -2.0, 1.0])  # in both directions: what is left of a picture is what no plane explains
+_LEVELS = np.arange(256)
+_SMALLEST_PX = 16
+
+
+class TechnicalQuality:
+    """How well the picture is taken and encoded, on the footage's frames (short side at most 256 pixels).
+
+    Over frames `.mean`, `.min` and `.p10`, the tenth percentile, of: `quality.laplacian`, the variance of the luma's
+    Laplacian; `quality.tenengrad`, the mean square of its Sobel gradient; `quality.contrast`, its standard deviation
+    (RMS contrast), 0 to 127.5; `quality.noise`, the standard deviation of white noise in luma steps (Immerkaer 1996,
+    equation 4), which fine texture raises; `quality.colourfulness` (Hasler and Suesstrunk 2003, equation 5), 0 is grey;
+    `quality.entropy` of the luma in bits, 0 to 8.
+
+    One number a clip: `quality.dark` and `quality.bright`, the parts of pixels with luma under 16 and over 235;
+    `quality.blockiness`, see there; `quality.flicker`, how much the mean luma changes from frame to frame beyond what
+    a fade does, as the standard deviation of white flicker.
+
+    Args:
+        num_frames: frames that are looked at, spread over the clip.
+    """
+
+    def __init__(self, *, num_frames: int = 16) -> None:
+        if num_frames < 1:
+            raise ValueError(f"num_frames is {num_frames}, but it must be at least 1")
+        self.num_frames = num_frames
+
+    def columns(self) -> Sequence[str]:
+        """The names of all scores."""
+        spread = [f"quality.{name}.{part}" for name in _SPREAD for part in ("mean", "min", "p10")]
+        return (*spread, "quality.dark", "quality.bright", "quality.blockiness", "quality.flicker")
+
+    def measure(self, footage: Footage) -> Mapping[str, float]:
+        """The scores of one clip."""
+        numbers = footage.pairs(self.num_frames)[::2]
+        rgb_THWC, luma_THW = footage.frames(numbers), list(footage.luma(numbers))
+        height, width = luma_THW[0].shape
+        if min(height, width) < _SMALLEST_PX:
+            raise ValueError(f"the picture is {width}x{height}, too small to judge; at least {_SMALLEST_PX} are needed")
+        parts_T256 = np.stack([_histogram(luma_HW) for luma_HW in luma_THW])
+        levels_T: dict[str, Sequence[float] | NDArray[np.float64]] = {
+            "laplacian": [_laplacian(luma_HW) for luma_HW in luma_THW],
+            "tenengrad": [_tenengrad(luma_HW) for luma_HW in luma_THW],
+            "contrast": _deviation(parts_T256),
+            "noise": [_noise(luma_HW) for luma_HW in luma_THW],
+            "colourfulness": [_colourfulness(rgb_HWC) for rgb_HWC in rgb_THWC],
+            "entropy": _entropy(parts_T256),
+        }
+        return {
+            **{name: value for column, of in levels_T.items() for name, value in _spread(column, of).items()},
+            "quality.dark": float(parts_T256[:, :16].sum(axis=1).mean()),
+            "quality.bright": float(parts_T256[:, 236:].sum(axis=1).mean()),
+            "quality.blockiness": blockiness(luma_THW),
+            "quality.flicker": _flicker(footage, self.num_frames),
+        }
+
+
+def _spread(column: str, of_T: Sequence[float] | NDArray[np.float64]) -> dict[str, float]:
+    mean, least, low = np.mean(of_T), np.min(of_T), np.percentile(of_T, 10)
+    return {f"quality.{column}.{part}": float(value) for part, value in (("mean", mean), ("min", least), ("p10", low))}
+
+
+def _histogram(luma_HW: Pictures) -> NDArray[np.float64]:
+    """The part of pixels at each of the 256 levels."""
+    return np.asarray(cv2.calcHist([luma_HW], [0], None, [256], [0, 256]), dtype=np.float64).ravel() / luma_HW.size
+
+
+def _deviation(parts_T256: NDArray[np.float64]) -> NDArray[np.float64]:
+    mean_T = parts_T256 @ _LEVELS
+    return np.asarray(np.sqrt(np.maximum(0, parts_T256 @ _LEVELS**2 - mean_T**2)))
+
+
+def _entropy(parts_T256: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(-(parts_T256 * np.log2(np.where(parts_T256 > 0, parts_T256, 1))).sum(axis=1)) + 0.0
+
+
+def _laplacian(luma_HW: Pictures) -> float:
+    return float(cv2.meanStdDev(cv2.Laplacian(luma_HW, cv2.CV_16S))[1][0, 0]) ** 2
+
+
+def _tenengrad(luma_HW: Pictures) -> float:
+    gradients = (cv2.Sobel(luma_HW, cv2.CV_16S, 1, 0), cv2.Sobel(luma_HW, cv2.CV_16S, 0, 1))
+    return sum(cv2.norm(gradient, cv2.NORM_L2SQR) for gradient in gradients) / luma_HW.size
+
+
+def _noise(luma_HW: Pictures) -> float:
+    rest = cv2.sepFilter2D(luma_HW, cv2.CV_16S, _NOISE, _NOISE)
+    return float(np.sqrt(np.pi / 2)) / 6 * cv2.norm(rest, cv2.NORM_L1) / luma_HW.size
+
+
+def _colourfulness(rgb_HWC: Pictures) -> float:
+    """Of every other pixel, which changes it by less than one part in a hundred."""
+    red, green, blue = cv2.split(rgb_HWC[::2, ::2].astype(np.float32))
+    means, deviations = zip(*(cv2.meanStdDev(x) for x in (red - green, (red + green) / 2 - blue)), strict=True)
+    return float(np.linalg.norm(deviations) + 0.3 * np.linalg.norm(means))
+
+
+def _flicker(footage: Footage, num_pairs: int) -> float:
+    """From the second differences of mean luma at every other pair, which fades leave at 0; white flicker has 6 s^2."""
+    seconds = footage.pairs(num_pairs)[1::4]
+    numbers = [(n - 1, n, n + 1) for n in seconds if 0 < n < footage.num_frames - 1]
+    bends = []
+    for three in numbers:
+        before, here, after = (cv2.mean(luma_HW)[0] for luma_HW in footage.luma(three))
+        bends.append(before - 2 * here + after)
+    return float(np.sqrt(np.mean(np.square(bends)) / 6)) if bends else 0.0
