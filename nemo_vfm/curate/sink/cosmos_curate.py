@@ -1,0 +1,86 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Clip shards in; `clips/`, `metas/v0/` and `summary.json`, as cosmos-curate's sharding pipeline reads them, out.
+
+Read in its `pipelines/video/utils/video_pipe_input.py` and `sharding_pipeline.py` (29f1358): the summary names the
+clips of each video, and each clip's JSON says where its film lies.
+"""
+
+import json
+import uuid
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.files import write_bytes, write_json
+from nemo_vfm.core.types import Json
+from nemo_vfm.curate.sink.layout import Written, caption_of, clips, note_captions
+from nemo_vfm.data.shards import Entry, ShardSet
+
+_SHORTEST_S = 5.0  # its lowest bin of durations; it drops what is shorter with one line in a log
+
+
+class CosmosCurate:
+    """A finished split of cosmos-curate, for its `dedup` and `shard` pipelines.
+
+    The films are named by absolute paths, as cosmos-curate writes them: move the folder and they are lost.
+
+    Args:
+        captioner: whose caption it is said to be; `shard --captioning-algorithm` names the same. Ours keep saying who
+            wrote them in our own shards alone.
+        version: folder of the JSON files, `shard --annotation-version`.
+    """
+
+    def __init__(self, *, captioner: str = "qwen", version: str = "v0") -> None:
+        for name, value in (("captioner", captioner), ("version", version)):
+            if not value.isidentifier():
+                raise ValueError(f"{name} must be a word of letters, digits and _, got {value!r}")
+        self.captioner, self.version = captioner, version
+
+    def write(self, shards: ShardSet, folder: Path, at: Path) -> Written:
+        """See `Sink.write`."""
+        written, short, silent = Written(), 0, 0
+        videos: dict[str, list[str]] = {}
+        for entry in clips(shards, written):
+            name = str(uuid.UUID(entry.key)) if _is_ours(entry.key) else None
+            if name is None:
+                raise UserError(f"sample {entry.key} is not a clip of a curation; cosmos-curate names clips by UUIDs")
+            film = shards.read(entry, "mp4")
+            write_bytes(folder / "clips" / f"{name}.mp4", film)
+            facts = json.loads(shards.read(entry, "json")) if "json" in entry.members else {}
+            meta = self._meta(name, entry, facts, len(film), at.absolute() / "clips" / f"{name}.mp4")
+            write_json(folder / "metas" / self.version / f"{name}.json", meta)
+            videos.setdefault(meta["source_video"], []).append(name)
+            written.written += 1
+            short += entry.index["num_frames"] / entry.index["fps"] < _SHORTEST_S
+            silent += not caption_of(entry).strip()
+        write_json(folder / "summary.json", {video: {"clips": names} for video, names in sorted(videos.items())})
+        if short:
+            written.notes.append(f"{short} clips last less than {_SHORTEST_S:g} s: its shard pipeline drops them")
+        note_captions(written, silent, "it embeds an empty text for them")
+        return written
+
+    def _meta(self, name: str, entry: Entry, facts: dict[str, Json], size: int, film: Path) -> dict[str, Json]:
+        index, fps = entry.index, entry.index["fps"]
+        text = caption_of(entry)
+        window = {"start_frame": 0, "end_frame": index["num_frames"], f"{self.captioner}_caption": text}
+        return {
+            "span_uuid": name, "source_video": str(index.get("source", "")), "duration_span": _span(entry, facts),
+            "width_source": index["width"], "height_source": index["height"], "framerate_source": fps,
+            "clip_location": str(film), "width": index["width"], "height": index["height"], "framerate": fps,
+            "num_frames": index["num_frames"], "video_codec": "h264", "num_bytes": size,
+            "errors": [], "windows": [window], "filtered_windows": [], "valid": True, "has_caption": bool(text),
+        }  # fmt: skip
+
+
+def _span(entry: Entry, facts: Mapping[str, Json]) -> list[float]:
+    """When the clip begins and ends in its source, in seconds."""
+    if not {"pts_start", "pts_end", "time_base"} <= facts.keys():
+        return [0.0, entry.index["num_frames"] / entry.index["fps"]]
+    base = Fraction(facts["time_base"])
+    return [float(facts["pts_start"] * base), float(facts["pts_end"] * base)]
+
+
+def _is_ours(key: str) -> bool:
+    return len(key) == 32 and set(key) <= set("0123456789abcdef")

@@ -1,0 +1,90 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Finished clip shards and a sink in; `dataset/` in the sink's layout and what was left out, and why, out."""
+
+from hashlib import sha256
+from pathlib import Path
+
+from nemo_vfm.core.errors import NothingKept, UserError
+from nemo_vfm.core.files import read_json, write_json
+from nemo_vfm.core.log import info, warn
+from nemo_vfm.core.place import Place, place
+from nemo_vfm.core.types import Json, Outcome, Run
+from nemo_vfm.curate.cache import fingerprint
+from nemo_vfm.curate.sink.layout import Sink, Written
+from nemo_vfm.curate.write import replace_folder
+from nemo_vfm.data.shard_folder import folder_at
+from nemo_vfm.data.shards import ShardSet
+
+
+class Export:
+    """Writes curated clips in the layout of another framework, into `dataset/` of the run folder.
+
+    Every clip is either written or left out for a reason that is counted in export.json. The folder appears whole.
+
+    Args:
+        shards: folder of clip shards, here or in an object store.
+        sink: the layout.
+    """
+
+    def __init__(self, *, shards: Place, sink: Sink) -> None:
+        self.shards, self.sink = place(shards), sink
+
+    def run(self, run: Run) -> Outcome:
+        """Do the work; the second time it does nothing.
+
+        Raises:
+            UserError: there are no finished clip shards.
+            NothingKept: no clip fits the layout.
+        """
+        state, marker, folder = self._state(run), run.folder / "export.json", run.folder / "dataset"
+        if (known := _known(marker)) is not None and known["made_of"] == state and folder.is_dir():
+            return Outcome(_summary(known), {"clips": known["written"]}, did_nothing=True)
+        marker.unlink(missing_ok=True)
+        shards, found = ShardSet(self.shards), Written()
+
+        def fill(partial: Path) -> None:
+            nonlocal found
+            found = self.sink.write(shards, partial, folder)
+
+        replace_folder(folder, fill)
+        report = self._report(len(shards), found, state)
+        for note in found.notes:
+            info(note)
+        for reason, number in found.left_out.items():
+            warn(f"{number} of {len(shards)} clips are left out: {reason}")
+        if not found.written:
+            raise NothingKept(f"not one of {len(shards)} clips fits the layout: {dict(found.left_out)}")
+        write_json(marker, report)
+        return Outcome(_summary(report), {"clips": found.written})
+
+    def _state(self, run: Run) -> str:
+        """All that the outputs are made of; some layouts hold the path at which they lie."""
+        index = folder_at(self.shards, None)
+        if index.size("shards.json") is None:
+            raise UserError(f"{self.shards} is not a finished folder of shards: there is no shards.json in it")
+        digest = sha256(index.read("shards.json", 1 << 30)).hexdigest()
+        return fingerprint(self.sink, digest, str(run.folder.absolute()))
+
+    def _report(self, num_clips: int, found: Written, state: str) -> dict[str, Json]:
+        assert num_clips == found.written + found.left_out.total(), "a clip is neither written nor left out"
+        return {
+            "clips": num_clips, "written": found.written, "left_out": dict(sorted(found.left_out.items())),
+            "notes": found.notes, "made_of": state,
+        }  # fmt: skip
+
+
+def _known(path: Path) -> dict[str, Json] | None:
+    """What a finished export said of itself."""
+    try:
+        known = read_json(path)
+    except (OSError, ValueError):
+        return None
+    return known if isinstance(known, dict) and known.keys() >= {"made_of", "written", "clips"} else None
+
+
+def _summary(report: dict[str, Json]) -> str:
+    left_out = report["clips"] - report["written"]
+    return f"{report['written']} of {report['clips']} clips in dataset/" + (
+        f", {left_out} left out" if left_out else ""
+    )
