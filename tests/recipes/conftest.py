@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A recipe that leaves values to the user in, small real inputs for each of them out."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -80,6 +81,10 @@ def given(request: pytest.FixtureRequest, tmp_path: Path) -> Given:
     makers: dict[tuple[str | None, str], Callable[[Path], Path]] = {
         ("nemo_vfm.curate.source.Folder", "path"): lambda _: request.getfixturevalue("videos"),
         ("nemo_vfm.curate.encode.EncodeShards", "shards"): lambda _: request.getfixturevalue("clips"),
+        ("nemo_vfm.curate.embed_text.EmbedText", "shards"): lambda _: request.getfixturevalue("clips"),
+        ("nemo_vfm.curate.energon.WriteEnergon", "shards"): lambda _: shutil.copytree(
+            request.getfixturevalue("clips"), tmp_path / "shards"
+        ),
         ("nemo_vfm.curate.redecide.Redecide", "curated"): lambda _: request.getfixturevalue("clips").parent,
         ("nemo_vfm.curate.sink.export.Export", "shards"): lambda _: request.getfixturevalue("clips"),
         ("nemo_vfm.data.module.ShardData", "shards"): lambda recipe: latents_for(recipe, tmp_path / "latents"),

@@ -1,0 +1,144 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Finished shards in, the same shards with an embedding of each caption out; media and latents are copied as they are.
+
+Shape letters: B batch, L text tokens, D width of a text token.
+"""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal
+
+import torch
+from safetensors.torch import save
+
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.files import read_json, sha256_text, write_bytes, write_json
+from nemo_vfm.core.log import bar
+from nemo_vfm.core.place import Address, Place, place
+from nemo_vfm.core.types import Json, Outcome, Run, TextEncoder
+from nemo_vfm.curate.cache import fingerprint
+from nemo_vfm.curate.write import remove_unfinished, replace_folder
+from nemo_vfm.data.load import TEXT, caption_of
+from nemo_vfm.data.shard_folder import folder_at
+from nemo_vfm.data.shard_upload import upload_shards
+from nemo_vfm.data.shards import Entry, ShardSet, ShardWriter
+
+_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+_DONE = "embed_text.json"
+
+
+class EmbedText:
+    """Adds `text.safetensors` to every sample of clip or latent shards; one that is there is replaced.
+
+    Equal captions are encoded once. What is encoded is kept in `work/` until all is done, so that a killed run goes on
+    where it stopped.
+
+    Args:
+        shards: folder of finished shards, here or in an object store.
+        text_encoder: captions to embeddings.
+        dtype: how embeddings are stored.
+        batch_size: captions encoded at once.
+        samples_per_shard: samples a shard.
+        copy_to: folder of an object store where the finished shards go as well; None keeps them here alone.
+    """
+
+    def __init__(
+        self, *, shards: Place, text_encoder: TextEncoder, dtype: Literal["fp32", "fp16", "bf16"] = "bf16",
+        batch_size: int = 16, samples_per_shard: int = 512, copy_to: Address | None = None,
+    ) -> None:  # fmt: skip
+        if min(batch_size, samples_per_shard) < 1:
+            raise ValueError(f"batch_size {batch_size} and samples_per_shard {samples_per_shard} must be at least 1")
+        self.shards, self.text_encoder, self.dtype = place(shards), text_encoder, dtype
+        self.batch_size, self.samples_per_shard, self.copy_to = batch_size, samples_per_shard, copy_to
+
+    def run(self, run: Run) -> Outcome:
+        """Do the work; the second time it does nothing.
+
+        Raises:
+            UserError: there are no finished shards.
+            DataError: an embedding is not finite.
+        """
+        samples = ShardSet(self.shards)
+        remove_unfinished(run.folder)
+        state, target = self._state(), run.folder / "shards"
+        if _finished(run.folder, state):
+            self._copy(target)
+            return Outcome(_summary(len(samples)), {"samples": len(samples)}, did_nothing=True)
+        (run.folder / _DONE).unlink(missing_ok=True)
+        work = run.folder / "work" / state[:16]
+        self._encode(samples, work)
+        self._write(samples, work, target)
+        self._copy(target)
+        write_json(run.folder / _DONE, self._report(samples, state))
+        shutil.rmtree(run.folder / "work", ignore_errors=True)
+        return Outcome(_summary(len(samples)), {"samples": len(samples)})
+
+    def _state(self) -> str:
+        """All that the outputs are made of."""
+        index = folder_at(self.shards, None)
+        if index.size("shards.json") is None:
+            raise UserError(f"{self.shards} is not a finished folder of shards: there is no shards.json in it")
+        marker = sha256(index.read("shards.json", 1 << 30)).hexdigest()
+        return fingerprint(self.text_encoder.fingerprint(), self.dtype, self.samples_per_shard, marker)
+
+    def _copy(self, folder: Path) -> None:
+        if self.copy_to is not None:
+            upload_shards(folder, self.copy_to)
+
+    def _encode(self, samples: ShardSet, work: Path) -> None:
+        """Every caption that has no file in `work` yet."""
+        captions = {_name(text): text for text in (caption_of(samples, entry) for entry in samples.entries)}
+        missing = [(name, text) for name, text in sorted(captions.items()) if not (work / name).is_file()]
+        with bar("embed captions", len(missing)) as line:
+            for first in range(0, len(missing), self.batch_size):
+                group = missing[first : first + self.batch_size]
+                for (name, text), data in zip(group, self._vectors([text for _, text in group]), strict=True):
+                    if data is None:
+                        raise DataError(f"the embedding of {text[:80]!r} holds NaN or infinity as {self.dtype}")
+                    write_bytes(work / name, data)
+                line.advance(len(group))
+
+    @torch.inference_mode()
+    def _vectors(self, captions: list[str]) -> Iterator[bytes | None]:
+        text_BLD, mask_BL = self.text_encoder.encode(captions)
+        text_BLD, mask_BL = text_BLD.to("cpu", _DTYPES[self.dtype]), mask_BL.to("cpu", torch.bool)
+        for text_LD, mask_L in zip(text_BLD, mask_BL, strict=True):
+            yield save({"text": text_LD.clone(), "mask": mask_L.clone()}) if torch.isfinite(text_LD).all() else None
+
+    def _write(self, samples: ShardSet, work: Path, target: Path) -> None:
+        def fill(partial: Path) -> None:
+            with ShardWriter(partial, samples_per_shard=self.samples_per_shard) as writer:
+                for entry in samples.entries:
+                    writer.write(entry.key, self._members(samples, entry, work), entry.index)
+
+        replace_folder(target, fill)
+
+    def _members(self, samples: ShardSet, entry: Entry, work: Path) -> Mapping[str, bytes]:
+        kept = {name: samples.read(entry, name) for name in entry.members if name != TEXT}
+        if "json" in kept:
+            facts = {**json.loads(kept["json"]), "text_encoder": self.text_encoder.fingerprint()}
+            kept["json"] = json.dumps(facts, ensure_ascii=False, allow_nan=False).encode()
+        return {**kept, TEXT: (work / _name(caption_of(samples, entry))).read_bytes()}
+
+    def _report(self, samples: ShardSet, state: str) -> Json:
+        encoder = self.text_encoder.fingerprint()
+        return {"samples": len(samples), "text_encoder": encoder, "dtype": self.dtype, "made_of": state}
+
+
+def _name(caption: str) -> str:
+    return f"{sha256_text(caption)[:32]}.safetensors"
+
+
+def _finished(folder: Path, state: str) -> bool:
+    try:
+        return bool(read_json(folder / _DONE)["made_of"] == state) and (folder / "shards/shards.json").is_file()
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _summary(samples: int) -> str:
+    return f"{samples} samples have text embeddings"
