@@ -1,0 +1,63 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A whole curation with restorers: the striped film is mended, the clean one is encoded to the very same bytes."""
+
+import json
+
+import numpy as np
+import pyarrow.parquet as parquet
+import pytest
+
+from nemo_vfm.core.types import Run
+from nemo_vfm.curate.restore.destripe import Destripe
+from nemo_vfm.curate.restore.letterbox import Letterbox
+from nemo_vfm.data.decode import read_all
+from tests.support.films import job, write_film
+from tests.support.striped import leaves, psnr_db, with_stripes
+
+
+def film(seed):
+    grey = leaves(seed)[:96].round().astype(np.uint8) // 2 + 60
+    return np.stack([np.roll(grey, 3 * index, axis=1)[:, :128] for index in range(16)])[..., None].repeat(3, -1)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    source, films = tmp_path_factory.mktemp("films"), {"clean": film(0)}
+    films["striped"] = with_stripes(film(1), theta_deg=0)
+    films["barred"] = film(2)
+    films["barred"][:, :12], films["barred"][:, 84:] = 0, 0
+    for name, frames in films.items():
+        write_film(source / f"{name}.mp4", frames, crf=4)
+    restore = {"letterbox": Letterbox(), "destripe": Destripe(iterations=4)}
+    found = {}
+    for name, restorers in (("as_it_is", {}), ("mended", restore)):
+        folder = tmp_path_factory.mktemp(name)
+        job(source, restore=restorers, rules={}, captions={}).run(Run(folder))
+        found[name] = {row["source"].removesuffix(".mp4"): row for row in rows(folder)}
+        for row in found[name].values():
+            (row["media"],) = folder.glob(f"**/{row['clip_id']}-*.mp4")
+    return found
+
+
+def rows(folder):
+    return parquet.read_table(folder / "scores.parquet").to_pylist()
+
+
+def test_a_clean_film_is_encoded_to_the_very_same_bytes(folders):
+    as_it_is, mended = (folders[name]["clean"]["media"].read_bytes() for name in ("as_it_is", "mended"))
+    assert as_it_is == mended
+
+
+def test_a_striped_film_is_mended_and_says_so(folders):
+    row = folders["mended"]["striped"]
+    assert row["stripe_excess_db"] > 8 > 5 > row["stripe_excess_after_db"]
+    striped, mended = (read_all(folders[name]["striped"]["media"]) for name in ("as_it_is", "mended"))
+    assert psnr_db(mended, film(1)) > psnr_db(striped, film(1)) + 3
+
+
+def test_bars_are_cut_off_and_the_box_is_in_the_table(folders):
+    row = folders["mended"]["barred"]
+    assert (row["letterbox.top"], row["letterbox.height"]) == (12, 72)
+    assert read_all(row["media"]).shape[1:3] == (72, 128)
+    assert json.loads(row["media"].with_suffix(".json").read_text())["restored"] == ["letterbox"]
