@@ -15,7 +15,8 @@ from nemo_vfm.curate.footage import Footage
 
 Lengths = NDArray[np.float32]  # (H, W)
 
-_SMALLEST_PX = 16  # DIS fails below its largest patches
+_SMALLEST_PX = 16
+_PADDED_PX = 32  # DIS reads beyond long pictures with a short side below this, and takes the process along (OpenCV 5.0)
 _known: WeakKeyDictionary[Footage, dict[tuple[int, int], list[Lengths | None]]] = WeakKeyDictionary()
 
 
@@ -53,8 +54,14 @@ def _compute(footage: Footage, num_pairs: int, side_px: int) -> list[Lengths | N
 def _lengths(flow: cv2.DISOpticalFlow, before: NDArray[np.uint8], after: NDArray[np.uint8]) -> Lengths | None:
     if np.array_equal(before, after):
         return None
-    flow_HWD = flow.calc(before, after, None)  # type: ignore[call-overload]
+    height, width = before.shape
+    flow_HWD = flow.calc(_padded(before), _padded(after), None)[:height, :width]  # type: ignore[call-overload]
     return np.asarray(cv2.magnitude(flow_HWD[..., 0], flow_HWD[..., 1]), dtype=np.float32)
+
+
+def _padded(luma_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    down, right = (max(0, _PADDED_PX - side) for side in luma_HW.shape)
+    return np.pad(luma_HW, ((0, down), (0, right)), mode="edge") if down or right else luma_HW
 
 
 def _shrunk(luma_HW: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:

@@ -2,15 +2,67 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clips that are as short, small, dark or flat as clips get, and scores that are numbers all the same."""
 
-from nemo_vfm.curate.footage import Footage
+import math
+
+import numpy as np
+import pytest
+
+from nemo_vfm.curate.footage import Footage, MotionVectors
 from nemo_vfm.curate.score.brightness import Brightness
+from nemo_vfm.curate.score.camera_motion import CameraMotion
+from nemo_vfm.curate.score.codec_motion import CodecMotion
 from nemo_vfm.curate.score.freeze import Freeze
+from nemo_vfm.curate.score.letterbox import Letterbox
 from nemo_vfm.curate.score.motion import Motion
 from nemo_vfm.curate.score.sharpness import Sharpness
-from tests.support.films import texture
+from nemo_vfm.curate.score.technical_quality import TechnicalQuality
+from nemo_vfm.curate.score.text_overlay import TextOverlay
+from nemo_vfm.curate.stage import Labelling, Score
+from tests.support.filmed import blocks
+from tests.support.films import black, pan, texture
+
+STAGES = (Motion(), CodecMotion(), CameraMotion(), Sharpness(), Brightness(), Freeze(), TechnicalQuality(),
+          Letterbox(), TextOverlay())  # fmt: skip
+NOISE = np.random.default_rng(0).integers(0, 255, (12, 64, 96, 3), np.uint8)
+CLIPS = {
+    "one frame": texture(0)[None],
+    "two frames": pan(1, 2),
+    "three frames": pan(1, 3),
+    "five frames": pan(1, 5),
+    "tiny": NOISE[:, :16, :16],
+    "one row of many": NOISE[:, :16],
+    "upright": NOISE[:, :, :17],
+    "black": black(),
+    "white": black() + np.uint8(255),
+    "one colour": black() + np.array([200, 10, 60], np.uint8),
+    "noise": NOISE,
+    "black and white in turn": np.repeat(np.array([0, 255] * 6, np.uint8), 64 * 96 * 3).reshape(NOISE.shape),
+}
 
 
-def test_one_frame_alone_can_be_scored():
-    one = Footage.of(texture(0)[None], 12.0)
-    for stage in (Motion(), Sharpness(), Brightness(), Freeze()):
-        assert set(stage.measure(one)) == set(stage.columns())
+@pytest.mark.parametrize("stage", STAGES, ids=lambda stage: type(stage).__name__)
+@pytest.mark.parametrize("name", CLIPS)
+def test_every_column_is_a_number_or_one_of_its_words(stage, name):
+    clip = Footage.of(np.ascontiguousarray(CLIPS[name]), 12.0)
+    check(stage, stage.measure(clip))
+
+
+def test_vectors_of_no_block_and_of_unknown_sizes_give_numbers():
+    odd = blocks({"source": -1, "w": 4, "h": 4, "motion_x": 9}, {"source": 1, "w": 8, "h": 8}, {"source": -1})
+    for found in (blocks(), odd):
+        clip = Footage(12, 12.0, lambda n: NOISE[list(n)], lambda n, f=found: [MotionVectors(96, 64, f) for _ in n])
+        check(CodecMotion(), CodecMotion().measure(clip))
+
+
+def check(stage, scores):
+    """Its columns, all of them, as it said."""
+    words = stage.labels() if isinstance(stage, Labelling) else {}
+    assert isinstance(stage, Score) and list(scores) == list(stage.columns())
+    for column, value in scores.items():
+        assert value in words[column] if column in words else math.isfinite(value)
+
+
+@pytest.mark.parametrize("stage", [Motion(), CodecMotion(), CameraMotion(), TechnicalQuality(), TextOverlay()])
+def test_a_picture_that_is_too_small_is_refused_in_words(stage):
+    with pytest.raises(ValueError, match="the picture is 8x8, too small"):
+        stage.measure(Footage.of(np.zeros((2, 8, 8, 3), np.uint8), 12.0))
