@@ -76,9 +76,10 @@ class Problem:
         """Place and address, the source line, a caret with the message, which files led there; secrets are masked."""
         place = f"{self.mark.place()}:{self.mark.column}" if self.mark.source.is_file else self.mark.place()
         line, caret = _excerpt(self.mark)
-        message = printable(self.message, _LONGEST)
+        message, *within = _with_its_caret(self.message)
         lines = [f"{place}  {printable(self.path, _WIDTH)}".rstrip()]
         lines += [f"    {line}", f"    {' ' * caret}^ {message}"] if line else [f"    {message}"]
+        lines += [f"    {' ' * caret}{inner}" for inner in within]
         return conceal("\n".join(lines + _led_there(self.mark.source)))
 
 
@@ -110,6 +111,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
         return ""
     close = difflib.get_close_matches(name.lower(), list(small), n=1, cutoff=0.6)
     return f"; did you mean {small[close[0]]}?" if close else ""
+
+
+def _with_its_caret(message: str) -> list[str]:
+    """A message in one line; where it shows a place inside a text with a caret of its own, these are two more."""
+    pointed = re.fullmatch(r"(.*)\n( {4}[^\n]{1,200})\n( {4,204}\^)", message, re.DOTALL)
+    parts = pointed.groups() if pointed else (message,)
+    return [printable(part, _LONGEST) for part in parts]
 
 
 def printable(text: str, longest: int) -> str:

@@ -5,6 +5,7 @@
 import numpy as np
 import pytest
 
+from nemo_vfm.config import Mark, Problem, Source, check, compose
 from nemo_vfm.curate.decide.check import check_columns
 from nemo_vfm.curate.decide.limit import Limit
 from nemo_vfm.curate.decide.rule import Rule, first_broken
@@ -103,3 +104,17 @@ def test_rules_json_says_the_threshold_that_a_percentile_came_to():
         "limits": [{"score": "x", "op": "<", "threshold": 2.0, "inclusive": False}],
     }  # fmt: skip
     assert Rule(score="x", below=2).to_json() == {"score": "x", "op": "<", "threshold": 2.0}
+
+
+def test_a_recipe_shows_the_mistake_at_its_place_and_inside_the_expression(tmp_path):
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text("_target_: nemo_vfm.curate.decide.rule.Rule\nkeep: motion > > 1\n")
+    (problem,) = check(compose(recipe))
+    *_, said, line, caret = problem.render().split("\n")
+    assert said.endswith("expected a number, a column or ( here, got '>'")
+    assert line.strip() == "motion > > 1" and caret.index("^") == line.index("> 1")
+
+
+def test_other_messages_stay_in_one_line():
+    forged = Problem("a", Mark(Source("x.yaml", ("a: 1",)), 1, 1), "wrong\nx.yaml:9:9  all is well")
+    assert len(forged.render().split("\n")) == 3
