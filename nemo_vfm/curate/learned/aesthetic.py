@@ -1,0 +1,67 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""One frame a second in; how pleasing the clip is to look at, as a scorer with weights sees it, out."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from nemo_vfm.core.types import Factory, Predicts
+from nemo_vfm.curate.footage import Pictures
+from nemo_vfm.curate.learned.bearer import Bearer, Fingerprinted
+from nemo_vfm.curate.learned.frames import per_second
+from nemo_vfm.curate.stage import Finding
+
+# Batches of other shapes differ in the sixth digit. Four are kept, so that a clip's row is the same in any company,
+# but for a value that happens to lie on the border between two.
+DIGITS = 4
+
+
+class Aesthetic:
+    """`aesthetic.mean`, `aesthetic.min` and `aesthetic.p10` over a clip's frames, on the scorer's own scale.
+
+    With CLIP ViT-L/14, normalised features and the public head "sac+logos+ava1-l14-linearMSE" (as safetensors, hidden
+    widths 1024, 128, 64, 16) the scale is about 1 to 10: 5.5 is fair, 6.5 high.
+
+    Args:
+        model: builds the scorer, with one output; see `models.scorer.Scorer`.
+        task: says what its output means; the task it was or will be trained by.
+        trained: a checkpoint of a training of this scorer, or a folder of them; None takes the model's own weights.
+        per_second: frames a second that are looked at.
+        max_frames: at most so many, spread evenly where there would be more.
+        batch_size: frames at once.
+    """
+
+    def __init__(
+        self, *, model: Factory[[], Fingerprinted], task: Predicts, trained: Path | None = None,
+        per_second: float = 1.0, max_frames: int = 60, batch_size: int = 16,
+    ) -> None:  # fmt: skip
+        if per_second <= 0 or max_frames < 1:
+            raise ValueError(f"per_second ({per_second}) must be above 0 and max_frames ({max_frames}) at least 1")
+        self.bearer = Bearer(model=model, task=task, trained=trained, batch_size=batch_size)
+        self.per_second, self.max_frames = per_second, max_frames
+
+    def columns(self) -> Sequence[str]:
+        """The three scores."""
+        return ("aesthetic.mean", "aesthetic.min", "aesthetic.p10")
+
+    def wanted(self, num_frames: int, fps: float) -> list[int]:
+        """See `Learned.wanted`."""
+        return per_second(num_frames, fps, self.per_second, self.max_frames)
+
+    def load(self) -> None:
+        """See `Learned.load`."""
+        self.bearer.load()
+
+    def judge(self, clips: Sequence[Pictures]) -> list[Finding]:
+        """See `Learned.judge`."""
+        return [self._finding(said[:, 0]) for said in self.bearer.say(clips)]
+
+    def fingerprint(self) -> str:
+        """See `Learned.fingerprint`."""
+        return f"aesthetic/1 {self.bearer.fingerprint()} {self.per_second} {self.max_frames}"
+
+    def _finding(self, scores_T: "np.ndarray[tuple[int, ...], np.dtype[np.float32]]") -> Finding:
+        values = (scores_T.mean(), scores_T.min(), np.percentile(scores_T, 10))
+        return Finding({n: round(float(v), DIGITS) for n, v in zip(self.columns(), values, strict=True)})

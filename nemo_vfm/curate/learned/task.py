@@ -1,0 +1,139 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Batches with labels in, the losses of a scorer and what it says of each frame out: to rate, to sort, to recognise.
+
+`Train` fits a scorer by these tasks and stages predict through them, so a scorer is used as it was trained.
+Shape letters: B batch, C channels, T frames, H height, W width, K numbers a frame, D width of a feature.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.log import warn_once
+from nemo_vfm.core.types import Batch, Prepared
+
+
+class Rate:
+    """Regression: the mean over a clip's frames is to be the clip's label.
+
+    Args:
+        label: the number's name in the shards' index or json (there also among the scores); a sample without it, or
+            with one that is no finite number, is left out.
+    """
+
+    def __init__(self, *, label: str) -> None:
+        self.label = label
+
+    def prepare(self, batch: Batch, *, seed: int, training: bool) -> Prepared:
+        """Pixels for the scorer; the label as the target in training and validation, where there is one."""
+        found = [_number(labels.get(self.label)) for labels in batch.labels]
+        return _prepared(batch, self.label, found)
+
+    def losses(self, output: Tensor, prepared: Prepared) -> Tensor:
+        """Squared errors, (B,)."""
+        return (output[..., 0].mean(dim=1) - prepared.targets["label"]).square()
+
+    def predict(self, output: Tensor, prepared: Prepared) -> Tensor:
+        """Scores, (B, T, 1)."""
+        return output
+
+
+class Sort:
+    """Classification: one class for a clip, from the mean of its frames' logits.
+
+    Args:
+        label: the class's name in the shards' index or json; a sample without a known class is left out.
+        classes: their names, in the order of the head's outputs.
+    """
+
+    def __init__(self, *, label: str, classes: Sequence[str]) -> None:
+        if len(classes) < 2 or len(set(classes)) < len(classes):
+            raise ValueError(f"classes must be at least two different names, got {list(classes)}")
+        self.label, self.classes = label, tuple(classes)
+
+    def names(self) -> Sequence[str]:
+        """The classes, in the order of the outputs."""
+        return self.classes
+
+    def prepare(self, batch: Batch, *, seed: int, training: bool) -> Prepared:
+        """Pixels for the scorer; the number of the class as the target."""
+        places = {name: float(place) for place, name in enumerate(self.classes)}
+        found = [places.get(str(labels.get(self.label))) for labels in batch.labels]
+        return _prepared(batch, self.label, found)
+
+    def losses(self, output: Tensor, prepared: Prepared) -> Tensor:
+        """Cross entropy, (B,)."""
+        return functional.cross_entropy(output.mean(dim=1), prepared.targets["label"].long(), reduction="none")
+
+    def predict(self, output: Tensor, prepared: Prepared) -> Tensor:
+        """Probabilities, (B, T, K)."""
+        return output.softmax(dim=-1)
+
+
+class Recognise:
+    """Two halves of a clip are to be more alike than two clips: InfoNCE (1807.03748, equation 4), no labels needed.
+
+    Args:
+        temperature: of the softmax over the other clips of the batch.
+    """
+
+    def __init__(self, *, temperature: float = 0.1) -> None:
+        if temperature <= 0:
+            raise ValueError(f"temperature must be above 0, got {temperature}")
+        self.temperature = temperature
+
+    def prepare(self, batch: Batch, *, seed: int, training: bool) -> Prepared:
+        """Pixels for the encoder."""
+        return Prepared({"video_BCTHW": _pixels(batch)}, {}, batch.weight_B)
+
+    def losses(self, output: Tensor, prepared: Prepared) -> Tensor:
+        """Of finding the second half of each clip among those of the batch, (B,)."""
+        if output.shape[1] < 2:
+            raise UserError("clips of one frame have no two halves; give a bucket with at least 2 frames")
+        middle = output.shape[1] // 2
+        first, second = (_mean(part) for part in (output[:, :middle], output[:, middle:]))
+        logits_BB = first @ second.T / self.temperature
+        return functional.cross_entropy(logits_BB, torch.arange(len(logits_BB), device=output.device), reduction="none")
+
+    def predict(self, output: Tensor, prepared: Prepared) -> Tensor:
+        """Features of length 1, (B, T, D)."""
+        return functional.normalize(output, dim=-1)
+
+
+def _mean(features_BTD: Tensor) -> Tensor:
+    return functional.normalize(functional.normalize(features_BTD, dim=-1).mean(dim=1), dim=-1)
+
+
+def _pixels(batch: Batch) -> Tensor:
+    if batch.video_BCTHW is None:
+        raise UserError(
+            "a scorer looks at pixels, and these shards hold latents; give the shards of clips, and buckets"
+        )
+    return batch.video_BCTHW
+
+
+def _number(value: float | str | None) -> float | None:
+    return None if value is None or isinstance(value, str) or not math.isfinite(value) else float(value)
+
+
+def _prepared(batch: Batch, label: str, found: Sequence[float | None]) -> Prepared:
+    """The label as the target; weight 0 where there is none. Without any labels (in a stage) it only predicts."""
+    pixels, weight_B = _pixels(batch), batch.weight_B
+    if not found:
+        return Prepared({"video_BCTHW": pixels}, {}, weight_B)
+    lacking = [key for key, value in zip(batch.keys, found, strict=True) if value is None]
+    if len(lacking) == len(found):
+        there = sorted({name for labels in batch.labels for name in labels})
+        raise UserError(
+            f"not one of the samples {', '.join(lacking[:4])} has a usable label {label!r}; there are {there}"
+        )
+    if lacking:
+        warn_once(f"samples without a usable label {label!r}, such as {lacking[0]}, are left out of training")
+    here = torch.tensor([value is not None for value in found], device=weight_B.device)
+    targets = torch.tensor([0.0 if value is None else value for value in found], device=weight_B.device)
+    return Prepared({"video_BCTHW": pixels}, {"label": targets}, weight_B * here)

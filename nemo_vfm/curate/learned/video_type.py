@@ -1,0 +1,87 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Frames of a clip in; which of some named types it is of, and how sure a scorer with weights is, out."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_vfm.core.types import Factory, Predicts
+from nemo_vfm.curate.footage import Pictures
+from nemo_vfm.curate.learned.aesthetic import DIGITS
+from nemo_vfm.curate.learned.bearer import Bearer, Fingerprinted
+from nemo_vfm.curate.learned.classes import classes_in
+from nemo_vfm.curate.learned.frames import evenly
+from nemo_vfm.curate.stage import Finding
+
+
+@runtime_checkable
+class Sorts(Predicts, Protocol):
+    """A task that puts clips into named classes."""
+
+    def names(self) -> Sequence[str]:
+        """The classes, in the order of the model's outputs."""
+        ...
+
+
+class VideoType:
+    """`type`, the likeliest class, and `type.<class>`, the mean of its probabilities over the frames.
+
+    Args:
+        model: builds the scorer, with one output a class; see `models.scorer.Scorer`.
+        task: names the classes, in the order of the outputs; the task it was or will be trained by.
+        classes: a folder whose config.json names the classes (`id2label`, or `classes`), as a check on the task; None
+            trusts the task.
+        trained: a checkpoint of a training of this scorer, or a folder of them; None takes the model's own weights.
+        num_frames: frames that are looked at, spread over the clip.
+        batch_size: frames at once.
+    """
+
+    def __init__(
+        self, *, model: Factory[[], Fingerprinted], task: Sorts, classes: Path | None = None,
+        trained: Path | None = None, num_frames: int = 8, batch_size: int = 16,
+    ) -> None:  # fmt: skip
+        if num_frames < 1:
+            raise ValueError(f"num_frames is {num_frames}, but at least one frame must be looked at")
+        self.bearer = Bearer(model=model, task=task, trained=trained, batch_size=batch_size)
+        self.classes, self.names, self.num_frames = classes, tuple(task.names()), num_frames
+
+    def columns(self) -> Sequence[str]:
+        """The type, and a score a class."""
+        return ("type", *(f"type.{name}" for name in self.names))
+
+    def labels(self) -> Mapping[str, Sequence[str]]:
+        """See `Labelling.labels`."""
+        return {"type": self.names}
+
+    def wanted(self, num_frames: int, fps: float) -> list[int]:
+        """See `Learned.wanted`."""
+        return evenly(num_frames, self.num_frames)
+
+    def load(self) -> None:
+        """See `Learned.load`.
+
+        Raises:
+            UserError: the folder's classes are not the task's.
+        """
+        if self.classes is not None:
+            classes_in(self.classes, self.names)
+        self.bearer.load()
+
+    def judge(self, clips: Sequence[Pictures]) -> list[Finding]:
+        """See `Learned.judge`."""
+        return [self._finding(said.mean(axis=0)) for said in self.bearer.say(clips)]
+
+    def fingerprint(self) -> str:
+        """See `Learned.fingerprint`."""
+        return f"type/1 {self.bearer.fingerprint()} {self.num_frames}"
+
+    def _finding(self, shares_K: NDArray[np.float32]) -> Finding:
+        if len(shares_K) != len(self.names):
+            raise ValueError(f"the scorer has {len(shares_K)} outputs for the {len(self.names)} classes of its task")
+        rounded = [round(float(share), DIGITS) for share in shares_K]
+        scores = {f"type.{name}": share for name, share in zip(self.names, rounded, strict=True)}
+        return Finding({"type": self.names[rounded.index(max(rounded))], **scores})

@@ -1,0 +1,114 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Pixels in, a few numbers a frame out: an image encoder from a folder and a small head, as one module.
+
+Shape letters: B batch, C channels, T frames, H height, W width, D width of a feature, K numbers a frame.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from nemo_vfm.core.errors import DataError
+from nemo_vfm.models.hashes import files_sha256
+from nemo_vfm.models.vision import ImageEncoder
+
+#: The widths between CLIP's 768 and the score in the public head "sac+logos+ava1-l14-linearMSE".
+PUBLIC_AESTHETIC = (1024, 128, 64, 16)
+
+
+class Scorer(nn.Module):
+    """`encoder` and `head`, named so in checkpoints.
+
+    Args:
+        folder: of the encoder, see `ImageEncoder`.
+        outputs: K, numbers a frame; 0 gives the features themselves.
+        hidden: widths of the head's inner layers; none is one linear layer.
+        activation: between layers; linear is none, as in the public aesthetic head.
+        normalise: whether features are scaled to length 1 before the head.
+        train_encoder: False trains the head alone.
+        head: a safetensors file with the head's weights, in any names that sort by layer; None draws them.
+
+    Raises:
+        DataError: the file's shapes are not the head's.
+    """
+
+    def __init__(
+        self,
+        *,
+        folder: Path,
+        outputs: int = 1,
+        hidden: Sequence[int] = (),
+        activation: Literal["linear", "gelu"] = "linear",
+        normalise: bool = True,
+        train_encoder: bool = False,
+        head: Path | None = None,
+    ) -> None:
+        super().__init__()
+        if activation not in ("linear", "gelu"):
+            raise ValueError(f"activation must be linear or gelu, got {activation!r}")
+        if outputs < 0 or any(width < 1 for width in hidden):
+            raise ValueError(f"outputs ({outputs}) cannot be negative and hidden widths {list(hidden)} must be above 0")
+        self._made_of = f"outputs={outputs} hidden={list(hidden)} activation={activation} normalise={normalise}"
+        self._files = (folder, *([] if head is None else [head]))
+        self.encoder = ImageEncoder(folder=folder).requires_grad_(train_encoder)
+        self.normalise, self.train_encoder = normalise, train_encoder
+        widths = [self.encoder.width, *hidden, outputs] if outputs else [self.encoder.width]
+        self.head = _head(widths, activation)
+        if head is not None and torch.get_default_device().type != "meta":
+            _load_head(self.head, head)
+
+    def forward(self, video_BCTHW: Tensor) -> Tensor:
+        """(B, T, K), or the features (B, T, D) where outputs is 0."""
+        with torch.set_grad_enabled(self.train_encoder and torch.is_grad_enabled()):
+            features_BTD = self.encoder(video_BCTHW)
+        if self.normalise:
+            features_BTD = nn.functional.normalize(features_BTD.float(), dim=-1)
+        result: Tensor = self.head(features_BTD)
+        return result
+
+    def fingerprint(self) -> str:
+        """Changes whenever the weights it was made with, or its arithmetic, would; training since then does not count.
+
+        It can be asked of a model on the meta device.
+        """
+        return f"scorer/1 {self._made_of} {' '.join(files_sha256(path) for path in self._files)}"
+
+
+def _head(widths: Sequence[int], activation: str) -> nn.Sequential:
+    """Linear layers, with what is between them."""
+    layers: list[nn.Module] = []
+    for place in range(len(widths) - 1):
+        if place and activation == "gelu":
+            layers.append(nn.GELU())
+        layers.append(nn.Linear(widths[place], widths[place + 1]))
+    return nn.Sequential(*layers)
+
+
+def _load_head(head: nn.Sequential, path: Path) -> None:
+    """Layer by layer in the order of the numbers in their names: other people's heads name theirs otherwise."""
+    from safetensors.torch import load_file
+
+    try:
+        stored = load_file(path)
+    except Exception as error:  # safetensors raises an error of its own making
+        raise DataError(f"the head {path} cannot be read as safetensors: {error}") from error
+    layers = [layer for layer in head if isinstance(layer, nn.Linear)]
+    wanted = [getattr(layer, what) for layer in layers for what in ("weight", "bias")]
+    given = [stored[name] for name in sorted(stored, key=_place)]
+    shapes = [tuple(tensor.shape) for tensor in given], [tuple(parameter.shape) for parameter in wanted]
+    if shapes[0] != shapes[1]:
+        raise DataError(
+            f"the head {path} has tensors of shapes {shapes[0]}, this one of {shapes[1]}; set hidden and outputs"
+        )
+    with torch.no_grad():
+        for parameter, tensor in zip(wanted, given, strict=True):
+            parameter.copy_(tensor)
+
+
+def _place(name: str) -> tuple[list[int], int]:
+    """Where a tensor belongs: by the numbers in its name, and weights before biases."""
+    return [int(part) for part in name.split(".") if part.isdigit()], int(name.endswith("bias"))

@@ -1,0 +1,63 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A folder in, a tiny CLIP or SigLIP as transformers itself writes it, and clips with labels, out."""
+
+import json
+from pathlib import Path
+
+import torch
+
+from nemo_vfm.data.encode import encode_mp4
+from nemo_vfm.data.shards import ShardWriter
+from tests.support.films import FPS, pan
+
+_TEXT = {
+    "vocab_size": 50, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "max_position_embeddings": 8, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1,
+}  # fmt: skip
+_VISION = {
+    "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 32,
+    "patch_size": 8,
+}  # fmt: skip
+
+
+def tiny_clip(folder: Path) -> Path:
+    """Both towers, 12 numbers a picture of 32 x 32; weights large enough that pictures differ."""
+    from transformers import CLIPConfig, CLIPImageProcessorPil, CLIPModel
+
+    torch.manual_seed(0)
+    model = CLIPModel(CLIPConfig(text_config=_TEXT, vision_config=_VISION, projection_dim=12))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    model.save_pretrained(folder)
+    CLIPImageProcessorPil(size={"shortest_edge": 32}, crop_size=32).save_pretrained(folder)
+    return folder
+
+
+def tiny_siglip(folder: Path) -> Path:
+    """Both towers, 16 numbers a picture of 32 x 32."""
+    from transformers import SiglipConfig, SiglipImageProcessorPil, SiglipModel
+
+    torch.manual_seed(0)
+    SiglipModel(SiglipConfig(text_config=_TEXT | {"projection_size": 16}, vision_config=_VISION)).save_pretrained(
+        folder
+    )
+    SiglipImageProcessorPil(size={"height": 32, "width": 32}).save_pretrained(folder)
+    return folder
+
+
+def labelled_clips(folder: Path, count: int = 8) -> Path:
+    """Clip shards of pans; `brightness` in the index, `aesthetic` among the json's scores, `tone` in the json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with ShardWriter(folder) as writer:
+        for seed in range(count):
+            film, path = pan(seed), folder / "film.mp4"
+            encode_mp4(path, film, FPS, crf=20, preset="veryfast")
+            level = float(film.mean()) / 255
+            facts = {"width": film.shape[2], "height": film.shape[1], "num_frames": len(film), "fps": float(FPS)}
+            more = {"tone": "light" if level > 0.5 else "dark", "scores": {"aesthetic": 10 * level}}
+            members = {"mp4": path.read_bytes(), "txt": b"a pan", "json": json.dumps({**facts, **more}).encode()}
+            writer.write(f"{seed:032x}", members, {**facts, "brightness": level})
+            path.unlink()
+    return folder
