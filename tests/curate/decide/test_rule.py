@@ -108,7 +108,8 @@ def test_rules_json_says_the_threshold_that_a_percentile_came_to():
 
 def test_a_recipe_shows_the_mistake_at_its_place_and_inside_the_expression(tmp_path):
     recipe = tmp_path / "r.yaml"
-    recipe.write_text("_target_: nemo_vfm.curate.decide.rule.Rule\nkeep: motion > > 1\n")
+    rule = "{_target_: nemo_vfm.curate.decide.rule.Rule, keep: motion > > 1}"
+    recipe.write_text(f"_target_: nemo_vfm.curate.redecide.Redecide\ncurated: x\nrules:\n  odd: {rule}\n")
     (problem,) = check(compose(recipe))
     *_, said, line, caret = problem.render().split("\n")
     assert said.endswith("expected a number, a column or ( here, got '>'")
