@@ -14,6 +14,7 @@ from nemo_vfm.cli.main import main
 from nemo_vfm.config import build, check, compose
 from nemo_vfm.config.tree import find
 from nemo_vfm.data.shards import ShardWriter
+from tests.support.coloured import NAMES, coloured_shards
 from tests.support.films import pan, write_film
 from tests.support.repository import ROOT
 
@@ -37,6 +38,14 @@ def clips(videos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     recipe = str(ROOT / "recipes/curation/clips.yaml")
     assert main(["run", recipe, "--overlay", "smoke", f"run_dir={folder}", f"source.path={videos}"]) == 0
     return folder / "shards"
+
+
+def random_clip(folder: Path) -> Path:
+    """A CLIP that has learnt nothing."""
+    pytest.importorskip("transformers", reason="needs the extra transformers")
+    from tests.support.tiny_models import tiny_clip
+
+    return tiny_clip(folder)
 
 
 def latents_for(recipe: Path, folder: Path) -> Path:
@@ -81,6 +90,8 @@ def given(request: pytest.FixtureRequest, tmp_path: Path) -> Given:
     makers: dict[tuple[str | None, str], Callable[[Path], Path]] = {
         ("nemo_vfm.curate.source.Folder", "path"): lambda _: request.getfixturevalue("videos"),
         ("nemo_vfm.curate.encode.EncodeShards", "shards"): lambda _: request.getfixturevalue("clips"),
+        ("nemo_vfm.curate.caption.check.CheckCaptions", "shards"): lambda _: coloured_shards(tmp_path / "clips", NAMES),
+        ("nemo_vfm.curate.caption.likeness.ClipLikeness", "folder"): lambda _: random_clip(tmp_path / "model"),
         ("nemo_vfm.curate.embed_text.EmbedText", "shards"): lambda _: request.getfixturevalue("clips"),
         ("nemo_vfm.curate.energon.WriteEnergon", "shards"): lambda _: shutil.copytree(
             request.getfixturevalue("clips"), tmp_path / "shards"

@@ -11,21 +11,26 @@ Shape letters: N clips, D width of a vector, T frames, H height, W width, C colo
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.core.files import write_json
+from nemo_vfm.core.files import read_json, write_json
 from nemo_vfm.core.log import info, track, warn
 from nemo_vfm.core.place import Place, place
-from nemo_vfm.core.types import Json, Outcome, Run
+from nemo_vfm.core.types import Outcome, Run
+from nemo_vfm.curate.cache import fingerprint
+from nemo_vfm.data.shard_folder import folder_at
 from nemo_vfm.data.shards import Entry, ShardSet
 
 Vectors = NDArray[np.float32]  # (N, D)
 MIN_CLIPS = 8
+FILE = "caption_check.json"
 
 
 @runtime_checkable
@@ -60,14 +65,6 @@ class Verdict:
     likeness: float
     shuffled: float
     suspects: Mapping[str, str]
-
-    def to_json(self) -> Json:
-        """As `caption_check.json` has it."""
-        return {
-            "clips": self.clips, "mean_rank": self.mean_rank, "deviations_below_chance": self.deviations,
-            "likeness_of_true_pairs": self.likeness, "likeness_of_shuffled_pairs": self.shuffled,
-            "suspects_and_whose_captions_they_seem_to_have": dict(self.suspects),
-        }  # fmt: skip
 
 
 def compare(keys: Sequence[str], captions: Vectors, clips: Vectors, suspect_margin: float = 3.0) -> Verdict:
@@ -130,6 +127,10 @@ class CheckCaptions:
             DataError: the captions do not belong to the clips, or too few have one.
         """
         samples = ShardSet(self.shards)
+        state = self._state()
+        done = _done(run.folder / FILE, state)
+        if done is not None:
+            return replace(self._judged(done), did_nothing=True)
         entries = [entry for entry in samples.entries if "mp4" in entry.members and entry.index.get("caption")]
         step = max(1, -(-len(entries) // self.at_most))
         chosen = entries[::step]
@@ -138,8 +139,14 @@ class CheckCaptions:
         clips = np.stack([self._clip(samples, entry) for entry in track("compare captions", chosen)])
         captions = self.likeness.of_texts([str(entry.index["caption"]) for entry in chosen])
         verdict = compare([entry.key for entry in chosen], captions, clips)
-        write_json(run.folder / "caption_check.json", {**verdict.to_json(), "passed": self._passed(verdict)})
+        write_json(run.folder / FILE, {"verdict": asdict(verdict), "passed": self._passed(verdict), "made_of": state})
         return self._judged(verdict)
+
+    def _state(self) -> str:
+        """All that the figures are made of; what judges them is not part of it."""
+        index = folder_at(self.shards, None)
+        marker = index.read("shards.json", 1 << 30) if index.size("shards.json") is not None else b""
+        return fingerprint(sha256(marker).hexdigest(), self.likeness, self.num_frames, self.at_most)
 
     def _clip(self, samples: ShardSet, entry: Entry) -> NDArray[np.float32]:
         from nemo_vfm.data.decode import open_video
@@ -167,6 +174,15 @@ class CheckCaptions:
             raise DataError(trouble)
         warn(trouble)
         return Outcome(trouble, figures)
+
+
+def _done(path: Path, state: str) -> Verdict | None:
+    """The verdict of an earlier run on the same captions and pictures."""
+    try:
+        facts = read_json(path)
+        return Verdict(**facts["verdict"]) if facts["made_of"] == state else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def unit(vectors: Vectors) -> Vectors:

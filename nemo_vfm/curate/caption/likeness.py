@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.curate.caption.check import Vectors, unit
+from nemo_vfm.models.pretrained import fingerprint_of
 
 _HUES = {"red": 0, "orange": 15, "yellow": 30, "green": 60, "cyan": 90, "blue": 120, "purple": 140, "pink": 160}
 
@@ -25,6 +26,10 @@ class ClipLikeness:
 
     def __init__(self, *, folder: Path) -> None:
         self.folder = folder
+
+    def fingerprint(self) -> str:
+        """The bytes of the model."""
+        return fingerprint_of(self.folder)
 
     def of_texts(self, texts: Sequence[str]) -> Vectors:
         """The text tower's vector of each."""

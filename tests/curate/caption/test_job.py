@@ -1,0 +1,121 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The recipe for clips with each set of captions in; shards whose texts say where they come from out."""
+
+import json
+
+import pytest
+
+from nemo_vfm.cli.main import main
+from nemo_vfm.data.shards import ShardSet
+from tests.support.chat_server import answer, chat_server, status
+from tests.support.films import pan, write_film
+from tests.support.repository import ROOT
+
+RECIPE = str(ROOT / "recipes/curation/clips.yaml")
+KEY = "canary-key-5531-x"
+
+
+@pytest.fixture(scope="module")
+def videos(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("videos")
+    for seed in range(2):
+        write_film(folder / f"{seed}.mp4", pan(seed))
+    return folder
+
+
+def run(videos, folder, *words):
+    return main(["run", RECIPE, f"run_dir={folder}", f"source.path={videos}", *words])
+
+
+def endpoint(server, *more):
+    place = "captions.vlm.chat.endpoint"
+    return ["captions=endpoint", f"{place}.url={server.url}", f"{place}.allow_private=true",
+            f"{place}.api_key_env=CANARY_API_KEY", f"{place}.tries=1", "captions.vlm.chat.model=tiny-vlm",
+            *more]  # fmt: skip
+
+
+def told(folder):
+    shards = ShardSet(folder / "shards")
+    return [json.loads(shards.read(entry, "json")) for entry in shards.entries]
+
+
+def test_another_prompt_asks_again_and_nothing_else_is_done_again(videos, tmp_path, monkeypatch):
+    monkeypatch.setenv("CANARY_API_KEY", KEY)
+    with chat_server() as server:
+        server.reply = lambda question: answer(f"<script>alert(1)</script> {KEY} ${{env:HOME}}")
+        assert run(videos, tmp_path / "run", *endpoint(server)) == 0
+        media = {path: path.stat().st_mtime_ns for path in (tmp_path / "run/work/clips").rglob("*.mp4")}
+        assert len(server.questions) == 2 == len(media) and {f["caption_by"] for f in told(tmp_path / "run")} == {
+            "endpoint"
+        }
+        assert run(videos, tmp_path / "run", *endpoint(server)) == 0
+        assert len(server.questions) == 2, "a second run asks nothing"
+        server.reply = lambda question: answer("briefly")
+        assert (
+            run(
+                videos,
+                tmp_path / "run",
+                *endpoint(server, "captions.vlm.prompt=Be brief.", "--allow", "captions.vlm.prompt"),
+            )
+            == 0
+        )
+    assert [facts["caption"] for facts in told(tmp_path / "run")] == ["briefly"] * 2 and len(server.questions) == 4
+    assert media == {path: path.stat().st_mtime_ns for path in (tmp_path / "run/work/clips").rglob("*.mp4")}
+
+
+def test_the_key_is_in_no_file_of_the_run_and_the_report_shows_a_caption_as_text(videos, tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("CANARY_API_KEY", KEY)
+    with chat_server() as server:
+        server.faults = [status(500, KEY.encode())]
+        server.reply = lambda question: answer(
+            f"<script>alert('{KEY}')</script><img src=x onerror=alert(1)>", model=KEY
+        )
+        assert run(videos, tmp_path / "run", *endpoint(server)) == 0
+        assert main(["explain", str(tmp_path / "run")]) in (0, 2)
+    written = b"".join(path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file())
+    assert KEY.encode() not in written and KEY not in "".join(capfd.readouterr())
+    page = (tmp_path / "run/report.html").read_text()
+    assert "alert(&#39;***&#39;)" in page and "<img src=x" not in page and "<script>alert" not in page
+
+
+def test_a_key_that_is_refused_ends_the_run_with_what_to_do_and_no_half_written_shards(
+    videos, tmp_path, monkeypatch, capfd
+):
+    monkeypatch.setenv("CANARY_API_KEY", KEY)
+    with chat_server() as server:
+        server.always = status(401, f"bad key {KEY}".encode())
+        assert run(videos, tmp_path / "run", *endpoint(server)) == 2
+    said = "".join(capfd.readouterr())
+    assert "is the key right?" in said and KEY not in said and not (tmp_path / "run/shards").exists()
+
+
+def test_an_inward_address_is_refused_unless_the_recipe_allows_it(videos, tmp_path, capfd):
+    with chat_server() as server:
+        words = ["captions=endpoint", f"captions.vlm.chat.endpoint.url={server.url}", "captions.vlm.chat.model=m"]
+        assert run(videos, tmp_path / "run", *words) == 2
+    assert "allow_private: true" in "".join(capfd.readouterr()) and not server.paths
+
+
+def test_scores_in_captions_reach_the_shards(videos, tmp_path):
+    assert run(videos, tmp_path / "run", "captions=conditioned") == 0
+    for facts in told(tmp_path / "run"):
+        assert f"motion score: {facts['scores']['motion']:.2g}, sharpness score:" in facts["caption"]
+        assert facts["caption"].startswith(facts["caption_edits"][0]["instead_of"])
+
+
+def test_a_local_model_captions_the_clips(videos, tmp_path):
+    pytest.importorskip("transformers", reason="needs the extra transformers")
+    from tests.support.tiny_models import tiny_vlm
+
+    folder = tiny_vlm(tmp_path / "tiny-vlm")
+    words = [
+        "captions=vlm_folder",
+        f"captions.vlm.folder={folder}",
+        "captions.vlm.num_frames=2",
+        "captions.vlm.max_tokens=4",
+    ]
+    assert run(videos, tmp_path / "run", *words) == 0
+    facts = told(tmp_path / "run")
+    assert {f["caption_by"] for f in facts} == {"hugging_face"} and {f["caption_model"] for f in facts} == {"tiny-vlm"}
+    assert all(f["caption_windows"][0]["status"] == "truncated" for f in facts)
