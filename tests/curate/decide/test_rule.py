@@ -5,7 +5,7 @@
 import numpy as np
 import pytest
 
-from nemo_vfm.config import Mark, Problem, Source, check, compose
+from nemo_vfm.config import Mark, Problem, RecipeError, Source, build, compose
 from nemo_vfm.curate.decide.check import check_columns
 from nemo_vfm.curate.decide.limit import Limit
 from nemo_vfm.curate.decide.rule import Rule, first_broken
@@ -110,8 +110,9 @@ def test_a_recipe_shows_the_mistake_at_its_place_and_inside_the_expression(tmp_p
     recipe = tmp_path / "r.yaml"
     rule = "{_target_: nemo_vfm.curate.decide.rule.Rule, keep: motion > > 1}"
     recipe.write_text(f"_target_: nemo_vfm.curate.redecide.Redecide\ncurated: x\nrules:\n  odd: {rule}\n")
-    (problem,) = check(compose(recipe))
-    *_, said, line, caret = problem.render().split("\n")
+    with pytest.raises(RecipeError) as caught:
+        build(compose(recipe))
+    *_, said, line, caret = str(caught.value).split("\n")
     assert said.endswith("expected a number, a column or ( here, got '>'")
     assert line.strip() == "motion > > 1" and caret.index("^") == line.index("> 1")
 
