@@ -2,7 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Frames of a clip in; brightness, contrast and the share of black frames out."""
 
+import math
 from collections.abc import Mapping, Sequence
+
+import cv2
+import numpy as np
 
 from nemo_vfm.curate.footage import Footage
 
@@ -28,9 +32,10 @@ class Brightness:
     def measure(self, footage: Footage) -> Mapping[str, float]:
         """The scores of one clip."""
         luma_THW = footage.luma(footage.pairs(_NUM_PAIRS))
-        dark = (luma_THW < self.black).mean(axis=(1, 2)) >= 0.98
+        means, deviations = zip(*(cv2.meanStdDev(luma_HW) for luma_HW in luma_THW), strict=True)
+        dark_T = (luma_THW < math.ceil(self.black)).mean(axis=(1, 2)) >= 0.98
         return {
-            "luma_mean": float(luma_THW.mean()),
-            "luma_std": float(luma_THW.std(axis=(1, 2)).mean()),
-            "black_ratio": float(dark.mean()),
+            "luma_mean": float(np.mean(means)),
+            "luma_std": float(np.mean(deviations)),
+            "black_ratio": float(dark_T.mean()),
         }

@@ -24,6 +24,7 @@ _WORDS = (
 )  # fmt: skip
 _SMALLEST_PX = 16
 _FEWEST_POINTS = 8
+_ENOUGH = (cv2.TERM_CRITERIA_COUNT + cv2.TERM_CRITERIA_EPS, 15, 0.01)  # steps, pixels
 _LOCK_PX = 0.75  # a point that lies this near to where the camera's motion takes it moves with the picture
 
 
@@ -70,7 +71,7 @@ class CameraMotion:
         most_points: corners that are followed.
     """
 
-    def __init__(self, *, still: float = 1.0, num_pairs: int = 16, most_points: int = 100) -> None:
+    def __init__(self, *, still: float = 1.0, num_pairs: int = 16, most_points: int = 80) -> None:
         if still <= 0 or num_pairs < 1:
             raise ValueError(f"still {still} must be above 0 and num_pairs {num_pairs} at least 1")
         if most_points < _FEWEST_POINTS:
@@ -87,7 +88,7 @@ class CameraMotion:
 
     def measure(self, footage: Footage) -> Mapping[str, float | str]:
         """The scores of one clip."""
-        height, width = footage.luma([0]).shape[1:]
+        height, width = footage.luma(footage.pairs(self.num_pairs)[:1]).shape[1:]
         if min(height, width) < _SMALLEST_PX:
             raise ValueError(
                 f"the picture is {width}x{height}, too small to follow corners in; at least {_SMALLEST_PX} are needed"
@@ -124,14 +125,22 @@ class CameraMotion:
         for before, after in pairwise(luma_THW):
             if corners is None or len(corners) < _FEWEST_POINTS:
                 break
-            moved, found, _ = cv2.calcOpticalFlowPyrLK(before, after, corners, None, winSize=(15, 15), maxLevel=3)  # type: ignore[call-overload]
-            at_PD, to_PD = (points[found.ravel() > 0].reshape(-1, 2) for points in (corners, moved))
+            at_PD, to_PD = _moved(before, after, np.asarray(corners, dtype=np.float32))
             step = _fit(at_PD, to_PD, before.shape)
             if step is None:
                 break
             steps.append(step)
             corners = to_PD.reshape(-1, 1, 2)
         return steps
+
+
+def _moved(before: Luma, after: Luma, corners: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Where those corners lie in both frames that were found again (pyramidal Lucas-Kanade)."""
+    moved, found, _ = cv2.calcOpticalFlowPyrLK(  # type: ignore[call-overload]
+        before, after, corners, None, winSize=(15, 15), maxLevel=3, criteria=_ENOUGH
+    )
+    at_PD, to_PD = (points[found.ravel() > 0].reshape(-1, 2) for points in (corners, moved))
+    return at_PD, to_PD
 
 
 def _fit(at_PD: NDArray[np.float32], to_PD: NDArray[np.float32], shape: tuple[int, ...]) -> Step | None:

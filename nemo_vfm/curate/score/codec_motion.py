@@ -84,7 +84,7 @@ class CodecMotion:
         return self._numbers(moved_RC, seen_RC, shape.width, shape.height)
 
     def _of_flow(self, footage: Footage) -> tuple[float, float]:
-        width, height = flow_size(footage, _FLOW_SIDE_PX)
+        width, height = flow_size(footage, num_pairs=self.num_frames, side_px=_FLOW_SIDE_PX)
         flows = flow_lengths(footage, num_pairs=self.num_frames, side_px=_FLOW_SIDE_PX)
         moved_HW = np.zeros((height, width), np.float32)
         for lengths_HW in flows:

@@ -33,9 +33,9 @@ def flow_lengths(footage: Footage, *, num_pairs: int, side_px: int) -> list[Leng
     return known[num_pairs, side_px]
 
 
-def flow_size(footage: Footage, side_px: int) -> tuple[int, int]:
+def flow_size(footage: Footage, *, num_pairs: int, side_px: int) -> tuple[int, int]:
     """Width and height at which flow is computed. ValueError where the picture is too small for it."""
-    height, width = footage.luma([0]).shape[1:]
+    height, width = footage.luma(footage.pairs(num_pairs)[:1]).shape[1:]
     if min(height, width) < _SMALLEST_PX:
         raise ValueError(
             f"the picture is {width}x{height}, too small to see motion in; at least {_SMALLEST_PX} are needed"
@@ -45,7 +45,7 @@ def flow_size(footage: Footage, side_px: int) -> tuple[int, int]:
 
 
 def _compute(footage: Footage, num_pairs: int, side_px: int) -> list[Lengths | None]:
-    size = flow_size(footage, side_px)
+    size = flow_size(footage, num_pairs=num_pairs, side_px=side_px)
     luma_THW = [_shrunk(frame, size) for frame in footage.luma(footage.pairs(num_pairs))]
     flow = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_FAST)
     return [_lengths(flow, before, after) for before, after in zip(luma_THW[::2], luma_THW[1::2], strict=True)]

@@ -35,12 +35,14 @@ class Freeze:
 
     def measure(self, footage: Footage) -> Mapping[str, float]:
         """The score of one clip, 0 to 1."""
-        blocks = [_block_means(frame) for frame in footage.luma(footage.pairs(_NUM_PAIRS))]
-        changes = [float(np.abs(after - before).max()) for before, after in zip(blocks[::2], blocks[1::2], strict=True)]
+        luma_THW = footage.luma(footage.pairs(_NUM_PAIRS))
+        changes = [_largest_change(before, after) for before, after in zip(luma_THW[::2], luma_THW[1::2], strict=True)]
         return {"freeze_ratio": float(np.mean(np.array(changes) <= self.tolerance))}
 
 
-def _block_means(luma_HW: NDArray[np.uint8]) -> NDArray[np.float32]:
-    height, width = luma_HW.shape
-    size = (max(1, width // 8), max(1, height // 8))
-    return np.asarray(cv2.resize(luma_HW.astype(np.float32), size, interpolation=cv2.INTER_AREA), dtype=np.float32)
+def _largest_change(before_HW: NDArray[np.uint8], after_HW: NDArray[np.uint8]) -> float:
+    """Of the mean luma of any block."""
+    height, width = before_HW.shape
+    change_HW = cv2.subtract(after_HW, before_HW, dtype=cv2.CV_32F)
+    blocks = cv2.resize(change_HW, (max(1, width // 8), max(1, height // 8)), interpolation=cv2.INTER_AREA)
+    return cv2.norm(blocks, cv2.NORM_INF)
