@@ -94,12 +94,11 @@ class Balance:
             raise ValueError(f"a balance by {self.by!r} names {', '.join(odd)}; there are {', '.join(known or ())}")
 
     def apply(self, records: Sequence[ClipRecord]) -> Balanced:
-        """Drop what is too much of the records that are kept, under the rule `balance`."""
-        kept = [record for record in records if record.decision == "kept"]
-        found = self.weigh(self.groups(table_of(kept), [r.source for r in kept]), [r.clip.id for r in kept])
-        for record in kept:
-            if not found.weights[record.clip.id]:
-                record.rule = RULE
+        """Drop what is too much of the records that the rules keep, under the rule `balance`; again, the same."""
+        whole = [record for record in records if record.decision == "kept" or record.rule == RULE]
+        found = self.weigh(self.groups(table_of(whole), [r.source for r in whole]), [r.clip.id for r in whole])
+        for record in whole:
+            record.rule = None if found.weights[record.clip.id] else RULE
         return found
 
     def groups(self, table: Table, sources: Sequence[str]) -> list[str]:
