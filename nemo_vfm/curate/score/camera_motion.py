@@ -58,7 +58,7 @@ class CameraMotion:
     `camera.pan_x` and `camera.pan_y` are percent of the width and height a second, to the right and down: the camera's,
     so that the picture goes the other way. `camera.zoom` is the relative growth a second, `camera.roll` degrees a
     second clockwise, all four means over the clip. `camera.residual` is the part of the corners' way, 0 to 1, that the
-    camera does not explain. `camera.shake` is how much the speed changes from frame to frame, in percent of the sides a
+    camera does not explain. `camera.shake` is the median change of speed from frame to frame, in percent of the sides a
     second. `camera` is the word for the median of all pairs: static below `still`; shaky where speeds change by more
     than 0.4 of themselves; else what makes 0.75 of all motion, or moving; unknown where corners can be followed in less
     than half of the pairs.
@@ -161,9 +161,9 @@ def _fit(at_PD: NDArray[np.float32], to_PD: NDArray[np.float32], shape: tuple[in
 
 
 def _shake(tracks: Sequence[Sequence[Step]]) -> float:
-    """Root mean square of how much the speed changes from one frame to the next, in parts of a side a frame."""
+    """Median change of speed from one frame to the next, in parts of a side a frame."""
     changes = [np.subtract(track[1].edge_speed(), track[0].edge_speed()) for track in tracks if len(track) == 2]
-    return float(np.sqrt(np.mean(np.square(changes).sum(axis=1)))) if changes else 0.0
+    return float(np.median(np.linalg.norm(changes, axis=1))) if changes else 0.0
 
 
 def _word(speeds: NDArray[np.float64], shake: float, still: float) -> str:
