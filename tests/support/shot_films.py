@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A seed in; frames of films with hard cuts, fades, dissolves, flashes and fast pans out, and where each of them is.
 
-Of all events 60 % are hard cuts, 20 % are gradual (half fades through black, half dissolves) and 20 % are none that
-should be cut at (half flashes, half whip pans). Shots move: the camera drifts, turns fast in some, and something
-crosses the picture; a third of neighbours have the same colours. Shape letters: H height, W width.
+Of all events 60 % are hard cuts, a tenth of them with a flash on it; 20 % are gradual (half fades through black, half
+dissolves) and 20 % should not be cut at (half flashes, half whip pans). Shots move: the camera drifts, fast in some,
+something crosses the picture, and a third of neighbours have the same colours. Shape letters: H height, W width.
 """
 
 from collections.abc import Iterator, Sequence
@@ -106,7 +106,7 @@ def film(seed: int, kinds: Sequence[Kind]) -> Film:
             following = Shot(random, palette)
             frames += _change(random, kind, shot, following, start - born)
             shot, born = following, start
-        events.append(Event(kind, start, len(frames)))
+        events.append(Event(kind, start, start if kind == "cut" else len(frames)))
     _run(frames, shot, born, int(random.integers(22, 60)))
     return Film(tuple(np.clip(frame, 0, 255).astype(np.uint8) for frame in frames), tuple(events))
 
@@ -125,6 +125,8 @@ def _flash(random: np.random.Generator, shot: Shot, first: int) -> Iterator[np.n
 def _change(random: np.random.Generator, kind: Kind, a: Shot, b: Shot, first: int) -> Iterator[np.ndarray]:
     """The frames of one shot's passing into another."""
     if kind == "cut":
+        if random.random() < 0.1:
+            yield from _flash(random, b, 0)
         return
     half = int(random.integers(4, 20))
     dark = int(random.integers(1, 10)) if kind == "black" else 0

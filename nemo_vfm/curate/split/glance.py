@@ -24,11 +24,12 @@ class Glance:
         sample_HWC: pixels picked from the frame on a grid.
     """
 
-    __slots__ = ("_thumbnail_D", "content", "sample_HWC")
+    __slots__ = ("_layout_D", "_thumbnail_D", "content", "sample_HWC")
 
     def __init__(self, content: float, sample_HWC: Frame) -> None:
         self.content, self.sample_HWC = content, sample_HWC
         self._thumbnail_D: NDArray[np.float32] | None = None
+        self._layout_D: NDArray[np.float32] | None = None
 
     @property
     def brightness(self) -> float:
@@ -42,6 +43,15 @@ class Glance:
             small = cv2.resize(self.sample_HWC, _CELLS, interpolation=cv2.INTER_AREA)
             self._thumbnail_D = small.astype(np.float32).ravel()
         return self._thumbnail_D
+
+    @property
+    def layout_D(self) -> NDArray[np.float32]:
+        """Where which colours are, in any light: the thumbnail without its mean, of length 1; 0 where it is flat."""
+        if self._layout_D is None:
+            cells_NC = self.thumbnail_D.reshape(-1, 3)
+            around_D = (cells_NC - cells_NC.mean(axis=0)).ravel()
+            self._layout_D = around_D / np.float32(max(float(np.linalg.norm(around_D)), 1.0))
+        return self._layout_D
 
 
 class Eye:

@@ -41,10 +41,7 @@ class ColourLayout:
 
     def embed(self, kept: Sequence[Frame]) -> NDArray[np.float32]:
         """See `FrameEmbedder`; a frame of one colour gets zeros."""
-        cells_NDC = np.stack([Glance(0.0, frame).thumbnail_D for frame in kept]).reshape(len(kept), -1, 3)
-        vectors_ND = (cells_NDC - cells_NDC.mean(axis=1, keepdims=True)).reshape(len(kept), -1)
-        lengths_N1 = np.linalg.norm(vectors_ND, axis=1, keepdims=True)
-        return np.asarray(vectors_ND / np.maximum(lengths_N1, 1.0), dtype=np.float32)
+        return np.stack([Glance(0.0, frame).layout_D for frame in kept])
 
 
 class Stitch:

@@ -4,7 +4,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from nemo_vfm.curate.split.lengths import Lengths, Pieces, ShortTail, check_lengths
+from nemo_vfm.curate.split.lengths import Lengths, Pieces, ShortTail
 from nemo_vfm.curate.stage import Frame, Span
 
 
@@ -18,7 +18,8 @@ class FixedStride:
     """
 
     def __init__(self, *, length_s: float = 10.0, min_length_s: float = 2.0, short_tail: ShortTail = "merge") -> None:
-        check_lengths(min_length_s=0.0, max_length_s=length_s, min_tail_s=min_length_s)
+        if length_s <= 0 or not 0 <= min_length_s <= length_s:
+            raise ValueError(f"min_length_s {min_length_s} must be within 0 and length_s {length_s}, which is above 0")
         self.length_s, self.min_length_s, self.short_tail = length_s, min_length_s, short_tail
 
     def spans(self, frames: Iterable[Frame], *, fps: float) -> Iterator[Span]:

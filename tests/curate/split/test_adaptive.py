@@ -4,14 +4,16 @@
 
 from itertools import pairwise
 
+import cv2
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from scenedetect import AdaptiveDetector, FrameTimecode
 
-from nemo_vfm.curate.split.adaptive import AdaptiveSplit, black_cuts, join_cuts, pieces
+from nemo_vfm.curate.split.adaptive import AdaptiveSplit
 from nemo_vfm.data.decode import open_video
+from tests.support import shot_films
 from tests.support.films import FPS, black, fade_through_black, pan, write_film
+from tests.support.shot_films import corpus
 
 
 def shots_of(path, **settings):
@@ -52,25 +54,19 @@ def test_no_frame_gives_no_shot():
     assert list(AdaptiveSplit().spans([], fps=24)) == []
 
 
-@settings(deadline=None)
-@given(st.integers(0, 50), st.integers(1, 400), st.integers(1, 60), st.integers(0, 30))
-def test_pieces_cover_a_shot_without_gap_or_overlap(first, length, longest, tail):
-    spans = pieces((first, first + length), longest, tail)
-    assert [index for span in spans for index in range(*span)] == list(range(first, first + length))
-    assert all(b - a <= longest for a, b in spans[:-1])
-    assert spans[-1][1] - spans[-1][0] < longest + max(tail, 1)
-
-
-@settings(deadline=None)
-@given(st.lists(st.booleans(), max_size=60), st.integers(1, 10))
-def test_black_cuts_lie_inside_the_film_and_come_in_order(dark, min_frames):
-    cuts = black_cuts([0.0 if is_dark else 99.0 for is_dark in dark], 12, min_frames)
-    assert cuts == sorted(cuts)
-    assert all(0 <= cut <= len(dark) for cut in cuts)
-
-
-def test_a_fade_beside_a_hard_cut_does_not_cut_twice():
-    assert join_cuts([10, 40], [12, 25, 27], 5) == [10, 25, 40]
+def test_cuts_are_those_of_pyscenedetects_adaptive_detector():
+    for film in corpus(5, 4):
+        detector = AdaptiveDetector(3.5, min_scene_len=round(0.6 * shot_films.FPS), window_width=3)
+        theirs = [
+            cut.frame_num
+            for number, frame in enumerate(film.frames)
+            for cut in detector.process_frame(
+                FrameTimecode(number, fps=shot_films.FPS), cv2.cvtColor(frame, cv2.COLOR_RGB2BGR)
+            )
+        ]
+        splitter = AdaptiveSplit(black=0)
+        ours = [first for first, _ in splitter.spans(film.frames, fps=shot_films.FPS) if first]
+        assert len(theirs) > 4 and ours == theirs
 
 
 def test_impossible_settings_are_refused_with_their_numbers():

@@ -1,0 +1,106 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Films of any length in; from every splitter all frames exactly once, the same each time, and early."""
+
+import pickle
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nemo_vfm.curate.split.adaptive import AdaptiveSplit
+from nemo_vfm.curate.split.content import ContentSplit
+from nemo_vfm.curate.split.stitch import Stitch
+from nemo_vfm.curate.split.stride import FixedStride
+from nemo_vfm.curate.split.union import UnionSplit
+from nemo_vfm.curate.stage import Splitter
+
+FPS = 8
+LIMITS = {"min_length_s": 0.5, "max_length_s": 3.0, "min_tail_s": 0.5}
+#: Each with how far it may be behind, in frames, beside its longest length and tail: the promise of its docstring.
+SPLITTERS = {
+    "adaptive": (AdaptiveSplit(**LIMITS), 4 + 3 + 1),
+    "adaptive, tails left": (AdaptiveSplit(**LIMITS, short_tail="leave"), 4 + 3 + 1),
+    "content": (ContentSplit(**LIMITS), 4 + 1),
+    "union": (UnionSplit(**LIMITS), 4 * FPS + 4),
+    "stride": (FixedStride(length_s=3.0, min_length_s=0.5), 1),
+    "stitch": (Stitch(splitter=ContentSplit(**LIMITS, threshold=10, flash_s=0), max_length_s=6.0), 3 * FPS + 28 + 1),
+}
+LONGEST_WITH_TAIL = 3 * FPS + 4
+
+
+def film(shots: list[tuple[int, int, str]]) -> list[np.ndarray]:
+    """Frames of shots, each (seed, length, how it begins)."""
+    frames: list[np.ndarray] = []
+    for seed, length, begin in shots:
+        random = np.random.default_rng(seed)
+        picture = random.uniform(20, 230, (9, 16, 3)) if begin != "black" else np.zeros((9, 16, 3))
+        before = frames[-1] if frames else picture
+        for index in range(length):
+            share = min(1.0, (index + 1) / 8) if begin == "dissolve" else 1.0
+            light = 120 if begin == "flash" and index == length // 2 else 0
+            noisy = (1 - share) * before + share * picture + light + random.normal(0, 2, picture.shape)
+            frames.append(np.clip(noisy, 0, 255))
+    return [np.kron(frame, np.ones((2, 2, 1))).astype(np.uint8) for frame in frames]
+
+
+FILMS = st.lists(
+    st.tuples(st.integers(0, 5), st.integers(1, 40), st.sampled_from(["cut", "black", "dissolve", "flash"])), max_size=6
+).map(film)
+
+
+def check_cover(spans: list[tuple[int, int]], num_frames: int) -> None:
+    assert all(first < stop for first, stop in spans)
+    assert [edge for edge, _ in spans] + [num_frames] * bool(spans) == [0] * bool(spans) + [stop for _, stop in spans]
+    assert bool(spans) == bool(num_frames)
+
+
+@pytest.mark.parametrize("name", SPLITTERS)
+@settings(deadline=None, max_examples=25)
+@given(frames=FILMS)
+def test_all_frames_are_in_exactly_one_span_and_every_time_the_same(name, frames):
+    splitter, _ = SPLITTERS[name]
+    assert isinstance(splitter, Splitter)
+    spans = list(splitter.spans(frames, fps=FPS))
+    check_cover(spans, len(frames))
+    assert list(pickle.loads(pickle.dumps(splitter)).spans(iter(frames), fps=FPS)) == spans
+
+
+@pytest.mark.parametrize("name", SPLITTERS)
+@settings(deadline=None, max_examples=25)
+@given(frames=FILMS)
+def test_spans_come_as_early_as_is_promised_and_do_not_hang_on_what_follows(name, frames):
+    splitter, behind = SPLITTERS[name]
+    seen = 0
+
+    def come() -> Iterator[np.ndarray]:
+        nonlocal seen
+        for frame in frames:
+            seen += 1
+            assert seen - stop <= LONGEST_WITH_TAIL + behind, "more is held back than is promised"
+            yield frame
+
+    stop = 0
+    told: list[tuple[tuple[int, int], int]] = []
+    for span in splitter.spans(come(), fps=FPS):
+        stop = span[1]
+        told.append((span, seen))
+    for _, until in told[:-1]:  # what has been told stands, whatever comes later
+        early = [span for span, at in told if at <= until and at < len(frames)]
+        again = list(splitter.spans(frames[:until] + frames[:5], fps=FPS))
+        assert again[: len(early)] == early
+
+
+@pytest.mark.parametrize("name", SPLITTERS)
+def test_one_frame_is_one_span_and_no_frame_is_none(name):
+    splitter, _ = SPLITTERS[name]
+    assert list(splitter.spans([], fps=FPS)) == []
+    assert list(splitter.spans(film([(0, 1, "cut")]), fps=FPS)) == [(0, 1)]
+
+
+def test_every_piece_of_a_joined_film_begins_where_the_one_before_ends():
+    spans = list(SPLITTERS["stitch"][0].spans(film([(0, 30, "cut"), (1, 30, "cut"), (1, 9, "flash")]), fps=FPS))
+    assert all(a[1] == b[0] for a, b in pairwise(spans))
