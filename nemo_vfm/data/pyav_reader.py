@@ -14,6 +14,7 @@ import av
 import av.error
 import numpy as np
 from av.container import InputContainer
+from av.video.reformatter import VideoReformatter
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.data.decode import MAX_FRAME_PX, MAX_FRAMES, Picture, VideoInfo, check_indices, check_size, name_of
@@ -21,6 +22,9 @@ from nemo_vfm.data.decode import MAX_FRAME_PX, MAX_FRAMES, Picture, VideoInfo, c
 # Playlists and concatenations name other files and addresses; opening one must not reach beyond the bytes given.
 _FORMATS = "mov,mp4,matroska,webm,avi,mpegts,mpeg,mpegvideo,h264,hevc,ivf,obu,flv,ogg,asf,gif,png_pipe,jpeg_pipe,mjpeg"
 _OPTIONS = {"format_whitelist": _FORMATS, "protocol_whitelist": "file", "max_pixels": str(MAX_FRAME_PX)}
+# Once more for the decoder itself: options given on opening do not reach it, and a picture can be larger than the
+# header says (one of 16000x16000 in VP8 of 128x96 took 370 MB and a second before its size was seen).
+_DECODER_OPTIONS = {"max_pixels": str(MAX_FRAME_PX)}
 _FORWARD_FRAMES = 24  # decoding this many frames on costs about what a seek does
 
 
@@ -39,6 +43,8 @@ class PyAVReader:
         self._info: VideoInfo | None = None
         self._keyframes: list[int] = []
         self._rotation_deg = 0
+        # One for all frames: a frame's own makes its tables anew each time, a third of decoding to RGB at 320x192.
+        self._to_rgb = VideoReformatter()
         self._opened()
 
     def __enter__(self) -> "PyAVReader":
@@ -144,7 +150,8 @@ class PyAVReader:
     def _picture(self, frame: av.VideoFrame) -> Picture:
         info = self.info()
         try:
-            picture = np.rot90(frame.to_ndarray(format="rgb24"), info.rotation_deg // 90)
+            rgb = self._to_rgb.reformat(frame, format="rgb24").to_ndarray()
+            picture = np.rot90(rgb, info.rotation_deg // 90)
         except av.error.FFmpegError as error:
             raise DataError(f"{self._name} has a frame that cannot be made RGB: {error}") from error
         return np.ascontiguousarray(picture)
@@ -177,8 +184,8 @@ class PyAVReader:
             raise DataError(f"{self._name} holds a video in a codec that is not known here")
         # One thread: curation and loaders run one process a core, and 720p H.264 was faster so (503 against 331 fps).
         container.streams.video[0].thread_count = 1
-        if self._vectors:
-            container.streams.video[0].codec_context.options = {"flags2": "+export_mvs"}
+        vectors = {"flags2": "+export_mvs"} if self._vectors else {}
+        container.streams.video[0].codec_context.options = _DECODER_OPTIONS | vectors
         self._container, self._process = container, os.getpid()
         return container
 
