@@ -6,8 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from nemo_vfm.core.files import read_json, sha256_text, write_json
+from nemo_vfm.core.plain import clean
 from nemo_vfm.core.types import Json
-from nemo_vfm.curate.caption.clean import clean
 from nemo_vfm.curate.caption.words import Caption
 
 _TEXTS = ("text", "by", "model", "revision", "prompt_hash")

@@ -11,9 +11,9 @@ from typing import TypeVar
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.files import sha256_text
 from nemo_vfm.core.log import bar, warn
+from nemo_vfm.core.plain import clean
 from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.types import Json
-from nemo_vfm.curate.caption.clean import clean
 from nemo_vfm.curate.caption.journal import Journal
 from nemo_vfm.curate.caption.words import Caption, Draft, Editor, View, Viewer
 from nemo_vfm.curate.stage import Captioner, ClipRecord

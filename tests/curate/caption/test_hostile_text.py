@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_vfm.curate.caption.clean import MAX_CHARS, clean
+from nemo_vfm.core.plain import MAX_CHARS, clean
 from nemo_vfm.curate.caption.write import write_captions
 from nemo_vfm.curate.stage import ClipRecord
 from nemo_vfm.curate.write import write_scores, write_shards
