@@ -15,6 +15,7 @@ from nemo_vfm.config import build, check, compose
 from nemo_vfm.config.tree import find
 from nemo_vfm.data.shards import ShardWriter
 from tests.support.coloured import NAMES, coloured_shards
+from tests.support.encoders import labelled_clips, tiny_clip
 from tests.support.films import pan, write_film
 from tests.support.repository import ROOT
 
@@ -98,7 +99,13 @@ def given(request: pytest.FixtureRequest, tmp_path: Path) -> Given:
         ),
         ("nemo_vfm.curate.redecide.Redecide", "curated"): lambda _: request.getfixturevalue("clips").parent,
         ("nemo_vfm.curate.sink.export.Export", "shards"): lambda _: request.getfixturevalue("clips"),
-        ("nemo_vfm.data.module.ShardData", "shards"): lambda recipe: latents_for(recipe, tmp_path / "latents"),
+        ("nemo_vfm.curate.deduplicate.Deduplicate", "shards"): lambda _: [str(request.getfixturevalue("clips"))],
+        ("nemo_vfm.models.scorer.Scorer", "folder"): lambda _: tiny_clip(tmp_path / "clip"),
+        ("nemo_vfm.data.module.ShardData", "shards"): lambda recipe: (
+            labelled_clips(tmp_path / "labelled", scale=3)
+            if "scorer" in recipe.name
+            else latents_for(recipe, tmp_path / "latents")
+        ),
         ("nemo_vfm.synth.sample.Sample", "checkpoint"): lambda _: request.getfixturevalue("checkpoint"),
     }
 

@@ -47,12 +47,12 @@ def tiny_siglip(folder: Path) -> Path:
     return folder
 
 
-def labelled_clips(folder: Path, count: int = 8) -> Path:
-    """Clip shards of pans; `brightness` in the index, `aesthetic` among the json's scores, `tone` in the json."""
+def labelled_clips(folder: Path, count: int = 8, scale: int = 1) -> Path:
+    """Clip shards of pans, 96 * scale high; `brightness` in the index, `aesthetic` among the json's scores, `tone` in the json."""
     folder.mkdir(parents=True, exist_ok=True)
     with ShardWriter(folder) as writer:
         for seed in range(count):
-            film, path = pan(seed), folder / "film.mp4"
+            film, path = pan(seed).repeat(scale, axis=1).repeat(scale, axis=2), folder / "film.mp4"
             encode_mp4(path, film, FPS, crf=20, preset="veryfast")
             level = float(film.mean()) / 255
             facts = {"width": film.shape[2], "height": film.shape[1], "num_frames": len(film), "fps": float(FPS)}

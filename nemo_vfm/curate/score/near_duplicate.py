@@ -6,6 +6,7 @@ import base64
 import hashlib
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import combinations
 
 import cv2
@@ -73,7 +74,13 @@ def _hash(frames_THWC: Pictures) -> str:
 
 
 def _pairs(vectors: Sequence[str], above: float) -> list[Pair]:
-    """Equal decoded frames first, then aligned sequences."""
+    found = _compared(tuple(vectors), min(above, _LEAST))
+    return [pair for pair in found if pair.cosine > above]
+
+
+@lru_cache(maxsize=2)
+def _compared(vectors: tuple[str, ...], above: float) -> list[Pair]:
+    """Equal decoded frames first, then aligned sequences; asked again for the same clips with other thresholds."""
     equal: defaultdict[str, list[int]] = defaultdict(list)
     for place, text in enumerate(vectors):
         equal[text.partition(":")[0]].append(place)

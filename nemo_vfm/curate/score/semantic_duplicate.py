@@ -3,6 +3,7 @@
 """Footage in, a vector that says what kind of picture it is; then all vectors in, and which clips say the same, out."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -62,7 +63,7 @@ class SemanticDuplicate:
 
 def nearest(vectors: Sequence[str], seed: int) -> list[float]:
     """See `SemanticDuplicate.likeness`."""
-    return [max(0.0, float(value)) for value in match(as_vectors(vectors), seed=seed).nearest_N] if vectors else []
+    return [max(0.0, float(value)) for value in _matched(tuple(vectors), seed).nearest_N] if vectors else []
 
 
 def semantic_duplicates(
@@ -85,4 +86,10 @@ def preferred(
         return float(clip.width * clip.height), number(clip, quality), clip.duration_s, clip.clip.id
 
     order = sorted(range(len(clips)), key=preference, reverse=True)
-    return order, match(as_vectors(vectors)[order], seed=seed)
+    return order, _matched(tuple(vectors[place] for place in order), seed)
+
+
+@lru_cache(maxsize=2)
+def _matched(vectors: tuple[str, ...], seed: int) -> Matches:
+    """Kept, since the same clips are asked for again with other thresholds."""
+    return match(as_vectors(vectors), seed=seed)

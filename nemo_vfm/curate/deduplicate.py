@@ -1,0 +1,196 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Folders of clip shards in; shards without copies, a table, thresholds with their curves, and a ledger out."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nemo_vfm.core.errors import NothingKept, UserError
+from nemo_vfm.core.files import read_json, sha256_text, write_json
+from nemo_vfm.core.log import info
+from nemo_vfm.core.place import Place
+from nemo_vfm.core.types import Json, Outcome, Run
+from nemo_vfm.curate.cache import fingerprint
+from nemo_vfm.curate.decide.fate import add_likeness, decide
+from nemo_vfm.curate.decide.rule import Rule
+from nemo_vfm.curate.ledger import EXACT_DUPLICATE, Account
+from nemo_vfm.curate.remember import Remembering
+from nemo_vfm.curate.shard_clips import ShardClip, open_all, stamp_of
+from nemo_vfm.curate.stage import ClipRecord, Compares, Comparison, Learned
+from nemo_vfm.curate.write import remove_others, remove_unfinished, replace_folder, write_scores
+from nemo_vfm.data.shards import ShardWriter
+from nemo_vfm.dedup.epsilon import curve, histogram, propose
+
+
+class Deduplicate:
+    """Finds copies among clips that are cut and encoded already, and writes those that stay, byte for byte.
+
+    Samples of equal key (it names source and span) or media go first. Then each stage, in the order of the recipe,
+    compares what is left. What was remembered of a clip is kept in `work/` and used again when only thresholds change.
+
+    Args:
+        shards: folders of clip shards, here or in an object store; of equal samples that of the first folder stays.
+        stages: compare clips, by name.
+        above: of each stage, the likeness above which a clip goes; null takes it from the histogram of likenesses
+            (`similarity.json` says how).
+        epsilon: 1 minus the threshold, where it is to be taken from a histogram that does not tell.
+        samples_per_shard: clips a shard.
+        workers: clips at once; None takes one a core. Results do not depend on it.
+    """
+
+    def __init__(
+        self, *, shards: Sequence[Place], stages: Mapping[str, Compares], above: Mapping[str, float | None],
+        epsilon: float = 0.05, samples_per_shard: int = 512, workers: int | None = None,
+    ) -> None:  # fmt: skip
+        if not shards or not stages:
+            raise ValueError("give at least one folder of shards and one stage")
+        if set(above) != set(stages):
+            raise ValueError(f"above must name the stages {sorted(stages)}, got {sorted(above)}; null is a choice")
+        odd = {name: value for name, value in above.items() if value is not None and not 0 < value < 1}
+        if odd or not 0 < epsilon < 1 or samples_per_shard < 1:
+            raise ValueError(
+                f"likenesses in above ({odd}) and epsilon ({epsilon}) must lie between 0 and 1, samples_per_shard "
+                f"({samples_per_shard}) must be at least 1"
+            )
+        for name, stage in stages.items():
+            if not isinstance(stage, Comparison | Learned):
+                raise ValueError(f"stage {name!r} is a {type(stage).__name__}, which remembers nothing of a clip")
+        self.shards, self.stages, self.above = tuple(shards), stages, above
+        self.epsilon, self.samples_per_shard, self.workers = epsilon, samples_per_shard, workers
+
+    def run(self, run: Run) -> Outcome:
+        """Do the work; the second time it does nothing.
+
+        Raises:
+            UserError: a folder holds no shards.
+            DataError: shards are damaged.
+            NothingKept: not one clip could be read.
+        """
+        folder, done = run.folder, run.folder / "made_of.json"
+        remove_unfinished(folder)
+        if any(isinstance(place, Path) and place.resolve() == (folder / "shards").resolve() for place in self.shards):
+            raise UserError(f"{folder / 'shards'} is what would be read and written at once; take another run_dir")
+        clips = open_all(self.shards)
+        state = self._state(clips)
+        if (known := _finished(folder, state)) is not None:
+            return Outcome(known["summary"], known["figures"], did_nothing=True)
+        done.unlink(missing_ok=True)
+        exact = _first_of([clip.entry.key for clip in clips])
+        looked = [clip for place, clip in enumerate(clips) if place not in exact]
+        remembering = Remembering(self.stages, folder / "work", folder / "thumbnails", self.workers)
+        records, hashes = remembering.records(looked)
+        equal = _first_of(hashes)
+        choices = self._decide([record for place, record in enumerate(records) if place not in equal])
+        for place, first in equal.items():  # its own first may have gone for being like another
+            records[place].rule = EXACT_DUPLICATE
+            records[place].duplicate_of = records[first].duplicate_of or records[first].clip.id
+        ledger = _Ledger.of(records, clips, exact)
+        self._write(folder, looked, records, choices, ledger)
+        if not ledger.clips.kept:
+            raise NothingKept(f"not one of {len(clips)} clips could be read: {dict(ledger.clips.failed)}")
+        summary = f"kept {ledger.clips.kept} of {len(clips)} clips; dropped {dict(ledger.clips.dropped) or 'none'}"
+        figures = {"clips": float(len(clips)), "clips_kept": float(ledger.clips.kept)}
+        write_json(done, {"made_of": state, "summary": summary, "figures": figures})
+        return Outcome(summary, figures)
+
+    def _state(self, clips: Sequence[ShardClip]) -> str:
+        """All that the outputs are made of."""
+        stamps = [s.fingerprint() if isinstance(s, Learned) else fingerprint(s) for s in self.stages.values()]
+        own = [stamps, dict(self.above), list(self.stages), self.epsilon, self.samples_per_shard]
+        folders = list({id(clip.shards): clip.shards for clip in clips}.values())
+        return sha256_text(repr([own, [stamp_of(shards) for shards in folders]]))
+
+    def _decide(self, records: Sequence[ClipRecord]) -> dict[str, "_Choice"]:
+        """Set every record's fate; which threshold each stage got."""
+        add_likeness(records, self.stages)
+        choices: dict[str, _Choice] = {}
+        for name, stage in self.stages.items():
+            choices[name] = self._choice(name, stage, [record for record in records if name in record.vectors])
+        rules = {name: choice.rule for name, choice in choices.items()}
+        decide(records, self.stages, rules)
+        return choices
+
+    def _choice(self, name: str, stage: Compares, records: Sequence[ClipRecord]) -> "_Choice":
+        (column,) = stage.columns()
+        likenesses = [float(record.scores[column]) for record in records]
+        vectors = [record.vectors[name] for record in records]
+        given = self.above[name]
+        proposal = propose(likenesses, self.epsilon)
+        threshold = 1 - proposal.epsilon if given is None else given
+        removed = lambda above: len(stage.duplicates(records, vectors, above)) / max(1, len(records))  # noqa: E731
+        return _Choice(Rule(score=column, above=threshold), {
+            "column": column, "above": threshold, "how": proposal.how if given is None else "given",
+            "proposed_epsilon": proposal.epsilon, "proposed_by": proposal.how,
+            "histogram": histogram(likenesses), "removed": curve(removed),
+        })  # fmt: skip
+
+    def _write(
+        self, folder: Path, clips: Sequence[ShardClip], records: Sequence[ClipRecord],
+        choices: Mapping[str, "_Choice"], ledger: "_Ledger",
+    ) -> None:  # fmt: skip
+        kept = [clip for clip, record in zip(clips, records, strict=True) if record.decision == "kept"]
+        info(f"writing {len(kept)} of {len(clips)} clips to {folder / 'shards'}")
+
+        def fill(partial: Path) -> None:
+            with ShardWriter(partial, samples_per_shard=self.samples_per_shard) as writer:
+                for clip in kept:
+                    writer.write(clip.entry.key, clip.members(), clip.entry.index)
+
+        replace_folder(folder / "shards", fill)
+        remove_others(folder / "thumbnails", {f"{record.clip.id}.jpg" for record in records})
+        columns = sorted({column for record in records for column in record.scores})
+        write_scores(folder / "scores.parquet", records, columns)
+        write_json(folder / "rules.json", {name: choice.rule.to_json() for name, choice in choices.items()})
+        write_json(folder / "similarity.json", {name: choice.facts for name, choice in choices.items()})
+        write_json(folder / "ledger.json", ledger.to_json())
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """A stage's threshold as a rule, and what similarity.json says of it."""
+
+    rule: Rule
+    facts: Json
+
+
+@dataclass(frozen=True, slots=True)
+class _Ledger:
+    """Clips and microseconds, accounted for."""
+
+    clips: Account
+    microseconds: Account
+
+    @classmethod
+    def of(cls, records: Sequence[ClipRecord], clips: Sequence[ShardClip], exact: Mapping[int, int]) -> "_Ledger":
+        """What came in is counted by the shards, what went out by the records."""
+        by_clip, by_time = Account(total=len(clips)), Account()
+        for record in records:
+            why = record.message or record.rule or ""
+            by_clip.book(record.decision, why, 1)
+            by_time.book(record.decision, why, record.duration_us)
+            by_time.total += record.duration_us
+        for _ in exact:
+            by_clip.book("dropped", EXACT_DUPLICATE, 1)
+        assert by_clip.adds_up() and by_time.adds_up(), f"the ledger does not add up: {by_clip}"
+        return cls(by_clip, by_time)
+
+    def to_json(self) -> Json:
+        """As ledger.json has it; a sample that is there twice counts as a clip, its seconds only once."""
+        return {"clips": self.clips.to_json(), "seconds": self.microseconds.to_json(unit=1_000_000)}
+
+
+def _first_of(names: Sequence[str]) -> dict[int, int]:
+    """`{place of a name: place where it came first}`, of names that came before. An empty name is nobody's."""
+    first: dict[str, int] = {}
+    return {place: first[name] for place, name in enumerate(names) if name and first.setdefault(name, place) != place}
+
+
+def _finished(folder: Path, state: str) -> Json:
+    """What the finished run of this very state said; None where there is none."""
+    try:
+        known = read_json(folder / "made_of.json")
+        whole = known["made_of"] == state and (folder / "shards/shards.json").is_file()
+        return known if whole else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

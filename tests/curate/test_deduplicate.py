@@ -1,0 +1,189 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Folders of clip shards: which copies go, that what stays is untouched, and that nothing is lost or done twice."""
+
+import json
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from nemo_vfm.core.errors import NothingKept, UserError
+from nemo_vfm.core.types import Run
+from nemo_vfm.curate.deduplicate import Deduplicate
+from nemo_vfm.curate.learned.semantic_duplicate import LearnedDuplicate
+from nemo_vfm.curate.learned.task import Recognise
+from nemo_vfm.curate.score.near_duplicate import NearDuplicate
+from nemo_vfm.data.encode import encode_mp4
+from nemo_vfm.data.shards import ShardSet, ShardWriter
+from nemo_vfm.models.scorer import Scorer
+from tests.support.encoders import tiny_clip
+from tests.support.films import FPS, pan
+
+
+def media(folder: Path, film: np.ndarray, crf: int = 14) -> bytes:
+    path = folder / "film.mp4"
+    encode_mp4(path, film, FPS, crf=crf, preset="veryfast")
+    data = path.read_bytes()
+    path.unlink()
+    return data
+
+
+def write(folder: Path, samples: dict[str, bytes], **facts: float) -> Path:
+    folder.mkdir()
+    with ShardWriter(folder) as writer:
+        for key, data in samples.items():
+            members = {"mp4": data, "txt": f"clip {key}".encode(), "json": json.dumps({"source": key}).encode()}
+            shape = {"width": 128, "height": 96, "num_frames": 36, "fps": float(FPS), **facts}
+            writer.write(key, members, {**shape, "caption": f"clip {key}"})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """`a` and `other` are films; `cut` is a piece of `a`, `same` its bytes, `a` and `other` come a second time."""
+    folder = tmp_path_factory.mktemp("shards")
+    film, other = pan(0, 48, 1), pan(1, 48, 1)
+    first = {"a": media(folder, film), "other": media(folder, other), "broken": b"no video at all"}
+    second = {
+        "cut": media(folder, film[8:44], crf=26),
+        "same": first["a"],
+        "a": first["a"],
+        "third": media(folder, pan(7)),
+    }
+    return [write(folder / "one", first), write(folder / "two", second)]
+
+
+def job(folders: list[Path], **changes: object) -> Deduplicate:
+    settings = {"shards": folders, "stages": {"near": NearDuplicate()}, "above": {"near": 0.9}}
+    return Deduplicate(**(settings | changes))
+
+
+@pytest.fixture(scope="module")
+def done(folders: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("done")
+    job(folders).run(Run(folder))
+    return folder
+
+
+def rows(folder: Path) -> dict[str, dict[str, object]]:
+    return {row["clip_id"]: row for row in pq.read_table(folder / "scores.parquet").to_pylist()}
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_each_copy_goes_by_its_rule_and_names_the_clip_that_stays(done: Path):
+    fates = {key: (row["decision"], row["rule"], row["duplicate_of"]) for key, row in rows(done).items()}
+    assert fates == {
+        "a": ("kept", None, None), "other": ("kept", None, None), "third": ("kept", None, None),
+        "broken": ("failed", None, None), "cut": ("dropped", "near", "a"),
+        "same": ("dropped", "exact_duplicate", "a"),
+    }  # fmt: skip
+
+
+def test_what_stays_is_untouched(done: Path, folders: list[Path]):
+    before = {entry.key: (shards, entry) for shards in map(ShardSet, folders[::-1]) for entry in shards.entries}
+    after = ShardSet(done / "shards")
+    assert [entry.key for entry in after.entries] == ["a", "other", "third"]
+    for entry in after.entries:
+        shards, old = before[entry.key]
+        names = sorted(entry.members)
+        assert (names, entry.index) == (sorted(old.members), old.index)
+        assert after.read_all(entry, names) == shards.read_all(old, names)
+
+
+def test_the_ledger_adds_up_to_all_that_the_folders_hold(done: Path, folders: list[Path]):
+    ledger = json.loads((done / "ledger.json").read_text())["clips"]
+    assert ledger["in"] == sum(len(ShardSet(folder)) for folder in folders) == 7
+    assert (ledger["kept"], ledger["dropped"], sum(ledger["failed"].values())) == (
+        3,
+        {"exact_duplicate": 2, "near": 1},
+        1,
+    )
+
+
+def test_the_curve_says_what_each_threshold_would_remove(done: Path):
+    near = json.loads((done / "similarity.json").read_text())["near"]
+    assert (near["above"], near["how"], sum(near["histogram"]["counts"])) == (0.9, "given", 4)
+    removed = [point["removed_percent"] for point in near["removed"]]
+    assert removed == sorted(removed) and removed[0] == 0 and removed[-1] == 25
+
+
+def test_the_second_run_does_nothing_and_another_threshold_decodes_nothing(
+    folders: list[Path], tmp_path: Path, monkeypatch
+):
+    job(folders).run(Run(tmp_path))
+    before = tree(tmp_path)
+    assert job(folders).run(Run(tmp_path)).did_nothing
+    assert tree(tmp_path) == before
+    monkeypatch.setattr(
+        "nemo_vfm.curate.remember.footage_of",
+        lambda data, _: pytest.fail("it decoded") if data[4:8] == b"ftyp" else broken(),
+    )
+    outcome = job(folders, above={"near": 0.999}).run(Run(tmp_path))
+    assert not outcome.did_nothing and outcome.figures["clips_kept"] == 4
+
+
+def broken() -> object:
+    raise ValueError("no video")
+
+
+def test_workers_do_not_change_a_byte(folders: list[Path], done: Path, tmp_path: Path):
+    job(folders, workers=3).run(Run(tmp_path))
+    assert tree(tmp_path) == tree(done)
+
+
+def test_new_shards_are_noticed(folders: list[Path], tmp_path: Path):
+    write(tmp_path / "more", {"new": media(tmp_path, pan(9))})
+    job([folders[0]]).run(Run(tmp_path / "run"))
+    assert job([folders[0], tmp_path / "more"]).run(Run(tmp_path / "run")).figures["clips"] == 4
+
+
+def test_a_stage_with_a_model_compares_too(folders: list[Path], tmp_path: Path):
+    clip = tiny_clip(tmp_path / "clip")
+    stage = LearnedDuplicate(model=partial(Scorer, folder=clip, outputs=0), task=Recognise())
+    both = {"near": NearDuplicate(), "learned": stage}
+    for again in (False, True):
+        outcome = job(folders, stages=both, above={"near": 0.9, "learned": 0.9999}).run(Run(tmp_path / "run"))
+        assert outcome.did_nothing == again
+    assert rows(tmp_path / "run")["cut"]["learned_similarity"] > rows(tmp_path / "run")["third"]["learned_similarity"]
+
+
+def test_null_takes_the_threshold_from_the_likenesses_or_the_given_epsilon(folders: list[Path], tmp_path: Path):
+    job(folders, above={"near": None}, epsilon=0.2).run(Run(tmp_path))
+    near = json.loads((tmp_path / "similarity.json").read_text())["near"]
+    assert (near["above"], near["how"]) == (pytest.approx(0.8), "given")
+
+
+def test_shards_of_others_without_json_or_index_are_read(tmp_path: Path):
+    folder = write(tmp_path / "ours", {"a": media(tmp_path, pan(0)), "b": media(tmp_path, pan(0), crf=24)})
+    for path in folder.glob("*.json"):
+        path.unlink()
+    assert job([folder]).run(Run(tmp_path / "run")).figures == {"clips": 2.0, "clips_kept": 1.0}
+
+
+def test_nothing_readable_is_said_and_the_tables_are_there(tmp_path: Path):
+    folder = write(tmp_path / "bad", {"a": b"x", "b": b"y"})
+    with pytest.raises(NothingKept, match="not one of 2 clips could be read"):
+        job([folder]).run(Run(tmp_path / "run"))
+    assert {row["decision"] for row in rows(tmp_path / "run").values()} == {"failed"}
+
+
+def test_a_folder_without_shards_and_its_own_output_are_refused(tmp_path: Path, folders: list[Path]):
+    with pytest.raises(UserError):
+        job([tmp_path]).run(Run(tmp_path / "run"))
+    with pytest.raises(UserError, match="read and written at once"):
+        job([tmp_path / "run/shards"]).run(Run(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("changes, says", [
+    ({"above": {}}, "above must name the stages"), ({"above": {"near": 1.5}}, "between 0 and 1"),
+    ({"shards": []}, "at least one folder"), ({"epsilon": 0.0}, "between 0 and 1"),
+])  # fmt: skip
+def test_what_cannot_be_is_refused(folders: list[Path], changes: dict[str, object], says: str):
+    with pytest.raises(ValueError, match=says):
+        job(folders, **changes)
