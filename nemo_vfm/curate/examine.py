@@ -108,11 +108,15 @@ def found_by(stage: Stage, footage: Footage) -> Json:
 
 
 def finite(scores: Mapping[str, float | str]) -> dict[str, float | str]:
-    """Plain numbers and words, or a sentence: a NaN would slip through every rule, neither below nor above."""
+    """Plain numbers of nine digits and words, or a sentence: a NaN would slip through every rule.
+
+    More digits would be noise: sums of floats differ in their last ones from one processor, and one place in memory, to
+    another, and with them the bytes of tables and shards.
+    """
     bad = {name: value for name, value in scores.items() if not isinstance(value, str) and not np.isfinite(value)}
     if bad:
         raise ValueError(f"it gave {bad}, which are not numbers")
-    return {name: value if isinstance(value, str) else float(value) for name, value in scores.items()}
+    return {name: value if isinstance(value, str) else float(f"{value:.9g}") for name, value in scores.items()}
 
 
 def _want_vectors(stages: Mapping[str, Stage]) -> bool:

@@ -4,7 +4,6 @@
 
 from collections.abc import Mapping, Sequence
 
-import cv2
 import numpy as np
 
 from nemo_vfm.curate.footage import Footage
@@ -47,7 +46,8 @@ def _speed(lengths_HW: Lengths | None) -> tuple[float, float]:
     """Mean and 99th percentile of the flow's length, in pixels a frame."""
     if lengths_HW is None:
         return 0.0, 0.0
-    return cv2.mean(lengths_HW)[0], _percentile_99(lengths_HW)
+    # Not cv2.mean: of floats its last digits depend on where in memory the picture happens to lie.
+    return float(lengths_HW.mean(dtype=np.float64)), _percentile_99(lengths_HW)
 
 
 def _percentile_99(lengths_HW: Lengths) -> float:

@@ -1,0 +1,90 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A Ray cluster of two cores does what one process does, byte for byte, also when its workers are killed."""
+
+import hashlib
+import json
+import subprocess
+
+import numpy as np
+import pytest
+
+from nemo_vfm.core.types import Run
+from nemo_vfm.curate.execute.inline import Inline
+from nemo_vfm.curate.execute.shares import Need, shares
+from tests.support.films import job, pan, texture, write_film
+from tests.support.own_network import start
+
+pytest.importorskip("ray")
+
+_RUN = """
+import json, signal, sys, threading, time
+from pathlib import Path
+import psutil
+from nemo_vfm.core.types import Run
+from nemo_vfm.curate.execute.ray import Ray
+from tests.support.films import job
+from tests.support.judges import Brightest
+
+def kill(after):
+    while sum(path.is_file() for path in Path(sys.argv[2]).rglob("*.jpg")) < after:
+        time.sleep(0.01)
+    for process in psutil.process_iter(["cmdline"]):
+        if (process.info["cmdline"] or [""])[0].startswith("ray::_Actor"):
+            process.send_signal(signal.SIGKILL)
+            print("killed", process.pid, flush=True)
+            return
+
+films, folder, kills = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
+import ray
+ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR", _node_ip_address="127.0.0.1")
+for after in kills:
+    threading.Thread(target=kill, args=(after,), daemon=True).start()
+stages = job(films).stages | {"brightest": Brightest()}
+print(job(films, executor=Ray(cpus_per_actor=0.5), stages=stages).run(Run(folder)).summary, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def films(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("films")
+    for seed in range(5):
+        write_film(folder / f"{seed}.mp4", pan(seed), pan(seed + 10, 30))
+    write_film(folder / "still.mp4", np.stack([texture(5)] * 30))
+    (folder / "noise.mp4").write_bytes(b"no video" * 100)
+    return folder
+
+
+def outputs(folder):
+    own = {"work", "throughput.json"}
+    names = [p for p in sorted(folder.rglob("*")) if p.is_file() and not own & set(p.relative_to(folder).parts)]
+    return {p.relative_to(folder).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in names}
+
+
+def test_two_steps_on_ray_with_two_workers_killed_give_the_bytes_of_one_process(films, tmp_path):
+    from tests.support.judges import Brightest
+
+    stages = job(films).stages | {"brightest": Brightest()}
+    job(films, executor=Inline(), stages=stages).run(Run(tmp_path / "one"))
+    process = start(_RUN, films, tmp_path / "ray", json.dumps([1, 4]), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    said, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors[-3000:]
+    assert said.count("killed") >= 1
+    assert outputs(tmp_path / "ray") == outputs(tmp_path / "one")
+    steps = json.loads((tmp_path / "ray" / "throughput.json").read_text())
+    assert [step["step"] for step in steps] == ["probe", "split and score", "judge", "transcode"]
+    assert all(step["parts"] and step["workers"] for step in steps)
+
+
+@pytest.mark.parametrize(
+    ("needs", "cpus", "gpus", "expected"),
+    [
+        ([Need(1, 1, 0)], 4, 0, [4]),
+        ([Need(3, 1, 0), Need(1, 1, 0)], 8, 0, [6, 2]),
+        ([Need(1, 1, 0), Need(6, 0.5, 1)], 16, 4, [1, 4]),
+        ([Need(1, 0.5, 0), Need(1, 0.5, 0)], 2, 0, [2, 2]),
+        ([Need(1, 4, 0), Need(1, 4, 0)], 2, 0, [1, 1]),
+    ],
+)
+def test_workers_go_where_the_pipeline_is_slowest(needs, cpus, gpus, expected):
+    assert shares(needs, cpus=cpus, gpus=gpus, most=64) == expected

@@ -1,0 +1,28 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A learned stage that is small enough for tests: frames in, their brightest pixel out."""
+
+from nemo_vfm.curate.stage import Finding
+
+_LOADED: set[int] = set()
+
+
+class Brightest:
+    """Must be loaded before it judges; gives `brightest`."""
+
+    def columns(self):
+        return ("brightest",)
+
+    def wanted(self, num_frames, fps):
+        return [0, num_frames - 1]
+
+    def load(self):
+        _LOADED.add(0)
+
+    def judge(self, clips):
+        if not _LOADED:
+            raise RuntimeError("it was not loaded")
+        return [Finding({"brightest": float(frames_THWC.max())}) for frames_THWC in clips]
+
+    def fingerprint(self):
+        return "brightest 1"
