@@ -120,7 +120,7 @@ def open_video(source: Path | bytes, decoder: Decoder = "auto") -> VideoReader:
     if reason is None:
         from nemo_vfm.data.decord_reader import DecordReader
 
-        return DecordReader(source, base)
+        return DecordReader(source, base, always=decoder == "decord")
     if decoder == "decord":
         base.close()
         raise UserError(f"decord cannot read this video: {reason}; use decoder='auto' or 'pyav'")

@@ -25,6 +25,8 @@ _OPTIONS = {"format_whitelist": _FORMATS, "protocol_whitelist": "file", "max_pix
 # Once more for the decoder itself: options given on opening do not reach it, and a picture can be larger than the
 # header says (one of 16000x16000 in VP8 of 128x96 took 370 MB and a second before its size was seen).
 _DECODER_OPTIONS = {"max_pixels": str(MAX_FRAME_PX)}
+# Where this PyAV can be told; an older one has no threads there.
+_ONE_THREAD = {"threads": 1} if "threads=" in (VideoReformatter.reformat.__doc__ or "") else {}
 _FORWARD_FRAMES = 24  # decoding this many frames on costs about what a seek does
 
 
@@ -43,7 +45,8 @@ class PyAVReader:
         self._info: VideoInfo | None = None
         self._keyframes: list[int] = []
         self._rotation_deg = 0
-        # One for all frames: a frame's own makes its tables anew each time, a third of decoding to RGB at 320x192.
+        # One for all frames, since a frame's own is made anew each time, and with threads of its own: a third of the
+        # time of decoding to RGB at 320x192, and threads do not survive a fork.
         self._to_rgb = VideoReformatter()
         self._opened()
 
@@ -150,7 +153,7 @@ class PyAVReader:
     def _picture(self, frame: av.VideoFrame) -> Picture:
         info = self.info()
         try:
-            rgb = self._to_rgb.reformat(frame, format="rgb24").to_ndarray()
+            rgb = self._to_rgb.reformat(frame, format="rgb24", **_ONE_THREAD).to_ndarray()
             picture = np.rot90(rgb, info.rotation_deg // 90)
         except av.error.FFmpegError as error:
             raise DataError(f"{self._name} has a frame that cannot be made RGB: {error}") from error
