@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import cast
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -174,6 +172,9 @@ def load_transnet(path: Path) -> TransNetV2:
         UserError: there is no such file.
         DataError: it holds other weights.
     """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
     file = path / "model.safetensors" if path.is_dir() else path
     if not file.is_file() or file.suffix != ".safetensors":
         raise UserError(
