@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from nemo_vfm.curate.stage import Footage, Score
+from nemo_vfm.curate.footage import Footage
+from nemo_vfm.curate.stage import Score
 from nemo_vfm.diffusion.sampler import Sampler
 from tests.support.repository import ROOT
 
@@ -25,7 +26,7 @@ def defined(name: str) -> type:
 
 
 def test_each_block_names_its_file_in_a_room_that_exists():
-    files = [re.match(r"# (nemo_vfm/(\w+)/\w+\.py)\n", block) for block in BLOCKS]
+    files = [re.match(r"# (nemo_vfm/(\w+)/(?:\w+/)*\w+\.py)\n", block) for block in BLOCKS]
     assert len(files) >= 2 and all(match and (ROOT / "nemo_vfm" / match[2]).is_dir() for match in files)
 
 
@@ -34,8 +35,8 @@ def test_the_pages_filter_is_a_stage_that_tells_grey_from_colour():
     grey = np.full((2, 8, 8, 3), 90, np.uint8)
     colour = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), np.uint8)
     assert isinstance(stage, Score)
-    assert stage.measure(Footage(grey, 24.0)) == {"colourfulness": 0.0}
-    assert stage.measure(Footage(colour, 24.0))["colourfulness"] > 50
+    assert stage.measure(Footage.of(grey, 24.0)) == {"colourfulness": 0.0}
+    assert stage.measure(Footage.of(colour, 24.0))["colourfulness"] > 50
 
 
 def end_of(steps: int) -> float:

@@ -161,8 +161,8 @@ def _per_frame(footage: Footage, number: int, vectors: Mapping[int, MotionVector
 def _frames_back(number: int, vectors: Mapping[int, MotionVectors]) -> int:
     """How far the last frame lies back that is no B frame, which is what vectors mostly refer to.
 
-    FFmpeg tells only the direction. Undivided, P frames behind B frames move 1.9 times as far as flow says
-    (crush_027.mp4, 2026-11), divided 0.8 times, which is what clips without B frames have.
+    FFmpeg tells only the direction. Undivided, P frames behind B frames move 1.9 times as far as flow says, divided 0.8
+    times (crush_027.mp4, 2026-11); in a film without B frames it is 0.97 (flipping_a_pancake.mkv).
     """
     for back in range(1, _FURTHEST):
         if number - back < 0 or not (vectors[number - back].blocks_B["source"] > 0).any():

@@ -25,8 +25,8 @@ class TechnicalQuality:
 
     Over frames `.mean`, `.min` and `.p10`, the tenth percentile, of: `quality.laplacian`, the variance of the luma's
     Laplacian; `quality.tenengrad`, the mean square of its Sobel gradient; `quality.contrast`, its standard deviation
-    (RMS contrast), 0 to 127.5; `quality.noise`, the standard deviation of white noise in luma steps (Immerkaer 1996,
-    equation 4), which fine texture raises; `quality.colourfulness` (Hasler and Suesstrunk 2003, equation 5), 0 is grey;
+    (RMS contrast), 0 to 127.5; `quality.noise`, the standard deviation of white noise in luma steps (Immerkaer 1996),
+    which fine texture raises; `quality.colourfulness` (Hasler and Suesstrunk 2003, section 7), 0 is grey;
     `quality.entropy` of the luma in bits, 0 to 8.
 
     One number a clip: `quality.dark` and `quality.bright`, the parts of pixels with luma under 16 and over 235;
