@@ -136,14 +136,12 @@ class Feed(ABC):
     def _shared(self, peers: Gather) -> Iterable[Batch]:
         """The same batches, of bytes that the peers fetch together."""
         samples = self._open().samples
-        if not isinstance(samples, Spanned):
+        if not isinstance(samples, HeldSamples):
             raise UserError(f"{samples.folder} cannot be fetched in parts; ranks that share their data need shards")
-        held = HeldSamples(samples, self.traffic)
-        reader = BatchReader(loading(held, self.buckets), samples.entries)
         return UniqueBatches(
-            GlobalBatches(reader, self._started(), rank=self._rank, num_ranks=self._num_ranks),
-            held,
-            Exchange(samples, peers, self.traffic),
+            self.by_number(),
+            samples,
+            Exchange(samples.inner, peers, self.traffic),
             first=self._first_batch,
             num_workers=self.num_workers,
             faults=self.faults,
@@ -178,7 +176,8 @@ class _Opened:
     """The samples, listed: who is trained on, who is held out, who can be neither."""
 
     def __init__(self, feed: Feed, samples: Samples) -> None:
-        self.samples, how = samples, loading(samples, feed.buckets)
+        self.samples = HeldSamples(samples, feed.traffic) if isinstance(samples, Spanned) else samples
+        how = loading(self.samples, feed.buckets)
         self.reader = BatchReader(how, samples.entries)
         places, left_out = _grouped(samples.entries, how)
         if left_out:

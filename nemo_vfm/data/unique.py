@@ -37,17 +37,23 @@ class HeldSamples:
     """
 
     def __init__(self, inner: Spanned, traffic: Traffic) -> None:
-        self._inner, self._traffic, self._here = inner, traffic, threading.local()
+        self.inner, self._traffic, self._here = inner, traffic, threading.local()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"inner": self.inner, "_traffic": self._traffic}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state, _here=threading.local())
 
     @property
     def entries(self) -> tuple[Entry, ...]:
         """See `Samples.entries`."""
-        return self._inner.entries
+        return self.inner.entries
 
     @property
     def folder(self) -> Place | str:
         """See `Samples.folder`."""
-        return self._inner.folder
+        return self.inner.folder
 
     def hold(self, held: Held | None) -> None:
         """From here on this thread reads from `held`; other threads read from theirs."""
@@ -65,8 +71,8 @@ class HeldSamples:
         """
         held: Held | None = getattr(self._here, "held", None)
         if held is None:
-            return self._inner.read_all(entry, extensions)
-        spans = self._inner.spans(entry, extensions)
+            return self.inner.read_all(entry, extensions)
+        spans = self.inner.spans(entry, extensions)
         data = [self._span(held, entry, offset, size) for offset, size in spans]
         return [_member(spans, data, *entry.members[extension]) for extension in extensions]
 
@@ -80,7 +86,7 @@ class HeldSamples:
             raise DataError(held.failed[where])
         if where not in held.spans:
             self._traffic.alone += size
-            return self._inner.read_span(entry, offset, size)
+            return self.inner.read_span(entry, offset, size)
         return held.spans[where]
 
 

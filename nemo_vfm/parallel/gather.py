@@ -13,6 +13,16 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 
+class _Collective(Protocol):
+    def __call__(self, output: torch.Tensor, own: torch.Tensor, /, group: "ProcessGroup") -> object: ...
+
+
+def _all_gather() -> _Collective:
+    """torch's, by its new name where it has one: since 2.13 the old one warns."""
+    found: _Collective = getattr(torch.distributed, "all_gather_single", torch.distributed.all_gather_into_tensor)
+    return found
+
+
 class Gather(Protocol):
     """Ranks that exchange bytes. Every rank must call in the same order, so one thread of each does all calls."""
 
@@ -76,7 +86,7 @@ class GroupGather:
             return [memoryview(b"")] * self.num_ranks()
         own, everyone = bytearray(longest), bytearray(longest * self.num_ranks())
         own[: len(data)] = data
-        torch.distributed.all_gather_into_tensor(
+        _all_gather()(
             torch.frombuffer(everyone, dtype=torch.uint8), torch.frombuffer(own, dtype=torch.uint8), group=self._group
         )
         rows = memoryview(everyone)

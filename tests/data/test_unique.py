@@ -75,13 +75,13 @@ def plainly(case: Case, rank: int = 0, num_ranks: int = 1) -> tuple[list[str], i
     data, digests, num_bytes = data_of(case), [], 0
     data.num_workers = 0
     data.start(seed=3, first_batch=0, rank=rank, num_ranks=num_ranks)
-    inner, taken = data._open().samples._read, set()
+    inner, taken = data._open().samples.inner._read, set()
 
     def read(entry: Entry, name: str, offset: int, size: int) -> bytes:
         taken.add((entry.shard, offset, size))
         return inner(entry, name, offset, size)
 
-    data._open().samples._read = read
+    data._open().samples.inner._read = read
     for batch in islice(data.train_dataloader(), case.num_batches):
         digests.append(digest(batch))
         num_bytes += sum(size for _, _, size in taken)

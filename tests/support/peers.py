@@ -136,7 +136,7 @@ def _break(data: object, key: str, kind: str) -> None:
     """From here on this rank's storage fails for one sample."""
     from nemo_vfm.core import errors
 
-    samples = data._open().samples
+    samples = data._open().samples.inner
     inner = samples.read_span
 
     def read_span(entry, offset: int, size: int) -> bytes:
