@@ -53,6 +53,7 @@ class Scorer(nn.Module):
         if outputs < 0 or any(width < 1 for width in hidden):
             raise ValueError(f"outputs ({outputs}) cannot be negative and hidden widths {list(hidden)} must be above 0")
         self._made_of = f"outputs={outputs} hidden={list(hidden)} activation={activation} normalise={normalise}"
+        self._is_whole = outputs == 0 or head is not None
         self._files = (folder, *([] if head is None else [head]))
         self.encoder = ImageEncoder(folder=folder).requires_grad_(train_encoder)
         self.normalise, self.train_encoder = normalise, train_encoder
@@ -76,6 +77,10 @@ class Scorer(nn.Module):
         It can be asked of a model on the meta device.
         """
         return f"scorer/1 {self._made_of} {' '.join(files_sha256(path) for path in self._files)}"
+
+    def is_whole(self) -> bool:
+        """Whether all weights it was made with came from files; a head that is drawn says nothing before training."""
+        return self._is_whole
 
 
 def _head(widths: Sequence[int], activation: str) -> nn.Sequential:

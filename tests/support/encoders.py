@@ -3,9 +3,11 @@
 """A folder in, a tiny CLIP or SigLIP as transformers itself writes it, and clips with labels, out."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 
 from nemo_vfm.data.encode import encode_mp4
 from nemo_vfm.data.shards import ShardWriter
@@ -47,8 +49,19 @@ def tiny_siglip(folder: Path) -> Path:
     return folder
 
 
+def tiny_head(path: Path, *widths: int) -> Path:
+    """Linear layers of these widths, drawn."""
+    torch.manual_seed(1)
+    weights = {}
+    for layer, (before, after) in enumerate(pairwise(widths)):
+        weights[f"layers.{layer}.weight"] = torch.randn(after, before) / before**0.5
+        weights[f"layers.{layer}.bias"] = torch.randn(after)
+    save_file(weights, path)
+    return path
+
+
 def labelled_clips(folder: Path, count: int = 8, scale: int = 1) -> Path:
-    """Clip shards of pans, 96 * scale high; `brightness` in the index, `aesthetic` among the json's scores, `tone` in the json."""
+    """Clip shards of pans, 96 * scale high, with `brightness` in the index, `aesthetic` and `tone` in the json."""
     folder.mkdir(parents=True, exist_ok=True)
     with ShardWriter(folder) as writer:
         for seed in range(count):

@@ -9,7 +9,7 @@ import numpy as np
 
 from nemo_vfm.core.types import Factory, Predicts
 from nemo_vfm.curate.footage import Pictures
-from nemo_vfm.curate.learned.bearer import Bearer, Fingerprinted
+from nemo_vfm.curate.learned.bearer import Bearable, Bearer
 from nemo_vfm.curate.learned.frames import per_second
 from nemo_vfm.curate.stage import Finding
 
@@ -34,7 +34,7 @@ class Aesthetic:
     """
 
     def __init__(
-        self, *, model: Factory[[], Fingerprinted], task: Predicts, trained: Path | None = None,
+        self, *, model: Factory[[], Bearable], task: Predicts, trained: Path | None = None,
         per_second: float = 1.0, max_frames: int = 60, batch_size: int = 16,
     ) -> None:  # fmt: skip
         if per_second <= 0 or max_frames < 1:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.files import sha256_text
 from nemo_vfm.core.types import Batch, Factory, Predicts
 
@@ -23,11 +24,15 @@ Pictures = NDArray[np.uint8]  # (T, H, W, C)
 
 
 @runtime_checkable
-class Fingerprinted(Protocol):
+class Bearable(Protocol):
     """A torch module that says what it was made of."""
 
     def fingerprint(self) -> str:
         """Changes whenever its first weights or its arithmetic would."""
+        ...
+
+    def is_whole(self) -> bool:
+        """Whether all its first weights come from files, and none was drawn."""
         ...
 
 
@@ -47,9 +52,7 @@ class Bearer:
             with the same shapes whoever is beside it. What is left are the last bits of a float32.
     """
 
-    def __init__(
-        self, *, model: Factory[[], Fingerprinted], task: Predicts, trained: Path | None, batch_size: int
-    ) -> None:
+    def __init__(self, *, model: Factory[[], Bearable], task: Predicts, trained: Path | None, batch_size: int) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}, but at least one frame must be looked at")
         self.model, self.task, self.trained, self.batch_size = model, task, trained, batch_size
@@ -58,22 +61,27 @@ class Bearer:
     def fingerprint(self) -> str:
         """The model's own, the task, and the bytes of the trained weights; batches do not count."""
         if not self._fingerprint:
-            import torch
-
-            with torch.device("meta"):
-                built = self.model()
+            built = self._measured()
             settings = f"{type(self.task).__qualname__} {sorted(vars(self.task).items())}"
             self._fingerprint = sha256_text(f"{built.fingerprint()} {settings} {self._trained_stamp()}")[:32]
         return self._fingerprint
 
     def load(self) -> None:
-        """Build the model with its weights and put it on the device."""
+        """Build the model with its weights and put it on the device.
+
+        Raises:
+            UserError: part of it is drawn at random and no training is given: every score would be noise.
+        """
         from nemo_vfm.core.device import device
         from nemo_vfm.parallel.checkpoint import load_weights
         from nemo_vfm.parallel.engine import build_model, load_weights_into
 
         if self.fingerprint() in _LOADED:
             return
+        if self.trained is None and not self._measured().is_whole():
+            raise UserError(
+                "the scorer's head has no weights; give model.head, or `trained`, a checkpoint of its training"
+            )
         model = build_model(cast("Factory[[], nn.Module]", self.model), seed=0)
         if self.trained is not None:
             load_weights_into(model, load_weights(self.trained, "model"))
@@ -105,6 +113,13 @@ class Bearer:
             said = predictions(_LOADED[self.fingerprint()], self.task, batch)
             parts.append(said[: len(part), 0].cpu().numpy())
         return np.concatenate(parts).astype(np.float32)
+
+    def _measured(self) -> Bearable:
+        """The model without its weights."""
+        import torch
+
+        with torch.device("meta"):
+            return self.model()
 
     def _trained_stamp(self) -> str:
         from nemo_vfm.models.hashes import files_sha256

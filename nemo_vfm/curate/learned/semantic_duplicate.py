@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.types import Factory, Predicts
 from nemo_vfm.curate.footage import Pictures
-from nemo_vfm.curate.learned.bearer import Bearer, Fingerprinted
+from nemo_vfm.curate.learned.bearer import Bearable, Bearer
 from nemo_vfm.curate.learned.frames import evenly
 from nemo_vfm.curate.score.semantic_duplicate import nearest, semantic_duplicates
 from nemo_vfm.curate.stage import ClipRecord, Finding
@@ -33,7 +33,7 @@ class LearnedDuplicate:
     """
 
     def __init__(
-        self, *, model: Factory[[], Fingerprinted], task: Predicts, trained: Path | None = None, num_frames: int = 8,
+        self, *, model: Factory[[], Bearable], task: Predicts, trained: Path | None = None, num_frames: int = 8,
         batch_size: int = 16, quality: str = "sharpness", seed: int = 0,
     ) -> None:  # fmt: skip
         if num_frames < 1:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from nemo_vfm.core.types import Factory, Predicts
 from nemo_vfm.curate.footage import Pictures
 from nemo_vfm.curate.learned.aesthetic import DIGITS
-from nemo_vfm.curate.learned.bearer import Bearer, Fingerprinted
+from nemo_vfm.curate.learned.bearer import Bearable, Bearer
 from nemo_vfm.curate.learned.classes import classes_in
 from nemo_vfm.curate.learned.frames import evenly
 from nemo_vfm.curate.stage import Finding
@@ -41,7 +41,7 @@ class VideoType:
     """
 
     def __init__(
-        self, *, model: Factory[[], Fingerprinted], task: Sorts, classes: Path | None = None,
+        self, *, model: Factory[[], Bearable], task: Sorts, classes: Path | None = None,
         trained: Path | None = None, num_frames: int = 8, batch_size: int = 16,
     ) -> None:  # fmt: skip
         if num_frames < 1:

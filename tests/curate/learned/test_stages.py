@@ -4,6 +4,7 @@
 
 import json
 import pickle
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -20,9 +21,10 @@ from nemo_vfm.curate.learned.video_type import VideoType
 from nemo_vfm.curate.stage import Compares, Labelling, Learned
 from nemo_vfm.dedup.vector import as_vectors
 from nemo_vfm.models.scorer import Scorer
-from tests.support.encoders import tiny_clip
+from tests.support.encoders import tiny_clip, tiny_head
 from tests.support.films import pan
 
+Made = Callable[..., partial[Scorer]]
 NAMES = ("nature", "game", "driving")
 
 
@@ -32,8 +34,20 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def aesthetic(clip: Path) -> Aesthetic:
-    return Aesthetic(model=partial(Scorer, folder=clip, hidden=(8,)), task=Rate(label="aesthetic"), batch_size=4)
+def scorer(clip: Path, tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """A scorer with a head of so many outputs from a file."""
+    folder = tmp_path_factory.mktemp("heads")
+
+    def made(outputs: int = 1, hidden: tuple[int, ...] = ()) -> partial[Scorer]:
+        head = tiny_head(folder / f"{outputs}-{len(hidden)}.safetensors", 12, *hidden, outputs)
+        return partial(Scorer, folder=clip, outputs=outputs, hidden=hidden, head=head)
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def aesthetic(scorer: Made) -> Aesthetic:
+    return Aesthetic(model=scorer(hidden=(8,)), task=Rate(label="aesthetic"), batch_size=4)
 
 
 def films(*lengths: int) -> list[np.ndarray]:
@@ -42,8 +56,8 @@ def films(*lengths: int) -> list[np.ndarray]:
     return clips
 
 
-def test_they_are_what_they_say(aesthetic: Aesthetic, clip: Path):
-    kind = VideoType(model=partial(Scorer, folder=clip, outputs=3), task=Sort(label="type", classes=NAMES))
+def test_they_are_what_they_say(aesthetic: Aesthetic, clip: Path, scorer: Made):
+    kind = VideoType(model=scorer(3), task=Sort(label="type", classes=NAMES))
     alike = LearnedDuplicate(model=partial(Scorer, folder=clip, outputs=0), task=Recognise())
     assert all(isinstance(stage, Learned) for stage in (aesthetic, kind, alike))
     assert isinstance(kind, Labelling) and isinstance(alike, Compares) and len(alike.columns()) == 1
@@ -66,10 +80,10 @@ def test_the_scores_are_those_of_transformers_and_a_few_products(aesthetic: Aest
     assert found == pytest.approx({f"aesthetic.{name}": value for name, value in wanted.items()}, abs=6e-5)
 
 
-def test_a_clip_gets_the_same_finding_in_any_company(clip: Path):
+def test_a_clip_gets_the_same_finding_in_any_company(clip: Path, scorer: Made):
     stages = [
-        Aesthetic(model=partial(Scorer, folder=clip), task=Rate(label="a"), batch_size=3),
-        VideoType(model=partial(Scorer, folder=clip, outputs=3), task=Sort(label="t", classes=NAMES), batch_size=3),
+        Aesthetic(model=scorer(), task=Rate(label="a"), batch_size=3),
+        VideoType(model=scorer(3), task=Sort(label="t", classes=NAMES), batch_size=3),
         LearnedDuplicate(model=partial(Scorer, folder=clip, outputs=0), task=Recognise(), batch_size=3),
     ]
     clips = films(1, 5, 2, 7, 4)
@@ -86,8 +100,8 @@ def test_one_frame_a_second_is_wanted_and_no_more_than_the_most(aesthetic: Aesth
     assert len(aesthetic.wanted(24 * 600, 24.0)) == 60
 
 
-def test_a_type_is_the_likeliest_and_shares_add_up(clip: Path):
-    stage = VideoType(model=partial(Scorer, folder=clip, outputs=3), task=Sort(label="type", classes=NAMES))
+def test_a_type_is_the_likeliest_and_shares_add_up(scorer: Made):
+    stage = VideoType(model=scorer(3), task=Sort(label="type", classes=NAMES))
     (finding,) = stage.judge(films(4))
     shares = {name: finding.scores[f"type.{name}"] for name in NAMES}
     assert finding.scores["type"] == max(shares, key=shares.__getitem__)
@@ -95,10 +109,10 @@ def test_a_type_is_the_likeliest_and_shares_add_up(clip: Path):
     assert set(finding.scores) == set(stage.columns()) and stage.labels() == {"type": NAMES}
 
 
-def test_classes_in_another_order_than_the_heads_folder_says_are_refused(clip: Path, tmp_path: Path):
+def test_classes_in_another_order_than_the_heads_folder_says_are_refused(tmp_path: Path, scorer: Made):
     (tmp_path / "config.json").write_text(json.dumps({"id2label": {"0": "game", "1": "nature", "2": "driving"}}))
     task = Sort(label="type", classes=NAMES)
-    stage = VideoType(model=partial(Scorer, folder=clip, outputs=3), task=task, classes=tmp_path)
+    stage = VideoType(model=scorer(3), task=task, classes=tmp_path)
     with pytest.raises(UserError, match=r"\['game', 'nature', 'driving'\].*\['nature', 'game', 'driving'\]"):
         stage.load()
     (tmp_path / "config.json").write_text("{}")
@@ -106,8 +120,8 @@ def test_classes_in_another_order_than_the_heads_folder_says_are_refused(clip: P
         stage.load()
 
 
-def test_an_output_too_few_costs_the_clip_a_sentence(clip: Path):
-    stage = VideoType(model=partial(Scorer, folder=clip, outputs=2), task=Sort(label="type", classes=NAMES))
+def test_an_output_too_few_costs_the_clip_a_sentence(scorer: Made):
+    stage = VideoType(model=scorer(2), task=Sort(label="type", classes=NAMES))
     with pytest.raises(ValueError, match="2 outputs for the 3 classes"):
         stage.judge(films(2))
 
@@ -121,16 +135,16 @@ def test_copies_have_the_same_vector_and_unit_length(clip: Path):
     assert min(likeness[:2]) > 0.99 > likeness[2]
 
 
-def test_a_fingerprint_follows_model_task_and_settings_but_not_the_batch(clip: Path):
+def test_a_fingerprint_follows_model_task_and_settings_but_not_the_batch(scorer: Made):
     def stamp(**more: object) -> str:
-        settings = {"model": partial(Scorer, folder=clip), "task": Rate(label="a")} | more
+        settings = {"model": scorer(), "task": Rate(label="a")} | more
         return Aesthetic(**settings).fingerprint()
 
     assert stamp() == stamp(batch_size=2)
     others = [
         stamp(per_second=2.0),
         stamp(task=Sort(label="a", classes=NAMES)),
-        stamp(model=partial(Scorer, folder=clip, hidden=(3,))),
+        stamp(model=scorer(hidden=(3,))),
     ]
     assert len({stamp(), *others}) == 4
 
@@ -146,3 +160,9 @@ def test_a_stage_that_has_worked_can_be_sent_to_another_process(aesthetic: Aesth
 def test_a_clip_without_frames_is_refused(aesthetic: Aesthetic):
     with pytest.raises(ValueError, match="without a frame"):
         aesthetic.judge([np.zeros((0, 8, 8, 3), np.uint8)])
+
+
+def test_a_head_that_nobody_trained_is_refused(clip: Path):
+    stage = Aesthetic(model=partial(Scorer, folder=clip), task=Rate(label="a"))
+    with pytest.raises(UserError, match="head has no weights"):
+        stage.load()

@@ -83,6 +83,8 @@ def test_the_loss_falls_and_only_the_head_has_changed(clip: Path, trained: Path)
 def test_the_stage_says_what_the_training_learned(clip: Path, trained: Path):
     settings = {"model": partial(Scorer, folder=clip), "task": Rate(label="aesthetic")}
     stage, fresh = Aesthetic(**settings, trained=trained / "checkpoints"), Aesthetic(**settings)
+    with pytest.raises(UserError, match="head has no weights"):
+        fresh.judge([pan(0)])
     films = [pan(seed) for seed in range(8)]
     levels = [10 * float(film.mean()) / 255 for film in films]
     scores = [float(finding.scores["aesthetic.mean"]) for finding in stage.judge(films)]
