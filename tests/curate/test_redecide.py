@@ -34,6 +34,7 @@ def films(tmp_path_factory):
     write_film(folder / "static.mp4", np.stack([texture(5)] * 30))
     write_film(folder / "black.mp4", black(30))
     write_film(folder / "blurred.mp4", blurred(6, 30))
+    write_film(folder / "mixed.mp4", np.stack([texture(8)] * 20), black(20))
     (folder / "noise.mp4").write_bytes(b"noise" * 1000)
     return folder
 

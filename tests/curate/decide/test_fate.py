@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_vfm.curate.decide.check import check_rules
-from nemo_vfm.curate.decide.fate import add_likeness, decide
+from nemo_vfm.curate.decide.fate import add_likeness, decide, rules_json
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.footage import Footage
 from nemo_vfm.curate.score.motion import Motion
@@ -100,3 +100,34 @@ def test_a_rule_that_drops_what_is_not_alike_is_refused():
 def test_a_rule_has_one_threshold(limits):
     with pytest.raises(ValueError, match="either below or above"):
         Rule(score="motion", **limits)
+
+
+@pytest.mark.parametrize("rule", [Rule(drop="similarity > 0.9"), Rule(keep="similarity <= 0.9")])
+def test_a_comparisons_rule_may_be_an_expression_of_one_threshold(rule):
+    rules = RULES | {"near_duplicate": rule}
+    check_rules(STAGES, rules)
+    records = [record(0, 1, size=32), record(1, 1, size=64)]
+    add_likeness(records, STAGES)
+    decide(records, STAGES, rules)
+    assert [r.rule for r in records] == ["near_duplicate", None]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Rule(drop="similarity > 0.9 or motion > 1"),
+        Rule(keep="motion > 1 and similarity <= 0.9"),
+        Rule(keep="similarity > 0.9"),
+        Rule(drop="0.9 < similarity"),
+    ],
+)
+def test_a_comparisons_rule_that_says_more_is_refused(rule):
+    with pytest.raises(ValueError, match="and nothing else: it drops what is alike"):
+        check_rules(STAGES, RULES | {"near_duplicate": rule})
+
+
+def test_an_expression_decides_over_several_scores_and_percentiles_are_of_what_did_not_fail():
+    records = [record(i, i, motion=float(i), message="broken" if i == 4 else None) for i in range(5)]
+    decide(records, STAGES, {"dull": Rule(keep="motion >= pct(50) and duration_s > 1")})
+    assert [r.rule for r in records] == ["dull", "dull", None, None, None]
+    assert rules_json({"dull": Rule(keep="motion >= pct(50)")}, records)["dull"]["threshold"] == 1.5
