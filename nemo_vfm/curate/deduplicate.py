@@ -18,7 +18,7 @@ from nemo_vfm.curate.ledger import EXACT_DUPLICATE, Account
 from nemo_vfm.curate.remember import Remembering
 from nemo_vfm.curate.shard_clips import ShardClip, open_all, stamp_of
 from nemo_vfm.curate.stage import ClipRecord, Compares, Comparison, Learned
-from nemo_vfm.curate.write import remove_others, remove_unfinished, replace_folder, write_scores
+from nemo_vfm.curate.write import remove_unfinished, replace_folder, write_scores
 from nemo_vfm.data.shards import ShardWriter
 from nemo_vfm.dedup.epsilon import curve, histogram, propose
 
@@ -138,7 +138,10 @@ class Deduplicate:
                     writer.write(clip.entry.key, clip.members(), clip.entry.index)
 
         replace_folder(folder / "shards", fill)
-        remove_others(folder / "thumbnails", {f"{record.clip.id}.jpg" for record in records})
+        known = {f"{record.clip.id}.jpg" for record in records}
+        for path in (folder / "thumbnails").glob("*.jpg"):  # of other folders, looked at before
+            if path.name not in known:
+                path.unlink()
         columns = sorted({column for record in records for column in record.scores})
         write_scores(folder / "scores.parquet", records, columns)
         write_json(folder / "rules.json", {name: choice.rule.to_json() for name, choice in choices.items()})
