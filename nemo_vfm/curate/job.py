@@ -30,10 +30,8 @@ from nemo_vfm.curate.ledger import FileRecord, Ledger, count
 from nemo_vfm.curate.stage import Captioner, ClipRecord, Fetching, Restorer, Source, Splitter, Stage
 from nemo_vfm.curate.survey import Hands, examine_all, probe_all
 from nemo_vfm.curate.transcode import Media, Transcode
-from nemo_vfm.curate.write import remove_others, remove_unfinished, replace_folder, write_scores, write_shards
+from nemo_vfm.curate.write import copy_files, remove_unfinished, replace_folder, write_scores, write_shards
 from nemo_vfm.data.shard_upload import upload_shards
-
-_PROCESSES = Processes()
 
 
 class Curate:
@@ -51,8 +49,8 @@ class Curate:
         captions: who says what a clip shows, by name; the first that has something to say is believed.
         transcode: how kept clips are encoded.
         restore: what mends clips that need it, by name, in this order.
-        executor: who does the work, and where; results do not depend on it.
-        limits: what decoding and encoding may take; a file that takes more fails.
+        executor: who does the work, and where; None takes a process a core. Results do not depend on it.
+        limits: what decoding and encoding may take; a file that takes more fails. None takes the usual ones.
         samples_per_shard: clips a shard.
         side_px: splitters and stages see frames whose short side is at most this.
         max_frames: a longer file is refused, as a failure.
@@ -69,7 +67,7 @@ class Curate:
         captions: Mapping[str, Captioner | Viewer | Editor],
         transcode: Transcode,
         restore: Mapping[str, Restorer] | None = None,
-        executor: Executor = _PROCESSES,
+        executor: Executor | None = None,
         limits: Limits | None = None,
         samples_per_shard: int = 512,
         side_px: int = 256,
@@ -82,7 +80,7 @@ class Curate:
         check_rules(stages, rules)
         self.source, self.splitter, self.stages, self.rules = source, split, stages, rules
         self.captions, self.transcode, self.restore = captions, transcode, restore or {}
-        self.executor, self.limits, self.side_px = executor, limits or Limits(), side_px
+        self.executor, self.limits, self.side_px = executor or Processes(), limits or Limits(), side_px
         self.samples_per_shard, self.max_frames, self.copy_to = samples_per_shard, max_frames, copy_to
 
     def run(self, run: Run) -> Outcome:
@@ -123,8 +121,9 @@ class Curate:
             upload_shards(shards, self.copy_to)
 
     def _examine(self, files: Sequence[FileRecord], hands: Hands, places: "_Places") -> None:
-        findings = Findings(places.work / "findings", places.thumbnails, self.splitter, self.side_px, self.stages)
-        examine = Examine(self.splitter, self.stages, self.side_px, places.thumbnails.absolute())
+        thumbnails = (places.work / "thumbnails").absolute()
+        findings = Findings(places.work / "findings", thumbnails, self.splitter, self.side_px, self.stages)
+        examine = Examine(self.splitter, self.stages, self.side_px, thumbnails)
         examine_all(files, examine, findings, self.stages, hands)
 
     def decide(self, records: Sequence[ClipRecord]) -> None:
@@ -166,7 +165,7 @@ class Curate:
             write_shards(places.shards, kept, lambda record: media.path(record.clip.id), self.samples_per_shard)
         else:
             replace_folder(places.shards, lambda _: None)
-        remove_others(places.thumbnails, {f"{record.clip.id}.jpg" for record in records})
+        copy_files(places.work / "thumbnails", places.thumbnails, {f"{record.clip.id}.jpg" for record in records})
         columns = [column for part in (*self.stages.values(), *self.restore.values()) for column in part.columns()]
         write_scores(places.folder / "scores.parquet", records, columns, tuple(label_columns(self.stages)))
         write_vectors(places.folder / "vectors.parquet", records, self.stages)

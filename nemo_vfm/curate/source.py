@@ -77,7 +77,10 @@ class Folder:
             raise UserError(f"{root} holds no video; looked for names that end in {' '.join(sorted(VIDEO_SUFFIXES))}")
         fetched = Fetched(base, self._into, int(self.max_fetched_gb * 1e9))
         fetched.fetch_sidecars(videos, found)
-        return [Found(fetched.path(video), video.name, partial(fetched.held, video)) for video in videos]
+        return [
+            Found(fetched.path(video), video.name, partial(fetched.held, video), identity=f"{video.stamp} {video.size}")
+            for video in videos
+        ]
 
 
 def _base(root: Address) -> tuple[Address, list[Item]]:

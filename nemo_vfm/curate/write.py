@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decided clips in; the run folder's tables, rules and clip shards out, each whole or absent."""
 
+import os
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -100,6 +101,19 @@ def remove_others(folder: Path, wanted: set[str]) -> None:
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.name not in wanted and path.is_file():
             path.unlink()
+
+
+def copy_files(source: Path, target: Path, wanted: set[str]) -> None:
+    """Make a folder hold these files of another one, where they are there, and no more; as second names if it can."""
+    target.mkdir(parents=True, exist_ok=True)
+    remove_others(target, wanted)
+    for name in sorted(wanted):
+        if (source / name).is_file() and not (target / name).exists():
+            with atomic_path(target / name) as temporary:
+                try:
+                    os.link(source / name, temporary)
+                except OSError:  # another disk, or one that has no second names
+                    shutil.copyfile(source / name, temporary)
 
 
 def remove_unfinished(folder: Path) -> None:
