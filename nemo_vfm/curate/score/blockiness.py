@@ -18,6 +18,7 @@ _LONGEST = 8.4  # pixels between lines of the grid: 8 where the frame has its ow
 _SHORTEST = 2.2  # finer than this it looks like the next frequency down
 _LENGTH = 2048
 _LARGEST_STEP = 24  # luma steps: what is larger is an edge of the picture, and would drown the grid
+_FAINT = 0.3  # luma steps: in a black picture less than this makes any pattern
 _SMOOTH = 3  # luma steps two and three pixels away
 _AROUND = np.array([[1, 1, 0, 0, 0, 1, 1]], np.uint8)
 
@@ -57,7 +58,7 @@ def _steps(one_HW: Pictures, other_HW: Pictures, axis: int) -> NDArray[np.float6
 def _spectrum(steps: NDArray[np.float64]) -> NDArray[np.float64]:
     """Amplitudes (F,) of the row of steps, relative to its neighbourhood."""
     around = cv2.blur(steps[None], (15, 1), borderType=cv2.BORDER_REFLECT).ravel()
-    relative = np.clip(steps / np.maximum(around, 1e-6) - 1, -3, 3)
+    relative = np.clip((steps - around) / np.maximum(around, _FAINT), -3, 3)
     window = np.hanning(len(steps))
     return np.asarray(np.abs(np.fft.rfft(relative * window, _LENGTH)) * 2 / window.sum())
 

@@ -18,6 +18,7 @@ _SPREAD = ("laplacian", "tenengrad", "contrast", "noise", "colourfulness", "entr
 _NOISE = np.array([1.0, -2.0, 1.0])  # in both directions: what is left of a picture is what no plane explains
 _LEVELS = np.arange(256)
 _SMALLEST_PX = 16
+_OF_MEDIAN = 1.4826  # standard deviation over median of absolute values, of a normal distribution
 
 
 class TechnicalQuality:
@@ -113,11 +114,14 @@ def _colourfulness(rgb_HWC: Pictures) -> float:
 
 
 def _flicker(footage: Footage, num_pairs: int) -> float:
-    """From the second differences of mean luma at every other pair, which fades leave at 0; white flicker has 6 s^2."""
+    """From second differences of mean luma at every other pair: 0 in fades, 6 s^2 in white flicker.
+
+    Their median, since a cut or a flash among them is no flicker.
+    """
     seconds = footage.pairs(num_pairs)[1::4]
     numbers = [(n - 1, n, n + 1) for n in seconds if 0 < n < footage.num_frames - 1]
     bends = []
     for three in numbers:
         before, here, after = (cv2.mean(luma_HW)[0] for luma_HW in footage.luma(three))
         bends.append(before - 2 * here + after)
-    return float(np.sqrt(np.mean(np.square(bends)) / 6)) if bends else 0.0
+    return float(_OF_MEDIAN * np.median(np.abs(bends)) / np.sqrt(6)) if bends else 0.0

@@ -86,10 +86,14 @@ def test_colourfulness_is_that_of_the_paper():
 
 
 def test_flicker_is_its_deviation_and_a_fade_has_none():
-    random = np.random.default_rng(2)
-    levels = 120 + random.normal(0, 4, 96).round()
-    assert measured(flat(*levels))["quality.flicker"] == pytest.approx(4, rel=0.3)
+    levels = 120 + np.random.default_rng(2).normal(0, 4, 400).round()
+    stage = TechnicalQuality(num_frames=96)
+    assert stage.measure(Footage.of(flat(*levels), 24.0))["quality.flicker"] == pytest.approx(4, rel=0.15)
     assert measured(flat(*range(20, 116)))["quality.flicker"] == pytest.approx(0, abs=1e-6)
+
+
+def test_a_cut_is_no_flicker():
+    assert measured(flat(*[40] * 9, *[200] * 9))["quality.flicker"] == 0
 
 
 def jpeg(frame, quality):
@@ -112,3 +116,9 @@ def test_the_grid_of_blocks_is_found_though_frames_were_made_smaller(lines):
 
 def test_in_pictures_too_small_for_a_grid_there_are_no_blocks():
     assert blockiness([np.zeros((40, 40), np.uint8)]) == 0
+
+
+def test_what_the_eye_cannot_see_in_the_dark_is_no_grid():
+    faint = np.zeros((HEIGHT, WIDTH), np.uint8)
+    faint[::8, ::40], faint[::40, ::8] = 1, 1
+    assert blockiness([faint]) < 0.08
