@@ -29,8 +29,8 @@ class Limits:
         strangeness: the middle's distance from their mean as a part of the jump, plus `drift`, at most.
         drift: weight of how far each of the two moves by itself in the same time, as a part of the jump: a camera that
             turns goes on turning, a dissolve is over.
-        likeness: their correlation, -1 to 1, at most: a picture that only becomes brighter stays like itself.
-        contrast: standard deviation of each, at least: fades to and from a plain colour are another finder's.
+        likeness: the product of their layouts, -1 to 1, at most: a picture that gets brighter stays like itself.
+        contrast: of each, 0 to 128, at least: fades to and from a plain colour are another finder's.
         step: the largest change from one frame to the next, as a part of the jump, at most: else it was a hard cut.
     """
 
@@ -54,16 +54,16 @@ class Dissolves:
         self._limits = limits
         self._halves = sorted({max(1, round(scale * fps)) for scale in _SCALES_S})
         self._reach = 2 * self._halves[-1]
-        self._thumbnails: deque[NDArray[np.float32]] = deque(maxlen=2 * self._reach + 1)
+        self._glances: deque[Glance] = deque(maxlen=2 * self._reach + 1)
         self._steps: deque[float] = deque(maxlen=2 * self._reach + 1)  # from the thumbnail before
         self._count = 0
         self._run: list[tuple[float, int]] = []  # (strangeness, frame) of successive frames that pass
 
     def see(self, glance: Glance) -> list[int]:
         """See `Finder`; two seconds behind."""
-        if not self._thumbnails:  # the first frame stands for what was before it, the last for what comes after
-            self._remember([glance.thumbnail_D] * self._reach)
-        self._remember([glance.thumbnail_D])
+        if not self._glances:  # the first frame stands for what was before it, the last for what comes after
+            self._remember(glance, self._reach)
+        self._remember(glance)
         self._count += 1
         middle = self._count - 1 - self._reach
         return self._step(middle) if middle >= 0 else []
@@ -72,9 +72,9 @@ class Dissolves:
         """What was waiting for later frames."""
         cuts: list[int] = []
         if self._count:
-            self._remember([self._thumbnails[-1]] * max(0, self._reach - self._count))
+            self._remember(self._glances[-1], max(0, self._reach - self._count))
         for middle in range(max(0, self._count - self._reach), self._count):
-            self._remember([self._thumbnails[-1]])
+            self._remember(self._glances[-1])
             cuts += self._step(middle)
         return cuts + self._close()
 
@@ -82,10 +82,10 @@ class Dissolves:
         """See `Finder`."""
         return self._run[0][1] if self._run else max(0, self._count - self._reach)
 
-    def _remember(self, thumbnails: list[NDArray[np.float32]]) -> None:
-        for thumbnail_D in thumbnails:
-            self._steps.append(_distance(self._thumbnails[-1], thumbnail_D) if self._thumbnails else 0.0)
-            self._thumbnails.append(thumbnail_D)
+    def _remember(self, glance: Glance, times: int = 1) -> None:
+        for _ in range(times):
+            self._steps.append(_distance(self._glances[-1].thumbnail_D, glance.thumbnail_D) if self._glances else 0.0)
+            self._glances.append(glance)
 
     def _step(self, middle: int) -> list[int]:
         strangeness = self._strangeness()
@@ -104,27 +104,27 @@ class Dissolves:
         return min(self._at(self._reach, half) for half in self._halves)
 
     def _at(self, place: int, half: int) -> float:
-        thumbnails, limits = self._thumbnails, self._limits
-        before, after = thumbnails[place - half], thumbnails[place + half]
+        limits, glances = self._limits, self._glances
+        start, stop = glances[place - half], glances[place + half]
+        before, after = start.thumbnail_D, stop.thumbnail_D
         jump = _distance(before, after)
         if jump < limits.jump:
             return 1.0
         if max(islice(self._steps, place - half + 1, place + half + 1)) > limits.step * jump:
             return 1.0
-        strangeness = _distance(thumbnails[place], (before + after) * np.float32(0.5)) / jump
+        strangeness = _distance(glances[place].thumbnail_D, (before + after) * np.float32(0.5)) / jump
         if strangeness > limits.strangeness:
             return 1.0
-        drift = _distance(thumbnails[place - 2 * half], before) + _distance(thumbnails[place + 2 * half], after)
+        drift = _distance(glances[place - 2 * half].thumbnail_D, before)
+        drift += _distance(glances[place + 2 * half].thumbnail_D, after)
         strangeness += limits.drift * drift / jump
-        return strangeness if strangeness <= limits.strangeness and self._differ(before, after) else 1.0
+        return strangeness if strangeness <= limits.strangeness and self._differ(start, stop) else 1.0
 
-    def _differ(self, before: NDArray[np.float32], after: NDArray[np.float32]) -> bool:
+    def _differ(self, a: Glance, b: Glance) -> bool:
         """Whether both show something, and not the same."""
-        a, b = before - before.mean(), after - after.mean()
-        spread_a, spread_b = float(a.std()), float(b.std())
-        if min(spread_a, spread_b) < self._limits.contrast:
+        if min(a.contrast, b.contrast) < self._limits.contrast:
             return False
-        return float((a * b).mean()) <= self._limits.likeness * spread_a * spread_b
+        return float(a.layout_D @ b.layout_D) <= self._limits.likeness
 
 
 def _distance(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:

@@ -70,38 +70,38 @@ class Joined:
     def __init__(self, first: Finder, second: Finder, min_frames: int) -> None:
         self._first, self._second, self._min_frames = first, second, min_frames
         self._waiting: list[int] = []  # the second's, until the first is certain around them
-        self._taken: list[int] = []  # given, or to be given
-        self._given = -1
+        self._chosen: list[int] = []  # to be given once nothing can come before them
+        self._given: list[int] = []  # the last few
 
     def see(self, glance: Glance) -> list[int]:
         """See `Finder`."""
-        self._taken += self._first.see(glance)
+        self._chosen += self._first.see(glance)
         self._waiting += self._second.see(glance)
-        self._choose(self._first.certain())
-        return self._give(self.certain())
+        return self._give() if self._chosen or self._waiting else []
 
     def end(self) -> list[int]:
         """See `Finder`."""
-        self._taken += self._first.end()
+        self._chosen += self._first.end()
         self._waiting += self._second.end()
-        last = max([0, *self._taken, *self._waiting]) + self._min_frames
-        self._choose(last)
-        return self._give(last + 1)
+        self._choose(max([0, *self._chosen, *self._waiting]) + self._min_frames)
+        return sorted(self._chosen)
 
     def certain(self) -> int:
         """See `Finder`."""
-        return min(self._first.certain(), self._second.certain(), *self._waiting[:1])
+        certain = min(self._first.certain(), self._second.certain())
+        return min(certain, self._waiting[0]) if self._waiting else certain
+
+    def _give(self) -> list[int]:
+        self._choose(self._first.certain())
+        certain = self.certain()
+        ready = sorted(cut for cut in self._chosen if cut < certain)
+        self._chosen = [cut for cut in self._chosen if cut >= certain]
+        self._given = [cut for cut in self._given + ready if cut > certain - self._min_frames]
+        return ready
 
     def _choose(self, certain: int) -> None:
-        """Decide those around which the first finder is certain."""
+        """Decide those of the second around which the first is certain."""
         while self._waiting and self._waiting[0] + self._min_frames <= certain:
             cut = self._waiting.pop(0)
-            if all(abs(cut - other) >= self._min_frames for other in self._taken):
-                self._taken.append(cut)
-
-    def _give(self, before: int) -> list[int]:
-        ready = sorted(cut for cut in self._taken if self._given < cut < before)
-        if ready:
-            self._given = ready[-1]
-            self._taken = [cut for cut in self._taken if cut > self._given - 2 * self._min_frames]
-        return ready
+            if all(abs(cut - other) >= self._min_frames for other in self._given + self._chosen):
+                self._chosen.append(cut)

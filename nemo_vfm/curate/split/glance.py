@@ -5,13 +5,15 @@
 Shape letters: H height, W width, C colours (RGB), D thumbnail cells times colours.
 """
 
+import math
+
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.curate.stage import Frame
 
-SAMPLES = 128 * 72  # pixels looked at; the colour conversion is most of the cost and grows with them
+SAMPLES = 96 * 54  # pixels looked at; the cost grows with them
 _CELLS = (16, 9)
 
 
@@ -24,12 +26,13 @@ class Glance:
         sample_HWC: pixels picked from the frame on a grid.
     """
 
-    __slots__ = ("_layout_D", "_thumbnail_D", "content", "sample_HWC")
+    __slots__ = ("_layout_D", "_length", "_thumbnail_D", "content", "sample_HWC")
 
     def __init__(self, content: float, sample_HWC: Frame) -> None:
         self.content, self.sample_HWC = content, sample_HWC
         self._thumbnail_D: NDArray[np.float32] | None = None
         self._layout_D: NDArray[np.float32] | None = None
+        self._length = 0.0
 
     @property
     def brightness(self) -> float:
@@ -49,9 +52,16 @@ class Glance:
         """Where which colours are, in any light: the thumbnail without its mean, of length 1; 0 where it is flat."""
         if self._layout_D is None:
             cells_NC = self.thumbnail_D.reshape(-1, 3)
-            around_D = (cells_NC - cells_NC.mean(axis=0)).ravel()
-            self._layout_D = around_D / np.float32(max(float(np.linalg.norm(around_D)), 1.0))
+            around_NC = cells_NC - np.asarray(cv2.reduce(cells_NC, 0, cv2.REDUCE_AVG), dtype=np.float32)
+            self._length = float(cv2.norm(around_NC))
+            self._layout_D = around_NC.ravel() / np.float32(max(self._length, 1.0))
         return self._layout_D
+
+    @property
+    def contrast(self) -> float:
+        """How far the thumbnail's cells are from their mean, root mean square, 0 to 128."""
+        size: int = self.layout_D.size
+        return self._length / math.sqrt(size)
 
 
 class Eye:
