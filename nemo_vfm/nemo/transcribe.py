@@ -1,0 +1,240 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Clip shards and the videos they were cut from in; the same shards with a transcript of what is said in each clip out.
+
+The model is one of NeMo's own, restored from a `.nemo` archive, which names the class that is built and holds pickled
+weights: that is why this room is opened by `--trust nemo` alone.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.files import read_json, sha256_file, sha256_text, write_json
+from nemo_vfm.core.log import track, warn_once
+from nemo_vfm.core.optional import require
+from nemo_vfm.core.place import Address, Place, place
+from nemo_vfm.core.plain import clean
+from nemo_vfm.core.types import Json, Outcome, Run
+from nemo_vfm.data.audio import read_audio
+from nemo_vfm.data.shard_folder import folder_at
+from nemo_vfm.data.shard_upload import upload_shards
+from nemo_vfm.data.shards import Entry, ShardSet, ShardWriter
+
+DONE = "transcribe.json"
+Status = Literal["success", "no_speech", "no_sound", "error"]
+
+
+@runtime_checkable
+class Recogniser(Protocol):
+    """Hears speech."""
+
+    def hear(self, samples: NDArray[np.float32]) -> str:
+        """What is said in samples from -1 to 1; empty where nothing is."""
+        ...
+
+    def rate(self) -> int:
+        """Samples a second that it wants."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Changes whenever the same samples would be heard otherwise."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What became of one clip.
+
+    Args:
+        text: what is said, one line; empty with every other status than success.
+        status: no_sound where the video has none, no_speech where the model heard nothing.
+        failure: why there is no text; None but for errors.
+    """
+
+    text: str
+    status: Status
+    failure: str | None = None
+
+
+class NeMoSpeech:
+    """A speech model of nemo-toolkit 3.0 from a local archive; needs NeMo's speech collection, `nemo-toolkit[asr]`.
+
+    Clips are given to the model one by one: its loaders may sort a batch by length, and a transcript of another clip
+    would look as good as the right one.
+
+    Args:
+        model: a `.nemo` archive of a model with `transcribe`, such as a FastConformer CTC or a Parakeet.
+    """
+
+    def __init__(self, *, model: Path) -> None:
+        self.model = model
+
+    def hear(self, samples: NDArray[np.float32]) -> str:
+        """What the model transcribes."""
+        found = _restored(self.model).transcribe([samples], batch_size=1, verbose=False)
+        return _text(found)
+
+    def rate(self) -> int:
+        """As the archive's preprocessor says; 16 kHz where it says nothing."""
+        settings = getattr(_restored(self.model), "cfg", None)
+        section = getattr(settings, "preprocessor", None)
+        return int(getattr(section, "sample_rate", None) or getattr(settings, "sample_rate", None) or 16_000)
+
+    def fingerprint(self) -> str:
+        """The archive's bytes."""
+        if not self.model.is_file():
+            raise UserError(f"there is no model {self.model}; download one first, nothing is fetched here")
+        return f"nemo-speech/1 {sha256_file(self.model)[:16]}"
+
+
+class Transcribe:
+    """Adds `transcript`, and how it came to be, to the `.json` of every clip.
+
+    The sound is taken from the videos that the clips were cut from, since clips have none, at the clip's time stamps.
+    What was heard is kept in `work/` until all is done; a failure is not, and is tried again by the next run.
+
+    Args:
+        shards: folder of clip shards, here or in an object store.
+        videos: the folder that curation took the videos from; each is known by its bytes, and one that has changed
+            is a failure of its clips.
+        speech: the model.
+        samples_per_shard: clips a shard.
+        copy_to: folder of an object store where the finished shards go as well; None keeps them here alone.
+    """
+
+    def __init__(
+        self, *, shards: Place, videos: Path, speech: Recogniser, samples_per_shard: int = 512,
+        copy_to: Address | None = None,
+    ) -> None:  # fmt: skip
+        if samples_per_shard < 1:
+            raise ValueError(f"samples_per_shard is {samples_per_shard}, but it must be at least 1")
+        self.shards, self.videos, self.speech = place(shards), videos, speech
+        self.samples_per_shard, self.copy_to = samples_per_shard, copy_to
+
+    def run(self, run: Run) -> Outcome:
+        """Do the work; the second time it does nothing, unless some clips had failed."""
+        clips, state, target = ShardSet(self.shards), self._state(), run.folder / "shards"
+        report = _report_of(run.folder, state)
+        if report is not None and not report["by_status"].get("error"):
+            self._copy(target)
+            return Outcome(_summary(report), {"clips": report["clips"]}, did_nothing=True)
+        (run.folder / DONE).unlink(missing_ok=True)
+        work = run.folder / "work" / state[:16]
+        rate = self.speech.rate()  # a model that cannot be loaded is the fault of no clip
+        heard = {entry.key: self._heard(clips, entry, work, rate) for entry in track("transcribe", clips.entries)}
+        self._write(clips, heard, target)
+        statuses = [found.status for found in heard.values()]
+        by_status = {status: statuses.count(status) for status in sorted(set(statuses))}
+        report = {"clips": len(clips), "by_status": by_status, "model": self.speech.fingerprint(), "made_of": state}
+        self._copy(target)
+        write_json(run.folder / DONE, report)
+        if "error" not in by_status:
+            shutil.rmtree(run.folder / "work", ignore_errors=True)
+        return Outcome(_summary(report), {"clips": len(clips)})
+
+    def _state(self) -> str:
+        """All that the outputs are made of."""
+        index = folder_at(self.shards, None)
+        if index.size("shards.json") is None:
+            raise UserError(f"{self.shards} is not a finished folder of shards: there is no shards.json in it")
+        marker = sha256(index.read("shards.json", 1 << 30)).hexdigest()
+        return sha256_text(json.dumps([marker, self.speech.fingerprint(), self.samples_per_shard]))
+
+    def _copy(self, folder: Path) -> None:
+        if self.copy_to is not None:
+            upload_shards(folder, self.copy_to)
+
+    def _heard(self, clips: ShardSet, entry: Entry, work: Path, rate: int) -> Heard:
+        kept = work / f"{entry.key}.json"
+        if kept.is_file():
+            return Heard(**read_json(kept))
+        try:
+            found = self._listen(json.loads(clips.read(entry, "json")), rate)
+        except (DataError, UserError, KeyError, ValueError) as error:
+            warn_once(f"a clip could not be heard: {error}")
+            return Heard("", "error", clean(str(error)))
+        write_json(kept, asdict(found))
+        return found
+
+    def _listen(self, clip: Mapping[str, Json], rate: int) -> Heard:
+        up, _, down = str(clip["time_base"]).partition("/")
+        seconds = int(up) / int(down)
+        start_s, end_s = int(clip["pts_start"]) * seconds, int(clip["pts_end"]) * seconds
+        samples = read_audio(self._video(clip), start_s, end_s, rate=rate)
+        if samples is None:
+            return Heard("", "no_sound")
+        if not np.any(samples):
+            return Heard("", "no_speech")
+        text = clean(self.speech.hear(samples))
+        return Heard(text, "success") if text else Heard("", "no_speech")
+
+    def _video(self, clip: Mapping[str, Json]) -> Path:
+        """The file a clip was cut from, of the very same bytes."""
+        root = self.videos.resolve()
+        path = (root / str(clip["source"])).resolve()
+        if not path.is_relative_to(root):
+            raise UserError(f"the source {clean(str(clip['source']))[:200]!r} lies outside {self.videos}")
+        if not path.is_file():
+            raise UserError(f"there is no {clip['source']} in {self.videos}")
+        if _hash(path, path.stat().st_size, path.stat().st_mtime_ns) != clip["source_id"]:
+            raise DataError(f"{clip['source']} has changed since the clip was cut")
+        return path
+
+    def _write(self, clips: ShardSet, heard: Mapping[str, Heard], target: Path) -> None:
+        with ShardWriter(target, samples_per_shard=self.samples_per_shard) as writer:
+            for entry in clips.entries:
+                members = {name: clips.read(entry, name) for name in entry.members}
+                found = heard[entry.key]
+                told = {"transcript": found.text, "transcript_status": found.status}
+                told |= {"transcript_model": self.speech.fingerprint()}
+                told |= {} if found.failure is None else {"transcript_failure": found.failure}
+                facts = {**json.loads(members.get("json", b"{}")), **told}
+                members["json"] = json.dumps(facts, ensure_ascii=False, allow_nan=False).encode()
+                writer.write(entry.key, members, entry.index)
+
+
+@lru_cache(maxsize=1)
+def _restored(model: Path) -> Json:
+    """NeMo's model, ready to transcribe."""
+    from nemo_vfm.core.device import device
+
+    purpose = "Transcribing by a NeMo model"
+    models = require("nemo.collections.asr.models", install="nemo-toolkit[asr]", purpose=purpose)
+    return models.ASRModel.restore_from(str(model), map_location=device()).eval()
+
+
+def _text(found: Json) -> str:
+    """The text of one clip: NeMo gives texts or hypotheses, and transducers a pair of best and all."""
+    best = found[0] if isinstance(found, tuple) else found
+    if len(best) != 1:
+        raise DataError(f"the model gave {len(best)} transcripts of one clip")
+    return best[0] if isinstance(best[0], str) else str(best[0].text)
+
+
+@lru_cache(maxsize=4096)
+def _hash(path: Path, size: int, mtime_ns: int) -> str:
+    return sha256_file(path)
+
+
+def _report_of(folder: Path, state: str) -> Json:
+    """The report of an earlier run that made the same; None where there is none."""
+    try:
+        report = read_json(folder / DONE)
+        return report if report["made_of"] == state and (folder / "shards/shards.json").is_file() else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _summary(report: Json) -> str:
+    told = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in report["by_status"].items())
+    return f"{report['clips']} clips: {told}"
