@@ -24,7 +24,6 @@ RUNTIME = [
     "av>=14,<19",
     # decord has wheels for x86-64 only; everywhere else PyAV reads all frames.
     "decord==0.6.0; platform_machine == 'x86_64'",
-    "scenedetect-headless>=0.7,<0.8",
     "opencv-python-headless>=4.9,<6",
     "pillow>=10",
     "safetensors>=0.4",
@@ -46,6 +45,7 @@ DEV = [
     "diffusers>=0.36",
     "transformers>=4.57",
     "datasets>=3",
+    "scenedetect-headless>=0.7,<0.8",
     "ruff>=0.14",
     "mypy>=1.18",
     "import-linter>=2.9",
