@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from nemo_vfm.core.device import gpus
 from nemo_vfm.core.errors import NothingKept
 from nemo_vfm.core.files import read_json, sha256_text, write_json
 from nemo_vfm.core.log import info
@@ -31,6 +32,7 @@ from nemo_vfm.curate.stage import Captioner, ClipRecord, Fetching, Restorer, Sou
 from nemo_vfm.curate.survey import Hands, examine_all, probe_all
 from nemo_vfm.curate.transcode import Media, Transcode
 from nemo_vfm.curate.write import copy_files, remove_unfinished, replace_folder, write_scores, write_shards
+from nemo_vfm.data.codecs import COSTS, usable, why_not
 from nemo_vfm.data.shard_upload import upload_shards
 
 
@@ -91,6 +93,7 @@ class Curate:
             NothingKept: every clip was dropped or failed; the tables and the ledger are written all the same.
         """
         places = _Places(run.folder)
+        _say_what_codecs_lack(self.transcode)
         remove_unfinished(run.folder)
         if isinstance(self.source, Fetching):
             self.source.fetch_into(places.work / "fetched")
@@ -174,6 +177,14 @@ class Curate:
         write_json(places.folder / "survival.json", survives)
         write_json(places.folder / "files.json", [_file_json(file) for file in files])
         write_json(places.folder / "ledger.json", ledger.to_json())
+
+
+def _say_what_codecs_lack(transcode: Transcode) -> None:
+    """Refuse an encoder that does not work, and say once what is slower than it could be."""
+    usable(transcode.encoder)
+    if gpus() and transcode.encoder == "x264":
+        reason = why_not("nvenc")
+        info(f"nvenc does not work ({reason}): {COSTS['nvenc']}" if reason else "encoder=nvenc would encode on the GPU")
 
 
 @dataclass(frozen=True)

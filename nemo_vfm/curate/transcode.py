@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Kept clips in, one H.264 mp4 a clip of exactly its frames out, mended on the way where a restorer finds a need."""
+"""Kept clips in, one mp4 a clip of exactly its frames out, mended on the way where a restorer finds a need."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ from nemo_vfm.curate.cache import fingerprint
 from nemo_vfm.curate.child import Reply
 from nemo_vfm.curate.probe import reason_of
 from nemo_vfm.curate.stage import ClipRecord, Restoration, Restorer, Span
+from nemo_vfm.data.codecs import ENCODERS, PRESETS, EncoderName
 from nemo_vfm.data.encode import encode_mp4
 from nemo_vfm.data.pyav_reader import PyAVReader
 
@@ -25,17 +26,22 @@ _CHUNK = 8  # frames that a restoration sees at once
 
 
 class Transcode:
-    """Encodes clips with x264 at constant quality, at the source's mean frame rate, upright.
+    """Encodes clips at constant quality, at the source's mean frame rate, upright.
 
     Args:
-        crf: 0 (largest) to 51; 18 is hard to tell from the source.
-        preset: x264's name for how long it may take.
+        crf: 0 (largest) to 51; 18 is hard to tell from the source. AV1 and VP9 count to 63.
+        preset: x264's word for how long it may take; other encoders get their nearest.
+        encoder: x264, nvenc (a GPU's H.264), or, where H.264 must not be written, svtav1 or vp9: their films carry no
+            motion vectors, so CodecMotion takes flow instead. One that does not work here is refused before any work.
     """
 
-    def __init__(self, *, crf: int = 18, preset: str = "medium") -> None:
-        if not 0 <= crf <= 51:
-            raise ValueError(f"crf is {crf}, but x264 takes 0 to 51")
-        self.crf, self.preset = crf, preset
+    def __init__(self, *, crf: int = 18, preset: str = "medium", encoder: EncoderName = "x264") -> None:
+        most = ENCODERS[encoder].quality[1]
+        if not 0 <= crf <= most:
+            raise ValueError(f"crf is {crf}, but {encoder} takes 0 to {most}")
+        if preset not in PRESETS:
+            raise ValueError(f"preset is {preset!r}, but there are {', '.join(PRESETS)}")
+        self.crf, self.preset, self.encoder = crf, preset, encoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +106,8 @@ class Encode:
         span, target = (clip["span"][0], clip["span"][1]), self.media.path(clip["id"])
         mended = self._look(reader, span)
         frames = _Sized(_mended(reader, span, list(mended.values())) if mended else _as_they_are(reader, span))
-        written = encode_mp4(target, frames, fps, crf=self.transcode.crf, preset=self.transcode.preset)
+        how = self.transcode
+        written = encode_mp4(target, frames, fps, crf=how.crf, preset=how.preset, encoder=how.encoder)
         if written != span[1] - span[0]:
             target.unlink()
             raise ValueError(f"{written} of {span[1] - span[0]} frames could be encoded")

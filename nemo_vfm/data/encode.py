@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""RGB frames in, one mp4 of exactly these frames out; the same frames give the same bytes.
+"""Frames in, one mp4 of exactly these frames out; the same frames give the same bytes.
 
 Shape letters: T frames, H height, W width, C colour channels.
 """
@@ -16,8 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.files import atomic_path
+from nemo_vfm.data.codecs import ENCODERS, Encoder, EncoderName, usable
 
 _BT709, _LIMITED_RANGE = 1, 1
+How = tuple[Encoder, int, str]  # with its crf and preset
 
 
 def exact_fps(fps: Fraction | float) -> Fraction:
@@ -37,6 +39,7 @@ def encode_mp4(
     *,
     crf: int = 18,
     preset: str = "medium",
+    encoder: EncoderName = "x264",
 ) -> int:
     """Write H.264 4:2:0 that plays everywhere, in BT.709 where it is made of RGB; a path appears only when it is whole.
 
@@ -46,8 +49,9 @@ def encode_mp4(
             an odd width or height gets one more column or row, a copy of the last. A decoder's own frames of even
             sizes go in as they are, and keep their colour space.
         fps: frames per second.
-        crf: 0 (largest, best) to 51.
-        preset: x264's trade of time for size.
+        crf: 0 (largest, best) to 51; AV1 and VP9 go to 63.
+        preset: x264's word for its trade of time for size; other encoders get their nearest.
+        encoder: see `codecs.ENCODERS`.
 
     Returns:
         How many frames were written.
@@ -55,17 +59,16 @@ def encode_mp4(
     Raises:
         ValueError: no frame, a frame of another size or dtype, or an impossible fps or crf.
     """
-    if not 0 <= crf <= 51:
-        raise ValueError(f"crf must be between 0 and 51, got {crf}")
+    if not 0 <= crf <= ENCODERS[encoder].quality[1]:
+        raise ValueError(f"crf must be between 0 and {ENCODERS[encoder].quality[1]}, got {crf}")
+    how = usable(encoder), crf, preset
     if isinstance(target, Path):
         with atomic_path(target) as temporary, temporary.open("wb") as file:
-            return _encode(file, frames_THWC, exact_fps(fps), crf, preset)
-    return _encode(target, frames_THWC, exact_fps(fps), crf, preset)
+            return _encode(file, frames_THWC, exact_fps(fps), how)
+    return _encode(target, frames_THWC, exact_fps(fps), how)
 
 
-def _encode(
-    file: IO[bytes], frames: Iterable[NDArray[np.uint8] | av.VideoFrame], fps: Fraction, crf: int, preset: str
-) -> int:
+def _encode(file: IO[bytes], frames: Iterable[NDArray[np.uint8] | av.VideoFrame], fps: Fraction, how: How) -> int:
     # bitexact leaves the muxer's version and date out of the file.
     container = av.open(file, "w", format="mp4", options={"fflags": "+bitexact"})
     with container:
@@ -74,7 +77,7 @@ def _encode(
             frame = picture if isinstance(picture, av.VideoFrame) else _from_rgb(picture)
             if stream is None:
                 shape = frame.height, frame.width
-                stream = _stream(container, frame, fps, crf, preset)
+                stream = _stream(container, frame, fps, how)
             if (frame.height, frame.width) != shape:
                 raise ValueError(f"frame {count - 1} is {frame.width}x{frame.height}, expected {shape[1]}x{shape[0]}")
             container.mux(stream.encode(_placed(frame, count - 1, fps)))
@@ -84,12 +87,12 @@ def _encode(
     return count
 
 
-def _stream(
-    container: av.container.OutputContainer, frame: av.VideoFrame, fps: Fraction, crf: int, preset: str
-) -> av.VideoStream:
+def _stream(container: av.container.OutputContainer, frame: av.VideoFrame, fps: Fraction, how: How) -> av.VideoStream:
     if frame.width % 2 or frame.height % 2:
         raise ValueError(f"a frame of {frame.width}x{frame.height} cannot be 4:2:0 as it is, which has no odd sizes")
-    stream = container.add_stream("libx264", rate=fps, options={"crf": str(crf), "preset": preset})
+    encoder, crf, preset = how
+    stream = container.add_stream(encoder.codec, rate=fps, options=encoder.options(crf, preset))
+    assert isinstance(stream, av.VideoStream)
     stream.height, stream.width = frame.height, frame.width
     stream.pix_fmt = "yuv420p"
     context = stream.codec_context

@@ -1,0 +1,49 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Encoders are tried before they are trusted, and what they write is what went in."""
+
+import io
+
+import numpy as np
+import pytest
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.data import codecs
+from nemo_vfm.data.decode import open_video
+from nemo_vfm.data.encode import encode_mp4
+from tests.support.films import pan
+
+WORKING = [name for name in codecs.ENCODERS if codecs.why_not(name) is None]
+
+
+def test_x264_works_wherever_tests_do():
+    assert "x264" in WORKING
+
+
+@pytest.mark.parametrize("name", [name for name in WORKING if name != "nvenc"])
+def test_what_an_encoder_writes_can_be_read_frame_by_frame(name):
+    frames, file = pan(1, 20), io.BytesIO()
+    assert encode_mp4(file, frames, 24, crf=20, preset="veryfast", encoder=name) == 20
+    with open_video(file.getvalue(), "pyav") as reader:
+        assert reader.info().num_frames == 20
+        seen = reader.read(range(20))
+    error = np.mean((seen.astype(float) - frames) ** 2)
+    assert 10 * np.log10(255**2 / error) > 30
+
+
+@pytest.mark.parametrize("name", [name for name in WORKING if name != "nvenc"])
+def test_equal_frames_give_equal_bytes(name):
+    one, two = io.BytesIO(), io.BytesIO()
+    for file in (one, two):
+        encode_mp4(file, pan(1, 12), 24, crf=30, preset="ultrafast", encoder=name)
+    assert one.getvalue() == two.getvalue()
+
+
+def test_an_encoder_that_does_not_work_is_refused_with_those_that_do(monkeypatch):
+    monkeypatch.setattr(codecs, "why_not", lambda name: "no such device" if name == "nvenc" else None)
+    with pytest.raises(UserError, match=r"nvenc does not work here: no such device.*x264, svtav1, vp9"):
+        codecs.usable("nvenc")
+
+
+def test_nvdec_says_why_it_cannot_be_used_or_can():
+    assert codecs.nvdec_why_not() is None or len(codecs.nvdec_why_not()) > 5
