@@ -45,7 +45,7 @@ def test_another_prompt_asks_again_and_nothing_else_is_done_again(videos, tmp_pa
     with chat_server() as server:
         server.reply = lambda question: answer(f"<script>alert(1)</script> {KEY} ${{env:HOME}}")
         assert run(videos, tmp_path / "run", *endpoint(server)) == 0
-        media = {path: path.stat().st_mtime_ns for path in (tmp_path / "run/work/clips").rglob("*.mp4")}
+        media = {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "work" / "clips").rglob("*.mp4")}
         assert len(server.questions) == 2 == len(media) and {f["caption_by"] for f in told(tmp_path / "run")} == {
             "endpoint"
         }
@@ -61,7 +61,7 @@ def test_another_prompt_asks_again_and_nothing_else_is_done_again(videos, tmp_pa
             == 0
         )
     assert [facts["caption"] for facts in told(tmp_path / "run")] == ["briefly"] * 2 and len(server.questions) == 4
-    assert media == {path: path.stat().st_mtime_ns for path in (tmp_path / "run/work/clips").rglob("*.mp4")}
+    assert media == {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "work" / "clips").rglob("*.mp4")}
 
 
 def test_the_key_is_in_no_file_of_the_run_and_the_report_shows_a_caption_as_text(videos, tmp_path, monkeypatch, capfd):
