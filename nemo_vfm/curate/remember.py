@@ -112,10 +112,10 @@ class _See:
             seen.vectors = {name: value["vector"] for name, value in known.items()}
             seen.facts = next(iter(known.values()))["facts"]
             return
-        footage, seen.facts = footage_of(data, clip.media() in IMAGES)
-        for name, stage in self.stages.items():
-            self._ask(name, stage, footage, seen)
-        write_bytes(picture, thumbnail(footage))
+        with footage_of(data, clip.media() in IMAGES) as (footage, seen.facts):
+            for name, stage in self.stages.items():
+                self._ask(name, stage, footage, seen)
+            write_bytes(picture, thumbnail(footage))
 
     def _ask(self, name: str, stage: Compares, footage: Footage, seen: _Seen) -> None:
         if isinstance(stage, Comparison):

@@ -6,7 +6,8 @@ Shape letters: T frames, H height, W width, C colours (RGB).
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -97,25 +98,25 @@ class ShardClip:
         return {**content, **self.entry.index} if isinstance(content, dict) else self.entry.index
 
 
-def footage_of(data: bytes, is_picture: bool) -> tuple[Footage, dict[str, Json]]:
-    """The clip's frames, small, and its num_frames, fps, width and height.
+@contextmanager
+def footage_of(data: bytes, is_picture: bool) -> Iterator[tuple[Footage, dict[str, Json]]]:
+    """The clip's frames, small, while the block runs, and its num_frames, fps, width and height.
 
     Raises:
         DataError: it cannot be decoded.
     """
     if is_picture:
         picture = decode_image(data)
-        facts = {"num_frames": 1, "fps": 1.0, "width": picture.shape[1], "height": picture.shape[0]}
-        return Footage.of(_shrunk(picture[None]), 1.0), facts
+        yield Footage.of(_shrunk(picture[None]), 1.0), _facts(1, 1.0, picture.shape[1], picture.shape[0])
+        return
     with open_video(data) as reader:
         info = reader.info()
+        footage = Footage(info.num_frames, info.fps, lambda numbers: _shrunk(reader.read(list(numbers))))
+        yield footage, _facts(info.num_frames, info.fps, info.width, info.height)
 
-    def read(numbers: Sequence[int]) -> Pictures:
-        with open_video(data) as reader:
-            return _shrunk(reader.read(list(numbers)))
 
-    facts = {"num_frames": info.num_frames, "fps": info.fps, "width": info.width, "height": info.height}
-    return Footage(info.num_frames, info.fps, read), facts
+def _facts(num_frames: int, fps: float, width: int, height: int) -> dict[str, Json]:
+    return {"num_frames": num_frames, "fps": fps, "width": width, "height": height}
 
 
 def open_all(folders: Sequence[Place]) -> list[ShardClip]:
