@@ -49,6 +49,26 @@ def gpu_works() -> str:
     return f"{'; '.join(map(str, found))}; {versions}"
 
 
+def nvenc_works() -> str:
+    """Four frames by the GPU's encoder."""
+    from nemo_vfm.data.codecs import COSTS, why_not
+
+    reason = why_not("nvenc")
+    if reason is not None:
+        raise UserError(f"{reason}; {COSTS['nvenc']}")
+    return "H.264 on the GPU: transcode.encoder=nvenc"
+
+
+def nvdec_works() -> str:
+    """One frame by the GPU's decoder."""
+    from nemo_vfm.data.codecs import COSTS, nvdec_why_not
+
+    reason = nvdec_why_not()
+    if reason is not None:
+        raise UserError(f"{reason}; {COSTS['nvdec']}")
+    return "H.264 is decoded on the GPU"
+
+
 def nccl_works() -> str:
     """NCCL's version."""
     from nemo_vfm.core.device import gpu_versions
@@ -129,7 +149,8 @@ def lightning_imports() -> str:
 
 
 PROBES: dict[str, Callable[[], str]] = {
-    "torch": torch_works, "gpu": gpu_works, "nccl": nccl_works, "fp8": fp8_works, "h264": h264_encodes,
+    "torch": torch_works, "gpu": gpu_works, "nccl": nccl_works, "nvenc": nvenc_works, "nvdec": nvdec_works,
+    "fp8": fp8_works, "h264": h264_encodes,
     "pyav": pyav_decodes, "decord": decord_decodes, "torchcodec": torchcodec_decodes,
     "transformer_engine": transformer_engine_imports, "megatron": megatron_imports, "ray": ray_imports,
     "lightning": lightning_imports,
