@@ -17,8 +17,9 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import info
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types import Batch, Batched, TrainingData
+from nemo_vfm.data.by_number import ByNumber, Loaded
 from nemo_vfm.data.faults import Faults
-from nemo_vfm.data.loader import Batches, ByNumber, Loaded
+from nemo_vfm.data.loader import Batches
 from nemo_vfm.data.turns import Turns, shares
 
 

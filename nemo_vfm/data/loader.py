@@ -10,22 +10,21 @@ import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
 
 import cv2
-import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import Dataset
 
 from nemo_vfm.core.errors import DataError, NemoVfmError, StoreError
 from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.types import Batch
+from nemo_vfm.data.by_number import ByNumber, Loaded
 from nemo_vfm.data.collate import collate
 from nemo_vfm.data.faults import Changed, Fault, Faults
 from nemo_vfm.data.load import Layout, Loading, Sample
 from nemo_vfm.data.order import Group, Order
+from nemo_vfm.data.processes import by_processes
 from nemo_vfm.data.shards import Entry
 
-Loaded = tuple[Batch, list[Fault | None]]
 _AHEAD = 4  # batches a worker reads ahead
 
 
@@ -68,22 +67,6 @@ class BatchReader:
             raise  # the sample is well, the line is not: going on without it would train on other batches
         except (NemoVfmError, OSError, ValueError, KeyError, TypeError, cv2.error) as error:
             return Fault(entry.key, entry.shard, str(error))
-
-
-class ByNumber(Protocol):
-    """One rank's part of global batch g, by its number; may be sent to another process."""
-
-    def __getitem__(self, index: int) -> Loaded:
-        """The batch and what was wrong with each sample."""
-        ...
-
-    def is_light(self) -> bool:
-        """See `Loading.is_light`."""
-        ...
-
-    def max_bytes(self) -> int:
-        """What the largest batch fills."""
-        ...
 
 
 class GlobalBatches(Dataset[Loaded]):
@@ -134,16 +117,6 @@ def within(max_ahead_bytes: int, max_bytes: int, num_workers: int) -> tuple[int,
     return workers, min(_AHEAD, fit // workers)
 
 
-class _From(Sampler[int]):
-    """first, first + 1, ... without end."""
-
-    def __init__(self, first: int) -> None:
-        self._first = first
-
-    def __iter__(self) -> Iterator[int]:
-        return itertools.count(self._first)
-
-
 class Batches:
     """Batches `first`, `first` + 1, ... without end; each iteration starts at `first` with workers of its own.
 
@@ -180,7 +153,7 @@ class Batches:
             )
 
     def __iter__(self) -> Iterator[Batch]:
-        for batch, found in self._threads() if self._dataset.is_light() and self._num_workers else self._processes():
+        for batch, found in self._threads() if self._dataset.is_light() and self._num_workers else self._decoded():
             self._faults.count(found)
             yield batch
 
@@ -202,40 +175,7 @@ class Batches:
         finally:
             workers.shutdown(wait=False, cancel_futures=True)
 
-    def _processes(self) -> Iterator[Loaded]:
-        try:
-            yield from DataLoader(
-                self._dataset,  # type: ignore[arg-type]
-                batch_size=None,
-                sampler=_From(self._first),
-                num_workers=self._num_workers,
-                collate_fn=_same,
-                worker_init_fn=_start_worker,
-                prefetch_factor=self._ahead if self._num_workers else None,
-                timeout=self._timeout_s if self._num_workers else 0,
-            )
-        except RuntimeError as error:
-            raise _told(error, self._timeout_s) from error
-
-
-def _told(error: RuntimeError, timeout_s: float) -> Exception:
-    """What became of a worker, as a sentence; torch says it as a RuntimeError, and others are not ours to explain."""
-    text = str(error)
-    if "timed out" in text:
-        return DataError(f"no batch came within {timeout_s:g} s; a worker hangs, or its storage does")
-    if "exited unexpectedly" in text or "is killed by signal" in text:
-        return DataError(
-            f"a process that reads batches died ({text.splitlines()[0]}); often memory ran out: give fewer num_workers "
-            f"or a smaller max_ahead_gb, and run again to go on"
-        )
-    return error
-
-
-def _same(loaded: Any) -> Any:
-    return loaded
-
-
-def _start_worker(worker: int) -> None:
-    """One thread a worker: OpenCV's thread pool does not survive a fork, and the cores are shared anyway."""
-    cv2.setNumThreads(0)
-    torch.set_num_threads(1)
+    def _decoded(self) -> Iterator[Loaded]:
+        if not self._num_workers:
+            return (self._dataset[index] for index in itertools.count(self._first))
+        return by_processes(self._dataset, self._first, self._num_workers, self._ahead, timeout_s=self._timeout_s)

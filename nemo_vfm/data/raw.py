@@ -10,10 +10,10 @@ import torch
 
 from nemo_vfm.core.errors import DataError, NemoVfmError
 from nemo_vfm.data.bucket import Bucket, Buckets
+from nemo_vfm.data.by_number import Loaded
 from nemo_vfm.data.collate import collate
 from nemo_vfm.data.faults import Fault
 from nemo_vfm.data.load import CachedLatents, Layout, Loading, Media, Sample
-from nemo_vfm.data.loader import Loaded
 from nemo_vfm.data.shards import Entry
 from nemo_vfm.data.tar_stream import Raw
 

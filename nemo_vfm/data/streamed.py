@@ -20,8 +20,9 @@ from nemo_vfm.core.store import items
 from nemo_vfm.core.types import Batch
 from nemo_vfm.data.braces import expanded
 from nemo_vfm.data.bucket import Bucket
+from nemo_vfm.data.by_number import Loaded
 from nemo_vfm.data.faults import Faults
-from nemo_vfm.data.loader import Loaded, within
+from nemo_vfm.data.loader import within
 from nemo_vfm.data.raw import RawReader
 from nemo_vfm.data.tar_counts import TarCounts
 from nemo_vfm.data.tar_order import TarOrder

@@ -21,9 +21,10 @@ from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.log import info
 from nemo_vfm.core.place import Place
 from nemo_vfm.core.types import Batch
+from nemo_vfm.data.by_number import Loaded
 from nemo_vfm.data.exchange import Exchange, Held, Traffic
 from nemo_vfm.data.faults import Faults
-from nemo_vfm.data.loader import GlobalBatches, Loaded, within
+from nemo_vfm.data.loader import GlobalBatches, within
 from nemo_vfm.data.shards import Entry
 from nemo_vfm.data.share import Spanned
 
