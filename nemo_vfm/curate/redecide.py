@@ -19,7 +19,7 @@ from nemo_vfm.curate.decide.table import read_table
 from nemo_vfm.curate.decide.vectors import read_vectors
 from nemo_vfm.curate.ledger import Ledger
 from nemo_vfm.curate.stage import Compares
-from nemo_vfm.curate.write import replace_folder
+from nemo_vfm.curate.write import copy_files, replace_folder
 from nemo_vfm.data.shards import ShardSet, ShardWriter
 
 _READ = ("scores.parquet", "files.json", "vectors.parquet", "shards/shards.json")
@@ -38,7 +38,7 @@ class Redecide:
         rules: what is dropped, by name; the first broken rule, in this order, is the one that is named.
         comparisons: the stages of that curation that compare clips, by name; rules on their columns need them.
         balance: thins groups of what the rules keep; None keeps all of it.
-        with_shards: whether shards of the kept clips that have media are written, or decisions alone.
+        with_shards: whether shards of the kept clips that have media, and thumbnails, are written, or decisions alone.
         samples_per_shard: clips a shard.
     """
 
@@ -140,6 +140,7 @@ class Redecide:
         write_text(folder / "without_media.txt", "".join(f"{clip}\n" for clip in without))
         if not self.with_shards:
             return without
+        copy_files(self.curated / "thumbnails", folder / "thumbnails", {f"{clip}.jpg" for clip in ids})
         info(f"writing {len(kept) - len(without)} clips to {folder / 'shards'}")
 
         def fill(partial: Path) -> None:

@@ -74,6 +74,9 @@ def test_the_same_rules_give_the_same_tables_and_the_same_clips(curated, rules, 
     again(curated, tmp_path, rules)
     same_tables(curated, tmp_path)
     assert rows(curated) == rows(tmp_path)
+    assert {p.name: p.read_bytes() for p in (curated / "thumbnails").iterdir()} == {
+        p.name: p.read_bytes() for p in (tmp_path / "thumbnails").iterdir()
+    }
     mine, theirs = ShardSet(tmp_path / "shards"), ShardSet(curated / "shards")
     assert [(e.key, e.index, mine.read(e, "mp4")) for e in mine.entries] == [
         (e.key, e.index, theirs.read(e, "mp4")) for e in theirs.entries
