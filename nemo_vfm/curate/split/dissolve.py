@@ -88,7 +88,7 @@ class Dissolves:
             self._glances.append(glance)
 
     def _step(self, middle: int) -> list[int]:
-        strangeness = self._strangeness()
+        strangeness = self._strangeness(middle)
         if strangeness > self._limits.strangeness:
             return self._close()
         self._run.append((strangeness, middle))
@@ -99,9 +99,10 @@ class Dissolves:
         self._run = []
         return cuts
 
-    def _strangeness(self) -> float:
-        """Of the frame that is `reach` frames back; the least over all scales, 1 where none passes."""
-        return min(self._at(self._reach, half) for half in self._halves)
+    def _strangeness(self, middle: int) -> float:
+        """Of that frame, which is `reach` frames back; the least over the scales inside the film, 1 where none passes."""
+        inside = [half for half in self._halves if half <= middle < self._count - half]
+        return min((self._at(self._reach, half) for half in inside), default=1.0)
 
     def _at(self, place: int, half: int) -> float:
         limits, glances = self._limits, self._glances
