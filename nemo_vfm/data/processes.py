@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import active_children
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 import cv2
@@ -57,6 +58,7 @@ def by_processes(dataset: ByNumber, first: int, num_workers: int, ahead: int, *,
             loaded = _next(given, workers, timeout_s)
             if isinstance(loaded, NemoVfmError):
                 _kill(workers)
+                _clear_after(workers)
                 raise loaded
             yield loaded
     finally:
@@ -130,6 +132,14 @@ def _kill(workers: Sequence[BaseProcess]) -> None:
     """One that is stopped or hangs would hear nothing else, and be waited for at exit."""
     for worker in workers:
         worker.kill()
+
+
+def _clear_after(workers: Sequence[BaseProcess]) -> None:
+    """One that is killed between making shared memory and taking its name away leaves it, named by its process."""
+    for worker in workers:
+        worker.join(_LOOK_S)
+        for left in Path("/dev/shm").glob(f"torch_{worker.pid}_*"):  # noqa: S108
+            left.unlink(missing_ok=True)
 
 
 def _died(what: str) -> DataError:

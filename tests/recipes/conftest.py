@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import cv2
 import pytest
 import torch
 from safetensors.torch import save
@@ -16,7 +17,7 @@ from nemo_vfm.config.tree import find
 from nemo_vfm.data.shards import ShardWriter
 from tests.support.coloured import NAMES, coloured_shards
 from tests.support.encoders import labelled_clips, tiny_clip
-from tests.support.films import pan, write_film
+from tests.support.films import pan, texture, write_film
 from tests.support.repository import ROOT
 
 Given = Callable[[Path], list[str]]
@@ -29,6 +30,18 @@ def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("videos")
     for seed in range(2):
         write_film(folder / f"{seed}.mp4", pan(seed))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def media(videos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Films and pictures with captions beside them."""
+    folder = tmp_path_factory.mktemp("media")
+    for number in range(8):
+        film = next(videos.glob(f"{number % 2}.mp4"))
+        (folder / f"{number}.mp4").write_bytes(film.read_bytes())
+        (folder / f"{number}.txt").write_text(CAPTIONS[number % 4])
+        cv2.imwrite(str(folder / f"still{number}.png"), texture(number))
     return folder
 
 
@@ -106,6 +119,7 @@ def given(request: pytest.FixtureRequest, tmp_path: Path) -> Given:
             if "scorer" in recipe.name
             else latents_for(recipe, tmp_path / "latents")
         ),
+        ("nemo_vfm.data.folder.VideoFolder", "path"): lambda _: request.getfixturevalue("media"),
         ("nemo_vfm.synth.sample.Sample", "checkpoint"): lambda _: request.getfixturevalue("checkpoint"),
     }
 

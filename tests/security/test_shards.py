@@ -90,10 +90,13 @@ class Canary:
         return Path.touch, (self.path,)
 
 
+WORKERS: set[int] = set()  # all that were killed here: other tests of this machine have memory of their own
+
+
 def held(before: set[str] | None = None) -> set[str]:
     """Shared memory, open files and children of this process that a loader may leave behind."""
     own = psutil.Process()
-    found = {f"shm {path.name}" for path in Path("/dev/shm").glob("torch_*")}
+    found = {f"shm {path.name}" for pid in WORKERS for path in Path("/dev/shm").glob(f"torch_{pid}_*")}
     found |= {f"file {file.path}" for file in own.open_files() if file.path.endswith((".tar", ".mp4"))}
     found |= {f"child {child.pid}" for child in own.children(recursive=True)}
     return found - (before or set())
@@ -353,6 +356,7 @@ def cycle(data: ShardData, kill: bool) -> None:
     if kill:
         for child in psutil.Process().children():
             if child.pid not in others:
+                WORKERS.add(child.pid)
                 child.send_signal(signal.SIGKILL)
         until_told(given)
     given.close()  # type: ignore[attr-defined]
