@@ -140,7 +140,8 @@ class Redecide:
         write_text(folder / "without_media.txt", "".join(f"{clip}\n" for clip in without))
         if not self.with_shards:
             return without
-        copy_files(self.curated / "thumbnails", folder / "thumbnails", {f"{clip}.jpg" for clip in ids})
+        pictures = {f"{clip}.jpg": f"{clip}.jpg" for clip in ids}
+        copy_files(self.curated / "thumbnails", folder / "thumbnails", pictures)
         info(f"writing {len(kept) - len(without)} clips to {folder / 'shards'}")
 
         def fill(partial: Path) -> None:
