@@ -1,154 +1,71 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Our loader beside plain webdataset on the same shards; samples a second, and how long a resume takes, as ratios out.
+"""Our loader beside webdataset and megatron-energon on the same shards; ratios of what each does in a second out.
 
-    python benchmarks/loader.py [--quick] [--json FILE] [--rounds N]
+    python benchmarks/loader.py [--quick] [--json FILE] [--rounds N] [--only latents,energon,video,unique]
 
-samples_per_s_ratio: our samples a second over webdataset's, from making the loader (workers started, our index read) to
-the last batch of one epoch. Both give equal float32 latents (64 KiB a sample), text embeddings (8 KiB), masks and
-captions, in batches of 32, from 2 workers (ours: threads, webdataset's: processes) with 4 batches each read ahead.
-webdataset runs as its documentation has it: WebDataset -> decode (safetensors.torch.load) -> to_tuple -> batched ->
-WebLoader(batch_size=None). It reads its shards in order, without shuffling and without the json members, which is its
-quickest; ours shuffles over the whole epoch.
-resume_ratio: time to our first batch when starting at 90 % of the epoch over starting at its beginning.
+samples_per_s_ratio: our samples a second over webdataset's, cached latents, from making the loader (workers started,
+our index read) to the last batch of one epoch. resume_ratio: time to our first batch when starting at 90 % of the epoch
+over starting at its beginning (loading/latents.py).
+energon_samples_per_s_ratio: ours over megatron-energon's, the same shards, once both run (loading/energon.py).
+video_clips_per_s_ratio: ours over webdataset with decord, the same frames of mp4 clips, once both run;
+video_clips_per_cpu_s_ratio: the same by the workers' CPU seconds (loading/video.py).
+unique_fetched_over_formula_R, unique_gathered_over_formula_R: bytes moved by R = 2 and 4 ranks that share what they
+fetch, over what the formula says; plain_over_unique_fetched_R: what plain loading fetches over that
+(loading/unique.py).
 
 Rounds run A-B-A-B, so that a busy machine slows both alike; each figure is the median of the rounds' ratios.
 """
 
 import argparse
-import gc
-import hashlib
 import json
-import statistics
 import tempfile
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.metadata import version
-from itertools import islice
 from pathlib import Path
 
 import torch
-import webdataset
-from safetensors.torch import load, save
-from torch import Tensor
+from loading import energon, latents, unique, video
 
 from nemo_vfm.core.log import logger
-from nemo_vfm.data.module import ShardData
-from nemo_vfm.data.shards import ShardWriter
 
-LATENT_SHAPE, TEXT_SHAPE, BATCH, WORKERS, AHEAD, SHARD = (16, 4, 16, 16), (16, 128), 32, 2, 4, 128
-LATENTS, TEXT = "latents.safetensors", "text.safetensors"
-
-# latents, text, mask, captions
-Arrays = tuple[Tensor, Tensor, Tensor, list[str]]
+PARTS = ("latents", "energon", "video", "unique")
 
 
-def write(folder: Path, num_samples: int) -> None:
-    """Shards of random latents and texts."""
-    generator = torch.Generator().manual_seed(0)
-    with ShardWriter(folder, samples_per_shard=SHARD) as writer:
-        for number in range(num_samples):
-            caption = f"sample {number} of {num_samples}"
-            latents = torch.randn(LATENT_SHAPE, generator=generator)
-            text = torch.randn(TEXT_SHAPE, generator=generator)
-            mask = torch.arange(TEXT_SHAPE[0]) <= number % TEXT_SHAPE[0]
-            writer.write(
-                f"{number:032x}",
-                {
-                    LATENTS: save({"latents": latents}),
-                    TEXT: save({"text": text, "mask": mask}),
-                    "txt": caption.encode(),
-                    "json": json.dumps({"caption": caption, "fps": 8.0}).encode(),
-                },
-                {"caption": caption, "fps": 8.0, "bucket": "square", "latent_shape": list(LATENT_SHAPE)},
-            )
-
-
-def ours(folder: Path, num_samples: int, first: int = 0) -> Iterator[Arrays]:
-    """One epoch of ours."""
-    data = ShardData(shards=folder, batch_size=BATCH, num_workers=WORKERS)
-    data.start(seed=0, first_batch=first)
-    for batch in islice(data.train_dataloader(), num_samples // BATCH):
-        yield batch.latents_BCTHW, batch.text_BLD, batch.text_mask_BL, list(batch.captions)
-
-
-def peer(folder: Path, num_samples: int) -> Iterator[Arrays]:
-    """One epoch of webdataset's."""
-    urls = [str(path) for path in sorted(folder.glob("*.tar"))]
-    dataset = (
-        webdataset.WebDataset(urls, shardshuffle=False, select_files=lambda name: not name.endswith(".json"))
-        .decode(webdataset.handle_extension(f"{LATENTS} {TEXT}", load))
-        .to_tuple(LATENTS, TEXT, "txt")
-        .map(lambda sample: (sample[0]["latents"], sample[1]["text"], sample[1]["mask"], sample[2]))
-        .batched(BATCH)
-    )
-    yield from webdataset.WebLoader(dataset, batch_size=None, num_workers=WORKERS, prefetch_factor=AHEAD)
-
-
-def content(batches: Iterator[Arrays]) -> Counter[str]:
-    """The multiset of samples, as hashes."""
-    found: Counter[str] = Counter()
-    for latents, text, mask, captions in batches:
-        assert latents.dtype == text.dtype == torch.float32 and mask.dtype == torch.bool
-        for row in range(len(captions)):
-            data = b"".join(tensor[row].numpy().tobytes() for tensor in (latents, text, mask))
-            found[hashlib.sha256(data + captions[row].encode()).hexdigest()] += 1
-    return found
-
-
-def time_epoch(batches: Callable[[Path, int], Iterator[Arrays]], folder: Path, num_samples: int) -> float:
-    """Seconds from making the loader to the last batch; every batch is let go before the next, as in training."""
-    gc.collect()
-    start = time.perf_counter()
-    given = sum(len(captions) for _, _, _, captions in batches(folder, num_samples))
-    assert given == num_samples, f"{given} of {num_samples} samples"
-    return time.perf_counter() - start
-
-
-def time_first(folder: Path, num_samples: int, first: int) -> float:
-    """Seconds from making our loader to its first batch."""
-    gc.collect()
-    start = time.perf_counter()
-    batches = ours(folder, num_samples, first)
-    next(batches)
-    taken = time.perf_counter() - start
-    batches.close()
-    return taken
-
-
-def measure(folder: Path, num_samples: int, rounds: int) -> dict[str, float]:
-    """All figures; the medians' inputs are printed."""
-    assert content(ours(folder, num_samples)) == content(peer(folder, num_samples)), "the two sides give other samples"
-    print(f"both sides give the same {num_samples} samples; {rounds} rounds")
-    epochs, resumes = [], []
-    for number in range(rounds):
-        mine, theirs = time_epoch(ours, folder, num_samples), time_epoch(peer, folder, num_samples)
-        cold, resumed = (time_first(folder, num_samples, first) for first in (0, num_samples * 9 // 10 // BATCH))
-        epochs.append(theirs / mine)
-        resumes.append(resumed / cold)
-        print(
-            f"round {number + 1}: ours {num_samples / mine:6.0f}/s, webdataset {num_samples / theirs:6.0f}/s, "
-            f"ratio {epochs[-1]:.2f}; first batch {cold:.3f} s cold, {resumed:.3f} s at 90 %, ratio {resumes[-1]:.2f}"
-        )
-    return {"samples_per_s_ratio": statistics.median(epochs), "resume_ratio": statistics.median(resumes)}
+def measured(part: str, folder: Path, num_samples: int, rounds: int) -> dict[str, float]:
+    """The figures of one part; `folder` holds the shards of latents, and room beside them for clips."""
+    print(f"\n{part}")
+    parts: dict[str, Callable[[], dict[str, float]]] = {
+        "latents": lambda: latents.measure(folder, num_samples, rounds),
+        "energon": lambda: energon.measure(folder, num_samples, rounds),
+        "video": lambda: video.measure(folder.parent / "clips", num_samples // 64, rounds),
+        "unique": lambda: unique.measure(folder),
+    }
+    return parts[part]()
 
 
 def main() -> None:
     """Parse, measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="2,048 samples instead of 8,192")
-    parser.add_argument("--rounds", type=int, help="default 7, or 9 with --quick")
+    parser.add_argument("--quick", action="store_true", help="2,048 samples and 32 clips instead of 8,192 and 128")
+    parser.add_argument("--rounds", type=int, default=7, help="default 7")
+    parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas between them")
     parser.add_argument("--json", type=Path, help="where the figures go")
     args = parser.parse_args()
     logger().setLevel("WARNING")
     num_samples = 2048 if args.quick else 8192
-    packages = ", ".join(f"{name} {version(name)}" for name in ("webdataset", "torch", "safetensors"))
-    print(f"{packages}; {WORKERS} workers, {torch.get_num_threads()} threads in the main process")
-    print(f"latents {LATENT_SHAPE} float32, text {TEXT_SHAPE}, batch {BATCH}, {num_samples // SHARD} shards of {SHARD}")
-    with tempfile.TemporaryDirectory() as folder:
-        write(Path(folder), num_samples)
-        figures = measure(Path(folder), num_samples, args.rounds or (9 if args.quick else 7))
+    names = ("webdataset", "megatron-energon", "decord", "torch", "safetensors")
+    print(", ".join(f"{name} {version(name)}" for name in names))
+    print(f"{latents.WORKERS} workers, {torch.get_num_threads()} threads in the main process")
+    shapes = f"latents {latents.LATENT_SHAPE} float32, text {latents.TEXT_SHAPE}, batch {latents.BATCH}"
+    print(f"{shapes}, {num_samples} samples")
+    figures: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "latents"
+        latents.write(folder, num_samples)
+        for part in args.only.split(","):
+            figures |= measured(part, folder, num_samples, args.rounds)
+    print()
     for name, figure in figures.items():
         print(f"{name}: {figure:.3f}")
     if args.json:

@@ -1,0 +1,91 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Shards in; the bytes that R ranks which share their data really move, over what the formula says, out.
+
+Four processes over gloo on this machine, in groups of R = 4 and of R = 2. With N bytes in the batches the storage
+should give N in all (plainly read: R N) and each rank should receive N (R - 1) / R. Fetched bytes are counted where the
+shards' files are read, not by the loader's own counter. Batches are compared with plain loading's, bit by bit.
+"""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from datetime import timedelta
+from hashlib import sha256
+from itertools import islice
+from multiprocessing import get_context
+from pathlib import Path
+
+from loading.latents import BATCH
+
+RANKS, GROUPS, BATCHES = 4, (4, 2), 8
+Moved = tuple[int, int, int, bool]  # read plainly, fetched together, gathered, and whether the batches were equal
+
+
+def measure(folder: Path) -> dict[str, float]:
+    """Measured over formula, 1 where they agree; and plainly fetched bytes over fetched together, R."""
+    with tempfile.TemporaryDirectory() as meeting, ProcessPoolExecutor(RANKS, get_context("spawn")) as processes:
+        ranks = list(processes.map(_rank, range(RANKS), [folder] * RANKS, [Path(meeting) / "store"] * RANKS))
+    figures = {}
+    for which, size in enumerate(GROUPS):
+        moved = [rank[which] for rank in ranks[:size]]
+        assert all(same for *_, same in moved), "shared loading gives other batches"
+        needed = moved[0][0]
+        fetched, gathered = sum(rank[1] for rank in moved), sum(rank[2] for rank in moved)
+        plain = sum(rank[0] for rank in moved)
+        print(f"{size} ranks, {BATCHES} batches of {needed:,} bytes: plainly {plain:,} fetched; together {fetched:,} "
+              f"fetched, {gathered:,} gathered; most on one rank {max(rank[1] for rank in moved):,}")  # fmt: skip
+        figures |= {
+            f"unique_fetched_over_formula_{size}": fetched / needed,
+            f"unique_gathered_over_formula_{size}": gathered / (needed * (size - 1)),
+            f"plain_over_unique_fetched_{size}": plain / fetched,
+        }
+    return figures
+
+
+def _rank(rank: int, folder: Path, store: Path) -> list[Moved]:
+    """One process: every size of group after another."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    import torch.distributed as dist
+
+    from nemo_vfm.core.log import logger
+    from nemo_vfm.parallel.gather import GroupGather
+
+    logger().setLevel("WARNING")
+    timeout = timedelta(seconds=60)
+    dist.init_process_group("gloo", store=dist.FileStore(str(store), RANKS), rank=rank, world_size=RANKS,
+                            timeout=timeout)  # fmt: skip
+    found = []
+    for size in GROUPS:
+        groups = [dist.new_group(list(range(first, first + size)), timeout=timeout) for first in range(0, RANKS, size)]
+        peers = GroupGather(groups[rank // size])
+        plain, plainly, _ = _read(folder, None)
+        shared, together, gathered = _read(folder, peers)
+        found.append((plainly, together, gathered, plain == shared))
+    dist.barrier()
+    dist.destroy_process_group()
+    return found
+
+
+def _read(folder: Path, peers: object) -> tuple[Sequence[str], int, int]:
+    """Hashes of the batches, bytes read from the shards' files, and bytes that others sent."""
+    from nemo_vfm.data.module import ShardData
+    from nemo_vfm.data.shard_folder import LocalShard
+
+    data, counted = ShardData(shards=folder, batch_size=BATCH), 0
+    data.start(seed=0, first_batch=0, peers=peers)
+    inner = LocalShard.read
+
+    def read(shard: LocalShard, offset: int, size: int) -> bytes:
+        nonlocal counted
+        counted += size
+        return inner(shard, offset, size)
+
+    LocalShard.read = read
+    try:
+        hashes = [sha256(batch.latents_BCTHW.numpy().tobytes() + repr(batch.keys).encode()).hexdigest()
+                  for batch in islice(data.train_dataloader(), BATCHES)]  # fmt: skip
+    finally:
+        LocalShard.read = inner
+    return hashes, counted, data.traffic.gathered
