@@ -82,6 +82,12 @@ def test_a_camera_that_stands_is_static_though_things_cross_its_picture():
     assert scores["camera"] == "static" and scores["camera.residual"] > 0.5
 
 
+def test_one_jolt_does_not_move_a_static_camera():
+    still, moved = filmed().frames(range(36)).copy(), filmed(pan_x=24).frames([12])[0]
+    still[17:] = moved
+    assert CameraMotion().measure(Footage.of(still, FPS))["camera"] == "static"
+
+
 def test_the_rate_and_size_of_a_film_do_not_change_what_is_said():
     film = filmed(pan_x=64).frames(range(36))
     halved = np.stack([cv2.resize(frame, (WIDTH // 2, HEIGHT // 2), interpolation=cv2.INTER_AREA) for frame in film])

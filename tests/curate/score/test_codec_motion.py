@@ -110,6 +110,12 @@ def test_cells_hold_the_length_of_their_block_and_those_of_no_block_are_unknown(
     assert np.argwhere(~np.isnan(found)).tolist() == [[1, 1], [1, 2]] and found[1, 1] == 5.0
 
 
+def test_blocks_outside_the_picture_are_no_part_of_it():
+    outside = [(-4, 4), (4, -4), (44, 4), (4, 28), (-60, 90)]
+    rows = ({"source": -1, "w": 8, "h": 8, "motion_scale": 4, "dst_x": x, "dst_y": y} for x, y in outside)
+    assert np.isnan(cell_lengths(MotionVectors(40, 24, blocks(*rows)))).all()
+
+
 def test_cells_of_a_cut_edge_count_for_the_pixels_they_have():
     assert cell_areas(20, 12).tolist() == [[64, 64, 32], [32, 32, 16]]
 

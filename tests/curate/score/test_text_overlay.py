@@ -94,6 +94,12 @@ def test_a_detector_from_a_file_finds_the_same_subtitles(tmp_path):
     assert subtitled["text.bottom"] > 0.02 and plain["text.area"] == 0
 
 
+def test_writing_that_a_detector_finds_at_another_place_in_each_frame_is_no_overlay(tmp_path):
+    weights = bright_smears(tmp_path / "detector.onnx")
+    sign = write(scene(3) // 4, "I came for cheese", (60, 230), 1.2)
+    assert measured(panned(sign, step_px=12, num_frames=12), weights=weights)["text.overlay"] == 0
+
+
 def test_a_file_that_is_no_detector_is_refused_in_words(tmp_path):
     with pytest.raises(UserError, match="there is no text detector at"):
         measured(panned(scene()), weights=tmp_path / "absent.onnx")
