@@ -100,7 +100,7 @@ class Dissolves:
         return cuts
 
     def _strangeness(self, middle: int) -> float:
-        """Of that frame, which is `reach` frames back; the least over the scales inside the film, 1 where none passes."""
+        """Of that frame, `reach` frames back; the least over the scales inside the film, 1 where none passes."""
         inside = [half for half in self._halves if half <= middle < self._count - half]
         return min((self._at(self._reach, half) for half in inside), default=1.0)
 
