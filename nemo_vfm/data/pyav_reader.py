@@ -27,6 +27,8 @@ _OPTIONS = {"format_whitelist": _FORMATS, "protocol_whitelist": "file", "max_pix
 _DECODER_OPTIONS = {"max_pixels": str(MAX_FRAME_PX)}
 # Where this PyAV can be told; an older one has no threads there.
 _ONE_THREAD = {"threads": 1} if "threads=" in (VideoReformatter.reformat.__doc__ or "") else {}
+# PyAV looks a packet's stream up among those that were there on opening; MPEG-TS can get more on the way.
+_LATE_STREAM = "begins another stream on the way, which cannot be read; cut it there, or remux it"
 _FORWARD_FRAMES = 24  # decoding this many frames on costs about what a seek does
 
 
@@ -71,6 +73,8 @@ class PyAVReader:
                 self._info = self._walk()
             except (av.error.FFmpegError, EOFError, ArithmeticError) as error:
                 raise DataError(f"{self._name} is damaged: {error}") from error
+            except IndexError as error:
+                raise DataError(f"{self._name} {_LATE_STREAM}") from error
         return self._info
 
     def read(self, indices: Sequence[int]) -> Picture:
@@ -139,6 +143,8 @@ class PyAVReader:
                     yield index, frame
         except (av.error.FFmpegError, EOFError) as error:
             raise DataError(f"{self._name} is damaged: {error}") from error
+        except IndexError as error:
+            raise DataError(f"{self._name} {_LATE_STREAM}") from error
 
     def _sought(self, pts: int) -> tuple[InputContainer, av.VideoStream]:
         """The container, about to give the keyframe at or before a time stamp; its start where it cannot be sought."""

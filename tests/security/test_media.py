@@ -11,7 +11,7 @@ import pytest
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.data.decode import MAX_FRAME_PX, open_video, read_all
 from tests.support.canary import Opened, called
-from tests.support.mutations import crafted, film, odd, reaching, sound
+from tests.support.mutations import crafted, film, late_stream, odd, reaching, sound
 
 FAST = (("preset", "ultrafast"),)
 
@@ -92,6 +92,11 @@ def test_what_is_damaged_on_purpose_gives_all_frames_or_a_data_error(mutant, tmp
     path = tmp_path / mutant.name
     path.write_bytes(mutant.content)
     assert set(every_way(path)) <= {None, 24}
+
+
+def test_a_stream_that_begins_on_the_way_is_said_and_is_no_index_error():
+    with open_video(late_stream(), "pyav") as reader, pytest.raises(DataError, match="another stream on the way"):
+        reader.info()
 
 
 def growing(side_px):

@@ -178,6 +178,12 @@ def resized() -> bytes:
     return one + other
 
 
+def late_stream() -> bytes:
+    """MPEG-TS that gets another programme on the way, as recordings from the air do."""
+    fast, pids = (("preset", "ultrafast"),), (("mpegts_start_pid", "0x200"), ("mpegts_pmt_start_pid", "0x1100"))
+    return film("mpegts", options=fast) + film("mpegts", options=fast, muxer=pids, seed=1)
+
+
 def flipped(content: bytes, random: np.random.Generator, share: float) -> bytes:
     """Some bytes made others."""
     data = np.frombuffer(content, np.uint8).copy()
@@ -277,6 +283,7 @@ def crafted() -> Iterator[Mutant]:
         yield Mutant(f"{change.__name__}.mp4", change.__name__, change(mp4))
     yield Mutant("huge_picture.ivf.mp4", "huge picture", huge_picture())
     yield Mutant("resized.ts", "two sizes", resized())
+    yield Mutant("late.ts", "late stream", late_stream())
     yield Mutant("tone.mp4", "audio only", film(audio=True))
     yield Mutant("empty.mp4", "empty", b"")
     yield Mutant("text.mp4", "no video", b"this is no video\n" * 64)
