@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import cast
 
 from nemo_vfm.core.errors import DataError, NothingKept, UserError
-from nemo_vfm.core.files import atomic_path, read_json, sha256_file, write_json, write_text
+from nemo_vfm.core.files import atomic_path, read_json, sha256_file, write_bytes, write_json, write_text
 from nemo_vfm.core.log import info, warn
 from nemo_vfm.core.types import Json, Outcome, Run
 from nemo_vfm.curate.balance import Balance
@@ -111,6 +111,8 @@ class Redecide:
         write_json(folder / "survival.json", survival(curated.table, self.rules, compared=compared))
         write_json(folder / "files.json", files)
         write_json(folder / "ledger.json", ledger.to_json())
+        if (self.curated / "vectors.parquet").is_file():  # so that this decision can be decided again, too
+            write_bytes(folder / "vectors.parquet", (self.curated / "vectors.parquet").read_bytes())
         if fates.balanced is not None:
             write_json(folder / "balance.json", fates.balanced.plan)
 
@@ -149,7 +151,8 @@ class Redecide:
                 for key in (clip for clip in kept if clip in entries):
                     assert shards is not None
                     entry, names = entries[key], list(entries[key].members)
-                    index = {**entry.index, **_weight(fates, key)}
+                    index = {name: value for name, value in entry.index.items() if name != "weight"}
+                    index |= _weight(fates, key)
                     writer.write(key, dict(zip(names, shards.read_all(entry, names), strict=True)), index)
 
         replace_folder(folder / "shards", fill)

@@ -122,6 +122,23 @@ def test_a_balance_is_booked_and_its_weights_are_in_the_index(curated, rules, tm
     assert json.loads((tmp_path / "balance.json").read_text())["groups"]["good.mp4"]["kept"] == 1
 
 
+def test_a_decision_can_be_decided_again_and_weights_of_its_balance_are_forgotten(curated, rules, tmp_path):
+    again(curated, tmp_path / "one", rules, balance=Balance(by="source", caps={"*": 1}))
+    again(tmp_path / "one", tmp_path / "two", rules)
+    assert all("weight" not in entry.index for entry in ShardSet(tmp_path / "two/shards").entries)
+
+
+def test_columns_that_are_no_scores_are_passed_over(curated, rules, tmp_path):
+    shutil.copytree(curated, tmp_path / "old", ignore=shutil.ignore_patterns("work"))
+    table = pq.read_table(tmp_path / "old/scores.parquet")
+    number = len(table)
+    table = table.append_column("mended", pa.array([["stripes"]] * number))
+    table = table.append_column("empty", pa.nulls(number)).append_column("flag", pa.array([True] * number))
+    pq.write_table(table, tmp_path / "old/scores.parquet")
+    again(tmp_path / "old", tmp_path / "new", rules | {"odd": Rule(keep="flag == 1 and empty is missing")})
+    assert rows(tmp_path / "new")[0]["mended"] == ["stripes"]
+
+
 def test_decisions_alone_write_no_shards(curated, rules, tmp_path):
     again(curated, tmp_path, rules, with_shards=False)
     assert not (tmp_path / "shards").exists() and (tmp_path / "ledger.json").is_file()

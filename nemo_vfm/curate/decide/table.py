@@ -127,13 +127,21 @@ def read_table(path: Path) -> tuple[Table, dict[str, list[object]]]:
         found = pq.read_table(path)
         others = {name: found[name].to_pylist() for name in sorted(_NOT_SCORES)}
         names = [name for name in found.column_names if name not in _NOT_SCORES]
-        columns = {name: _read(found[name].combine_chunks()) for name in names}
+        columns = {name: _read(found[name].combine_chunks()) for name in names if _is_score(found[name].type)}
         frames = np.asarray(found["last_frame"], np.float64) - np.asarray(found["first_frame"], np.float64)
         seconds = np.asarray(found["duration_s"], np.float64)
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
         raise DataError(f"{path} is not the table of a curation, or it is damaged ({error})") from error
     alive = np.array([message is None for message in others["message"]], bool)
     return Table({**columns, "num_frames": frames}, alive, np.round(seconds * 1e6).astype(np.int64)), others
+
+
+def _is_score(kind: object) -> bool:
+    """Whether rules can read a column of this type: lists and the like say other things of a clip."""
+    import pyarrow.types as types
+
+    numeric = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+    return bool(numeric or types.is_string(kind) or types.is_null(kind))
 
 
 def _read(column: object) -> Numbers | Labels:
