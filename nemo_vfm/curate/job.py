@@ -168,15 +168,33 @@ class Curate:
             write_shards(places.shards, kept, lambda record: media.path(record.clip.id), self.samples_per_shard)
         else:
             replace_folder(places.shards, lambda _: None)
-        copy_files(places.work / "thumbnails", places.thumbnails, {f"{record.clip.id}.jpg" for record in records})
+        copy_files(
+            places.work / "thumbnails", places.thumbnails, {f"{r.clip.id}.jpg": f"{r.clip.id}.jpg" for r in records}
+        )
         columns = [column for part in (*self.stages.values(), *self.restore.values()) for column in part.columns()]
         write_scores(places.folder / "scores.parquet", records, columns, tuple(label_columns(self.stages)))
         write_vectors(places.folder / "vectors.parquet", records, self.stages)
         write_json(places.folder / "rules.json", rules_json(self.rules, records))
         survives = survival(table_of(records), self.rules, compared=comparisons(self.stages))
         write_json(places.folder / "survival.json", survives)
+        self._write_restored(kept, media, places.folder)
         write_json(places.folder / "files.json", [_file_json(file) for file in files])
         write_json(places.folder / "ledger.json", ledger.to_json())
+
+    def _write_restored(self, kept: Sequence[ClipRecord], media: Media, folder: Path) -> None:
+        """What was mended, and a picture of each such clip before and after."""
+        mended = [record for record in kept if record.restored]
+        columns = [column for restorer in self.restore.values() for column in restorer.columns()]
+        clips = {
+            record.clip.id: {
+                "source": record.source, "restored": list(record.restored),
+                "facts": {column: record.scores[column] for column in columns if column in record.scores},
+            }
+            for record in mended
+        }  # fmt: skip
+        write_json(folder / "restored.json", {"restorers": list(self.restore), "clips": clips})
+        names = {media.path(record.clip.id).with_suffix(".jpg").name: f"{record.clip.id}.jpg" for record in mended}
+        copy_files(media.folder, folder / "restored", names)
 
 
 def _say_what_codecs_lack(transcode: Transcode) -> None:

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The source's files in; a record of each, with its clips and all that was found out about them, out."""
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,12 +42,15 @@ class Hands:
         """Of each item its replies, in order, with a bar of frames, or of items where there is no total."""
         if not items:
             return
+        start = time.perf_counter()
         with bar(title, total or len(items)) as line:
             watch = Watch(_ticker(line) if total else lambda frames: None)
             for item, parts in zip(items, self.executor.run(steps, items, watch), strict=True):
                 yield parts if isinstance(parts, Lost) else valid(parts)
                 if not total:
                     line.advance(note=str(item.request["name"]) if note else None)
+        for step in watch.steps:
+            step.wall_s = time.perf_counter() - start
         self.throughput.extend(watch.steps)
 
 

@@ -8,10 +8,11 @@ from itertools import islice
 from pathlib import Path
 
 import av
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.core.files import read_json, write_json
+from nemo_vfm.core.files import read_json, write_bytes, write_json
 from nemo_vfm.core.types import Json
 from nemo_vfm.curate.cache import fingerprint
 from nemo_vfm.curate.child import Reply
@@ -104,7 +105,9 @@ class Encode:
 
     def _one(self, reader: PyAVReader, clip: Json, fps: float) -> None:
         span, target = (clip["span"][0], clip["span"][1]), self.media.path(clip["id"])
-        mended = self._look(reader, span)
+        mended, picture = self._look(reader, span)
+        if picture is not None:
+            write_bytes(target.with_suffix(".jpg"), picture)
         frames = _Sized(_mended(reader, span, list(mended.values())) if mended else _as_they_are(reader, span))
         how = self.transcode
         written = encode_mp4(target, frames, fps, crf=how.crf, preset=how.preset, encoder=how.encoder)
@@ -117,18 +120,20 @@ class Encode:
             {"width": frames.width, "height": frames.height, "restored": sorted(mended), "facts": facts},
         )
 
-    def _look(self, reader: PyAVReader, span: Span) -> dict[str, Restoration]:
-        """What each restorer wants to do, each seeing what those before it leave."""
+    def _look(self, reader: PyAVReader, span: Span) -> tuple[dict[str, Restoration], bytes | None]:
+        """What each restorer wants to do, each seeing what those before it leave; a picture of before and after."""
         if not self.restore:
-            return {}
+            return {}, None
         numbers = sorted({round(number) for number in np.linspace(span[0], span[1] - 1, _LOOKED_AT)})
-        frames_THWC, found = reader.read(numbers), {}
+        before_THWC = frames_THWC = reader.read(numbers)
+        found = {}
         for name, restorer in self.restore.items():
             restoration = restorer.look(frames_THWC)
             if restoration is not None:
                 found[name] = restoration
                 frames_THWC = restoration.apply(frames_THWC)
-        return found
+        middle = len(numbers) // 2
+        return found, _side_by_side(before_THWC[middle], frames_THWC[middle]) if found else None
 
 
 Picture = NDArray[np.uint8] | av.VideoFrame
@@ -150,6 +155,19 @@ class _Sized:
                     height, width = frame.shape[:2]
                 self.width, self.height = width + width % 2, height + height % 2
             yield frame
+
+
+def _side_by_side(before: NDArray[np.uint8], after: NDArray[np.uint8], height_px: int = 240) -> bytes:
+    """Two pictures of one height, as JPEG; never larger than they are, so that fine stripes stay what they are."""
+    height = min(height_px, *(picture.shape[0] for picture in (before, after)))
+    parts = [
+        cv2.resize(picture, (max(1, round(picture.shape[1] * height / picture.shape[0])), height),
+                   interpolation=cv2.INTER_AREA)
+        for picture in (before, after)
+    ]  # fmt: skip
+    done, data = cv2.imencode(".jpg", np.hstack(parts)[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 90])
+    assert done
+    return data.tobytes()
 
 
 def _as_they_are(reader: PyAVReader, span: Span) -> Iterator[Picture]:

@@ -103,17 +103,23 @@ def remove_others(folder: Path, wanted: set[str]) -> None:
             path.unlink()
 
 
-def copy_files(source: Path, target: Path, wanted: set[str]) -> None:
-    """Make a folder hold these files of another one, where they are there, and no more; as second names if it can."""
-    target.mkdir(parents=True, exist_ok=True)
-    remove_others(target, wanted)
-    for name in sorted(wanted):
-        if (source / name).is_file() and not (target / name).exists():
-            with atomic_path(target / name) as temporary:
+def copy_files(source: Path, target: Path, wanted: Mapping[str, str]) -> None:
+    """Make a folder hold these files of another one, `{name there: name here}`, and no more; linked where it can be."""
+    remove_others(target, set(wanted.values()))
+    for theirs, ours in sorted(wanted.items()):
+        if (source / theirs).is_file() and not _same(source / theirs, target / ours):
+            with atomic_path(target / ours) as temporary:
                 try:
-                    os.link(source / name, temporary)
+                    os.link(source / theirs, temporary)
                 except OSError:  # another disk, or one that has no second names
-                    shutil.copyfile(source / name, temporary)
+                    shutil.copyfile(source / theirs, temporary)
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False
 
 
 def remove_unfinished(folder: Path) -> None:

@@ -17,8 +17,9 @@ from nemo_vfm.report.page import all_sections, render, write
 from tests.support import fake_run
 
 Reader = Callable[[Path], Any]
-SECTIONS = {"From files to clips", "Scores and thresholds", "Contact sheets", "What was encoded", "Training",
-            "While training", "Samples", "How it was made"}  # fmt: skip
+SECTIONS = {"From files to clips", "Scores and thresholds", "What each threshold costs", "Contact sheets", "Captions",
+            "What was mended", "What was encoded", "Work", "Training", "While training", "Samples",
+            "How it was made"}  # fmt: skip
 URLS = ("src", "href", "poster", "action", "data", "srcset", "xlink:href", "background", "formaction")
 HOSTILE = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7 * 7 }}</style>\x00\x1b[31m\u202e"
 

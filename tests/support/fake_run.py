@@ -119,7 +119,39 @@ def curated(folder: Path, rng: random.Random, num_clips: int) -> list[dict[str, 
     write_json(folder / "rules.json", RULES)
     parquet.write_table(pa.Table.from_pylist(rows), folder / "scores.parquet")
     write_json(folder / "ledger.json", ledger(rows))
+    _told(folder, rows)
     return rows
+
+
+def _told(folder: Path, rows: list[dict[str, Any]]) -> None:
+    """What a curation says of its work besides: thresholds, captions, what was mended, how long it took."""
+    values = sorted(row["motion"] for row in rows if row.get("motion") is not None)
+    amount = {"clips": 7, "seconds": 14.0}
+    left = list(range(len(values), 0, -1))
+    curve = {"score": "motion", "op": "<", "threshold": values[9], "thresholds": values, "clips": left,
+             "seconds": [2.0 * count for count in left]}  # fmt: skip
+    rule = {"rule": "motion < 0.6", "drops": amount, "drops_first": amount, "drops_alone": amount, "curves": [curve]}
+    write_json(folder / "survival.json", {"in": amount, "survive": amount, "rules": {"motion": rule}})
+    failures = {"vlm": {"it answered nothing": 3}}
+    write_json(folder / "captions.json", {"by": {"vlm": 80, "nobody": 7}, "failures": failures, "tokens_in": 9000})
+    steps = [
+        ("probe", 2, 17, 1.5),
+        ("split and score", 2, 90, 40.0),
+        ("judge", 1, 90, 22.0),
+        ("transcode", 2, 80, 30.0),
+    ]
+    write_json(
+        folder / "throughput.json",
+        [{"step": name, "workers": n, "parts": parts, "busy_s": s, "wall_s": 24.0} for name, n, parts, s in steps],
+    )
+    (folder / "restored").mkdir()
+    mended = next(row for row in rows if row["decision"] == "kept")
+    before = draw("red", "circle", "up", 1, 160)[0]
+    striped = before * (0.75 + 0.25 * np.sin(np.arange(160) * 1.7))[None, :, None]
+    pair = np.concatenate([striped, before], 1).astype(np.uint8)
+    (folder / "restored" / f"{mended['clip_id']}.jpg").write_bytes(picture(pair))
+    fact = {"source": mended["source"], "restored": ["destripe"], "facts": {"destripe.before_db": 14.2}}
+    write_json(folder / "restored.json", {"restorers": ["destripe"], "clips": {mended["clip_id"]: fact}})
 
 
 def _row(rng: random.Random, place: int) -> dict[str, Any]:

@@ -116,12 +116,14 @@ class Throughput:
         workers: the most that worked at once.
         parts: how many parts came out of it.
         busy_s: seconds that workers worked, summed over them.
+        wall_s: seconds from the first item to the last, of all steps of the pipeline together.
     """
 
     step: str
     workers: int = 0
     parts: int = 0
     busy_s: float = 0.0
+    wall_s: float = 0.0
 
 
 @dataclass(slots=True)

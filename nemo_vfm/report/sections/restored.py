@@ -1,0 +1,51 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""restored.json and its pictures in, a sheet out: clips that were mended, each before and after."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nemo_vfm.report.folder import RunFolder, Step
+from nemo_vfm.report.media import Media
+from nemo_vfm.report.section import Section, fragment
+from nemo_vfm.report.text import clean, exact, figure, mapping, number
+
+ORDER = 35
+BUDGET_MB = 3.0
+MAX_CLIPS = 12
+
+_SHEET = """
+<div class="pairs">
+{% for c in clips %}
+<figure class="clip wide">{{ medium(c.medium, c.alt, "strip") }}
+<figcaption><span class="fact">{{ c.what }}</span>
+{% for fact in c.facts %}
+<span class="caption">{{ fact }}</span>
+{% endfor %}
+<span class="source">{{ c.source }}</span></figcaption></figure>
+{% endfor %}
+</div>
+"""
+
+
+def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+    """One section a step that mended clips."""
+    for step, found in run.each("restored.json"):
+        clips = {str(key): mapping(fact) for key, fact in mapping(found.get("clips")).items()}
+        if clips:
+            shown = [_clip(step, key, fact, media) for key, fact in list(clips.items())[:MAX_CLIPS]]
+            if len(clips) > MAX_CLIPS:
+                run.note(f"{len(clips) - MAX_CLIPS:,} more clips were mended.")
+            lead = f"{exact(len(clips))} clips, each before (left) and after (right). All others kept every bit."
+            yield Section("What was mended", fragment(_SHEET, {"clips": shown}), lead, step.name)
+
+
+def _clip(step: Step, key: str, fact: Mapping[str, Any], media: Media) -> dict[str, Any]:
+    names = fact.get("restored")
+    what = ", ".join(clean(str(name), 40) for name in names) if isinstance(names, list) else ""
+    numbers = {str(name): number(value) for name, value in mapping(fact.get("facts")).items()}
+    return {
+        "medium": media.embed(step.folder / "restored" / f"{key}.jpg"), "alt": f"before and after {what}", "what": what,
+        "facts": [f"{clean(name, 40)} {figure(value)}" for name, value in numbers.items() if value is not None],
+        "source": clean(str(fact.get("source")), 80),
+    }  # fmt: skip
