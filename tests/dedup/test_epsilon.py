@@ -20,6 +20,11 @@ def test_between_copies_and_strangers_lies_a_valley():
     assert (1 - found.epsilon < COPIES).all()
 
 
+def test_a_valley_need_not_be_empty():
+    between = RANDOM.uniform(0.8, 0.97, 40)
+    assert propose([*STRANGERS, *between, *COPIES], 0.01).how == "valley"
+
+
 def test_a_few_stray_clips_are_no_hill():
     assert propose([*STRANGERS, 0.999, 0.998], 0.01).how != "valley"
 
