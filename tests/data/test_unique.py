@@ -120,6 +120,7 @@ def test_a_bad_sample_is_a_fault_on_every_rank_also_where_one_rank_alone_cannot_
     for name in ("bad sample", "a disk"):
         ranks = [rank[name] for rank in seen]
         assert all(rank["batches"] == ranks[0]["batches"] and len(rank["batches"]) == 6 for rank in ranks)
+        assert all(rank["said"] == ranks[0]["said"] for rank in ranks)
         assert all(rank["faults"] == ranks[0]["faults"] and list(rank["faults"]) == [f"{4:032x}"] for rank in ranks)
 
 

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from itertools import islice
@@ -110,7 +111,8 @@ def _case(case: Case, rank: int, group: object) -> dict[str, object]:
     from nemo_vfm.parallel.gather import GroupGather
 
     data, start = data_of(case), time.monotonic()
-    seen: dict[str, object] = {"case": case.name, "batches": [], "error": None}
+    seen: dict[str, object] = {"case": case.name, "batches": [], "error": None, "said": []}
+    data.faults.count = _noting(data.faults.count, seen["said"])
     peers = GroupGather(group)
     split = {"rank": rank // 2, "num_ranks": 2} if case.group_size == 2 else {}
     data.start(seed=3, first_batch=case.firsts.get(rank, 0), peers=peers, **split)
@@ -130,6 +132,16 @@ def _case(case: Case, rank: int, group: object) -> dict[str, object]:
         "seconds": time.monotonic() - start,
         "faults": dict(data.faults.by_sample),
     }
+
+
+def _noting(count: Callable[[list[object]], None], said: list[str]) -> Callable[[list[object]], None]:
+    """Counts faults as before, and keeps their words."""
+
+    def counted(found: list[object]) -> None:
+        said.extend(str(fault) for fault in found if fault is not None)
+        count(found)
+
+    return counted
 
 
 def _break(data: object, key: str, kind: str) -> None:
