@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.core.seed import generator
-
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -48,6 +46,7 @@ def _assigned(
     import torch
 
     from nemo_vfm.core.device import device
+    from nemo_vfm.core.seed import generator
 
     order = torch.randperm(len(vectors_ND), generator=generator(seed, "k-means"))
     vectors = torch.nn.functional.normalize(torch.from_numpy(vectors_ND), dim=1)

@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from nemo_vfm.dedup.cluster import clusters, num_clusters
 from nemo_vfm.dedup.cosine import Pair
 
 Signatures = NDArray[np.float32]  # (T, D)
@@ -28,6 +29,7 @@ _SLACK = 2  # half steps by which a frame may lie beside the place that the offs
 _PRIOR = 0.1  # frames' worth of doubt: what is next to black proves nothing
 _CANDIDATE = 0.75
 _ROWS = 2048
+_ALL_WITH_ALL = 40_000  # moments: three hours of clips; clusters cost more below
 
 
 def signature(frame_HWC: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -91,14 +93,19 @@ def alike(sequences: Sequence[Signatures], above: float) -> list[Pair]:
 
 
 def _candidates(sequences: Sequence[Signatures]) -> list[tuple[int, int]]:
-    """Pairs with at least one moment in common; only these are aligned. Blocks bound the memory, not the time."""
+    """Pairs with at least one moment in common; only these are aligned.
+
+    Of many moments only those in a common cluster are compared. A copy has so many that one pair of them is found.
+    """
     frames = np.concatenate(sequences) if sequences else np.zeros((0, 1), np.float32)
     owners = np.repeat(np.arange(len(sequences)), [len(sequence) for sequence in sequences])
     scaled = frames / np.sqrt(np.square(frames).sum(axis=1, keepdims=True) + _NOISE)
     found: set[tuple[int, int]] = set()
-    for top in range(0, len(scaled), _ROWS):
-        for left in range(top, len(scaled), _ROWS):
-            rows, columns = np.nonzero(scaled[top : top + _ROWS] @ scaled[left : left + _ROWS].T > _CANDIDATE)
-            codes = owners[top + rows] * len(sequences) + owners[left + columns]
-            found |= {(int(code) // len(sequences), int(code) % len(sequences)) for code in np.unique(codes)}
+    for members in clusters(scaled, num_clusters(len(scaled)) if len(scaled) > _ALL_WITH_ALL else 1):
+        for top in range(0, len(members), _ROWS):
+            for left in range(top, len(members), _ROWS):
+                one, other = members[top : top + _ROWS], members[left : left + _ROWS]
+                rows, columns = np.nonzero(scaled[one] @ scaled[other].T > _CANDIDATE)
+                codes = owners[one[rows]] * len(sequences) + owners[other[columns]]
+                found |= {(int(code) // len(sequences), int(code) % len(sequences)) for code in np.unique(codes)}
     return sorted((a, b) for a, b in found if a < b)

@@ -72,3 +72,11 @@ def test_pairs_come_in_order_and_name_the_copies():
 
 def test_no_sequences_give_no_pairs():
     assert alike([], 0.5) == []
+
+
+def test_among_many_moments_clusters_find_the_same_pairs(monkeypatch: pytest.MonkeyPatch):
+    films = [signatures(scenery(seed, 60, step_px=4)) for seed in range(36)]
+    films += [film[11:40] for film in films[::3]]
+    exhaustive = [(pair.a, pair.b) for pair in alike(films, 0.9)]
+    monkeypatch.setattr("nemo_vfm.dedup.sequence._ALL_WITH_ALL", 1000)
+    assert [(pair.a, pair.b) for pair in alike(films, 0.9)] == exhaustive == [(3 * n, 36 + n) for n in range(12)]

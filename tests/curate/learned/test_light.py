@@ -1,0 +1,20 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Modules that children which decode import in; none of them brings torch along."""
+
+import subprocess
+import sys
+
+import pytest
+
+LIGHT = [
+    "nemo_vfm.curate.score.near_duplicate", "nemo_vfm.curate.score.semantic_duplicate",
+    "nemo_vfm.curate.learned.aesthetic", "nemo_vfm.curate.learned.semantic_duplicate",
+    "nemo_vfm.curate.learned.video_type",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("module", LIGHT)
+def test_a_stage_is_imported_without_torch(module: str):
+    code = f"import sys, {module}; sys.exit(bool({{'torch', 'transformers', 'lightning'}} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
