@@ -108,13 +108,10 @@ class CodecMotion:
         wanted = max(10, round(2 * 0.5 * (int(footage.duration_s) or 30)))
         found: list[MotionVectors] = []
         for start in range(0, len(sampled), wanted):
-            found += [v for v in footage.motion_vectors(sampled[start : start + wanted]) or () if len(v.blocks_B)]
+            found += [v for v in _vectors(footage, sampled[start : start + wanted]) if len(v.blocks_B)]
             if len(found) >= wanted:
                 break
-        if not found:
-            _say_if_none(footage)
-            return None
-        return _cosmos_numbers(found[:wanted])
+        return _cosmos_numbers(found[:wanted]) if found else None
 
 
 def _cosmos_numbers(found: Sequence[MotionVectors]) -> tuple[float, float]:
@@ -134,18 +131,18 @@ def _cosmos_numbers(found: Sequence[MotionVectors]) -> tuple[float, float]:
 def _vectors_near(footage: Footage, numbers: Sequence[int]) -> dict[int, MotionVectors]:
     """The vectors of these frames and of those that they may refer to, by number; empty where there are none."""
     near = sorted({max(0, number - back) for number in numbers for back in range(_FURTHEST)})
-    vectors = footage.motion_vectors(near) if near else []
-    _say_if_none(footage)
-    return dict(zip(near, vectors or (), strict=bool(vectors)))
+    return dict(zip(near, _vectors(footage, near), strict=False))
 
 
-def _say_if_none(footage: Footage) -> None:
-    """Say once that flow is measured where there are no vectors."""
-    if footage.motion_vectors([0]) is None:
+def _vectors(footage: Footage, numbers: Sequence[int]) -> list[MotionVectors]:
+    """Those of the frames; none, and that is said once, where the codec has none."""
+    vectors = footage.motion_vectors(numbers) if numbers else []
+    if vectors is None:
         warn_once(
             "A video has no motion vectors, as with every codec but H.264, MPEG-4 and MPEG-2; optical flow is measured "
             "instead, and motion.from says where."
         )
+    return vectors or []
 
 
 def _per_frame(footage: Footage, number: int, vectors: Mapping[int, MotionVectors]) -> Grid | None:
