@@ -5,7 +5,8 @@
 Shape letters: T frames, H height, W width, C colours (RGB).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -100,10 +101,24 @@ class Recovery:
 
         planes_HWC = luma(frame_HWC[None])[0, :, :, None] if self._settings.channels == "luma" else frame_HWC
         striped_CHW = torch.from_numpy(np.ascontiguousarray(planes_HWC.transpose(2, 0, 1), dtype=np.float32))
-        restored_CHW: Tensor = recover(
-            striped_CHW, self._known, iterations=self._settings.iterations, descent=self._settings.descent
-        )
+        with _one_thread():
+            restored_CHW: Tensor = recover(
+                striped_CHW, self._known, iterations=self._settings.iterations, descent=self._settings.descent
+            )
         return np.asarray((striped_CHW - restored_CHW).numpy().transpose(1, 2, 0), np.float32)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """A process a core does this work, so more threads stand in each other's way; the bits are the same."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class Destriped:

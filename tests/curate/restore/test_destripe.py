@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.curate.restore.destripe import Destripe
@@ -62,6 +63,19 @@ def test_frames_are_the_same_in_any_pieces(clean, mode):
     whole = found.apply(striped)
     assert whole.dtype == np.uint8 and whole.shape == striped.shape
     assert np.array_equal(whole, np.concatenate([found.apply(striped[:3]), found.apply(striped[3:])]))
+
+
+def test_the_number_of_threads_changes_no_bit_and_stays_as_it_was(clean):
+    before, found = torch.get_num_threads(), []
+    striped = with_stripes(clean[:1], theta_deg=0)
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            found.append(Destripe(iterations=3).look(striped).apply(striped))
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert np.array_equal(*found)
 
 
 def test_it_can_be_sent_to_another_process():
