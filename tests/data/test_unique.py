@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks that share what they fetch: the batches of plain loading, each byte fetched once, no rank left waiting."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 
@@ -9,9 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nemo_vfm.core.place import Address
+from nemo_vfm.data.module import ShardData
+from nemo_vfm.data.shard_upload import upload_shards
 from nemo_vfm.data.shards import Entry, ShardSet, ShardWriter
 from nemo_vfm.data.share import Plan, Span, plan
-from tests.data.conftest import latent_shards, mp4
+from tests.data import conftest
+from tests.data.conftest import LatentShards, mp4
+from tests.data.test_module import contents, take
+from tests.support.object_store import BUCKET, Failing
 from tests.support.peers import NUM_RANKS, TIMEOUT_S, Case, data_of, digest, run
 
 SMALL, LONG = [2, 1, 2, 2], [2, 3, 2, 2]
@@ -42,7 +50,7 @@ def test_a_sample_that_comes_twice_in_a_batch_is_fetched_once(tmp_path: Path) ->
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
     folder = tmp_path_factory.mktemp("shards")
-    make = latent_shards.__wrapped__(folder)  # the fixture's own function, for a longer scope
+    make = conftest.latent_shards.__wrapped__(folder)  # the fixture's own function, for a longer scope
     good, bad = make(MIXED, name="good"), make([SMALL] * 9, bad={4: b"rubbish"}, name="bad")
     with ShardWriter(folder / "films") as writer:
         for number in range(5):
@@ -145,3 +153,42 @@ def test_a_killed_rank_ends_the_others_in_time_with_a_sentence(seen) -> None:
         kind, text = rank["killed"]["error"]
         assert kind == "LostRank" and "Another rank has stopped or hangs" in text
         assert len(rank["killed"]["batches"]) == 2 and rank["killed"]["seconds"] < TIMEOUT_S + 5
+
+
+class InThreads:
+    """Two ranks in one process, for what needs the server of this one."""
+
+    def __init__(self, rank: int, barrier: threading.Barrier, board: list[bytes]) -> None:
+        self._rank, self._barrier, self._board = rank, barrier, board
+
+    def rank(self) -> int:
+        return self._rank
+
+    def num_ranks(self) -> int:
+        return 2
+
+    def all_gather(self, data: bytes) -> list[memoryview]:
+        self._board[self._rank] = data
+        self._barrier.wait(30)
+        rows = [memoryview(row) for row in self._board]
+        self._barrier.wait(30)  # nobody writes the next before all have read
+        return rows
+
+
+def test_an_object_store_is_asked_for_each_byte_once_and_for_one_more_range_a_batch(
+    failing: Failing, latent_shards: LatentShards
+) -> None:
+    folder, home = latent_shards([SMALL] * 12), Address(f"s3://{BUCKET}/shards")
+    upload_shards(folder, home)
+    here = contents(take(ShardData(shards=folder, batch_size=4), 3))
+    ranks, barrier, board = [ShardData(shards=home, batch_size=4) for _ in range(2)], threading.Barrier(2), [b"", b""]
+    for rank, data in enumerate(ranks):
+        data.start(seed=0, first_batch=0, peers=InThreads(rank, barrier, board))
+    failing.requests.clear()
+    with ThreadPoolExecutor(2) as threads:
+        there = list(threads.map(lambda data: contents(islice(data.train_dataloader(), 3)), ranks))
+    assert there == [here, here]
+    assert len([line for line in failing.requests if line.startswith("GET") and ".tar" in line]) <= 3 * (4 + 1)
+    assert [data.traffic.alone for data in ranks] == [0, 0]
+    one, two = (data.traffic for data in ranks)
+    assert one.gathered == two.fetched and two.gathered == one.fetched and abs(one.fetched - two.fetched) <= 3
