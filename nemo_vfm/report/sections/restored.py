@@ -19,9 +19,7 @@ _SHEET = """
 {% for c in clips %}
 <figure class="clip wide">{{ medium(c.medium, c.alt, "strip") }}
 <figcaption><span class="fact">{{ c.what }}</span>
-{% for fact in c.facts %}
-<span class="caption">{{ fact }}</span>
-{% endfor %}
+<span class="caption">{{ c.facts }}</span>
 <span class="source">{{ c.source }}</span></figcaption></figure>
 {% endfor %}
 </div>
@@ -46,6 +44,6 @@ def _clip(step: Step, key: str, fact: Mapping[str, Any], media: Media) -> dict[s
     numbers = {str(name): number(value) for name, value in mapping(fact.get("facts")).items()}
     return {
         "medium": media.embed(step.folder / "restored" / f"{key}.jpg"), "alt": f"before and after {what}", "what": what,
-        "facts": [f"{clean(name, 40)} {figure(value)}" for name, value in numbers.items() if value is not None],
+        "facts": ", ".join(f"{clean(name, 40)} {figure(value)}" for name, value in numbers.items() if value is not None),
         "source": clean(str(fact.get("source")), 80),
     }  # fmt: skip

@@ -75,7 +75,7 @@ def _chart(name: str, curve: Mapping[str, Any], points: list[tuple[float, float]
     here = [point for point in points if point[0] == now]
     lines = [Line("clips that survive", points, "kept")]
     if here:
-        lines.append(Line("now", here, "a", "dots"))
+        lines.append(Line("now", here, "dropped", "dots"))
     score = clean(str(curve.get("score")), 60)
     title = f"{words(clean(name, 60))}: {score} {clean(str(curve.get('op')), 4)}"
     return line_chart(title, lines, x_label=score, zero=True)
