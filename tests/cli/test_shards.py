@@ -16,8 +16,11 @@ from safetensors.torch import save
 
 from nemo_vfm.cli.shards.pictures import Frame, blocks, sheet
 from nemo_vfm.cli.shards.summary import histogram, whole_histogram
+from nemo_vfm.core.place import Address
+from nemo_vfm.data.shard_upload import upload_shards
 from nemo_vfm.data.shards import ShardWriter
 from tests.data.conftest import mp4
+from tests.support.object_store import BUCKET
 
 SIZES = [(64, 80), (64, 80), (80, 64), (64, 80), (48, 80)]
 
@@ -68,6 +71,15 @@ def test_a_tar_and_anyones_tar_are_told_too(kitchen, capsys, films):
     shown = told(kitchen, capsys, films)
     assert "5 samples in 3 shards" in shown and re.search(r"^  80x64 +3$", shown, re.MULTILINE)
     assert "4 samples in 2 shards" in told(kitchen, capsys, "films/shard-{000000..000001}.tar")
+
+
+def test_a_folder_in_an_object_store_is_told_as_the_one_here(kitchen, capsys, films, failing):
+    home = Address(f"s3://{BUCKET}/films")
+    upload_shards(films, home)
+    here, there = (json.loads(told(kitchen, capsys, where, "--json")) for where in (films, home))
+    assert here == there
+    shown = told(kitchen, capsys, home, "clip-3", "--out", "store.png")
+    assert "h264, 80x64" in shown and Path("store.png").is_file()
 
 
 def test_a_sample_is_told_by_its_key_or_how_that_begins(kitchen, capsys, films):
