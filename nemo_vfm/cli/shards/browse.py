@@ -34,15 +34,20 @@ def browse(where: Place, key: str | None, *, as_json: bool, out: Path | None) ->
     except ValueError as error:  # braces
         raise UserError(str(error)) from error
     told = summarise(samples) if key is None else describe(samples, entry_of(samples.entries, key))
+    draws = sys.stdout.isatty() and not as_json and not os.environ.get("NO_COLOR")
+    frames = _frames(samples, told) if out is not None or draws else []
+    if out is not None:
+        _write_sheet(frames, out)  # first: who reads the rest may stop reading, such as `| head`
     if as_json:
         sys.stdout.write(json.dumps(told.to_json(), indent=1, ensure_ascii=False) + "\n")
     elif isinstance(told, Summary):
         _write_summary(Paper(), str(where), told)
     else:
         _write_one(Paper(), told)
-    draws = sys.stdout.isatty() and not as_json and not os.environ.get("NO_COLOR")
-    if out is not None or draws:
-        _show(_frames(samples, told), out, draws=draws)
+    if draws and frames:
+        _draw(Paper(), frames)
+    if out is not None and not as_json:
+        sys.stdout.write(f"{out}\n")
     return 0
 
 
@@ -55,19 +60,16 @@ def _frames(samples: Samples, told: Summary | One) -> list[Frame]:
         return []  # it is said among what is damaged
 
 
-def _show(frames: Sequence[Frame], out: Path | None, *, draws: bool) -> None:
+def _write_sheet(frames: Sequence[Frame], out: Path) -> None:
     if not frames:
-        if out is not None:
-            raise UserError(f"there is no picture to put on {out}: neither film nor image nor latents can be shown")
-        return
-    if draws:
-        paper = Paper()
-        paper.line()
-        for line in blocks(frames, paper.width):
-            paper.line(line)
-    if out is not None:
-        write_sheet(out, frames)
-        sys.stdout.write(f"{out}\n")
+        raise UserError(f"there is no picture to put on {out}: neither film nor image nor latents can be shown")
+    write_sheet(out, frames)
+
+
+def _draw(paper: Paper, frames: Sequence[Frame]) -> None:
+    paper.line()
+    for line in blocks(frames, paper.width):
+        paper.line(line)
 
 
 def _write_summary(paper: Paper, name: str, told: Summary) -> None:
