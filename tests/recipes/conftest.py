@@ -16,7 +16,7 @@ from nemo_vfm.config import build, check, compose
 from nemo_vfm.config.tree import find
 from nemo_vfm.data.shards import ShardWriter
 from tests.support.coloured import NAMES, coloured_shards
-from tests.support.encoders import labelled_clips, tiny_clip
+from tests.support.encoders import labelled_clips, tiny_clip, tiny_head
 from tests.support.films import pan, texture, write_film
 from tests.support.repository import ROOT
 
@@ -60,6 +60,25 @@ def random_clip(folder: Path) -> Path:
     from tests.support.tiny_models import tiny_clip
 
     return tiny_clip(folder)
+
+
+def random_vlm(folder: Path) -> Path:
+    """A vision-language model that has learnt nothing."""
+    from tests.support.tiny_models import tiny_vlm
+
+    return tiny_vlm(folder)
+
+
+def random_transnet(folder: Path) -> Path:
+    """A TransNet V2 that has learnt nothing."""
+    from safetensors.torch import save_file
+
+    from nemo_vfm.models.transnet import TransNetV2
+
+    torch.manual_seed(0)
+    folder.mkdir()
+    save_file(TransNetV2().state_dict(), folder / "model.safetensors")
+    return folder
 
 
 def latents_for(recipe: Path, folder: Path) -> Path:
@@ -114,6 +133,11 @@ def given(request: pytest.FixtureRequest, tmp_path: Path) -> Given:
         ("nemo_vfm.curate.sink.export.Export", "shards"): lambda _: request.getfixturevalue("clips"),
         ("nemo_vfm.curate.deduplicate.Deduplicate", "shards"): lambda _: [str(request.getfixturevalue("clips"))],
         ("nemo_vfm.models.scorer.Scorer", "folder"): lambda _: tiny_clip(tmp_path / "clip"),
+        ("nemo_vfm.models.scorer.Scorer", "head"): lambda _: tiny_head(
+            tmp_path / "head.safetensors", 12, 1024, 128, 64, 16, 1
+        ),
+        ("nemo_vfm.curate.split.transnet.TransNetV2Split", "weights"): lambda _: random_transnet(tmp_path / "cuts"),
+        ("nemo_vfm.curate.caption.hugging_face.HuggingFaceCaptioner", "folder"): lambda _: random_vlm(tmp_path / "vlm"),
         ("nemo_vfm.data.module.ShardData", "shards"): lambda recipe: (
             labelled_clips(tmp_path / "labelled", scale=3)
             if "scorer" in recipe.name
