@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_vfm.curate.split.black import Black
+from nemo_vfm.curate.split.dissolve import Dissolves, Limits
 from nemo_vfm.curate.split.finder import Finder, Joined, Spaced
 from nemo_vfm.curate.split.flash import WithoutFlashes
 from nemo_vfm.curate.split.glance import Glance
@@ -136,6 +137,30 @@ def test_peaks_stand_out_of_the_mean_of_their_neighbours(scores, window):
     found = run(Peaks(3, window, 15), [glance(content=score) for score in scores])
     assert set(expected) <= set(found)
     assert all(scores[t] >= 15 for t in found)
+
+
+def test_a_small_change_in_stillness_stands_out_and_is_no_cut():
+    assert run(Peaks(3, 1, 15), [glance(content=score) for score in (0, 0, 14, 0, 0, 15, 0, 0)]) == [5]
+
+
+def pictures(count: int) -> list[np.ndarray]:
+    random = np.random.default_rng(3)
+    return [random.uniform(0, 255, (9, 16, 3)) for _ in range(count)]
+
+
+def shown(frames: Iterable[np.ndarray]) -> list[Glance]:
+    return [Glance(0.0, frame.astype(np.uint8)) for frame in frames]
+
+
+def test_a_dissolve_is_cut_in_its_middle():
+    a, b = pictures(2)
+    shares = np.concatenate([np.zeros(40), np.linspace(0, 1, 21), np.ones(40)])
+    assert run(Dissolves(24, Limits()), shown((1 - share) * a + share * b for share in shares)) == [50]
+
+
+def test_a_shot_that_is_the_mean_of_its_neighbours_is_no_dissolve():
+    a, b = pictures(2)
+    assert run(Dissolves(24, Limits()), shown([a] * 40 + [(a + b) / 2] * 14 + [b] * 40)) == []
 
 
 def flashes(levels: Sequence[int], cuts: Sequence[int], num_frames: int = 6) -> list[int]:

@@ -73,6 +73,15 @@ def test_light_that_comes_up_slowly_is_no_dissolve():
     assert list(UnionSplit().spans(frames, fps=24)) == [(0, len(frames))]
 
 
+def test_what_looks_like_a_dissolve_within_a_second_of_a_cut_is_left_to_the_cut():
+    random = np.random.default_rng(1)
+    a, b, c = (random.uniform(0, 255, (9, 16, 3)) for _ in range(3))
+    dissolved = [(1 - share) * a + share * b for share in np.linspace(0, 1, 9)]
+    small = [a] * 40 + dissolved + [b] * 12 + [c] * 60
+    frames = [cv2.resize(picture.astype(np.uint8), (160, 90)) for picture in small]
+    assert list(UnionSplit().spans(frames, fps=24)) == [(0, 61), (61, len(frames))]
+
+
 def test_impossible_settings_are_refused_with_their_numbers():
     with pytest.raises(ValueError, match=r"flash_s must be within 0 and min_length_s 0\.6, got 1"):
         UnionSplit(flash_s=1)
