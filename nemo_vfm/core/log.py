@@ -37,19 +37,24 @@ def logger() -> logging.Logger:
     log = logging.getLogger("nemo_vfm")
     if not log.handlers:
         handler = RichHandler(console=console(), show_path=False, markup=False, log_time_format="[%X]")
-        handler.addFilter(_concealed)  # before the terminal's width cuts a secret in two
+        handler.addFilter(_clean)  # before the terminal's width cuts a secret in two
         log.addHandler(handler)
         log.setLevel(os.environ.get("NEMO_VFM_LOG_LEVEL", "INFO").upper())
         log.propagate = False
     return log
 
 
-def _concealed(record: logging.LogRecord) -> bool:
-    """Take the secrets out of a record, its traceback included; every record goes on."""
-    record.msg, record.args = conceal(record.getMessage()), None
+def _clean(record: logging.LogRecord) -> bool:
+    """Take secrets and what steers a terminal out of a record, its traceback included; every record goes on."""
+    record.msg, record.args = _shown(record.getMessage()), None
     if record.exc_info:
-        record.exc_text = conceal(logging.Formatter().formatException(record.exc_info))
+        record.exc_text = _shown(logging.Formatter().formatException(record.exc_info))
     return True
+
+
+def _shown(text: str) -> str:
+    """Names of files are anybody's: one that holds control characters must not move the cursor or hide a line."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in conceal(text))
 
 
 def info(text: str) -> None:
@@ -68,6 +73,10 @@ def warn_once(text: str) -> None:
     warn(text)
 
 
+def _line(text: str) -> str:
+    return _shown(text).replace("\n", "?").replace("\t", " ")
+
+
 class Bar:
     """One line of progress: what is happening, how far, how long it will take."""
 
@@ -79,7 +88,7 @@ class Bar:
         if note is None:
             self._progress.update(self._task, advance=count)
         else:
-            self._progress.update(self._task, advance=count, note=conceal(note))
+            self._progress.update(self._task, advance=count, note=_line(note))
 
 
 @contextmanager
@@ -95,11 +104,12 @@ def bar(title: str, total: int | None, completed: int = 0) -> Iterator[Bar]:
     )
 
     columns = (
-        TextColumn("{task.description:<22}"), BarColumn(bar_width=28), MofNCompleteColumn(), TimeElapsedColumn(),
-        TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[note]}", style="dim"),
+        TextColumn("{task.description:<22}", markup=False), BarColumn(bar_width=28), MofNCompleteColumn(),
+        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}", style="dim", markup=False),
     )  # fmt: skip
     with Progress(*columns, console=console()) as progress:
-        yield Bar(progress, progress.add_task(conceal(title), total=total, completed=completed, note=""))
+        yield Bar(progress, progress.add_task(_line(title), total=total, completed=completed, note=""))
 
 
 def track(title: str, items: Iterable[T], total: int | None = None) -> Iterator[T]:

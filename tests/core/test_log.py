@@ -1,0 +1,41 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Texts that anybody may have written, such as names of files, in; lines that steer nothing out."""
+
+import os
+import subprocess
+import sys
+
+HOSTILE = "\x1b]0;evil\x07\x1b[31m\u202egnp.mp4\r\x08"
+
+
+def said(code):
+    """What a process with a wide terminal says on standard error."""
+    environment = {**os.environ, "COLUMNS": "200", "PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run(
+        [sys.executable, "-c", f"from nemo_vfm.core import log\nHOSTILE = {HOSTILE!r}\n{code}"],
+        env=environment, capture_output=True, check=False,
+    )  # fmt: skip
+    return done.stderr.decode()
+
+
+def test_what_steers_a_terminal_is_taken_out_of_messages():
+    text = said("log.warn(f'failed: {HOSTILE}')")
+    assert "failed: ?]0;evil??[31m?gnp.mp4" in text
+    assert not {"\x1b", "\x07", "\u202e", "\x08", "\r"} & set(text)
+
+
+def test_lines_of_a_message_stay():
+    assert [line.split()[-1] for line in said("log.info('one\\ntwo')").splitlines()] == ["one", "two"]
+
+
+def test_a_note_of_a_bar_is_no_markup_and_one_line():
+    # "[/x].mp4" is a file in a folder called "["; as markup it stopped the bar with an error.
+    for name, shown in (
+        ("'[/x].mp4'", "[/x].mp4"),
+        ("'[red]a.mp4'", "[red]a.mp4"),
+        ("'new\\nline' + HOSTILE", "new?line?"),
+    ):
+        text = said(f"with log.bar('probe [bold]', 3) as bar:\n    bar.advance(1, note={name})")
+        assert "probe [bold]" in text and shown in text and "Error" not in text, text
+        assert not {"\x1b", "\x07", "\u202e", "\x08"} & set(text)
