@@ -12,6 +12,7 @@ from nemo_vfm.core.files import read_json, sha256_text, write_json
 from nemo_vfm.core.log import info
 from nemo_vfm.core.place import Address
 from nemo_vfm.core.types import Json, Outcome, Run
+from nemo_vfm.curate.balance import Balance
 from nemo_vfm.curate.cache import fingerprint
 from nemo_vfm.curate.caption.words import Editor, Viewer
 from nemo_vfm.curate.caption.write import write_captions
@@ -31,7 +32,9 @@ from nemo_vfm.curate.ledger import FileRecord, Ledger, count
 from nemo_vfm.curate.stage import Captioner, ClipRecord, Fetching, Restorer, Source, Splitter, Stage
 from nemo_vfm.curate.survey import Hands, examine_all, probe_all
 from nemo_vfm.curate.transcode import Media, Transcode
-from nemo_vfm.curate.write import copy_files, remove_unfinished, replace_folder, write_scores, write_shards
+from nemo_vfm.curate.write import copy_files, remove_unfinished, replace_folder, shape_of, write_scores, write_shards
+from nemo_vfm.data.bucket import Buckets
+from nemo_vfm.data.bucket_count import buckets_line, count_buckets
 from nemo_vfm.data.codecs import COSTS, usable, why_not
 from nemo_vfm.data.shard_upload import upload_shards
 
@@ -57,6 +60,9 @@ class Curate:
         side_px: splitters and stages see frames whose short side is at most this.
         max_frames: a longer file is refused, as a failure.
         copy_to: folder of an object store where the finished clip shards go as well; None keeps them here alone.
+        balance: thins groups of what the rules keep, under the rule `balance`; None keeps all of it.
+        buckets: shapes that training will ask for: buckets.json counts the kept clips that each receives; None counts
+            nothing. They decide nothing.
     """
 
     def __init__(
@@ -75,15 +81,20 @@ class Curate:
         side_px: int = 256,
         max_frames: int = 2_000_000,
         copy_to: Address | None = None,
+        balance: Balance | None = None,
+        buckets: Buckets | None = None,
     ) -> None:
         for name, value, least in (("samples_per_shard", samples_per_shard, 1), ("side_px", side_px, 32)):
             if value < least:
                 raise ValueError(f"{name} is {value}, but it must be at least {least}")
         check_rules(stages, rules)
+        if balance is not None:
+            balance.check(stages)
         self.source, self.splitter, self.stages, self.rules = source, split, stages, rules
         self.captions, self.transcode, self.restore = captions, transcode, restore or {}
         self.executor, self.limits, self.side_px = executor or Processes(), limits or Limits(), side_px
         self.samples_per_shard, self.max_frames, self.copy_to = samples_per_shard, max_frames, copy_to
+        self.balance, self.buckets = balance, buckets
 
     def run(self, run: Run) -> Outcome:
         """Do the work; the second time it does only what is missing.
@@ -132,6 +143,25 @@ class Curate:
     def decide(self, records: Sequence[ClipRecord]) -> None:
         """Set the fate of every clip that has not failed."""
         decide(records, self.stages, self.rules)
+        if self.balance is not None:
+            self.balance.apply(records)
+
+    def _balance(self, records: Sequence[ClipRecord], places: "_Places") -> Mapping[str, int]:
+        """How often each clip counts; nothing where nothing is balanced."""
+        if self.balance is None:
+            (places.folder / "balance.json").unlink(missing_ok=True)
+            return {}
+        balanced = self.balance.apply(records)
+        write_json(places.folder / "balance.json", balanced.plan)
+        return balanced.weights
+
+    def _count_buckets(self, kept: Sequence[ClipRecord], places: "_Places") -> None:
+        if self.buckets is None:
+            (places.folder / "buckets.json").unlink(missing_ok=True)
+            return
+        counted = count_buckets([shape_of(record) for record in kept], self.buckets)
+        info(buckets_line(counted))
+        write_json(places.folder / "buckets.json", counted)
 
     def _state(self, files: Sequence[FileRecord], records: Sequence[ClipRecord]) -> Json:
         """All that the outputs are made of, in one hash."""
@@ -144,6 +174,8 @@ class Curate:
                 self.restore,
                 self.rules,
                 self.samples_per_shard,
+                self.balance,
+                self.buckets,
             ),
             [[file.found.name, file.source_id, *file.fate()] for file in files],
             [
@@ -164,8 +196,10 @@ class Curate:
         places.done.unlink(missing_ok=True)
         kept = [record for record in records if record.decision == "kept"]
         info(f"writing {len(kept)} clips to {places.shards}")
+        weights = self._balance(records, places)
         if kept:
-            write_shards(places.shards, kept, lambda record: media.path(record.clip.id), self.samples_per_shard)
+            path_of = lambda record: media.path(record.clip.id)  # noqa: E731
+            write_shards(places.shards, kept, path_of, self.samples_per_shard, weights)
         else:
             replace_folder(places.shards, lambda _: None)
         copy_files(
@@ -180,6 +214,7 @@ class Curate:
         self._write_restored(kept, media, places.folder)
         write_json(places.folder / "files.json", [_file_json(file) for file in files])
         write_json(places.folder / "ledger.json", ledger.to_json())
+        self._count_buckets(kept, places)
 
     def _write_restored(self, kept: Sequence[ClipRecord], media: Media, folder: Path) -> None:
         """What was mended, and a picture of each such clip before and after."""

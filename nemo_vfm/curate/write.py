@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from nemo_vfm.core.files import atomic_path
 from nemo_vfm.core.types import Json
 from nemo_vfm.curate.stage import ClipRecord
+from nemo_vfm.data.bucket_count import Shape
 from nemo_vfm.data.sample import CLIP_SCHEMA
 from nemo_vfm.data.shards import ShardWriter
 
@@ -77,10 +78,20 @@ def replace_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     partial.rename(folder)
 
 
+def shape_of(record: ClipRecord) -> Shape:
+    """The clip as buckets see it, once it is encoded."""
+    shape = _shape(record)
+    return Shape(record.clip.id, shape["width"], shape["height"], shape["num_frames"], record.fps, record.duration_us)
+
+
 def write_shards(
-    folder: Path, records: Sequence[ClipRecord], media: Callable[[ClipRecord], Path], samples_per_shard: int
+    folder: Path,
+    records: Sequence[ClipRecord],
+    media: Callable[[ClipRecord], Path],
+    samples_per_shard: int,
+    weights: Mapping[str, int],
 ) -> None:
-    """Clip shards: `<clip id>.mp4 .txt .json` of each record, in the order given."""
+    """Clip shards: `<clip id>.mp4 .txt .json` of each record, in the order given; `weights` go into the index."""
     import json
 
     def fill(partial: Path) -> None:
@@ -91,7 +102,8 @@ def write_shards(
                     "txt": record.caption.encode(),
                     "json": json.dumps(clip_json(record), ensure_ascii=False, allow_nan=False).encode(),
                 }
-                writer.write(record.clip.id, members, {**_shape(record), "source": record.source})
+                weight = {"weight": weights[record.clip.id]} if weights else {}
+                writer.write(record.clip.id, members, {**_shape(record), "source": record.source, **weight})
 
     replace_folder(folder, fill)
 
