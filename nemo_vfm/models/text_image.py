@@ -8,10 +8,9 @@ Shape letters: N texts or pictures, D width of a vector, H height, W width, C co
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from nemo_vfm.core.device import device
@@ -21,11 +20,15 @@ from nemo_vfm.core.optional import require
 from nemo_vfm.core.types import Json
 from nemo_vfm.models.pretrained import checked_folder
 
+if TYPE_CHECKING:  # this room loads where only torch is installed
+    import numpy as np
+    from numpy.typing import NDArray
+
 _KINDS = {"clip": "CLIPModel", "siglip": "SiglipModel", "siglip2": "Siglip2Model"}
 _GROUP = 64
 
 
-def text_vectors(folder: Path, texts: Sequence[str]) -> NDArray[np.float32]:
+def text_vectors(folder: Path, texts: Sequence[str]) -> Tensor:
     """The vector of each text, (N, D); texts beyond the model's length are cut."""
     model, processor = _loaded(folder)
     length = int(model.config.text_config.max_position_embeddings)
@@ -39,10 +42,10 @@ def text_vectors(folder: Path, texts: Sequence[str]) -> NDArray[np.float32]:
         wanted = {name: tokens[name].to(device()) for name in ("input_ids", "attention_mask") if name in tokens}
         with torch.inference_mode():
             found.append(_tensor(model.get_text_features(**wanted)))
-    return np.concatenate(found)
+    return torch.cat(found)
 
 
-def picture_vectors(folder: Path, frames_NHWC: NDArray[np.uint8]) -> NDArray[np.float32]:
+def picture_vectors(folder: Path, frames_NHWC: "NDArray[np.uint8]") -> Tensor:
     """The vector of each picture, (N, D)."""
     model, processor = _loaded(folder)
     pixels = processor.image_processor(list(frames_NHWC), return_tensors="pt")["pixel_values"].to(device())
@@ -50,11 +53,10 @@ def picture_vectors(folder: Path, frames_NHWC: NDArray[np.uint8]) -> NDArray[np.
         return _tensor(model.get_image_features(pixel_values=pixels))
 
 
-def _tensor(output: Json) -> NDArray[np.float32]:
+def _tensor(output: Json) -> Tensor:
     """transformers 5 gives an output whose pooled part is the vector; 4 gave the vector."""
     vectors: Tensor = output if isinstance(output, Tensor) else output.pooler_output
-    found: NDArray[np.float32] = vectors.float().cpu().numpy()
-    return found
+    return vectors.float().cpu()
 
 
 @lru_cache(maxsize=1)

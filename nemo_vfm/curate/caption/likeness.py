@@ -35,13 +35,13 @@ class ClipLikeness:
         """The text tower's vector of each."""
         from nemo_vfm.models.text_image import text_vectors
 
-        return text_vectors(self.folder, texts)
+        return np.asarray(text_vectors(self.folder, texts).numpy(), np.float32)
 
     def of_frames(self, frames_THWC: NDArray[np.uint8]) -> NDArray[np.float32]:
         """The mean of the picture tower's vectors, each of length 1."""
         from nemo_vfm.models.text_image import picture_vectors
 
-        mean: NDArray[np.float32] = unit(picture_vectors(self.folder, frames_THWC)).mean(axis=0)
+        mean: NDArray[np.float32] = unit(picture_vectors(self.folder, frames_THWC).numpy()).mean(axis=0)
         return mean
 
 
