@@ -212,6 +212,16 @@ def test_json_made_to_harm_costs_its_sample(name: str, tmp_path: Path) -> None:
     assert seconds < 5 and "b" in {key for batch in take(data, 4) for key in batch.keys}
 
 
+@pytest.mark.parametrize("extension", ["json", "txt"])
+def test_text_beyond_a_mebibyte_is_not_even_read(extension: str, tmp_path: Path) -> None:
+    huge = json.dumps({"fps": 8.0, "width": 80, "height": 64, "num_frames": 12, "more": "x" * (1 << 20)}).encode()
+    members = [(f"a.{extension}", huge), ("a.mp4", mp4()), ("b.mp4", mp4(seed=1)), ("b.txt", b"said")]
+    foreign(tmp_path / "a.tar", *members)
+    data = ShardData(shards=tmp_path, batch_size=1, buckets=ONE)
+    weights = {batch.keys[0]: float(batch.weight_B[0]) for batch in take(data, 4)}
+    assert weights.pop("a", 0.0) == 0.0 and weights == {"b": 1.0}
+
+
 @pytest.mark.parametrize("name", JSON_BOMBS)
 def test_an_index_made_to_harm_is_a_sentence(name: str, tmp_path: Path) -> None:
     folder = latents(tmp_path / "l")
