@@ -18,14 +18,14 @@ from nemo_vfm.dedup.cosine import Pair
 from nemo_vfm.dedup.groups import kept_by_likeness
 from nemo_vfm.dedup.sequence import RATE, Signatures, alike, signature
 
-_MAX_SECONDS = 1800
+_MAX_SECONDS = 600  # longer clips are looked at less often, and only copies of the same length are found
 _LEAST = 0.3  # below this a likeness is reported as 0: it is between different shots
 
 
 class NearDuplicate:
     """Finds clips that show the same at another size, quality or frame rate, also where one is cut out of the other.
 
-    Four signatures a second are aligned at every offset; `similarity` is the share of the shorter clip that the longer
+    Eight signatures a second are aligned at every offset; `similarity` is the share of the shorter clip that the longer
     one holds, for the clip most like it: above 0.9 for copies, below 0.7 for other shots of the same film (measured on
     Sintel's trailer). It needs no weights and does not see copies that are mirrored, cropped or run at another speed.
     Only clips that are themselves alike go together, and of them the one of highest resolution stays, then the longest,
