@@ -40,9 +40,9 @@ answers = {
     "package": nemo_vfm.__file__,
     "composed": {name: compose(name).to_yaml() for name in names},
     "check": {name: told("check", name) for name in names},
-    "copy": {name: told("copy", name, "--with-ingredients") for name in names[:1]},
+    "copy": {name: told("copy", name, "--with-ingredients") for name in ["curation/clips"]},
     "flat": {name: told("copy", name, f"flat/{name}", "--flat") for name in names},
-    "copied": told("check", f"recipes/{names[0]}.yaml"),
+    "copied": told("check", "recipes/curation/clips.yaml"),
     "project": told("copy", "project", "own_things"),
     "run": told("run", "synthetic/shapes", "--overlay", "smoke"),
 }

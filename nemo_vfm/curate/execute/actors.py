@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A step in; Ray actors that do it, as many as are wanted at the moment, each for one piece of work at a time, out."""
 
+import os
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -67,7 +68,7 @@ class Crew:
         self.want(0)
 
     def _begin(self) -> Any:
-        ray = _ray()
+        ray = ray_module()
         actor = ray.remote(_Actor).options(num_cpus=self.step.cpus, num_gpus=self.gpus, max_restarts=0)
         self._count += 1
         return actor.remote(self.step.work)
@@ -75,7 +76,7 @@ class Crew:
     def _end(self, actor: Any) -> None:
         self._count -= 1
         with suppress(Exception):
-            _ray().kill(actor)
+            ray_module().kill(actor)
 
 
 class _Actor:
@@ -91,10 +92,10 @@ class _Actor:
 
     def pid(self) -> int:
         """The actor's process."""
-        import os
-
         return os.getpid()
 
 
-def _ray() -> Any:
+def ray_module() -> Any:
+    """Ray, told to report to nobody."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     return require("ray", install="nemo_vfm[ray]", purpose="The Ray executor")

@@ -11,8 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from nemo_vfm.core.log import info, warn
-from nemo_vfm.core.optional import require
-from nemo_vfm.curate.execute.actors import END, QUEUED_PARTS, Crew
+from nemo_vfm.curate.execute.actors import END, QUEUED_PARTS, Crew, ray_module
 from nemo_vfm.curate.execute.shares import Need, shares
 from nemo_vfm.curate.execute.work import Item, Lost, Step, Throughput, Tick, Watch, present
 
@@ -54,7 +53,7 @@ class Ray:
             pipeline.stop()
 
     def _begin(self) -> None:
-        ray = require("ray", install="nemo_vfm[ray]", purpose="The Ray executor")
+        ray = ray_module()
         if ray.is_initialized():
             return
         if self.address is not None:
@@ -72,7 +71,7 @@ class _Pipeline:
     """One run of the steps: threads here wait for actors there."""
 
     def __init__(self, steps: Sequence[Step], settings: Ray, watch: Watch) -> None:
-        self._ray: Any = require("ray", install="nemo_vfm[ray]", purpose="The Ray executor")
+        self._ray = ray_module()
         self._settings, self._watch = settings, watch
         there = self._ray.cluster_resources()
         self._cpus, self._gpus = float(there.get("CPU", 1)), float(there.get("GPU", 0))
