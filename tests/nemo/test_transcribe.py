@@ -66,7 +66,7 @@ def shards(videos, tmp_path_factory):
         for second in range(seconds):
             clip = Clip(identity, 12 * second, 12 * second + 12, 12 * second, 12 * second + 12, Fraction(1, 12))
             records.append(ClipRecord(clip, name, (), 12.0, 64, 48, 1_000_000))
-    write_shards(folder / "shards", records, lambda record: folder / "any.mp4", 4)
+    write_shards(folder / "shards", records, lambda record: folder / "any.mp4", 4, {})
     return folder / "shards"
 
 
@@ -134,7 +134,7 @@ def test_a_source_that_leads_out_of_the_folder_is_not_opened(videos, tmp_path):
     clip = Clip(source_id(videos / "b.mkv"), 0, 12, 0, 12, Fraction(1, 12))
     (tmp_path / "any.mp4").write_bytes(b"x")
     record = ClipRecord(clip, "../b.mkv", (), 12.0, 64, 48, 1_000_000)
-    write_shards(tmp_path / "shards", [record], lambda _: tmp_path / "any.mp4", 4)
+    write_shards(tmp_path / "shards", [record], lambda _: tmp_path / "any.mp4", 4, {})
     job(tmp_path / "shards", videos / "deep", Ear()).run(Run(tmp_path / "run"))
     (facts,) = told(tmp_path / "run")
     assert "lies outside" in facts["transcript_failure"]

@@ -64,7 +64,7 @@ def test_shards_tables_and_lists_survive_it(tmp_path, text):
     write_captions(records, {"says": Says()}, lambda r: tmp_path, tmp_path)
     media = tmp_path / "a.mp4"
     media.write_bytes(b"video")
-    write_shards(tmp_path / "shards", records, lambda r: media, 10)
+    write_shards(tmp_path / "shards", records, lambda r: media, 10, {})
     (tar,) = (tmp_path / "shards").glob("*.tar")
     with tarfile.open(tar) as archive:
         names = archive.getnames()
