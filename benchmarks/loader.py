@@ -38,7 +38,7 @@ def measured(part: str, folder: Path, num_samples: int, rounds: int) -> dict[str
     parts: dict[str, Callable[[], dict[str, float]]] = {
         "latents": lambda: latents.measure(folder, num_samples, rounds),
         "energon": lambda: energon.measure(folder, num_samples, rounds),
-        "video": lambda: video.measure(folder.parent / "clips", num_samples // 64, rounds),
+        "video": lambda: video.measure(folder.parent / "clips", num_samples // 32, rounds),
         "unique": lambda: unique.measure(folder),
     }
     return parts[part]()
@@ -47,13 +47,13 @@ def measured(part: str, folder: Path, num_samples: int, rounds: int) -> dict[str
 def main() -> None:
     """Parse, measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="2,048 samples and 32 clips instead of 8,192 and 128")
+    parser.add_argument("--quick", action="store_true", help="1,024 samples and 32 clips instead of 8,192 and 256")
     parser.add_argument("--rounds", type=int, default=7, help="default 7")
     parser.add_argument("--only", default=",".join(PARTS), help="parts, with commas between them")
     parser.add_argument("--json", type=Path, help="where the figures go")
     args = parser.parse_args()
     logger().setLevel("WARNING")
-    num_samples = 2048 if args.quick else 8192
+    num_samples = 1024 if args.quick else 8192
     names = ("webdataset", "megatron-energon", "decord", "torch", "safetensors")
     print(", ".join(f"{name} {version(name)}" for name in names))
     print(f"{latents.WORKERS} workers, {torch.get_num_threads()} threads in the main process")
