@@ -77,7 +77,7 @@ def _guarded(name: str, words: Sequence[str]) -> int:
     try:
         return _dispatch(name, words)
     except NemoVfmError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{_plain(error)}\n")
         return error.exit_code
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
@@ -87,7 +87,7 @@ def _guarded(name: str, words: Sequence[str]) -> int:
         return 0
     except Exception as error:
         traceback.print_exc()
-        sys.stderr.write(f"unexpected: {type(error).__name__}: {error}\n")
+        sys.stderr.write(f"unexpected: {type(error).__name__}: {_plain(error)}\n")
         return 1
 
 
@@ -98,3 +98,10 @@ def _dispatch(name: str, words: Sequence[str]) -> int:
     module.add_arguments(parser)
     status: int = module.run(parser.parse_intermixed_args(words))
     return status
+
+
+def _plain(error: Exception) -> str:
+    """Its words, which may hold the name of a file, and that is anybody's."""
+    from nemo_vfm.core.log import plain
+
+    return plain(str(error))

@@ -46,14 +46,14 @@ def logger() -> logging.Logger:
 
 def _clean(record: logging.LogRecord) -> bool:
     """Take secrets and what steers a terminal out of a record, its traceback included; every record goes on."""
-    record.msg, record.args = _shown(record.getMessage()), None
+    record.msg, record.args = plain(record.getMessage()), None
     if record.exc_info:
-        record.exc_text = _shown(logging.Formatter().formatException(record.exc_info))
+        record.exc_text = plain(logging.Formatter().formatException(record.exc_info))
     return True
 
 
-def _shown(text: str) -> str:
-    """Names of files are anybody's: one that holds control characters must not move the cursor or hide a line."""
+def plain(text: str) -> str:
+    """A text without secrets, and without what moves a cursor or hides a line: names of files are anybody's."""
     return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in conceal(text))
 
 
@@ -74,7 +74,7 @@ def warn_once(text: str) -> None:
 
 
 def _line(text: str) -> str:
-    return _shown(text).replace("\n", "?").replace("\t", " ")
+    return plain(text).replace("\n", "?").replace("\t", " ")
 
 
 class Bar:

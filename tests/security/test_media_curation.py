@@ -8,6 +8,7 @@ import resource
 
 import pytest
 
+from nemo_vfm.cli.main import main
 from nemo_vfm.core.types import Run
 from nemo_vfm.curate.child import Limits
 from nemo_vfm.curate.execute.inline import Inline
@@ -16,6 +17,7 @@ from nemo_vfm.curate.execute.ray import Ray
 from tests.support.films import job, pan, write_film
 from tests.support.misbehaving import CRASHES, EATS, HANGS, RAISES, Misbehaves
 from tests.support.mutations import generation
+from tests.support.repository import ROOT
 
 GROWN_BYTES = 600e6  # of this process, over a curation of small films
 
@@ -133,3 +135,16 @@ def test_films_that_hang_crash_or_fill_their_process_fail_alone_and_by_name(exec
         assert decision == "failed" and words[count] in reason, reason
     assert found == {"20.mp4": ("kept", ""), "21.mp4": ("kept", "")}
     assert_it_adds_up(tmp_path / "run", 2 + len(bad))
+
+
+def test_names_of_files_steer_no_terminal(tmp_path, capfd):
+    films = tmp_path / "films"
+    films.mkdir()
+    for name in ("\x1b]0;evil\x07bad.mp4", "x\nERROR forged.mp4", "\u202egnp.mp4"):
+        (films / name).write_bytes(b"no film" * 9)
+    recipe = str(ROOT / "recipes/curation/clips.yaml")
+    assert main(["run", recipe, f"run_dir={tmp_path / 'run'}", f"source.path={films}"]) != 0
+    said = "".join(capfd.readouterr())
+    assert "?]0;evil?bad.mp4" in said
+    assert not {"\x1b]", "\x07", "\u202e"} & {said[at : at + width] for at in range(len(said)) for width in (1, 2)}
+    assert "\nERROR forged" not in said

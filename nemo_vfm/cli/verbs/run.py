@@ -87,14 +87,16 @@ def _perform(job: "Job", run: "Run") -> "Outcome":
 
 def _failed(error: BaseException, code: int, folder: Path, status: "Status") -> int:
     """Keep the traceback, show one sentence; what there is goes into a report all the same."""
+    from nemo_vfm.core.log import plain
+
     text = conceal("".join(traceback.format_exception(error)))
     kept = _keep(folder / "traceback.txt", text)
     status.write("nothing_kept" if code == 3 else "failed", error=conceal(str(error)))
     if code == 1:
         where = f"The traceback is in {folder / 'traceback.txt'}" if kept else text
-        sys.stderr.write(f"{type(error).__name__}: {error}\n{where}\n")
+        sys.stderr.write(f"{type(error).__name__}: {plain(str(error))}\n{where}\n")
     else:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{plain(str(error))}\n")
     report = _report(folder)
     if report:
         sys.stdout.write(f"{report}\n")
