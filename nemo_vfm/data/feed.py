@@ -24,6 +24,8 @@ from nemo_vfm.data.share import Spanned
 from nemo_vfm.data.unique import HeldSamples, UniqueBatches
 from nemo_vfm.parallel.gather import Gather
 
+_MAX_WEIGHT = 1000  # more is a damaged index
+
 
 class Feed(ABC):
     """Batches from samples that are listed when the data is opened.
@@ -189,16 +191,27 @@ class _Opened:
             [
                 Group(name, tuple(chosen), how.batch_size_of(name) or feed.batch_size)
                 for name, group in sorted(places.items())
-                if (chosen := [i for i in group if (i in held_out) == is_val])
+                if (chosen := [
+                    place
+                    for i in group
+                    if (i in held_out) == is_val
+                    for place in [i] * (1 if is_val else _times(samples.entries[i]))
+                ])
             ]
             for is_val in (False, True)
-        )
+        )  # fmt: skip
         if not self.train:
             raise UserError(
                 f"no sample in {samples.folder} is left to train on; see the reasons above, or lower val_fraction"
             )
         trained = sum(len(group.samples) for group in self.train)
         info(f"{trained} samples to train on, {len(held_out)} held out, shapes: {len(places)}, from {samples.folder}")
+
+
+def _times(entry: Entry) -> int:
+    """How often a sample comes in an epoch: the weight that a balance gave its clip (docs/decisions.md), else once."""
+    weight = entry.index.get("weight", 1)
+    return weight if type(weight) is int and 1 <= weight <= _MAX_WEIGHT else 1
 
 
 def _grouped(entries: Sequence[Entry], how: Loading) -> tuple[dict[str, list[int]], Counter[str]]:

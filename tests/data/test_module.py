@@ -5,6 +5,7 @@
 import io
 import pickle
 import time
+from collections import Counter
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
@@ -93,6 +94,20 @@ def test_every_sample_comes_once_an_epoch_and_no_batch_mixes_shapes(latent_shard
         keys = [key for batch in batches if list(batch.latents_BCTHW.shape[1:]) == shape for key in batch.keys]
         count = MIXED.count(shape)
         assert all(len(set(keys[start : start + count])) == count for start in range(0, len(keys) - count, count))
+
+
+def test_a_sample_comes_as_often_in_an_epoch_as_its_weight_says_and_is_held_out_once(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path) as writer:
+        for number in range(30):
+            latents = save({"latents": torch.zeros(SMALL)})
+            text = save({"text": torch.zeros(1, 4), "mask": torch.tensor([True])})
+            facts = {"bucket": "square", "latent_shape": SMALL, "fps": 8.0, "caption": "", "weight": 1 + number % 3}
+            writer.write(f"{number:032x}", {"latents.safetensors": latents, "text.safetensors": text}, facts)
+    data = ShardData(shards=tmp_path, batch_size=1, val_fraction=0.2)
+    epoch = Counter(key for batch in take(data, data.num_train_samples()) for key in batch.keys)
+    assert all(count == 1 + int(key, 16) % 3 for key, count in epoch.items())
+    held_out = [key for batch in data.val_dataloader() for key in batch.keys]
+    assert len(held_out) == len(set(held_out)) == 30 - len(epoch) > 0
 
 
 def test_held_out_samples_are_never_trained_on_and_stay_the_same(latent_shards: LatentShards) -> None:
