@@ -13,6 +13,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.files import sha256_file, sha256_text
 from nemo_vfm.curate.split.lengths import Lengths, Pieces, ShortTail, check_lengths
 from nemo_vfm.curate.stage import Frame, Span
 
@@ -52,6 +54,18 @@ class TransNetV2Split:
         self.weights, self.threshold = weights, threshold
         self.min_length_s, self.max_length_s = min_length_s, max_length_s
         self.short_tail, self.min_tail_s = short_tail, min_tail_s
+
+    def fingerprint(self) -> str:
+        """Changes with the settings and with any byte of the weights, and not with where they lie.
+
+        Raises:
+            UserError: there are no weights.
+        """
+        file = _file(self.weights)
+        if not file.is_file():
+            raise UserError(f"there are no weights {file}; nemo-vfm convert makes them of the authors' checkpoint")
+        own = {name: value for name, value in vars(self).items() if name != "weights"}
+        return sha256_text(f"{sha256_file(file)} {sorted(own.items())}")[:16]
 
     def spans(self, frames: Iterable[Frame], *, fps: float) -> Iterator[Span]:
         """See `Splitter.spans`; at most 75 frames behind.
@@ -143,10 +157,14 @@ class _Watcher:
 _MODELS: dict[tuple[Path, int], "TransNetV2"] = {}  # a process loads each file once; splitters are sent without it
 
 
+def _file(weights: Path) -> Path:
+    return weights / "model.safetensors" if weights.is_dir() else weights
+
+
 def _model(weights: Path) -> "TransNetV2":
     from nemo_vfm.models.transnet import load_transnet
 
-    file = weights / "model.safetensors" if weights.is_dir() else weights
+    file = _file(weights)
     key = file.absolute(), file.stat().st_mtime_ns if file.exists() else 0
     if key not in _MODELS:
         _MODELS[key] = load_transnet(weights)

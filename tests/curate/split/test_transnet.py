@@ -93,3 +93,13 @@ def test_without_weights_it_says_where_they_come_from(tmp_path):
 def test_impossible_settings_are_refused():
     with pytest.raises(ValueError, match="threshold"):
         splitter(threshold=1.0)
+
+
+def test_other_weights_are_another_fingerprint_wherever_they_lie(tmp_path):
+    for name, content in (("a", b"1"), ("b", b"1"), ("c", b"2")):
+        (tmp_path / name).write_bytes(content)
+    one, same, other = (TransNetV2Split(weights=tmp_path / name).fingerprint() for name in "abc")
+    assert one == same != other
+    assert TransNetV2Split(weights=tmp_path / "a", threshold=0.5).fingerprint() != one
+    with pytest.raises(UserError, match="there are no weights"):
+        TransNetV2Split(weights=tmp_path / "none").fingerprint()
