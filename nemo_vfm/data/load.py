@@ -109,11 +109,7 @@ class CachedLatents:
 
     def __init__(self, shards: Samples, buckets: Buckets | None) -> None:
         self._shards, self._buckets = shards, buckets
-        self._with_text = all(TEXT in entry.members for entry in shards.entries)
-        if not self._with_text and any(TEXT in entry.members for entry in shards.entries):
-            raise UserError(
-                f"only some samples in {shards.folder} have a {TEXT}; encode the captions of all, or of none"
-            )
+        self._with_text = _have_text(shards)
         self._dtypes = self._probe()
 
     def group_of(self, entry: Entry) -> tuple[str | None, str]:
@@ -170,7 +166,7 @@ class CachedLatents:
 
 
 class Media:
-    """Video and image files, decoded and cut to their bucket as they are asked for.
+    """Video and image files, decoded and cut to their bucket as they are asked for; and their text embeddings, if any.
 
     Args:
         shards: the opened folder.
@@ -179,6 +175,7 @@ class Media:
 
     def __init__(self, shards: Samples, buckets: Buckets) -> None:
         self._shards, self._buckets = shards, buckets
+        self._text = _text_layout(shards) if _have_text(shards) else {}
 
     def group_of(self, entry: Entry) -> tuple[str | None, str]:
         """By bucket."""
@@ -200,7 +197,7 @@ class Media:
     def layout(self, entry: Entry) -> Layout:
         """See `Loading.layout`."""
         bucket = self._bucket_of(entry)
-        return {"video": (torch.uint8, (3, bucket.num_frames, bucket.height, bucket.width))}
+        return {**self._text, "video": (torch.uint8, (3, bucket.num_frames, bucket.height, bucket.width))}
 
     def load(self, entry: Entry) -> Sample:
         """See `Loading.load`."""
@@ -211,7 +208,8 @@ class Media:
             frames_THWC, fps = video_to_bucket(self._shards.video(entry, extension), bucket)
         frames_CTHW = np.ascontiguousarray(frames_THWC.transpose(3, 0, 1, 2))
         video = Stored(torch.uint8, frames_CTHW.shape, frames_CTHW.reshape(-1))
-        return Sample({"video": video}, caption_of(self._shards, entry), fps, labels_of(self._shards, entry))
+        text = stored_tensors(self._shards.read(entry, TEXT)) if self._text else {}
+        return Sample({**text, "video": video}, caption_of(self._shards, entry), fps, labels_of(self._shards, entry))
 
     def is_light(self) -> bool:
         """False."""
@@ -237,6 +235,30 @@ def loading(shards: Samples, buckets: Buckets | None) -> Loading:
     if buckets is None:
         raise UserError(f"{shards.folder} holds no latents; give `buckets` to train from its videos and images")
     return Media(shards, buckets)
+
+
+def _have_text(shards: Samples) -> bool:
+    """Whether all samples have text embeddings.
+
+    Raises:
+        UserError: some have and some have not.
+    """
+    found = {TEXT in entry.members for entry in shards.entries}
+    if len(found) > 1:
+        raise UserError(f"only some samples in {shards.folder} have a {TEXT}; encode the captions of all, or of none")
+    return True in found
+
+
+def _text_layout(shards: Samples) -> Layout:
+    """Dtypes and shapes of the first text embedding that can be read; all others must agree."""
+    reason = "there are no samples"
+    for entry in shards.entries[:100]:
+        try:
+            tensors = stored_tensors(shards.read(entry, TEXT))
+            return {name: (tensors[name].dtype, tensors[name].shape) for name in ("text", "mask")}
+        except (DataError, KeyError) as error:
+            reason = str(error)
+    raise DataError(f"no {TEXT} can be read from {shards.folder}: {reason}; embed the captions again")
 
 
 def caption_of(shards: Samples, entry: Entry) -> str:

@@ -23,7 +23,7 @@ from nemo_vfm.data.encode import encode_mp4
 from nemo_vfm.data.loader import Batches, within
 from nemo_vfm.data.module import ShardData
 from nemo_vfm.data.shards import ShardWriter
-from tests.data.conftest import LatentShards, moving
+from tests.data.conftest import LatentShards, moving, mp4
 
 SMALL, LONG = [2, 1, 2, 2], [2, 3, 2, 2]
 MIXED = [SMALL, LONG, SMALL, SMALL, LONG, SMALL, SMALL, LONG, SMALL, SMALL, SMALL]
@@ -225,6 +225,19 @@ def test_videos_and_pictures_come_in_their_buckets(clip_shards: Path) -> None:
     assert {float(f) for b in videos for f, w in zip(b.fps_B, b.weight_B, strict=True) if w > 0} == {8.0}
     assert data.faults.by_sample.keys() == {"clip2"}
     assert data.num_train_samples() == 13
+
+
+def test_videos_come_with_the_text_embeddings_that_lie_beside_them(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path) as writer:
+        for number in range(4):
+            text = save({"text": torch.full((3, 4), float(number)), "mask": torch.tensor([True, True, False])})
+            facts = {"width": 80, "height": 64, "num_frames": 12, "fps": 8.0, "caption": "", "duration_s": 1.5}
+            writer.write(f"{number:032x}", {"mp4": mp4(seed=number), "text.safetensors": text}, facts)
+    buckets = Buckets(buckets={"one": Bucket(width=32, height=32, num_frames=5)})
+    (batch,) = take(ShardData(shards=tmp_path, batch_size=4, buckets=buckets), 1)
+    assert batch.video_BCTHW.shape == (4, 3, 5, 32, 32)
+    assert [float(text[0, 0]) for text in batch.text_BLD] == [float(int(key, 16)) for key in batch.keys]
+    assert batch.text_mask_BL.tolist() == [[True, True, False]] * 4
 
 
 def test_video_workers_give_the_same_batches(clip_shards: Path) -> None:
