@@ -61,7 +61,8 @@ DEV = [
     "moto[s3]>=5.1,<6",
     "flask>=3",
     "flask-cors>=5",
-    # Reads our shards in tests and benchmarks; it holds tzdata below 2026. The newest s3fs holds botocore, as moto does.
+    # Reads our shards in tests and benchmarks; it holds tzdata below 2026. The newest s3fs holds botocore, as moto
+    # does.
     "megatron-energon>=7.4,<8",
     "ray>=2.50,<3",
     # The linter's own binary, inside a wheel; other platforms lint the Dockerfile by tests/house alone.

@@ -44,6 +44,6 @@ def _clip(step: Step, key: str, fact: Mapping[str, Any], media: Media) -> dict[s
     numbers = {str(name): number(value) for name, value in mapping(fact.get("facts")).items()}
     return {
         "medium": media.embed(step.folder / "restored" / f"{key}.jpg"), "alt": f"before and after {what}", "what": what,
-        "facts": ", ".join(f"{clean(name, 40)} {figure(value)}" for name, value in numbers.items() if value is not None),
+        "facts": ", ".join(f"{clean(name, 40)} {figure(n)}" for name, n in numbers.items() if n is not None),
         "source": clean(str(fact.get("source")), 80),
     }  # fmt: skip
