@@ -14,6 +14,7 @@ from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.place import Address, Place
 from nemo_vfm.core.types import Json
+from nemo_vfm.data.sample import is_key
 from nemo_vfm.data.shard_folder import ShardFolder, folder_at
 from nemo_vfm.data.tar import MAX_MEMBER_BYTES, REFUSED_EXTENSIONS, index_tar
 
@@ -143,6 +144,8 @@ def _entry(sample: dict[str, Json], shard: str, end: int) -> Entry:
         members[str(extension)] = (offset, size)
     if not isinstance(sample["key"], str) or not isinstance(sample["index"], dict):
         raise TypeError("a key must be text and its index a mapping")
+    if not is_key(sample["key"]):  # files are named by it: thumbnails, and what layouts of others hold
+        raise ValueError(f"{sample['key'][:100]!r} cannot name a sample")
     return Entry(sample["key"], shard, members, sample["index"])
 
 

@@ -132,13 +132,16 @@ def test_other_bytes_of_the_same_length_are_found_by_verify(tmp_path: Path) -> N
     assert len(verify(tmp_path)) == 1 and "shard-000000.tar" in verify(tmp_path)[0]
 
 
-def test_an_index_cannot_point_outside_its_tar(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "forged", [{"members": {"txt": [0, 10**12]}}, {"key": "../../x"}, {"key": "/x"}, {"key": "a.b"}, {"key": ""}]
+)
+def test_an_index_cannot_point_outside_its_tar_nor_its_key_outside_a_folder(forged: dict, tmp_path: Path) -> None:
     from nemo_vfm.core.files import sha256_file
 
     write(tmp_path)
     index, marker = tmp_path / "shard-000000.json", tmp_path / "shards.json"
     content = json.loads(index.read_text())
-    content["samples"][0]["members"]["txt"] = [0, 10**12]
+    content["samples"][0] |= forged
     old = sha256_file(index)
     index.write_text(json.dumps(content))
     marker.write_text(marker.read_text().replace(old, sha256_file(index)))
