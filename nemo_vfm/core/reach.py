@@ -17,9 +17,12 @@ from nemo_vfm.core.errors import UserError
 
 Ip = IPv4Address | IPv6Address
 #: Where clouds answer with credentials. Most are link-local, which is refused as a whole; these are not.
-_METADATA = frozenset(map(ip_address, ("100.100.100.200", "192.0.0.192", "168.63.129.16", "fd00:ec2::254")))
+_METADATA = frozenset(
+    map(ip_address, ("100.100.100.200", "192.0.0.192", "168.63.129.16", "fd00:ec2::254", "fd20:ce::254"))
+)
 _SHARED = ip_network("100.64.0.0/10")  # a carrier's own addresses, which clusters use as well
-_NAT64 = (ip_network("64:ff9b::/96"), ip_network("64:ff9b:1::/48"))  # an IPv4 address in an IPv6 one
+_NAT64 = ip_network("64:ff9b::/96")  # an IPv4 address in an IPv6 one
+_LOCAL_NAT64 = ip_network("64:ff9b:1::/48")  # another, whose place each network chooses: it may stand for anything
 _COMPATIBLE = ip_network("::/96")  # another, long out of use
 _CONTROL = re.compile(r"[\x00-\x20\x7f-\U0010ffff]")
 
@@ -107,6 +110,8 @@ def why_not(ip: Ip, *, allow_private: bool) -> str:
     bare = _unwrapped(ip)
     if bare.is_link_local or bare in _METADATA:
         return "where clouds hand out credentials; it is never connected to"
+    if isinstance(bare, IPv6Address) and bare in _LOCAL_NAT64:
+        return "which hides an IPv4 address that cannot be judged"
     if bare.is_multicast or bare.is_unspecified or (bare.is_reserved and not bare.is_loopback):
         return "which is not the address of one machine"
     if not is_private(bare):
@@ -117,16 +122,17 @@ def why_not(ip: Ip, *, allow_private: bool) -> str:
 def is_private(ip: Ip) -> bool:
     """Whether an address belongs to this machine or this network."""
     bare = _unwrapped(ip)
-    return not bare.is_global or (isinstance(bare, IPv4Address) and bare in _SHARED)
+    if isinstance(bare, IPv6Address):
+        return not bare.is_global or bare.is_site_local  # fec0::/10 is global to Python, since it is out of use
+    return not bare.is_global or bare in _SHARED
 
 
 def _unwrapped(ip: Ip) -> Ip:
     """The IPv4 address inside an IPv6 one, where there is one."""
     if isinstance(ip, IPv4Address):
         return ip
-    for network in _NAT64:
-        if ip in network:
-            return IPv4Address(int(ip) & 0xFFFFFFFF)
+    if ip in _NAT64:
+        return IPv4Address(int(ip) & 0xFFFFFFFF)
     inside = ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
     if inside is None and _is_compatible(ip):
         inside = IPv4Address(int(ip))

@@ -14,10 +14,10 @@ from nemo_vfm.core.reach import addresses, service_url, why_not
 from tests.support.chat_server import chat_server, status
 
 METADATA = ["169.254.169.254", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::1", "fd00:ec2::254",
-            "100.100.100.200", "fe80::1", "168.63.129.16", "::a9fe:a9fe"]  # fmt: skip
+            "100.100.100.200", "fe80::1", "168.63.129.16", "::a9fe:a9fe", "fd20:ce::254"]  # fmt: skip
 PRIVATE = ["127.0.0.1", "127.9.9.9", "::1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "fc00::1", "100.64.0.1",
-           "::ffff:10.0.0.1", "64:ff9b::7f00:1"]  # fmt: skip
-NOBODY = ["0.0.0.0", "::", "224.0.0.1", "ff02::1", "255.255.255.255"]
+           "::ffff:10.0.0.1", "64:ff9b::7f00:1", "fec0::1", "feff::1"]  # fmt: skip
+NOBODY = ["0.0.0.0", "::", "224.0.0.1", "ff02::1", "255.255.255.255", "64:ff9b:1:a9fe:a9:fe00:808:808"]
 
 
 def says(monkeypatch, *ips):
