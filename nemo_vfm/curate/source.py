@@ -57,10 +57,10 @@ class Folder:
         if isinstance(root, Address):
             return self._stored(root)
         if root.is_file():
-            return [Found(root, root.name)]
+            return [Found(root, _name(root, root.parent))]
         if not root.is_dir():
             raise UserError(f"{root} is not a folder or a video file; give the folder that holds the videos")
-        found = sorted((Found(path, path.relative_to(root).as_posix()) for path in _videos(root)), key=lambda f: f.name)
+        found = sorted((Found(path, _name(path, root)) for path in _videos(root)), key=lambda f: f.name)
         if not found:
             raise UserError(
                 f"{root} holds no video file; looked for names that end in {' '.join(sorted(VIDEO_SUFFIXES))}"
@@ -96,6 +96,11 @@ def _is_video(name: str) -> bool:
     return not hidden and not name.endswith(_PARTIAL) and PurePosixPath(name).suffix.lower() in VIDEO_SUFFIXES
 
 
+def _name(path: Path, root: Path) -> str:
+    """Its path below the root, for tables; bytes of a name that are no UTF-8 as `\\xff`, else nothing can hold it."""
+    return os.fsencode(path.relative_to(root).as_posix()).decode("utf-8", "backslashreplace")
+
+
 def _videos(root: Path) -> Iterator[Path]:
     inside = root.resolve()
     for folder, folders, names in os.walk(root):
@@ -103,7 +108,10 @@ def _videos(root: Path) -> Iterator[Path]:
         for name in sorted(names):
             path = Path(folder, name)
             if not name.startswith(".") and not name.endswith(_PARTIAL) and path.suffix.lower() in VIDEO_SUFFIXES:
-                if path.resolve().is_relative_to(inside):
+                # A pipe would be waited for, and a link that leads round in a circle cannot be resolved.
+                if not os.path.isfile(path):
+                    warn(f"{path} is no regular file, or a link to none; it is passed over")
+                elif path.resolve().is_relative_to(inside):
                     yield path
                 else:
                     warn(f"{path} is a link that points outside {root}; it is not followed")

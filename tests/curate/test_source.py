@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Folders as people leave them, and which of their files are videos to curate."""
 
+import os
+
 import pytest
 
 from nemo_vfm.core.errors import UserError
@@ -50,3 +52,24 @@ def test_a_folder_without_videos_is_the_users_to_fix(tmp_path):
 def test_neither_folder_is_refused_when_built():
     with pytest.raises(ValueError, match="input=DIR"):
         Folder(path=None)
+
+
+def test_pipes_and_links_that_lead_nowhere_are_passed_over_and_said(tmp_path, caplog):
+    """A pipe held the probing for two times ten minutes; a link to itself ended the run."""
+    touch(tmp_path / "a.mp4")
+    os.mkfifo(tmp_path / "pipe.mp4")
+    (tmp_path / "circle.mp4").symlink_to("circle.mp4")
+    (tmp_path / "broken.mp4").symlink_to("nowhere.mp4")
+    (tmp_path / "folder.mp4").mkdir()
+    assert [found.name for found in Folder(path=tmp_path).files()] == ["a.mp4"]
+    assert all(name in caplog.text for name in ("pipe.mp4", "circle.mp4", "broken.mp4"))
+
+
+def test_a_name_that_is_no_text_gets_one_that_tables_can_hold(tmp_path):
+    (tmp_path / "b").mkdir()
+    path = os.fsencode(tmp_path / "b") + b"/\xff\xc3\xa9.mp4"
+    with open(path, "wb"):
+        pass
+    (found,) = Folder(path=tmp_path).files()
+    assert (found.name, os.fsencode(found.path)) == ("b/\\xff\u00e9.mp4", path)
+    assert [one.name for one in Folder(path=found.path).files()] == ["\\xff\u00e9.mp4"]
