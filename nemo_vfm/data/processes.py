@@ -97,6 +97,9 @@ def _started(
     workers = [child for child in active_children() if child.pid not in others]
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGCHLD, before)
+    # Somebody else's loader may have left torch's handler: it would raise over our workers in the middle of anything.
+    torch._C._remove_worker_pids(id(given))
+    given._worker_pids_set = False  # type: ignore[attr-defined]
     return given, workers
 
 

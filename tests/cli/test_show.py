@@ -118,7 +118,7 @@ def test_with_defaults_a_recipe_says_every_value_and_is_the_same(file, kitchen, 
     text = shown(capsys, "--defaults", str(file))
     kitchen.write("whole.yaml", text)
     values = read_values(text, "whole")
-    assert len(str(values)) > len(str(read_values(compose(file).to_yaml(), "plain")))
+    assert len(str(values)) >= len(str(read_values(compose(file).to_yaml(), "plain")))  # equal where all is said
     assert kitchen.main("check", "whole.yaml") == 0
     if "???" not in text:
         assert type(build(compose("whole.yaml"))) is type(build(compose(file)))

@@ -301,7 +301,8 @@ def test_a_latent_that_is_a_bomb_is_named_and_weighs_nothing(name: str, tmp_path
 
 @pytest.fixture
 def working(tmp_path: Path) -> Iterator[tuple[Batches, Iterator[Batch], list[psutil.Process]]]:
-    """Video batches read by two processes, and those."""
+    """Video batches read by two processes, and those; somebody else's loader has left torch's handler behind."""
+    assert len(list(torch.utils.data.DataLoader(range(3), num_workers=1))) == 3
     before = {child.pid for child in psutil.Process().children()}
     data = ShardData(shards=films(tmp_path / "f"), batch_size=2, buckets=ONE, num_workers=2)
     data.start(seed=0, first_batch=0)

@@ -5,7 +5,7 @@
 import json
 import re
 
-_LINE = re.compile(r"(?P<indent> *)(?P<dashes>(?:- )*)(?:(?P<key>[\w.$-]+|\"[^\"]+\"):(?= |$) ?)?(?P<value>.*)")
+_LINE = re.compile(r"(?P<indent> *)(?P<dashes>(?:- )*)(?:(?P<key>[\w.$-][\w.$ -]*|\"[^\"]+\"):(?= |$) ?)?(?P<value>.*)")
 
 
 def flatten(recipe: str) -> dict[str, str | int | float | bool]:
