@@ -20,7 +20,7 @@ def shards_named(word: str) -> Place | None:
         raise UserError(str(error)) from error
     if not isinstance(where, Path) or word.endswith(".tar"):
         return where
-    if (where / "shards.json").is_file() or next(where.glob("*.tar"), None) is not None:
+    if is_folder_of_shards(where):
         return where
     if where.is_dir() and (where / "shards" / "shards.json").is_file():
         raise UserError(f"{where} is no folder of shards, {where / 'shards'} is")
@@ -28,3 +28,8 @@ def shards_named(word: str) -> Place | None:
         there = "holds neither shards.json nor a .tar" if where.is_dir() else "does not exist"
         raise UserError(f"{where} {there}; give a folder of shards, a .tar, or an address such as s3://bucket/folder")
     return None
+
+
+def is_folder_of_shards(where: Path) -> bool:
+    """Whether there are shards directly in it."""
+    return (where / "shards.json").is_file() or next(where.glob("*.tar"), None) is not None

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Explain a component (what it does, its arguments, YAML ready to paste), or shards and one sample of them."""
+"""Explain a component (what it does, its arguments, YAML ready to paste), shards, or one clip of a run."""
 
 import argparse
 import json
@@ -24,9 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to explain."""
     parser.add_argument("name", metavar="NAME", nargs="?",
                         help="DiT, nemo_vfm.models.dit.DiT, model=dit_s or model; a list if left out; or a folder of "
-                             "shards, a .tar or s3://bucket/folder")  # fmt: skip
-    parser.add_argument("key", metavar="KEY", nargs="?", help="of shards: one sample, by its key or how that begins")
-    parser.add_argument("--out", metavar="FILE.png", type=Path, help="of shards: write their pictures here")
+                             "shards, a .tar or s3://bucket/folder; or the run folder of a curation")  # fmt: skip
+    parser.add_argument("key", metavar="KEY", nargs="?",
+                        help="of shards: one sample, by its key or how that begins; of a run: a clip, by its id, how "
+                             "that begins, FILE:FRAME or FILE@SECONDS")  # fmt: skip
+    parser.add_argument("--out", metavar="FILE.png", type=Path, help="of shards and clips: write their pictures here")
     parser.add_argument("--yaml", action="store_true", help="print the YAML only")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     add_conf(parser)
@@ -37,8 +39,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Find out what the name is, look, and print."""
     if arguments.name is not None:
-        from nemo_vfm.cli.shards.subject import shards_named
+        from nemo_vfm.cli.shards.subject import is_folder_of_shards, shards_named
+        from nemo_vfm.cli.story.curation import names_run
 
+        if names_run(arguments.name, arguments.key) and not is_folder_of_shards(Path(arguments.name)):
+            from nemo_vfm.cli.story.write import tell_of
+
+            return tell_of(Path(arguments.name), arguments.key, as_json=arguments.json, out=arguments.out)
         if (where := shards_named(arguments.name)) is not None:
             from nemo_vfm.cli.shards.browse import browse
 

@@ -1,0 +1,186 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A small curation in; what `explain RUN CLIP` prints and draws of its clips out."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from safetensors.numpy import save
+
+from nemo_vfm.cli.main import main
+from nemo_vfm.cli.story.units import _FAMILIES, _UNITS
+from nemo_vfm.cli.story.verdicts import spares_at
+from nemo_vfm.core.types import Run
+from nemo_vfm.curate.decide.rule import Rule
+from nemo_vfm.data.shards import ShardWriter
+from tests.support import films
+from tests.support.repository import ROOT
+
+
+@pytest.fixture(scope="module")
+def curated(tmp_path_factory) -> Path:
+    """Two films: two good shots and a black one; and one of the good shots once more, coarser."""
+    folder = tmp_path_factory.mktemp("story")
+    (folder / "videos").mkdir()
+    films.write_film(folder / "videos/a.mp4", films.pan(1, 30), films.black(), films.pan(2))
+    films.write_film(folder / "videos/b.mp4", films.pan(1, 30), crf=26)
+    (folder / "videos/a.txt").write_text("\x1b[2Ja pan\u202e of squares")
+    rules = films.job(folder / "videos").rules | {"both": Rule(keep="motion > 0.1 and sharpness > pct(1)")}
+    films.job(folder / "videos", rules=rules).run(Run(folder / "run/curate"))
+    return folder / "run"
+
+
+@pytest.fixture
+def run(kitchen, curated) -> Path:
+    """A copy of the run, to be spoilt."""
+    shutil.copytree(curated, "run")
+    return Path("run")
+
+
+def rows(run: Path) -> list[dict]:
+    return pq.read_table(run / "curate/scores.parquet").to_pylist()
+
+
+def one(run: Path, decision: str, rule: str | None = None) -> dict:
+    return next(row for row in rows(run) if row["decision"] == decision and row["rule"] == rule)
+
+
+def told(kitchen, capsys, *words: object) -> str:
+    assert main(["explain", *map(str, words)]) == 0  # not the kitchen's, where @ stands for something else
+    return capsys.readouterr().out
+
+
+def refused(kitchen, capsys, *words: object) -> str:
+    assert kitchen.main("explain", *map(str, words)) == 2
+    return capsys.readouterr().err
+
+
+def test_a_dropped_clip_is_told_with_the_rule_and_what_would_spare_it(kitchen, capsys, run):
+    black = one(run, "dropped", "black")
+    shown = told(kitchen, capsys, run, black["clip_id"])
+    assert "dropped by the rule black" in shown and "in no shard" in shown
+    line = r"^  black +drops <- +1, 0.5 too high; would pass at 1 +drops black_ratio > 0.5$"
+    assert re.search(line, shown, re.M)
+    assert re.search(r"^  too_short +passes +2, 1 to spare +drops duration_s < 1$", shown, re.M)
+    assert re.search(r"^  static +drops  ", shown, re.M), "a later rule that would drop it, too"
+    assert re.search(r"^  black_ratio +1 +of its frames +highest of \d+$", shown, re.M)
+    assert "frames 30 to 53, 2.50 to 4.50 s: 24 frames, 2.00 s" in shown
+
+
+def test_a_duplicate_and_its_keeper_name_each_other(kitchen, capsys, run):
+    gone = one(run, "dropped", "near_duplicate")
+    shown = told(kitchen, capsys, run, gone["clip_id"])
+    assert f"like {gone['duplicate_of'][:12]}" in shown and "which is kept" in shown
+    kept = json.loads(told(kitchen, capsys, run, gone["duplicate_of"], "--json"))
+    assert [other["clip_id"] for other in kept["duplicates"]] == [gone["clip_id"]]
+    assert kept["duplicates"][0]["likeness"] == gone["similarity"]
+    verdict = next(rule for rule in kept["rules"] if rule["rule"] == "near_duplicate")
+    assert verdict["says"] == "passes" and "the one that stays" in verdict["why"]
+    black = json.loads(told(kitchen, capsys, run, one(run, "dropped", "black")["clip_id"], "--json"))
+    assert {rule["rule"]: rule["says"] for rule in black["rules"]}["near_duplicate"] == "not asked"
+
+
+def test_every_rule_says_of_every_clip_what_the_curation_decided(kitchen, capsys, run):
+    for row in rows(run):
+        story = json.loads(told(kitchen, capsys, run, row["clip_id"], "--json"))
+        first = next((rule["rule"] for rule in story["rules"] if rule["says"] == "drops"), None)
+        assert first == row["rule"] == story["rule"]
+        assert [rule["rule"] for rule in story["rules"] if rule["decided"]] == ([row["rule"]] if row["rule"] else [])
+
+
+def test_where_its_bytes_are_is_where_they_are(kitchen, capsys, run):
+    kept = one(run, "kept")
+    story = json.loads(told(kitchen, capsys, run, kept["clip_id"], "--json"))
+    offset, size = story["bytes"]["members"]["mp4"]
+    tar = (run / "curate/shards" / story["bytes"]["shard"]).read_bytes()
+    assert tar[offset + 4 : offset + 8] == b"ftyp" and len(tar) > offset + size
+    assert story["caption_by"] in ("sidecar", "description") and story["caption_facts"]["caption_status"] == "success"
+
+
+def test_latents_of_the_same_run_are_found_and_what_was_left_out_is_said(kitchen, capsys, run):
+    kept = [row["clip_id"] for row in rows(run) if row["decision"] == "kept"]
+    with ShardWriter(run / "encode/shards") as writer:
+        index = {"clip": kept[0], "bucket": "wide", "latent_shape": [4, 2, 3, 3], "fps": 8.0}
+        latents = np.random.default_rng(0).normal(size=(4, 2, 3, 3)).astype(np.float32)
+        writer.write(f"{kept[0]}-w0", {"latents.safetensors": save({"latents": latents})}, index)
+    (run / "encode/encode.json").write_text(json.dumps({"codec": "haar/1", "unbinned": {"too short": 1}}))
+    shown = told(kitchen, capsys, run, kept[0], "--out", "sheet.png")
+    assert f"key {kept[0]}-w0" in shown and "4x2x3x3" in shown and "bucket wide" in shown
+    assert "nothing of it; clips that were left out there: 1 too short" in told(kitchen, capsys, run, kept[1])
+    sheet = cv2.imread("sheet.png")
+    assert sheet.shape[1] == 6 + 4 * 326 and sheet.shape[0] > 3 * 240, "4 of the source, 8 encoded, 2 latents"
+
+
+@pytest.mark.parametrize("word", ["a.mp4:30", "a.mp4:53", "a.mp4@2.5", "a.mp4@4.4", "videos/a.mp4:31"])
+def test_a_clip_is_found_by_its_file_and_a_frame_or_second(kitchen, capsys, run, word):
+    assert told(kitchen, capsys, run, word).startswith(one(run, "dropped", "black")["clip_id"])
+
+
+def test_a_clip_is_found_by_how_its_id_begins(kitchen, capsys, run):
+    ids = [row["clip_id"] for row in rows(run)]
+    assert told(kitchen, capsys, run, ids[1][:6]).startswith(ids[1])
+    assert told(kitchen, capsys, run / "curate", ids[1]).startswith(ids[1])
+    assert "at least 6 characters" in refused(kitchen, capsys, run, ids[1][:4])
+
+
+def test_what_is_not_found_is_a_sentence(kitchen, capsys, run):
+    ids = [row["clip_id"] for row in rows(run)]
+    assert f"did you mean {ids[2][:12]}" in refused(kitchen, capsys, run, f"{ids[2][:9]}xyz")
+    assert "no clip holds frame 9,999 of a.mp4" in refused(kitchen, capsys, run, "a.mp4:9999")
+    assert "did you mean a.mp4" in refused(kitchen, capsys, run, "aa.mp4:1")
+    assert "say which one by its id" in refused(kitchen, capsys, run)
+    assert "no scores.parquet in it" in refused(kitchen, capsys, run / "curate/thumbnails", "x")
+    shutil.copytree(run / "curate", run / "again")
+    assert "several steps" in refused(kitchen, capsys, run, ids[0])
+    assert (
+        refused(kitchen, capsys, run / "again", ids[0], "--out", "x.jpg").count(".png") and not Path("x.jpg").exists()
+    )
+
+
+def test_clips_that_share_a_beginning_are_listed(kitchen, capsys, run):
+    path = run / "curate/scores.parquet"
+    table = pq.read_table(path)
+    ids = [f"same-beginning-{number}" for number in range(len(table))]
+    pq.write_table(table.set_column(0, "clip_id", pa.array(ids)), path)
+    said = refused(kitchen, capsys, run, "same-begin")
+    assert f"{len(ids)} clips begin with same-begin" in said and "a.mp4, frames 30 to 53" in said
+
+
+def test_a_hostile_run_cannot_steer_the_terminal_or_lead_elsewhere(kitchen, capsys, run):
+    path, evil = run / "curate/scores.parquet", "\x1b[2J\x9b5m\u202e\x07evil"
+    table = pq.read_table(path)
+    for name in ("caption", "source", "message"):
+        place = table.column_names.index(name)
+        table = table.set_column(place, name, pa.array([evil] * len(table)))
+    ids = ["../../secret", *table["clip_id"].to_pylist()[1:]]
+    pq.write_table(table.set_column(0, "clip_id", pa.array(ids)), path)
+    (run / "curate/rules.json").write_text(json.dumps({evil: {"keep": evil}, "odd": 3, "x": {"op": "<"}}))
+    (run / "curate/restored.json").write_text(json.dumps({"clips": {ids[1]: {"restored": [evil], "facts": {evil: 1}}}}))
+    (run / "secret.jpg").write_bytes((run / "curate/thumbnails" / f"{ids[1]}.jpg").read_bytes())
+    for words in ([ids[1]], [ids[1], "--json"]):
+        shown = told(kitchen, capsys, run, *words)
+        assert not set("\x1b\x9b\u202e\x07") & set(shown) and "evil" in shown
+    assert "no picture" in refused(kitchen, capsys, run, ids[0], "--out", "x.png")
+
+
+def test_a_threshold_that_is_said_to_spare_a_clip_does():
+    for value in (0.98896, 3.2, -7.77777, 0.0, 123456.7, 1e-7, 1.0, 9.9999):
+        for op in ("<", ">"):
+            for inclusive in (False, True):
+                at = spares_at(value, op, inclusive=inclusive)
+                assert (value > at or (value == at and not inclusive)) if op == "<" else (
+                    value < at or (value == at and not inclusive)
+                ), (value, op, inclusive, at)  # fmt: skip
+                assert abs(at - value) <= max(abs(value) * 2e-3, 2e-4)
+
+
+def test_units_are_of_columns_that_the_docs_know():
+    docs = "".join((ROOT / "docs" / name).read_text() for name in ("scores.md", "duplicates.md"))
+    assert [name for name in (*_UNITS, *_FAMILIES) if f"`{name}" not in docs] == []
