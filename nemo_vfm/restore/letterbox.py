@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 _DARK = 24  # grey levels: coded black wavers up to about 20
 _FRAMES = 0.95  # of frames in which a bar must be dark
+_UNEQUAL_PX, _UNEQUAL = 4, 0.01  # how far two bars of a pair may differ, in lines and as part of the side
 _LEAST_KEPT = 0.3  # of the picture; an upright film in a wide frame fills 0.316
 _LEAST_LIT = 0.25  # of the box that is anywhere brighter than a bar: titles on black ground are no framed picture
 
@@ -40,9 +41,17 @@ def picture_box(luma_THW: NDArray[np.uint8]) -> Box | None:
 
 
 def _inside(dark: NDArray[np.bool_]) -> tuple[int, int] | None:
-    """From the first line that is not dark to the last, exclusive; None where all are."""
+    """From the first line that is not dark to the last, exclusive; None where all are, all where bars are unequal.
+
+    Black bars are a frame around a picture and come in pairs. A dark shot has dark edges by itself, and not as wide on
+    one side as on the other: of 13 shots of the Sintel trailer one lost 30 columns of its left side to them.
+    """
     bright = np.flatnonzero(~dark)
-    return (int(bright[0]), int(bright[-1]) + 1) if len(bright) else None
+    if not len(bright):
+        return None
+    start, stop = int(bright[0]), int(bright[-1]) + 1
+    unequal = abs(start - (len(dark) - stop)) > max(_UNEQUAL_PX, _UNEQUAL * len(dark))
+    return (0, len(dark)) if unequal else (start, stop)
 
 
 def _even(start: int, stop: int) -> tuple[int, int]:

@@ -36,13 +36,18 @@ def test_a_film_without_bars_is_left_alone_even_where_its_size_is_odd():
 
 
 def test_an_odd_film_with_bars_becomes_even():
-    assert picture_box(film(top=9, size=(99, 161))) == Box(0, 10, 160, 98)
+    assert picture_box(film(top=9, bottom=9, size=(99, 161))) == Box(0, 10, 160, 90)
 
 
-def test_one_frame_with_light_in_the_bar_is_enough_to_keep_it():
+def test_one_frame_with_light_in_a_bar_is_enough_to_keep_the_pair():
     pictures = film(top=12, bottom=12)
     pictures[5, 3, 80] = 200
-    assert picture_box(pictures) == Box(0, 4, 160, 88)
+    assert picture_box(pictures) is None
+
+
+def test_dark_edges_that_are_no_pair_of_bars_are_picture():
+    assert picture_box(film(left=30)) is None
+    assert picture_box(film(top=12, bottom=12, left=30, right=2)) == Box(0, 12, 160, 88)
 
 
 def test_frames_of_a_fade_to_black_do_not_widen_the_bars():
