@@ -10,6 +10,7 @@ listed by their headers.
 import hashlib
 import os
 import re
+import shutil
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence, Set
@@ -36,7 +37,7 @@ from nemo_vfm.data.tar import BLOCK, MAX_MEMBER_BYTES, REFUSED_EXTENSIONS, heade
 
 __all__ = ["Entry", "ShardSet", "ShardWriter", "verify"]
 
-_OURS = re.compile(r"shard-\d{6}\.(tar|json)|\.shard-\d{6}\.\d+\.tmp\.tar")
+_OURS = re.compile(r"shard-\d{6}\.(tar|tar\.idx|json)|\.shard-\d{6}\.\d+\.tmp\.tar")
 _EXTENSION = re.compile(r"[a-z0-9]+(\.[a-z0-9]+)*")
 _MAX_OPEN_FILES = 64
 _WORTH_READING = 64 << 10  # bytes between two members that cost less than a second request
@@ -66,6 +67,7 @@ class ShardWriter:
         # The marker goes first: a folder half replaced must not look finished.
         for path in [folder / "shards.json", *sorted(p for p in folder.iterdir() if _OURS.fullmatch(p.name))]:
             path.unlink(missing_ok=True)
+        _remove_energon_files(folder)
 
     def __enter__(self) -> Self:
         return self
@@ -287,6 +289,14 @@ class ShardSet:
             if len(self._files) >= _MAX_OPEN_FILES:
                 self._files.popitem(last=False)
             return self._files.setdefault(shard, file)
+
+
+def _remove_energon_files(folder: Path) -> None:
+    """What `energon.py` wrote beside shards that are no more: energon would read the new ones by the old offsets."""
+    meta = folder / ".nv-meta"
+    if meta.is_dir() and not meta.is_symlink():
+        (folder / "energon.yaml").unlink(missing_ok=True)
+        shutil.rmtree(meta)
 
 
 def verify(folder: Path) -> list[str]:

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.data.energon import write_energon_meta
 from nemo_vfm.data.shards import ShardSet, ShardWriter, verify
 
 SAMPLES = {
@@ -69,6 +70,14 @@ def test_fewer_shards_than_before_leave_no_old_ones(tmp_path: Path) -> None:
     write(tmp_path, samples_per_shard=1)
     write(tmp_path, samples_per_shard=7)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["shard-000000.json", "shard-000000.tar", "shards.json"]
+
+
+def test_what_energon_was_told_of_older_shards_goes_with_them(tmp_path: Path) -> None:
+    write_energon_meta(write(tmp_path, samples_per_shard=1))
+    (tmp_path / "notes.txt").write_text("mine")
+    write(tmp_path, samples_per_shard=7)
+    there = ["notes.txt", "shard-000000.json", "shard-000000.tar", "shards.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == there
 
 
 @pytest.mark.parametrize(
