@@ -16,7 +16,7 @@ from av.container import InputContainer
 from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.data.pyav_reader import _OPTIONS
+from nemo_vfm.data.pyav_reader import LATE_STREAM, OPTIONS
 
 MAX_SECONDS = 3600.0
 _JITTER_S = 0.02  # time stamps are rounded; a hole is longer
@@ -35,10 +35,12 @@ def read_audio(path: Path, start_s: float, end_s: float, *, rate: int = 16_000) 
         raise UserError(f"there is no file {path}")
     try:
         # The same fences as for pictures: nothing in a file opens another one, or an address.
-        with av.open(f"file:{path.absolute()}", "r", options=_OPTIONS) as container:
+        with av.open(f"file:{path.absolute()}", "r", options=OPTIONS) as container:
             return _heard(container, start_s, end_s, rate) if container.streams.audio else None
     except (av.error.FFmpegError, EOFError) as error:
         raise DataError(f"the sound of {path.name} cannot be decoded: {error}") from error
+    except IndexError as error:
+        raise DataError(f"{path.name} {LATE_STREAM}") from error
 
 
 def _heard(container: InputContainer, start_s: float, end_s: float, rate: int) -> NDArray[np.float32]:

@@ -21,14 +21,14 @@ from nemo_vfm.data.decode import MAX_FRAME_PX, MAX_FRAMES, Picture, VideoInfo, c
 
 # Playlists and concatenations name other files and addresses; opening one must not reach beyond the bytes given.
 _FORMATS = "mov,mp4,matroska,webm,avi,mpegts,mpeg,mpegvideo,h264,hevc,ivf,obu,flv,ogg,asf,gif,png_pipe,jpeg_pipe,mjpeg"
-_OPTIONS = {"format_whitelist": _FORMATS, "protocol_whitelist": "file", "max_pixels": str(MAX_FRAME_PX)}
+OPTIONS = {"format_whitelist": _FORMATS, "protocol_whitelist": "file", "max_pixels": str(MAX_FRAME_PX)}
 # Once more for the decoder itself: options given on opening do not reach it, and a picture can be larger than the
 # header says (one of 16000x16000 in VP8 of 128x96 took 370 MB and a second before its size was seen).
 _DECODER_OPTIONS = {"max_pixels": str(MAX_FRAME_PX)}
 # Where this PyAV can be told; an older one has no threads there.
 _ONE_THREAD = {"threads": 1} if "threads=" in (VideoReformatter.reformat.__doc__ or "") else {}
 # PyAV looks a packet's stream up among those that were there on opening; MPEG-TS can get more on the way.
-_LATE_STREAM = "begins another stream on the way, which cannot be read; cut it there, or remux it"
+LATE_STREAM = "begins another stream on the way, which cannot be read; cut it there, or remux it"
 _FORWARD_FRAMES = 24  # decoding this many frames on costs about what a seek does
 
 
@@ -74,7 +74,7 @@ class PyAVReader:
             except (av.error.FFmpegError, EOFError, ArithmeticError) as error:
                 raise DataError(f"{self._name} is damaged: {error}") from error
             except IndexError as error:
-                raise DataError(f"{self._name} {_LATE_STREAM}") from error
+                raise DataError(f"{self._name} {LATE_STREAM}") from error
         return self._info
 
     def read(self, indices: Sequence[int]) -> Picture:
@@ -144,7 +144,7 @@ class PyAVReader:
         except (av.error.FFmpegError, EOFError) as error:
             raise DataError(f"{self._name} is damaged: {error}") from error
         except IndexError as error:
-            raise DataError(f"{self._name} {_LATE_STREAM}") from error
+            raise DataError(f"{self._name} {LATE_STREAM}") from error
 
     def _sought(self, pts: int) -> tuple[InputContainer, av.VideoStream]:
         """The container, about to give the keyframe at or before a time stamp; its start where it cannot be sought."""
@@ -182,7 +182,7 @@ class PyAVReader:
             raise UserError(f"there is no video file {self._source}")
         file = io.BytesIO(self._source) if isinstance(self._source, bytes) else f"file:{self._source.absolute()}"
         try:
-            container = av.open(file, "r", options=_OPTIONS)
+            container = av.open(file, "r", options=OPTIONS)
         except (av.error.FFmpegError, EOFError, ValueError) as error:
             raise DataError(f"{self._name} is not a video that can be opened: {error}") from error
         if not container.streams.video:

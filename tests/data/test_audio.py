@@ -10,6 +10,7 @@ import pytest
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.data.audio import read_audio
+from tests.support.mutations import late_stream
 from tests.support.sounding import TONES, pitch, sounding_film
 
 
@@ -67,6 +68,13 @@ def test_a_damaged_file_and_an_absent_one_are_said(tmp_path):
         read_audio(tmp_path / "a.mp4", 0.0, 1.0)
     with pytest.raises(UserError, match="there is no file"):
         read_audio(tmp_path / "b.mp4", 0.0, 1.0)
+
+
+def test_a_stream_that_begins_on_the_way_is_said(tmp_path):
+    film = sounding_film(tmp_path / "a.ts")
+    film.write_bytes(film.read_bytes() + late_stream())
+    with pytest.raises(DataError, match=r"a\.ts begins another stream"):
+        read_audio(film, 0.0, 60.0)
 
 
 def test_a_playlist_that_calls_itself_a_video_opens_nothing(tmp_path):
