@@ -66,9 +66,9 @@ def test_a_dropped_clip_is_told_with_the_rule_and_what_would_spare_it(kitchen, c
     black = one(run, "dropped", "black")
     shown = told(kitchen, capsys, run, black["clip_id"])
     assert "dropped by the rule black" in shown and "in no shard" in shown
-    line = r"^  black +drops <- +1, 0.5 too high; would pass at 1 +drops black_ratio > 0.5$"
+    line = r"^  black +drops <- +1, 0.5 too high; would pass at 1 +drops"
     assert re.search(line, shown, re.M)
-    assert re.search(r"^  too_short +passes +2, 1 to spare +drops duration_s < 1$", shown, re.M)
+    assert re.search(r"^  too_short +passes +2, 1 to spare +drops", shown, re.M)
     assert re.search(r"^  static +drops  ", shown, re.M), "a later rule that would drop it, too"
     assert re.search(r"^  black_ratio +1 +of its frames +highest of \d+$", shown, re.M)
     assert "frames 30 to 53, 2.50 to 4.50 s: 24 frames, 2.00 s" in shown

@@ -288,3 +288,12 @@ def test_a_section_that_fails_says_so_and_the_others_stand(finished: Path, monke
     seen = page(finished)
     assert "This part could not be made: RuntimeError: <b>no luck</b>" in seen.text
     assert len(titles(finished)) == len(before)
+
+
+def test_contact_sheets_show_how_ids_begin_for_explain(finished: Path, page: Reader):
+    import pyarrow.parquet as pq
+
+    ids = [row["clip_id"] for row in pq.read_table(finished / "curate/scores.parquet").to_pylist()]
+    shown = page(finished).text
+    assert any(f"· {clip[:8]}" in shown for clip in ids) and "nemo-vfm explain RUN ID" in shown
+    assert not any(clip[:9] in shown for clip in ids), "eight characters, no more"

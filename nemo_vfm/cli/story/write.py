@@ -126,6 +126,8 @@ def _rule(verdict: Verdict) -> list[tuple[str, ...]]:
     """A row, and one more for every further threshold."""
     text = f"{verdict.form}s {printable(verdict.text, 300)}" + (f" ({verdict.why})" if verdict.why else "")
     said = [_margin(margin, verdict.says) for margin in verdict.margins]
+    if len(said) > 1:
+        said = [f"{printable(m.score, 30)} {words}" for m, words in zip(verdict.margins, said, strict=True)]
     if not said:
         said = [", ".join(f"{printable(name, 30)} {_value(value)}" for name, value in verdict.values.items())]
     says = f"{verdict.says} <-" if verdict.decided else verdict.says
@@ -137,6 +139,8 @@ def _margin(margin: Margin, says: str) -> str:
     if margin.value is None or margin.by is None:
         return f"{printable(margin.score, 60)} was never measured"
     value = _figure(margin.value)
+    if says == "not asked":
+        return value
     if not margin.drops:
         return f"{value}, {_figure(margin.by)} to spare"
     if says != "drops":  # of comparisons: alike, and not asked or the one that stays

@@ -25,7 +25,7 @@ _SHEETS = """
 {% if c.caption %}
 <span class="caption">{{ c.caption }}</span>
 {% endif %}
-<span class="source">{{ c.source }}</span>
+<span class="source">{{ c.source }}{% if c.id %} · {{ c.id }}{% endif %}</span>
 </figcaption></figure>
 {% endmacro %}
 {% for sheet in sheets %}
@@ -83,7 +83,8 @@ def _section(step: Step, rows: list[dict[str, Any]], rules: Mapping[str, Mapping
         "failed": [_failure(row) for row in failed[:MAX_FAILED]],
         "failed_count": _shown(MAX_FAILED, len(failed)),
     }
-    lead = "Four frames of each clip, left to right in time. Of many clips, those shown are evenly spread."
+    lead = "Four frames of each clip, left to right in time. Of many clips, those shown are evenly spread. "
+    lead += "The last word below each is how its id begins: nemo-vfm explain RUN ID tells its story."
     return Section("Contact sheets", fragment(_SHEETS, values), lead, step.name)
 
 
@@ -106,6 +107,7 @@ class _Look:
             "fact": fact or self._reason(row),
             "tone": "kept" if row.get("decision") == "kept" else "dropped",
             "source": _source(row),
+            "id": clean(str(row.get("clip_id") or ""), 100)[:8],
         }
 
     def _reason(self, row: Mapping[str, Any]) -> str:
