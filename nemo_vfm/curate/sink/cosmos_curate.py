@@ -48,8 +48,7 @@ class CosmosCurate:
                 raise UserError(f"sample {entry.key} is not a clip of a curation; cosmos-curate names clips by UUIDs")
             film = shards.read(entry, "mp4")
             write_bytes(folder / "clips" / f"{name}.mp4", film)
-            facts = json.loads(shards.read(entry, "json")) if "json" in entry.members else {}
-            meta = self._meta(name, entry, facts, len(film), at.absolute() / "clips" / f"{name}.mp4")
+            meta = self._meta(name, entry, _facts(shards, entry), len(film), at.absolute() / "clips" / f"{name}.mp4")
             write_json(folder / "metas" / self.version / f"{name}.json", meta)
             videos.setdefault(meta["source_video"], []).append(name)
             written.written += 1
@@ -61,7 +60,7 @@ class CosmosCurate:
         note_captions(written, silent, "it embeds an empty text for them")
         return written
 
-    def _meta(self, name: str, entry: Entry, facts: dict[str, Json], size: int, film: Path) -> dict[str, Json]:
+    def _meta(self, name: str, entry: Entry, facts: Mapping[str, Json], size: int, film: Path) -> dict[str, Json]:
         index, fps = entry.index, entry.index["fps"]
         text = caption_of(entry)
         window = {"start_frame": 0, "end_frame": index["num_frames"], f"{self.captioner}_caption": text}
@@ -76,10 +75,20 @@ class CosmosCurate:
 
 def _span(entry: Entry, facts: Mapping[str, Json]) -> list[float]:
     """When the clip begins and ends in its source, in seconds."""
-    if not {"pts_start", "pts_end", "time_base"} <= facts.keys():
+    try:
+        base = Fraction(facts["time_base"])
+        return [float(facts["pts_start"] * base), float(facts["pts_end"] * base)]
+    except (KeyError, TypeError, ValueError, ArithmeticError):
         return [0.0, entry.index["num_frames"] / entry.index["fps"]]
-    base = Fraction(facts["time_base"])
-    return [float(facts["pts_start"] * base), float(facts["pts_end"] * base)]
+
+
+def _facts(shards: ShardSet, entry: Entry) -> Mapping[str, Json]:
+    """What the sample's JSON says; nothing where there is none, or it is damaged."""
+    try:
+        found = json.loads(shards.read(entry, "json")) if "json" in entry.members else {}
+    except (ValueError, RecursionError):
+        found = {}
+    return found if isinstance(found, dict) else {}
 
 
 def _is_ours(key: str) -> bool:

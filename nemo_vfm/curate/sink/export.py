@@ -41,6 +41,8 @@ class Export:
         if (known := _known(marker)) is not None and known["made_of"] == state and folder.is_dir():
             return Outcome(_summary(known), {"clips": known["written"]}, did_nothing=True)
         marker.unlink(missing_ok=True)
+        if isinstance(self.shards, Path) and self.shards.resolve() == folder.resolve():
+            raise UserError(f"{folder} is what would be read and replaced at once; take another run_dir")
         shards, found = ShardSet(self.shards), Written()
 
         def fill(partial: Path) -> None:
@@ -48,6 +50,10 @@ class Export:
             found = self.sink.write(shards, partial, folder)
 
         replace_folder(folder, fill)
+        if repeated := sum(entry.index.get("weight", 1) != 1 for entry in shards.entries):
+            found.notes.append(
+                f"{repeated} clips have a weight, to be trained on so often; only our own loader knows of it"
+            )
         report = self._report(len(shards), found, state)
         for note in found.notes:
             info(note)

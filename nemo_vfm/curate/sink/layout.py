@@ -11,6 +11,8 @@ from typing import Protocol, runtime_checkable
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.data.shards import Entry, ShardSet
 
+_WHOLE = ("width", "height", "num_frames")
+
 
 @dataclass(slots=True)
 class Written:
@@ -37,7 +39,7 @@ class Sink(Protocol):
 
 
 def clips(shards: ShardSet, written: Written) -> Iterator[Entry]:
-    """The clips that have a film; others are left out.
+    """The clips that have a film, and numbers that can be; others are left out.
 
     Raises:
         UserError: the shards lack our index, which says how long a clip is.
@@ -49,8 +51,17 @@ def clips(shards: ShardSet, written: Written) -> Iterator[Entry]:
             raise UserError(
                 f"{shards.folder} has no index that says how many frames clips have; it is not of a curation"
             )
+        elif not _can_be(entry):
+            written.left_out["a damaged index"] += 1
         else:
             yield entry
+
+
+def _can_be(entry: Entry) -> bool:
+    """Whether the sizes and the rate are numbers above 0: shards may be a stranger's."""
+    whole = all(type(number := entry.index.get(name)) is int and number > 0 for name in _WHOLE)
+    fps = entry.index["fps"]
+    return whole and type(fps) in (int, float) and 0 < fps < 1e9
 
 
 def caption_of(entry: Entry) -> str:

@@ -162,3 +162,40 @@ def test_a_folder_that_is_not_finished_is_refused(tmp_path):
 def test_a_layout_that_cannot_be_is_refused(make):
     with pytest.raises(ValueError, match="must be"):
         make()
+
+
+@pytest.mark.parametrize("sink", [CosmosPredict2(num_frames=1), Dfm(), CosmosCurate()])
+@pytest.mark.parametrize(
+    ("index", "told", "written"),
+    [
+        ({"fps": 0}, b"{}", 1), ({"fps": "fast"}, b"{}", 1), ({"num_frames": None}, b"{}", 1),
+        ({"width": -2}, b"{}", 1),
+        ({}, b'{"pts_start": 0, "pts_end": 1, "time_base": "1/0"}', 2), ({}, b"[1]", 2), ({}, b"\xff", 2),
+    ],
+)  # fmt: skip
+def test_a_strangers_odd_numbers_cost_their_own_clip_at_most(sink, index, told, written, tmp_path):
+    good = {"width": 8, "height": 8, "num_frames": 9, "fps": 9.0, "caption": "a"}
+    with ShardWriter(tmp_path / "shards") as writer:
+        writer.write("0" * 32, {"mp4": b"film", "json": b"{}"}, good)
+        writer.write("1" * 32, {"mp4": b"film", "json": told}, good | index)
+    _, report = export(tmp_path / "shards", tmp_path, sink)
+    assert report["written"] == written
+    assert report["left_out"] == ({} if written == 2 else {"a damaged index": 1})
+
+
+def test_what_is_read_is_never_replaced(tmp_path):
+    facts = {"width": 8, "height": 8, "num_frames": 9, "fps": 9.0}
+    with ShardWriter(tmp_path / "dataset") as writer:
+        writer.write("0" * 32, {"mp4": b"film"}, facts)
+    with pytest.raises(UserError, match="another run_dir"):
+        export(tmp_path / "dataset", tmp_path, Dfm())
+    assert not verify(tmp_path / "dataset")
+
+
+def test_weights_that_a_layout_cannot_tell_are_said(tmp_path):
+    facts = {"width": 8, "height": 8, "num_frames": 9, "fps": 9.0}
+    with ShardWriter(tmp_path / "shards") as writer:
+        for place in (1, 2, 3):
+            writer.write(f"{place:032x}", {"mp4": b"film"}, facts | {"weight": place})
+    _, report = export(tmp_path / "shards", tmp_path, Dfm())
+    assert any(note.startswith("2 clips have a weight") for note in report["notes"])
