@@ -76,6 +76,25 @@ def test_two_steps_on_ray_with_two_workers_killed_give_the_bytes_of_one_process(
     assert all(step["parts"] and step["workers"] for step in steps)
 
 
+_ALONE = """
+import sys
+from pathlib import Path
+from nemo_vfm.core.types import Run
+from nemo_vfm.curate.execute.ray import Ray
+from tests.support.films import job
+print(job(Path(sys.argv[1]), executor=Ray()).run(Run(Path(sys.argv[2]))).summary, flush=True)
+"""
+
+
+def test_without_an_address_it_begins_a_cluster_of_its_own_that_asks_for_its_token(tmp_path):
+    """Told of tokens after Ray's import, the cluster wanted one that we did not send; told of no port, it died."""
+    write_film(tmp_path / "films" / "a.mp4", pan(1))
+    process = start(_ALONE, tmp_path / "films", tmp_path / "run", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    said, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors[-3000:]
+    assert said.startswith("kept 1 of 1 clips")
+
+
 @pytest.mark.parametrize(
     ("needs", "cpus", "gpus", "expected"),
     [

@@ -3,6 +3,7 @@
 """A step in; Ray actors that do it, as many as are wanted at the moment, each for one piece of work at a time, out."""
 
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -95,7 +96,14 @@ class _Actor:
         return os.getpid()
 
 
-def ray_module() -> Any:
-    """Ray, told to report to nobody."""
+def ray_module(*, own: bool = False) -> Any:
+    """Ray, told to report to nobody.
+
+    Args:
+        own: a cluster of this run alone will be begun: a token of its own keeps others away from it. Ray reads this
+            when it is imported; told later, its processes ask for a token that the caller does not send.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if own and "ray" not in sys.modules:
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
     return require("ray", install="nemo_vfm[ray]", purpose="The Ray executor")

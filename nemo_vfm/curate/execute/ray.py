@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps and items in; actors on a Ray cluster do them, in numbers that make every step equally quick, out."""
 
-import os
 import threading
 import time
 from collections import deque
@@ -53,18 +52,14 @@ class Ray:
             pipeline.stop()
 
     def _begin(self) -> None:
-        ray = ray_module()
+        ray = ray_module(own=self.address is None)
         if ray.is_initialized():
             return
         if self.address is not None:
             ray.init(address=self.address, log_to_driver=False, logging_level="ERROR")
             return
-        # On loopback as far as Ray lets one choose; its own token keeps others away from the rest.
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
-        ray.init(
-            include_dashboard=False, log_to_driver=False, logging_level="ERROR", _node_ip_address="127.0.0.1",
-            _metrics_export_port=-1,
-        )  # fmt: skip
+        # On loopback as far as Ray lets one choose. Told that metrics have no port, -1, its raylet dies at once.
+        ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR", _node_ip_address="127.0.0.1")
 
 
 class _Pipeline:
