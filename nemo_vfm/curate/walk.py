@@ -49,6 +49,7 @@ class Walk:
         self._small = _Small(self._reader.info(), side_px)
         self._has_vectors = vectors and self._reader.info().codec not in _NO_VECTORS
         self._held: deque[_Held] = deque()
+        self.held_bytes = 0
         self._first = 0  # the number of the first frame that is held
         self.num_walked = 0
 
@@ -95,13 +96,14 @@ class Walk:
         )
 
     def _hold(self, held: "_Held") -> None:
-        if (len(self._held) + 1) * self._small.num_bytes > self._max_held_bytes:
+        if self.held_bytes + held.num_bytes > self._max_held_bytes:
             while self._held:
                 self._forget()
         self._held.append(held)
+        self.held_bytes += held.num_bytes
 
     def _forget(self) -> None:
-        self._held.popleft()
+        self.held_bytes -= self._held.popleft().num_bytes
         self._first += 1
 
     def _again(self, span: Span) -> Footage:
@@ -128,6 +130,11 @@ class _Held:
     def __init__(self, small: Frame, vectors: MotionVectors) -> None:
         self.small, self.vectors = small, vectors
 
+    @property
+    def num_bytes(self) -> int:
+        """Vectors count, too: those of a frame of 4K take several times its small picture."""
+        return int(self.small.nbytes + self.vectors.blocks_B.nbytes)
+
 
 class _Small:
     """Makes frames of one video small, RGB and upright."""
@@ -138,7 +145,6 @@ class _Small:
         self._size = max(1, round(width * ratio)), max(1, round(height * ratio))
         self._turns = info.rotation_deg // 90
         self._scaler = VideoReformatter()  # keeps its tables from frame to frame
-        self.num_bytes = self._size[0] * self._size[1] * 3
 
     def of(self, frame: av.VideoFrame) -> NDArray[np.uint8]:
         # In planes: straight to rgb24 the scaler takes twice the time, and 4:2:0 would lose colour that is there.
