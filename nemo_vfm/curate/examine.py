@@ -19,7 +19,7 @@ from nemo_vfm.curate.stage import Comparison, Frame, Learned, ReadsVectors, Scor
 from nemo_vfm.curate.walk import Walk
 from nemo_vfm.data.sample import Clip
 
-_THUMBNAIL_HEIGHT_PX = 96
+_THUMBNAIL_HEIGHT_PX, _THUMBNAIL_WIDTH_PX = 96, 960  # a strip beyond JPEG's 65,500 pixels cost the whole file
 THUMBNAIL_PAIRS = 16
 
 
@@ -138,7 +138,7 @@ def thumbnail(footage: Footage, num_frames: int = 4) -> bytes:
     pairs = footage.pairs(THUMBNAIL_PAIRS)  # frames that stages look at anyway
     chosen = footage.frames([pairs[place] for place in np.linspace(0, len(pairs) - 1, num_frames).round().astype(int)])
     height, width = chosen.shape[1:3]
-    size = (max(1, round(width * _THUMBNAIL_HEIGHT_PX / height)), _THUMBNAIL_HEIGHT_PX)
+    size = (min(_THUMBNAIL_WIDTH_PX, max(1, round(width * _THUMBNAIL_HEIGHT_PX / height))), _THUMBNAIL_HEIGHT_PX)
     strip: NDArray[np.uint8] = np.hstack([_resized(frame, size) for frame in chosen])
     done, data = cv2.imencode(".jpg", cv2.cvtColor(strip, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, 85])
     assert done
