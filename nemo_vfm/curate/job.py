@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from nemo_vfm import __version__
 from nemo_vfm.core.device import gpus
 from nemo_vfm.core.errors import NothingKept
 from nemo_vfm.core.files import read_json, sha256_text, write_json
@@ -167,11 +168,12 @@ class Curate:
         """All that the outputs are made of, in one hash."""
         facts = [
             fingerprint(
+                __version__,
                 self.splitter,
                 self.stages,
                 self.side_px,
                 self.transcode,
-                self.restore,
+                list(self.restore.items()),
                 self.rules,
                 self.samples_per_shard,
                 self.balance,

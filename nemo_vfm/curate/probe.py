@@ -39,6 +39,11 @@ class Probe:
                 known["message"] = (
                     f"{name} has {known['num_frames']:,} frames, more than max_frames {self.max_frames:,}"
                 )
+        except MemoryError:
+            raise
+        except OSError as error:  # of the disk or its rights, not of the bytes: another day it may be read
+            yield Reply({"failed": reason_of(error, path, name)})
+            return
         except (
             Exception
         ) as error:  # a decoder may raise anything on damaged bytes, and one file must not stop the others

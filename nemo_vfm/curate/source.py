@@ -109,7 +109,7 @@ def _videos(root: Path) -> Iterator[Path]:
             path = Path(folder, name)
             if not name.startswith(".") and not name.endswith(_PARTIAL) and path.suffix.lower() in VIDEO_SUFFIXES:
                 # A pipe would be waited for, and a link that leads round in a circle cannot be resolved.
-                if not os.path.isfile(path):
+                if not path.is_file():
                     warn(f"{path} is no regular file, or a link to none; it is passed over")
                 elif path.resolve().is_relative_to(inside):
                     yield path

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from nemo_vfm import __version__
 from nemo_vfm.core.files import sha256_text
 from nemo_vfm.core.log import Bar, bar, warn
 from nemo_vfm.core.types import Json
@@ -99,7 +100,7 @@ def _probe_key(found: Found, max_frames: int) -> str:
         except OSError:
             return ""
         identity = f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns} {stat.st_ino}"
-    return sha256_text(f"{found.name}\0{identity}\0{max_frames}")[:32]
+    return sha256_text(f"{__version__}\0{found.name}\0{identity}\0{max_frames}")[:32]
 
 
 def _read(file: FileRecord, known: Json) -> bool:
