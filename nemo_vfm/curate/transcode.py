@@ -60,7 +60,7 @@ class Media:
     @classmethod
     def of(cls, folder: Path, transcode: Transcode, restore: Mapping[str, Restorer]) -> "Media":
         """The place of clips encoded with these settings."""
-        return cls(folder, fingerprint(transcode, restore)[:8])
+        return cls(folder, fingerprint(transcode, list(restore.items()))[:8])
 
     def path(self, clip_id: str) -> Path:
         """Where a clip's mp4 lies, or will lie."""
