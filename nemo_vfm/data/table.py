@@ -87,7 +87,7 @@ class VideoTable(Feed):
             text, caption = row[self.video], row[self.caption] if self.caption else ""
             if not isinstance(text, str) or not text or "\x00" in text:
                 raise DataError(f"row {number} of {self.path} names no file under {self.video!r}, but {text!r}")
-            path, said = (inside / text).resolve(), str(caption or "").strip()
+            path, said = self._path(number, inside, text), self._said(number, caption)
             if not path.is_relative_to(inside):
                 left_out["lead out of root"] += 1
             elif (path, said) in seen:
@@ -98,6 +98,21 @@ class VideoTable(Feed):
         for reason, count in left_out.items():
             if count:
                 warn(f"{count} rows of {self.path} are left out: they {reason}")
+
+    def _path(self, number: int, inside: Path, text: str) -> Path:
+        try:
+            path = (inside / text).resolve()
+            path.as_posix().encode()
+        except (OSError, ValueError, RuntimeError) as error:  # half a character of JSON, links in a circle
+            raise DataError(f"row {number} of {self.path} names {text[:200]!a}, which is no path: {error}") from error
+        return path
+
+    def _said(self, number: int, caption: Json) -> str:
+        """The caption; half a character, which JSON can hold, would break whoever writes or hashes it."""
+        said = str(caption or "").strip().encode(errors="replace")
+        if len(said) > _MAX_LINE_BYTES:
+            raise DataError(f"the caption in row {number} of {self.path} has more than {_MAX_LINE_BYTES:,} bytes")
+        return said.decode()
 
 
 def rows_of(path: Path, columns: list[str]) -> Iterator[Mapping[str, Json]]:

@@ -190,12 +190,14 @@ def test_a_table_without_captions_or_with_another_root(folder: Path, tmp_path: P
         ("t.csv", b"video,caption\n" + b"x" * 200_000 + b",y\n", "field larger"), ("t.jsonl", b"[1]\n", "no object"),
         ("t.jsonl", b'{"video": 3, "caption": ""}\n', "names no file"), ("t.jsonl", b"[" * 200_000, "cannot be read"),
         ("t.jsonl", b'{"video": "' + b"x" * (1 << 20) + b'"}', "more than 1,048,576"),
-        ("t.jsonl", b"\xff\n", "cannot be read"),
+        ("t.jsonl", b"\xff\n", "cannot be read"), ("t.jsonl", b'{"video": "\\ud800.mp4", "caption": ""}\n', "no path"),
+        ("t.jsonl", b'{"video": "round/x.mp4", "caption": ""}\n', "no path"),
         ("t.parquet", b"PAR1 no PAR1", "cannot be read"), ("t.csv", b"video,caption\n", "names no file below"),
     ],
 )  # fmt: skip
 def test_tables_that_cannot_be_used_are_a_sentence(name: str, content: bytes, words: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
+    (tmp_path / "round").symlink_to("round")
     with pytest.raises((UserError, DataError), match=words):
         take(VideoTable(path=tmp_path / name, buckets=SHAPES, batch_size=1), 1)
     with pytest.raises(ValueError, match=r"one of \.csv"):
