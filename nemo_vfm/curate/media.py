@@ -33,17 +33,24 @@ class _MediaWorker:
 
     def __init__(self, child: Child | Here) -> None:
         self._child = child
+        self._stopped = False
 
     def do(self, item: object) -> Iterator[object]:
         """See `Worker.do`."""
         assert isinstance(item, Item)
+        if self._stopped:
+            yield Reply({"failed": "its work was stopped"})
+            return
         for attempt in (1, 2):
             try:
                 yield from self._ask(item)
                 return
             except ChildDied as error:
                 # The file before it may have hurt the child: a second, fresh child tells the two apart.
-                yield Reply({"again": True} if attempt == 1 else {"failed": str(error)})
+                again = attempt == 1 and not self._stopped
+                yield Reply({"again": True} if again else {"failed": str(error)})
+                if not again:
+                    return
             except DataError as error:
                 yield Reply({"failed": str(error)})
                 return
@@ -56,7 +63,8 @@ class _MediaWorker:
         yield from _drained(ticks)
 
     def stop(self) -> None:
-        """End the child."""
+        """End the child, for good: a thread in the middle of an item would begin it anew in a fresh one."""
+        self._stopped = True
         self._child.stop()
 
 
