@@ -86,7 +86,8 @@ def addresses(url: ServiceUrl, *, allow_private: bool) -> list[Ip]:
     for ip in ips:
         reason = why_not(ip, allow_private=allow_private)
         if reason:
-            raise UserError(f"{url.host} is {ip}, {reason}")
+            named = "" if url.host == str(ip) else f"{url.host} is "
+            raise UserError(f"{named}{ip}, {reason}" if named else f"{ip} is {reason}")
     if url.scheme == "http" and not all(is_private(ip) for ip in ips):
         raise UserError(f"{url.host} is outside this network: use https there, else everyone on the way reads the key")
     return ips

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.errors import UserError
 
 HEIGHT_PX, WIDTH_PX = 27, 48
 WINDOW, STEP, EDGE = 100, 50, 25  # frames that are seen at once; of them the middle ones count
@@ -169,8 +169,7 @@ def load_transnet(path: Path) -> TransNetV2:
     """The network with weights from a safetensors file, or from the folder that `nemo-vfm convert` made.
 
     Raises:
-        UserError: there is no such file.
-        DataError: it holds other weights.
+        UserError: there is no such file, or it holds other weights.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -187,5 +186,9 @@ def load_transnet(path: Path) -> TransNetV2:
         weights = load_file(file)
         model.load_state_dict(weights, assign=True)
     except (SafetensorError, RuntimeError) as error:
-        raise DataError(f"{file} does not hold the weights of TransNet V2: {str(error)[:300]}") from error
+        # Mostly another model's file: of the hundreds of names that torch lists the first are enough.
+        raise UserError(
+            f"{file} does not hold the weights of TransNet V2 ({' '.join(str(error).split())[:160]} ...); "
+            f"`nemo-vfm convert transnetv2-pytorch-weights.pth DIR` makes them"
+        ) from error
     return model.float().eval()

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.errors import UserError
 from nemo_vfm.models.transnet import EDGE, STEP, WINDOW, TransNetV2, around, histograms, load_transnet, windows
 
 PLACES = [0, 1, 29, 30, 31, 44, 45, 59]
@@ -109,10 +109,10 @@ def test_a_file_of_the_network_is_read_and_another_is_refused(tmp_path, model):
         torch.equal(a, b) for a, b in zip(loaded.state_dict().values(), model.state_dict().values(), strict=True)
     )
     save_file({"x": torch.zeros(1)}, tmp_path / "other.safetensors")
-    with pytest.raises(DataError, match="does not hold the weights of TransNet V2"):
+    with pytest.raises(UserError, match="does not hold the weights of TransNet V2"):
         load_transnet(tmp_path / "other.safetensors")
     (tmp_path / "broken.safetensors").write_bytes(b"no")
-    with pytest.raises(DataError, match="does not hold"):
+    with pytest.raises(UserError, match="does not hold"):
         load_transnet(tmp_path / "broken.safetensors")
     with pytest.raises(UserError, match="nemo-vfm convert"):
         load_transnet(tmp_path / "weights.pth")
