@@ -7,6 +7,7 @@ child is told what to do by objects, which it trusts; it answers in JSON and raw
 """
 
 import ctypes
+import errno
 import json
 import math
 import multiprocessing
@@ -25,7 +26,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types import Json
 
 _TICKS_EVERY = 48  # frames: often enough for a bar, seldom enough to cost nothing
@@ -115,7 +116,7 @@ class Child:
                     yield answer
         except (EOFError, OSError) as error:
             raise ChildDied(self._why(cpu_s)) from error
-        except DataError:  # the child's own last word: it is ready for the next request
+        except (DataError, UserError):  # the child's own last word: it is ready for the next request
             raise
         except BaseException:  # whoever asked has gone away in the middle: its answers would meet the next request
             self.stop()
@@ -151,6 +152,8 @@ class Child:
                 return None
             case {"error": str(text)}:
                 raise DataError(text)
+            case {"full": str(text)}:
+                raise UserError(f"{text}; make room on the disk and run it again, it goes on where it stopped")
         arrays = {}
         for name, shape in answer["arrays"]:
             arrays[str(name)] = np.frombuffer(self._bytes(connection), np.uint8).reshape(shape)
@@ -245,10 +248,17 @@ def _answer(connection: Connection, operation: Operation, request: Json) -> None
         raise
     except MemoryError:
         _send(connection, {"error": "it needs more memory than limits.memory_gb allows"})
+    except OSError as error:
+        _send(connection, {"full" if is_full(error) else "error": str(error) or type(error).__name__})
     except Exception as error:
         _send(connection, {"error": f"{error}" or type(error).__name__})
     else:
         _send(connection, {"end": True})
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether it says that a disk is full: no other file would fare better, so the run has to stop."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def _send(connection: Connection, value: Json) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from nemo_vfm.core.files import read_json, write_bytes, write_json
 from nemo_vfm.core.types import Json
 from nemo_vfm.curate.cache import fingerprint
-from nemo_vfm.curate.child import Reply
+from nemo_vfm.curate.child import Reply, is_full
 from nemo_vfm.curate.probe import reason_of
 from nemo_vfm.curate.stage import ClipRecord, Restoration, Restorer, Span
 from nemo_vfm.data.codecs import ENCODERS, PRESETS, EncoderName
@@ -99,6 +99,8 @@ class Encode:
                 except MemoryError:
                     raise
                 except Exception as error:  # one clip's trouble must not cost the others
+                    if is_full(error):
+                        raise
                     message = reason_of(error, path, name)
                 tick(clip["span"][1] - clip["span"][0])
                 yield Reply({"id": clip["id"], "message": message})

@@ -3,6 +3,7 @@
 """Children that crash, hang, eat memory or write too much: each costs its request alone and says how it died."""
 
 import ctypes
+import errno
 import os
 import time
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
-from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.curate.child import Child, ChildDied, Limits, Reply
 from nemo_vfm.curate.execute.work import Item
 from nemo_vfm.curate.media import MediaWork, valid
@@ -37,6 +38,8 @@ class Misbehave:
             case "write":
                 with open(request["path"], "wb") as file:  # noqa: PTH123
                     file.write(bytes(30 << 20))
+            case "full":
+                raise OSError(errno.ENOSPC, "No space left on device")
             case "raise":
                 raise ValueError("no idea")
             case "exit":
@@ -92,6 +95,12 @@ def test_a_child_that_is_refused_something_says_so_and_lives_on(child, tmp_path,
     with pytest.raises(DataError, match=words):
         ask(child, do, path=str(tmp_path / "large"))
     assert ask(child, "well")[0][0].fact["pid"] == before
+
+
+def test_a_full_disk_stops_the_run_and_not_file_after_file(child):
+    with pytest.raises(UserError, match=r"No space left on device; make room on the disk"):
+        ask(child, "full")
+    assert len(ask(child, "well")[0]) == 2
 
 
 def test_who_stops_listening_in_the_middle_does_not_leave_answers_for_the_next(child):
