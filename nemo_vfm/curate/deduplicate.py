@@ -80,7 +80,8 @@ class Deduplicate:
         looked = [clip for place, clip in enumerate(clips) if place not in exact]
         remembering = Remembering(self.stages, folder / "work", folder / "thumbnails", self.workers)
         records, hashes = remembering.records(looked)
-        equal = _first_of(hashes)
+        # Copies of a clip that cannot be decoded have failed with it, and are nobody's duplicates.
+        equal = {place: first for place, first in _first_of(hashes).items() if records[place].message is None}
         choices = self._decide([record for place, record in enumerate(records) if place not in equal])
         for place, first in equal.items():  # its own first may have gone for being like another
             records[place].rule = EXACT_DUPLICATE

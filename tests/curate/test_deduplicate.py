@@ -167,10 +167,10 @@ def test_shards_of_others_without_json_or_index_are_read(tmp_path: Path):
 
 
 def test_nothing_readable_is_said_and_the_tables_are_there(tmp_path: Path):
-    folder = write(tmp_path / "bad", {"a": b"x", "b": b"y"})
-    with pytest.raises(NothingKept, match="not one of 2 clips could be read"):
+    folder = write(tmp_path / "bad", {"a": b"x", "b": b"y", "copy": b"x"})
+    with pytest.raises(NothingKept, match="not one of 3 clips could be read"):
         job([folder]).run(Run(tmp_path / "run"))
-    assert {row["decision"] for row in rows(tmp_path / "run").values()} == {"failed"}
+    assert {(row["decision"], row["duplicate_of"]) for row in rows(tmp_path / "run").values()} == {("failed", None)}
 
 
 def test_a_folder_without_shards_and_its_own_output_are_refused(tmp_path: Path, folders: list[Path]):
