@@ -7,11 +7,11 @@
 score_ratio: seconds of video split and scored per second of processor time, ours over the script's. Both see frames of
 the same size (short side 256), give each shot the same scores (flow of 16 pairs of neighbours, sharpness, brightness,
 share of black and of frozen frames) and run on one thread. The script is PySceneDetect's `detect` with its adaptive
-detector at our settings, and then, shot by shot, `cv2.VideoCapture`, which decodes all frames and converts only those that
-are looked at. Scores are compared on shots that both found: the script's own arithmetic on our frames must agree within
-1 %, and its own frames' scores are printed beside.
-end_to_end_ratio: the same and then every shot encoded with x264 (same preset, crf, one thread), ours as the whole job with
-its ledger, thumbnails and shards.
+detector at our settings, and then, shot by shot, `cv2.VideoCapture`, which decodes all frames and converts only those
+that are looked at. Scores are compared on shots that both found: the script's own arithmetic on our frames must agree
+within 1 %, and its own frames' scores are printed beside.
+end_to_end_ratio: the same and then every shot encoded with x264 (same preset, crf, one thread), ours as the whole job
+with its ledger, thumbnails and shards.
 two_process_ratio: wall time of the whole job with one worker process over that with two, one encoder thread each.
 
 Rounds run A-B-A-B; each figure is the median of the rounds' ratios.
@@ -227,8 +227,8 @@ def measure(folder: Path, films: list[Path], rounds: int, video_s: float) -> dic
         for name, ratio in zip(ratios, (theirs / mine, plain / whole, one / two), strict=True):
             ratios[name].append(ratio)
         print(
-            f"round {number + 1}: split and score {video_s / mine:5.1f} against {video_s / theirs:5.1f} video s per CPU s,"
-            f" ratio {theirs / mine:.2f}; end to end {whole:.2f} against {plain:.2f} CPU s, ratio {plain / whole:.2f}; "
+            f"round {number + 1}: split and score {video_s / mine:.1f} against {video_s / theirs:.1f} video s a CPU s, "
+            f"ratio {theirs / mine:.2f}; end to end {whole:.2f} against {plain:.2f} CPU s, ratio {plain / whole:.2f}; "
             f"one process {one:.2f} s, two {two:.2f} s, ratio {one / two:.2f}"
         )
     return {name: statistics.median(values) for name, values in ratios.items()}

@@ -106,6 +106,7 @@ class Curate:
         """
         places = _Places(run.folder)
         _say_what_codecs_lack(self.transcode)
+        fingerprint(self.captions)  # a model's folder that is none is said now, and not after hours of encoding
         remove_unfinished(run.folder)
         if isinstance(self.source, Fetching):
             self.source.fetch_into(places.work / "fetched")

@@ -160,6 +160,15 @@ class Splitter(Protocol):
 
 
 @runtime_checkable
+class Ready(Protocol):
+    """A part that may turn out to be unusable: asked once, before any video, lest every file fails for it."""
+
+    def ready(self) -> None:
+        """UserError or DataError where it cannot work, such as for weights of another network."""
+        ...
+
+
+@runtime_checkable
 class Stage(Protocol):
     """Gives clips numbers and labels, and decides nothing: rules do that. A `Score`, a `Comparison` or `Learned`."""
 

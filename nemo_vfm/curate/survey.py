@@ -20,7 +20,7 @@ from nemo_vfm.curate.judge import JudgeWork
 from nemo_vfm.curate.ledger import FileRecord
 from nemo_vfm.curate.media import MediaWork, valid
 from nemo_vfm.curate.probe import Probe, mark_exact_duplicates, read_probed
-from nemo_vfm.curate.stage import Found, Learned, Stage
+from nemo_vfm.curate.stage import Found, Learned, Ready, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +119,8 @@ def examine_all(
     """Split and score what is new, and fill in the clips of all readable files."""
     readable = [file for file in files if file.message is None and file.rule is None]
     work = [(file, missing) for file in readable if not (missing := findings.missing(file.source_id)).nothing]
+    if any(missing.spans is None for _, missing in work) and isinstance(examine.splitter, Ready):
+        examine.splitter.ready()
     learned = {name: stage for name, stage in stages.items() if isinstance(stage, Learned)}
     learned = {name: stage for name, stage in learned.items() if any(name in missing.stages for _, missing in work)}
     steps = [Step("split and score", MediaWork(examine, hands.limits))]

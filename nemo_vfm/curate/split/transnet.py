@@ -67,6 +67,15 @@ class TransNetV2Split:
         own = {name: value for name, value in vars(self).items() if name != "weights"}
         return sha256_text(f"{sha256_file(file)} {sorted(own.items())}")[:16]
 
+    def ready(self) -> None:
+        """See `Ready.ready`.
+
+        Raises:
+            UserError: there are no weights.
+            DataError: they are another network's.
+        """
+        _model(self.weights)
+
     def spans(self, frames: Iterable[Frame], *, fps: float) -> Iterator[Span]:
         """See `Splitter.spans`; at most 75 frames behind.
 

@@ -8,12 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.types import Run
 from nemo_vfm.curate.split import transnet
 from nemo_vfm.curate.split.transnet import Edges, TransNetV2Split
 from nemo_vfm.models.transnet import TransNetV2, predict
+from tests.support.films import job, pan, write_film
 
 FPS = 10
 
@@ -103,3 +106,11 @@ def test_other_weights_are_another_fingerprint_wherever_they_lie(tmp_path):
     assert TransNetV2Split(weights=tmp_path / "a", threshold=0.5).fingerprint() != one
     with pytest.raises(UserError, match="there are no weights"):
         TransNetV2Split(weights=tmp_path / "none").fingerprint()
+
+
+def test_weights_of_another_network_stop_a_curation_before_any_file(tmp_path):
+    write_film(tmp_path / "films" / "a.mp4", pan(1))
+    save_file({"other": torch.zeros(3)}, tmp_path / "model.safetensors")
+    with pytest.raises((UserError, DataError), match=r"model\.safetensors"):
+        job(tmp_path / "films", split=TransNetV2Split(weights=tmp_path)).run(Run(tmp_path / "run"))
+    assert not list((tmp_path / "run").rglob("findings/*"))
