@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nemo_vfm import __version__
 from nemo_vfm.core.files import sha256_text
-from nemo_vfm.core.log import Bar, bar, warn
+from nemo_vfm.core.log import bar, warn
 from nemo_vfm.core.types import Json
 from nemo_vfm.curate.cache import Cache
 from nemo_vfm.curate.child import Limits, Reply
@@ -45,7 +45,7 @@ class Hands:
             return
         start = time.perf_counter()
         with bar(title, total or len(items)) as line:
-            watch = Watch(_ticker(line) if total else lambda frames: None)
+            watch = Watch(line.advance) if total else Watch()
             for item, parts in zip(items, self.executor.run(steps, items, watch), strict=True):
                 yield parts if isinstance(parts, Lost) else valid(parts)
                 if not total:
@@ -53,18 +53,6 @@ class Hands:
         for step in watch.steps:
             step.wall_s = time.perf_counter() - start
         self.throughput.extend(watch.steps)
-
-
-def _ticker(line: Bar) -> "_Advance":
-    return _Advance(line)
-
-
-@dataclass(frozen=True, slots=True)
-class _Advance:
-    line: Bar
-
-    def __call__(self, frames: int) -> None:
-        self.line.advance(frames)
 
 
 def probe_all(found: Sequence[Found], hands: Hands, *, max_frames: int, folder: Path) -> list[FileRecord]:

@@ -91,10 +91,6 @@ class _Actor:
         yield from self._worker.do(item)
         yield END
 
-    def pid(self) -> int:
-        """The actor's process."""
-        return os.getpid()
-
 
 def ray_module(*, own: bool = False) -> Any:
     """Ray, told to report to nobody.
