@@ -2,14 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps and items in; several items at once on this machine, each in a child process of its own, out."""
 
-import os
 import threading
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 
 from nemo_vfm.curate.execute.inline import timed
+from nemo_vfm.curate.execute.ordered import num_cores, ordered
 from nemo_vfm.curate.execute.work import Item, Lost, Step, Throughput, Watch, Worker, present
 
 
@@ -27,7 +25,7 @@ class Processes:
 
     def run(self, steps: Sequence[Step], items: Sequence[Item], watch: Watch) -> Iterator[list[object] | Lost]:
         """See `Executor.run`."""
-        count = min(self.workers or num_cores(), max(1, len(items)))
+        count = min(self.workers or min(64, num_cores()), max(1, len(items)))
         watch.steps = [Throughput(step.name, workers=1 if place else count) for place, step in enumerate(steps)]
         crew = _Crew(steps, count, watch)
         try:
@@ -52,21 +50,7 @@ class _Crew:
 
     def work(self, items: Sequence[Item]) -> Iterator[list[object] | Lost]:
         """Results in order; no item begins long before its turn, so that little is held."""
-        with ThreadPoolExecutor(self._count, thread_name_prefix="curate") as pool:
-            waiting: deque[Future[list[object] | Lost]] = deque()
-            try:
-                for item in items:
-                    waiting.append(pool.submit(self._one, item))
-                    if len(waiting) > 2 * self._count:
-                        yield waiting.popleft().result()
-                while waiting:
-                    yield waiting.popleft().result()
-            except BaseException:
-                self.stop()  # a child at work would be waited for
-                raise
-            finally:
-                for future in waiting:
-                    future.cancel()
+        yield from ordered(self._one, items, workers=self._count, give_up=self.stop)
 
     def _one(self, item: Item) -> list[object] | Lost:
         worker = self._free.get()
@@ -96,8 +80,3 @@ class _Crew:
         """End all children."""
         for worker in self._all:
             worker.stop()
-
-
-def num_cores() -> int:
-    """Cores that this process may use, at most 64."""
-    return min(64, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)

@@ -4,13 +4,13 @@
 
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from nemo_vfm.core.log import info, warn
 from nemo_vfm.curate.execute.actors import END, QUEUED_PARTS, Crew, ray_module
+from nemo_vfm.curate.execute.ordered import ordered
 from nemo_vfm.curate.execute.shares import Need, shares
 from nemo_vfm.curate.execute.work import Item, Lost, Step, Throughput, Tick, Watch, present
 
@@ -97,19 +97,7 @@ class _Pipeline:
 
     def work(self, items: Sequence[Item]) -> Iterator[list[object] | Lost]:
         """Results in order; no more items are begun than there may be actors."""
-        ahead = 2 * self._most
-        with ThreadPoolExecutor(self._most, thread_name_prefix="ray") as pool:
-            waiting: deque[Future[list[object] | Lost]] = deque()
-            try:
-                for item in items:
-                    waiting.append(pool.submit(self._item, item))
-                    if len(waiting) > ahead:
-                        yield waiting.popleft().result()
-                while waiting:
-                    yield waiting.popleft().result()
-            finally:
-                for future in waiting:
-                    future.cancel()
+        yield from ordered(self._item, items, workers=self._most)
 
     def _item(self, item: Item) -> list[object] | Lost:
         with present(item) as lost:
