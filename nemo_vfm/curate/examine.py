@@ -16,6 +16,7 @@ from nemo_vfm.curate.child import Reply
 from nemo_vfm.curate.footage import Footage
 from nemo_vfm.curate.probe import elapsed_us, reason_of
 from nemo_vfm.curate.stage import Comparison, Frame, Learned, ReadsVectors, Score, Span, Splitter, Stage
+from nemo_vfm.curate.unchanged import Unchanged
 from nemo_vfm.curate.walk import Walk
 from nemo_vfm.data.sample import Clip
 
@@ -25,7 +26,7 @@ THUMBNAIL_PAIRS = 16
 
 @dataclass(frozen=True, slots=True)
 class Examine:
-    """What a child does with a file: `{"path", "name", "source_id", "spans": null or known ones, "stages": names}`.
+    """What a child does with `{"path", "name", "source_id", "state", "spans": null or known ones, "stages": names}`.
 
     Args:
         splitter: cuts it into shots, where these are not known.
@@ -44,10 +45,14 @@ class Examine:
         path, name = Path(request["path"]), request["name"]
         chosen = {stage: self.stages[stage] for stage in request["stages"]}
         problems: list[str] = []
+        unchanged = Unchanged(request)
+        unchanged.check()
         with Walk(path, side_px=self.side_px, vectors=_want_vectors(chosen), tick=tick) as walk:
             spans = self._spans(walk, request["spans"], lambda error: problems.append(reason_of(error, path, name)))
             for span in spans:
+                unchanged.check()
                 yield self._look(walk, span, request["source_id"], chosen)
+            unchanged.check()
             message = problems[0] if problems else f"{name}: frames from {walk.num_walked} on cannot be decoded"
             yield Reply(_end(walk, message))
 

@@ -20,6 +20,7 @@ class FileRecord:
     Args:
         found: the file.
         source_id: sha256 of its bytes; empty where it cannot be read.
+        state: what tells that its bytes are still those (`unchanged.py`); empty where it is fetched.
         info: what its container says; None where it cannot be opened.
         duration_us: microseconds it lasts, 0 where nobody can tell.
         message: why the whole file failed; None where it did not.
@@ -29,6 +30,7 @@ class FileRecord:
 
     found: Found
     source_id: str = ""
+    state: str = ""
     info: Facts | None = None
     duration_us: int = 0
     message: str | None = None

@@ -21,6 +21,7 @@ from nemo_vfm.curate.ledger import FileRecord
 from nemo_vfm.curate.media import MediaWork, valid
 from nemo_vfm.curate.probe import Probe, mark_exact_duplicates, read_probed
 from nemo_vfm.curate.stage import Found, Learned, Ready, Stage
+from nemo_vfm.curate.unchanged import state_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,8 @@ def probe_all(found: Sequence[Found], hands: Hands, *, max_frames: int, folder: 
         StoreUnreachable: the store of the files does not answer.
     """
     operation, known = Probe(max_frames), Cache(folder)
-    files = [FileRecord(one) for one in found]
-    keys = {file.found.name: _probe_key(file.found, max_frames) for file in files}
+    files = [FileRecord(one, state="" if one.identity else state_of(one.path)) for one in found]
+    keys = {file.found.name: _probe_key(file, max_frames) for file in files}
     new = [file for file in files if not _read(file, known.get(keys[file.found.name]))]
     items = [Item({"path": str(f.found.path.absolute()), "name": f.found.name}, 0.0, f.found.here) for f in new]
     steps = [Step("probe", MediaWork(operation, hands.limits))]
@@ -79,16 +80,10 @@ def probe_all(found: Sequence[Found], hands: Hands, *, max_frames: int, folder: 
     return files
 
 
-def _probe_key(found: Found, max_frames: int) -> str:
+def _probe_key(file: FileRecord, max_frames: int) -> str:
     """A name for what was found out about this very state of a file; empty where its state cannot be told."""
-    identity = found.identity
-    if not identity:
-        try:
-            stat = found.path.stat()
-        except OSError:
-            return ""
-        identity = f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns} {stat.st_ino}"
-    return sha256_text(f"{__version__}\0{found.name}\0{identity}\0{max_frames}")[:32]
+    identity = file.found.identity or file.state
+    return sha256_text(f"{__version__}\0{file.found.name}\0{identity}\0{max_frames}")[:32] if identity else ""
 
 
 def _read(file: FileRecord, known: Json) -> bool:
@@ -131,7 +126,7 @@ def examine_all(
 def _item(file: FileRecord, missing: Missing) -> Item:
     request = {
         "path": str(file.found.path.absolute()), "name": file.found.name, "source_id": file.source_id,
-        "spans": missing.spans, "stages": missing.stages,
+        "state": file.state, "spans": missing.spans, "stages": missing.stages,
     }  # fmt: skip
     return Item(request, file.duration_us / 1e6, file.found.here)
 

@@ -18,6 +18,7 @@ from nemo_vfm.curate.cache import fingerprint
 from nemo_vfm.curate.child import Reply, is_full
 from nemo_vfm.curate.probe import reason_of
 from nemo_vfm.curate.stage import ClipRecord, Restoration, Restorer, Span
+from nemo_vfm.curate.unchanged import Unchanged
 from nemo_vfm.data.codecs import ENCODERS, PRESETS, EncoderName
 from nemo_vfm.data.encode import encode_mp4
 from nemo_vfm.data.pyav_reader import PyAVReader
@@ -76,7 +77,7 @@ class Media:
 
 @dataclass(frozen=True, slots=True)
 class Encode:
-    """What a child does with `{"path", "name", "fps", "clips": [{"id", "span"}]}`.
+    """What a child does with `{"path", "name", "source_id", "state", "fps", "clips": [{"id", "span"}]}`.
 
     Args:
         transcode: the encoder's settings.
@@ -90,22 +91,23 @@ class Encode:
 
     def __call__(self, request: Json, tick: Callable[[int], None]) -> Iterator[Reply]:
         """A reply a clip: `{"id", "message"}`; message is None where it is encoded."""
-        path, name = Path(request["path"]), request["name"]
+        path, name, unchanged = Path(request["path"]), request["name"], Unchanged(request)
+        unchanged.check()
         with PyAVReader(path) as reader:
             for clip in request["clips"]:
                 message = None
                 try:
-                    self._one(reader, clip, request["fps"])
+                    self._one(reader, clip, request["fps"], unchanged)
                 except MemoryError:
                     raise
                 except Exception as error:  # one clip's trouble must not cost the others
                     if is_full(error):
                         raise
-                    message = reason_of(error, path, name)
+                    message = unchanged.why_not() or reason_of(error, path, name)
                 tick(clip["span"][1] - clip["span"][0])
                 yield Reply({"id": clip["id"], "message": message})
 
-    def _one(self, reader: PyAVReader, clip: Json, fps: float) -> None:
+    def _one(self, reader: PyAVReader, clip: Json, fps: float, unchanged: Unchanged) -> None:
         span, target = (clip["span"][0], clip["span"][1]), self.media.path(clip["id"])
         mended, picture = self._look(reader, span)
         if picture is not None:
@@ -113,9 +115,10 @@ class Encode:
         frames = _Sized(_mended(reader, span, list(mended.values())) if mended else _as_they_are(reader, span))
         how = self.transcode
         written = encode_mp4(target, frames, fps, crf=how.crf, preset=how.preset, encoder=how.encoder)
-        if written != span[1] - span[0]:
+        why = f"{written} of {span[1] - span[0]} frames could be encoded" if written != span[1] - span[0] else None
+        if (why := unchanged.why_not() or why) is not None:
             target.unlink()
-            raise ValueError(f"{written} of {span[1] - span[0]} frames could be encoded")
+            raise ValueError(why)
         facts = {column: value for restoration in mended.values() for column, value in restoration.facts().items()}
         write_json(
             target.with_suffix(".json"),
