@@ -154,7 +154,7 @@ def test_a_film_written_over_in_the_middle_of_encoding_loses_the_clips_from_ther
     assert first["decision"] == "kept"
     assert second["decision"] == "failed" and second["message"] == SAYS
     assert {entry.key for entry in ShardSet(tmp_path / "run/shards").entries} == {first["clip_id"]}
-    left = [path.name for path in (tmp_path / "run/work/clips").iterdir()]
+    left = [path.name for path in (tmp_path / "run" / "work/clips").iterdir()]
     assert len(left) == 2 and all(name.startswith(first["clip_id"]) for name in left)
 
 
