@@ -14,6 +14,7 @@ import av
 import av.error
 import numpy as np
 from av.container import InputContainer
+from av.stream import Disposition
 from av.video.reformatter import VideoReformatter
 
 from nemo_vfm.core.errors import DataError, UserError
@@ -150,11 +151,11 @@ class PyAVReader:
         """The container, about to give the keyframe at or before a time stamp; its start where it cannot be sought."""
         container = self._opened()
         try:
-            container.seek(pts, stream=container.streams.video[0])
+            container.seek(pts, stream=_film(container))
         except av.error.FFmpegError:  # a single picture, a raw stream
             self.close()
             container = self._opened()
-        return container, container.streams.video[0]
+        return container, _film(container)
 
     def _picture(self, frame: av.VideoFrame) -> Picture:
         info = self.info()
@@ -188,20 +189,24 @@ class PyAVReader:
         if not container.streams.video:
             container.close()
             raise DataError(f"{self._name} has no video stream")
-        if getattr(container.streams.video[0], "codec_context", None) is None:
+        stream = _film(container)
+        if _is_cover(stream):
+            container.close()
+            raise DataError(f"{self._name} has no video stream, only a picture of its cover")
+        if getattr(stream, "codec_context", None) is None:
             container.close()
             raise DataError(f"{self._name} holds a video in a codec that is not known here")
         # One thread: curation and loaders run one process a core, and 720p H.264 was faster so (503 against 331 fps).
-        container.streams.video[0].thread_count = 1
+        stream.thread_count = 1
         vectors = {"flags2": "+export_mvs"} if self._vectors else {}
-        container.streams.video[0].codec_context.options = _DECODER_OPTIONS | vectors
+        stream.codec_context.options = _DECODER_OPTIONS | vectors
         self._container, self._process = container, os.getpid()
         return container
 
     def _walk(self) -> VideoInfo:
         """Demultiplex once: time stamps, keyframes, and whether all is there that the container promises."""
         container = self._opened()
-        stream = container.streams.video[0]
+        stream = _film(container)
         check_size(stream.codec_context.width, stream.codec_context.height, self._name)
         shown: list[tuple[int | None, bool]] = []
         packets = 0
@@ -229,6 +234,7 @@ class PyAVReader:
         width, height = (first.height, first.width) if turned % 2 else (first.width, first.height)
         codec = stream.codec_context.codec.canonical_name  # its own name is the decoder's, such as libdav1d
         pts, self._keyframes = self._order(shown, fps, time_base)
+        fps = _mean_rate(pts, fps, time_base)
         info = VideoInfo(len(pts), float(fps), width, height, codec, 0.0, turned * 90, time_base, pts)
         duration_s = float((info.end_pts(len(pts) - 1) - pts[0]) * time_base)
         return replace(info, duration_s=duration_s)
@@ -248,3 +254,26 @@ class PyAVReader:
             return tuple(sorted(stamps)), [0]
         step = max(1, round(1 / (fps * time_base)))
         return tuple(index * step for index in range(len(seen))), [0]
+
+
+def _film(container: InputContainer) -> av.VideoStream:
+    """The first stream of pictures that is no cover, or the cover where there is nothing else."""
+    return min(container.streams.video, key=_is_cover)
+
+
+def _is_cover(stream: av.VideoStream) -> bool:
+    """Music and phones' films carry a picture of one "frame" at 90,000 a second, often before the film itself."""
+    return bool(stream.disposition & Disposition.attached_pic)
+
+
+def _mean_rate(pts: Sequence[int], told: Fraction, time_base: Fraction) -> Fraction:
+    """What the container tells, unless its time stamps say otherwise: Matroska tells one frame's usual length.
+
+    A tick at either end is what rounding to the time base may cost.
+    """
+    if len(pts) < 2:
+        return told
+    ticks, expected = pts[-1] - pts[0], (len(pts) - 1) / (told * time_base)
+    if abs(ticks - expected) <= 2 + expected / 100:
+        return told
+    return (len(pts) - 1) / (ticks * time_base)

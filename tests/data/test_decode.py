@@ -10,6 +10,7 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
+from av.stream import Disposition
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -225,3 +226,58 @@ def test_damaged_bytes_give_all_frames_or_a_data_error(seed: int) -> None:
 def test_two_thousand_damaged_films_give_all_frames_or_a_data_error() -> None:
     for seed in range(2000):
         read_all(damaged(seed))
+
+
+def stamped(milliseconds: list[int]) -> bytes:
+    """A film in Matroska whose header says 24 frames a second, whatever its time stamps say."""
+    file = io.BytesIO()
+    with av.open(file, "w", format="matroska") as out:
+        stream = out.add_stream("libx264", rate=24)
+        stream.width, stream.height, stream.pix_fmt = 96, 64, "yuv420p"
+        stream.codec_context.time_base = Fraction(1, 1000)
+        for pts, picture in zip(milliseconds, moving(len(milliseconds), 64, 96), strict=True):
+            frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
+            frame.pts, frame.time_base = pts, Fraction(1, 1000)
+            out.mux(stream.encode(frame))
+        out.mux(stream.encode(None))
+    return file.getvalue()
+
+
+def with_cover(*, film: bool) -> bytes:
+    """An mp4 that begins with the picture of its cover."""
+    file = io.BytesIO()
+    with av.open(file, "w", format="mp4") as out:
+        cover = out.add_stream("mjpeg", rate=1)
+        cover.width, cover.height, cover.pix_fmt = 96, 64, "yuvj420p"
+        cover.disposition = Disposition.attached_pic
+        picture = av.VideoFrame.from_ndarray(np.full((64, 96, 3), 200, np.uint8), format="rgb24")
+        stream = out.add_stream("libx264", rate=12) if film else None
+        if stream is not None:
+            stream.width, stream.height, stream.pix_fmt = 96, 64, "yuv420p"
+        for packet in (*cover.encode(picture.reformat(format="yuvj420p")), *cover.encode(None)):
+            out.mux(packet)
+        for frame in moving(24, 64, 96) if stream is not None else ():
+            out.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+        if stream is not None:
+            out.mux(stream.encode(None))
+    return file.getvalue()
+
+
+def test_the_rate_is_what_the_time_stamps_say_where_the_container_tells_another() -> None:
+    uneven = [40 * index for index in range(24)] + [960 + 120 * index for index in range(24)]
+    with open_video(stamped(uneven), "pyav") as reader:
+        info = reader.info()
+    assert info.fps == pytest.approx(47 / 3.72) and info.duration_s == pytest.approx(3.72 * 48 / 47, abs=0.01)
+    with open_video(stamped([round(index * 1000 / 24) for index in range(48)]), "pyav") as reader:
+        assert reader.info().fps == 24.0, "stamps in milliseconds are rounded"
+
+
+def test_a_cover_before_the_film_is_not_taken_for_it() -> None:
+    with open_video(with_cover(film=True)) as reader:
+        assert (reader.info().num_frames, reader.info().codec, reader.info().fps) == (24, "h264", 12.0)
+        assert reader.read([0, 23]).shape == (2, 64, 96, 3)
+
+
+def test_a_cover_without_a_film_is_refused() -> None:
+    with pytest.raises(DataError, match="only a picture of its cover"):
+        open_video(with_cover(film=False))
