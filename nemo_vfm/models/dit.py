@@ -4,10 +4,13 @@
 
 Peebles and Xie 2023 (arXiv 2212.09748) in the form video models took: text by cross-attention, noise level by
 adaLN-zero with nine chunks, 3-D rotary positions that know the frame rate, RMS norm of queries and keys in each head.
+`forward` is four parts, so that a pipeline can put them on different devices: `scene` (what every block is told),
+`enter` (latents to tokens), `through` (the blocks) and `leave` (tokens to latents).
 Shape letters: B batch, C channels, T frames, H height, W width, S video tokens, L text tokens, D width of a token.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -19,12 +22,32 @@ from nemo_vfm.models.blocks.attention import CrossAttention, SelfAttention
 from nemo_vfm.models.blocks.mlp import MLP
 from nemo_vfm.models.blocks.modulation import Modulation, gated, modulate
 from nemo_vfm.models.blocks.norm import LayerNorm, rms_normalised
-from nemo_vfm.models.blocks.patch import Patch, PatchEmbedding, grid_of, unpatch
+from nemo_vfm.models.blocks.patch import Patch, PatchEmbedding, grid_of, patches, unpatch
 from nemo_vfm.models.blocks.position import AbsolutePositions
-from nemo_vfm.models.blocks.rope import Rope, axis_dims
+from nemo_vfm.models.blocks.rope import Grid, Rope, axis_dims
 from nemo_vfm.models.blocks.timestep import NoiseEmbedding
 from nemo_vfm.parallel.declared import Declared
+from nemo_vfm.parallel.layout import gather_tokens, split_context, split_tokens
 from nemo_vfm.parallel.products import Linear
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What every block is told besides the tokens.
+
+    Args:
+        grid: tokens along time, height and width.
+        conditioning_BD: the noise level (and text) as the vector that modulates, after its SiLU.
+        rope: rotations of the tokens that attention sees here.
+        text_BLD: text at unit scale.
+        mask_B11L: which of its tokens may be seen.
+    """
+
+    grid: Grid
+    conditioning_BD: Tensor
+    rope: tuple[Tensor, Tensor]
+    text_BLD: Tensor
+    mask_B11L: Tensor
 
 
 class Block(nn.Module):
@@ -38,15 +61,14 @@ class Block(nn.Module):
         self.cross_attention = CrossAttention(width=width, heads=heads, text_dim=text_dim)
         self.mlp = MLP(width=width, hidden=mlp_hidden)
 
-    def forward(
-        self, x_BSD: Tensor, conditioning_BD: Tensor, rope: tuple[Tensor, Tensor], text: tuple[Tensor, Tensor]
-    ) -> Tensor:
+    def forward(self, x_BSD: Tensor, scene: Scene) -> Tensor:
         """The residual stream (B, S, D) after this block."""
         shift, scale, gate, text_shift, text_scale, text_gate, mlp_shift, mlp_scale, mlp_gate = self.modulation(
-            conditioning_BD
+            scene.conditioning_BD
         )
-        x = gated(x_BSD, gate, self.self_attention(modulate(self.norm(x_BSD), shift, scale), *rope))
-        x = gated(x, text_gate, self.cross_attention(modulate(self.norm(x), text_shift, text_scale), *text))
+        x = gated(x_BSD, gate, self.self_attention(modulate(self.norm(x_BSD), shift, scale), *scene.rope))
+        text = self.cross_attention(modulate(self.norm(x), text_shift, text_scale), scene.text_BLD, scene.mask_B11L)
+        x = gated(x, text_gate, text)
         return gated(x, mlp_gate, self.mlp(modulate(self.norm(x), mlp_shift, mlp_scale)))
 
 
@@ -91,6 +113,7 @@ class DiT(nn.Module):
         super().__init__()
         _check(in_channels=in_channels, text_dim=text_dim, width=width, depth=depth, heads=heads, patch=patch)
         self.in_channels, self.text_dim, self.width, self.depth = in_channels, text_dim, width, depth
+        self.heads = heads
         self.patch: Patch = (patch[0], patch[1], patch[2])  # a recipe gives a list
         self.mlp_hidden = round(width * mlp_ratio)
         self.rope = Rope(width // heads, base_fps, rope_theta, (rope_scale[0], rope_scale[1], rope_scale[2]))
@@ -116,7 +139,17 @@ class DiT(nn.Module):
         """
         for name, parameter in self.named_parameters():
             if not parameter.is_meta:
-                _init(name, parameter, seed)
+                with torch.no_grad():
+                    parameter.copy_(self.initial_weight(name, parameter.shape, seed))
+
+    def initial_weight(self, name: str, shape: torch.Size, seed: int) -> Tensor:
+        """The first value of one parameter: zeros, ones or Xavier-uniform (Glorot and Bengio 2010, equation 16)."""
+        if name.endswith("bias") or "modulation." in name or name == "out.weight":
+            return torch.zeros(shape)
+        if name.endswith("norm.weight"):
+            return torch.ones(shape)
+        bound = (6.0 / (shape[0] + shape[1])) ** 0.5
+        return torch.rand(shape, generator=generator(seed, "init", name)).mul_(2 * bound).sub_(bound)
 
     def forward(
         self, latents_BCTHW: Tensor, noise_B: Tensor, text_BLD: Tensor, text_mask_BL: Tensor, fps_B: Tensor
@@ -133,18 +166,38 @@ class DiT(nn.Module):
         Returns:
             (B, C, T, H, W).
         """
+        scene = self.scene(latents_BCTHW, noise_B, text_BLD, text_mask_BL, fps_B)
+        return self.leave(self.through(self.enter(latents_BCTHW, scene), scene), scene)
+
+    def scene(
+        self, latents_BCTHW: Tensor, noise_B: Tensor, text_BLD: Tensor, text_mask_BL: Tensor, fps_B: Tensor
+    ) -> Scene:
+        """What every block is told; of the latents only their shape matters."""
         self._check_inputs(latents_BCTHW, text_BLD)
         grid = grid_of(tuple(latents_BCTHW.shape), self.patch)
         text, mask_B11L = _visible(text_BLD, text_mask_BL)
         conditioning_BD = F.silu(self.conditioning(noise_B, text, text_mask_BL))
-        rope = self.rope.table(grid, fps_B)
-        x_BSD = self.patch_embedding(latents_BCTHW)
-        if self.position_embedding is not None:
-            x_BSD = x_BSD + self.position_embedding(grid)
+        cos, sin = self.rope.table(grid, fps_B)
+        return Scene(grid, conditioning_BD, (split_context(cos, 1), split_context(sin, 1)), text, mask_B11L)
+
+    def enter(self, latents_BCTHW: Tensor, scene: Scene) -> Tensor:
+        """Latents as tokens (B, S, D), those of this rank."""
+        x_BSD: Tensor = self.patch_embedding(split_tokens(patches(latents_BCTHW, self.patch), 1))
+        if self.position_embedding is None:
+            return x_BSD
+        return x_BSD + self.position_embedding(scene.grid)
+
+    def through(self, x_BSD: Tensor, scene: Scene) -> Tensor:
+        """The tokens after the blocks that are here."""
         for block in self.blocks:
-            x_BSD = block(x_BSD, conditioning_BD, rope, (text, mask_B11L))
-        shift, scale = self.modulation(conditioning_BD)
-        return unpatch(self.out(modulate(self.norm(x_BSD), shift, scale)), grid, self.patch)
+            x_BSD = block(x_BSD, scene)
+        return x_BSD
+
+    def leave(self, x_BSD: Tensor, scene: Scene) -> Tensor:
+        """Tokens as latents (B, C, T, H, W), all of them on every rank."""
+        shift, scale = self.modulation(scene.conditioning_BD)
+        tokens = gather_tokens(self.out(modulate(self.norm(x_BSD), shift, scale)), 1)
+        return unpatch(tokens, scene.grid, self.patch)
 
     def conditioning(self, noise_B: Tensor, text_BLD: Tensor, text_mask_BL: Tensor) -> Tensor:
         """The vector (B, D) that modulates every block."""
@@ -166,6 +219,9 @@ class DiT(nn.Module):
                 "blocks.*.mlp.up",
             ),
             row=("blocks.*.self_attention.out", "blocks.*.cross_attention.out", "blocks.*.mlp.down"),
+            whole_input=("blocks.*.cross_attention.kv",),
+            per_head=("blocks.*.self_attention.*_norm", "blocks.*.cross_attention.*_norm"),
+            heads=self.heads,
             blocks="blocks",
             recompute=("blocks.*",),
             first=("patch_embedding",) + (("position_embedding",) if self.position_embedding is not None else ()),
@@ -231,16 +287,3 @@ def _visible(text_BLD: Tensor, text_mask_BL: Tensor) -> tuple[Tensor, Tensor]:
     text = rms_normalised(text_BLD) * text_mask_BL.unsqueeze(2).to(text_BLD.dtype)
     seen_BL = text_mask_BL | ~text_mask_BL.any(dim=1, keepdim=True)
     return text, seen_BL[:, None, None, :]
-
-
-@torch.no_grad()
-def _init(name: str, parameter: nn.Parameter, seed: int) -> None:
-    """Zeros, ones or Xavier-uniform (Glorot and Bengio 2010, equation 16), by the parameter's name."""
-    if name.endswith("bias") or "modulation." in name or name == "out.weight":
-        parameter.zero_()
-    elif name.endswith("norm.weight"):
-        parameter.fill_(1.0)
-    else:
-        bound = (6.0 / (parameter.shape[0] + parameter.shape[1])) ** 0.5
-        draw = torch.rand(parameter.shape, generator=generator(seed, "init", name))
-        parameter.copy_(draw.mul_(2 * bound).sub_(bound))

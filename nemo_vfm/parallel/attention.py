@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Queries, keys and values in, attended values out: the one place where attention meets other positions.
 
-Models call this and nothing else, so that splitting the sequence over devices changes this file and no model.
+Models call these and nothing else, so that splitting the sequence over devices changes this file and no model.
 Shape letters: B batch, H heads, S query positions, L key positions, D head dimension.
 """
 
@@ -10,7 +10,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from nemo_vfm.parallel.layout import active
 from nemo_vfm.parallel.products import emulated_dtype
+
+
+def self_attention(q_BHSD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor) -> Tensor:
+    """`attention` of a sequence with itself, wherever its tokens lie: each rank gives and gets those of its own."""
+    layout = active()
+    if layout.context is None:
+        return attention(q_BHSD, k_BHSD, v_BHSD)
+    from nemo_vfm.parallel.context.attend import attend
+
+    assert layout.scheme is not None
+    return attend(q_BHSD, k_BHSD, v_BHSD, group=layout.context, scheme=layout.scheme)
 
 
 def attention(q_BHSD: Tensor, k_BHLD: Tensor, v_BHLD: Tensor, mask: Tensor | None = None) -> Tensor:

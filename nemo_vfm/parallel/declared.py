@@ -15,6 +15,9 @@ class Declared:
     Args:
         column: linears whose output features may be split; their outputs feed only `row` linears.
         row: linears whose input features may be split; their outputs are summed over the parts.
+        whole_input: those of `column` whose input is whole on every device, such as a text, and no part of the tokens.
+        per_head: modules whose parameters serve every attention head alike, while each device has only some heads.
+        heads: attention heads, which tensor and all-to-all splits divide.
         blocks: the `ModuleList` that a pipeline may cut between any two entries.
         recompute: modules worth running again in backward instead of keeping their activations.
         first: modules that only the first pipeline stage needs.
@@ -26,13 +29,17 @@ class Declared:
     row: tuple[str, ...]
     blocks: str
     recompute: tuple[str, ...]
+    whole_input: tuple[str, ...] = ()
+    per_head: tuple[str, ...] = ()
+    heads: int = 1
     first: tuple[str, ...] = ()
     last: tuple[str, ...] = ()
     every: tuple[str, ...] = ()
 
     def patterns(self) -> tuple[str, ...]:
         """Every name this plan mentions."""
-        return (*self.column, *self.row, self.blocks, *self.recompute, *self.first, *self.last, *self.every)
+        ends = (*self.first, *self.last, *self.every)
+        return (*self.column, *self.row, *self.whole_input, *self.per_head, self.blocks, *self.recompute, *ends)
 
 
 @runtime_checkable

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nemo_vfm.models.blocks.norm import LayerNorm, RMSNorm
-from nemo_vfm.models.blocks.patch import PatchEmbedding, grid_of, unpatch
+from nemo_vfm.models.blocks.patch import PatchEmbedding, grid_of, patches, unpatch
 from nemo_vfm.models.blocks.position import AbsolutePositions
 from nemo_vfm.models.blocks.rope import Rope, axis_dims, rotate
 from nemo_vfm.models.blocks.timestep import sinusoids
@@ -75,7 +75,8 @@ def test_unpatch_undoes_the_cutting():
         embedding.proj.weight.copy_(torch.eye(48))
         embedding.proj.bias.zero_()
     x = torch.randn(2, 3, 4, 6, 8)
-    torch.testing.assert_close(unpatch(embedding(x), grid_of(tuple(x.shape), (2, 2, 4)), (2, 2, 4)), x)
+    tokens = embedding(patches(x, (2, 2, 4)))
+    torch.testing.assert_close(unpatch(tokens, grid_of(tuple(x.shape), (2, 2, 4)), (2, 2, 4)), x)
 
 
 def test_norms_agree_with_torch():

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The DiT: identity at the start, text and masks that count where they should, a plan and a cost that are true."""
 
+import dataclasses
+
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -40,9 +42,8 @@ def inputs(batch=2, channels=4, size=(2, 4, 6), text_tokens=5, text_dim=16):
 def test_every_block_is_the_identity_and_the_output_zero_at_the_start():
     model, given = tiny(), inputs()
     x = torch.randn(2, 12, 48)
-    rope = model.rope.table((2, 2, 3), given["fps_B"])
-    text = (given["text_BLD"], given["text_mask_BL"][:, None, None])
-    torch.testing.assert_close(model.blocks[0](x, torch.randn(2, 48), rope, text), x, rtol=0, atol=0)
+    scene = dataclasses.replace(model.scene(**given), conditioning_BD=torch.randn(2, 48))
+    torch.testing.assert_close(model.blocks[0](x, scene), x, rtol=0, atol=0)
     assert not model(**given).any()
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from nemo_vfm.models.blocks.norm import RMSNorm
 from nemo_vfm.models.blocks.rope import rotate
-from nemo_vfm.parallel.attention import attention
+from nemo_vfm.parallel.attention import attention, self_attention
 from nemo_vfm.parallel.products import Linear
 
 
@@ -31,7 +31,7 @@ class SelfAttention(nn.Module):
         q, k, v_BSHD = self.qkv(x_BSW).unflatten(2, (-1, 3, self.head_dim)).unbind(3)
         q_BSHD = rotate(self.q_norm(q), cos_BS1D, sin_BS1D)
         k_BSHD = rotate(self.k_norm(k), cos_BS1D, sin_BS1D)
-        o_BHSD = attention(q_BSHD.transpose(1, 2), k_BSHD.transpose(1, 2), v_BSHD.transpose(1, 2))
+        o_BHSD = self_attention(q_BSHD.transpose(1, 2), k_BSHD.transpose(1, 2), v_BSHD.transpose(1, 2))
         update: Tensor = self.out(o_BHSD.transpose(1, 2).flatten(2))
         return update
 

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Latents in, a row of tokens out, and the way back.
 
-Shape letters: B batch, C channels, T frames, H height, W width, S tokens, D width of a token.
+Shape letters: B batch, C channels, T frames, H height, W width, S tokens, P numbers
+of a patch, D width of a token.
 """
 
 from torch import Tensor, nn
@@ -28,8 +29,17 @@ def grid_of(shape: tuple[int, ...], patch: Patch) -> tuple[int, int, int]:
     return t, h, w
 
 
+def patches(latents_BCTHW: Tensor, patch: Patch) -> Tensor:
+    """Latents cut into patches (B, S, P), time slowest and width fastest, the channel slowest within a patch."""
+    batch, channels = latents_BCTHW.shape[:2]
+    t, h, w = grid_of(tuple(latents_BCTHW.shape), patch)
+    pt, ph, pw = patch
+    x = latents_BCTHW.reshape(batch, channels, t, pt, h, ph, w, pw).permute(0, 2, 4, 6, 1, 3, 5, 7)
+    return x.reshape(batch, t * h * w, channels * pt * ph * pw)
+
+
 class PatchEmbedding(nn.Module):
-    """Cuts latents into patches and projects each to one token.
+    """Projects each patch to one token.
 
     A reshape and a linear rather than a convolution with stride: the same arithmetic, and one matrix product
     that tensor parallel and low precision treat as any other.
@@ -37,16 +47,11 @@ class PatchEmbedding(nn.Module):
 
     def __init__(self, *, in_channels: int, width: int, patch: Patch) -> None:
         super().__init__()
-        self.patch = patch
         self.proj = Linear(in_channels * patch[0] * patch[1] * patch[2], width)
 
-    def forward(self, latents_BCTHW: Tensor) -> Tensor:
-        """Tokens (B, S, D), time slowest and width fastest."""
-        batch, channels = latents_BCTHW.shape[:2]
-        t, h, w = grid_of(tuple(latents_BCTHW.shape), self.patch)
-        pt, ph, pw = self.patch
-        x = latents_BCTHW.reshape(batch, channels, t, pt, h, ph, w, pw).permute(0, 2, 4, 6, 1, 3, 5, 7)
-        tokens: Tensor = self.proj(x.reshape(batch, t * h * w, channels * pt * ph * pw))
+    def forward(self, patches_BSP: Tensor) -> Tensor:
+        """Tokens (B, S, D)."""
+        tokens: Tensor = self.proj(patches_BSP)
         return tokens
 
 

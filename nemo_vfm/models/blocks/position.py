@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.models.blocks.rope import Grid
+from nemo_vfm.parallel.layout import split_tokens
 from nemo_vfm.parallel.products import Linear
 
 
@@ -29,8 +30,8 @@ class AbsolutePositions(nn.Module):
         self.proj = Linear(6 * self.num_frequencies, width, bias=False)
 
     def forward(self, grid: Grid) -> Tensor:
-        """(S, D), tokens with time slowest and width fastest."""
-        positions: Tensor = self.proj(self.features(grid))
+        """(S, D), this rank's tokens, with time slowest and width fastest."""
+        positions: Tensor = self.proj(split_tokens(self.features(grid), 0))
         return positions
 
     def features(self, grid: Grid) -> Tensor:
