@@ -56,7 +56,16 @@ def _lengths(flow: cv2.DISOpticalFlow, before: NDArray[np.uint8], after: NDArray
         return None
     height, width = before.shape
     flow_HWD = flow.calc(_padded(before), _padded(after), None)[:height, :width]  # type: ignore[call-overload]
-    return np.asarray(cv2.magnitude(flow_HWD[..., 0], flow_HWD[..., 1]), dtype=np.float32)
+    return lengths(flow_HWD)
+
+
+def lengths(flow_HWD: NDArray[np.float32]) -> Lengths:
+    """How long each vector is.
+
+    Not cv2.magnitude: its last digit depends on where in memory the flow happens to lie, and so on who did the work.
+    """
+    x_HW, y_HW = flow_HWD[..., 0], flow_HWD[..., 1]
+    return np.sqrt(x_HW * x_HW + y_HW * y_HW)
 
 
 def _padded(luma_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:

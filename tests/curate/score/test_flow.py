@@ -1,0 +1,17 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The same flow, wherever in memory it lies, has the same lengths: output does not depend on who did the work."""
+
+import numpy as np
+
+from nemo_vfm.curate.score.flow import lengths
+
+
+def test_lengths_do_not_depend_on_where_in_memory_the_flow_lies():
+    flow_HWD = np.random.default_rng(0).normal(0, 3, (96, 128, 2)).astype(np.float32)
+    found = set()
+    for skipped in range(17):
+        room = np.empty(flow_HWD.size + skipped, np.float32)[skipped:].reshape(flow_HWD.shape)
+        room[:] = flow_HWD
+        found.add(lengths(room).tobytes())
+    assert len(found) == 1
