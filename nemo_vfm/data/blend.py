@@ -68,6 +68,8 @@ class Blend:
         num_workers: processes that read ahead on each rank; 0 reads in the training process. The sources' are 0.
         max_bad_in_a_row: so many samples in a row that cannot be read stop the run.
         max_ahead_gb: what batches read ahead may fill on each rank at most, in GB (10^9 bytes).
+        max_memory_share: what the workers of a machine may grow by together, of its memory; a rank's are replaced
+            between batches when one of them grows by more than its part. None lets them grow.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Blend:
         num_workers: int = 0,
         max_bad_in_a_row: int = 16,
         max_ahead_gb: float = 4.0,
+        max_memory_share: float | None = 0.5,
     ) -> None:
         if not sources or num_workers < 0 or max_bad_in_a_row < 1 or not max_ahead_gb > 0:
             raise ValueError(
@@ -87,7 +90,10 @@ class Blend:
             raise ValueError(f"source {busy[0]} has num_workers of its own; give them to the blend, which reads ahead")
         self._shares = dict(zip(sources, shares([_exact(source.weight) for source in sources.values()]), strict=True))
         self.sources, self.num_workers = dict(sources), num_workers
+        if max_memory_share is not None and not 0 < max_memory_share <= 1:
+            raise ValueError(f"max_memory_share must be above 0 and at most 1, or None, got {max_memory_share}")
         self.max_bad_in_a_row, self.max_ahead_gb = max_bad_in_a_row, max_ahead_gb
+        self.max_memory_share = max_memory_share
         self._turns: Turns | None = None
         self._first_batch = 0
         self.faults = Faults(max_in_a_row=max_bad_in_a_row)  #: bad samples met so far
@@ -132,6 +138,7 @@ class Blend:
             num_workers=self.num_workers,
             faults=self.faults,
             max_ahead_bytes=int(self.max_ahead_gb * 1e9),
+            max_memory_share=self.max_memory_share,
         )
 
     def val_dataloader(self) -> Iterable[Batch]:

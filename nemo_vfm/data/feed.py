@@ -41,6 +41,8 @@ class Feed(ABC):
         shuffle: False gives the samples in the order of the list.
         max_bad_in_a_row: so many samples in a row that cannot be read stop the run.
         max_ahead_gb: what batches read ahead may fill on each rank at most, in GB (10^9 bytes).
+        max_memory_share: what the workers of a machine may grow by together, of its memory; a rank's are replaced
+            between batches when one of them grows by more than its part. None lets them grow.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Feed(ABC):
         shuffle: bool,
         max_bad_in_a_row: int,
         max_ahead_gb: float,
+        max_memory_share: float | None,
     ) -> None:
         if batch_size < 1 or num_workers < 0 or max_bad_in_a_row < 1:
             raise ValueError(
@@ -63,9 +66,11 @@ class Feed(ABC):
             raise ValueError(f"val_fraction must be at least 0 and below 1, got {val_fraction}")
         if not max_ahead_gb > 0:
             raise ValueError(f"max_ahead_gb must be above 0, got {max_ahead_gb}")
+        if max_memory_share is not None and not 0 < max_memory_share <= 1:
+            raise ValueError(f"max_memory_share must be above 0 and at most 1, or None, got {max_memory_share}")
         self.batch_size, self.num_workers, self.val_fraction = batch_size, num_workers, val_fraction
         self.buckets, self.shuffle, self.max_bad_in_a_row = buckets, shuffle, max_bad_in_a_row
-        self.max_ahead_gb = max_ahead_gb
+        self.max_ahead_gb, self.max_memory_share = max_ahead_gb, max_memory_share
         self._opened: _Opened | None = None
         self._order: Order | None = None
         self._first_batch, self._rank, self._num_ranks = 0, 0, 1
@@ -133,6 +138,7 @@ class Feed(ABC):
             num_workers=self.num_workers,
             faults=self.faults,
             max_ahead_bytes=int(self.max_ahead_gb * 1e9),
+            max_memory_share=self.max_memory_share,
         )
 
     def _shared(self, peers: Gather) -> Iterable[Batch]:

@@ -34,6 +34,8 @@ class VideoFolder(Feed):
         index: file where sizes, lengths and rates are kept from one start to the next; None looks at all files at
             every start.
         max_ahead_gb: what batches read ahead may fill on each rank at most, in GB (10^9 bytes).
+        max_memory_share: what the workers of a machine may grow by together, of its memory; a rank's are replaced
+            between batches when one of them grows by more than its part. None lets them grow.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class VideoFolder(Feed):
         max_bad_in_a_row: int = 16,
         index: Path | None = None,
         max_ahead_gb: float = 4.0,
+        max_memory_share: float | None = 0.5,
     ) -> None:
         super().__init__(
             batch_size=batch_size,
@@ -57,6 +60,7 @@ class VideoFolder(Feed):
             shuffle=shuffle,
             max_bad_in_a_row=max_bad_in_a_row,
             max_ahead_gb=max_ahead_gb,
+            max_memory_share=max_memory_share,
         )
         self.path = local(path, "a folder of videos to train from")
         self.index = None if index is None else local(index, "the index of a folder of videos")

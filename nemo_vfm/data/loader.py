@@ -24,6 +24,7 @@ from nemo_vfm.data.load import Layout, Loading, Sample
 from nemo_vfm.data.order import Group, Order
 from nemo_vfm.data.processes import by_processes
 from nemo_vfm.data.shards import Entry
+from nemo_vfm.data.worker_memory import part_of
 
 _AHEAD = 4  # batches a worker reads ahead
 
@@ -130,6 +131,7 @@ class Batches:
         faults: counts bad samples.
         max_ahead_bytes: what batches read ahead may fill; the one in use is not counted.
         timeout_s: a worker silent for longer than this stops the run.
+        max_memory_share: of the machine's memory, what its workers may grow by; see `worker_memory.py`.
     """
 
     def __init__(
@@ -141,11 +143,13 @@ class Batches:
         faults: Faults,
         max_ahead_bytes: int = 4 << 30,
         timeout_s: float = 600.0,
+        max_memory_share: float | None = None,
     ) -> None:
         self._dataset, self._first, self._faults, self._timeout_s = dataset, first, faults, timeout_s
         self._num_workers, self._ahead = num_workers, 0
         if num_workers:
             self._num_workers, self._ahead = within(max_ahead_bytes, dataset.max_bytes(), num_workers)
+        self._max_growth_bytes = part_of(max_memory_share, self._num_workers)
         if self._num_workers < num_workers:
             warn_once(
                 f"{self._num_workers} of {num_workers} workers read ahead: a batch has {dataset.max_bytes():,} bytes, "
@@ -178,4 +182,11 @@ class Batches:
     def _decoded(self) -> Iterator[Loaded]:
         if not self._num_workers:
             return (self._dataset[index] for index in itertools.count(self._first))
-        return by_processes(self._dataset, self._first, self._num_workers, self._ahead, timeout_s=self._timeout_s)
+        return by_processes(
+            self._dataset,
+            self._first,
+            self._num_workers,
+            self._ahead,
+            timeout_s=self._timeout_s,
+            max_growth_bytes=self._max_growth_bytes,
+        )

@@ -35,6 +35,8 @@ class ShardData(Feed):
         max_bad_in_a_row: so many samples in a row that cannot be read stop the run.
         cache: keeps whole shards of an object store on the disk; None reads them by ranges of bytes.
         max_ahead_gb: what batches read ahead may fill on each rank at most, in GB (10^9 bytes).
+        max_memory_share: what the workers of a machine may grow by together, of its memory; a rank's are replaced
+            between batches when one of them grows by more than its part. None lets them grow.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class ShardData(Feed):
         max_bad_in_a_row: int = 16,
         cache: ShardCache | None = None,
         max_ahead_gb: float = 4.0,
+        max_memory_share: float | None = 0.5,
     ) -> None:
         super().__init__(
             batch_size=batch_size,
@@ -58,6 +61,7 @@ class ShardData(Feed):
             shuffle=shuffle,
             max_bad_in_a_row=max_bad_in_a_row,
             max_ahead_gb=max_ahead_gb,
+            max_memory_share=max_memory_share,
         )
         alone = [shards] if isinstance(shards, Place) else shards
         if not alone:

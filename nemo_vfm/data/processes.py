@@ -2,16 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """A source of batches by number in; batches in order, read by processes, out. One that dies or hangs is a sentence.
 
+One that grows, since something in it leaks, is replaced before it is killed for it; no batch is lost or read twice.
+
 Three ways in which torch's loader alone would wait for ever, or end elsewhere: its handler of a worker's death raises
 wherever the program happens to be, be it in the middle of a checkpoint; a worker that is killed while it writes leaves
 half a batch in the pipe; and one that is stopped never hands over the memory of a batch that it has announced.
 """
 
-import itertools
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import active_children
 from multiprocessing.process import BaseProcess
@@ -23,12 +24,20 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from nemo_vfm.core.errors import DataError, NemoVfmError
+from nemo_vfm.core.log import warn
 from nemo_vfm.data.by_number import ByNumber, Loaded
+from nemo_vfm.data.worker_memory import own_bytes
 
 _LOOK_S = 2.0  # how often a silent worker is looked after
+_LEAST_BATCHES = 8  # that a worker reads before it is replaced: each time, training waits for about one
+
+#: A batch, or what reading it raised; and how many bytes its worker had grown by before.
+Answer = tuple[Loaded | NemoVfmError, int]
 
 
-def by_processes(dataset: ByNumber, first: int, num_workers: int, ahead: int, *, timeout_s: float) -> Iterator[Loaded]:
+def by_processes(
+    dataset: ByNumber, first: int, num_workers: int, ahead: int, *, timeout_s: float, max_growth_bytes: int | None
+) -> Iterator[Loaded]:
     """Batches `first`, `first` + 1, ... without end.
 
     Args:
@@ -37,37 +46,59 @@ def by_processes(dataset: ByNumber, first: int, num_workers: int, ahead: int, *,
         num_workers: processes, at least 1.
         ahead: batches that each reads ahead.
         timeout_s: none of them may be silent for longer.
+        max_growth_bytes: once one has grown by more they finish what they have begun, and others take their places;
+            None lets them grow.
 
     Raises:
         DataError: a worker died or was silent for too long.
         NemoVfmError: what reading a batch raised.
     """
-    loader: DataLoader[Loaded | NemoVfmError] = DataLoader(
+    numbers, said = _From(first), False
+    while True:
+        grown = yield from _until_grown(dataset, numbers, num_workers, ahead, timeout_s, max_growth_bytes)
+        if not said:
+            warn(
+                f"a process that reads batches grew by {grown / 1e9:,.2f} GB until batch {numbers.next}, more than "
+                f"{(max_growth_bytes or 0) / 1e9:,.2f} GB, its part of max_memory_share: something that it runs "
+                f"leaks. All {num_workers} were replaced, as they will be again; the batches are the same"
+            )
+        said = True
+
+
+def _until_grown(
+    dataset: ByNumber, numbers: "_From", num_workers: int, ahead: int, timeout_s: float, max_growth_bytes: int | None
+) -> Generator[Loaded, None, int]:
+    """The batches of one set of workers; at its end all that they began is given. Returns by how much one grew."""
+    loader: DataLoader[Answer] = DataLoader(
         _Sent(dataset),
         batch_size=None,
-        sampler=_From(first),
+        sampler=numbers,
         num_workers=num_workers,
         collate_fn=_same,
         worker_init_fn=_start_worker,
         prefetch_factor=ahead,
         timeout=min(_LOOK_S, timeout_s),
     )
+    due, enough, most = numbers.next, numbers.next + _LEAST_BATCHES * num_workers, 0
+    numbers.go_on()
     given, workers = _started(loader)
     try:
-        while True:
-            loaded = _next(given, workers, timeout_s)
+        while due < numbers.next or not numbers.stopped:  # once it has given the last it must not be asked again
+            loaded, grown = _next(given, workers, timeout_s)
             if isinstance(loaded, NemoVfmError):
                 _kill(workers)
                 _clear_after(workers)
                 raise loaded
             yield loaded
+            due, most = due + 1, max(most, grown)
+            if max_growth_bytes is not None and most > max_growth_bytes and due >= enough:
+                numbers.stop()
+        return most
     finally:
         del given  # else the error's traceback would keep the workers alive for as long as anyone looks at it
 
 
-def _next(
-    given: Iterator[Loaded | NemoVfmError], workers: Sequence[BaseProcess], timeout_s: float
-) -> Loaded | NemoVfmError:
+def _next(given: Iterator[Answer], workers: Sequence[BaseProcess], timeout_s: float) -> Answer:
     """The next batch, or why there is none."""
     until = time.monotonic() + timeout_s
     silent = DataError(f"no batch came within {timeout_s:g} s; a worker hangs, or its storage does")
@@ -76,20 +107,18 @@ def _next(
             with _watched(workers, until + _LOOK_S):
                 return next(given)
         except (EOFError, ConnectionError, FileNotFoundError) as error:
-            return silent if time.monotonic() >= until else _died(f"{type(error).__name__} while it gave a batch")
+            return (silent if time.monotonic() >= until else _died(f"{type(error).__name__} while it gave a batch")), 0
         except RuntimeError as error:
             if time.monotonic() >= until:
-                return silent
+                return silent, 0
             if "exited unexpectedly" in str(error):
-                return _died(str(error).splitlines()[0])
+                return _died(str(error).splitlines()[0]), 0
             if not str(error).startswith("DataLoader timed out"):
                 raise
             # Nothing was lost: it may be asked again.
 
 
-def _started(
-    loader: DataLoader[Loaded | NemoVfmError],
-) -> tuple[Iterator[Loaded | NemoVfmError], list[BaseProcess]]:
+def _started(loader: DataLoader[Answer]) -> tuple[Iterator[Answer], list[BaseProcess]]:
     """An iterator whose workers run, and those; torch's handler gives way to the one that was there before."""
     before = signal.getsignal(signal.SIGCHLD)
     others = {child.pid for child in active_children()}
@@ -152,27 +181,44 @@ def _died(what: str) -> DataError:
     )
 
 
-class _Sent(Dataset[Loaded | NemoVfmError]):
+class _Sent(Dataset[Answer]):
     """Gives what stops a run as a value: torch would put the worker's whole traceback in front of its sentence."""
 
     def __init__(self, dataset: ByNumber) -> None:
-        self._dataset = dataset
+        self._dataset, self._at_first = dataset, -1
 
-    def __getitem__(self, index: int) -> Loaded | NemoVfmError:
+    def __getitem__(self, index: int) -> Answer:
+        # Between two batches: what one takes while it is decoded is no leak.
+        own = own_bytes()
+        self._at_first = own if self._at_first < 0 else self._at_first
         try:
-            return self._dataset[index]
+            return self._dataset[index], own - self._at_first
         except NemoVfmError as error:
-            return error.with_traceback(None)
+            return error.with_traceback(None), 0
 
 
 class _From(Sampler[int]):
-    """first, first + 1, ... without end."""
+    """first, first + 1, ... until it is stopped; then, where it stopped, on.
+
+    Args:
+        first: the first number.
+    """
 
     def __init__(self, first: int) -> None:
-        self._first = first
+        self.next, self.stopped = first, False
 
     def __iter__(self) -> Iterator[int]:
-        return itertools.count(self._first)
+        while not self.stopped:
+            self.next += 1
+            yield self.next - 1
+
+    def stop(self) -> None:
+        """Give no more."""
+        self.stopped = True
+
+    def go_on(self) -> None:
+        """Give more, to whoever asks anew."""
+        self.stopped = False
 
 
 def _same(loaded: Any) -> Any:

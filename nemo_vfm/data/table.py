@@ -40,6 +40,8 @@ class VideoTable(Feed):
         index: file where sizes, lengths and rates are kept from one start to the next; None looks at all files at
             every start.
         max_ahead_gb: what batches read ahead may fill on each rank at most, in GB (10^9 bytes).
+        max_memory_share: what the workers of a machine may grow by together, of its memory; a rank's are replaced
+            between batches when one of them grows by more than its part. None lets them grow.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class VideoTable(Feed):
         max_bad_in_a_row: int = 16,
         index: Path | None = None,
         max_ahead_gb: float = 4.0,
+        max_memory_share: float | None = 0.5,
     ) -> None:
         super().__init__(
             batch_size=batch_size,
@@ -66,6 +69,7 @@ class VideoTable(Feed):
             shuffle=shuffle,
             max_bad_in_a_row=max_bad_in_a_row,
             max_ahead_gb=max_ahead_gb,
+            max_memory_share=max_memory_share,
         )
         if path.suffix.lower() not in _READERS:
             raise ValueError(f"{path.name} is no table that is read here: give one of {', '.join(_READERS)}")
