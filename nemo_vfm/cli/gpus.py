@@ -22,11 +22,24 @@ def stand_in_job(arguments: argparse.Namespace, missing: Sequence[Problem], trus
 
     Constructors touch no disk, so any path will do to ask what the job would do.
     """
-    given = [*arguments.overrides, *(f"{problem.path}={_STAND_IN}" for problem in missing)]
     try:
-        job: Job = build(composed_recipe(argparse.Namespace(**{**vars(arguments), "overrides": given})), trust)
+        return _stand_in(arguments, missing, trust)
     except RecipeError:
         return None
+
+
+def refused(arguments: argparse.Namespace, missing: Sequence[Problem], trust: Sequence[str]) -> list[Problem]:
+    """What is wrong with a recipe once something stands for the values still to be given, some of it for that."""
+    try:
+        _stand_in(arguments, missing, trust)
+    except RecipeError as error:
+        return list(error.problems)
+    return []
+
+
+def _stand_in(arguments: argparse.Namespace, missing: Sequence[Problem], trust: Sequence[str]) -> Job:
+    given = [*arguments.overrides, *(f"{problem.path}={_STAND_IN}" for problem in missing)]
+    job: Job = build(composed_recipe(argparse.Namespace(**{**vars(arguments), "overrides": given})), trust)
     return job
 
 

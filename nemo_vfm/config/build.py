@@ -8,6 +8,8 @@ from typing import Any, TypeAlias
 
 from nemo_vfm.config.errors import Mark, Problem, RecipeError
 from nemo_vfm.config.locate import Target
+from nemo_vfm.config.tree import Map, Node, child, join
+from nemo_vfm.core.refusal import PartRefused
 
 _LONGEST = 4000  # characters of a constructor's message that are looked through for secrets
 
@@ -41,6 +43,7 @@ class Call:
     Args:
         secrets: values from the environment below it, which no message may show.
         later: True in a factory slot: the rest of the arguments come when the factory is called.
+        node: where its arguments are written.
     """
 
     target: Target
@@ -49,6 +52,7 @@ class Call:
     mark: Mark
     secrets: tuple[str, ...] = field(default=(), repr=False)
     later: bool = False
+    node: Map | None = field(default=None, repr=False)
 
 
 Part: TypeAlias = Value | Group | Items | Call
@@ -93,7 +97,8 @@ def _call(call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     except RecipeError:
         raise
     except ValueError as error:
-        raise _refusal(call, str(error)) from (None if call.secrets else error)
+        address = error.address if isinstance(error, PartRefused) else ()
+        raise _refusal(call, str(error), address) from (None if call.secrets else error)
     except Exception as error:
         if call.secrets:  # its own text, and a traceback's, may quote them
             raise _refusal(call, f"{type(error).__name__}: {error}") from None
@@ -112,8 +117,21 @@ def _is_about_arguments(error: TypeError) -> bool:
     return depth <= 2
 
 
-def _refusal(call: Call, text: str) -> RecipeError:
-    return RecipeError([Problem(call.path, call.mark, masked(text[:_LONGEST], call.secrets))])
+def _refusal(call: Call, text: str, address: Sequence[str] = ()) -> RecipeError:
+    mark = _written(call, address)
+    return RecipeError([Problem(join(call.path, *address), mark, masked(text[:_LONGEST], call.secrets))])
+
+
+def _written(call: Call, address: Sequence[str]) -> Mark:
+    """Where the value at an address below a component is written: as near to it as the recipe has lines."""
+    mark, node = call.mark, call.node
+    below: Node | None = node
+    for key in address:
+        above, below = below, child(below, key) if below is not None else None
+        if below is None:
+            break
+        mark = above.key_mark(key) if isinstance(above, Map) else below.mark
+    return mark
 
 
 def masked(text: str, secrets: Sequence[str]) -> str:

@@ -264,7 +264,7 @@ class Checker:
                 self._unknown(key, target, signature, address, mark)
         self._require_complete(node, target, signature, path, positional)
         mark = _target_mark(node)
-        return Call(target, parts, path, mark, _secrets(node), later)
+        return Call(target, parts, path, mark, _secrets(node), later, node)
 
     def _unknown(self, key: str, target: Target, signature: hints.Signature, path: str, mark: Mark) -> None:
         known = list(signature.arguments)

@@ -61,6 +61,10 @@ class Chat:
         self.endpoint, self.model = endpoint, model
         self.max_tokens, self.temperature, self.require_echo = max_tokens, temperature, require_echo
 
+    def ready(self) -> None:
+        """See `Endpoint.ready`."""
+        self.endpoint.ready()
+
     def say(self, messages: Sequence[Json]) -> Said:
         """What the model says.
 

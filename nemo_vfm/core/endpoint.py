@@ -98,6 +98,20 @@ class Endpoint:
         self.timeout_s, self.tries, self.max_wait_s = timeout_s, tries, max_wait_s
         self.max_response_mb = max_response_mb
 
+    def ready(self) -> None:
+        """Judge address and key and ask nothing: the service itself may be started later.
+
+        Raises:
+            UserError: the address may not be connected to, its name is not known, or the key is absent.
+        """
+        url = service_url(self.url)
+        if self.api_key_env is not None:
+            self._key()
+        try:
+            addresses(url, allow_private=self.allow_private)
+        except ConnectionError as error:
+            raise UserError(f"{error}. Is the url {url} right?") from None
+
     def ask(self, operation: str, question: Json) -> Answer:
         """Ask until there is an answer, or no try is left.
 

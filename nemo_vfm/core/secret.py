@@ -26,6 +26,8 @@ _SECRET_NAME = re.compile(
 _KEY_ARGUMENT = re.compile(
     r"(?:api|access|private|secret)_?key|passw(?:or)?d|secret|credential|(?:^|[._])(?:\w+_)?token$", re.IGNORECASE
 )
+#: What `api_key_env=` holds where it holds what it should: a name, which the complaint that it is not set must say.
+_VARIABLE = re.compile(r"[A-Z]+(?:_[A-Z0-9]{1,16}){1,5}")
 _EVERYDAY = frozenset((
     "changeme", "default", "develop", "disable", "disabled", "enable", "enabled", "latest", "localhost", "master",
     "nemo_vfm", "offline", "online", "password", "private", "production", "public", "release", "secret", "staging",
@@ -44,7 +46,7 @@ def register_arguments(words: Sequence[str]) -> None:
     """Hide what somebody typed behind a name such as `api_key=`: the complaint about it must not repeat it."""
     for word in words:
         name, _, value = word.partition("=")
-        if _KEY_ARGUMENT.search(name):
+        if _KEY_ARGUMENT.search(name) and not (name.endswith("_env") and _VARIABLE.fullmatch(value)):
             register(value)
 
 

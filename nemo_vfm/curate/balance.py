@@ -10,7 +10,9 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 
+from nemo_vfm.core.refusal import PartRefused
 from nemo_vfm.core.types import Json
 from nemo_vfm.curate.decide.check import label_columns
 from nemo_vfm.curate.decide.table import Table, table_of
@@ -79,7 +81,7 @@ class Balance:
         """Refuse groups that no stage gives.
 
         Raises:
-            ValueError: such a group, or a column that holds no words.
+            PartRefused: such a group, or a column that holds no words.
         """
         labels = label_columns(stages)
         if self.by in (BUCKET, SOURCE):
@@ -87,11 +89,14 @@ class Balance:
         elif self.by in labels:
             known = list(labels[self.by])
         else:
-            there = ", ".join([BUCKET, SOURCE, *sorted(labels)])
-            raise ValueError(f"a balance by {self.by!r}: no stage gives such labels; there are {there}")
+            there = [BUCKET, SOURCE, *sorted(labels)]
+            near = get_close_matches(self.by, there, n=1, cutoff=0.6)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(there)}"
+            raise PartRefused(f"a balance by {self.by!r}: no stage gives such labels; {hint}", "balance", "by")
         odd = sorted({*self.shares, *self.caps} - {REST, *(known or ())}) if known is not None else []
         if odd:
-            raise ValueError(f"a balance by {self.by!r} names {', '.join(odd)}; there are {', '.join(known or ())}")
+            text = f"a balance by {self.by!r} names {', '.join(odd)}; there are {', '.join(known or ())}"
+            raise PartRefused(text, "balance")
 
     def apply(self, records: Sequence[ClipRecord]) -> Balanced:
         """Drop what is too much of the records that the rules keep, under the rule `balance`; again, the same."""

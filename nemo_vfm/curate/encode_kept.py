@@ -24,6 +24,10 @@ class Deciding(Protocol):
         """Set the fate of every clip that has not failed."""
         ...
 
+    def ready(self) -> None:
+        """Asked before anything is encoded: what it raises ends the run."""
+        ...
+
 
 def encode_kept(
     files: Sequence[FileRecord], records: Sequence[ClipRecord], job: Deciding, media: Media, hands: Hands
@@ -40,6 +44,8 @@ def encode_kept(
 
 def _encode_missing(files: Sequence[FileRecord], job: Deciding, media: Media, hands: Hands) -> None:
     work = [(file, missing) for file in files if (missing := _missing(file, media))]
+    if work:
+        job.ready()
     steps = [Step("transcode", MediaWork(Encode(job.transcode, job.restore, media), hands.limits))]
     total = sum(record.clip.num_frames for _, missing in work for record in missing)
     items = [_item(file, missing) for file, missing in work]

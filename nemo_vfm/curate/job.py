@@ -15,6 +15,7 @@ from nemo_vfm.core.place import Address
 from nemo_vfm.core.types import Json, Outcome, Run
 from nemo_vfm.curate.balance import Balance
 from nemo_vfm.curate.cache import fingerprint
+from nemo_vfm.curate.caption.columns import check_captions
 from nemo_vfm.curate.caption.words import Editor, Viewer
 from nemo_vfm.curate.caption.write import write_captions
 from nemo_vfm.curate.child import Limits
@@ -30,7 +31,7 @@ from nemo_vfm.curate.execute.processes import Processes
 from nemo_vfm.curate.execute.work import Executor
 from nemo_vfm.curate.findings import Findings
 from nemo_vfm.curate.ledger import FileRecord, Ledger, count
-from nemo_vfm.curate.stage import Captioner, ClipRecord, Fetching, Restorer, Source, Splitter, Stage
+from nemo_vfm.curate.stage import FACTS, Captioner, ClipRecord, Fetching, Ready, Restorer, Source, Splitter, Stage
 from nemo_vfm.curate.survey import Hands, examine_all, probe_all
 from nemo_vfm.curate.transcode import Media, Transcode
 from nemo_vfm.curate.write import copy_files, remove_unfinished, replace_folder, shape_of, write_scores, write_shards
@@ -89,10 +90,13 @@ class Curate:
             if value < least:
                 raise ValueError(f"{name} is {value}, but it must be at least {least}")
         check_rules(stages, rules)
+        restorers = restore or {}
+        parts = (*stages.values(), *restorers.values())
+        check_captions(captions, {*FACTS, *(column for part in parts for column in part.columns())})
         if balance is not None:
             balance.check(stages)
         self.source, self.splitter, self.stages, self.rules = source, split, stages, rules
-        self.captions, self.transcode, self.restore = captions, transcode, restore or {}
+        self.captions, self.transcode, self.restore = captions, transcode, restorers
         self.executor, self.limits, self.side_px = executor or Processes(), limits or Limits(), side_px
         self.samples_per_shard, self.max_frames, self.copy_to = samples_per_shard, max_frames, copy_to
         self.balance, self.buckets = balance, buckets
@@ -107,6 +111,8 @@ class Curate:
         places = _Places(run.folder)
         _say_what_codecs_lack(self.transcode)
         fingerprint(self.captions)  # a model's folder that is none is said now, and not after hours of encoding
+        if not places.done.is_file():  # a whole run has its captions, and needs no key to be told so
+            self.ready()
         remove_unfinished(run.folder)
         if isinstance(self.source, Fetching):
             self.source.fetch_into(places.work / "fetched")
@@ -131,6 +137,12 @@ class Curate:
         self._copy(places.shards)
         write_json(places.done, state)
         return Outcome(_summary(ledger), _figures(ledger))
+
+    def ready(self) -> None:
+        """Ask captioners whether they can work, such as at their address and with the key there is."""
+        for voice in self.captions.values():
+            if isinstance(voice, Ready):
+                voice.ready()
 
     def _copy(self, shards: Path) -> None:
         if self.copy_to is not None:

@@ -34,6 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
     problems = check(composed, trust)
     # Constructors only look at their arguments, and object here rather than in a queue.
     job = None if problems else build(composed, trust)
+    if problems and all(problem.kind == "missing" for problem in problems):
+        problems = [*problems, *_refused_already(arguments, problems, trust)]
     if problems:
         sys.stdout.write(f"{RecipeError(problems)}\n")
     errors = sum(problem.kind == "error" for problem in problems)
@@ -41,6 +43,17 @@ def run(arguments: argparse.Namespace) -> int:
         _say_plan(arguments, job, problems, trust)
     sys.stdout.write(f"{composed.path}: {_verdict(errors, len(problems) - errors)}\n")
     return 2 if errors else 0
+
+
+def _refused_already(
+    arguments: argparse.Namespace, missing: "Sequence[Problem]", trust: "Sequence[str]"
+) -> "list[Problem]":
+    """What constructors refuse whatever the missing values will be: nothing that is missing lies at or below it."""
+    from nemo_vfm.cli.gpus import refused
+
+    found = refused(arguments, missing, trust)
+    waiting = [problem.path for problem in missing]
+    return [one for one in found if one.path and not any(f"{path}.".startswith(f"{one.path}.") for path in waiting)]
 
 
 def _say_plan(

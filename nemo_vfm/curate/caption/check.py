@@ -19,7 +19,7 @@ from typing import Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.files import read_json, write_json
 from nemo_vfm.core.log import info, track, warn
 from nemo_vfm.core.place import Place, place
@@ -31,6 +31,10 @@ from nemo_vfm.data.shards import Entry, ShardSet
 Vectors = NDArray[np.float32]  # (N, D)
 MIN_CLIPS = 8
 FILE = "caption_check.json"
+
+
+class CaptionsRefused(UserError):
+    """The verdict is no, or there is too little to judge by: a finding about the user's data and no fault of ours."""
 
 
 @runtime_checkable
@@ -124,7 +128,7 @@ class CheckCaptions:
         """Compare, write caption_check.json, and judge.
 
         Raises:
-            DataError: the captions do not belong to the clips, or too few have one.
+            CaptionsRefused: the captions do not belong to the clips, or too few have one.
         """
         samples = ShardSet(self.shards)
         state = self._state()
@@ -135,7 +139,7 @@ class CheckCaptions:
         step = max(1, -(-len(entries) // self.at_most))
         chosen = entries[::step]
         if len(chosen) < MIN_CLIPS:
-            raise DataError(f"{len(chosen)} clips of {self.shards} have a caption; it takes {MIN_CLIPS} to judge")
+            raise CaptionsRefused(f"{len(chosen)} clips of {self.shards} have a caption; it takes {MIN_CLIPS} to judge")
         clips = np.stack([self._clip(samples, entry) for entry in track("compare captions", chosen)])
         captions = self.likeness.of_texts([str(entry.index["caption"]) for entry in chosen])
         verdict = compare([entry.key for entry in chosen], captions, clips)
@@ -171,7 +175,7 @@ class CheckCaptions:
             return Outcome(told, figures)
         trouble = f"captions do not belong to their clips, or the model cannot tell: {told}. Caption again"
         if self.on_failure == "stop":
-            raise DataError(trouble)
+            raise CaptionsRefused(trouble)
         warn(trouble)
         return Outcome(trouble, figures)
 

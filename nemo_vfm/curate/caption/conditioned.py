@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from nemo_vfm.core.log import warn_once
 from nemo_vfm.curate.caption.words import Caption, Draft
+from nemo_vfm.curate.stage import FACTS
 
 DEFAULT = "{caption} {facts}."
 
@@ -17,8 +18,8 @@ class ScoreConditioned:
     """Adds what stages found to captions: "... aesthetic score: 5.5, motion score: 10, camera motion: pan left."
 
     Args:
-        facts: what is said, and the column it is taken from, in the order in which it is said; a column that a clip
-            does not have is left out of its caption.
+        facts: what is said, and the column it is taken from, in the order in which it is said; a column for which a
+            clip has no value is left out of its caption, one that no stage gives is refused.
         template: `{caption}` and `{facts}` are replaced, all else stays as it is.
         digits: significant digits of numbers.
     """
@@ -39,8 +40,12 @@ class ScoreConditioned:
         """Nothing is kept: it depends on scores, and is quick."""
         return ""
 
+    def reads(self) -> Mapping[tuple[str, ...], str]:
+        """See `ReadsColumns.reads`."""
+        return {("facts", name): column for name, column in self.facts.items()}
+
     def _told(self, draft: Draft) -> str:
-        scores = draft.record.scores
+        scores = {**{name: draft.record.value(name) for name in FACTS}, **draft.record.scores}
         said = {name: scores[column] for name, column in self.facts.items() if column in scores}
         if len(said) < len(self.facts):
             missing = [column for column in self.facts.values() if column not in scores]

@@ -55,6 +55,10 @@ class EndpointCaptioner:
         self.longest_px, self.concurrency, self.revision = longest_px, concurrency, revision
         self.cut = windows or Windows()
 
+    def ready(self) -> None:
+        """See `Ready.ready`."""
+        self.chat.ready()
+
     def windows(self, num_frames: int) -> Sequence[Span]:
         """The pieces of a clip that are captioned one by one."""
         return self.cut.of(num_frames)

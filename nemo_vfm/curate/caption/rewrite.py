@@ -20,6 +20,7 @@ from nemo_vfm.curate.caption.in_flight import as_they_come
 from nemo_vfm.curate.caption.local_model import LocalModel, groups
 from nemo_vfm.curate.caption.prompt import REWRITE, prompt_hash
 from nemo_vfm.curate.caption.words import Caption, Draft
+from nemo_vfm.curate.stage import Ready
 from nemo_vfm.models.pretrained import fingerprint_of
 
 
@@ -50,6 +51,11 @@ class Rewriter:
         if longest_growth <= 0 or not prompt.strip():
             raise ValueError(f"longest_growth is {longest_growth}, expected above 0, and the prompt must say something")
         self.writer, self.prompt, self.longest_growth = writer, prompt, longest_growth
+
+    def ready(self) -> None:
+        """See `Ready.ready`."""
+        if isinstance(self.writer, Ready):
+            self.writer.ready()
 
     def edit(self, drafts: Iterable[Draft]) -> Iterator[Caption]:
         """Each text rewritten; one that comes back far too long is a failure."""
@@ -85,6 +91,10 @@ class EndpointWriter:
         if concurrency < 1:
             raise ValueError(f"concurrency is {concurrency}, but it must be at least 1")
         self.chat, self.concurrency = chat, concurrency
+
+    def ready(self) -> None:
+        """See `Ready.ready`."""
+        self.chat.ready()
 
     def answer(self, messages: Iterable[tuple[str, str]]) -> Iterator[Caption]:
         """Answers as they come."""

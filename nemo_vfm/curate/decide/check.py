@@ -5,6 +5,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 
+from nemo_vfm.core.refusal import PartRefused
 from nemo_vfm.curate.decide.grammar import Column, Compared, Use
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.stage import FACTS, Compares, Labelling, Learned, Score, Stage
@@ -46,13 +47,20 @@ def check_columns(known: Known, rules: Mapping[str, Rule]) -> None:
     """Refuse rules that read columns that are not there, or words as numbers.
 
     Raises:
-        ValueError: such a rule.
+        PartRefused: such a rule, at its place.
     """
     for name, rule in rules.items():
-        for use in rule.uses():
-            if use.name not in known:
-                raise rule.complaint(use.at, _unknown(name, use.name, known))
-            _check_kind(name, rule, use, known[use.name])
+        try:
+            _check_rule(name, rule, known)
+        except ValueError as error:
+            raise PartRefused(str(error), "rules", name) from None
+
+
+def _check_rule(name: str, rule: Rule, known: Known) -> None:
+    for use in rule.uses():
+        if use.name not in known:
+            raise rule.complaint(use.at, _unknown(name, use.name, known))
+        _check_kind(name, rule, use, known[use.name])
 
 
 def _unknown(rule: str, column: str, known: Known) -> str:
@@ -81,10 +89,10 @@ def _check_comparisons(stages: Mapping[str, Stage], rules: Mapping[str, Rule]) -
     for column, (stage, _) in comparisons(stages).items():
         for name, rule in rules.items():
             if any(use.name == column for use in rule.uses()) and not _says_above(rule, column):
-                raise ValueError(
+                raise PartRefused(
                     f"a rule on {column!r} of the stage {stage!r} must say above, or drop: {column} > NUMBER, and "
-                    f"nothing else: it drops what is alike; rule {name!r} says {rule.text}"
-                )
+                    f"nothing else: it drops what is alike; rule {name!r} says {rule.text}", "rules", name,
+                )  # fmt: skip
 
 
 def _says_above(rule: Rule, column: str) -> bool:

@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from nemo_vfm.core.errors import DataError
+from nemo_vfm.cli.main import main
 from nemo_vfm.core.types import Run
-from nemo_vfm.curate.caption.check import CheckCaptions, compare
+from nemo_vfm.curate.caption.check import CaptionsRefused, CheckCaptions, compare
 from nemo_vfm.curate.caption.likeness import ClipLikeness, NamedColours
 from tests.support.coloured import NAMES, coloured_shards
 
@@ -44,9 +44,22 @@ def test_captions_of_their_own_clips_pass_with_the_figures_told(right, tmp_path)
 
 def test_swapped_captions_are_caught_also_by_a_second_run(swapped, tmp_path):
     for _ in range(2):
-        with pytest.raises(DataError, match="do not belong to their clips"):
+        with pytest.raises(CaptionsRefused, match="do not belong to their clips"):
             check(swapped, tmp_path)
     assert json.loads((tmp_path / "caption_check.json").read_text())["passed"] is False
+
+
+def test_a_verdict_of_no_ends_in_a_sentence_and_an_exit_code_without_a_traceback(swapped, tmp_path, capfd):
+    recipe = tmp_path / "check.yaml"
+    place = "nemo_vfm.curate.caption"
+    recipe.write_text(
+        f"_target_: {place}.check.CheckCaptions\nshards: {swapped}\n"
+        f"likeness: {{_target_: {place}.likeness.NamedColours}}\n"
+    )
+    assert main(["run", str(recipe), f"run_dir={tmp_path / 'run'}"]) == 2
+    said = capfd.readouterr().err
+    assert "captions do not belong to their clips" in said
+    assert "raceback" not in said and "CaptionsRefused" not in said
 
 
 def test_a_warning_can_take_the_place_of_the_end(swapped, tmp_path):
@@ -78,7 +91,7 @@ def test_captions_that_are_all_alike_say_nothing(right, tmp_path):
 
 def test_colours_cannot_judge_captions_without_colours(tmp_path):
     folder = coloured_shards(tmp_path / "in", [f"clip number {number} of a film" for number in range(16)])
-    with pytest.raises(DataError, match="or the model cannot tell"):
+    with pytest.raises(CaptionsRefused, match="or the model cannot tell"):
         check(folder, tmp_path)
 
 
@@ -102,7 +115,7 @@ def test_a_clip_model_from_a_folder_gives_the_vectors_of_transformers(right, tmp
     with torch.inference_mode():
         alone = model.get_text_features(**words.tokenizer([texts[0]], return_tensors="pt"))
     np.testing.assert_allclose(found[0], getattr(alone, "pooler_output", alone)[0].numpy(), atol=1e-5)
-    with pytest.raises(DataError, match="or the model cannot tell"):
+    with pytest.raises(CaptionsRefused, match="or the model cannot tell"):
         check(right, tmp_path, likeness=ClipLikeness(folder=folder))
 
 

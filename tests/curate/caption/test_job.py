@@ -3,6 +3,7 @@
 """The recipe for clips with each set of captions in; shards whose texts say where they come from out."""
 
 import json
+import socket
 
 import pytest
 
@@ -95,6 +96,43 @@ def test_an_inward_address_is_refused_unless_the_recipe_allows_it(videos, tmp_pa
         words = ["captions=endpoint", f"captions.vlm.chat.endpoint.url={server.url}", "captions.vlm.chat.model=m"]
         assert run(videos, tmp_path / "run", *words) == 2
     assert "allow_private: true" in "".join(capfd.readouterr()) and not server.paths
+
+
+@pytest.mark.parametrize(
+    ("url", "key", "words"),
+    [
+        ("http://127.0.0.1:9/v1", "", "allow_private: true"),
+        ("http://169.254.169.254/v1", "captions.vlm.chat.endpoint.allow_private=true", "hand out credentials"),
+        ("https://no-such-host.invalid/v1", "", "Is the url https://no-such-host.invalid/v1 right?"),
+        ("https://203.0.113.9/v1", "captions.vlm.chat.endpoint.api_key_env=NO_SUCH_VARIABLE", "NO_SUCH_VARIABLE"),
+    ],
+)
+def test_an_endpoint_that_cannot_be_used_is_told_before_a_video_is_opened(
+    videos, tmp_path, capfd, monkeypatch, url, key, words
+):
+    def unknown(*_, **__):
+        raise socket.gaierror("no such name")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    settings = ["captions=endpoint", f"captions.vlm.chat.endpoint.url={url}", "captions.vlm.chat.model=m"]
+    assert run(videos, tmp_path / "run", *settings, *filter(None, [key])) == 2
+    assert words in "".join(capfd.readouterr())
+    assert not (tmp_path / "run/work").exists(), "nothing was probed, scored or encoded"
+
+
+def test_a_whole_run_needs_no_key_to_be_told_so_but_one_with_clips_to_encode_does(videos, tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("CANARY_API_KEY", KEY)
+    with chat_server() as server:
+        server.reply = lambda question: answer("a wall")
+        settings = endpoint(server)
+        assert run(videos, tmp_path / "run", *settings) == 0
+        monkeypatch.delenv("CANARY_API_KEY")
+        assert run(videos, tmp_path / "run", *settings) == 0
+        assert "Nothing to do" in capfd.readouterr().out
+        more = ["transcode.crf=30", "--allow", "transcode.crf"]
+        assert run(videos, tmp_path / "run", *settings, *more) == 2
+    media = list((tmp_path / "run/work/clips").rglob("*.mp4"))
+    assert "CANARY_API_KEY" in capfd.readouterr().err and len(media) == 2, "those of the first run"
 
 
 def test_scores_in_captions_reach_the_shards(videos, tmp_path):

@@ -1,0 +1,16 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a constructor refuses inside one of its arguments in; an error that can be shown at that very place out."""
+
+
+class PartRefused(ValueError):
+    """A constructor refuses something that lies inside one of its arguments; without a recipe a plain ValueError.
+
+    Args:
+        message: what is wrong, as for any ValueError.
+        address: the keys that lead there from the constructor's arguments, such as `rules`, `static`.
+    """
+
+    def __init__(self, message: str, *address: str) -> None:
+        super().__init__(message)
+        self.address = address
