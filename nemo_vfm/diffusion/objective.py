@@ -9,18 +9,25 @@ clean latents at scale 1 (Karras et al. 2022, equation 1 with sigma(t) = t), flo
 Shape letters: B batch; latents are (B, C, T, H, W).
 """
 
+from collections.abc import Sequence
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
+
+from nemo_vfm.diffusion.shift import Shift
 
 
 @runtime_checkable
 class Objective(Protocol):
     """One way to learn to denoise."""
 
-    def draw(self, generator: torch.Generator) -> Tensor:
-        """The noise level of one training sample, a scalar."""
+    def draw(self, generator: torch.Generator, size_THW: Sequence[int]) -> Tensor:
+        """The noise level of one training sample whose latents have this size, a scalar."""
+        ...
+
+    def scale(self, sigma: float) -> float:
+        """What the clean latents are multiplied by at this noise level."""
         ...
 
     def noised(self, clean: Tensor, noise: Tensor, sigma_B: Tensor) -> Tensor:
@@ -39,8 +46,8 @@ class Objective(Protocol):
         """The loss of each sample, (B,)."""
         ...
 
-    def schedule(self, steps: int) -> Tensor:
-        """Noise levels for sampling in `steps` steps, (steps + 1,), fp64, from pure noise down to 0."""
+    def schedule(self, steps: int, size_THW: Sequence[int]) -> Tensor:
+        """Noise levels for sampling latents of this size in `steps` steps, (steps + 1,), fp64, from noise down to 0."""
         ...
 
     def fraction(self, sigma_B: Tensor) -> Tensor:
@@ -55,7 +62,7 @@ class FlowMatching:
         prediction: velocity (the network gives noise - clean) or sample (it gives the clean latents, and the loss is
             still that of the velocity it implies; Li and He 2025 report that this suits wide patches).
         shift: s of sigma' = s sigma / (1 + (s - 1) sigma), above 1 for more noise (Esser et al. 2024, equation 23);
-            applied to training draws and to the schedule.
+            applied to training draws and to the schedule. A number, or a rule that looks at the sample's size.
         logit_mean: mean of the logit of sigma before the shift (Esser et al. 2024, equation 19).
         logit_std: its standard deviation.
         uniform_fraction: share of draws that are uniform instead, so that both ends are seen.
@@ -70,7 +77,7 @@ class FlowMatching:
         self,
         *,
         prediction: Literal["velocity", "sample"] = "velocity",
-        shift: float = 1.0,
+        shift: float | Shift = 1.0,
         logit_mean: float = 0.0,
         logit_std: float = 1.0,
         uniform_fraction: float = 0.1,
@@ -79,20 +86,24 @@ class FlowMatching:
     ) -> None:
         if prediction not in ("velocity", "sample"):
             raise ValueError(f"prediction must be velocity or sample, got {prediction!r}")
-        if shift <= 0 or logit_std <= 0 or noise_weight < 0:
-            raise ValueError(
-                f"shift ({shift}) and logit_std ({logit_std}) must be above 0, noise_weight ({noise_weight}) not below"
-            )
+        if not isinstance(shift, Shift) and shift <= 0:
+            raise ValueError(f"shift must be above 0, got {shift}; 1 shifts nothing")
+        if logit_std <= 0 or noise_weight < 0:
+            raise ValueError(f"logit_std ({logit_std}) must be above 0 and noise_weight ({noise_weight}) not below")
         if not 0 <= uniform_fraction <= 1 or not 0 < min_sigma < 1:
             raise ValueError(f"uniform_fraction ({uniform_fraction}) and min_sigma ({min_sigma}) must lie in 0..1")
         self.prediction, self.shift, self.min_sigma, self.noise_weight = prediction, shift, min_sigma, noise_weight
         self.logit_mean, self.logit_std, self.uniform_fraction = logit_mean, logit_std, uniform_fraction
 
-    def draw(self, generator: torch.Generator) -> Tensor:
+    def draw(self, generator: torch.Generator, size_THW: Sequence[int]) -> Tensor:
         """A shifted logit-normal number, or a shifted uniform one."""
         which, uniform = torch.rand(2, generator=generator)
         normal = torch.randn((), generator=generator) * self.logit_std + self.logit_mean
-        return self._shifted(uniform if which < self.uniform_fraction else torch.sigmoid(normal))
+        return self._shifted(uniform if which < self.uniform_fraction else torch.sigmoid(normal), size_THW)
+
+    def scale(self, sigma: float) -> float:
+        """1 - sigma."""
+        return 1 - sigma
 
     def noised(self, clean: Tensor, noise: Tensor, sigma_B: Tensor) -> Tensor:
         """(1 - sigma) clean + sigma noise."""
@@ -118,16 +129,17 @@ class FlowMatching:
             error = output - (noise - clean)
         return (1 + self.noise_weight * sigma_B) * error.square().flatten(1).mean(1)
 
-    def schedule(self, steps: int) -> Tensor:
+    def schedule(self, steps: int, size_THW: Sequence[int]) -> Tensor:
         """Equal steps from 1 to 0, shifted."""
-        return self._shifted(torch.linspace(1, 0, _steps(steps) + 1, dtype=torch.float64))
+        return self._shifted(torch.linspace(1, 0, _steps(steps) + 1, dtype=torch.float64), size_THW)
 
     def fraction(self, sigma_B: Tensor) -> Tensor:
         """sigma itself."""
         return sigma_B
 
-    def _shifted(self, sigma: Tensor) -> Tensor:
-        return self.shift * sigma / (1 + (self.shift - 1) * sigma)
+    def _shifted(self, sigma: Tensor, size_THW: Sequence[int]) -> Tensor:
+        shift = self.shift.factor(size_THW) if isinstance(self.shift, Shift) else self.shift
+        return shift * sigma / (1 + (shift - 1) * sigma)
 
 
 class EDM:
@@ -162,9 +174,13 @@ class EDM:
         self.sigma_data, self.p_mean, self.p_std = sigma_data, p_mean, p_std
         self.sigma_min, self.sigma_max, self.rho = sigma_min, sigma_max, rho
 
-    def draw(self, generator: torch.Generator) -> Tensor:
-        """exp of a normal number."""
+    def draw(self, generator: torch.Generator, size_THW: Sequence[int]) -> Tensor:
+        """exp of a normal number, whatever the size."""
         return torch.exp(torch.randn((), generator=generator) * self.p_std + self.p_mean)
+
+    def scale(self, sigma: float) -> float:
+        """1 everywhere."""
+        return 1.0
 
     def noised(self, clean: Tensor, noise: Tensor, sigma_B: Tensor) -> Tensor:
         """clean + sigma noise."""
@@ -187,8 +203,8 @@ class EDM:
         weight_B = (sigma_B**2 + self.sigma_data**2) / (sigma_B * self.sigma_data) ** 2
         return weight_B * (estimate - clean).square().flatten(1).mean(1)
 
-    def schedule(self, steps: int) -> Tensor:
-        """Equation 5: `steps` levels from sigma_max to sigma_min, equal steps in sigma^(1/rho), and then 0."""
+    def schedule(self, steps: int, size_THW: Sequence[int]) -> Tensor:
+        """Equation 5 for any size: `steps` levels from sigma_max to sigma_min, equal steps in sigma^(1/rho), then 0."""
         ramp = torch.linspace(0, 1, _steps(steps), dtype=torch.float64)
         low, high = self.sigma_min ** (1 / self.rho), self.sigma_max ** (1 / self.rho)
         return torch.cat([(high + ramp * (low - high)) ** self.rho, ramp.new_zeros(1)])

@@ -79,7 +79,7 @@ class TextToVideo:
                 for text, number in zip(prompts, which, strict=True)
             ]
         ).to(next(model.parameters()).device)
-        sigmas = self.objective.schedule(self.sampler.num_steps())
+        sigmas = self.objective.schedule(self.sampler.num_steps(), shape[1:])
         drawn = self.sampler.draw(self._denoiser(model, prompts, fps, noise), noise, sigmas)
         return _pixels(self.codec.decode(drawn.latents.float()))
 

@@ -79,7 +79,7 @@ class Denoise:
     def _draw(self, batch: Batch, key: str, clean: Tensor, seed: int, training: bool) -> tuple[Tensor, Tensor, bool]:
         """Noise level, noise and whether the text is dropped, in this order, from the sample's own generator."""
         numbers = generator(seed, "training" if training else "validation", batch.index, key)
-        sigma = self.objective.draw(numbers)
+        sigma = self.objective.draw(numbers, clean.shape[2:])
         dropped = bool(torch.rand((), generator=numbers) < self.text_dropout) and training
         return sigma, torch.randn(clean.shape[1:], generator=numbers), dropped
 

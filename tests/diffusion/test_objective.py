@@ -11,6 +11,7 @@ from nemo_vfm.diffusion.objective import EDM, FlowMatching, Objective
 
 OBJECTIVES = [FlowMatching(shift=3.0), FlowMatching(prediction="sample"), EDM()]
 IDS = ["velocity", "sample", "edm"]
+SIZE = (4, 16, 16)
 
 
 def gaussian(batch=3):
@@ -87,10 +88,10 @@ def test_edm_tells_the_network_a_quarter_of_the_logarithm():
 
 def test_noise_levels_follow_their_distributions():
     numbers = torch.Generator().manual_seed(0)
-    edm = torch.stack([EDM(p_mean=-1.0, p_std=2.0).draw(numbers) for _ in range(3000)]).log()
+    edm = torch.stack([EDM(p_mean=-1.0, p_std=2.0).draw(numbers, SIZE) for _ in range(3000)]).log()
     assert abs(edm.mean() + 1.0) < 0.15 and abs(edm.std() - 2.0) < 0.12
     flow = FlowMatching(shift=3.0, logit_mean=0.5, logit_std=1.5, uniform_fraction=0.0)
-    sigma = torch.stack([flow.draw(numbers) for _ in range(3000)])
+    sigma = torch.stack([flow.draw(numbers, SIZE) for _ in range(3000)])
     logit = torch.logit(sigma / (3.0 - 2.0 * sigma))  # the shift undone
     assert abs(logit.mean() - 0.5) < 0.12 and abs(logit.std() - 1.5) < 0.1
 
@@ -98,7 +99,7 @@ def test_noise_levels_follow_their_distributions():
 def test_the_uniform_share_fills_the_ends():
     numbers = torch.Generator().manual_seed(0)
     narrow, mixed = (
-        torch.stack([FlowMatching(logit_std=0.3, uniform_fraction=share).draw(numbers) for _ in range(2000)])
+        torch.stack([FlowMatching(logit_std=0.3, uniform_fraction=share).draw(numbers, SIZE) for _ in range(2000)])
         for share in (0.0, 0.5)
     )
     assert (narrow < 0.1).float().mean() == 0
@@ -106,19 +107,19 @@ def test_the_uniform_share_fills_the_ends():
 
 
 def test_schedules_run_from_pure_noise_to_zero():
-    edm = EDM().schedule(35)
+    edm = EDM().schedule(35, SIZE)
     assert len(edm) == 36 and edm[-1] == 0 and edm.dtype == torch.float64
     torch.testing.assert_close(edm[[0, -2]], torch.tensor([80.0, 0.002], dtype=torch.float64))
     roots = edm[:-1] ** (1 / 7)
     torch.testing.assert_close(roots.diff(), roots.diff()[:1].expand(34), rtol=1e-9, atol=1e-12)
-    flow = FlowMatching(shift=3.0).schedule(4)
+    flow = FlowMatching(shift=3.0).schedule(4, SIZE)
     torch.testing.assert_close(flow, torch.tensor([1, 0.9, 0.75, 0.5, 0], dtype=torch.float64))
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=IDS)
 def test_fractions_of_noise_lie_in_order_between_zero_and_one(objective):
     assert isinstance(objective, Objective)
-    fractions = objective.fraction(objective.schedule(9).float())
+    fractions = objective.fraction(objective.schedule(9, SIZE).float())
     assert (fractions.diff() < 0).all() and fractions.min() == 0 and fractions.max() <= 1
 
 
@@ -133,4 +134,4 @@ def test_settings_outside_their_range_are_refused(kind, changes):
 
 def test_a_schedule_needs_a_step():
     with pytest.raises(ValueError, match="at least 1 step, got 0"):
-        EDM().schedule(0)
+        EDM().schedule(0, SIZE)

@@ -16,6 +16,7 @@ from nemo_vfm.diffusion.objective import EDM, FlowMatching
 from nemo_vfm.diffusion.sampler import Euler, Heun, Sampler
 
 STD = 0.5
+SIZE = (1, 1, 1)
 
 
 class Gaussian:
@@ -41,7 +42,7 @@ def relative_error(sampler, sigmas):
     (Heun, 10, 0.220), (Heun, 35, 0.0130), (Heun, 70, 0.0030),
 ])  # fmt: skip
 def test_errors_on_karras_schedule_are_those_of_the_literature_check(sampler, steps, error):
-    measured = relative_error(sampler(steps=steps), EDM().schedule(steps))
+    measured = relative_error(sampler(steps=steps), EDM().schedule(steps, SIZE))
     assert measured == pytest.approx(error, rel=0.02 if error > 0.01 else 0.05)
 
 
@@ -61,7 +62,7 @@ def test_the_order_holds_on_the_path_of_flow_matching(sampler, order):
 
     errors = []
     for steps in (32, 64, 128):
-        sigmas = FlowMatching(shift=2.0).schedule(steps)
+        sigmas = FlowMatching(shift=2.0).schedule(steps, SIZE)
         errors.append(abs(float(sampler(steps=steps).draw(denoise, torch.ones(1), sigmas).latents) - STD) / STD)
     slopes = [math.log2(coarse / fine) for coarse, fine in pairwise(errors)]
     assert slopes == pytest.approx([order, order], abs=0.2)
@@ -71,7 +72,7 @@ def test_the_order_holds_on_the_path_of_flow_matching(sampler, order):
 def test_the_reported_number_of_evaluations_is_the_number_of_calls(sampler, evaluations):
     denoise = Gaussian()
     assert isinstance(sampler(steps=7), Sampler)
-    drawn = sampler(steps=7).draw(denoise, torch.ones(2, 3), EDM().schedule(7))
+    drawn = sampler(steps=7).draw(denoise, torch.ones(2, 3), EDM().schedule(7, SIZE))
     assert drawn.evaluations == denoise.calls == evaluations
 
 
