@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Paths and bytes in, files that are whole or absent out: temporary name, fsync, rename, marker last."""
 
+import errno
 import hashlib
 import json
 import os
@@ -52,6 +53,11 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write indented JSON atomically; NaN and infinity are refused, since other readers cannot read them."""
     write_text(path, json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether it says that a disk is full: nothing else would fare better, so a run has to stop."""
+    return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)  # FFmpeg's own errors have it, too
 
 
 def read_json(path: Path) -> Any:

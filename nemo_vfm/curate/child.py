@@ -7,7 +7,6 @@ child is told what to do by objects, which it trusts; it answers in JSON and raw
 """
 
 import ctypes
-import errno
 import json
 import math
 import multiprocessing
@@ -30,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.files import is_full
 from nemo_vfm.core.types import Json
 
 _TICKS_EVERY = 48  # frames: often enough for a bar, seldom enough to cost nothing
@@ -270,17 +270,10 @@ def _answer(connection: Connection, operation: Operation, request: Json) -> None
         raise
     except MemoryError:
         _send(connection, {"error": "it needs more memory than limits.memory_gb allows"})
-    except OSError as error:
-        _send(connection, {"full" if is_full(error) else "error": str(error) or type(error).__name__})
     except Exception as error:
-        _send(connection, {"error": f"{error}" or type(error).__name__})
+        _send(connection, {"full" if is_full(error) else "error": str(error) or type(error).__name__})
     else:
         _send(connection, {"end": True})
-
-
-def is_full(error: BaseException) -> bool:
-    """Whether it says that a disk is full: no other file would fare better, so the run has to stop."""
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def _send(connection: Connection, value: Json) -> None:

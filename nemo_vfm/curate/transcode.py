@@ -12,10 +12,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.core.files import read_json, write_bytes, write_json
+from nemo_vfm.core.files import is_full, read_json, write_bytes, write_json
 from nemo_vfm.core.types import Json
 from nemo_vfm.curate.cache import fingerprint
-from nemo_vfm.curate.child import Reply, is_full
+from nemo_vfm.curate.child import Reply
 from nemo_vfm.curate.probe import reason_of
 from nemo_vfm.curate.stage import ClipRecord, Restoration, Restorer, Span
 from nemo_vfm.curate.unchanged import Unchanged

@@ -73,7 +73,11 @@ def replace_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    fill(partial)
+    try:
+        fill(partial)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)  # a full disk has room again for what tells of it
+        raise
     shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
 

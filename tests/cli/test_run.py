@@ -249,6 +249,7 @@ def test_a_key_may_be_allowed_by_what_it_lies_below_and_only_at_a_dot():
         ("unexpected", 1, "failed", "RuntimeError: the disk is on fire\nThe traceback is in out/traceback.txt"),
         ("nothing", 3, "nothing_kept", "no clip was kept: 3 were too_short"),
         ("interrupt", 130, "interrupted", "the same command goes on in out"),
+        ("full", 2, "failed", "there is no room left on the disk of out; make room and run the same command again"),
         ("user", 1, "failed", "a plain ValueError while running is a surprise"),
     ],
 )

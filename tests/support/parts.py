@@ -3,6 +3,7 @@
 """Small components and jobs that tests of recipes name; they do what they say and nothing else."""
 
 import datetime
+import errno
 import json
 import logging as logging  # an alias as careless modules have it: `parts.logging.os.system` must stay out of reach
 import os
@@ -158,7 +159,7 @@ class Count:
 class Fail:
     """A job that ends badly."""
 
-    def __init__(self, *, how: Literal["unexpected", "nothing", "interrupt", "user"]) -> None:
+    def __init__(self, *, how: Literal["unexpected", "nothing", "interrupt", "user", "full"]) -> None:
         self.how = how
 
     def run(self, run: Run) -> Outcome:
@@ -168,6 +169,8 @@ class Fail:
             raise KeyboardInterrupt
         if self.how == "user":
             raise ValueError("a plain ValueError while running is a surprise")
+        if self.how == "full":
+            raise OSError(errno.ENOSPC, "No space left on device")
         raise RuntimeError("the disk is on fire")
 
 

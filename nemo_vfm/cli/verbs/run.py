@@ -7,6 +7,7 @@ import os
 import sys
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,7 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run(job: "Job", run: "Run", status: "Status") -> int:
     """Run the job and leave status, report and, where it failed, the traceback."""
-    from nemo_vfm.core.errors import NemoVfmError
+    from nemo_vfm.core.errors import NemoVfmError, UserError
+    from nemo_vfm.core.files import is_full
 
     began, finished = time.monotonic(), status.finished()
     try:
@@ -65,6 +67,8 @@ def _run(job: "Job", run: "Run", status: "Status") -> int:
     except NemoVfmError as error:
         return _failed(error, error.exit_code, run.folder, status)
     except Exception as error:
+        if is_full(error):
+            return _failed(_no_room(error, run.folder), UserError.exit_code, run.folder, status)
         return _failed(error, 1, run.folder, status)
     if outcome.did_nothing and finished is not None:
         status.put(finished)  # when it ran and how long it took, not when somebody looked
@@ -77,6 +81,18 @@ def _run(job: "Job", run: "Run", status: "Status") -> int:
 def _is_interrupt(error: BaseException) -> bool:
     """Whether it is a Ctrl-C; Lightning answers one with `exit(1)`."""
     return isinstance(error, KeyboardInterrupt) or isinstance(error.__context__, KeyboardInterrupt)
+
+
+def _no_room(error: Exception, folder: Path) -> Exception:
+    """What anything that writes may raise, as a sentence."""
+    from nemo_vfm.core.errors import UserError
+
+    told = UserError(
+        f"there is no room left on the disk of {getattr(error, 'filename', None) or folder}; make room and run the "
+        f"same command again, it goes on where it stopped"
+    )
+    told.__cause__ = error
+    return told
 
 
 def _perform(job: "Job", run: "Run") -> "Outcome":
@@ -108,6 +124,8 @@ def _keep(file: Path, text: str) -> bool:
     try:
         file.write_text(text)
     except OSError:
+        with suppress(OSError):
+            file.unlink()  # an empty one would only puzzle
         return False
     return True
 
