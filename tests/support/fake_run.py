@@ -134,6 +134,7 @@ def _told(folder: Path, rows: list[dict[str, Any]]) -> None:
     write_json(folder / "survival.json", {"in": amount, "survive": amount, "rules": {"motion": rule}})
     failures = {"vlm": {"it answered nothing": 3}}
     write_json(folder / "captions.json", {"by": {"vlm": 80, "nobody": 7}, "failures": failures, "tokens_in": 9000})
+    _compared(folder)
     steps = [
         ("probe", 2, 17, 1.5),
         ("split and score", 2, 90, 40.0),
@@ -152,6 +153,19 @@ def _told(folder: Path, rows: list[dict[str, Any]]) -> None:
     (folder / "restored" / f"{mended['clip_id']}.jpg").write_bytes(picture(pair))
     fact = {"source": mended["source"], "restored": ["destripe"], "facts": {"destripe.before_db": 14.2}}
     write_json(folder / "restored.json", {"restorers": ["destripe"], "clips": {mended["clip_id"]: fact}})
+
+
+def _compared(folder: Path) -> None:
+    """What it says of copies and of buckets."""
+    removed = [{"epsilon": eps, "removed_percent": 100 * eps} for eps in (0.01, 0.05, 0.1, 0.5)]
+    facts = {"column": "similarity", "above": 0.93, "how": "given", "proposed_epsilon": 0.08, "proposed_by": "valley"}
+    write_json(folder / "similarity.json", {"near_duplicate": facts | {"removed": removed}})
+    lacking = {"clips": 3, "seconds": 6.0, "nearest": {"wide": 3}, "more_frames": {"least": 2, "median": 5, "most": 9}}
+    miss = {"clip_id": "0" * 31 + "3", "reason": "too few frames", "bucket": "wide", "needs": "2 more frames"}
+    write_json(folder / "buckets.json", {
+        "buckets": {"wide": {"clips": 60, "seconds": 120.0}, "tall": {"clips": 0, "seconds": 0.0}},
+        "unbinned": {"too few frames": lacking}, "nearest_misses": [miss],
+    })  # fmt: skip
 
 
 def _row(rng: random.Random, place: int) -> dict[str, Any]:

@@ -116,8 +116,13 @@ class _Look:
         score = str(rule.get("score"))
         value, limit = number(row.get(score)), number(rule.get("threshold"))
         if value is None or limit is None:
-            return "" if row.get("decision") == "kept" else clean(str(row.get("message") or row.get("rule") or ""), 120)
+            return "" if row.get("decision") == "kept" else _said(row)
         return f"{words(clean(score, 40))} {figure(value)} {clean(str(rule.get('op')), 2)} {figure(limit)}"
+
+
+def _said(row: Mapping[str, Any]) -> str:
+    message = row.get("message")
+    return clean(str(message), 120) if message else words(clean(str(row.get("rule") or ""), 120))
 
 
 def _file_name(clip_id: Any) -> str:

@@ -1,0 +1,119 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""buckets.json in; how many kept clips each bucket would receive, why the others fit none, and what they lack, out."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nemo_vfm.report.folder import RunFolder
+from nemo_vfm.report.media import Media
+from nemo_vfm.report.section import Section, fragment
+from nemo_vfm.report.text import clean, exact, listing, mapping, number, span
+
+ORDER = 36
+BUDGET_MB = 0.0
+MAX_BUCKETS, MAX_REASONS, MAX_MISSES = 40, 12, 10
+
+_BODY = """
+<div class="scroll"><table class="counts">
+<thead><tr><th scope="col">bucket</th><th scope="col" class="n">clips</th><th scope="col" class="n">length</th>
+<th scope="col"><span class="hidden">share</span></th></tr></thead>
+<tbody>
+{% for row in buckets %}
+<tr><th scope="row">{{ row.name }}</th><td class="n">{{ row.clips }}</td><td class="n">{{ row.lasts }}</td>
+<td class="wide"><span class="track">
+{% if row.share %}
+<span class="bar tone-kept" style="width:{{ row.share }}%"></span>
+{% endif %}
+</span></td></tr>
+{% endfor %}
+</tbody></table></div>
+{% if unbinned %}
+<h3>Fit no bucket</h3>
+<div class="scroll"><table class="counts">
+<thead><tr><th scope="col">because</th><th scope="col" class="n">clips</th><th scope="col" class="n">length</th>
+<th scope="col">nearest to</th><th scope="col" class="n">more frames needed there</th></tr></thead>
+<tbody>
+{% for row in unbinned %}
+<tr><th scope="row">{{ row.name }}</th><td class="n">{{ row.clips }}</td><td class="n">{{ row.lasts }}</td>
+<td>{{ row.nearest }}</td><td class="n">{{ row.frames }}</td></tr>
+{% endfor %}
+</tbody></table></div>
+{% endif %}
+{% if misses %}
+<h3>Came nearest to fitting</h3>
+<div class="scroll"><table class="counts">
+<thead><tr><th scope="col">clip</th><th scope="col">bucket</th><th scope="col">needs</th></tr></thead>
+<tbody>
+{% for row in misses %}
+<tr><th scope="row">{{ row.clip }}</th><td>{{ row.bucket }}</td><td>{{ row.needs }}</td></tr>
+{% endfor %}
+</tbody></table></div>
+{% endif %}
+"""
+
+
+def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+    """One section a step that counted buckets."""
+    for step, told in run.each("buckets.json"):
+        buckets, unbinned = mapping(told.get("buckets")), mapping(told.get("unbinned"))
+        if buckets:
+            values = {"buckets": _received(run, buckets), "unbinned": _left(unbinned), "misses": _misses(told)}
+            inside, outside = _clips(buckets), _clips(unbinned)
+            lead = (
+                f"{exact(inside)} of {exact(inside + outside)} kept clips fit a bucket, as training would resize and "
+                "cut them. Buckets decide nothing here."
+            )
+            yield Section("Into which buckets", fragment(_BODY, values), lead, step.name)
+
+
+def _clips(amounts: Mapping[str, Any]) -> float:
+    return sum(_amount(found)[0] for found in amounts.values())
+
+
+def _amount(found: Any) -> tuple[float, float]:
+    """Clips and seconds."""
+    told = mapping(found)
+    return max(number(told.get("clips")) or 0.0, 0.0), max(number(told.get("seconds")) or 0.0, 0.0)
+
+
+def _row(name: Any, found: Any) -> dict[str, Any]:
+    clips, seconds = _amount(found)
+    return {"name": clean(str(name), 80), "clips": exact(clips), "lasts": span(seconds) if clips else "–"}
+
+
+def _received(run: RunFolder, buckets: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """In the order of the recipe; of very many, those that receive most."""
+    most = max(_amount(found)[0] for found in buckets.values()) or 1.0
+    shown = list(buckets)
+    if len(shown) > MAX_BUCKETS:
+        fullest = set(sorted(shown, key=lambda name: -_amount(buckets[name])[0])[:MAX_BUCKETS])
+        shown = [name for name in shown if name in fullest]
+        run.note(f"Only the {MAX_BUCKETS} fullest of {len(buckets):,} buckets are shown.")
+    share = {name: round(100 * _amount(buckets[name])[0] / most, 1) for name in shown}
+    return [_row(name, buckets[name]) | {"share": share[name]} for name in shown]
+
+
+def _left(unbinned: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The most frequent reason first."""
+    reasons = sorted(unbinned, key=lambda name: -_amount(unbinned[name])[0])[:MAX_REASONS]
+    return [_row(name, unbinned[name]) | _lacking(mapping(unbinned[name])) for name in reasons]
+
+
+def _lacking(found: Mapping[str, Any]) -> dict[str, str]:
+    near = sorted(mapping(found.get("nearest")).items(), key=lambda item: -(number(item[1]) or 0.0))[:4]
+    short = mapping(found.get("more_frames"))
+    least, middle, most = (number(short.get(key)) for key in ("least", "median", "most"))
+    several = f"{exact(least)} to {exact(most)}, half {exact(middle)} or fewer"
+    frames = "–" if most is None else exact(most) if least == most else several
+    names = ", ".join(f"{clean(str(name), 40)} ({exact(number(count))})" for name, count in near)
+    return {"nearest": names or "–", "frames": frames}
+
+
+def _misses(told: Mapping[str, Any]) -> list[dict[str, str]]:
+    found = [mapping(item) for item in listing(told.get("nearest_misses"))[:MAX_MISSES]]
+    return [
+        {"clip": clean(str(miss.get("clip_id") or ""), 100)[:8], "needs": clean(str(miss.get("needs") or "–"), 120),
+         "bucket": clean(str(miss.get("bucket") or "–"), 40)}
+        for miss in found if miss
+    ]  # fmt: skip

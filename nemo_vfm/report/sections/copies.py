@@ -1,0 +1,91 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""similarity.json in; above which likeness clips went as copies, who chose that, and what others would cost, out."""
+
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any
+
+from markupsafe import Markup
+
+from nemo_vfm.report.chart import Line, Point, line_chart
+from nemo_vfm.report.folder import RunFolder
+from nemo_vfm.report.media import Media
+from nemo_vfm.report.section import Section, fragment
+from nemo_vfm.report.text import clean, figure, listing, mapping, number, words
+
+ORDER = 28
+BUDGET_MB = 0.0
+MAX_STAGES = 12
+FROM = {
+    "valley": "the valley between copies and others", "knee": "the knee of the curve", "given": "given",
+}  # fmt: skip
+
+_BODY = """
+<div class="scroll"><table class="counts">
+<thead><tr><th scope="col">stage</th><th scope="col">compares by</th><th scope="col" class="n">goes above</th>
+<th scope="col">which is</th><th scope="col">the likenesses suggest</th></tr></thead>
+<tbody>
+{% for row in rows %}
+<tr><th scope="row">{{ row.name }}</th><td>{{ row.column }}</td><td class="n">{{ row.above }}</td>
+<td>{{ row.how }}</td><td>{{ row.proposal }}</td></tr>
+{% endfor %}
+</tbody></table></div>
+<div class="charts">{% for c in charts %}{{ c }}{% endfor %}</div>
+"""
+
+
+def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+    """One section a step that removed copies."""
+    for step, told in run.each("similarity.json"):
+        stages = [(str(name), mapping(found)) for name, found in told.items() if mapping(found)][:MAX_STAGES]
+        if stages:
+            charts = [chart for name, found in stages for chart in _chart(name, found)]
+            body = fragment(_BODY, {"rows": [_row(name, found) for name, found in stages], "charts": charts})
+            lead = (
+                "Each stage by itself: the share of clips that would go if clips more alike than a threshold were "
+                "copies; the dot is where it stands. Of clips that are alike one stays. Pairs stand side by side below."
+            )
+            yield Section("What counts as a copy", body, lead, step.name)
+
+
+def _row(name: str, found: Mapping[str, Any]) -> dict[str, str]:
+    how, by = str(found.get("how")), str(found.get("proposed_by"))
+    epsilon = number(found.get("proposed_epsilon"))
+    told = f"{figure(1 - (epsilon or 0.0))}, {FROM.get(by, clean(by, 60))}"
+    return {
+        "name": words(clean(name, 60)), "column": words(clean(str(found.get("column")), 60)),
+        "above": figure(number(found.get("above"))), "how": FROM.get(how, clean(how, 60)),
+        "proposal": "nothing: they do not tell" if by == "given" or epsilon is None else told,
+    }  # fmt: skip
+
+
+def _chart(name: str, found: Mapping[str, Any]) -> Iterator[Markup]:
+    points = _points(found)
+    if len(points) > 1:
+        here = _here(points, number(found.get("above")))
+        lines = [Line("percent of clips that go", points, "dropped")]
+        lines += [Line("now", [here], "kept", "dots")] if here else []
+        title = words(clean(name, 60))
+        yield line_chart(title, lines, x_label="alike above", zero=True)
+
+
+def _points(found: Mapping[str, Any]) -> list[Point]:
+    """(likeness, percent that goes) by rising likeness, each likeness once."""
+    pairs = [
+        (number(mapping(item).get("epsilon")), number(mapping(item).get("removed_percent")))
+        for item in listing(found.get("removed"))
+    ]
+    return sorted(
+        {1 - epsilon: percent for epsilon, percent in pairs if epsilon is not None and percent is not None}.items()
+    )
+
+
+def _here(points: list[Point], above: float | None) -> Point | None:
+    """The place on the line at the threshold; None where it lies beyond what was tried."""
+    if above is None:
+        return None
+    for (x, y), (right, up) in pairwise(points):
+        if x - 1e-9 <= above <= right + 1e-9:
+            return above, y + (up - y) * (above - x) / (right - x)
+    return None

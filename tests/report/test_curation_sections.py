@@ -1,0 +1,75 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""buckets.json and similarity.json in, right and damaged; what the page says of them out."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_vfm.report.folder import RunFolder
+from nemo_vfm.report.media import Media
+from nemo_vfm.report.sections import buckets, copies
+from tests.report.conftest import read_page
+
+AMOUNT = {"clips": 2, "seconds": 4.0}
+STAGE = {
+    "column": "similarity", "above": 0.85, "how": "valley", "proposed_epsilon": 0.15, "proposed_by": "valley",
+    "removed": [{"epsilon": 0.1, "removed_percent": 10.0}, {"epsilon": 0.2, "removed_percent": 30.0}],
+}  # fmt: skip
+
+
+def shown(part: Any, folder: Path, name: str, value: Any) -> str:
+    (folder / name).write_text(json.dumps(value))
+    run = RunFolder.open(folder)
+    return " ".join(f"{one.lead} {one.body}" for one in part.sections(run, Media(run, 0)))
+
+
+def text(html: str) -> str:
+    return read_page(f"<div>{html}</div>").text
+
+
+def test_each_bucket_says_what_it_receives_and_each_reason_what_is_lacking(tmp_path):
+    short = {**AMOUNT, "nearest": {"wide": 2}, "more_frames": {"least": 3, "median": 7.5, "most": 12}}
+    told = {
+        "buckets": {"wide": {"clips": 6, "seconds": 75.0}, "tall": {"clips": 0, "seconds": 0.0}},
+        "unbinned": {"rare": {"clips": 1, "seconds": 1.0}, "too few frames": short},
+        "nearest_misses": [{"clip_id": "abcdef0123456789", "bucket": "wide", "needs": "3 more frames"}],
+    }
+    html = shown(buckets, tmp_path, "buckets.json", told)
+    said = text(html)
+    assert "6 of 9 kept clips fit a bucket" in said and "wide 6 1 min 15 s tall 0 –" in said
+    assert "too few frames 2 4.0 s wide (2) 3 to 12, half 7.5 or fewer rare 1" in said, "the most frequent reason first"
+    assert "abcdef01 wide 3 more frames" in said
+    assert html.count('class="bar') == 1, "an empty bucket has no bar"
+
+
+def test_a_bucket_list_of_any_length_makes_a_page_that_is_read(tmp_path):
+    many = {f"b{number}": {"clips": number, "seconds": 1.0} for number in range(500)}
+    said = text(shown(buckets, tmp_path, "buckets.json", {"buckets": many, "unbinned": {}}))
+    assert "b499" in said and "b459 " not in said and "Fit no bucket" not in said
+
+
+def test_a_stage_says_its_threshold_where_it_comes_from_and_where_it_stands_on_the_curve(tmp_path):
+    html = shown(copies, tmp_path, "similarity.json", {"near_duplicate": STAGE})
+    assert "near duplicate similarity 0.85 the valley between copies and others 0.85, the valley" in text(html)
+    assert "percent of clips that go from 30 to 10; now from 20 to 20" in html, "between two that were tried"
+
+
+def test_likenesses_that_do_not_tell_suggest_nothing(tmp_path):
+    stage = STAGE | {"how": "given", "above": 0.99, "proposed_by": "given"}
+    html = shown(copies, tmp_path, "similarity.json", {"near": stage})
+    assert "0.99 given nothing: they do not tell" in text(html) and "now from" not in html
+
+
+@pytest.mark.parametrize("part", [buckets, copies])
+@pytest.mark.parametrize("damage", [None, "x", -1, 1e999, [], {}, [None], {"clips": "many"}, {"a": {"b": None}}])
+def test_damaged_values_cost_at_most_the_section(tmp_path, part, damage):
+    whole = {"buckets": {"wide": AMOUNT}, "unbinned": {"short": AMOUNT}, "nearest_misses": []}
+    name, value = ("buckets.json", whole) if part is buckets else ("similarity.json", {"near": STAGE})
+    for key in value:
+        shown(part, tmp_path, name, value | {key: damage})
+        inner = value[key]
+        for below in inner if isinstance(inner, dict) else ():
+            text(shown(part, tmp_path, name, value | {key: inner | {below: damage}}))
