@@ -5,6 +5,7 @@
 Shape letters: B batch, C channels, T frames, H height, W width, L text tokens, D width of a text token.
 """
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -75,6 +76,19 @@ class Job(Protocol):
         ...
 
 
+@runtime_checkable
+class Spread(Protocol):
+    """A job that may work on several ranks at once. One without this works on one."""
+
+    def num_ranks(self) -> int:
+        """On how many; known from the recipe alone."""
+        ...
+
+    def require(self, num_ranks: int) -> None:
+        """ValueError where it cannot work on so many, with the product and its factors."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class DevicePlan:
     """What a job would do with a number of GPUs; all that can be said without one.
@@ -122,6 +136,21 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def cut(self, parts: int) -> "list[Self]":
+        """The same samples as so many batches, one after the other; fewer where there are fewer samples."""
+        import torch
+
+        count = min(parts, len(self))
+        if count <= 1:
+            return [self]
+        borders = [len(self) * n // count for n in range(count + 1)]
+        present = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "index"}
+        by_sample = {name: value for name, value in present.items() if isinstance(value, torch.Tensor) or value}
+        return [
+            replace(self, **{name: value[begin:end] for name, value in by_sample.items()})
+            for begin, end in itertools.pairwise(borders)
+        ]
 
     def to(self, device: "torch.device | str") -> Self:
         """The same batch with every tensor on `device`."""
@@ -240,8 +269,8 @@ class Costed(Protocol):
 class TrainingData(Protocol):
     """Where training gets its batches; the order is a pure function of the seed."""
 
-    def start(self, *, seed: int, first_batch: int) -> None:
-        """Open the data and be ready to give global batch `first_batch` first."""
+    def start(self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1) -> None:
+        """Open the data and be ready to give global batch `first_batch` first: of each, slice `rank` of `num_ranks`."""
         ...
 
     def train_dataloader(self) -> Iterable[Batch]:

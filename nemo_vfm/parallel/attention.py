@@ -22,7 +22,8 @@ def self_attention(q_BHSD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor) -> Tensor:
     from nemo_vfm.parallel.context.attend import attend
 
     assert layout.scheme is not None
-    return attend(q_BHSD, k_BHSD, v_BHSD, group=layout.context, scheme=layout.scheme)
+    o_BHSD: Tensor = attend(q_BHSD, k_BHSD, v_BHSD, group=layout.context, scheme=layout.scheme)
+    return o_BHSD
 
 
 def attention(q_BHSD: Tensor, k_BHLD: Tensor, v_BHLD: Tensor, mask: Tensor | None = None) -> Tensor:

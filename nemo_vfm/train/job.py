@@ -19,7 +19,9 @@ from nemo_vfm.core.place import Address, Place
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types import Batched, DevicePlan, Factory, Json, Outcome, Run, Task, TrainingData
 from nemo_vfm.parallel import checkpoint
-from nemo_vfm.parallel.engine import Engine, Params, Parts, SingleDevice
+from nemo_vfm.parallel.engine import Engine, Params, Parts
+from nemo_vfm.parallel.plan import ParallelPlan
+from nemo_vfm.parallel.torch_engine import TorchEngine
 from nemo_vfm.train.callbacks.callback import Callback
 from nemo_vfm.train.callbacks.checkpoint import SaveCheckpoints
 from nemo_vfm.train.callbacks.progress import ShowProgress
@@ -42,7 +44,8 @@ class Train:
         duration: length of the whole run, such as "400 steps" or "2 epochs"; "90 s" ends by the clock, and such a
             run is not reproducible.
         schedule: how the learning rate moves; None keeps it constant.
-        engine: how a step is spread over devices; None takes one device.
+        parallel: how many devices share the work, and how.
+        engine: what carries the plan out; None takes PyTorch's own means.
         precision: of the arithmetic.
         ema: running average of the weights; None keeps none.
         checkpoint: when checkpoints are written.
@@ -56,7 +59,8 @@ class Train:
     def __init__(
         self, *, model: Factory[[], nn.Module], data: TrainingData, task: Task,
         optimizer: Factory[[Params], torch.optim.Optimizer], duration: Duration, schedule: Schedule | None = None,
-        engine: Engine | None = None, precision: Precision = Precision(), ema: EMA | None = None,  # noqa: B008 (frozen)
+        parallel: ParallelPlan = ParallelPlan(), engine: Engine | None = None,  # noqa: B008 (frozen)
+        precision: Precision = Precision(), ema: EMA | None = None,  # noqa: B008 (frozen)
         checkpoint: SaveCheckpoints, validation: Validate | None = None,
         start_from: Place | WarmStart | None = None, callbacks: Mapping[str, Callback] | None = None,
         loggers: Mapping[str, LoggerSource] | None = None,
@@ -68,7 +72,8 @@ class Train:
         if checkpoint.keep.best and checkpoint.keep.metric.startswith("val_") and validation is None:
             raise ValueError(f"keep_best chooses by {checkpoint.keep.metric}, which nobody measures: give validation")
         self.model, self.data, self.task, self.optimizer, self.duration = model, data, task, optimizer, duration
-        self.schedule, self.engine = schedule or Constant(), engine or SingleDevice()
+        self.schedule, self.engine = schedule or Constant(), engine or TorchEngine()
+        self.parallel = parallel
         self.precision, self.ema, self.checkpoint, self.validation = precision, ema, checkpoint, validation
         self.start_from = WarmStart(path=start_from) if isinstance(start_from, Path | Address) else start_from
         self.callbacks, self.loggers = dict(callbacks or {}), dict(loggers or {})
@@ -88,11 +93,11 @@ class Train:
 
     def plan_for(self, num_gpus: int) -> DevicePlan:
         """See `Planned`: the engine's plan, with what training keeps besides."""
-        plan = self.engine.plan_for(num_gpus, self.model, self.optimizer)
+        plan = self.engine.plan_for(num_gpus, self.parallel, self.model, self.optimizer)
         average = {"running average": plan.state_bytes["weights"]} if self.ema is not None else {}
         sizes = self.data.batch_sizes() if isinstance(self.data, Batched) else {}
-        uneven = tuple(f"{name} {size} cannot be divided by {num_gpus} GPUs"
-                       for name, size in sizes.items() if size % num_gpus)  # fmt: skip
+        uneven = tuple(f"{name} {size} cannot be divided by {self.parallel.data} (replicate x shard)"
+                       for name, size in sizes.items() if size % self.parallel.data)  # fmt: skip
         return replace(plan, state_bytes={**plan.state_bytes, **average}, notes=(*plan.notes, *uneven))
 
     def _start(self, run: Run) -> Fit:
@@ -100,7 +105,7 @@ class Train:
         above = f"seed_and_steps_above: {run.before}\n" if run.before else ""
         self.checkpoint.begin(run.folder / "checkpoints", above + run.recipe)
         found = checkpoint.latest(run.folder / "checkpoints")
-        model = self.engine.start(Parts(self.model, self.task, self.optimizer, self.precision, run.seed))
+        model = self.engine.start(Parts(self.model, self.task, self.optimizer, self.precision, run.seed, self.parallel))
         started_from = self.start_from.load_into(model) if self.start_from and found is None else None
         if self.ema is not None:
             self.ema.start(model)

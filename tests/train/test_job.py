@@ -21,7 +21,7 @@ from nemo_vfm.cli.verbs.run import _run as perform
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types import Run
-from nemo_vfm.parallel.engine import SingleDevice
+from nemo_vfm.parallel.torch_engine import TorchEngine
 from nemo_vfm.train.callbacks.checkpoint import SaveCheckpoints
 from nemo_vfm.train.callbacks.metrics import truncate
 from nemo_vfm.train.callbacks.validation import Validate
@@ -189,7 +189,7 @@ def test_weights_of_zero_take_a_sample_out_of_the_gradient() -> None:
         from nemo_vfm.core.precision import Precision
         from nemo_vfm.parallel.engine import Parts
 
-        engine, data = SingleDevice(clip_norm=None), ToyData()
+        engine, data = TorchEngine(clip_norm=None), ToyData()
         model = engine.start(Parts(ToyModel, ToyTask(), partial(torch.optim.SGD, lr=0.1), Precision("fp32"), 0))  # type: ignore[arg-type]
         data.start(seed=0, first_batch=0)
         batch = next(data.train_dataloader())

@@ -162,10 +162,10 @@ def _floor(draft: Draft, *, cosine: bool) -> None:
 
 def _clipping(draft: Draft) -> None:
     if draft.number("clip"):
-        draft.put("engine._target_", "nemo_vfm.parallel.engine.SingleDevice")
+        draft.put("engine._target_", "nemo_vfm.parallel.torch_engine.TorchEngine")
         draft.carry("clip", "engine.clip_norm", float(draft.number("clip") or 0))
     elif draft.get("clip") == 0:
-        draft.put("engine._target_", "nemo_vfm.parallel.engine.SingleDevice")
+        draft.put("engine._target_", "nemo_vfm.parallel.torch_engine.TorchEngine")
         draft.put("engine.clip_norm", None)
         draft.agree("clip", "engine.clip_norm", "no clipping is written null")
     else:

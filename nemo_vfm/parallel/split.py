@@ -1,0 +1,150 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A model on one device and a mesh in; the same model, of which this rank holds its part, out.
+
+The order matters: the large linears are split first, then activations are marked for recomputation, then blocks are
+compiled, and last come the weights' shards, so that FSDP gathers what is left of each block and no more.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+from torch.utils.checkpoint import checkpoint
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.parallel.declared import Declared, Divisible, matching
+from nemo_vfm.parallel.local import copy_own
+from nemo_vfm.parallel.mesh import Mesh
+from nemo_vfm.parallel.plan import ParallelPlan
+
+
+@runtime_checkable
+class Drawn(Protocol):
+    """A model whose first weights are a function of (seed, name): it can be born without memory, on any layout."""
+
+    def initial_weight(self, name: str, shape: torch.Size, seed: int) -> Tensor:
+        """The first value of one parameter, whole, on the CPU."""
+        ...
+
+
+def declared(model: nn.Module) -> Declared:
+    """What the model says of itself.
+
+    Raises:
+        UserError: it says nothing.
+    """
+    if isinstance(model, Divisible):
+        return model.plan()
+    raise UserError(
+        f"{type(model).__name__} does not say how it can be cut (it has no plan()), so it can be sharded and "
+        f"replicated but not split; take parallel.tensor, context and pipeline out of the recipe."
+    )
+
+
+def require_divisible(model: nn.Module, plan: ParallelPlan) -> None:
+    """Refuse a plan that the model's sizes do not allow.
+
+    Raises:
+        UserError: with the number, the degree and what would do.
+    """
+    if plan.expert > 1:
+        raise UserError(f"parallel.expert = {plan.expert}, and {type(model).__name__} has no experts; take it out.")
+    if plan.tensor == plan.context == plan.pipeline == 1:
+        return
+    how = declared(model)
+    names = dict(model.named_modules())
+    over_heads = plan.tensor * (plan.ulysses if plan.attention == "ring_ulysses" else 1)
+    over_heads *= plan.context if plan.attention == "ulysses" else 1
+    if how.heads % over_heads:
+        raise UserError(
+            f"{how.heads} attention heads cannot be divided by {over_heads} (parallel.tensor = {plan.tensor}, "
+            f"attention = {plan.attention}); the degrees that fit are {_divisors(how.heads)}."
+        )
+    for patterns, side in ((how.column, "out_features"), (how.row, "in_features")):
+        for name in _matched(patterns, names):
+            if getattr(names[name], side) % plan.tensor:
+                size = getattr(names[name], side)
+                raise UserError(f"{name} has {size} {side}, which parallel.tensor = {plan.tensor} does not divide.")
+    if plan.pipeline > 1:
+        blocks = names[how.blocks]
+        assert isinstance(blocks, nn.ModuleList)
+        if len(blocks) < plan.stages:
+            raise UserError(f"{len(blocks)} blocks cannot be cut into {plan.stages} stages (parallel.pipeline = "
+                            f"{plan.pipeline} x virtual = {plan.virtual}).")  # fmt: skip
+
+
+def _divisors(number: int) -> str:
+    return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)
+
+
+def _matched(patterns: tuple[str, ...], names: dict[str, nn.Module]) -> list[str]:
+    return [name for pattern in patterns for name in matching(pattern, names)]
+
+
+def split_linears(model: nn.Module, mesh: Mesh) -> None:
+    """Give this rank its columns and rows of the linears that the model names."""
+    if mesh.plan.tensor == 1:
+        return
+    how, names, sequence = declared(model), dict(model.named_modules()), mesh.plan.sequence
+    whole = set(_matched(how.whole_input, names))
+    between = Shard(1) if sequence else Replicate()
+    styles: dict[str, ParallelStyle] = {
+        name: ColwiseParallel(input_layouts=Replicate() if name in whole else between)
+        for name in _matched(how.column, names)
+    }
+    styles |= {name: RowwiseParallel(output_layouts=between) for name in _matched(how.row, names)}
+    parallelize_module(model, mesh.devices["tensor"], styles)
+
+
+def recompute(model: nn.Module) -> None:
+    """Run the modules that the model names again in backward, instead of keeping what they computed.
+
+    Their forward is wrapped, not the module: a wrapper would change the names of the parameters.
+    """
+    names = dict(model.named_modules())
+    for name in _matched(declared(model).recompute, names):
+        module: Any = names[name]
+        module.forward = partial(_again, module.forward)
+
+
+def _again(forward: Callable[..., object], *arguments: object) -> object:
+    return checkpoint(forward, *arguments, use_reentrant=False)
+
+
+def shard(model: nn.Module, mesh: Mesh, dtype: torch.dtype) -> None:
+    """Share weights, gradients and optimizer state; each block is gathered when its turn comes.
+
+    Weights travel in the dtype of the arithmetic; gradients are summed in fp32.
+    """
+    if mesh.sharding is None:
+        return
+    narrow = None if dtype == torch.float32 else dtype
+    policy = MixedPrecisionPolicy(param_dtype=narrow, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    for block in _blocks(model):
+        fully_shard(block, mesh=mesh.sharding, mp_policy=policy)
+    fully_shard(model, mesh=mesh.sharding, mp_policy=policy)
+
+
+def _blocks(model: nn.Module) -> Iterator[nn.Module]:
+    if isinstance(model, Divisible):
+        yield from model.get_submodule(model.plan().blocks).children()
+
+
+def compile_blocks(model: nn.Module) -> None:
+    """Compile each block by itself: they are alike, so the first one's work serves all."""
+    for block in _blocks(model):
+        block.compile()
+
+
+def fill(model: nn.Module, seed: int, device: torch.device) -> None:
+    """Give every parameter of a model born on the meta device this rank's part of its first value."""
+    assert isinstance(model, Drawn)
+    model.to_empty(device=device)
+    for name, parameter in model.named_parameters():
+        copy_own(parameter, model.initial_weight(name, parameter.shape, seed))

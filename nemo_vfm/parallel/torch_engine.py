@@ -1,0 +1,209 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A model and its plan in; optimizer steps on one device or on many out, with the same sums on any layout.
+
+Every rank adds up weight times loss over its samples and tokens, unscaled; at the end of the step one all-reduce of
+three numbers (loss, weight, squared norm) tells every rank what to divide by. So nothing depends on how samples, tokens
+or layers are spread.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from nemo_vfm.core.device import device
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.seed import derive
+from nemo_vfm.core.types import Batch, DevicePlan, Factory, Prepared
+from nemo_vfm.parallel import gradients, split
+from nemo_vfm.parallel.engine import Parts, Shapes, StepResult, build_model, load_weights_into
+from nemo_vfm.parallel.footprint import OptimizerFactory, state_of
+from nemo_vfm.parallel.layout import Layout, under
+from nemo_vfm.parallel.mesh import Mesh, join
+from nemo_vfm.parallel.own_part import OwnPart
+from nemo_vfm.parallel.plan import ParallelPlan
+
+
+class TorchEngine:
+    """DTensor, FSDP2 and our own context parallel under one plan; alone on one device it is plain PyTorch.
+
+    Args:
+        clip_norm: the gradient's global L2 norm is scaled down to this; None leaves it.
+        recompute: blocks runs each block again in backward instead of keeping its activations; none keeps them.
+        offload_optimizer: keep the optimizer's state in host memory.
+        compile: compile each block with torch.compile.
+    """
+
+    def __init__(
+        self, *, clip_norm: float | None = 1.0, recompute: Literal["none", "blocks"] = "none",
+        offload_optimizer: bool = False, compile: bool = False,
+    ) -> None:  # fmt: skip
+        if clip_norm is not None and clip_norm <= 0:
+            raise ValueError(f"clip_norm must be above zero, got {clip_norm}; write null to switch clipping off")
+        if recompute not in ("none", "blocks"):
+            raise ValueError(f"recompute must be none or blocks, got {recompute!r}")
+        self.clip_norm, self.recompute = clip_norm, recompute
+        self.offload_optimizer, self.compile = offload_optimizer, compile
+        self.mesh: Mesh | None = None
+
+    def plan_for(
+        self, num_gpus: int, plan: ParallelPlan, model: Factory[[], nn.Module], optimizer: OptimizerFactory
+    ) -> DevicePlan:
+        """What the plan makes of so many GPUs, and what each keeps."""
+        idle = num_gpus - plan.world
+        note = f"this recipe trains on {plan}, so {idle} of {num_gpus} GPUs would stand idle"
+        count, state_bytes = state_of(model, optimizer)
+        return DevicePlan(plan.world, count, state_bytes, (note,) if idle > 0 else ())
+
+    def start(self, parts: Parts) -> nn.Module:
+        """Meet the other ranks, build this rank's part of the model from the seed, and the optimizer over it.
+
+        Raises:
+            UserError: the plan does not fit the model or the number of ranks.
+        """
+        self.parts, plan = parts, parts.plan
+        self.mesh = join(plan, device()) if plan.world > 1 else None
+        self.model = self._built(parts)
+        self.model.train()
+        self._holding = gradients.held(self.model, self.mesh)
+        self._optimizer = OwnPart(parts.optimizer, self._holding, offload=self.offload_optimizer)
+        return self.model
+
+    def _built(self, parts: Parts) -> nn.Module:
+        model, meta = _born(parts)
+        if self.mesh is not None:
+            split.require_divisible(model, parts.plan)
+            split.split_linears(model, self.mesh)
+        if self.recompute == "blocks":
+            split.recompute(model)
+        if self.compile:
+            split.compile_blocks(model)
+        if not meta:
+            model.to(device())
+        if self.mesh is not None:
+            split.shard(model, self.mesh, parts.precision.resolved()[0])
+        if meta:
+            split.fill(model, derive(parts.seed, "initial weights"), device())
+        self.layout = _layout(self.mesh)
+        _call_under(model, self.layout)
+        return model
+
+    def step(self, microbatches: Sequence[Batch], lr_factor: float) -> StepResult:
+        """Forward and backward over this rank's samples, sums over all ranks, clip, update.
+
+        Raises:
+            UserError: the loss is not finite, on any rank.
+        """
+        self.model.zero_grad(set_to_none=True)
+        shapes: list[Shapes] = []
+        pieces = [piece for batch in microbatches for piece in batch.cut(self.parts.plan.microbatches)]
+        with under(self.layout):
+            loss = sum(self._backward(piece, shapes) for piece in pieces)
+        weight = float(sum(float(batch.weight_B.sum()) for batch in microbatches))
+        loss, weight, norm, samples = self._sums(loss, weight, sum(len(batch) for batch in microbatches))
+        self._require_finite(loss, norm, microbatches)
+        gradients.scale(self._holding, self._clipped(norm) * self._averaged() / weight)
+        lr = self._optimizer.step(lr_factor)
+        return StepResult(loss, norm, lr, samples, shapes)
+
+    def _backward(self, batch: Batch, shapes: list[Shapes]) -> float:
+        prepared, losses_B = self._forward(batch, training=True)
+        shapes.append({name: tuple(tensor.shape) for name, tensor in prepared.inputs.items()})
+        loss = (losses_B * prepared.weight_B).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach())
+
+    def _forward(self, batch: Batch, *, training: bool) -> tuple[Prepared, Tensor]:
+        prepared = self.parts.task.prepare(batch.to(device()), seed=self.parts.seed, training=training)
+        with self.parts.precision.autocast():
+            output = self.model(**prepared.inputs)
+        return prepared, self.parts.task.losses(output.float(), prepared)
+
+    def _sums(self, loss: float, weight: float, samples: int) -> tuple[float, float, float, int]:
+        """(mean loss, weight, norm of its gradient, samples) over the global batch, the same on every rank."""
+        if self.mesh is None:
+            square, whole = gradients.square_sum(self._holding), max(weight, 1e-12)
+            return loss / whole, whole, math.sqrt(square) / whole, samples
+        gradients.sum_partial(self._holding, self.mesh)
+        # Ranks of the same samples all counted them.
+        alike = self.mesh.plan.world / self.mesh.plan.data
+        mine = [loss / alike, weight / alike, samples / alike, gradients.square_sum(self._holding)]
+        sums = torch.tensor(mine, dtype=torch.float64, device=device())
+        torch.distributed.all_reduce(sums)
+        loss, weight, count, square = sums.tolist()
+        whole = max(weight, 1e-12)
+        return loss / whole, whole, math.sqrt(square) * self._averaged() / whole, round(count)
+
+    def _averaged(self) -> int:
+        """FSDP gives means where sums are wanted: over so many ranks."""
+        return 1 if self.mesh is None or self.mesh.sharding is None else self.mesh.sharding.size()
+
+    def _clipped(self, norm: float) -> float:
+        """What the gradient is multiplied by."""
+        return 1.0 if self.clip_norm is None else min(1.0, self.clip_norm / (norm + 1e-6))
+
+    def _require_finite(self, loss: float, norm: float, microbatches: Sequence[Batch]) -> None:
+        if not math.isfinite(loss) or not math.isfinite(norm):
+            keys = ", ".join(key for batch in microbatches for key in batch.keys[:4])
+            raise UserError(
+                f"The loss ({loss}) or its gradient norm ({norm}) is not finite at batch {microbatches[0].index} "
+                f"(samples {keys}, ...). Lower the learning rate, or look for damaged samples. No weights were changed."
+            )
+
+    @torch.no_grad()
+    def evaluate(self, batch: Batch) -> tuple[Tensor, Prepared]:
+        """The loss of each sample with the model in evaluation mode."""
+        self.model.eval()
+        prepared, losses_B = self._forward(batch, training=False)
+        self.model.train()
+        return losses_B, prepared
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """The model's state and the optimizer's; a tensor may be this rank's part (DTensor) of a larger one."""
+        return {"model": dict(self.model.state_dict()), "optimizer": self._optimizer.tensors()}
+
+    def load(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Put weights and optimizer state back.
+
+        Raises:
+            CorruptCheckpoint: names or shapes are not this model's.
+        """
+        load_weights_into(self.model, groups["model"])
+        self._optimizer.load(groups["optimizer"])
+
+
+def _born(parts: Parts) -> tuple[nn.Module, bool]:
+    """The model, and whether it is still without memory: so it is where it could be too large for one device."""
+    if parts.plan.world > 1:
+        with torch.device("meta"):
+            model = parts.model()
+        if isinstance(model, split.Drawn) and not list(model.buffers()):
+            return model, True
+    return build_model(parts.model, parts.seed), False
+
+
+def _layout(mesh: Mesh | None) -> Layout:
+    if mesh is None or (mesh.tokens is None and mesh.context is None):
+        return Layout()
+    from nemo_vfm.parallel.context.scheme import Scheme
+
+    return Layout(mesh.tokens, mesh.context, Scheme(kind=mesh.plan.attention, ulysses=mesh.plan.ulysses))
+
+
+def _call_under(model: nn.Module, layout: Layout) -> None:
+    """Whoever calls the model, a preview or a validation, calls it under the layout it was split for."""
+    entered: list[object] = []
+
+    def before(*_: object) -> None:
+        context = under(layout)
+        context.__enter__()
+        entered.append(context)
+
+    def after(*_: object) -> None:
+        entered.pop().__exit__(None, None, None)  # type: ignore[attr-defined]
+
+    model.register_forward_pre_hook(before, prepend=True)
+    model.register_forward_hook(after, always_call=True)
