@@ -34,6 +34,8 @@ class ShardData(Feed):
         shuffle: False gives the samples in the order of the shards.
         max_bad_in_a_row: so many samples in a row that cannot be read stop the run.
         cache: keeps whole shards of an object store on the disk; None reads them by ranges of bytes.
+        verify: compares all that is read of a sample with the checksums in the index, which finds damage that nothing
+            else does; a sample that differs is a bad one, and a shard that is written to meanwhile stops the run.
         max_ahead_gb: what batches read ahead may fill on each rank at most, in GB (10^9 bytes).
         max_memory_share: what the workers of a machine may grow by together, of its memory; a rank's are replaced
             between batches when one of them grows by more than its part. None lets them grow.
@@ -50,6 +52,7 @@ class ShardData(Feed):
         shuffle: bool = True,
         max_bad_in_a_row: int = 16,
         cache: ShardCache | None = None,
+        verify: bool = False,
         max_ahead_gb: float = 4.0,
         max_memory_share: float | None = 0.5,
     ) -> None:
@@ -66,9 +69,9 @@ class ShardData(Feed):
         alone = [shards] if isinstance(shards, Place) else shards
         if not alone:
             raise ValueError("shards is an empty list, expected at least one folder or tar")
-        self.shards, self.cache = tuple(place(where) for where in alone), cache
+        self.shards, self.cache, self.verify = tuple(place(where) for where in alone), cache, verify
 
     def _samples(self) -> Samples:
         if self.cache is None and any(isinstance(where, Address) for where in self.shards):
             info("an object store is read by ranges of bytes; where it fits on a disk here, a cache is much quicker")
-        return named_shards(self.shards, self.cache)
+        return named_shards(self.shards, self.cache, verify=self.verify)

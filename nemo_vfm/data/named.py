@@ -13,8 +13,11 @@ from nemo_vfm.data.shard_cache import ShardCache
 from nemo_vfm.data.shards import Entry, ShardSet
 
 
-def named_shards(places: Sequence[Place], cache: ShardCache | None) -> Samples:
+def named_shards(places: Sequence[Place], cache: ShardCache | None, *, verify: bool = False) -> Samples:
     """Open what the places name; the order is theirs, and that of the shards within each.
+
+    Args:
+        verify: see `ShardSet`.
 
     Raises:
         UserError: a folder or a shard is missing.
@@ -22,7 +25,7 @@ def named_shards(places: Sequence[Place], cache: ShardCache | None) -> Samples:
         ValueError: braces that mean nothing.
     """
     wanted = folders_of(places)
-    sets = [ShardSet(folder, cache, only=only) for folder, only in wanted.items()]
+    sets = [ShardSet(folder, cache, only=only, verify=verify) for folder, only in wanted.items()]
     return sets[0] if len(sets) == 1 else Joined(sets)
 
 
@@ -79,6 +82,11 @@ class Joined:
         """See `ShardSet.read_span`."""
         shards, name = self._homes[entry.shard]
         return shards.read_span(replace(entry, shard=name), offset, size)
+
+    def checked(self, entry: Entry, extension: str, data: bytes) -> bytes:
+        """See `ShardSet.checked`."""
+        shards, name = self._homes[entry.shard]
+        return shards.checked(replace(entry, shard=name), extension, data)
 
     def video(self, entry: Entry, extension: str) -> bytes:
         """See `Samples.video`."""

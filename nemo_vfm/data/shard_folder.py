@@ -37,6 +37,10 @@ class ShardFolder(Protocol):
         """What changes when a tar does: bytes and time of the last change, in ns; None where nothing tells."""
         ...
 
+    def touched(self, name: str) -> int | None:
+        """When anything about a tar was changed last, in ns, which nobody can set; None where nothing tells."""
+        ...
+
     def open(self, name: str, sha256: str, stamp: tuple[int, int] | None) -> OpenShard:
         """A tar, for reading members; `sha256` is what shards.json says of it, `stamp` what it was when listed."""
         ...
@@ -72,6 +76,13 @@ class LocalFolder:
     def stamp(self, name: str) -> tuple[int, int] | None:
         """See `ShardFolder.stamp`."""
         return _stamp((self.path / name).stat())
+
+    def touched(self, name: str) -> int | None:
+        """See `ShardFolder.touched`."""
+        try:
+            return (self.path / name).stat().st_ctime_ns
+        except OSError:
+            return None
 
     def open(self, name: str, sha256: str, stamp: tuple[int, int] | None) -> OpenShard:
         """See `ShardFolder.open`."""
@@ -131,6 +142,10 @@ class StoredFolder:
 
     def stamp(self, name: str) -> tuple[int, int] | None:
         """None: shards of ours in a store are named by what is in them, and never overwritten."""
+        return None
+
+    def touched(self, name: str) -> int | None:
+        """See `stamp`."""
         return None
 
     def read(self, name: str, max_bytes: int) -> bytes:

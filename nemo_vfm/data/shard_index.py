@@ -34,12 +34,18 @@ class Entry:
         shard: the tar's name.
         members: extension -> (offset, size) in the tar.
         index: the numbers and texts the writer put into the index.
+        crcs: CRC-32 of each member, in their order; empty where nobody wrote them down.
     """
 
     key: str
     shard: str
     members: Mapping[str, tuple[int, int]]
     index: Mapping[str, Json] = field(default_factory=dict)
+    crcs: tuple[int, ...] = ()
+
+    def crc(self, extension: str) -> int:
+        """What the bytes of a member were when they were written, in 32 bits."""
+        return self.crcs[list(self.members).index(extension)]
 
 
 def listed_entries(folder: Path, only: Set[str] | None = None) -> list[Entry]:
@@ -146,7 +152,10 @@ def _entry(sample: dict[str, Json], shard: str, end: int) -> Entry:
         raise TypeError("a key must be text and its index a mapping")
     if not is_key(sample["key"]):  # files are named by it: thumbnails, and what layouts of others hold
         raise ValueError(f"{sample['key'][:100]!r} cannot name a sample")
-    return Entry(sample["key"], shard, members, sample["index"])
+    crcs = sample.get("crc32", [])
+    if len(crcs) not in (0, len(members)) or not all(type(crc) is int and 0 <= crc < 1 << 32 for crc in crcs):
+        raise ValueError(f"its {len(members)} members have the checksums {str(crcs)[:100]}")
+    return Entry(sample["key"], shard, members, sample["index"], tuple(crcs))
 
 
 def _bytes(path: Place, folder: ShardFolder, name: str) -> bytes:

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import threading
+import zlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
@@ -22,6 +23,7 @@ from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.files import sha256_file, sync, write_json
 from nemo_vfm.core.place import Address, Place, place
 from nemo_vfm.core.types import Json
+from nemo_vfm.data.faults import Changed
 from nemo_vfm.data.sample import is_key
 from nemo_vfm.data.shard_cache import ShardCache
 from nemo_vfm.data.shard_folder import OpenShard, folder_at
@@ -99,7 +101,8 @@ class ShardWriter:
         ):
             self._finish_shard()
         places = {name: [self._append(f"{key}.{name}", members[name]), len(members[name])] for name in sorted(members)}
-        self._samples.append({"key": key, "members": places, "index": dict(index)})
+        crcs = [zlib.crc32(members[name]) for name in places]
+        self._samples.append({"key": key, "members": places, "crc32": crcs, "index": dict(index)})
         self._keys.add(key)
 
     def close(self) -> None:
@@ -178,13 +181,16 @@ class ShardSet:
         folder: with `shards.json`, or, on a disk, with anyone's WebDataset tars, which are listed by their headers.
         cache: keeps whole shards of an object store on the disk; None reads them by ranges of bytes.
         only: names of tars; None takes all.
+        verify: the bytes of members are compared with their checksums, each time they are read.
 
     Raises:
-        UserError: there is no such folder, it holds no tar, or not those that are named.
+        UserError: there is no such folder, it holds no tar, not those that are named, or no checksums to verify by.
         DataError: an index does not fit its tar.
     """
 
-    def __init__(self, folder: Place, cache: ShardCache | None = None, *, only: Set[str] | None = None) -> None:
+    def __init__(
+        self, folder: Place, cache: ShardCache | None = None, *, only: Set[str] | None = None, verify: bool = False
+    ) -> None:
         self.folder = place(folder)
         self._source = folder_at(self.folder, cache)
         self._files: OrderedDict[str, OpenShard] = OrderedDict()
@@ -192,6 +198,10 @@ class ShardSet:
         self._hashes: dict[str, str] = {}
         self.entries: tuple[Entry, ...] = tuple(self._entries(only))
         self._stamps = {shard: self._source.stamp(shard) for shard in {entry.shard for entry in self.entries}}
+        self.verify = verify
+        if verify:
+            self._must_have_checksums()
+        self._touched = {shard: self._source.touched(shard) for shard in self._stamps} if verify else {}
 
     def _entries(self, only: Set[str] | None) -> list[Entry]:
         if self._source.size("shards.json") is not None:
@@ -208,11 +218,19 @@ class ShardSet:
             f"listed by reading all their headers, which needs them on a disk; StreamedTars reads them from the store"
         )
 
+    def _must_have_checksums(self) -> None:
+        if without := [entry for entry in self.entries if not entry.crcs and entry.members]:
+            raise UserError(
+                f"{self.folder} has no checksums of {len(without)} samples, the first is {without[0].key} in "
+                f"{without[0].shard}: tars of others have none, nor have those of an older version. Write them again, "
+                f"or set verify=false"
+            )
+
     def __len__(self) -> int:
         return len(self.entries)
 
     def __getstate__(self) -> dict[str, object]:
-        names = ("folder", "entries", "_source", "_hashes", "_stamps", "_remote")
+        names = ("folder", "entries", "verify", "_source", "_hashes", "_stamps", "_touched", "_remote")
         return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: dict[str, object]) -> None:
@@ -222,20 +240,38 @@ class ShardSet:
         """The bytes of one member.
 
         Raises:
-            DataError: the sample has no such member, or the tar ends before it does.
+            DataError: the sample has no such member, the tar ends before it does, or its bytes are not those written.
+            Changed: they are not, and the tar was written to since it was listed.
             StoreError: the object store does not answer.
         """
-        return self._read(entry, extension, *self._place(entry, extension))
+        return self.checked(entry, extension, self._read(entry, extension, *self._place(entry, extension)))
 
     def read_all(self, entry: Entry, extensions: Sequence[str]) -> list[bytes]:
         """Several members; what lies side by side in an object store is asked for once."""
         spans = self.spans(entry, extensions)
         if len(spans) == len(extensions):
-            return [self._read(entry, name, *where) for name, where in zip(extensions, spans, strict=True)]
+            return [
+                self.checked(entry, name, self._read(entry, name, *where))
+                for name, where in zip(extensions, spans, strict=True)
+            ]
         ((first, length),) = spans
         data = self._read(entry, ", ".join(extensions), first, length)
         places = [self._place(entry, extension) for extension in extensions]
-        return [data[offset - first : offset - first + size] for offset, size in places]
+        parts = [data[offset - first : offset - first + size] for offset, size in places]
+        return [self.checked(entry, name, part) for name, part in zip(extensions, parts, strict=True)]
+
+    def checked(self, entry: Entry, extension: str, data: bytes) -> bytes:
+        """The bytes of a member, compared with their checksum where that is asked for. Raises as `read` does."""
+        if not self.verify or zlib.crc32(data) == entry.crc(extension):
+            return data
+        tar = self.folder / entry.shard
+        # No program can set this time back: size and time of the last change may be those of before.
+        if self._source.touched(entry.shard) != self._touched[entry.shard]:
+            raise Changed(f"{tar} was changed while it is trained on; start again, and write shards elsewhere")
+        raise DataError(
+            f"{entry.key}.{extension} in {tar} has other bytes than when it was written: the disk damaged it, or the "
+            f"tar was exchanged; write the shards again"
+        )
 
     def spans(self, entry: Entry, extensions: Sequence[str]) -> list[tuple[int, int]]:
         """(offset, size) of what `read_all` asks for: every member, or all of them and what lies between."""

@@ -31,6 +31,10 @@ class Spanned(Samples, Protocol):
         """So many bytes of the sample's tar from an offset on."""
         ...
 
+    def checked(self, entry: Entry, extension: str, data: bytes) -> bytes:
+        """The bytes of a member, once they are whole; DataError where they are not those that were written."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Span:

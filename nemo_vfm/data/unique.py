@@ -75,7 +75,10 @@ class HeldSamples:
             return self.inner.read_all(entry, extensions)
         spans = self.inner.spans(entry, extensions)
         data = [self._span(held, entry, offset, size) for offset, size in spans]
-        return [_member(spans, data, *entry.members[extension]) for extension in extensions]
+        return [
+            self.inner.checked(entry, extension, _member(spans, data, *entry.members[extension]))
+            for extension in extensions
+        ]
 
     def video(self, entry: Entry, extension: str) -> bytes:
         """See `Samples.video`."""
