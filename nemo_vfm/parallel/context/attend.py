@@ -1,0 +1,87 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""This rank's queries, keys and values in, its tokens' attention over every rank's tokens out.
+
+Self-attention only: keys of another sequence, such as text, are short and whole on every rank, so nothing is exchanged.
+Shape letters: B batch, H heads, K heads of keys and values, S tokens of this rank, D head dimension.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.parallel.context.call import Call
+from nemo_vfm.parallel.context.chosen import chosen
+from nemo_vfm.parallel.context.gathered import gathered
+from nemo_vfm.parallel.context.heads import to_heads, to_tokens
+from nemo_vfm.parallel.context.kernel import Kernel
+from nemo_vfm.parallel.context.ring import ring
+from nemo_vfm.parallel.context.scheme import Scheme
+from nemo_vfm.parallel.context.tiles import checked_segments, held
+from nemo_vfm.parallel.context.wire import Team, everyone
+
+
+def attend(
+    q_BHSD: Tensor,
+    k_BKSD: Tensor,
+    v_BKSD: Tensor,
+    *,
+    group: ProcessGroup | None,
+    scheme: Scheme,
+    causal: bool = False,
+    segments: Sequence[int] | None = None,
+    kernel: Kernel | None = None,
+) -> Tensor:
+    """Softmax attention scaled by 1/sqrt(D), with exact gradients, each rank's for its own tokens.
+
+    Args:
+        group: the ranks that share the sequence, all with equally many tokens in the order of `order.shard`. None
+            where this one has all of it.
+        scheme: how they exchange what they need.
+        causal: whether a query sees only its own and earlier positions. It decides how tokens lie on the ranks, too.
+        segments: lengths of consecutive packed samples in the whole sequence, the same on every rank; samples do not
+            see each other. None for a single one.
+        kernel: what computes on each rank; None for the fastest there is.
+
+    Returns:
+        (B, H, S, D), in the dtype of the queries, or autocast's.
+    """
+    _check_shapes(q_BHSD, k_BKSD, v_BKSD)
+    ranks = group.size() if group else 1
+    _, ulysses = scheme.degrees(ranks)
+    scheme.check_heads(ranks, q_BHSD.shape[1], k_BKSD.shape[1])
+    q, k, v = (_autocast(x) for x in (q_BHSD, k_BKSD, v_BKSD))
+    lengths = checked_segments(segments, q.shape[2] * ranks)
+    kernel = kernel or chosen(q)
+    if group is None or ulysses == 1:
+        call = Call(everyone(group) if group else None, q.shape[2], lengths, causal, kernel)
+        return gathered(q, k, v, call) if scheme.kind == "all_gather" and group else ring(q, k, v, call)
+    mine, tokens = group.rank(), q.shape[2]
+    first = mine - mine % ulysses
+    near = Team(group, tuple(range(first, first + ulysses)))
+    far = Team(group, tuple(range(mine % ulysses, ranks, ulysses)))
+    spans = tuple(held(member, ranks, tokens, causal) for member in near.members)
+    q, k, v = to_heads(near, spans, (q, k, v))
+    out = ring(q, k, v, Call(far, tokens * ulysses, lengths, causal, kernel))
+    return to_tokens(near, spans, (out,))[0]
+
+
+def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
+    fits = q.ndim == 4 and k.shape == v.shape and k.shape == (q.shape[0], k.shape[1], *q.shape[2:])
+    if not fits or not q.dtype == k.dtype == v.dtype:
+        given = ", ".join(f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}" for x in (q, k, v))
+        raise UserError(
+            "attention over split tokens takes queries (batch, heads, tokens, width) with keys and values of as many "
+            f"tokens, the same width and one dtype, but got {given}"
+        )
+
+
+def _autocast(x: Tensor) -> Tensor:
+    """What torch's own attention does under autocast: fp32 becomes 16 bits, fp64 stays."""
+    kind = x.device.type
+    if not torch.is_autocast_enabled(kind) or x.dtype == torch.float64:
+        return x
+    return x.to(torch.get_autocast_dtype(kind))

@@ -1,0 +1,161 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Queries, keys, values and tiles in, attended values with the logarithm of each softmax's denominator out.
+
+That logarithm (`lse`) is what makes attention divisible: two results over different keys merge exactly, and a backward
+pass that is given the final values and lse needs to see only its own keys. Every kernel offers both directions.
+
+Shape letters: B batch, H heads, K heads of keys and values, S query rows, L key rows, D head dimension.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from nemo_vfm.parallel.context.tiles import Tile
+
+
+class Running:
+    """Attended values that grow as more keys come by: the online softmax, kept at least in fp32."""
+
+    def __init__(self, q_BHSD: Tensor) -> None:
+        self._dtype, wide = q_BHSD.dtype, sum_dtype(q_BHSD)
+        self.out_BHSD = torch.zeros_like(q_BHSD, dtype=wide, memory_format=torch.contiguous_format)
+        self.lse_BHS = q_BHSD.new_full(q_BHSD.shape[:3], float("-inf"), dtype=wide)
+        self._written: set[tuple[int, int]] = set()
+
+    def add(self, rows: slice, out: Tensor, lse: Tensor) -> None:
+        """Merge what these rows saw in other keys."""
+        own_out, own_lse = self.out_BHSD[:, :, rows], self.lse_BHS[:, :, rows]
+        if self._first(rows):
+            own_out.copy_(out)
+            own_lse.copy_(lse)
+            return
+        both = torch.logaddexp(own_lse, lse.to(own_lse.dtype))
+        own_out.mul_((own_lse - both).exp().unsqueeze(3)).add_(out * (lse - both).exp().unsqueeze(3))
+        own_lse.copy_(both)
+
+    def result(self) -> tuple[Tensor, Tensor]:
+        """(values in the dtype of the queries, lse)."""
+        return self.out_BHSD.to(self._dtype), self.lse_BHS
+
+    def _first(self, rows: slice) -> bool:
+        """Whether nothing was written to these rows: a copy then saves four passes over them."""
+        first = all(rows.stop <= start or stop <= rows.start for start, stop in self._written)
+        self._written.add((rows.start, rows.stop))
+        return first
+
+
+class Gradients:
+    """Sums of the three gradients, kept at least in fp32."""
+
+    def __init__(self, q_BHSD: Tensor, k_BKLD: Tensor) -> None:
+        wide = sum_dtype(q_BHSD)
+        self.q_BHSD = torch.zeros_like(q_BHSD, dtype=wide, memory_format=torch.contiguous_format)
+        self.kv_2BKLD = k_BKLD.new_zeros((2, *k_BKLD.shape), dtype=wide)
+
+    def next_keys(self) -> Tensor:
+        """What keys and values got so far, (2, B, K, L, D); zeros take its place, for other keys of that shape."""
+        found, self.kv_2BKLD = self.kv_2BKLD, torch.zeros_like(self.kv_2BKLD)
+        return found
+
+    def add(self, tile: Tile, dq: Tensor, dk: Tensor, dv: Tensor) -> None:
+        """Add what one tile gave."""
+        self.q_BHSD[:, :, tile.q] += dq
+        self.kv_2BKLD[0, :, :, tile.k] += dk
+        self.kv_2BKLD[1, :, :, tile.k] += dv
+
+
+class Kernel(Protocol):
+    """Attention over tiles, scaled by 1/sqrt(D)."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, tiles: Sequence[Tile], into: Running) -> None:
+        """Merge what the queries see in these tiles."""
+        ...
+
+    def backward(self, do: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, tiles: Sequence[Tile],
+                 into: Gradients) -> None:  # fmt: skip
+        """Add the gradients that pass through these tiles; `out` and `lse` are those over all keys."""
+        ...
+
+
+def sum_dtype(x: Tensor) -> torch.dtype:
+    """In which sums over keys and over ranks are kept: 16 bits would lose a rank's share among many."""
+    return torch.promote_types(x.dtype, torch.float32)
+
+
+class Looped:
+    """A kernel from one that computes a single tile: tile by tile.
+
+    Args:
+        one: computes a tile.
+    """
+
+    def __init__(self, one: "OneTile") -> None:
+        self._one = one
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, tiles: Sequence[Tile], into: Running) -> None:
+        """See `Kernel.forward`."""
+        for tile in tiles:
+            out, lse = self._one.forward(q[:, :, tile.q], k[:, :, tile.k], v[:, :, tile.k], tile.diagonal)
+            into.add(tile.q, out, lse)
+
+    def backward(self, do: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, tiles: Sequence[Tile],
+                 into: Gradients) -> None:  # fmt: skip
+        """See `Kernel.backward`."""
+        for tile in tiles:
+            do_t, q_t, out_t, lse_t = (x[:, :, tile.q] for x in (do, q, out, lse))
+            k_t, v_t = (x[:, :, tile.k] for x in (k, v))
+            into.add(tile, *self._one.backward(do_t, q_t, k_t, v_t, out_t, lse_t, tile.diagonal))
+
+
+class OneTile(Protocol):
+    """Attention over one tile; keys and values may have fewer heads than the queries."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, diagonal: bool) -> tuple[Tensor, Tensor]:
+        """(values, lse)."""
+        ...
+
+    def backward(self, do: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
+                 diagonal: bool) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        """Gradients of queries, keys and values."""
+        ...
+
+
+class Plain:
+    """One tile as the formulas say, at least in fp32: what the others are compared with, and what runs where none can.
+
+    It holds the scores of a whole tile in memory.
+    """
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, diagonal: bool) -> tuple[Tensor, Tensor]:
+        """See `OneTile.forward`."""
+        q, k, v = (x.to(sum_dtype(x)) for x in (q, k, v))
+        scores = _scores(q, k, diagonal)
+        lse = scores.logsumexp(4)
+        out = (scores - lse.unsqueeze(4)).exp() @ v.unsqueeze(2)
+        return out.flatten(1, 2), lse.flatten(1, 2)
+
+    def backward(self, do: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor,
+                 diagonal: bool) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        """See `OneTile.backward`: P = exp(scores - lse), dS = P (dP - rowsum(dO O))."""
+        do, q, k, v, out = (x.to(sum_dtype(x)) for x in (do, q, k, v, out))
+        group = (k.shape[1], q.shape[1] // k.shape[1])
+        weights = (_scores(q, k, diagonal) - torch.unflatten(lse, 1, group).unsqueeze(4)).exp()
+        do_BKGSD: Tensor = torch.unflatten(do, 1, group)
+        dv = (weights.mT @ do_BKGSD).sum(2)
+        row_BHS = (do * out).sum(3)
+        change = do_BKGSD @ v.unsqueeze(2).mT - torch.unflatten(row_BHS, 1, group).unsqueeze(4)
+        change = weights * change / q.shape[3] ** 0.5
+        dq = (change @ k.unsqueeze(2)).flatten(1, 2)
+        return dq, (change.mT @ torch.unflatten(q, 1, group)).sum(2), dv
+
+
+def _scores(q: Tensor, k: Tensor, diagonal: bool) -> Tensor:
+    """(B, K, H/K, S, L)."""
+    scores: Tensor = torch.unflatten(q, 1, (k.shape[1], -1)) @ k.unsqueeze(2).mT / q.shape[3] ** 0.5
+    if not diagonal:
+        return scores
+    return scores.masked_fill(scores.new_ones(scores.shape[3:], dtype=torch.bool).triu(1), float("-inf"))

@@ -1,0 +1,57 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens in their global order in, each rank's share out, and back again."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.parallel.context.tiles import Spans, held
+
+
+def shard(x: Tensor, dim: int, *, rank: int, ranks: int, causal: bool = False) -> Tensor:
+    """A rank's share of the tokens along `dim`, in the order in which `attend` expects them.
+
+    Args:
+        rank: place in the context group.
+        ranks: size of the context group.
+        causal: what `attend` will be told: it decides between one run of tokens and an early and a late chunk.
+    """
+    if x.shape[dim] % ranks:
+        raise UserError(
+            f"a sequence of {x.shape[dim]} tokens is not divisible by {ranks} context ranks. "
+            f"Pad it to {-(-x.shape[dim] // ranks) * ranks}, or take a context that divides it"
+        )
+    return taken(x, held(rank, ranks, x.shape[dim] // ranks, causal), dim)
+
+
+def unshard(pieces: Sequence[Tensor], dim: int, *, causal: bool = False) -> Tensor:
+    """The whole sequence of all ranks' shares, by rank."""
+    ranks, tokens = len(pieces), pieces[0].shape[dim]
+    return joined(pieces, [held(rank, ranks, tokens, causal) for rank in range(ranks)], dim)
+
+
+def taken(x: Tensor, spans: Spans, dim: int) -> Tensor:
+    """The rows of these spans, one after another."""
+    parts = [x.narrow(dim, start, stop - start) for start, stop in spans]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
+
+
+def joined(pieces: Sequence[Tensor], spans: Sequence[Spans], dim: int) -> Tensor:
+    """Rows of several pieces in the order of their positions."""
+    parts = []
+    for piece, of_piece in zip(pieces, spans, strict=True):
+        sizes = [stop - start for start, stop in of_piece]
+        parts += list(zip(of_piece, torch.split_with_sizes(piece, sizes, dim), strict=True))
+    return torch.cat([part for _, part in sorted(parts, key=lambda found: found[0])], dim)
+
+
+def split(whole: Tensor, spans: Sequence[Spans], dim: int) -> list[Tensor]:
+    """The way back from `joined`: the pieces of a tensor that has the rows of all of them in order."""
+    row, rows = 0, {}
+    for start, stop in sorted(span for of_piece in spans for span in of_piece):
+        rows[start, stop] = (row, row + stop - start)
+        row += stop - start
+    return [taken(whole, tuple(rows[span] for span in of_piece), dim) for of_piece in spans]

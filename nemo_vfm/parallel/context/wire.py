@@ -1,0 +1,167 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors for other ranks in, theirs out: every call of a process group that this room makes, and its bytes counted.
+
+A rank that died or hangs ends a call with `LostRank`, which names it, within the timeout the group was made with (gloo;
+NCCL's own watchdog ends the process instead).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import P2POp, ProcessGroup, Work
+
+from nemo_vfm.core.errors import LostRank
+
+
+class _Into(Protocol):
+    def __call__(self, output: Tensor, own: Tensor, /, *, group: ProcessGroup) -> object: ...
+
+
+@dataclass
+class Traffic:
+    """Bytes that this rank handed to its process groups for others: in all, and by kind of call."""
+
+    sent: int = 0
+    by_call: dict[str, int] = field(default_factory=dict)
+
+    def add(self, call: str, sent: int) -> None:
+        """Count one call."""
+        self.sent += sent
+        self.by_call[call] = self.by_call.get(call, 0) + sent
+
+
+_COUNTING: list[Traffic] = []
+
+
+@contextmanager
+def counted() -> Iterator[Traffic]:
+    """Count what this process sends for context parallelism while the block runs, its backward passes included."""
+    traffic = Traffic()
+    _COUNTING.append(traffic)
+    try:
+        yield traffic
+    finally:
+        _COUNTING.remove(traffic)
+
+
+@dataclass(frozen=True)
+class Team:
+    """Ranks that work on something together: a whole process group or some of it, in an order of their own.
+
+    Args:
+        group: the process group, whose calls carry everything.
+        members: ranks inside the group; this process is one of them.
+    """
+
+    group: ProcessGroup
+    members: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """How many they are."""
+        return len(self.members)
+
+    @property
+    def index(self) -> int:
+        """This process's place among them."""
+        return self.members.index(self.group.rank())
+
+    def name(self, index: int) -> str:
+        """A member as the user knows it: by its rank in the whole run."""
+        return f"rank {dist.get_global_rank(self.group, self.members[index])}"
+
+
+def everyone(group: ProcessGroup) -> Team:
+    """The team of all ranks of a group."""
+    return Team(group, tuple(range(group.size())))
+
+
+class Pending:
+    """Sends and receives that are under way. Buffers live as long as this does."""
+
+    def __init__(self, team: Team, works: Sequence[tuple[int, Work]], buffers: Sequence[Tensor]) -> None:
+        self._team, self._works, self._buffers = team, works, buffers
+
+    def wait(self) -> None:
+        """Return when what was received may be read and what was sent may be changed.
+
+        Raises:
+            LostRank: another rank died, hangs, or is not in the same call.
+        """
+        for index, work in self._works:
+            with _named(self._team, self._team.name(index)):
+                work.wait()
+        self._works = ()
+
+
+def exchange(team: Team, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> Pending:
+    """Start to send a tensor to each named member and to receive one from each. Both sides call in the same order."""
+    for tensor in (*sends.values(), *receives.values()):
+        assert tensor.is_contiguous(), "a message is one run of memory"
+    if not sends and not receives:
+        return Pending(team, (), ())
+    _count("exchange", sum(tensor.nbytes for tensor in sends.values()))
+    peers = [*sends, *receives]
+    calls = [
+        *(P2POp(dist.isend, x, group=team.group, group_peer=team.members[i]) for i, x in sends.items()),
+        *(P2POp(dist.irecv, x, group=team.group, group_peer=team.members[i]) for i, x in receives.items()),
+    ]
+    with _named(team, " and ".join(team.name(index) for index in dict.fromkeys(peers))):
+        works = dist.batch_isend_irecv(calls)
+    # NCCL answers with one work for all of a batch, gloo with one each.
+    return Pending(team, list(zip(peers, works, strict=False)), [*sends.values(), *receives.values()])
+
+
+def all_gather(team: Team, own: Tensor) -> Tensor:
+    """Every rank's tensor, stacked by rank. The team is a whole group."""
+    assert team.size == team.group.size(), "a collective is for a whole group"
+    found = own.new_empty(team.size, *own.shape)
+    _count("all_gather", own.nbytes * (team.size - 1))
+    with _named(team, "all others"):
+        _torch("all_gather_single", "all_gather_into_tensor")(found, own.contiguous().unsqueeze(0), group=team.group)
+    return found
+
+
+def reduce_scatter(team: Team, parts: Tensor) -> Tensor:
+    """The sum over the ranks of `parts[own place]`. The team is a whole group."""
+    assert team.size == team.group.size() == parts.shape[0], "a collective is for a whole group"
+    found = parts.new_empty(1, *parts.shape[1:])
+    _count("reduce_scatter", parts.nbytes // team.size * (team.size - 1))
+    with _named(team, "all others"):
+        _torch("reduce_scatter_single", "reduce_scatter_tensor")(found, parts.contiguous(), group=team.group)
+    return found[0]
+
+
+def _torch(name: str, before: str) -> _Into:
+    """One of torch's collectives by its new name where it has one: since 2.13 the old ones warn."""
+    found: _Into = getattr(dist, name, None) or getattr(dist, before)
+    return found
+
+
+def _count(call: str, sent: int) -> None:
+    for traffic in _COUNTING:
+        traffic.add(call, sent)
+
+
+@contextmanager
+def _named(team: Team, peer: str) -> Iterator[None]:
+    """A failed call as a sentence that says who waited for whom."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise LostRank(
+            f"{team.name(team.index)} waited in vain for {peer}, with which it attends over one sequence on "
+            f"{team.size} ranks: {' '.join(str(error).split())[:200]}. {peer[0].upper()}{peer[1:]} has stopped, hangs, "
+            "or was itself left waiting; the first rank to end has the reason in its last words"
+        ) from error
+
+
+def empty_like(tensor: Tensor) -> Tensor:
+    """Room for a message of the same kind, as one run of memory whatever the strides of its model."""
+    return torch.empty_like(tensor, memory_format=torch.contiguous_format)
