@@ -38,7 +38,7 @@ def manifest(recipe: str, seed: int, source: Path | None = None) -> Json:
     return {
         "schema": SCHEMA,
         "recipe": source.stem if source else None,
-        "purpose": conceal_keys(header(source)[0]) if source else None,
+        "purpose": conceal_keys(header(source).title) if source else None,
         "created": now(),
         "recipe_sha256": sha256_text(recipe),
         "seed": seed,

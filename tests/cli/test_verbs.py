@@ -2,10 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verbs and recipes in; what they print and how they end out."""
 
+import re
+
 import pytest
 
 from nemo_vfm.cli.verbs.list import header
 from tests.support.recipe_folder import WIDE
+from tests.support.repository import ROOT
 
 
 def test_check_prints_all_problems_and_ends_with_two(kitchen, capsys):
@@ -51,12 +54,42 @@ def test_show_prints_places(kitchen, capsys):
     assert "# r.yaml:2" in shown and "# command line" in shown
 
 
-def test_list_tells_what_a_recipe_is_and_costs(kitchen, capsys):
-    kitchen.write(
-        "recipes/deep/x.yaml", "# SPDX-License-Identifier: x\n# A thing.\n# Hardware: 2 cores. Time: 4 min.\na: 1\n"
-    )
+HEADER = """# SPDX-License-Identifier: x
+# Do they fit? Each is compared
+# with all others (arXiv 1901.08001).
+# Hardware: 2 cores, or one GPU of 24 GB. Time: 0.5 s a clip where nothing
+#   is striped, as clips.yaml otherwise. A second sentence.
+# Expected: shards/ and a.json; see
+# docs/a.md. Which models: b.
+#   nemo-vfm run recipes/deep/x.yaml a=DIR \\
+#     b=Hardware: none
+#   ... c=1                    on a cluster
+a: 1
+"""
+
+
+def test_list_tells_what_a_recipe_is_and_costs_in_whole_sentences(kitchen, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    kitchen.write("recipes/deep/x.yaml", HEADER)
     assert kitchen.main("list") == 0
-    assert "deep/x\n    A thing. [2 cores, 4 min]" in capsys.readouterr().out
+    told = capsys.readouterr().out.partition("deep/x\n")[2].splitlines()[:4]
+    assert told == [
+        "    Do they fit?",
+        "    hardware: 2 cores, or one GPU of 24 GB",
+        "    time: 0.5 s a clip where nothing is striped, as clips.yaml otherwise",
+        "    expected: shards/ and a.json; see docs/a.md",
+    ]
+
+
+def test_every_recipe_of_ours_is_listed_with_whole_sentences():
+    recipes = sorted((ROOT / "recipes").rglob("*.yaml"))
+    assert recipes
+    for file in recipes:
+        found = header(file)
+        assert found.hardware and found.time and found.expected, file
+        assert re.search(r"[.?!]$", found.title), f"{file}: {found.title}"
+        for told in (found.title, found.hardware, found.time, found.expected):
+            assert told.count("(") == told.count(")") and "nemo-vfm run" not in told, f"{file}: {told}"
 
 
 @pytest.mark.parametrize("columns", [40, 80, 200])
@@ -72,7 +105,7 @@ def test_list_keeps_to_the_width_of_the_terminal(kitchen, capsys, monkeypatch, c
 def test_a_recipe_without_a_header_is_listed_all_the_same(tmp_path, text):
     file = tmp_path / "r.yaml"
     file.write_text(text)
-    assert len(header(file)) == 3
+    assert not header(file).hardware and not header(file).time
 
 
 def test_report_writes_the_page_of_a_folder(kitchen, capsys):

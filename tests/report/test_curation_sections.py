@@ -40,7 +40,7 @@ def test_each_bucket_says_what_it_receives_and_each_reason_what_is_lacking(tmp_p
     html = shown(buckets, tmp_path, "buckets.json", told)
     said = text(html)
     assert "6 of 9 kept clips fit a bucket" in said and "wide 6 1 min 15 s tall 0 –" in said
-    assert "too few frames 2 4.0 s wide (2) 3 to 12, half 7.5 or fewer rare 1" in said, "the most frequent reason first"
+    assert "too few frames 2 4.0 s wide (2) 3 to 12, median 7.5 rare 1" in said, "the most frequent reason first"
     assert "abcdef01 wide 3 more frames" in said
     assert html.count('class="bar') == 1, "an empty bucket has no bar"
 

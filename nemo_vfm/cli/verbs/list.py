@@ -1,15 +1,35 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""List the recipes: name, what it is, on which hardware, how long it takes."""
+"""List the recipes: name, what it is, on which hardware, how long it takes, and what to expect."""
 
 import argparse
 import re
 import shutil
 import sys
 import textwrap
+from dataclasses import dataclass
 from pathlib import Path
 
-_FIELD = re.compile(r"(Hardware|Time|Expected):\s*(.*?)\.?(?=\s+(?:Hardware|Time|Expected):|$)")
+_FIELD = re.compile(r"\b(Hardware|Time|Expected):\s*")
+#: A sentence ends where another begins: `0.5 s`, `clips.yaml` and `aesthetic.*` hold none.
+_SENTENCE = re.compile(r".*?[.?!](?=\s+[A-Z0-9`(]|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the comment that begins a recipe tells, a sentence each; empty where it does not say.
+
+    Args:
+        title: what the recipe does.
+        hardware: what it needs.
+        time: how long it takes there.
+        expected: what comes of it.
+    """
+
+    title: str
+    hardware: str
+    time: str
+    expected: str
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,23 +44,46 @@ def run(arguments: argparse.Namespace) -> int:
     recipes = dict(Roots.standard().all_recipes())
     if not recipes:
         raise UserError("there are no recipes here; a folder `recipes` in the working directory is searched")
-    width = max(30, min(shutil.get_terminal_size().columns - 4, 100))
+    width = max(30, min(shutil.get_terminal_size().columns, 104))
     for name, file in sorted(recipes.items()):
-        title, hardware, time = header(file)
-        where = ", ".join(part for part in (hardware, time) if part)
-        lines = textwrap.wrap(f"{title}{f' [{where}]' if where else ''}", width)
-        sys.stdout.write(f"{name}\n" + "".join(f"    {line}\n" for line in lines))
+        lines = [line for text in _told(header(file)) for line in _wrapped(text, width)]
+        sys.stdout.write(f"{name}\n" + "".join(f"{line}\n" for line in lines))
     return 0
 
 
-def header(file: Path) -> tuple[str, str, str]:
-    """First line, hardware and time of the comment block that begins a recipe; licence lines are passed over."""
+def _told(found: Header) -> list[str]:
+    """What a recipe is; what it costs; what it gives."""
+    costs = [("hardware", found.hardware), ("time", found.time), ("expected", found.expected)]
+    return [text for text in (found.title, *(f"{name}: {text}" for name, text in costs if text)) if text]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    # A command or a path is not torn at its hyphens.
+    return textwrap.wrap(text, width, initial_indent="    ", subsequent_indent="      ", break_on_hyphens=False)
+
+
+def header(file: Path) -> Header:
+    """The comment block that begins a recipe; its licence and its commands are passed over."""
     text = file.read_text(encoding="utf-8", errors="replace").splitlines()
-    comment = [line.lstrip("# ").strip() for line in text[: _length(text)] if "SPDX-" not in line]
-    lines = [line for line in comment if line]
-    fields = {match[1]: match[2] for line in lines for match in _FIELD.finditer(line)}
-    title = next((line for line in lines if not _FIELD.match(line)), "")
-    return title, fields.get("Hardware", ""), fields.get("Time", "")
+    paragraph = _prose([line.lstrip("#").strip() for line in text[: _length(text)] if "SPDX-" not in line])
+    title, *rest = _FIELD.split(paragraph)
+    fields = {name: _first_sentence(told).removesuffix(".") for name, told in zip(rest[::2], rest[1::2], strict=True)}
+    return Header(_first_sentence(title), *(fields.get(name, "") for name in ("Hardware", "Time", "Expected")))
+
+
+def _prose(lines: list[str]) -> str:
+    """The lines in one, without commands: those may go on behind a backslash."""
+    said, command = [], False
+    for line in lines:
+        command = line.startswith(("nemo-vfm ", "... ")) or command
+        said += [] if command else [line]
+        command = command and line.endswith("\\")
+    return " ".join(" ".join(said).split())
+
+
+def _first_sentence(text: str) -> str:
+    found = _SENTENCE.match(text.strip())
+    return found[0] if found else text.strip()
 
 
 def _length(lines: list[str]) -> int:

@@ -104,7 +104,7 @@ def _lacking(found: Mapping[str, Any]) -> dict[str, str]:
     near = sorted(mapping(found.get("nearest")).items(), key=lambda item: -(number(item[1]) or 0.0))[:4]
     short = mapping(found.get("more_frames"))
     least, middle, most = (number(short.get(key)) for key in ("least", "median", "most"))
-    several = f"{exact(least)} to {exact(most)}, half {exact(middle)} or fewer"
+    several = f"{exact(least)} to {exact(most)}, median {exact(middle)}"
     frames = "–" if most is None else exact(most) if least == most else several
     names = ", ".join(f"{clean(str(name), 40)} ({exact(number(count))})" for name, count in near)
     return {"nearest": names or "–", "frames": frames}
