@@ -59,7 +59,7 @@ HEADER = """# SPDX-License-Identifier: x
 # with all others (arXiv 1901.08001).
 # Hardware: 2 cores, or one GPU of 24 GB. Time: 0.5 s a clip where nothing
 #   is striped, as clips.yaml otherwise. A second sentence.
-# Expected: shards/ and a.json; see
+# Expected: shards/ and a.json, e.g. of tars; see
 # docs/a.md. Which models: b.
 #   nemo-vfm run recipes/deep/x.yaml a=DIR \\
 #     b=Hardware: none
@@ -77,7 +77,7 @@ def test_list_tells_what_a_recipe_is_and_costs_in_whole_sentences(kitchen, capsy
         "    Do they fit?",
         "    hardware: 2 cores, or one GPU of 24 GB",
         "    time: 0.5 s a clip where nothing is striped, as clips.yaml otherwise",
-        "    expected: shards/ and a.json; see docs/a.md",
+        "    expected: shards/ and a.json, e.g. of tars; see docs/a.md",
     ]
 
 

@@ -37,6 +37,11 @@ def test_a_score_that_a_clip_lacks_is_left_out_and_without_any_the_caption_stays
     assert told("A cat.", {}) == "A cat."
 
 
+def test_what_is_known_of_every_clip_can_be_told_too():
+    (caption,) = ScoreConditioned(facts={"seconds": "duration_s"}).edit([Draft("k", record({}), "A cat.")])
+    assert caption.text == "A cat. seconds: 1."
+
+
 def test_the_template_is_free_and_a_caption_is_never_taken_for_one():
     template = "[{facts}] {caption}"
     assert told("{facts} {0.__class__} {{caption}}", {"aesthetic": 5.0}, template=template) == (
