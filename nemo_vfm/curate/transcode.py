@@ -3,6 +3,7 @@
 """Kept clips in, one mp4 a clip of exactly its frames out, mended on the way where a restorer finds a need."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -112,14 +113,14 @@ class Encode:
         mended, picture = self._look(reader, span)
         if picture is not None:
             write_bytes(target.with_suffix(".jpg"), picture)
-        frames = _Sized(_mended(reader, span, list(mended.values())) if mended else _as_they_are(reader, span))
+        frames = _Sized(_mended(reader, span, mended) if mended else _as_they_are(reader, span))
         how = self.transcode
+        facts = _facts(mended)
         written = encode_mp4(target, frames, fps, crf=how.crf, preset=how.preset, encoder=how.encoder)
         why = f"{written} of {span[1] - span[0]} frames could be encoded" if written != span[1] - span[0] else None
         if (why := unchanged.why_not() or why) is not None:
             target.unlink()
             raise ValueError(why)
-        facts = {column: value for restoration in mended.values() for column, value in restoration.facts().items()}
         write_json(
             target.with_suffix(".json"),
             {"width": frames.width, "height": frames.height, "restored": sorted(mended), "facts": facts},
@@ -133,10 +134,11 @@ class Encode:
         before_THWC = frames_THWC = reader.read(numbers)
         found = {}
         for name, restorer in self.restore.items():
-            restoration = restorer.look(frames_THWC)
-            if restoration is not None:
-                found[name] = restoration
-                frames_THWC = restoration.apply(frames_THWC)
+            with _by(name):
+                restoration = restorer.look(frames_THWC)
+                if restoration is not None:
+                    found[name] = restoration
+                    frames_THWC = restoration.apply(frames_THWC)
         middle = len(numbers) // 2
         return found, _side_by_side(before_THWC[middle], frames_THWC[middle]) if found else None
 
@@ -184,13 +186,38 @@ def _as_they_are(reader: PyAVReader, span: Span) -> Iterator[Picture]:
         yield from (frame for _, frame in reader.decoded(range(*span)))
 
 
-def _mended(reader: PyAVReader, span: Span, restorations: list[Restoration]) -> Iterator[Picture]:
+def _mended(reader: PyAVReader, span: Span, restorations: Mapping[str, Restoration]) -> Iterator[Picture]:
     frames = reader.frames(*span)
     while chunk := list(islice(frames, _CHUNK)):
         frames_THWC = np.stack(chunk)
-        for restoration in restorations:
-            frames_THWC = restoration.apply(frames_THWC)
+        for name, restoration in restorations.items():
+            with _by(name):
+                frames_THWC = restoration.apply(frames_THWC)
         yield from frames_THWC
+
+
+def _facts(mended: Mapping[str, Restoration]) -> dict[str, float]:
+    facts: dict[str, float] = {}
+    for name, restoration in mended.items():
+        with _by(name):
+            facts |= restoration.facts()
+            if bad := [column for column, value in facts.items() if not np.isfinite(value)]:
+                raise ValueError(f"{bad[0]} is {facts[bad[0]]}, which no table can compare")
+    return facts
+
+
+@contextmanager
+def _by(name: str) -> Iterator[None]:
+    """Whose trouble it is: restorers are the user's own, and a KeyError's whole text is a key."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        if is_full(error):
+            raise
+        what = str(error) if isinstance(error, ValueError) else f"{type(error).__name__} ({error})"
+        raise ValueError(f"restorer {name}: {what}") from error
 
 
 def set_fact(record: ClipRecord, fact: Json) -> None:
