@@ -8,8 +8,10 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import save
 
 from nemo_vfm.core.place import Address
 from nemo_vfm.data.module import ShardData
@@ -20,7 +22,7 @@ from tests.data import conftest
 from tests.data.conftest import LatentShards, mp4
 from tests.data.test_module import contents, take
 from tests.support.object_store import BUCKET, Failing
-from tests.support.peers import NUM_RANKS, TIMEOUT_S, Case, data_of, digest, run
+from tests.support.peers import NUM_RANKS, PAIR_TIMEOUT_S, TIMEOUT_S, Case, data_of, digest, run
 
 SMALL, LONG = [2, 1, 2, 2], [2, 3, 2, 2]
 MIXED = [SMALL, LONG, SMALL, SMALL, LONG, SMALL, SMALL, LONG, SMALL, SMALL, SMALL]
@@ -58,6 +60,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
             writer.write(f"film-{number}", {"mp4": mp4(seed=number), "txt": f"film {number}".encode()}, facts)
     three, ahead, key = {"batch_size": 3}, {"num_workers": 2}, f"{4:032x}"
     two, square = {"batch_size": 2, "num_workers": 1}, (32, 32, 5)
+    same_places = make(MIXED, bad={0: save({"latents": torch.full(SMALL, 7.5)})}, name="same places")
     listed = [
         Case("four", good, arguments=three),
         Case("four ahead", good, arguments=three | ahead),
@@ -68,7 +71,12 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
         Case("a store", good, arguments=three | ahead, fails=dict.fromkeys((1, 2), (key, "StoreUnreachable"))),
         Case("a bug", good, arguments=three | ahead, fails={1: (key, "NothingKept")}),
         Case("out of step", good, arguments=three, firsts={3: 1}),
+        Case("a straggler", good, arguments=three | ahead, slow_s={2: 0.05}),
+        Case("another seed", good, arguments=three, seeds={1: 4}),
+        Case("other shards", good, arguments=three, folders={1: bad}),
+        Case("another copy", good, arguments=three, folders={1: same_places}, num_batches=4),
         Case("killed", good, arguments=three, num_batches=50, dies_after={3: 2}),
+        Case("stopped", good, group_size=2, arguments={"batch_size": 4}, num_batches=50, hangs_after={1: 3}),
     ]  # fmt: skip
     return {case.name: case for case in listed}
 
@@ -145,6 +153,28 @@ def test_ranks_out_of_step_notice_before_a_wrong_batch(seen) -> None:
     for rank in seen:
         kind, text = rank["out of step"]["error"]
         assert kind == "LostRank" and "asks for batch" in text and rank["out of step"]["batches"] == []
+
+
+def test_a_slow_rank_changes_nothing_but_the_time(seen) -> None:
+    assert all(rank["a straggler"]["batches"] == rank["four"]["batches"] for rank in seen)
+
+
+@pytest.mark.parametrize("name", ["another seed", "other shards", "another copy"])
+def test_a_rank_that_means_other_samples_is_named_before_any_are_mixed(seen, name) -> None:
+    for number, rank in enumerate(seen):
+        kind, text = rank[name]["error"]
+        assert kind == "LostRank" and "must have the same shards, seed and batch_size" in text
+        assert f"rank {0 if number == 1 else 1} asks for" in text
+        whole = seen[number]["four"]["batches"]
+        assert name == "another seed" or number == 1 or rank[name]["batches"] == whole[: len(rank[name]["batches"])]
+
+
+def test_a_rank_that_hangs_ends_its_peer_in_time_with_a_sentence(seen) -> None:
+    assert "stopped" not in seen[1]
+    kind, text = seen[0]["stopped"]["error"]
+    assert kind == "LostRank" and "Another rank has stopped or hangs" in text
+    assert seen[0]["stopped"]["batches"] == seen[0]["pairs"]["batches"][:3]
+    assert PAIR_TIMEOUT_S - 1 < seen[0]["stopped"]["seconds"] < PAIR_TIMEOUT_S + 5
 
 
 def test_a_killed_rank_ends_the_others_in_time_with_a_sentence(seen) -> None:

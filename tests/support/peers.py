@@ -8,9 +8,10 @@ One process runs all cases one after another, since starting one costs seconds.
 import hashlib
 import json
 import os
+import signal
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from itertools import islice
 from multiprocessing import get_context
@@ -20,6 +21,7 @@ from nemo_vfm.core.types import Batch
 
 NUM_RANKS = 4
 TIMEOUT_S = 20.0
+PAIR_TIMEOUT_S = 6.0  # one of a pair is stopped, and the other waits so long
 
 
 @dataclass
@@ -36,6 +38,10 @@ class Case:
         firsts: rank -> number of its first batch.
         fails: rank -> key of the sample, and kind of error.
         dies_after: rank -> batches after which its process ends.
+        hangs_after: rank -> batches after which its process is stopped.
+        slow_s: rank -> seconds that each of its reads takes longer.
+        seeds: rank -> another seed.
+        folders: rank -> other shards.
     """
 
     name: str
@@ -47,6 +53,10 @@ class Case:
     firsts: dict[int, int] = field(default_factory=dict)
     fails: dict[int, tuple[str, str]] = field(default_factory=dict)
     dies_after: dict[int, int] = field(default_factory=dict)
+    hangs_after: dict[int, int] = field(default_factory=dict)
+    slow_s: dict[int, float] = field(default_factory=dict)
+    seeds: dict[int, int] = field(default_factory=dict)
+    folders: dict[int, Path] = field(default_factory=dict)
 
 
 def digest(batch: Batch) -> str:
@@ -71,16 +81,21 @@ def data_of(case: Case):
 
 
 def run(cases: list[Case], folder: Path) -> list[dict[str, dict[str, object]]]:
-    """What each rank saw, by the case's name; a rank that died has what it saw before."""
+    """What each rank saw, by the case's name; a rank that died or was stopped has what it saw before."""
     context = get_context("spawn")
     processes = [context.Process(target=_rank, args=(rank, cases, folder)) for rank in range(NUM_RANKS)]
+    stopped = {rank for case in cases for rank in case.hangs_after}
     for process in processes:
         process.start()
-    for process in processes:
-        process.join(120)
-        if process.is_alive():
+    try:
+        for rank, process in enumerate(processes):
+            if rank not in stopped:
+                process.join(120)
+                assert not process.is_alive(), "a rank hangs"
+    finally:
+        for process in processes:
             process.kill()
-            raise AssertionError("a rank hangs")
+            process.join()
     return [_read(folder / f"{rank}.jsonl") for rank in range(NUM_RANKS)]
 
 
@@ -98,7 +113,8 @@ def _rank(rank: int, cases: list[Case], folder: Path) -> None:
     dist.init_process_group(
         "gloo", store=dist.FileStore(str(folder / "store"), NUM_RANKS), rank=rank, world_size=NUM_RANKS, timeout=timeout
     )
-    pairs = [dist.new_group(ranks, backend="gloo", timeout=timeout) for ranks in ([0, 1], [2, 3])]
+    brief = timedelta(seconds=PAIR_TIMEOUT_S)
+    pairs = [dist.new_group(ranks, backend="gloo", timeout=brief) for ranks in ([0, 1], [2, 3])]
     everyone = dist.new_group(list(range(NUM_RANKS)), backend="gloo", timeout=timeout)
     with (folder / f"{rank}.jsonl").open("w") as file:
         for case in cases:
@@ -110,18 +126,23 @@ def _rank(rank: int, cases: list[Case], folder: Path) -> None:
 def _case(case: Case, rank: int, group: object) -> dict[str, object]:
     from nemo_vfm.parallel.gather import GroupGather
 
-    data, start = data_of(case), time.monotonic()
+    data, start = data_of(replace(case, folder=case.folders.get(rank, case.folder))), time.monotonic()
     seen: dict[str, object] = {"case": case.name, "batches": [], "error": None, "said": []}
     data.faults.count = _noting(data.faults.count, seen["said"])
     peers = GroupGather(group)
     split = {"rank": rank // 2, "num_ranks": 2} if case.group_size == 2 else {}
-    data.start(seed=3, first_batch=case.firsts.get(rank, 0), peers=peers, **split)
+    data.start(seed=case.seeds.get(rank, 3), first_batch=case.firsts.get(rank, 0), peers=peers, **split)
     if rank in case.fails:
         _break(data, *case.fails[rank])
+    if rank in case.slow_s:
+        _slow(data, case.slow_s[rank])
     batches = iter(data.train_dataloader())
     try:
-        for batch in islice(batches, case.dies_after.get(rank, case.num_batches)):
+        ends = case.dies_after | case.hangs_after
+        for batch in islice(batches, ends.get(rank, case.num_batches)):
             seen["batches"].append(digest(batch))
+        if rank in case.hangs_after:
+            os.kill(os.getpid(), signal.SIGSTOP)
         if rank in case.dies_after:
             os._exit(1)
     except Exception as error:
@@ -142,6 +163,17 @@ def _noting(count: Callable[[list[object]], None], said: list[str]) -> Callable[
         count(found)
 
     return counted
+
+
+def _slow(data: object, seconds: float) -> None:
+    samples = data._open().samples.inner
+    inner = samples.read_span
+
+    def read_span(*where: object) -> bytes:
+        time.sleep(seconds)
+        return inner(*where)
+
+    samples.read_span = read_span
 
 
 def _break(data: object, key: str, kind: str) -> None:
