@@ -117,7 +117,7 @@ def test_an_endpoint_that_cannot_be_used_is_told_before_a_video_is_opened(
     settings = ["captions=endpoint", f"captions.vlm.chat.endpoint.url={url}", "captions.vlm.chat.model=m"]
     assert run(videos, tmp_path / "run", *settings, *filter(None, [key])) == 2
     assert words in "".join(capfd.readouterr())
-    assert not (tmp_path / "run/work").exists(), "nothing was probed, scored or encoded"
+    assert not (tmp_path / "run" / "work").exists(), "nothing was probed, scored or encoded"
 
 
 def test_a_whole_run_needs_no_key_to_be_told_so_but_one_with_clips_to_encode_does(videos, tmp_path, monkeypatch, capfd):
@@ -131,7 +131,7 @@ def test_a_whole_run_needs_no_key_to_be_told_so_but_one_with_clips_to_encode_doe
         assert "Nothing to do" in capfd.readouterr().out
         more = ["transcode.crf=30", "--allow", "transcode.crf"]
         assert run(videos, tmp_path / "run", *settings, *more) == 2
-    media = list((tmp_path / "run/work/clips").rglob("*.mp4"))
+    media = list((tmp_path / "run" / "work" / "clips").rglob("*.mp4"))
     assert "CANARY_API_KEY" in capfd.readouterr().err and len(media) == 2, "those of the first run"
 
 
