@@ -17,8 +17,9 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.files import read_json, sha256_text, write_json
 from nemo_vfm.core.log import info
 from nemo_vfm.core.place import Place, place
+from nemo_vfm.core.ranks import announce
 from nemo_vfm.core.secret import conceal, conceal_names
-from nemo_vfm.core.types import Job, Outcome, Run
+from nemo_vfm.core.types import Job, Outcome, Run, Spread
 
 STARTED, DONE = "started.json", "done.json"
 REPLACED = "_replaced"  #: folder of what older versions of a step left
@@ -90,6 +91,33 @@ class Workflow:
             before = ask.after()
         return _together(outcomes)
 
+    def num_ranks(self) -> int:
+        """See `Spread`: what its widest step needs. The other steps are rank 0's alone."""
+        return max(num_ranks(job) for job in self.steps.values())
+
+    def require(self, num_ranks: int) -> None:
+        """See `Spread`: every step that is spread at all is spread over all ranks.
+
+        Raises:
+            ValueError: one needs another number.
+        """
+        for name, job in self.steps.items():
+            if isinstance(job, Spread) and job.num_ranks() > 1:
+                try:
+                    job.require(num_ranks)
+                except ValueError as error:
+                    raise ValueError(f"step {name}: {error}") from error
+
+    def job_in(self, *names: str) -> Job:
+        """The job of a step, or of a step of a step."""
+        job = self.steps[names[0]]
+        return job.job_in(*names[1:]) if isinstance(job, Workflow) and len(names) > 1 else job
+
+
+def num_ranks(job: Job) -> int:
+    """How many ranks a job works on."""
+    return job.num_ranks() if isinstance(job, Spread) else 1
+
 
 def perform(job: Job, run: Run, ask: Ask, *, title: str, set_aside: bool = True) -> Outcome:
     """Run a job in its folder unless it has done just this before.
@@ -106,7 +134,10 @@ def perform(job: Job, run: Run, ask: Ask, *, title: str, set_aside: bool = True)
     resume = _prepare(run.folder, ask, title, set_aside)
     info(f"{title}: {'goes on' if resume else 'starts'}")
     began = time.monotonic()
-    outcome = _concealed(job.run(replace(run, resume=resume)))
+    run = replace(run, resume=resume)
+    if num_ranks(job) > 1:
+        announce(run)
+    outcome = _concealed(job.run(run))
     info(f"{title}: {outcome.summary} ({time.monotonic() - began:.0f} s)")
     write_json(run.folder / DONE, {**_marker(ask), "summary": outcome.summary, "figures": dict(outcome.figures),
                                    "seconds": round(time.monotonic() - began, 3)})  # fmt: skip

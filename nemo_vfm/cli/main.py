@@ -18,7 +18,8 @@ from nemo_vfm.core.secret import concealing_streams, register_arguments
 
 VERBS = Path(__file__).parent / "verbs"
 INTERRUPTED = 130
-_EXITS = """exit status: 0 ok, 1 something unexpected, 2 you can fix it, 3 nothing was kept, 130 interrupted"""
+_EXITS = """exit status: 0 ok, 1 something unexpected, 2 you can fix it, 3 nothing was kept, 69 another rank was lost,
+75 preempted (the same command goes on), 130 interrupted"""
 
 
 def main(words: Sequence[str] | None = None) -> int:

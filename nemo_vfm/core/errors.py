@@ -11,7 +11,8 @@ NemoVfmError                 anything we raise on purpose
 |       `-- StoreUnreachable ... or does not answer
 |-- DataError                media, shard or checkpoint bytes are not what they should be
 |   `-- CorruptCheckpoint    a checkpoint does not match its manifest
-|-- LostRank                 another rank of this run died or does not answer
+|-- LostRank                 another rank of this run died or does not answer          (exit code 69)
+|-- Preempted                a signal asked the run to end, and what it did is saved   (exit code 75)
 `-- NothingKept              a job finished without a single output                    (exit code 3)
 """
 
@@ -58,6 +59,14 @@ class CorruptCheckpoint(DataError):
 
 class LostRank(NemoVfmError):
     """Another rank of this run died or does not answer. This rank has nothing to answer for and can only end."""
+
+    exit_code = 69  # sysexits.h's "unavailable"
+
+
+class Preempted(NemoVfmError):
+    """A signal asked the run to end; what it did is saved, and the same command goes on."""
+
+    exit_code = 75  # sysexits.h's "try again later"
 
 
 class NothingKept(NemoVfmError):

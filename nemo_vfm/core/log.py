@@ -29,6 +29,11 @@ def console() -> "Console":
     return Console(stderr=True, quiet=os.environ.get("RANK", "0") != "0")
 
 
+def speak() -> None:
+    """Let a rank other than 0 say what it has to say, once its standard error is a file of its own."""
+    console().quiet = False
+
+
 @cache
 def logger() -> logging.Logger:
     """The package's logger, writing through the console so that bars and lines do not collide."""

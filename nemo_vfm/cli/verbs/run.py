@@ -1,6 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Run a recipe: a file and changes to it in, a run folder with its report out. Run it again to go on."""
+"""Run a recipe: a file and changes to it in, a run folder with its report out. Run it again to go on.
+
+A recipe that asks for several devices (parallel.shard=2) is run on so many of this machine; under torchrun or srun on
+those that they start. SIGTERM and SIGUSR1 end a run at its next step, with a checkpoint and exit status 75.
+"""
 
 import argparse
 import os
@@ -12,9 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nemo_vfm.cli.arguments import add_recipe_arguments, composed_recipe, run_folder
+from nemo_vfm.core.preempt import DEFAULT, EXIT_CODE, PreemptedNow, listening
 from nemo_vfm.core.secret import conceal, conceal_keys
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nemo_vfm.config import Composed
+    from nemo_vfm.core.errors import LostRank
     from nemo_vfm.core.types import Job, Outcome, Run
 
 
@@ -25,6 +34,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="go on in a run folder although this key differs")  # fmt: skip
     parser.add_argument("--sweep", metavar="KEY=A,B", action="extend", nargs="+", default=[],
                         help="a run for every combination of these values, and a table at the end")  # fmt: skip
+    parser.add_argument("--preempt", metavar="SIGNAL", action="append", default=[],
+                        help=f"end well at this signal, with a checkpoint and status 75; else at {', '.join(DEFAULT)}"
+                        )  # fmt: skip
+    parser.add_argument("--max-restarts", metavar="N", type=int, default=0,
+                        help="on several devices: start all again so often when one has died")  # fmt: skip
+    parser.add_argument("--rank-timeout", metavar="SECONDS", type=float, default=1800.0,
+                        help="on several devices: how long one may wait for another")  # fmt: skip
+    parser.add_argument("--rank-silence", metavar="SECONDS", type=float, default=150.0,
+                        help="on several devices: one that gives no sign of life for so long is lost")  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -33,16 +51,87 @@ def run(arguments: argparse.Namespace) -> int:
         from nemo_vfm.cli.sweep import run_sweep
 
         return run_sweep(arguments)
-    from nemo_vfm.cli.folder import Status, open_folder
+    from nemo_vfm.cli.ranks import end_with_the_launcher
     from nemo_vfm.config import build, trust_list
-    from nemo_vfm.core.types import Run
+    from nemo_vfm.core import preempt, ranks
+    from nemo_vfm.core.errors import UserError
 
+    end_with_the_launcher()
+    ranks.adopt_slurm(os.environ)
+    signals = arguments.preempt or DEFAULT
+    try:
+        preempt.numbers(signals)
+    except ValueError as error:
+        raise UserError(str(error)) from error
     composed = composed_recipe(arguments)
     folder = run_folder(composed)
     job = build(composed, trust_list(arguments.trust))
-    if os.environ.get("RANK", "0") != "0":  # rank 0 of a job on several devices keeps the folder
+    return _spread(arguments, composed, folder, job, signals)
+
+
+def _spread(
+    arguments: argparse.Namespace, composed: "Composed", folder: Path, job: "Job", signals: "Sequence[str]"
+) -> int:
+    """Run the job here, as one of several processes, or by starting them."""
+    from nemo_vfm.cli.ranks import run_as_one_of_several
+    from nemo_vfm.core import ranks
+    from nemo_vfm.core.types import Run, Spread
+    from nemo_vfm.workflow import num_ranks
+
+    if num_ranks(job) > 1 and not ranks.is_given():
+        from nemo_vfm.cli.launch import launch
+
+        return launch(_words(arguments), num_ranks(job), signals, max_restarts=arguments.max_restarts)
+    if not isinstance(job, Spread) and not ranks.is_first():  # a library's own way of starting several
         job.run(Run(folder, composed.to_yaml(), composed.seed))
         return 0
+    _require(job)
+
+    def first() -> int:
+        return _in_folder(arguments, composed, folder, job)
+
+    def lost(sentence: str) -> None:
+        from nemo_vfm.cli.folder import Status
+
+        Status(folder).write("failed", error=sentence)
+
+    with listening(signals):
+        if ranks.count() == 1:
+            return first()
+        return run_as_one_of_several(job, composed.to_yaml(), folder, first, lost, timeout_s=arguments.rank_timeout,
+                                     silence_s=arguments.rank_silence)  # fmt: skip
+
+
+def _require(job: "Job") -> None:
+    """Raises UserError where the processes that were started are not those that the recipe needs."""
+    from nemo_vfm.core import ranks
+    from nemo_vfm.core.errors import UserError
+    from nemo_vfm.core.types import Spread
+    from nemo_vfm.workflow import num_ranks
+
+    count = ranks.count()
+    try:
+        if isinstance(job, Spread) and num_ranks(job) > 1:
+            job.require(count)
+        elif isinstance(job, Spread) and count > 1:
+            raise ValueError(f"the recipe is for one device, and {count} processes were started; give degrees under "
+                             f"parallel: whose product is {count}, such as parallel.shard={count}")  # fmt: skip
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def _words(arguments: argparse.Namespace) -> list[str]:
+    """The command again, for the ranks."""
+    names = ("conf", "overlay", "trust", "allow", "preempt")
+    options = [f"--{name}={value}" for name in names for value in vars(arguments)[name]]
+    limits = [f"--rank-timeout={arguments.rank_timeout}", f"--rank-silence={arguments.rank_silence}"]
+    return [arguments.recipe, *arguments.overrides, *options, *limits]
+
+
+def _in_folder(arguments: argparse.Namespace, composed: "Composed", folder: Path, job: "Job") -> int:
+    """Hold the folder and run."""
+    from nemo_vfm.cli.folder import Status, open_folder
+
     with open_folder(
         folder, conceal_keys(composed.to_yaml()), composed.seed, arguments.allow, source=composed.path
     ) as prepared:
@@ -76,6 +165,25 @@ def _run(job: "Job", run: "Run", status: "Status") -> int:
         status.write("done", summary=outcome.summary, figures=dict(outcome.figures))
     _finish(outcome, run.folder, time.monotonic() - began)
     return 0
+
+
+def _preempted(error: BaseException, folder: Path, status: "Status") -> int:
+    """The scheduler asked for the machine: nothing failed."""
+    said = str(error) if not isinstance(error, PreemptedNow) else f"{error} ended the run at once"
+    status.write("preempted", error=said)
+    sys.stderr.write(f"{said}; the same command goes on in {folder}\n")
+    return EXIT_CODE
+
+
+def _lost_behind(error: Exception) -> "LostRank | None":
+    """Another rank is to blame for what a collective raises."""
+    from nemo_vfm.core import ranks
+
+    if ranks.count() == 1:
+        return None
+    from nemo_vfm.parallel.agree import lost_behind
+
+    return lost_behind(error)
 
 
 def _is_interrupt(error: BaseException) -> bool:

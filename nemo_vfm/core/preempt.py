@@ -1,0 +1,86 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A signal of the scheduler in, a wish to end out: who can end well asks for it at a good moment, others end at once.
+
+A signal may come between any two lines. So a job that has something to save says that it will ask (`heeded`), and the
+handler only raises a flag for it. The second signal does not wait.
+"""
+
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+EXIT_CODE = 75  #: sysexits.h's "try again later": the same command goes on
+DEFAULT = ("TERM", "USR1")
+
+
+class PreemptedNow(BaseException):  # as KeyboardInterrupt: nothing between here and the command line may swallow it
+    """The scheduler wants the machine, and whoever runs has nothing to save, or was told twice."""
+
+
+_ASKED: list[str] = []
+_HEEDED: list[bool] = []
+_LISTENING: list[signal.Signals] = []
+
+
+def asked() -> str | None:
+    """The name of the signal that wished for an end; None where none came."""
+    return _ASKED[0] if _ASKED else None
+
+
+@contextmanager
+def heeded() -> Iterator[None]:
+    """The block asks `asked()` again and again, and ends soon after it says yes."""
+    _HEEDED.append(True)
+    try:
+        yield
+    finally:
+        _HEEDED.pop()
+
+
+def numbers(names: Sequence[str]) -> list[signal.Signals]:
+    """Signals by name, with or without SIG.
+
+    Raises:
+        ValueError: there is no such signal, or nobody can listen to it.
+    """
+    found = []
+    for name in names:
+        whole = f"SIG{name.upper().removeprefix('SIG')}"
+        number = getattr(signal.Signals, whole, None) if whole in signal.Signals.__members__ else None
+        if number is None or number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGINT):
+            raise ValueError(f"{name} is no signal that a run can be asked to end with; TERM, USR1 and USR2 are")
+        found.append(number)
+    return found
+
+
+@contextmanager
+def listening(names: Sequence[str] = DEFAULT) -> Iterator[None]:
+    """Listen to these signals while the block runs. Elsewhere than in the main thread nothing can be heard."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _ASKED.clear()
+    _LISTENING[:] = numbers(names)
+    before = {number: signal.signal(number, _hear) for number in _LISTENING}
+    try:
+        yield
+    finally:
+        _LISTENING.clear()
+        for number, handler in before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+
+
+def listen_again() -> None:
+    """Take the signals back from a library that put handlers of its own over ours; nothing where we do not listen."""
+    if threading.current_thread() is threading.main_thread():
+        for number in _LISTENING:
+            signal.signal(number, _hear)
+
+
+def _hear(number: int, frame: FrameType | None) -> None:
+    _ASKED.append(signal.Signals(number).name)
+    if not _HEEDED or len(_ASKED) > 1:
+        raise PreemptedNow(_ASKED[-1])

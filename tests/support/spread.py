@@ -1,0 +1,112 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A job on several ranks that counts together, and a rank that does what ranks do in the field: die, hang, differ."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Literal
+
+from nemo_vfm.core import preempt, ranks
+from nemo_vfm.core.errors import Preempted, UserError
+from nemo_vfm.core.types import Outcome, Run
+
+How = Literal[
+    "nothing", "raises", "raises_for_the_user", "exits", "crashes", "is_killed", "is_stopped", "sleeps_in_c",
+    "waits_alone",
+]  # fmt: skip
+
+
+class Together:
+    """Counts to `steps` with every rank in step, a line a step; on one try something happens to one rank.
+
+    Args:
+        num: of ranks.
+        steps: how far.
+        how: what happens.
+        who: to which rank.
+        at: after which step.
+        tries: on so many first attempts.
+        pause_s: between two steps.
+    """
+
+    def __init__(
+        self, *, num: int = 2, steps: int = 4, how: How = "nothing", who: int = 1, at: int = 2, tries: int = 1,
+        pause_s: float = 0.0,
+    ) -> None:  # fmt: skip
+        self.num, self.steps, self.how, self.who, self.at = num, steps, how, who, at
+        self.tries, self.pause_s = tries, pause_s
+
+    def num_ranks(self) -> int:
+        return self.num
+
+    def require(self, num_ranks: int) -> None:
+        if num_ranks != self.num:
+            raise ValueError(f"the plan is for {self.num} devices (shard {self.num}), and there are {num_ranks}")
+
+    def run(self, run: Run) -> Outcome:
+        from nemo_vfm.parallel.agree import everyone_says, greatest
+
+        file = run.folder / "count"
+        first = int(everyone_says(str(len(file.read_text().splitlines()) if file.is_file() else 0))[0])
+        (run.folder / f"seen-{ranks.rank()}").write_text(f"{os.getpid()} {run.resume} {run.seed}")
+        with preempt.heeded():
+            for step in range(first, self.steps):
+                self._happen(run.folder, step)
+                _, flag = greatest(float(step), float(preempt.asked() is not None))
+                if ranks.is_first():
+                    with file.open("a") as opened:
+                        opened.write(f"{step}\n")
+                if flag and step + 1 < self.steps:
+                    raise Preempted(f"preempted at step {step + 1}")
+                time.sleep(self.pause_s)
+        return Outcome(f"counted to {self.steps} on {self.num} ranks", {"steps": self.steps})
+
+    def _happen(self, folder: Path, step: int) -> None:
+        tried = folder / "tried"
+        count = len(tried.read_text()) if tried.is_file() else 0
+        if step != self.at or ranks.rank() != self.who or self.how == "nothing" or count >= self.tries:
+            return
+        tried.write_text("x" * (count + 1))
+        happen(self.how)
+
+
+def happen(how: How) -> None:
+    """Let it come over this process."""
+    if how == "raises":
+        raise RuntimeError("this rank has a bad day")
+    if how == "raises_for_the_user":
+        raise UserError("this rank's disk is full; make room")
+    if how == "exits":
+        os._exit(7)
+    if how == "crashes":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if how == "is_killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "is_stopped":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if how == "sleeps_in_c":
+        ctypes.PyDLL(None).sleep(600)  # with Python held
+    if how == "waits_alone":
+        time.sleep(600)
+
+
+class Child:
+    """A job that starts a process of its own and waits: it must not outlive the run."""
+
+    def num_ranks(self) -> int:
+        return 2
+
+    def require(self, num_ranks: int) -> None:
+        return None
+
+    def run(self, run: Run) -> Outcome:
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+        (run.folder / f"pids-{ranks.rank()}.tmp").write_text(f"{os.getpid()} {child.pid}")
+        (run.folder / f"pids-{ranks.rank()}.tmp").rename(run.folder / f"pids-{ranks.rank()}")
+        time.sleep(300)
+        return Outcome("slept")
