@@ -72,9 +72,14 @@ class Team:
         """This process's place among them."""
         return self.members.index(self.group.rank())
 
-    def name(self, index: int) -> str:
-        """A member as the user knows it: by its rank in the whole run."""
-        return f"rank {dist.get_global_rank(self.group, self.members[index])}"
+    def name(self, *indices: int) -> str:
+        """Members as the user knows them: by their ranks in the whole run."""
+        ranks = [str(dist.get_global_rank(self.group, self.members[index])) for index in indices]
+        return f"rank {' or '.join(ranks)}"
+
+    def others(self) -> str:
+        """All but this one, by name."""
+        return self.name(*(index for index in range(self.size) if index != self.index))
 
 
 def everyone(group: ProcessGroup) -> Team:
@@ -112,7 +117,7 @@ def exchange(team: Team, sends: Mapping[int, Tensor], receives: Mapping[int, Ten
         *(P2POp(dist.isend, x, group=team.group, group_peer=team.members[i]) for i, x in sends.items()),
         *(P2POp(dist.irecv, x, group=team.group, group_peer=team.members[i]) for i, x in receives.items()),
     ]
-    with _named(team, " and ".join(team.name(index) for index in dict.fromkeys(peers))):
+    with _named(team, team.name(*dict.fromkeys(peers))):
         works = dist.batch_isend_irecv(calls)
     # NCCL answers with one work for all of a batch, gloo with one each.
     return Pending(team, list(zip(peers, works, strict=False)), [*sends.values(), *receives.values()])
@@ -123,7 +128,7 @@ def all_gather(team: Team, own: Tensor) -> Tensor:
     assert team.size == team.group.size(), "a collective is for a whole group"
     found = own.new_empty(team.size, *own.shape)
     _count("all_gather", own.nbytes * (team.size - 1))
-    with _named(team, "all others"):
+    with _named(team, team.others()):
         _torch("all_gather_single", "all_gather_into_tensor")(found, own.contiguous().unsqueeze(0), group=team.group)
     return found
 
@@ -133,7 +138,7 @@ def reduce_scatter(team: Team, parts: Tensor) -> Tensor:
     assert team.size == team.group.size() == parts.shape[0], "a collective is for a whole group"
     found = parts.new_empty(1, *parts.shape[1:])
     _count("reduce_scatter", parts.nbytes // team.size * (team.size - 1))
-    with _named(team, "all others"):
+    with _named(team, team.others()):
         _torch("reduce_scatter_single", "reduce_scatter_tensor")(found, parts.contiguous(), group=team.group)
     return found[0]
 
