@@ -2,25 +2,59 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two estimates of the clean latents in, with and without the text; one that follows the text more closely out."""
 
+import math
+
+import torch
 from torch import Tensor
 
 
 class ClassifierFree:
     """uncond + scale (cond - uncond), the usual convention (Ho and Salimans 2022, equation 6 with scale = 1 + w).
 
+    Where other code writes cond + g (cond - uncond), as NeMo's samplers do, scale is g + 1.
+
     Args:
         scale: 1 is the conditional model unchanged and costs half, 0 ignores the text, above 1 exaggerates it.
+        rescale: 0 leaves the guided estimate as it is; 1 gives each sample the standard deviation of its conditional
+            estimate, which strong guidance inflates into glaring colours (Lin et al. 2023, equations 15 and 16, here on
+            the estimate of the clean latents); between them it is a mixture.
+        above_sigma: guidance acts only at noise levels above this one.
+        below_sigma: and only at this one and below; None sets no limit. High noise levels are where guidance costs
+            variety, low ones where it does nothing (Kynkaanniemi et al. 2024); outside it a step costs half. Sigma is
+            the objective's: up to 1 for flow matching, up to sigma_max for EDM.
+
+    Raises:
+        ValueError: numbers outside their range.
     """
 
-    def __init__(self, *, scale: float = 3.0) -> None:
+    def __init__(
+        self, *, scale: float = 3.0, rescale: float = 0.0, above_sigma: float = 0.0, below_sigma: float | None = None
+    ) -> None:
         if scale < 0:
             raise ValueError(f"scale must not be negative, got {scale}")
-        self.scale = scale
+        if not 0 <= rescale <= 1:
+            raise ValueError(f"rescale must lie in 0..1, got {rescale}")
+        if not 0 <= above_sigma < (math.inf if below_sigma is None else below_sigma):
+            raise ValueError(f"above_sigma ({above_sigma}) must lie from 0 to below below_sigma ({below_sigma})")
+        self.scale, self.rescale = scale, rescale
+        self.above_sigma, self.below_sigma = above_sigma, math.inf if below_sigma is None else below_sigma
 
-    def needs_uncond(self) -> bool:
-        """False where the conditional estimate alone is the answer."""
+    def acts(self) -> bool:
+        """False where the conditional estimate alone is the answer at every noise level."""
         return self.scale != 1.0
+
+    def acts_at(self, sigma: float) -> bool:
+        """False where the conditional estimate alone is the answer at this noise level."""
+        return self.acts() and self.above_sigma < sigma <= self.below_sigma
 
     def combine(self, cond: Tensor, uncond: Tensor) -> Tensor:
         """The guided estimate."""
-        return uncond + self.scale * (cond - uncond)
+        guided = uncond + self.scale * (cond - uncond)
+        if self.rescale == 0:
+            return guided
+        return torch.lerp(guided, guided * (_std(cond) / _std(guided).clamp(min=1e-12)), self.rescale)
+
+
+def _std(latents: Tensor) -> Tensor:
+    """Of each sample, shaped to divide it."""
+    return latents.flatten(1).std(1).reshape(-1, *[1] * (latents.ndim - 1))

@@ -17,7 +17,6 @@ from nemo_vfm.core.types import Codec, TextEncoder
 from nemo_vfm.diffusion.guidance import ClassifierFree
 from nemo_vfm.diffusion.objective import Objective
 from nemo_vfm.diffusion.sampler import Sampler
-from nemo_vfm.diffusion.task import empty_like
 
 
 class TextToVideo:
@@ -29,6 +28,10 @@ class TextToVideo:
         objective: the objective it was trained with.
         sampler: the solver, with its number of steps.
         guidance: how strongly the text is followed.
+        negative_prompt: what guidance leads away from; the empty text leads away from videos of nothing in particular.
+
+    Raises:
+        ValueError: a negative prompt that guidance would never look at.
     """
 
     def __init__(
@@ -39,9 +42,14 @@ class TextToVideo:
         objective: Objective,
         sampler: Sampler,
         guidance: ClassifierFree,
+        negative_prompt: str = "",
     ) -> None:
+        if negative_prompt and not guidance.acts():
+            raise ValueError(
+                f"negative_prompt {negative_prompt!r} has no effect at guidance scale 1; raise that, or leave it out"
+            )
         self.codec, self.text_encoder, self.objective = codec, text_encoder, objective
-        self.sampler, self.guidance = sampler, guidance
+        self.sampler, self.guidance, self.negative_prompt = sampler, guidance, negative_prompt
 
     @torch.no_grad()
     def generate(
@@ -84,18 +92,21 @@ class TextToVideo:
         return _pixels(self.codec.decode(drawn.latents.float()))
 
     def _denoiser(self, model: nn.Module, prompts: Sequence[str], fps: float, noise: Tensor) -> "_Guided":
-        text_BLD, mask_BL = (tensor.to(noise.device) for tensor in self.text_encoder.encode(list(prompts)))
-        if self.guidance.needs_uncond():
-            empty, empty_mask = empty_like(self.text_encoder, text_BLD)
-            text_BLD = torch.cat([text_BLD, empty.expand_as(text_BLD)])
-            mask_BL = torch.cat([mask_BL, empty_mask.expand_as(mask_BL)])
+        # One call: an encoder that pads to the longest text must not cut the negative one to the others' length.
+        texts = [*prompts, self.negative_prompt] if self.guidance.acts() else list(prompts)
+        text_BLD, mask_BL = (tensor.to(noise.device) for tensor in self.text_encoder.encode(texts))
+        if self.guidance.acts():
+            rows = torch.arange(2 * len(prompts), device=noise.device).clamp(
+                max=len(prompts)
+            )  # the last, once a prompt
+            text_BLD, mask_BL = text_BLD[rows], mask_BL[rows]
         fps_B = torch.full((len(text_BLD),), fps, device=noise.device)
         return _Guided(model, self.objective, self.guidance, text_BLD, mask_BL, fps_B)
 
 
 @dataclass(frozen=True, slots=True)
 class _Guided:
-    """D(x; sigma) under guidance: with and without the text in one batched call."""
+    """D(x; sigma) under guidance: with and without the text in one batched call, where guidance acts."""
 
     model: nn.Module
     objective: Objective
@@ -104,23 +115,28 @@ class _Guided:
     mask_BL: Tensor
     fps_B: Tensor
 
+    def scale(self, sigma: float) -> float:
+        return self.objective.scale(sigma)
+
     def __call__(self, x: Tensor, sigma: float) -> Tensor:
-        twice = len(self.text_BLD) // len(x)
-        noisy = x.float().repeat(twice, 1, 1, 1, 1)
-        sigma_B = noisy.new_full((len(noisy),), sigma)
+        if not self.guidance.acts_at(sigma):
+            return self._estimates(x, sigma)
+        cond, uncond = self._estimates(x.repeat(2, 1, 1, 1, 1), sigma).chunk(2)
+        return self.guidance.combine(cond, uncond)
+
+    def _estimates(self, x: Tensor, sigma: float) -> Tensor:
+        """The prompts come first: as many texts as there are samples in x."""
+        noisy, count = x.float(), len(x)
+        sigma_B = noisy.new_full((count,), sigma)
         latents, noise_B = self.objective.inputs(noisy, sigma_B)
         output = self.model(
             latents_BCTHW=latents,
             noise_B=noise_B,
-            text_BLD=self.text_BLD,
-            text_mask_BL=self.mask_BL,
-            fps_B=self.fps_B,
+            text_BLD=self.text_BLD[:count],
+            text_mask_BL=self.mask_BL[:count],
+            fps_B=self.fps_B[:count],
         )
-        estimate = self.objective.denoised(output.double(), x.repeat(twice, 1, 1, 1, 1), sigma_B.double())
-        if twice == 1:
-            return estimate
-        cond, uncond = estimate.chunk(2)
-        return self.guidance.combine(cond, uncond)
+        return self.objective.denoised(output.double(), x, sigma_B.double())
 
 
 def _counted(prompts: Sequence[str]) -> list[int]:

@@ -22,6 +22,10 @@ class Denoiser(Protocol):
         """The estimate of the clean latents; x is fp64, and so should the answer be."""
         ...
 
+    def scale(self, sigma: float) -> float:
+        """What the clean latents are multiplied by on the path: 1 of EDM, 1 - sigma of flow matching."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
@@ -57,7 +61,7 @@ class Euler:
     """
 
     def __init__(self, *, steps: int = 50) -> None:
-        self.steps = _positive(steps)
+        self.steps = positive(steps)
 
     def num_steps(self) -> int:
         """As given."""
@@ -82,7 +86,7 @@ class Heun:
     """
 
     def __init__(self, *, steps: int = 35) -> None:
-        self.steps = _positive(steps)
+        self.steps = positive(steps)
 
     def num_steps(self) -> int:
         """As given."""
@@ -103,7 +107,8 @@ class Heun:
         return Drawn(x, evaluations)
 
 
-def _positive(steps: int) -> int:
+def positive(steps: int) -> int:
+    """The number of steps, where it is one."""
     if steps < 1:
         raise ValueError(f"steps must be at least 1, got {steps}")
     return steps

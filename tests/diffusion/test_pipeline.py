@@ -34,10 +34,11 @@ class Echo(nn.Module):
         return torch.zeros_like(latents_BCTHW) + level_B.reshape(-1, 1, 1, 1, 1)
 
 
-def pipeline(scale=1.0, sampler=None, objective=None):
+def pipeline(scale=1.0, sampler=None, objective=None, text_encoder=TEXT, negative_prompt="", **guidance):
     return TextToVideo(
-        codec=CODEC, text_encoder=TEXT, objective=objective or FlowMatching(prediction="sample"),
-        sampler=sampler or Euler(steps=3), guidance=ClassifierFree(scale=scale),
+        codec=CODEC, text_encoder=text_encoder, objective=objective or FlowMatching(prediction="sample"),
+        sampler=sampler or Euler(steps=3), guidance=ClassifierFree(scale=scale, **guidance),
+        negative_prompt=negative_prompt,
     )  # fmt: skip
 
 
@@ -88,9 +89,82 @@ def test_guidance_runs_both_texts_in_one_call_and_only_where_it_must(scale, batc
 def test_the_scale_is_that_of_the_usual_convention():
     cond, uncond = torch.tensor([3.0]), torch.tensor([1.0])
     assert [float(ClassifierFree(scale=s).combine(cond, uncond)) for s in (0.0, 1.0, 2.0)] == [1.0, 3.0, 5.0]
-    assert not ClassifierFree(scale=1.0).needs_uncond() and ClassifierFree(scale=0.0).needs_uncond()
-    with pytest.raises(ValueError, match="must not be negative, got -1"):
-        ClassifierFree(scale=-1.0)
+    assert not ClassifierFree(scale=1.0).acts() and ClassifierFree(scale=0.0).acts()
+
+
+def test_full_rescaling_gives_each_sample_the_deviation_of_its_conditional_estimate():
+    torch.manual_seed(0)
+    cond, uncond = (
+        torch.randn(2, 3, 2, 4, 4) * torch.tensor([1.0, 5.0]).reshape(2, 1, 1, 1, 1),
+        torch.randn(2, 3, 2, 4, 4),
+    )
+    plain, full, half = (ClassifierFree(scale=7.0, rescale=r).combine(cond, uncond) for r in (0.0, 1.0, 0.5))
+    torch.testing.assert_close(full.flatten(1).std(1), cond.flatten(1).std(1))
+    torch.testing.assert_close(full / plain, (full / plain).flatten(1)[:, :1].reshape(2, 1, 1, 1, 1).expand_as(full))
+    torch.testing.assert_close(half, (plain + full) / 2)
+
+
+def test_guidance_acts_inside_its_interval_and_the_steps_outside_cost_half():
+    model = Echo()
+    draw = pipeline(scale=3.0, sampler=Euler(steps=4), above_sigma=0.25, below_sigma=0.75)  # levels 1, 3/4, 1/2, 1/4
+    draw.generate(model, ["red", "blue"], **SIZE)
+    assert model.calls == [2, 4, 4, 2]
+
+
+def test_outside_its_interval_guidance_is_the_conditional_model():
+    never = pipeline(scale=3.0, above_sigma=2.0).generate(tiny(), ["red", "blue"], **SIZE)
+    assert (never == pipeline(scale=1.0).generate(tiny(), ["red", "blue"], **SIZE)).all()
+
+
+@pytest.mark.parametrize("changes", [
+    {"scale": -1.0}, {"rescale": 1.5}, {"above_sigma": 0.5, "below_sigma": 0.4}, {"above_sigma": -0.1},
+])  # fmt: skip
+def test_guidance_outside_its_range_is_refused(changes):
+    with pytest.raises(ValueError, match=str(next(iter(changes.values())))):
+        ClassifierFree(**changes)
+
+
+class Growing:
+    """A text encoder that pads to the longest text of a call; a text's first token says its length."""
+
+    def encode(self, captions):
+        length = max(1, *map(len, captions))
+        text = torch.zeros(len(captions), length, 16)
+        mask = torch.zeros(len(captions), length, dtype=torch.bool)
+        for row, caption in enumerate(captions):
+            text[row, 0], mask[row, : max(1, len(caption))] = len(caption) / 10, True
+        return text, mask
+
+    def text_shape(self):
+        return 8, 16
+
+    def fingerprint(self):
+        return "growing"
+
+
+@pytest.mark.parametrize("negative", ["", "blurred", "x"])
+def test_guidance_leads_away_from_the_negative_prompt_however_long_it_is(negative):
+    video = pipeline(scale=1.5, text_encoder=Growing(), negative_prompt=negative).generate(Echo(), ["red"], **SIZE)
+    level = 0.3 + 0.5 * (0.3 - len(negative) / 10)
+    expected = (CODEC.decode(torch.full((1, 12, 2, 4, 4), level)).clamp(-1, 1) + 1) * 127.5
+    assert (video.float() - expected.round().permute(0, 2, 3, 4, 1)).abs().max() <= 1
+
+
+def test_the_network_sees_the_whole_mask_of_a_long_negative_prompt():
+    masks = []
+
+    class Watching(Echo):
+        def forward(self, latents_BCTHW, noise_B, text_BLD, text_mask_BL, fps_B):
+            masks.append(text_mask_BL.sum(1).tolist())
+            return super().forward(latents_BCTHW, noise_B, text_BLD, text_mask_BL, fps_B)
+
+    pipeline(scale=2.0, text_encoder=Growing(), negative_prompt="blurred").generate(Watching(), ["red", "go"], **SIZE)
+    assert masks == [[3, 2, 7, 7]] * 3
+
+
+def test_a_negative_prompt_that_nothing_looks_at_is_refused():
+    with pytest.raises(ValueError, match="negative_prompt 'blurred' has no effect at guidance scale 1"):
+        pipeline(scale=1.0, negative_prompt="blurred")
 
 
 @pytest.mark.parametrize("scale", [0.0, 1.0, 1.5])

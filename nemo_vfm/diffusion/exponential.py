@@ -1,0 +1,99 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A denoiser and pure noise in, a sample out: solvers that treat the linear part of the equation exactly.
+
+With l = -ln sigma, dx/dsigma = (x - D) / sigma becomes dx/dl = D - x, on the path of EDM and of flow matching alike.
+Over a step of h its solution is e^-h x plus the integral of e^-(h - t) D, so that only D has to be guessed, and D
+changes slowly: near sigma = 0 it is the sample itself (Zhang et al. 2023, arXiv 2308.02157, section 3).
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from torch import Tensor
+
+from nemo_vfm.diffusion.sampler import Denoiser, Drawn, positive
+
+
+class RES2AB:
+    """Second order for one evaluation a step: D goes on as it went over the step before (Adams-Bashforth).
+
+    The first step, which has none before it, and a step that ends at sigma = 0 are of first order.
+
+    Args:
+        steps: number of steps.
+    """
+
+    def __init__(self, *, steps: int = 35) -> None:
+        self.steps = positive(steps)
+
+    def num_steps(self) -> int:
+        """As given."""
+        return self.steps
+
+    def draw(self, denoise: Denoiser, noise: Tensor, sigmas: Sequence[float] | Tensor) -> Drawn:
+        """D(t) = D + t (D - D before) / (length of the step before)."""
+        levels = [float(sigma) for sigma in sigmas]
+        x, slope = levels[0] * noise.double(), None
+        before: tuple[float, Tensor] | None = None
+        for sigma, following in pairwise(levels):
+            clean = denoise(x, sigma)
+            if before is not None:
+                slope = (clean - before[1]) / math.log(before[0] / sigma)
+            x, before = advanced(x, sigma, following, clean, slope), (sigma, clean)
+        return Drawn(x, len(levels) - 1)
+
+
+class RES2Mid:
+    """Second order for two evaluations a step: D goes on as it goes to the middle of the step.
+
+    A step that ends at sigma = 0 has no middle in ln sigma; it is of first order and takes one evaluation.
+
+    Args:
+        steps: number of steps.
+    """
+
+    def __init__(self, *, steps: int = 18) -> None:
+        self.steps = positive(steps)
+
+    def num_steps(self) -> int:
+        """As given."""
+        return self.steps
+
+    def draw(self, denoise: Denoiser, noise: Tensor, sigmas: Sequence[float] | Tensor) -> Drawn:
+        """D(t) = D + t (D in the middle - D) / (half a step)."""
+        levels = [float(sigma) for sigma in sigmas]
+        x, evaluations = levels[0] * noise.double(), 0
+        for sigma, following in pairwise(levels):
+            clean, slope = denoise(x, sigma), None
+            evaluations += 1
+            if following > 0:
+                middle = math.sqrt(sigma * following)
+                slope = (denoise(advanced(x, sigma, middle, clean), middle) - clean) / math.log(sigma / middle)
+                evaluations += 1
+            x = advanced(x, sigma, following, clean, slope)
+        return Drawn(x, evaluations)
+
+
+def advanced(x: Tensor, sigma: float, following: float, clean: Tensor, slope: Tensor | None = None) -> Tensor:
+    """The exact solution after one step if D were `clean` + t `slope`; at `following` = 0 the slope has no say."""
+    kept = following / sigma
+    if slope is None or following == 0:
+        return kept * x + (1 - kept) * clean
+    h = math.log(sigma / following)
+    return kept * x + (1 - kept) * clean + h * h * phi(2, h) * slope
+
+
+def phi(order: int, h: float) -> float:
+    """phi_k(-h), the integral over u in 0..1 of e^-(1-u)h u^(k-1) / (k-1)!: what a term t^(k-1) of D adds to a step.
+
+    From phi_1 = (1 - e^-h) / h upwards, phi_(k+1) = (1/k! - phi_k) / h; that loses all digits for small h, where the
+    series sum of (-h)^n / (n+k)! takes its place.
+    """
+    if h < 1:
+        return sum((-h) ** n / math.factorial(n + order) for n in range(20))
+    value = -math.expm1(-h) / h
+    for k in range(1, order):
+        value = (1 / math.factorial(k) - value) / h
+    return value

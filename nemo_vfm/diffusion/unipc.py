@@ -1,0 +1,95 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A denoiser and pure noise in, a sample out: UniPC, which corrects every step with the evaluation of the next."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from nemo_vfm.diffusion.dpm_solver import held, log_ratio
+from nemo_vfm.diffusion.exponential import phi
+from nemo_vfm.diffusion.sampler import Denoiser, Drawn, positive
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """An estimate of the clean latents, and where it was made."""
+
+    at: float
+    clean: Tensor
+
+
+class UniPC:
+    """Predictor and corrector for one evaluation a step (Zhao et al. 2023, arXiv 2302.04867, algorithms 5 to 8).
+
+    The predictor of order p follows the polynomial through the last p estimates. Once the network has been asked at
+    the predicted point, the step is done again with that estimate as one more: the corrector of order p + 1.
+    The first steps have fewer estimates to look back on, and the last ones before sigma = 0 are of falling order.
+
+    Args:
+        steps: number of steps.
+        order: p, of the predictor: 1, 2 or 3.
+        variant: what replaces e^h - 1 where a step has a single weight: b1 takes h, b2 leaves it. b2 is the better one
+            under guidance.
+
+    Raises:
+        ValueError: an order or a variant there is not.
+    """
+
+    def __init__(self, *, steps: int = 35, order: int = 2, variant: Literal["b1", "b2"] = "b2") -> None:
+        if order not in (1, 2, 3) or variant not in ("b1", "b2"):
+            raise ValueError(f"order must be 1, 2 or 3, got {order}, and variant b1 or b2, got {variant!r}")
+        self.steps, self.order, self.variant = positive(steps), order, variant
+
+    def num_steps(self) -> int:
+        """As given."""
+        return self.steps
+
+    def draw(self, denoise: Denoiser, noise: Tensor, sigmas: Sequence[float] | Tensor) -> Drawn:
+        """Evaluate, correct the step that led here, predict the next."""
+        levels = [float(sigma) for sigma in sigmas]
+        x, seen, last = levels[0] * noise.double(), list[_Seen](), None
+        for number, (sigma, following) in enumerate(pairwise(levels), start=1):
+            here = _Seen(log_ratio(denoise, sigma), denoise(x, sigma))
+            if last is not None:
+                x = self._stepped(denoise, *last, sigma, seen, here)
+            left = len(levels) - number if levels[-1] == 0 else self.order
+            seen, last = [here, *seen][: min(self.order, left)], (x, sigma)
+            x = self._stepped(denoise, x, sigma, following, seen)
+        return Drawn(x, len(levels) - 1)
+
+    def _stepped(
+        self,
+        denoise: Denoiser,
+        x: Tensor,
+        sigma: float,
+        following: float,
+        seen: list[_Seen],
+        ahead: _Seen | None = None,
+    ) -> Tensor:
+        """From `sigma` to `following` by the estimates `seen`, newest first, and the one `ahead` if it is known."""
+        now, others = seen[0], seen[1:] + ([ahead] if ahead is not None else [])
+        result = held(denoise, x, sigma, following, now.clean)
+        h = log_ratio(denoise, following) - now.at
+        for weight, other in zip(self._weights(h, [other.at - now.at for other in others]), others, strict=True):
+            result = result + denoise.scale(following) * weight * (other.clean - now.clean)
+        return result
+
+    def _weights(self, h: float, distances: list[float]) -> list[float]:
+        """What the difference of each other estimate from the newest counts, so that polynomials come out exactly."""
+        if len(distances) == 1:  # the paper's choice, which does not solve for the weight
+            width = h if self.variant == "b1" else -math.expm1(-h)
+            return [width / 2 * h / distances[0]]
+        powers = [[(distance / h) ** k for distance in distances] for k in range(1, len(distances) + 1)]
+        wanted = [h * math.factorial(k) * phi(k + 1, h) for k in range(1, len(distances) + 1)]
+        solution: list[float] = torch.linalg.solve(_fp64(powers), _fp64(wanted)).tolist() if distances else []
+        return solution
+
+
+def _fp64(numbers: Sequence[Sequence[float]] | Sequence[float]) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.float64)
