@@ -3,8 +3,10 @@
 """What a checkpoint says of itself in, a sealed `manifest.json` out; and back, with every value judged.
 
 The version is `major.minor`. Another minor version has only added keys that a reader may pass over, so it is read;
-another major version is refused. `seal` is the sha256 of all other keys as sorted, compact JSON, in every version: so a
-flipped bit in the version is seen as damage and not taken for a version of the future.
+another major version is refused. Version 1 is what one process writes, a file a group. In version 2 a group lies in a
+file a rank, with `pieces.json` beside them, which a reader of version 1 would take for damage. `seal` is the sha256 of
+all other keys as sorted, compact JSON, in every version: so a flipped bit in the version is seen as damage and not
+taken for a version of the future.
 """
 
 import json
@@ -19,18 +21,18 @@ from nemo_vfm.core.files import sha256_text, write_json
 from nemo_vfm.core.types import Json
 
 NAME = "manifest.json"
-SCHEMA = "nemo_vfm.checkpoint/1.1"
 MAX_BYTES = 16 << 20
 _VERSION = re.compile(r"nemo_vfm\.checkpoint/(\d{1,6})(?:\.(\d{1,6}))?")
-_OURS = (1, 1)
-_FILE = re.compile(r"\w[\w.-]{0,120}\.safetensors", re.ASCII)
+_OURS = {1: 1, 2: 0}  # major: the newest minor version of it
+_FILE = re.compile(r"\w[\w.-]{0,120}\.safetensors|pieces\.json", re.ASCII)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _STEP = re.compile(r"step-(\d{8,})")
 
 
 def write(folder: Path, content: dict[str, Json]) -> None:
     """Write the manifest of what lies in a folder."""
-    whole = {"schema": SCHEMA, **content}
+    major = 2 if "pieces.json" in content["files"] else 1
+    whole = {"schema": f"nemo_vfm.checkpoint/{major}.{_OURS[major]}", **content}
     write_json(folder / NAME, {**whole, "seal": seal(whole)})
 
 
@@ -50,20 +52,22 @@ def read(folder: Path) -> dict[str, Any]:
     try:
         manifest = _parsed(folder / NAME)
         version = _version(manifest)
-        if "seal" in manifest or version >= _OURS:
+        if "seal" in manifest or version >= (1, 1):
             _require(manifest.get("seal") == seal(manifest), "its seal does not fit it")
-        if version[0] != _OURS[0]:
+        if version[0] not in _OURS:
             raise _Unknown(version)
         _judge(manifest, folder)
     except _Unknown as unknown:
         raise UserError(
-            f"{folder} was written as version {unknown.args[0][0]} of our checkpoints; this nemo_vfm reads version "
-            f"{_OURS[0]}. Use the nemo_vfm that wrote it, or one that is newer."
+            f"{folder} was written as version {unknown.args[0][0]} of our checkpoints; this nemo_vfm reads "
+            f"versions {' and '.join(map(str, _OURS))}. Use the nemo_vfm that wrote it, or one that is newer."
         ) from None
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptCheckpoint(f"{folder}: manifest.json is damaged ({error}).") from error
-    if version > _OURS:
-        log.warn_once(f"{folder} is of the newer version {version[0]}.{version[1]}; what {SCHEMA} knows of it is read")
+    if version[1] > _OURS[version[0]]:
+        log.warn_once(
+            f"{folder} is of the newer version {version[0]}.{version[1]}; what this nemo_vfm knows of it is read"
+        )
     return manifest
 
 

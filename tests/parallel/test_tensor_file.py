@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from nemo_vfm.core.errors import CorruptCheckpoint
+from nemo_vfm.core.files import sha256_file
 from nemo_vfm.parallel import checkpoint, checkpoint_manifest, tensor_file
 
 GOOD = {
@@ -120,7 +121,7 @@ def test_a_hostile_file_with_a_manifest_that_fits_it_is_refused_and_the_one_befo
     for name, (data, _) in HOSTILE.items():
         (bad / "model.safetensors").write_bytes(data)
         manifest = json.loads((bad / "manifest.json").read_text())
-        sha256 = tensor_file.sha256_file(bad / "model.safetensors")
+        sha256 = sha256_file(bad / "model.safetensors")
         manifest["files"]["model.safetensors"] = {"sha256": sha256, "bytes": len(data)}
         (bad / "manifest.json").write_text(json.dumps(manifest | {"seal": checkpoint_manifest.seal(manifest)}))
         with pytest.raises(CorruptCheckpoint):

@@ -19,7 +19,7 @@ from nemo_vfm.cli.folder import Status, open_folder
 from nemo_vfm.core import held, log
 from nemo_vfm.core.errors import CorruptCheckpoint, RunFolderError, UserError
 from nemo_vfm.core.types import Run
-from nemo_vfm.parallel import checkpoint, tensor_file
+from nemo_vfm.parallel import checkpoint, checkpoint_snapshot, tensor_file
 from nemo_vfm.parallel.retention import Keep
 from tests.support import parts
 from tests.support.faulty_disk import READ_ONLY, Disk, can_mount, in_a_copy, mount
@@ -233,7 +233,7 @@ class TestDisks:
         self, disk: Path, monkeypatch: pytest.MonkeyPatch, room_is_seen: bool
     ) -> None:
         if not room_is_seen:
-            monkeypatch.setattr(checkpoint, "require_room", lambda *_: None)
+            monkeypatch.setattr(checkpoint_snapshot, "require_room", lambda *_: None)
 
         def work() -> int:
             mount(disk, "200k")

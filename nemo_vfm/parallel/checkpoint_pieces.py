@@ -1,0 +1,139 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A tensor, whole or spread over devices, in; the box of it that this rank holds out, and tensors in another's layout.
+
+Every layout that our engines make gives a rank one box of a tensor: split along some dimensions, whole along others.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
+Ints = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A part of a tensor: where it begins along each dimension, and how far it goes."""
+
+    offsets: Ints
+    shape: Ints
+
+    @property
+    def volume(self) -> int:
+        """How many values it holds."""
+        return math.prod(self.shape)
+
+    def common(self, other: "Box") -> "Box | None":
+        """What both hold; None where that is nothing."""
+        begin = tuple(map(max, self.offsets, other.offsets))
+        end = tuple(map(min, self._ends(), other._ends()))
+        shape = tuple(b - a for a, b in zip(begin, end, strict=True))
+        return Box(begin, shape) if all(n > 0 for n in shape) else None
+
+    def within(self, outer: "Box") -> tuple[slice, ...]:
+        """Where this lies in a tensor that holds `outer`."""
+        begin = [a - b for a, b in zip(self.offsets, outer.offsets, strict=True)]
+        return tuple(slice(a, a + n) for a, n in zip(begin, self.shape, strict=True))
+
+    def _ends(self) -> Ints:
+        return tuple(a + n for a, n in zip(self.offsets, self.shape, strict=True))
+
+
+def whole(shape: Sequence[int]) -> Box:
+    """All of a tensor."""
+    return Box((0,) * len(shape), tuple(shape))
+
+
+def spread(tensor: Tensor) -> "DTensor | None":
+    """The tensor where it is one over devices, else None."""
+    from torch.distributed.tensor import DTensor
+
+    return tensor if isinstance(tensor, DTensor) else None
+
+
+def local(tensor: Tensor) -> Tensor:
+    """What of a tensor lies on this rank, without its history; the same storage."""
+    found = spread(tensor)
+    # to_local() would belong to its history, and waits for it.
+    return tensor.detach() if found is None else found._local_tensor.detach()
+
+
+def held(name: str, tensor: Tensor) -> Box | None:
+    """The box of a tensor that this rank holds; None where it holds nothing of it.
+
+    Raises:
+        ValueError: it is a sum that was not added up, or lies in a way that is not one box.
+    """
+    found = spread(tensor)
+    if found is None:
+        return whole(tensor.shape)
+    if found.device_mesh.get_coordinate() is None:
+        return None
+    box = _box(name, found)
+    if tuple(found._local_tensor.shape) != box.shape:
+        raise ValueError(
+            f"{name} of shape {tuple(found.shape)} over {found.placements} was expected to leave {box.shape} here, and "
+            f"there is {tuple(found._local_tensor.shape)}: that layout cannot be saved"
+        )
+    return box if box.volume or not math.prod(found.shape) else None
+
+
+def _box(name: str, tensor: "DTensor") -> Box:
+    offsets, shape = [0] * tensor.dim(), list(tensor.shape)
+    for dim, count, number in _splits(name, tensor):
+        size = -(-shape[dim] // count)  # as torch.chunk: the last ones are shorter, or empty
+        begin = min(number * size, shape[dim])
+        offsets[dim], shape[dim] = offsets[dim] + begin, min(size, shape[dim] - begin)
+    return Box(tuple(offsets), tuple(shape))
+
+
+def _splits(name: str, tensor: "DTensor") -> list[tuple[int, int, int]]:
+    """(dimension, into how many, which of them is ours), in the order in which the tensor was really cut.
+
+    FSDP2 cuts what tensor parallelism has left, though its mesh dimension stands before that one. torch marks it as a
+    strided shard; so those come after all others, the innermost first.
+    """
+    from torch.distributed.tensor.placement_types import Shard, _StridedShard
+
+    mesh, plain = tensor.device_mesh, []
+    late: list[tuple[int, int, int]] = []
+    coordinate = mesh.get_coordinate()
+    assert coordinate is not None
+    for axis, placement in enumerate(tensor.placements):
+        if isinstance(placement, _StridedShard):
+            late.insert(0, (placement.dim, mesh.size(axis), coordinate[axis]))
+        elif isinstance(placement, Shard):
+            plain.append((placement.dim, mesh.size(axis), coordinate[axis]))
+        elif placement.is_partial():
+            raise ValueError(f"{name} is a sum over devices that was not added up; it cannot be saved")
+    return [(dim % max(tensor.dim(), 1), count, number) for dim, count, number in (*plain, *late)]
+
+
+def in_layout_of(tensor: Tensor, parameter: Tensor) -> Tensor:
+    """A rank's own part of something with a parameter's shape, as a tensor over the same devices.
+
+    It stays on the device where it is: optimizer state may lie on the CPU while the parameter does not.
+    """
+    found = spread(parameter)
+    if found is None or spread(tensor) is not None or tensor.dim() == 0 or tensor.shape != found._local_tensor.shape:
+        return tensor
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
+
+    meta = TensorMeta(found.shape, found.stride(), tensor.dtype)
+    spec = DTensorSpec(found.device_mesh, found.placements, tensor_meta=meta)
+    return DTensor(tensor.detach(), spec, requires_grad=False)  # type: ignore[no-untyped-call]
+
+
+def zeros_like(parameter: Tensor, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
+    """Zeros of another dtype (and device) in a parameter's layout."""
+    own = local(parameter)
+    return in_layout_of(torch.zeros_like(own, dtype=dtype, device=device or own.device), parameter)
