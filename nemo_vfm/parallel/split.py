@@ -128,7 +128,9 @@ def shard(model: nn.Module, mesh: Mesh, dtype: torch.dtype) -> None:
     policy = MixedPrecisionPolicy(param_dtype=narrow, reduce_dtype=torch.float32, cast_forward_inputs=False)
     for block in _blocks(model):
         fully_shard(block, mesh=mesh.sharding, mp_policy=policy)
-    fully_shard(model, mesh=mesh.sharding, mp_policy=policy)
+    # The root, too, gives its weights back after forward: after one without backward nobody else would do it, and the
+    # model would show gathered weights, with gradients of their own, to whoever asks.
+    fully_shard(model, mesh=mesh.sharding, mp_policy=policy, reshard_after_forward=True)
 
 
 def _blocks(model: nn.Module) -> Iterator[nn.Module]:

@@ -97,7 +97,8 @@ class TorchEngine:
         Raises:
             UserError: the loss is not finite, on any rank.
         """
-        self.model.zero_grad(set_to_none=True)
+        for one in self._holding:
+            one.parameter.grad = None
         shapes: list[Shapes] = []
         pieces = [piece for batch in microbatches for piece in batch.cut(self.parts.plan.microbatches)]
         with under(self.layout):

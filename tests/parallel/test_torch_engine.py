@@ -1,0 +1,140 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Every layout gives one device's losses, gradients and validation; and the comparison sees a sum that is missing."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.parallel import gradients
+from nemo_vfm.parallel.plan import ParallelPlan
+from tests.support.layouts import SAMPLES, own, started, steps, tiny
+from tests.support.ranks import RankFailed, on_ranks
+
+LAYOUTS = [
+    (2, {"replicate": 2}),
+    (2, {"shard": 2}),
+    (2, {"shard": 2, "microbatches": 2}),
+    (2, {"tensor": 2}),
+    (2, {"tensor": 2, "sequence": True}),
+    (2, {"context": 2}),
+    (2, {"context": 2, "attention": "all_gather"}),
+    (4, {"replicate": 2, "shard": 2}),
+    (4, {"tensor": 4}),
+    (4, {"tensor": 2, "sequence": True, "shard": 2}),
+    (4, {"tensor": 2, "sequence": True, "replicate": 2}),
+    (4, {"tensor": 2, "sequence": True, "context": 2}),
+    (4, {"context": 4, "attention": "ulysses"}),
+    (4, {"context": 4, "attention": "ring_ulysses", "ulysses": 2}),
+    (4, {"context": 2, "shard": 2}),
+]
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Any]:
+    return on_ranks(1, steps, {})[0]
+
+
+def close(found: dict[str, Any], expected: dict[str, Any]) -> bool:
+    return found["samples"] == expected["samples"] and all(
+        found[name] == pytest.approx(expected[name], rel=rel)
+        for name, rel in (("loss", 1e-5), ("norm", 1e-5), ("validation", 1e-5), ("gradients", 1e-4))
+    )
+
+
+@pytest.mark.parametrize(("count", "degrees"), LAYOUTS, ids=lambda value: str(value))
+def test_every_rank_of_a_layout_sees_one_devices_numbers(alone: dict[str, Any], count: int, degrees: dict[str, Any]):
+    assert alone["samples"] == [SAMPLES] * 3
+    for found in on_ranks(count, steps, degrees):
+        assert close(found, alone), (found, alone)
+
+
+@pytest.mark.parametrize("how", [{"recompute": "blocks"}, {"offload_optimizer": True}], ids=str)
+@pytest.mark.parametrize(("count", "degrees"), [(1, {}), (4, {"shard": 2, "tensor": 2, "sequence": True})], ids=str)
+def test_recomputing_and_offloading_change_no_number(
+    alone: dict[str, Any], count: int, degrees: dict[str, Any], how: dict[str, Any]
+):
+    for found in on_ranks(count, steps, degrees, how):
+        assert close(found, alone)
+
+
+def without(rank: int, degrees: dict[str, Any]) -> dict[str, Any]:
+    """The first step with one sum left out on purpose."""
+    kept, gradients.sum_partial = gradients.sum_partial, lambda holding, mesh: None
+    try:
+        return steps(rank, degrees, count=1)
+    finally:
+        gradients.sum_partial = kept
+
+
+@pytest.mark.parametrize("degrees", [{"tensor": 2}, {"tensor": 2, "sequence": True}], ids=str)
+def test_a_sum_that_is_left_out_is_seen(degrees: dict[str, Any]):
+    expected, found = on_ranks(2, steps, degrees, None, 1)[0], on_ranks(2, without, degrees)[0]
+    assert found["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+    wrong = [abs(one / two - 1) > 0.01 for one, two in zip(found["gradients"], expected["gradients"], strict=True)]
+    assert sum(wrong) >= 4 * 4, "the four norms of queries and keys in each of four blocks, at least"
+
+
+def alike(rank: int, degrees: dict[str, Any]) -> float:
+    """The norm of a step in which every rank was given the first rank's samples."""
+    plan = ParallelPlan(**degrees)
+    return started(plan).step([own(plan, 0, 0)], 1.0).grad_norm
+
+
+@pytest.mark.parametrize("degrees", [{"shard": 2}, {"replicate": 2}], ids=str)
+def test_ranks_with_the_same_samples_are_not_taken_for_ranks_with_different_ones(
+    alone: dict[str, Any], degrees: dict[str, Any]
+):
+    assert abs(on_ranks(2, alike, degrees)[0] / alone["norm"][0] - 1) > 1e-3
+
+
+def refused(rank: int, degrees: dict[str, Any], changes: dict[str, Any]) -> str:
+    plan = ParallelPlan(**degrees)
+    try:
+        engine = started(plan, partial(tiny, **changes.get("model", {})), changes.get("optimizer"))
+        engine.step([own(plan, rank, 0)], 1.0)
+    except (UserError, ValueError) as error:
+        return str(error)
+    return "nothing was refused"
+
+
+@pytest.mark.parametrize(("degrees", "changes", "words"), [
+    ({"tensor": 2, "shard": 2}, {}, "the plan is for 4 devices (shard 2 x tensor 2), and there are 2"),
+    ({"tensor": 2}, {"model": {"width": 54, "heads": 3}}, "3 attention heads cannot be divided by 2"),
+    ({"context": 2, "attention": "ulysses"}, {"model": {"width": 54, "heads": 3}}, "3 attention heads cannot"),
+    ({"tensor": 2}, {"model": {"width": 48, "mlp_ratio": 1.0625}}, "mlp.up has 51 out_features"),
+    ({"context": 2}, {"model": {"patch": (2, 4, 8)}}, "1 tokens cannot be divided among 2 ranks"),
+    ({"shard": 2, "expert": 2}, {}, "parallel.expert = 2, and Awake has no experts"),
+    ({"shard": 2}, {"optimizer": partial(torch.optim.Muon, lr=1e-3)}, "Muon looks at whole matrices"),
+])  # fmt: skip
+def test_what_does_not_fit_is_refused_with_its_numbers(degrees: dict[str, Any], changes: dict[str, Any], words: str):
+    for said in on_ranks(2, refused, degrees, changes):
+        assert words in said
+
+
+def with_a_bad_rank(rank: int) -> None:
+    plan = ParallelPlan(shard=2)
+    engine, mine = started(plan), own(plan, rank, 0)
+    before = [parameter.detach().to_local().clone() for parameter in engine.model.parameters()]  # type: ignore[attr-defined]
+    if rank == 1:
+        mine.fps_B[:] = torch.nan
+    try:
+        engine.step([mine], 1.0)
+    except UserError as error:
+        after = [parameter.detach().to_local() for parameter in engine.model.parameters()]  # type: ignore[attr-defined]
+        assert "is not finite at batch 0" in str(error)
+        assert all(torch.equal(one, two) for one, two in zip(before, after, strict=True))
+        return
+    raise AssertionError("no rank noticed")
+
+
+def test_a_number_that_is_not_finite_on_one_rank_stops_all_and_changes_no_weight():
+    on_ranks(2, with_a_bad_rank)
+
+
+def test_a_rank_that_raises_is_told_with_its_traceback():
+    with pytest.raises(RankFailed, match="rank 0: Traceback"):
+        on_ranks(2, refused, {"nonsense": 1}, {})

@@ -1,0 +1,96 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A plan in, the losses and gradients of a few steps of a tiny DiT under it out: what all layouts must agree on.
+
+Every sample has its own latents, text, noise and weight, and every rank its own samples: a rank that forgets another's
+part of a sum cannot come out right by chance.
+"""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from nemo_vfm.core.precision import Precision
+from nemo_vfm.core.seed import generator
+from nemo_vfm.core.types import Batch, Prepared
+from nemo_vfm.models.dit import DiT
+from nemo_vfm.parallel.engine import Parts
+from nemo_vfm.parallel.plan import ParallelPlan
+from nemo_vfm.parallel.torch_engine import TorchEngine
+
+SAMPLES = 8
+WEIGHTS = (1.0, 2.0, 0.5, 1.0, 1.5, 0.0, 3.0, 1.0)
+
+
+class Doubling:
+    """Learns to double latents that are a function of the sample's key."""
+
+    def prepare(self, batch: Batch, *, seed: int, training: bool) -> Prepared:
+        """Inputs of a DiT with 4 channels and 16 wide text."""
+        latents, text, noise = (
+            torch.stack([torch.randn(shape, generator=generator(seed, name, key)) for key in batch.keys])
+            for name, shape in (("latents", (4, 2, 4, 8)), ("text", (5, 16)), ("noise", ()))
+        )
+        seen = torch.arange(5)[None] < torch.tensor([1 + len(key) % 4 for key in batch.keys])[:, None]
+        inputs = {"latents_BCTHW": latents, "noise_B": noise, "text_BLD": text, "text_mask_BL": seen}
+        return Prepared({**inputs, "fps_B": batch.fps_B}, {"x": 2 * latents + 1}, batch.weight_B)
+
+    def losses(self, output: torch.Tensor, prepared: Prepared) -> torch.Tensor:
+        """Mean square error of each sample."""
+        return (output - prepared.targets["x"]).square().flatten(1).mean(1)
+
+
+class Awake(DiT):
+    """A DiT without zeros at the start, so that every parameter has an influence and a gradient."""
+
+    def initial_weight(self, name: str, shape: torch.Size, seed: int) -> torch.Tensor:
+        """The usual weight, moved."""
+        moved = 0.1 * torch.randn(shape, generator=generator(seed, "awake", name))
+        return super().initial_weight(name, shape, seed) + moved
+
+
+tiny = partial(
+    Awake, in_channels=4, text_dim=16, width=48, depth=4, heads=4, text_in_modulation=True, position_embedding=True
+)
+
+
+def batch(index: int, first: int, last: int) -> Batch:
+    """Samples first..last of global batch `index`."""
+    keys = tuple(f"{index}-{'x' * place}" for place in range(first, last))
+    weight, fps = torch.tensor(WEIGHTS[first:last]), torch.arange(first, last) + 8.0
+    return Batch(index, keys, ("",) * len(keys), weight, fps)
+
+
+def started(plan: ParallelPlan, model: Any = tiny, optimizer: Any = None, **how: Any) -> TorchEngine:
+    """An engine on this rank."""
+    engine = TorchEngine(**how)
+    engine.start(Parts(model, Doubling(), optimizer or partial(torch.optim.AdamW, lr=1e-3), Precision("fp32"), 3, plan))
+    return engine
+
+
+def own(plan: ParallelPlan, rank: int, index: int) -> Batch:
+    """This rank's samples of a global batch."""
+    each = SAMPLES // plan.data
+    return batch(index, plan.data_rank(rank) * each, (plan.data_rank(rank) + 1) * each)
+
+
+def steps(rank: int, degrees: dict[str, Any], how: dict[str, Any] | None = None, count: int = 3) -> dict[str, Any]:
+    """What this rank sees of a few steps, of the last one's gradients and of a validation."""
+    plan = ParallelPlan(**degrees)
+    engine = started(plan, **(how or {}))
+    results = [engine.step([own(plan, rank, index)], 1.0) for index in range(count)]
+    losses, _ = engine.evaluate(batch(99, 0, SAMPLES))
+    return {
+        "loss": [result.loss for result in results],
+        "norm": [result.grad_norm for result in results],
+        "samples": [result.num_samples for result in results],
+        "validation": losses.tolist(),
+        "gradients": [float(whole(parameter.grad).norm()) for parameter in engine.model.parameters()],
+    }
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor of which each rank may have a part."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
