@@ -24,7 +24,7 @@ class Running:
         self._dtype, wide = q_BHSD.dtype, sum_dtype(q_BHSD)
         self.out_BHSD = torch.zeros_like(q_BHSD, dtype=wide, memory_format=torch.contiguous_format)
         self.lse_BHS = q_BHSD.new_full(q_BHSD.shape[:3], float("-inf"), dtype=wide)
-        self._written: set[tuple[int, int]] = set()
+        self._written: list[slice] = []
 
     def add(self, rows: slice, out: Tensor, lse: Tensor) -> None:
         """Merge what these rows saw in other keys."""
@@ -43,8 +43,10 @@ class Running:
 
     def _first(self, rows: slice) -> bool:
         """Whether nothing was written to these rows: a copy then saves four passes over them."""
-        first = all(rows.stop <= start or stop <= rows.start for start, stop in self._written)
-        self._written.add((rows.start, rows.stop))
+        first = all(rows.stop <= one.start or one.stop <= rows.start for one in self._written)
+        if self._written and self._written[-1].stop == rows.start:
+            rows = slice(self._written.pop().start, rows.stop)
+        self._written.append(rows)
         return first
 
 
@@ -61,11 +63,16 @@ class Gradients:
         found, self.kv_2BKLD = self.kv_2BKLD, torch.zeros_like(self.kv_2BKLD)
         return found
 
-    def add(self, tile: Tile, dq: Tensor, dk: Tensor, dv: Tensor) -> None:
-        """Add what one tile gave."""
-        self.q_BHSD[:, :, tile.q] += dq
-        self.kv_2BKLD[0, :, :, tile.k] += dk
-        self.kv_2BKLD[1, :, :, tile.k] += dv
+    def add_rows(self, places: Sequence[tuple[slice, slice]], dq_BHSD: Tensor) -> None:
+        """Add to queries: to the rows of the first slice of each pair, those of the second."""
+        for own, given in places:
+            self.q_BHSD[:, :, own] += dq_BHSD[:, :, given]
+
+    def add_keys(self, places: Sequence[tuple[slice, slice]], dk_BKLD: Tensor, dv_BKLD: Tensor) -> None:
+        """Add to keys and values, likewise."""
+        for own, given in places:
+            self.kv_2BKLD[0, :, :, own] += dk_BKLD[:, :, given]
+            self.kv_2BKLD[1, :, :, own] += dv_BKLD[:, :, given]
 
 
 class Kernel(Protocol):
@@ -108,7 +115,9 @@ class Looped:
         for tile in tiles:
             do_t, q_t, out_t, lse_t = (x[:, :, tile.q] for x in (do, q, out, lse))
             k_t, v_t = (x[:, :, tile.k] for x in (k, v))
-            into.add(tile, *self._one.backward(do_t, q_t, k_t, v_t, out_t, lse_t, tile.diagonal))
+            dq, dk, dv = self._one.backward(do_t, q_t, k_t, v_t, out_t, lse_t, tile.diagonal)
+            into.add_rows([(tile.q, slice(None))], dq)
+            into.add_keys([(tile.k, slice(None))], dk, dv)
 
 
 class OneTile(Protocol):
