@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.errors import DataError, NemoVfmError
 from nemo_vfm.core.files import sha256_text
 from nemo_vfm.core.log import bar, warn
 from nemo_vfm.core.plain import clean
@@ -81,7 +81,7 @@ def write_captions(
         if isinstance(voice, Viewer):
             _Seeing(name, voice, folder, told).all([r for r in silent if r.decision == "kept"], media_path)
         elif isinstance(voice, Captioner):
-            _say(voice, silent)
+            _say(name, voice, silent, told)
     for name, voice in captioners.items():
         if isinstance(voice, Editor):
             _edit(name, voice, [r for r in records if r.caption and r.decision == "kept"], folder, told)
@@ -91,13 +91,34 @@ def write_captions(
     return told
 
 
-def _say(captioner: Captioner, records: Iterable[ClipRecord]) -> None:
+def _say(name: str, captioner: Captioner, records: Iterable[ClipRecord], told: Told) -> None:
+    """What it knows of each; an error costs this clip's caption, and the next captioner is asked."""
+    in_a_row = 0
     for record in records:
-        said = captioner.caption(record)
-        text = clean(said[0]) if said is not None else ""
-        if said is not None and text:
+        said, failure = _said(captioner, record)
+        if failure is not None:
+            in_a_row += 1
+            failures = {**record.caption_facts.get("caption_failures", {}), name: f"error: {failure}"}
+            record.caption_facts = {**record.caption_facts, "caption_failures": failures}
+            _count(name, Caption(record.clip.id, status="error", failure=failure), in_a_row, told)
+            continue
+        in_a_row = 0
+        if said is not None and (text := clean(said[0])):
             facts = {**record.caption_facts, "caption_status": "success"}
             record.caption, record.caption_by, record.caption_facts = text, said[1], facts
+
+
+def _said(captioner: Captioner, record: ClipRecord) -> tuple[tuple[str, str] | None, str | None]:
+    """Its answer, or why there is none. What concerns every clip, such as a file that is missing, is raised."""
+    try:
+        said = captioner.caption(record)
+    except NemoVfmError:
+        raise
+    except Exception as error:
+        return None, _plain(f"{type(error).__name__} ({error})")
+    if said is not None and not (len(said) == 2 and all(isinstance(part, str) for part in said)):
+        return None, f"it answered {type(said).__name__}, not a text and who wrote it"
+    return said, None
 
 
 class _Seeing:

@@ -223,3 +223,40 @@ def test_what_an_editor_said_is_kept_by_the_text_it_was_given(tmp_path):
     write([record(0)], tmp_path, description=Description(), shout=again)
     write([record(0)], tmp_path, parrot=Parrot(), shout=other)
     assert (again.asked, other.asked) == (0, 1)
+
+
+class Stumbling:
+    """Knows every clip but some, at which it does something else."""
+
+    def __init__(self, *, at, how):
+        self.at, self.how = at, how
+
+    def caption(self, record):
+        return self.how() if record.clip.source_id in self.at else ("seen", "me")
+
+
+def _raise():
+    raise KeyError("scene")
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        (_raise, "error: KeyError ('scene')"),
+        (lambda: 7, "error: it answered int"),
+        (lambda: (1, "x"), "error: it answered"),
+    ],
+    ids=["raises", "no text", "a number for a text"],
+)
+def test_a_captioner_that_fails_at_one_clip_is_named_and_the_next_one_is_asked(tmp_path, how, words):
+    records = [record(number) for number in range(3)]
+    told = write(records, tmp_path, first=Stumbling(at={records[1].clip.source_id}, how=how), second=Parrot())
+    assert [r.caption_by for r in records] == ["me", "second", "me"]
+    assert records[1].caption_facts["caption_failures"]["first"].startswith(words)
+    assert told.failures["first"].total() == 1
+
+
+def test_a_captioner_that_fails_at_every_clip_stops_the_run_with_its_reason(tmp_path):
+    records = [record(number) for number in range(200)]
+    with pytest.raises(DataError, match=r"first failed \d+ times in a row, the last time so: KeyError"):
+        write(records, tmp_path, first=Stumbling(at={r.clip.source_id for r in records}, how=_raise))
