@@ -116,9 +116,13 @@ def _said(captioner: Captioner, record: ClipRecord) -> tuple[tuple[str, str] | N
         raise
     except Exception as error:
         return None, _plain(f"{type(error).__name__} ({error})")
-    if said is not None and not (len(said) == 2 and all(isinstance(part, str) for part in said)):
+    if said is not None and not _is_text_and_writer(said):
         return None, f"it answered {type(said).__name__}, not a text and who wrote it"
     return said, None
+
+
+def _is_text_and_writer(said: object) -> bool:
+    return isinstance(said, tuple) and len(said) == 2 and all(isinstance(part, str) for part in said)
 
 
 class _Seeing:
