@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from torch import Tensor
 
+from nemo_vfm.diffusion.exponential import advanced
 from nemo_vfm.diffusion.sampler import Denoiser, Drawn, positive
 
 _LEAST_SCALE = 1e-6  # flow matching begins at scale 0, whose logarithm there is none of
@@ -43,16 +44,10 @@ class DPM2M:
             if before is not None and following > 0:
                 step, step_before = log_ratio(denoise, following) - at, at - before[0]
                 middle = clean + step / (2 * step_before) * (clean - before[1])
-            x, before = held(denoise, x, sigma, following, middle), (at, clean)
+            x, before = advanced(x, sigma, following, middle), (at, clean)
         return Drawn(x, len(levels) - 1)
 
 
 def log_ratio(denoise: Denoiser, sigma: float) -> float:
     """l = ln(scale / sigma); infinite at sigma = 0."""
     return math.log(max(denoise.scale(sigma), _LEAST_SCALE) / sigma) if sigma > 0 else math.inf
-
-
-def held(denoise: Denoiser, x: Tensor, sigma: float, following: float, clean: Tensor) -> Tensor:
-    """The exact solution after one step if D were `clean` throughout."""
-    kept = following / sigma
-    return kept * x + (denoise.scale(following) - kept * denoise.scale(sigma)) * clean

@@ -96,9 +96,7 @@ class TextToVideo:
         texts = [*prompts, self.negative_prompt] if self.guidance.acts() else list(prompts)
         text_BLD, mask_BL = (tensor.to(noise.device) for tensor in self.text_encoder.encode(texts))
         if self.guidance.acts():
-            rows = torch.arange(2 * len(prompts), device=noise.device).clamp(
-                max=len(prompts)
-            )  # the last, once a prompt
+            rows = torch.arange(2 * len(prompts)).clamp(max=len(prompts))  # the negative prompt once for each other
             text_BLD, mask_BL = text_BLD[rows], mask_BL[rows]
         fps_B = torch.full((len(text_BLD),), fps, device=noise.device)
         return _Guided(model, self.objective, self.guidance, text_BLD, mask_BL, fps_B)

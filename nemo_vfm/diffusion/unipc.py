@@ -11,8 +11,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from nemo_vfm.diffusion.dpm_solver import held, log_ratio
-from nemo_vfm.diffusion.exponential import phi
+from nemo_vfm.diffusion.dpm_solver import log_ratio
+from nemo_vfm.diffusion.exponential import advanced, phi
 from nemo_vfm.diffusion.sampler import Denoiser, Drawn, positive
 
 
@@ -74,7 +74,7 @@ class UniPC:
     ) -> Tensor:
         """From `sigma` to `following` by the estimates `seen`, newest first, and the one `ahead` if it is known."""
         now, others = seen[0], seen[1:] + ([ahead] if ahead is not None else [])
-        result = held(denoise, x, sigma, following, now.clean)
+        result = advanced(x, sigma, following, now.clean)
         h = log_ratio(denoise, following) - now.at
         for weight, other in zip(self._weights(h, [other.at - now.at for other in others]), others, strict=True):
             result = result + denoise.scale(following) * weight * (other.clean - now.clean)
