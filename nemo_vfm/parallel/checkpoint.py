@@ -9,7 +9,7 @@ safetensors is imported when used, so that engines need torch alone.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor
@@ -22,7 +22,7 @@ from nemo_vfm.parallel.checkpoint_folder import existing as existing
 from nemo_vfm.parallel.checkpoint_folder import latest as latest
 from nemo_vfm.parallel.checkpoint_folder import records as records
 from nemo_vfm.parallel.checkpoint_folder import verify as verify
-from nemo_vfm.parallel.checkpoint_ranks import ALONE
+from nemo_vfm.parallel.checkpoint_ranks import ALONE, together
 from nemo_vfm.parallel.checkpoint_reader import SavedTensors
 from nemo_vfm.parallel.checkpoint_snapshot import require_room as require_room
 from nemo_vfm.parallel.checkpoint_snapshot import snapshot
@@ -39,6 +39,7 @@ class Checkpoint:
         groups: read when asked for, whole or in part, see `SavedTensors`.
         run: names the run that wrote it; empty where it is not known.
         path: where it lies.
+        sha256: by group; that of its file, or of the list of its files' where there are several.
     """
 
     step: int
@@ -46,6 +47,7 @@ class Checkpoint:
     state: Json
     run: str = ""
     path: Path | None = None
+    sha256: Mapping[str, str] = field(default_factory=dict)
 
 
 def save(
@@ -90,28 +92,56 @@ def newest(folder: Path, ranks: Gather = ALONE) -> Checkpoint | None:
 def _opened(path: Path, manifest: Json) -> Checkpoint:
     index = checkpoint_index.read(path, manifest["files"])
     groups = {group: SavedTensors(path, entries) for group, entries in index.items()}
-    return Checkpoint(manifest["step"], groups, manifest["state"], manifest["run"], path)
+    sha256 = {group: checkpoint_index.fingerprint(manifest["files"], group) for group in groups}
+    return Checkpoint(manifest["step"], groups, manifest["state"], manifest["run"], path, sha256)
 
 
-def find(path: Path, ranks: Gather = ALONE) -> Path:
+def find(path: Path) -> Path:
     """The checkpoint that a path means: one, the newest of a folder of them, or the newest of a run or of its one step.
-
-    Every rank must call it.
 
     Raises:
         UserError: there is none there, or there are several steps that have some.
     """
-    if (path / manifests.NAME).is_file() and not (path / "recipe.yaml").is_file():
+    if _is_one(path):
         return path
+    chosen = next((found for place in _places(path) if (found := latest(place)) is not None), None)
+    if chosen is None:
+        raise _none(path)
+    return chosen
+
+
+def found(path: Path, ranks: Gather = ALONE) -> Checkpoint:
+    """What `find` finds, opened: every byte is hashed once. Every rank must call it.
+
+    Raises:
+        UserError: see `find`; or not every rank sees the same there.
+        CorruptCheckpoint: it does not match its manifest.
+    """
+    seen = together(ranks, lambda: [_is_one(path), [] if _is_one(path) else [str(place) for place in _places(path)]])
+    if any(other != seen[0] for other in seen):
+        raise UserError(f"Not every rank sees the same in {path}; it must lie on a disk that all ranks share.")
+    if seen[0][0]:
+        return load(path, ranks)
+    chosen = next((found for place in seen[0][1] if (found := newest(Path(place), ranks)) is not None), None)
+    if chosen is None:
+        raise _none(path)
+    return chosen
+
+
+def _is_one(path: Path) -> bool:
+    return (path / manifests.NAME).is_file() and not (path / "recipe.yaml").is_file()
+
+
+def _places(path: Path) -> list[Path]:
     below = sorted(path.glob("*/checkpoints"))
     if not existing(path) and not (path / "checkpoints").is_dir() and len(below) > 1:
         steps = ", ".join(str(folder.parent) for folder in below)
         raise UserError(f"Several folders below {path} hold checkpoints; name one of {steps}.")
-    places = [path, path / "checkpoints", *below]
-    chosen = next((found for place in places if (found := latest(place, ranks)) is not None), None)
-    if chosen is None:
-        raise UserError(f"There is no checkpoint in {path}; expected folders such as step-00000100. Train first.")
-    return chosen
+    return [path, path / "checkpoints", *below]
+
+
+def _none(path: Path) -> UserError:
+    return UserError(f"There is no checkpoint in {path}; expected folders such as step-00000100. Train first.")
 
 
 def load_weights(path: Path, group: str) -> dict[str, Tensor]:
@@ -120,7 +150,7 @@ def load_weights(path: Path, group: str) -> dict[str, Tensor]:
     Raises:
         UserError: there is no checkpoint there, or it has no such group.
     """
-    weights = weights_of(load(find(path)), group)
+    weights = weights_of(found(path), group)
     return {name: weights[name] for name in weights}
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_vfm.core.errors import CorruptCheckpoint
+from nemo_vfm.core.files import sha256_text
 from nemo_vfm.core.types import Json
 from nemo_vfm.parallel import tensor_file
 from nemo_vfm.parallel.checkpoint_pieces import Box, Ints, whole
@@ -46,9 +47,10 @@ def group_of(file: str) -> str:
     return match[1] if match else file.removesuffix(SUFFIX)
 
 
-def groups_of(files: Iterable[str]) -> list[str]:
-    """The groups that files hold."""
-    return sorted({group_of(file) for file in files if file.endswith(SUFFIX)})
+def fingerprint(files: Mapping[str, Json], group: str) -> str:
+    """One hash for a group of a checkpoint whose manifest lists these files."""
+    own = [files[name]["sha256"] for name in sorted(files) if name.endswith(SUFFIX) and group_of(name) == group]
+    return str(own[0]) if len(own) == 1 else sha256_text(" ".join(own))
 
 
 def to_json(index: Index) -> Json:

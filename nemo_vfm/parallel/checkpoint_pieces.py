@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -131,9 +130,3 @@ def in_layout_of(tensor: Tensor, parameter: Tensor) -> Tensor:
     meta = TensorMeta(found.shape, found.stride(), tensor.dtype)
     spec = DTensorSpec(found.device_mesh, found.placements, tensor_meta=meta)
     return DTensor(tensor.detach(), spec, requires_grad=False)  # type: ignore[no-untyped-call]
-
-
-def zeros_like(parameter: Tensor, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
-    """Zeros of another dtype (and device) in a parameter's layout."""
-    own = local(parameter)
-    return in_layout_of(torch.zeros_like(own, dtype=dtype, device=device or own.device), parameter)

@@ -116,6 +116,11 @@ def shapes_of(weights: Mapping[str, Tensor]) -> dict[str, Ints]:
     return {name: tuple(tensor.shape) for name, tensor in weights.items()}
 
 
+def everywhere(own: Mapping[str, Tensor], ranks: Gather) -> dict[str, Ints]:
+    """The shapes of the tensors of all ranks: under pipeline parallelism each has others."""
+    return {name: tuple(shape) for said in exchange(ranks, shapes_of(own)) for name, shape in said.items()}
+
+
 def fill(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], ranks: Gather = ALONE) -> None:
     """Put saved weights into a model's own, each rank its part; every rank must call it.
 
@@ -126,10 +131,19 @@ def fill(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], ranks: Gather =
         CorruptCheckpoint: names or shapes differ, on any rank, with the differences as text. Nothing was filled then.
     """
     require_fit(own, saved, ranks)
-    together(ranks, lambda: _fill(own, saved))
+    put(own, saved, ranks)
 
 
-def _fill(own: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
+def put(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], ranks: Gather = ALONE) -> None:
+    """`fill` without asking whether all fits.
+
+    Raises:
+        CorruptCheckpoint: a file is not what the index says; on every rank.
+    """
+    together(ranks, lambda: _put(own, saved))
+
+
+def _put(own: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
         for name, tensor in own.items():
             if isinstance(saved, SavedTensors):
@@ -144,9 +158,7 @@ def require_fit(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], ranks: G
     Raises:
         CorruptCheckpoint: not so.
     """
-    here, there = shapes_of(own), shapes_of(saved)
-    everywhere = {name: tuple(shape) for said in exchange(ranks, here) for name, shape in said.items()}
-    differences = told(everywhere, there)
+    differences = told(everywhere(own, ranks), shapes_of(saved))
     if differences:
         raise CorruptCheckpoint(
             f"The checkpoint is of another model ({differences}). Use the recipe that trained it."

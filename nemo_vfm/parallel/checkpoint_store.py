@@ -21,6 +21,9 @@ from nemo_vfm.core.place import Address, Place
 from nemo_vfm.core.types import Json
 from nemo_vfm.parallel import checkpoint
 from nemo_vfm.parallel import checkpoint_manifest as manifests
+from nemo_vfm.parallel.checkpoint import Checkpoint
+from nemo_vfm.parallel.checkpoint_ranks import ALONE
+from nemo_vfm.parallel.gather import Gather
 from nemo_vfm.parallel.retention import Keep, Record, surplus
 
 _MANIFEST = re.compile(r"(?:(?:checkpoints/)?step-\d{8,}/)?" + re.escape(manifests.NAME))
@@ -38,10 +41,12 @@ class Opened:
     Args:
         path: where it lies for now.
         name: what to call it, wherever it came from.
+        saved: what lies in it, to be read inside the block.
     """
 
     path: Path
     name: str
+    saved: Checkpoint
 
 
 def begin(target: Address, folder: Path, recipe: str) -> None:
@@ -108,22 +113,25 @@ def _forget(target: Address, keep: Keep) -> None:
 
 
 @contextmanager
-def opened(place: Place) -> Iterator[Opened]:
-    """The checkpoint that a place means, as `checkpoint.find`; one in a store is fetched for the length of the block.
+def opened(place: Place, ranks: Gather = ALONE) -> Iterator[Opened]:
+    """The checkpoint that a place means, as `checkpoint.found`; one in a store is fetched for the length of the block.
+
+    Every rank must call it. From a store each fetches a copy of its own: they may have no disk in common.
 
     Raises:
         UserError: there is none there.
     """
     if not isinstance(place, Address):
-        path = checkpoint.find(place)
-        yield Opened(path, str(path))
+        saved = checkpoint.found(place, ranks)
+        assert saved.path is not None
+        yield Opened(saved.path, str(saved.path), saved)
         return
     steps = _steps(place)
     with tempfile.TemporaryDirectory() as folder:
         fetched = _fetch_newest(place, steps, Path(folder)) if steps else None
         if fetched is None:
             raise UserError(f"There is no checkpoint at {place}; expected objects such as step-00000100/manifest.json.")
-        yield Opened(fetched, str(steps[fetched.name]))
+        yield Opened(fetched, str(steps[fetched.name]), checkpoint.load(fetched))
 
 
 def _steps(place: Address) -> dict[str, Address]:

@@ -8,11 +8,16 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from nemo_vfm.parallel.checkpoint_pieces import local
+from nemo_vfm.parallel.checkpoint_ranks import joined
+from nemo_vfm.parallel.checkpoint_reader import fill
+
 
 class EMA:
     """Exponential moving average of all weights, with a warm-up: decay_t = min(decay, (1 + t) / (10 + t)).
 
-    The warm-up keeps the random initial weights from lingering in short runs.
+    The warm-up keeps the random initial weights from lingering in short runs. Each rank averages the parts of weights
+    that it holds: an average of numbers does not care where the others are.
 
     Args:
         decay: weight of the past at each optimizer step, in [0, 1).
@@ -33,21 +38,30 @@ class EMA:
         """Move towards the model's weights after optimizer step number `step`, counted from 1."""
         decay = min(self.decay, (1 + step) / (10 + step))
         source = model.state_dict()
-        mine = [tensor for tensor in self.weights.values() if tensor.is_floating_point()]
-        theirs = [source[name].detach() for name, tensor in self.weights.items() if tensor.is_floating_point()]
+        moved = [name for name, tensor in self.weights.items() if tensor.is_floating_point()]
+        mine, theirs = ([local(weights[name]) for name in moved] for weights in (self.weights, source))
         torch._foreach_lerp_(mine, theirs, 1 - decay)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Put saved averages back."""
-        for name, tensor in self.weights.items():
-            tensor.copy_(weights[name])
+        """Put saved averages back, whatever the layout they were saved from.
+
+        Raises:
+            CorruptCheckpoint: they are of another model.
+        """
+        fill(self.weights, weights, joined())
 
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[nn.Module]:
         """The model with the averaged weights inside the block, and with its own again after it."""
-        own = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-        model.load_state_dict(self.weights)
+        own = {name: local(tensor).clone() for name, tensor in model.state_dict().items()}
+        _put(model, self.weights)
         try:
             yield model
         finally:
-            model.load_state_dict(own)
+            _put(model, own)
+
+
+@torch.no_grad()
+def _put(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    for name, tensor in model.state_dict().items():
+        local(tensor).copy_(local(weights[name]))

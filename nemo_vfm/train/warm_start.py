@@ -8,12 +8,14 @@ from typing import Literal
 from torch import Tensor, nn
 
 from nemo_vfm.core import log
-from nemo_vfm.core.errors import CorruptCheckpoint, UserError
+from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.place import Place, place
 from nemo_vfm.core.types import Json
-from nemo_vfm.parallel.checkpoint import load_weights, verify
+from nemo_vfm.parallel.checkpoint import weights_of
+from nemo_vfm.parallel.checkpoint_ranks import joined
+from nemo_vfm.parallel.checkpoint_reader import everywhere, put, shapes_of, some, told
 from nemo_vfm.parallel.checkpoint_store import opened
-from nemo_vfm.parallel.engine import load_weights_into
+from nemo_vfm.parallel.gather import Gather
 
 
 class WarmStart:
@@ -41,46 +43,42 @@ class WarmStart:
         Raises:
             UserError: there are none, or they do not fit; the text shows how.
         """
-        with opened(self.path) as found:
-            chosen, manifest = found.name, verify(found.path)
-            group = self.weights or ("ema" if "ema.safetensors" in manifest["files"] else "model")
-            given = load_weights(found.path, group)
-        new = self._put(model, given, chosen)
-        sha256 = manifest["files"][f"{group}.safetensors"]["sha256"]
-        log.info(f"begins with the {group} weights of {chosen} (sha256 {sha256[:12]}...)")
-        if new:
-            log.warn(f"not from there, but as the seed gives them or left out: {_some(new)}")
-        return {"path": chosen, "run": manifest["run"], "step": manifest["step"], "weights": group,
+        ranks = joined()
+        with opened(self.path, ranks) as found:
+            chosen, saved = found.name, found.saved
+            group = self.weights or ("ema" if "ema" in saved.groups else "model")
+            new = self._put(model, weights_of(saved, group), chosen, ranks)
+        sha256 = saved.sha256[group]
+        if ranks.rank() == 0:
+            log.info(f"begins with the {group} weights of {chosen} (sha256 {sha256[:12]}...)")
+            if new:
+                log.warn(f"not from there, but as the seed gives them or left out: {some(new, 6)}")
+        return {"path": chosen, "run": saved.run, "step": saved.step, "weights": group,
                 "sha256": sha256, "not_taken": new}  # fmt: skip
 
-    def _put(self, model: nn.Module, given: Mapping[str, Tensor], chosen: str) -> list[str]:
-        """Load what fits; the names that did not, and may differ."""
+    def _put(self, model: nn.Module, given: Mapping[str, Tensor], chosen: str, ranks: Gather) -> list[str]:
+        """Load what fits, each rank its part; the names that did not, and may differ."""
         own = model.state_dict()
-        unfit = [n for n in sorted(own.keys() | given.keys()) if n not in own or n not in given
-                 or own[n].shape != given[n].shape]  # fmt: skip
-        self._require_known(own.keys() | given.keys(), chosen)
+        here, there = everywhere(own, ranks), shapes_of(given)
+        self._require_known(here.keys() | there.keys(), chosen)
+        unfit = [name for name in sorted(here.keys() | there.keys()) if here.get(name) != there.get(name)]
         new = [name for name in unfit if any(_below(name, prefix) for prefix in self.may_differ)]
-        kept = {name: tensor for name, tensor in given.items() if name not in new}
-        try:
-            load_weights_into(model, kept | {name: own[name] for name in new if name in own})
-        except CorruptCheckpoint as error:
-            first = next(name for name in unfit if name not in new).partition(".")[0]
-            raise UserError(f"The weights of {chosen} do not fit this model. {str(error).partition(' Use ')[0]} "
-                            f"Where some may be new: start_from.may_differ=[{first}]") from error  # fmt: skip
+        if rest := [name for name in unfit if name not in new]:
+            differences = told(*({name: of[name] for name in rest if name in of} for of in (here, there)))
+            raise UserError(f"The weights of {chosen} do not fit this model. The checkpoint is of another model "
+                            f"({differences}). Where some may be new: start_from.may_differ="
+                            f"[{rest[0].partition('.')[0]}]")  # fmt: skip
+        put({name: tensor for name, tensor in own.items() if name not in new}, given, ranks)
         return new
 
     def _require_known(self, names: "Sequence[str] | set[str]", chosen: str) -> None:
         for prefix in self.may_differ:
             if not any(_below(name, prefix) for name in names):
-                some = _some(sorted({name.partition(".")[0] for name in names}))
+                have = some(sorted({name.partition(".")[0] for name in names}), 6)
                 raise UserError(
-                    f"may_differ: neither this model nor {chosen} has weights below {prefix!r}; they have {some}."
+                    f"may_differ: neither this model nor {chosen} has weights below {prefix!r}; they have {have}."
                 )
 
 
 def _below(name: str, prefix: str) -> bool:
     return name == prefix or name.startswith(f"{prefix}.")
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")

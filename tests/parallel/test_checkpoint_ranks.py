@@ -61,7 +61,7 @@ def model(name: str, rank: int) -> nn.Module:
 
 
 def train(net: nn.Module, optimizer: torch.optim.Optimizer, first: int, steps: int) -> None:
-    """Steps whose gradients are a function of step, name and the weights' own values, so that no layout changes them."""
+    """Steps whose gradients are a function of the step and the weights' own values, so that no layout changes them."""
     for step in range(first, first + steps):
         for parameter in net.parameters():
             parameter.grad = torch.sin(parameter.detach() * (step + 1))
@@ -72,13 +72,18 @@ def train(net: nn.Module, optimizer: torch.optim.Optimizer, first: int, steps: i
 
 def groups(net: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Tensor]]:
     """All that is saved."""
-    return {"model": net.state_dict(), "optimizer": checkpoint_optimizer.tensors(net, optimizer)}
+    parameters = dict(net.named_parameters())
+    state = {name: dict(optimizer.state[parameter]) for name, parameter in parameters.items()}
+    return {"model": net.state_dict(), "optimizer": checkpoint_optimizer.named(state, parameters)}
 
 
 def restore(net: nn.Module, optimizer: torch.optim.Optimizer, saved: checkpoint.Checkpoint) -> None:
     """The inverse."""
     fill(net.state_dict(), saved.groups["model"], joined())
-    checkpoint_optimizer.restore(net, optimizer, saved.groups["optimizer"], joined())
+    parameters = dict(net.named_parameters())
+    for name, state in checkpoint_optimizer.restored(saved.groups["optimizer"], parameters, joined()).items():
+        for key, value in state.items():
+            optimizer.state[parameters[name]][key] = checkpoint_pieces.in_layout_of(value, parameters[name])
 
 
 def adam(net: nn.Module) -> torch.optim.Optimizer:
