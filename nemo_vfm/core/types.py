@@ -6,6 +6,7 @@ Shape letters: B batch, C channels, T frames, H height, W width, L text tokens, 
 """
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -117,10 +118,10 @@ class Planned(Protocol):
 
 @dataclass(slots=True)
 class Batch:
-    """Samples of one shape, as the loader gives them to a task.
+    """Samples of one shape, or packed ones of any shapes, as the loader gives them to a task.
 
-    Exactly one of `latents_BCTHW` and `video_BCTHW` is given; likewise a batch has `text_BLD` where embeddings
-    are cached and else only captions.
+    Exactly one of `latents_BCTHW`, `latents_XC` and `video_BCTHW` is given; likewise a batch has `text_BLD` where
+    embeddings are cached and else only captions.
     """
 
     index: int  #: g, the number of this global batch since the start of training
@@ -133,6 +134,8 @@ class Batch:
     text_BLD: "Tensor | None" = None
     text_mask_BL: "Tensor | None" = None  #: True at real text tokens
     labels: tuple[Mapping[str, float | str], ...] = ()  #: what is known of each sample; none where latents are cached
+    latents_XC: "Tensor | None" = None  #: packed: positions of one sample after another, time slowest, width fastest
+    sizes_THW: tuple[tuple[int, int, int], ...] = ()  #: packed: latent frames, rows and columns of each sample
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -144,11 +147,19 @@ class Batch:
         count = min(parts, len(self))
         if count <= 1:
             return [self]
-        borders = [len(self) * n // count for n in range(count + 1)]
+        ends = list(itertools.accumulate((math.prod(size) for size in self.sizes_THW), initial=0))
+        borders = _even(ends, count) if self.sizes_THW else [len(self) * n // count for n in range(count + 1)]
         present = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "index"}
-        by_sample = {name: value for name, value in present.items() if isinstance(value, torch.Tensor) or value}
+        by_sample: dict[str, Any] = {
+            name: value for name, value in present.items() if isinstance(value, torch.Tensor) or value
+        }
+        pack = by_sample.pop("latents_XC", None)
         return [
-            replace(self, **{name: value[begin:end] for name, value in by_sample.items()})
+            replace(
+                self,
+                **{name: value[begin:end] for name, value in by_sample.items()},
+                latents_XC=None if pack is None else pack[ends[begin] : ends[end]],
+            )
             for begin, end in itertools.pairwise(borders)
         ]
 
@@ -162,6 +173,16 @@ class Batch:
         return replace(self, **moved)
 
 
+def _even(ends: Sequence[int], parts: int) -> list[int]:
+    """Where to cut packed samples that end at these positions into parts of nearly as many positions, none empty."""
+    last, borders = len(ends) - 1, [0]
+    for part in range(1, parts):
+        aim = ends[-1] * part / parts
+        nearest = min(range(last + 1), key=lambda place: abs(ends[place] - aim))
+        borders.append(min(max(nearest, borders[-1] + 1), last - (parts - part)))
+    return [*borders, last]
+
+
 @dataclass(slots=True)
 class Prepared:
     """One batch made ready: what the model is called with, and what the criterion needs besides.
@@ -169,6 +190,7 @@ class Prepared:
     Args:
         inputs: keyword arguments of the model.
         targets: tensors for the criterion.
+        weight_B: what each sample's loss counts; the mean over a global batch is by these.
         tags: per-sample numbers worth logging by, such as the noise level, each (B,).
     """
 
@@ -176,6 +198,13 @@ class Prepared:
     targets: dict[str, "Tensor"]
     weight_B: "Tensor"
     tags: dict[str, "Tensor"] = field(default_factory=dict)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the inputs. `sizes_N3` are shapes themselves and come as they are, one after another."""
+        return {
+            name: tuple(x.flatten().tolist()) if name == "sizes_N3" else tuple(x.shape)
+            for name, x in self.inputs.items()
+        }
 
 
 @runtime_checkable
@@ -261,7 +290,7 @@ class Costed(Protocol):
     """A model that says what it costs."""
 
     def ops(self, inputs: Mapping[str, tuple[int, ...]]) -> list[Op]:
-        """The arithmetic of one forward pass on inputs of these shapes (those of `Prepared.inputs`)."""
+        """The arithmetic of one forward pass on inputs of these shapes (`Prepared.shapes`)."""
         ...
 
 

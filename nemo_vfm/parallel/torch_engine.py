@@ -102,20 +102,21 @@ class TorchEngine:
         shapes: list[Shapes] = []
         pieces = [piece for batch in microbatches for piece in batch.cut(self.parts.plan.microbatches)]
         with under(self.layout):
-            loss = sum(self._backward(piece, shapes) for piece in pieces)
-        weight = float(sum(float(batch.weight_B.sum()) for batch in microbatches))
+            sums = [self._backward(piece, shapes) for piece in pieces]
+        loss, weight = (sum(column) for column in zip(*sums, strict=True))
         loss, weight, norm, samples = self._sums(loss, weight, sum(len(batch) for batch in microbatches))
         self._require_finite(loss, norm, microbatches)
         gradients.scale(self._holding, self._clipped(norm) * self._averaged() / weight)
         lr = self._optimizer.step(lr_factor)
         return StepResult(loss, norm, lr, samples, shapes)
 
-    def _backward(self, batch: Batch, shapes: list[Shapes]) -> float:
+    def _backward(self, batch: Batch, shapes: list[Shapes]) -> tuple[float, float]:
+        """(sum of losses by their weights, sum of the weights)."""
         prepared, losses_B = self._forward(batch, training=True)
-        shapes.append({name: tuple(tensor.shape) for name, tensor in prepared.inputs.items()})
+        shapes.append(prepared.shapes())
         loss = (losses_B * prepared.weight_B).sum()
         loss.backward()  # type: ignore[no-untyped-call]
-        return float(loss.detach())
+        return float(loss.detach()), float(prepared.weight_B.sum())
 
     def _forward(self, batch: Batch, *, training: bool) -> tuple[Prepared, Tensor]:
         prepared = self.parts.task.prepare(batch.to(device()), seed=self.parts.seed, training=training)
