@@ -26,8 +26,7 @@ from nemo_vfm.core.types import Job, Run
 from nemo_vfm.workflow import Workflow
 
 _PR_SET_PDEATHSIG = 1
-_LEAVE_S = 20.0  # that rank 0 waits for the others to hear the end
-_PATIENCE_S = 3.0  # ... after an error, whose cause may be that they are gone
+_PATIENCE_S = {0: 20.0, LostRank.exit_code: 0.0}  # that rank 0 waits for the others to hear the end, by its status
 _LAUNCHED: list[bool] = []  # whether our launcher has started this process, and its output still goes to the terminal
 
 
@@ -76,7 +75,7 @@ def run_as_one_of_several(
             except NemoVfmError as error:
                 sys.stderr.write(f"{log.plain(str(error))}\n")
                 status = error.exit_code
-            world.tell_end(patience_s=_PATIENCE_S if status else _LEAVE_S)
+            world.tell_end(patience_s=_PATIENCE_S.get(status, 3.0))
         else:
             status = _follow(world, job, folder)
         if status:  # groups whose members may be gone cannot be taken down in order

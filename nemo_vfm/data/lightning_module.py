@@ -17,15 +17,20 @@ class BatchModule(LightningDataModule):
         data: where batches come from.
         seed: of the order.
         first_batch: number of the first global batch.
+        rank: which slice of every global batch.
+        num_ranks: of so many.
     """
 
-    def __init__(self, data: TrainingData, *, seed: int, first_batch: int = 0) -> None:
+    def __init__(
+        self, data: TrainingData, *, seed: int, first_batch: int = 0, rank: int = 0, num_ranks: int = 1
+    ) -> None:
         super().__init__()
         self.data, self.seed, self.first_batch = data, seed, first_batch
+        self.rank, self.num_ranks = rank, num_ranks
 
     def setup(self, stage: str) -> None:
         """Open the data."""
-        self.data.start(seed=self.seed, first_batch=self.first_batch)
+        self.data.start(seed=self.seed, first_batch=self.first_batch, rank=self.rank, num_ranks=self.num_ranks)
 
     def train_dataloader(self) -> object:
         """Batches without end: give the Trainer `limit_train_batches`."""

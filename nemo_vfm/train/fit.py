@@ -9,10 +9,13 @@ from uuid import uuid4
 
 from torch import Tensor, nn
 
+from nemo_vfm.core import preempt, ranks
 from nemo_vfm.core.errors import CorruptCheckpoint
 from nemo_vfm.core.types import Batch, Json, Run, Task, TrainingData
+from nemo_vfm.parallel.agree import greatest
 from nemo_vfm.parallel.checkpoint import Checkpoint
 from nemo_vfm.parallel.engine import Engine, StepResult
+from nemo_vfm.parallel.plan import ParallelPlan
 from nemo_vfm.train.ema import EMA
 from nemo_vfm.train.optim import Schedule
 
@@ -29,6 +32,8 @@ class Fit:
         metrics: what the present step has to say; the next one begins it anew.
         origin: names this run in its checkpoints, over all resumes.
         started_from: where its first weights came from; None where they were drawn.
+        plan: which devices share the work.
+        preempted: a signal asked for an end; every rank knows it at the same step.
     """
 
     run: Run
@@ -46,6 +51,8 @@ class Fit:
     result: StepResult | None = None
     origin: str = field(default_factory=lambda: uuid4().hex)
     started_from: Json | None = None
+    plan: ParallelPlan = field(default_factory=ParallelPlan)
+    preempted: bool = False
     _clock: float = 0.0
 
     def start_clock(self) -> None:
@@ -60,8 +67,19 @@ class Fit:
         self.step += 1
         if self.ema is not None:
             self.ema.update(self.model, self.step)
-        self.elapsed_s = time.monotonic() - self._clock
+        self._agree()
         self.metrics = {"loss": self.result.loss, "grad_norm": self.result.grad_norm, "lr": self.result.lr}
+
+    def _agree(self) -> None:
+        """What each rank would know otherwise, and acts on: the time, and a signal that came to some of them first."""
+        asked = preempt.asked() is not None
+        self.elapsed_s, told = greatest(time.monotonic() - self._clock, float(asked))
+        self.preempted = told > 0
+
+    @property
+    def data_rank(self) -> int:
+        """Which of `plan.data` slices of each global batch this process works on."""
+        return self.plan.data_rank(ranks.rank()) if self.plan.world > 1 else 0
 
     @property
     def finished(self) -> bool:

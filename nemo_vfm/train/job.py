@@ -12,13 +12,15 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from nemo_vfm.core import log
+from nemo_vfm.core import log, preempt, ranks
 from nemo_vfm.core.device import describe
 from nemo_vfm.core.duration import Duration
+from nemo_vfm.core.errors import Preempted
 from nemo_vfm.core.place import Address, Place
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types import Batched, DevicePlan, Factory, Json, Outcome, Run, Task, TrainingData
 from nemo_vfm.parallel import checkpoint
+from nemo_vfm.parallel.agree import first_says
 from nemo_vfm.parallel.engine import Engine, Params, Parts
 from nemo_vfm.parallel.plan import ParallelPlan
 from nemo_vfm.parallel.torch_engine import TorchEngine
@@ -85,11 +87,22 @@ class Train:
         if fit.finished:
             self.checkpoint.copy(fit)
             return Outcome(f"trained for {fit.step} steps before", {"steps": fit.step}, did_nothing=True)
-        self._loop(fit)
+        with preempt.heeded():
+            self._loop(fit)
+        if fit.preempted and not fit.finished:
+            raise Preempted(f"a signal asked for the end at step {fit.step}, whose checkpoint is in {fit.checkpoints}")
         return Outcome(
             f"trained {fit.step} steps in {fit.elapsed_s:.0f} s; weights in {fit.checkpoints}",
             {"steps": fit.step, "training_s": fit.elapsed_s, **_losses(fit)},
         )
+
+    def num_ranks(self) -> int:
+        """See `Spread`."""
+        return self.parallel.world
+
+    def require(self, num_ranks: int) -> None:
+        """See `Spread`."""
+        self.parallel.require(num_ranks)
 
     def plan_for(self, num_gpus: int) -> DevicePlan:
         """See `Planned`: the engine's plan, with what training keeps besides."""
@@ -101,21 +114,19 @@ class Train:
         return replace(plan, state_bytes={**plan.state_bytes, **average}, notes=(*plan.notes, *uneven))
 
     def _start(self, run: Run) -> Fit:
-        # A step's part of the recipe says neither seed nor data: both must be the same for a copy to be of this run.
-        above = f"seed_and_steps_above: {run.before}\n" if run.before else ""
-        self.checkpoint.begin(run.folder / "checkpoints", above + run.recipe)
-        found = checkpoint.latest(run.folder / "checkpoints")
+        found = self._newest(run)
         model = self.engine.start(Parts(self.model, self.task, self.optimizer, self.precision, run.seed, self.parallel))
         started_from = self.start_from.load_into(model) if self.start_from and found is None else None
         if self.ema is not None:
             self.ema.start(model)
-        fit = Fit(run, self.engine, model, self.task, self.data, self.schedule, self.ema, total_steps=None)
+        fit = Fit(run, self.engine, model, self.task, self.data, self.schedule, self.ema, total_steps=None,
+                  plan=self.parallel)  # fmt: skip
         fit.started_from = started_from
         saved = None if found is None else checkpoint.load(found)
         if saved is not None:
             fit.load(saved)
             log.info(f"resuming at step {fit.step} from {found}")
-        self.data.start(seed=run.seed, first_batch=fit.step)
+        self.data.start(seed=run.seed, first_batch=fit.step, rank=fit.data_rank, num_ranks=self.parallel.data)
         fit.total_steps, fit.limit_s = self._length()
         if saved is not None:
             self._say_where_the_schedule_bends(fit, saved.state)
@@ -124,6 +135,17 @@ class Train:
         millions = sum(p.numel() for p in model.parameters()) / 1e6
         log.info(f"{millions:.1f} M parameters, {str(dtype).removeprefix('torch.')} ({reason}), on {describe()}")
         return fit
+
+    def _newest(self, run: Run) -> Path | None:
+        """Where all ranks go on from, by rank 0's word: another might see a folder that is just written or deleted."""
+        folder, found = run.folder / "checkpoints", None
+        if ranks.is_first():
+            # A step's part of the recipe says neither seed nor data: both must be the same for a copy of this run.
+            above = f"seed_and_steps_above: {run.before}\n" if run.before else ""
+            self.checkpoint.begin(folder, above + run.recipe)
+            found = checkpoint.latest(folder)
+        told = first_says(found.name if found else "")
+        return folder / told if told else None
 
     def _say_where_the_schedule_bends(self, fit: Fit, state: Json) -> None:
         """A run that is extended equals one long run, unless its learning rates were made for the shorter length."""
@@ -155,13 +177,15 @@ class Train:
         from nemo_vfm.train.module import TrainModule, trainer
 
         _quiet_lightning()
-        loggers = open_all(self.loggers, fit.run.folder, fit.run.recipe, goes_on=fit.step > 0)
+        sources = self.loggers if ranks.is_first() else {}
+        loggers = open_all(sources, fit.run.folder, fit.run.recipe, goes_on=fit.step > 0)
         validation = {} if self.validation is None else {"validation": self.validation}
         # Metrics are written before the checkpoint: a resume drops the lines after it, and must not miss any before.
         callbacks = {**validation, **self.callbacks, "metrics": WriteMetrics(loggers), "checkpoint": self.checkpoint,
                      "progress": ShowProgress()}  # fmt: skip
         fit.start_clock()
-        data = BatchModule(self.data, seed=fit.run.seed, first_batch=fit.step)
+        data = BatchModule(self.data, seed=fit.run.seed, first_batch=fit.step, rank=fit.data_rank,
+                           num_ranks=self.parallel.data)  # fmt: skip
         trainer(fit, callbacks, loggers, fit.run.folder).fit(TrainModule(fit), datamodule=data)
 
 

@@ -10,13 +10,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch import Callback as LightningCallback
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.loggers import Logger
 from torch import Tensor
 
+from nemo_vfm.core import log, preempt
 from nemo_vfm.core.device import device
-from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.predict import predictions
 from nemo_vfm.core.types import Batch, Predicts
 from nemo_vfm.train.callbacks.callback import HOOKS, Callback
@@ -30,6 +32,10 @@ class TrainModule(LightningModule):
         super().__init__()
         self.fit = fit
         self.automatic_optimization = False
+
+    def on_train_start(self) -> None:
+        """Lightning would end at SIGTERM by an exception, in the middle of anything; the fit ends after its step."""
+        preempt.listen_again()
 
     def training_step(self, batch: Batch, batch_idx: int) -> None:
         """One optimizer step."""
@@ -69,8 +75,11 @@ class Adapter(LightningCallback):
         self._call("on_end", pl_module)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Bars must be taken down before the error is shown."""
-        self._call("on_end", pl_module)
+        """Bars must be taken down before the error is shown; what a callback says meanwhile does not take its place."""
+        try:
+            self._call("on_end", pl_module)
+        except NemoVfmError as error:
+            log.warn(str(error))
 
     def _call(self, hook: str, module: LightningModule) -> None:
         assert hook in HOOKS
@@ -79,11 +88,18 @@ class Adapter(LightningCallback):
 
 
 class _Stop(LightningCallback):
-    """Ends the outer loop when the fit has reached its length; needed for lengths in seconds."""
+    """Ends the outer loop when the fit has reached its length, which may be one in seconds, or was asked to end."""
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         assert isinstance(pl_module, TrainModule)
-        trainer.should_stop = pl_module.fit.finished
+        trainer.should_stop = pl_module.fit.finished or pl_module.fit.preempted
+
+
+class _Alone(LightningEnvironment):
+    """Lightning sees one process: which others there are is the engine's business, and torchrun's names stay set."""
+
+    def teardown(self) -> None:
+        pass
 
 
 def trainer(fit: Fit, callbacks: Mapping[str, object], loggers: Sequence[Logger], folder: Path) -> Trainer:
@@ -91,7 +107,8 @@ def trainer(fit: Fit, callbacks: Mapping[str, object], loggers: Sequence[Logger]
     adapted = [c if isinstance(c, LightningCallback) else Adapter(c) for c in callbacks.values()]  # type: ignore[arg-type]
     remaining = None if fit.total_steps is None else fit.total_steps - fit.step
     return Trainer(
-        accelerator="gpu" if device().type == "cuda" else "cpu", devices=1, max_epochs=1, limit_train_batches=remaining,
+        accelerator="gpu" if device().type == "cuda" else "cpu", devices=[device().index] if device().index else 1,
+        plugins=[_Alone()], max_epochs=1, limit_train_batches=remaining,
         callbacks=[*adapted, _Stop()], logger=loggers or False, default_root_dir=folder,
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
     )  # fmt: skip

@@ -17,11 +17,11 @@ WIDTH = 4
 class ToyData:
     """Batch g holds samples 4g..4g+3 of an endless list; three fixed batches are held out."""
 
-    def start(self, *, seed: int, first_batch: int) -> None:
-        self._seed, self._first = seed, first_batch
+    def start(self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1) -> None:
+        self._seed, self._first, self._rank, self._num_ranks = seed, first_batch, rank, num_ranks
 
     def train_dataloader(self) -> Iterator[Batch]:
-        return (self._batch(g) for g in itertools.count(self._first))
+        return (self._batch(g).cut(self._num_ranks)[self._rank] for g in itertools.count(self._first))
 
     def val_dataloader(self) -> Iterable[Batch]:
         return [self._batch(10_000 + i) for i in range(3)]

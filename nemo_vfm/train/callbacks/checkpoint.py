@@ -78,7 +78,7 @@ class SaveCheckpoints:
         saver = self._saver_of(fit)
         saver.check()
         permanent = self.keep_every_steps is not None and fit.step % self.keep_every_steps == 0
-        if not (permanent or fit.due(self.every_steps)):
+        if not (permanent or fit.preempted or fit.due(self.every_steps)):
             return
         metrics = {name: float(value) for name, value in fit.metrics.items() if math.isfinite(value)}
         if self.keep.best and self.keep.metric not in metrics:
@@ -90,7 +90,7 @@ class SaveCheckpoints:
         about = About(fit.origin, metrics, permanent)
         saver.save(fit.step, fit.groups(), fit.state(), self.keep, about,
                    then=partial(self._copy, fit.checkpoints, must=fit.finished))  # fmt: skip
-        if fit.finished:
+        if fit.finished or fit.preempted:
             saver.finish()
 
     def _saver_of(self, fit: Fit) -> Saver:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from nemo_vfm.core import ranks
 from nemo_vfm.core.files import write_text
 from nemo_vfm.core.secret import conceal_names
 from nemo_vfm.train.fit import Fit
@@ -14,7 +15,7 @@ from nemo_vfm.train.loggers.guard import Guarded
 
 
 class WriteMetrics:
-    """Writes what the other callbacks put into `fit.metrics`; the next step empties it.
+    """Writes what the other callbacks put into `fit.metrics`, on rank 0; the next step empties it.
 
     Args:
         loggers: Lightning loggers that are given the same numbers, and the step's preview where there is one.
@@ -26,11 +27,14 @@ class WriteMetrics:
 
     def on_start(self, fit: Fit) -> None:
         """Forget the lines of steps that will be taken again."""
-        truncate(self._path(fit), fit.step)
+        if ranks.is_first():
+            truncate(self._path(fit), fit.step)
 
     def on_step(self, fit: Fit) -> None:
         """Append one line. Names lose their secrets here, before the checkpoint keeps them too."""
         fit.metrics = conceal_names(fit.metrics)
+        if not ranks.is_first():
+            return
         if fit.due(self.every_steps) or any(name.startswith("val_") for name in fit.metrics):
             # JSON has no NaN: a number that is not finite is left out of the line, as a gap in the curve.
             finite = {name: value for name, value in fit.metrics.items() if math.isfinite(value)}

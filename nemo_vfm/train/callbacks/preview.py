@@ -5,6 +5,7 @@
 from collections.abc import Sequence
 from contextlib import nullcontext
 
+from nemo_vfm.core import ranks
 from nemo_vfm.data.grid import write_grid
 from nemo_vfm.diffusion.pipeline import TextToVideo
 from nemo_vfm.train.fit import Fit
@@ -43,4 +44,6 @@ class Preview:
                 fps=self.fps, seed=fit.run.seed,
             )  # fmt: skip
         fit.model.train()
+        if not ranks.is_first():  # each rank had to draw: it may hold a part of every layer
+            return
         write_grid(fit.run.folder / "samples" / f"step-{fit.step:08d}", video_BTHWC.numpy(), self.fps)

@@ -5,7 +5,7 @@
 import time
 from collections import deque
 
-from nemo_vfm.core import log
+from nemo_vfm.core import log, ranks
 from nemo_vfm.core.files import write_json
 from nemo_vfm.core.types import Costed
 from nemo_vfm.perf.flops import FORMULA, Peak, mfu, peak_flops, training_flops
@@ -13,7 +13,7 @@ from nemo_vfm.train.fit import Fit
 
 
 class Throughput:
-    """Adds samples_per_s, and mfu where the model says what it costs.
+    """Adds samples_per_s of all devices, and mfu of each where the model says what it costs.
 
     Args:
         window_steps: steps the rate is averaged over.
@@ -32,7 +32,8 @@ class Throughput:
         if isinstance(fit.model, Costed):
             self._peak = peak_flops()
             log.info(f"mfu = {FORMULA}; peak: {self._peak}")
-            write_json(fit.run.folder / "mfu.json", {"formula": FORMULA, "peak": str(self._peak)})
+            if ranks.is_first():
+                write_json(fit.run.folder / "mfu.json", {"formula": FORMULA, "peak": str(self._peak)})
 
     def on_step(self, fit: Fit) -> None:
         """Rates over the window."""
@@ -49,4 +50,5 @@ class Throughput:
         model = fit.model
         if self._peak is None or fit.result is None or not isinstance(model, Costed):
             return 0.0
-        return sum(training_flops(model.ops(shapes)) for shapes in fit.result.shapes)
+        own = sum(training_flops(model.ops(shapes)) for shapes in fit.result.shapes)
+        return own * fit.plan.data / fit.plan.world  # the ranks of one slice share its arithmetic

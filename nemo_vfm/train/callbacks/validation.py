@@ -2,12 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Held-out batches in; the validation loss, as a whole and by noise level, out."""
 
+import json
 from collections.abc import Sequence
 from contextlib import nullcontext
 
 import torch
 
+from nemo_vfm.core.types import Prepared
+from nemo_vfm.parallel.agree import everyone_says
 from nemo_vfm.train.fit import Fit
+
+#: loss, weight and noise of each sample of a batch
+Measured = dict[str, list[float]]
 
 
 class Validate:
@@ -30,14 +36,13 @@ class Validate:
         if not fit.due(self.every_steps):
             return
         with fit.ema.applied(fit.model) if fit.ema else nullcontext():
-            measured = [fit.engine.evaluate(batch) for batch in fit.data.val_dataloader()]
+            measured = _of_all(_of_this_rank(fit))
         if not measured:
             return
-        losses = torch.cat([losses_B.cpu() for losses_B, _ in measured])
-        weights = torch.cat([prepared.weight_B.cpu() for _, prepared in measured])
+        losses, weights = (torch.tensor([x for batch in measured for x in batch[name]]) for name in ("loss", "weight"))
         fit.metrics["val_loss"] = _mean(losses, weights)
-        if all("noise" in prepared.tags for _, prepared in measured):
-            noise = torch.cat([prepared.tags["noise"].cpu() for _, prepared in measured])
+        if all("noise" in batch for batch in measured):
+            noise = torch.tensor([x for batch in measured for x in batch["noise"]])
             fit.metrics |= self._by_noise(losses, weights, noise)
 
     def _by_noise(self, losses: torch.Tensor, weights: torch.Tensor, noise: torch.Tensor) -> dict[str, float]:
@@ -47,6 +52,29 @@ class Validate:
         return {
             name: _mean(losses[which], weights[which]) for name, which in inside.items() if weights[which].sum() > 0
         }
+
+
+def _of_this_rank(fit: Fit) -> dict[int, Measured]:
+    """The batches that are this rank's to measure, by number: those of one data rank are measured on no other."""
+    found: dict[int, Measured] = {}
+    count, last = 0, None
+    for count, last in enumerate(fit.data.val_dataloader(), 1):
+        if (count - 1) % fit.plan.data == fit.data_rank:
+            found[count - 1] = _measured(*fit.engine.evaluate(last))
+    if last is not None and 0 < count % fit.plan.data <= fit.data_rank:
+        fit.engine.evaluate(last)  # for nothing but the others, which may need this rank's part of the weights
+    return found
+
+
+def _measured(losses_B: torch.Tensor, prepared: Prepared) -> Measured:
+    noise = {"noise": prepared.tags["noise"].tolist()} if "noise" in prepared.tags else {}
+    return {"loss": losses_B.tolist(), "weight": prepared.weight_B.tolist(), **noise}
+
+
+def _of_all(own: dict[int, Measured]) -> list[Measured]:
+    """Every rank's batches in the order of the data, so that the sum is that of one device."""
+    found = {int(n): batch for text in everyone_says(json.dumps(own)) for n, batch in json.loads(text).items()}
+    return [found[number] for number in sorted(found)]
 
 
 def _mean(losses: torch.Tensor, weights: torch.Tensor) -> float:
