@@ -185,7 +185,8 @@ class DiT(nn.Module):
         x_BSD: Tensor = self.patch_embedding(split_tokens(patches(latents_BCTHW, self.patch), 1))
         if self.position_embedding is None:
             return x_BSD
-        return x_BSD + self.position_embedding(scene.grid)
+        positions: Tensor = self.position_embedding(scene.grid)
+        return x_BSD + positions
 
     def through(self, x_BSD: Tensor, scene: Scene) -> Tensor:
         """The tokens after the blocks that are here."""

@@ -53,10 +53,15 @@ class TorchEngine:
         self, num_gpus: int, plan: ParallelPlan, model: Factory[[], nn.Module], optimizer: OptimizerFactory
     ) -> DevicePlan:
         """What the plan makes of so many GPUs, and what each keeps."""
-        idle = num_gpus - plan.world
-        note = f"this recipe trains on {plan}, so {idle} of {num_gpus} GPUs would stand idle"
+        notes, idle = [], num_gpus - plan.world
+        if idle > 0:
+            notes.append(f"this recipe trains on {plan}, so {idle} of {num_gpus} GPUs would stand idle")
+        elif idle < 0:
+            notes.append(f"the plan is for {plan.world} devices ({plan}), and there are {num_gpus}: it would not start")
+        if plan.world > 1:
+            notes.append("what a GPU keeps is of the whole model; what the plan takes off it is not reckoned yet")
         count, state_bytes = state_of(model, optimizer)
-        return DevicePlan(plan.world, count, state_bytes, (note,) if idle > 0 else ())
+        return DevicePlan(min(plan.world, num_gpus), count, state_bytes, tuple(notes))
 
     def start(self, parts: Parts) -> nn.Module:
         """Meet the other ranks, build this rank's part of the model from the seed, and the optimizer over it.
