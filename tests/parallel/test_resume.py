@@ -1,0 +1,68 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A training that goes on in another layout, and in a third, gives the losses of one that was never stopped."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_vfm.parallel import checkpoint
+from nemo_vfm.parallel.checkpoint_ranks import joined
+from nemo_vfm.parallel.plan import ParallelPlan
+from tests.support.layouts import own, started
+from tests.support.ranks import on_ranks
+
+STEPS = 9
+
+
+def part(rank: int, degrees: dict[str, Any], folder: Path, first: int, last: int) -> list[tuple[float, float]]:
+    """Steps first..last from the newest checkpoint in the folder, and a checkpoint at the end."""
+    plan = ParallelPlan(**degrees)
+    engine, ranks = started(plan), joined()
+    saved = checkpoint.newest(folder, ranks) if first else None
+    assert (saved.step if saved else 0) == first
+    if saved is not None:
+        engine.load(saved.groups)
+    results = [engine.step([own(plan, rank, index)], 1.0) for index in range(first, last)]
+    checkpoint.save(folder, last, engine.tensors(), {"step": last}, ranks=ranks)
+    return [(result.loss, result.grad_norm) for result in results]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[float, float]]:
+    return on_ranks(1, part, {}, tmp_path_factory.mktemp("whole"), 0, STEPS)[0]
+
+
+ROADS = [
+    [(2, {"shard": 2}), (1, {}), (4, {"shard": 4})],
+    [(2, {"tensor": 2, "sequence": True}), (1, {}), (4, {"tensor": 2, "shard": 2})],
+    [(4, {"context": 2, "replicate": 2}), (2, {"tensor": 2}), (2, {"replicate": 2})],
+]
+
+
+@pytest.mark.parametrize("road", ROADS, ids=str)
+def test_going_on_in_other_layouts_changes_no_loss(tmp_path: Path, whole: list[tuple[float, float]], road: Any):
+    seen: list[tuple[float, float]] = []
+    for number, (count, degrees) in enumerate(road):
+        found = on_ranks(count, part, degrees, tmp_path, 3 * number, 3 * number + 3)
+        assert all(one == found[0] for one in found)
+        seen += found[0]
+    assert [loss for loss, _ in seen] == pytest.approx([loss for loss, _ in whole], rel=1e-5)
+    assert [norm for _, norm in seen] == pytest.approx([norm for _, norm in whole], rel=1e-5)
+
+
+def test_going_on_without_the_optimizers_state_is_seen(tmp_path: Path, whole: list[tuple[float, float]]):
+    on_ranks(1, part, {}, tmp_path, 0, 3)
+    found = on_ranks(2, forgetful, {"shard": 2}, tmp_path)[0]
+    assert found[0] == pytest.approx(whole[3][0], rel=1e-5)
+    assert found[2] != pytest.approx(whole[5][0], rel=1e-4)
+
+
+def forgetful(rank: int, degrees: dict[str, Any], folder: Path) -> list[float]:
+    """Three steps on with the weights alone."""
+    plan = ParallelPlan(**degrees)
+    engine, saved = started(plan), checkpoint.newest(folder, joined())
+    assert saved is not None
+    engine.load({**saved.groups, "optimizer": {}})
+    return [engine.step([own(plan, rank, index)], 1.0).loss for index in range(3, 6)]
