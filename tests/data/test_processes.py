@@ -3,6 +3,7 @@
 """Processes that read batches and grow: replaced before memory runs out, with nothing lost, read twice or left."""
 
 import gc
+import mmap
 import time
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -25,7 +26,7 @@ from tests.data.conftest import mp4
 ONE = Buckets(buckets={"only": Bucket(32, 32, 5, 8)})
 LEAKED, ALLOWED, WORKERS = 4 << 20, 64 << 20, 2
 
-HELD: list[np.ndarray] = []
+HELD: list[mmap.mmap] = []
 
 
 @pytest.fixture
@@ -43,7 +44,9 @@ def leak(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = load.video_to_bucket
 
     def leaks(*arguments: object) -> object:
-        HELD.append(np.ones(LEAKED, np.uint8))
+        pages = mmap.mmap(-1, LEAKED, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # not what a long session left free
+        pages.write(b"1" * LEAKED)
+        HELD.append(pages)
         return whole(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(load, "video_to_bucket", leaks)
