@@ -138,7 +138,8 @@ def test_without_a_name_everything_is_listed_by_slot(capsys):
 def test_machines_get_json(capsys):
     told = json.loads(explained(capsys, "FlowMatching", "--json"))
     shift = next(a for a in told["arguments"] if a["name"] == "shift")
-    assert shift["default"] == 1.0 and not shift["required"] and shift["type"] == "a number or a Shift" and shift["text"]
+    assert shift["default"] == 1.0 and shift["type"] == "a number or a Shift"
+    assert not shift["required"] and shift["text"]
     assert parse(told["yaml"], "x").target() == "nemo_vfm.diffusion.objective.FlowMatching"
 
 

