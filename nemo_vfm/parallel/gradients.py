@@ -32,6 +32,7 @@ class Held:
         parameter: whole or a part.
         over_tensor: its gradient is a part of a sum over the tensor ranks.
         over_pipeline: the same over the pipeline's.
+        over_data: the same over the ranks that share other weights, which FSDP does not see to for one kept whole.
         copies: ranks that hold the very same part.
     """
 
@@ -39,13 +40,14 @@ class Held:
     parameter: nn.Parameter
     over_tensor: bool
     over_pipeline: bool
+    over_data: bool
     copies: int
 
 
 def held(model: nn.Module, mesh: Mesh | None) -> list[Held]:
     """What this rank holds, with who shares it; None where it is alone."""
     if mesh is None:
-        return [Held(name, parameter, False, False, 1) for name, parameter in model.named_parameters()]
+        return [Held(name, parameter, False, False, False, 1) for name, parameter in model.named_parameters()]
     plan = mesh.plan
     how = model.plan() if isinstance(model, Divisible) else None
     modules = [name for name, _ in model.named_modules()]
@@ -53,11 +55,14 @@ def held(model: nn.Module, mesh: Mesh | None) -> list[Held]:
     repeated = {name for pattern in (how.every if how else ()) for name in matching(pattern, modules)}
     found = []
     for name, parameter in model.named_parameters():
-        split = isinstance(parameter, DTensor) and "tensor" in (parameter.device_mesh.mesh_dim_names or ())
+        axes = parameter.device_mesh.mesh_dim_names or () if isinstance(parameter, DTensor) else ()
+        split = "tensor" in axes
         partly = plan.tensor > 1 and not split and (plan.sequence or _below(name, of_heads))
         on_all = plan.pipeline > 1 and _below(name, repeated)
+        whole = mesh.sharding is not None and "shard" not in axes
         copies = plan.replicate * (1 if split else plan.tensor) * (plan.pipeline if on_all else 1)
-        found.append(Held(name, parameter, partly, on_all, copies))
+        copies *= plan.shard * plan.context if whole else 1
+        found.append(Held(name, parameter, partly, on_all, whole, copies))
     return found
 
 
@@ -66,11 +71,15 @@ def _below(name: str, modules: set[str]) -> bool:
 
 
 def sum_partial(holding: Sequence[Held], mesh: Mesh) -> None:
-    """Add up what FSDP does not: over tensor ranks, then over stages."""
+    """Add up what FSDP does not: over tensor ranks, then over stages; and what it does not know of, as it would."""
     if mesh.tensor is not None:
         _all_reduce(_gradients(one for one in holding if one.over_tensor), mesh.tensor)
     if mesh.pipeline is not None:
         _all_reduce(_gradients(one for one in holding if one.over_pipeline), mesh.pipeline)
+    if mesh.sharding is not None and (apart := _gradients(one for one in holding if one.over_data)):
+        for group in mesh.sharding.get_all_groups():
+            _all_reduce(apart, group)
+        torch._foreach_div_(apart, mesh.sharding.size())  # FSDP's are means until the step's end
 
 
 def _gradients(holding: Iterable[Held]) -> list[Tensor]:

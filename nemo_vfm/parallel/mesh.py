@@ -63,10 +63,6 @@ def join(plan: ParallelPlan, device: torch.device) -> Mesh:
     Raises:
         UserError: their number is not the plan's, or this process was not started as one of several.
     """
-    if plan.pipeline > 1:
-        raise UserError(
-            f"parallel.pipeline = {plan.pipeline} is not built yet; use parallel.shard or parallel.tensor instead."
-        )
     if not dist.is_initialized():
         _require_environment(plan)
         backend = "cuda:nccl,cpu:gloo" if device.type == "cuda" else "gloo"

@@ -7,7 +7,7 @@ on local tensors: no dispatch, and no trouble with parameters that lie on differ
 whole matrices (Muon, Shampoo) would compute something else on parts: it is found by trying, and refused.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -64,20 +64,26 @@ class OwnPart:
             for key, value in state.items()
         }
 
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
+    def load(self, tensors: Mapping[str, Tensor], elsewhere: Collection[str] = ()) -> None:
         """The inverse of `tensors`, from whole tensors.
+
+        Args:
+            tensors: state by name; what belongs to another pipeline stage is not read.
+            elsewhere: the parameters that other stages have.
 
         Raises:
             CorruptCheckpoint: state of a parameter that is not there.
         """
         self.optimizer.state.clear()
-        for name, value in tensors.items():
+        for name in tensors:
             parameter, _, key = name.rpartition("/")
+            if parameter in elsewhere and parameter not in self._own:
+                continue
             if parameter not in self._own:
                 raise CorruptCheckpoint(
                     f"The checkpoint has optimizer state for {parameter!r}; this model has no such parameter."
                 )
-            self.optimizer.state[self._own[parameter]][key] = self._part(parameter, value)
+            self.optimizer.state[self._own[parameter]][key] = self._part(parameter, tensors[name])
 
     def _part(self, name: str, value: Tensor) -> Tensor:
         """AdamW keeps its step count on the CPU, and each parameter needs a count of its own."""

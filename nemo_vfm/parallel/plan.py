@@ -109,6 +109,13 @@ class ParallelPlan:
                 f"some would never work. Give at least {self.pipeline}; 4 x {self.pipeline} keeps waiting below a fifth"
             )
 
+        rounds = max(1, self.microbatches // self.pipeline)
+        if self.virtual > 1 and self.microbatches % rounds:
+            raise ValueError(
+                f"parallel.microbatches = {self.microbatches} do not divide into {rounds} equal rounds over "
+                f"parallel.pipeline = {self.pipeline} devices, as virtual stages need; {self.pipeline * rounds} would"
+            )
+
     @property
     def world(self) -> int:
         """Devices in all: the product of the axes."""

@@ -6,7 +6,7 @@ The order matters: the large linears are split first, then activations are marke
 compiled, and last come the weights' shards, so that FSDP gathers what is left of each block and no more.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
@@ -117,20 +117,34 @@ def _again(forward: Callable[..., object], *arguments: object) -> object:
     return checkpoint(forward, *arguments, use_reentrant=False)
 
 
-def shard(model: nn.Module, mesh: Mesh, dtype: torch.dtype) -> None:
+def shard(
+    model: nn.Module, mesh: Mesh, dtype: torch.dtype, blocks: Iterable[nn.Module] | None = None, *,
+    apart: Collection[nn.Parameter] = (), gather_once: bool = False,
+) -> None:  # fmt: skip
     """Share weights, gradients and optimizer state; each block is gathered when its turn comes.
 
     Weights travel in the dtype of the arithmetic; gradients are summed in fp32.
+
+    Args:
+        model: all of it, or a stage of a pipeline.
+        mesh: this rank among the others.
+        dtype: of the arithmetic.
+        blocks: what is gathered by itself; None takes the model's.
+        apart: parameters that each rank keeps whole.
+        gather_once: keep what is gathered for the rest of the step, as a pipeline must, which comes back to each block
+            with every microbatch.
     """
     if mesh.sharding is None:
         return
     narrow = None if dtype == torch.float32 else dtype
     policy = MixedPrecisionPolicy(param_dtype=narrow, reduce_dtype=torch.float32, cast_forward_inputs=False)
-    for block in _blocks(model):
-        fully_shard(block, mesh=mesh.sharding, mp_policy=policy)
+    for block in _blocks(model) if blocks is None else blocks:
+        fully_shard(block, mesh=mesh.sharding, mp_policy=policy, reshard_after_forward=not gather_once)
     # The root, too, gives its weights back after forward: after one without backward nobody else would do it, and the
     # model would show gathered weights, with gradients of their own, to whoever asks.
-    fully_shard(model, mesh=mesh.sharding, mp_policy=policy, reshard_after_forward=True)
+    fully_shard(
+        model, mesh=mesh.sharding, mp_policy=policy, reshard_after_forward=not gather_once, ignored_params=set(apart)
+    )
 
 
 def _blocks(model: nn.Module) -> Iterator[nn.Module]:

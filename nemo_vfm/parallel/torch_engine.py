@@ -19,12 +19,17 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types import Batch, DevicePlan, Factory, Prepared
 from nemo_vfm.parallel import gradients, split
+from nemo_vfm.parallel.checkpoint_ranks import joined
+from nemo_vfm.parallel.checkpoint_reader import require_fit
 from nemo_vfm.parallel.engine import Parts, Shapes, StepResult, build_model, load_weights_into
 from nemo_vfm.parallel.footprint import OptimizerFactory, state_of
 from nemo_vfm.parallel.layout import Layout, under
+from nemo_vfm.parallel.local import copy_own
 from nemo_vfm.parallel.mesh import Mesh, join
 from nemo_vfm.parallel.own_part import OwnPart
+from nemo_vfm.parallel.pipeline import Pipeline, require_even
 from nemo_vfm.parallel.plan import ParallelPlan
+from nemo_vfm.parallel.stage import Stage, cut, repeated
 
 
 class TorchEngine:
@@ -48,6 +53,7 @@ class TorchEngine:
         self.clip_norm, self.recompute = clip_norm, recompute
         self.offload_optimizer, self.compile = offload_optimizer, compile
         self.mesh: Mesh | None = None
+        self._pipeline: Pipeline | None = None
 
     def plan_for(
         self, num_gpus: int, plan: ParallelPlan, model: Factory[[], nn.Module], optimizer: OptimizerFactory
@@ -81,6 +87,7 @@ class TorchEngine:
         model, meta = _born(parts)
         if self.mesh is not None:
             split.require_divisible(model, parts.plan)
+            stages = cut(model, parts.plan, self.mesh.at) if parts.plan.pipeline > 1 else []
             split.split_linears(model, self.mesh)
         if self.recompute == "blocks":
             split.recompute(model)
@@ -89,12 +96,29 @@ class TorchEngine:
         if not meta:
             model.to(device())
         if self.mesh is not None:
-            split.shard(model, self.mesh, parts.precision.resolved()[0])
+            self._shared(model, stages, self.mesh)
         if meta:
             split.fill(model, derive(parts.seed, "initial weights"), device())
         self.layout = _layout(self.mesh)
         _call_under(model, self.layout)
         return model
+
+    def _shared(self, model: nn.Module, stages: Sequence[Stage], mesh: Mesh) -> None:
+        """Spread the weights over the ranks that share them; stage by stage where there is a pipeline."""
+        dtype = self.parts.precision.resolved()[0]
+        if self.compile and mesh.plan.schedule == "zero_bubble":
+            raise UserError(
+                "The zero_bubble schedule takes each linear's backward in two, and engine.compile makes one "
+                "piece of a block; take parallel.schedule: interleaved, or engine.compile: false."
+            )
+        if not stages:
+            split.shard(model, mesh, dtype)
+            return
+        # What several stages on one rank have in common can belong to none of their FSDP roots.
+        apart = repeated(model) if len(stages) > 1 else set()
+        for stage in stages:
+            split.shard(stage, mesh, dtype, stage.blocks(), apart=apart, gather_once=True)
+        self._pipeline = Pipeline(model, stages, mesh)
 
     def step(self, microbatches: Sequence[Batch], lr_factor: float) -> StepResult:
         """Forward and backward over this rank's samples, sums over all ranks, clip, update.
@@ -105,9 +129,8 @@ class TorchEngine:
         for one in self._holding:
             one.parameter.grad = None
         shapes: list[Shapes] = []
-        pieces = [piece for batch in microbatches for piece in batch.cut(self.parts.plan.microbatches)]
         with under(self.layout):
-            sums = [self._backward(piece, shapes) for piece in pieces]
+            sums = [self._backward(batch, shapes) for batch in microbatches]
         loss, weight = (sum(column) for column in zip(*sums, strict=True))
         loss, weight, norm, samples = self._sums(loss, weight, sum(len(batch) for batch in microbatches))
         self._require_finite(loss, norm, microbatches)
@@ -117,14 +140,28 @@ class TorchEngine:
 
     def _backward(self, batch: Batch, shapes: list[Shapes]) -> tuple[float, float]:
         """(sum of losses by their weights, sum of the weights)."""
+        pieces = batch.cut(self.parts.plan.microbatches)
+        if self._pipeline is None:
+            sums = [self._backward_piece(piece, shapes) for piece in pieces]
+            return sum(loss for loss, _ in sums), sum(weight for _, weight in sums)
+        require_even(batch, self.parts.plan.microbatches)
+        prepared = [self._prepared(piece, training=True) for piece in pieces]
+        shapes.extend(one.shapes() for one in prepared)
+        loss = self._pipeline.backward(prepared, self.parts.task.losses, self.parts.precision.autocast)
+        return loss, sum(float(one.weight_B.sum()) for one in prepared)
+
+    def _backward_piece(self, batch: Batch, shapes: list[Shapes]) -> tuple[float, float]:
         prepared, losses_B = self._forward(batch, training=True)
         shapes.append(prepared.shapes())
         loss = (losses_B * prepared.weight_B).sum()
         loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach()), float(prepared.weight_B.sum())
 
+    def _prepared(self, batch: Batch, *, training: bool) -> Prepared:
+        return self.parts.task.prepare(batch.to(device()), seed=self.parts.seed, training=training)
+
     def _forward(self, batch: Batch, *, training: bool) -> tuple[Prepared, Tensor]:
-        prepared = self.parts.task.prepare(batch.to(device()), seed=self.parts.seed, training=training)
+        prepared = self._prepared(batch, training=training)
         with self.parts.precision.autocast():
             output = self.model(**prepared.inputs)
         return prepared, self.parts.task.losses(output.float(), prepared)
@@ -178,8 +215,15 @@ class TorchEngine:
         Raises:
             CorruptCheckpoint: names or shapes are not this model's.
         """
-        load_weights_into(self.model, groups["model"])
-        self._optimizer.load(groups["optimizer"])
+        if self._pipeline is None:
+            load_weights_into(self.model, groups["model"])
+            self._optimizer.load(groups["optimizer"])
+            return
+        own, weights = self.model.state_dict(), groups["model"]
+        require_fit(own, weights, joined())  # between them, the stages have all
+        for name, tensor in own.items():
+            copy_own(tensor, weights[name])
+        self._optimizer.load(groups["optimizer"], elsewhere=weights.keys())
 
 
 def _born(parts: Parts) -> tuple[nn.Module, bool]:
