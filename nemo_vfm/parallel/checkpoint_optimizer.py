@@ -8,6 +8,7 @@ that they shared would advance once for each of them, which nothing but the seco
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 from nemo_vfm.core.errors import CorruptCheckpoint
@@ -62,11 +63,21 @@ def _restored(saved: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> 
 
 def _value(saved: Mapping[str, Tensor], name: str, parameter: Tensor) -> Tensor:
     if not isinstance(saved, SavedTensors):
-        return saved[name].clone()
+        return _own_part(saved[name], name, parameter).clone()
     if saved.shape(name) != tuple(parameter.shape):
         return saved[name]  # a count, or what belongs to the whole parameter
     box = pieces.held(name, parameter)
     if box is None:  # more ranks than rows: this one has none
-        own = pieces.local(parameter)
-        return own.new_empty(own.shape, dtype=saved.dtype(name), device="cpu")
+        return _nothing(parameter, saved.dtype(name))
     return saved.read(name, box.offsets, box.shape)
+
+
+def _own_part(value: Tensor, name: str, parameter: Tensor) -> Tensor:
+    if value.shape != parameter.shape:
+        return value
+    box = pieces.held(name, parameter)
+    return _nothing(parameter, value.dtype) if box is None else value[box.within(pieces.whole(value.shape))]
+
+
+def _nothing(parameter: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.empty(pieces.local(parameter).shape, dtype=dtype)

@@ -16,6 +16,7 @@ from nemo_vfm.parallel.checkpoint_index import Entry
 from nemo_vfm.parallel.checkpoint_pieces import Box, Ints
 from nemo_vfm.parallel.checkpoint_ranks import ALONE, exchange, together
 from nemo_vfm.parallel.gather import Gather
+from nemo_vfm.parallel.local import copy_own
 
 
 class SavedTensors(Mapping[str, Tensor]):
@@ -149,7 +150,7 @@ def _put(own: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
             if isinstance(saved, SavedTensors):
                 saved.into(name, tensor)
             else:
-                tensor.copy_(saved[name])
+                copy_own(tensor, saved[name])
 
 
 def require_fit(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], ranks: Gather = ALONE) -> None:

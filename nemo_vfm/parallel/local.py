@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors that may be this rank's part of a larger one in; the part itself, and parts of whole ones, out."""
+"""Tensors that may be this rank's part of a larger one in; the part itself out, and put in."""
 
 import torch
 from torch import Tensor
@@ -22,13 +22,3 @@ def copy_own(target: Tensor, whole: Tensor) -> None:
     shape, offset = compute_local_shape_and_global_offset(target.shape, target.device_mesh, target.placements)
     own = whole[tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))]
     target.to_local().copy_(own)
-
-
-def lying_as(value: Tensor, parameter: Tensor) -> Tensor:
-    """A local tensor as the part of a whole one that `parameter` is; others stay as they are."""
-    if not isinstance(parameter, DTensor) or value.shape != local(parameter).shape:
-        return value
-    return DTensor.from_local(
-        value, parameter.device_mesh, parameter.placements, run_check=False, shape=parameter.shape,
-        stride=parameter.stride(),
-    )  # fmt: skip

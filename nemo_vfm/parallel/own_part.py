@@ -7,16 +7,20 @@ on local tensors: no dispatch, and no trouble with parameters that lie on differ
 whole matrices (Muon, Shampoo) would compute something else on parts: it is found by trying, and refused.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from nemo_vfm.core.errors import CorruptCheckpoint, UserError
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.parallel.checkpoint_optimizer import restored
+from nemo_vfm.parallel.checkpoint_pieces import in_layout_of
+from nemo_vfm.parallel.checkpoint_ranks import ALONE
 from nemo_vfm.parallel.footprint import OptimizerFactory
+from nemo_vfm.parallel.gather import Gather
 from nemo_vfm.parallel.gradients import Held
-from nemo_vfm.parallel.local import copy_own, local, lying_as
+from nemo_vfm.parallel.local import local
 
 
 class OwnPart:
@@ -59,39 +63,30 @@ class OwnPart:
         """Its state as `parameter name/key`; what has a parameter's shape lies as the parameter does."""
         names = {id(own): name for name, own in self._own.items()}
         return {
-            f"{names[id(own)]}/{key}": lying_as(torch.as_tensor(value), self._whole[names[id(own)]])
+            f"{names[id(own)]}/{key}": in_layout_of(torch.as_tensor(value), self._whole[names[id(own)]])
             for own, state in self.optimizer.state.items()
             for key, value in state.items()
         }
 
-    def load(self, tensors: Mapping[str, Tensor], elsewhere: Collection[str] = ()) -> None:
-        """The inverse of `tensors`, from whole tensors.
+    def load(self, tensors: Mapping[str, Tensor], ranks: Gather = ALONE) -> None:
+        """The inverse of `tensors`, of which each rank reads its part; every rank must call it.
 
         Args:
-            tensors: state by name; what belongs to another pipeline stage is not read.
-            elsewhere: the parameters that other stages have.
+            tensors: whole ones by name; what belongs to another pipeline stage is not read.
 
         Raises:
-            CorruptCheckpoint: state of a parameter that is not there.
+            CorruptCheckpoint: state of a parameter that no rank has.
         """
+        found = restored(tensors, self._whole, ranks)
         self.optimizer.state.clear()
-        for name in tensors:
-            parameter, _, key = name.rpartition("/")
-            if parameter in elsewhere and parameter not in self._own:
-                continue
-            if parameter not in self._own:
-                raise CorruptCheckpoint(
-                    f"The checkpoint has optimizer state for {parameter!r}; this model has no such parameter."
-                )
-            self.optimizer.state[self._own[parameter]][key] = self._part(parameter, tensors[name])
+        for name, values in found.items():
+            own = self._own[name]
+            self.optimizer.state[own] = {key: self._placed(value, own) for key, value in values.items()}
 
-    def _part(self, name: str, value: Tensor) -> Tensor:
-        """AdamW keeps its step count on the CPU, and each parameter needs a count of its own."""
-        if value.dim() == 0:
-            return value.clone()
-        own = torch.empty_like(self._own[name], dtype=value.dtype, requires_grad=False)
-        copy_own(lying_as(own, self._whole[name]), value)
-        return own
+    def _placed(self, value: Tensor, own: Tensor) -> Tensor:
+        """A step count stays on the CPU, unless a kernel that does all of the update wants it beside the weights."""
+        fused = any(group.get("fused") or group.get("capturable") for group in self.optimizer.param_groups)
+        return value.to(own.device) if value.dim() or fused else value
 
 
 def _own(parameter: nn.Parameter, offload: bool) -> nn.Parameter:

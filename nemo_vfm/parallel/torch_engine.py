@@ -20,11 +20,10 @@ from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types import Batch, DevicePlan, Factory, Prepared
 from nemo_vfm.parallel import gradients, split
 from nemo_vfm.parallel.checkpoint_ranks import joined
-from nemo_vfm.parallel.checkpoint_reader import require_fit
-from nemo_vfm.parallel.engine import Parts, Shapes, StepResult, build_model, load_weights_into
+from nemo_vfm.parallel.checkpoint_reader import fill
+from nemo_vfm.parallel.engine import Parts, Shapes, StepResult, build_model
 from nemo_vfm.parallel.footprint import OptimizerFactory, state_of
 from nemo_vfm.parallel.layout import Layout, under
-from nemo_vfm.parallel.local import copy_own
 from nemo_vfm.parallel.mesh import Mesh, join
 from nemo_vfm.parallel.own_part import OwnPart
 from nemo_vfm.parallel.pipeline import Pipeline, require_even
@@ -210,20 +209,14 @@ class TorchEngine:
         return {"model": dict(self.model.state_dict()), "optimizer": self._optimizer.tensors()}
 
     def load(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Put weights and optimizer state back.
+        """Put weights and optimizer state back, of which each rank reads its part; every rank must call it.
 
         Raises:
             CorruptCheckpoint: names or shapes are not this model's.
         """
-        if self._pipeline is None:
-            load_weights_into(self.model, groups["model"])
-            self._optimizer.load(groups["optimizer"])
-            return
-        own, weights = self.model.state_dict(), groups["model"]
-        require_fit(own, weights, joined())  # between them, the stages have all
-        for name, tensor in own.items():
-            copy_own(tensor, weights[name])
-        self._optimizer.load(groups["optimizer"], elsewhere=weights.keys())
+        ranks = joined()
+        fill(self.model.state_dict(), groups["model"], ranks)
+        self._optimizer.load(groups["optimizer"], ranks)
 
 
 def _born(parts: Parts) -> tuple[nn.Module, bool]:

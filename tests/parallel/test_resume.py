@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from nemo_vfm.parallel import checkpoint
 from nemo_vfm.parallel.checkpoint_ranks import joined
+from nemo_vfm.parallel.checkpoint_reader import SavedTensors
 from nemo_vfm.parallel.plan import ParallelPlan
 from tests.support.layouts import own, started
 from tests.support.ranks import on_ranks
@@ -66,3 +68,34 @@ def forgetful(rank: int, degrees: dict[str, Any], folder: Path) -> list[float]:
     assert saved is not None
     engine.load({**saved.groups, "optimizer": {}})
     return [engine.step([own(plan, rank, index)], 1.0).loss for index in range(3, 6)]
+
+
+def bytes_read(rank: int, degrees: dict[str, Any], folder: Path) -> int:
+    """What this rank takes out of files when it goes on: weights and the optimizer's state."""
+    engine, saved, read = started(ParallelPlan(**degrees)), checkpoint.newest(folder, joined()), SavedTensors._part
+    assert saved is not None
+    parts: list[torch.Tensor] = []
+
+    def counted(self: SavedTensors, *place: Any) -> torch.Tensor:
+        parts.append(read(self, *place))
+        return parts[-1]
+
+    SavedTensors._part = counted  # type: ignore[method-assign]
+    try:
+        engine.load(saved.groups)
+    finally:
+        SavedTensors._part = read  # type: ignore[method-assign]
+    return sum(part.nbytes for part in parts)
+
+
+def test_each_rank_reads_its_part_alone(tmp_path: Path):
+    on_ranks(2, part, {"shard": 2}, tmp_path, 0, 1)
+    (whole,) = on_ranks(1, bytes_read, {}, tmp_path)
+    assert whole == sum(file.stat().st_size for file in tmp_path.rglob("*.safetensors")) - headers(tmp_path)
+    for degrees in ({"shard": 2}, {"pipeline": 2, "microbatches": 2}):
+        assert max(on_ranks(2, bytes_read, degrees, tmp_path)) < 0.7 * whole
+
+
+def headers(folder: Path) -> int:
+    """Bytes of files that are not tensors."""
+    return sum(8 + int.from_bytes(file.read_bytes()[:8], "little") for file in folder.rglob("*.safetensors"))
