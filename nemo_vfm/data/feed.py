@@ -120,6 +120,10 @@ class Feed(ABC):
         """The samples that are trained on, by shape."""
         return tuple(self._open().train)
 
+    def held_out_groups(self) -> tuple[Group, ...]:
+        """The samples that are held out, by shape."""
+        return tuple(self._open().val)
+
     def mean_batch_size(self) -> float:
         """See `Blendable.mean_batch_size`."""
         return float(self.num_train_samples() / self._started().batches_per_epoch)

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import torch
 from torch import nn
@@ -21,6 +22,7 @@ from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types import Batched, DevicePlan, Factory, Json, Outcome, Run, Task, TrainingData
 from nemo_vfm.parallel import checkpoint
 from nemo_vfm.parallel.agree import first_says
+from nemo_vfm.parallel.checkpoint_ranks import joined, together
 from nemo_vfm.parallel.engine import Engine, Params, Parts
 from nemo_vfm.parallel.plan import ParallelPlan
 from nemo_vfm.parallel.torch_engine import TorchEngine
@@ -114,18 +116,17 @@ class Train:
         return replace(plan, state_bytes={**plan.state_bytes, **average}, notes=(*plan.notes, *uneven))
 
     def _start(self, run: Run) -> Fit:
-        found = self._newest(run)
+        saved = self._newest(run)
         model = self.engine.start(Parts(self.model, self.task, self.optimizer, self.precision, run.seed, self.parallel))
-        started_from = self.start_from.load_into(model) if self.start_from and found is None else None
+        started_from = self.start_from.load_into(model) if self.start_from and saved is None else None
         if self.ema is not None:
             self.ema.start(model)
         fit = Fit(run, self.engine, model, self.task, self.data, self.schedule, self.ema, total_steps=None,
-                  plan=self.parallel)  # fmt: skip
+                  plan=self.parallel, origin=first_says(uuid4().hex))  # fmt: skip
         fit.started_from = started_from
-        saved = None if found is None else checkpoint.load(found)
         if saved is not None:
             fit.load(saved)
-            log.info(f"resuming at step {fit.step} from {found}")
+            log.info(f"resuming at step {fit.step} from {saved.path}")
         self.data.start(seed=run.seed, first_batch=fit.step, rank=fit.data_rank, num_ranks=self.parallel.data)
         fit.total_steps, fit.limit_s = self._length()
         if saved is not None:
@@ -136,16 +137,13 @@ class Train:
         log.info(f"{millions:.1f} M parameters, {str(dtype).removeprefix('torch.')} ({reason}), on {describe()}")
         return fit
 
-    def _newest(self, run: Run) -> Path | None:
-        """Where all ranks go on from, by rank 0's word: another might see a folder that is just written or deleted."""
-        folder, found = run.folder / "checkpoints", None
-        if ranks.is_first():
-            # A step's part of the recipe says neither seed nor data: both must be the same for a copy of this run.
-            above = f"seed_and_steps_above: {run.before}\n" if run.before else ""
-            self.checkpoint.begin(folder, above + run.recipe)
-            found = checkpoint.latest(folder)
-        told = first_says(found.name if found else "")
-        return folder / told if told else None
+    def _newest(self, run: Run) -> checkpoint.Checkpoint | None:
+        """Where all ranks go on from: the newest of which every byte is right, each rank having hashed its share."""
+        folder, everyone = run.folder / "checkpoints", joined()
+        # A step's part of the recipe says neither seed nor data: both must be the same for a copy of this run.
+        above = f"seed_and_steps_above: {run.before}\n" if run.before else ""
+        together(everyone, lambda: self.checkpoint.begin(folder, above + run.recipe) if ranks.is_first() else None)
+        return checkpoint.newest(folder, everyone)
 
     def _say_where_the_schedule_bends(self, fit: Fit, state: Json) -> None:
         """A run that is extended equals one long run, unless its learning rates were made for the shorter length."""
@@ -200,3 +198,5 @@ def _quiet_lightning() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", category=UserWarning, module=r"lightning\.pytorch")
     warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\).*")  # its own, under torch 2.13
+    # FSDP's fear is for outputs that somebody changes in place; a task computes a loss of them.
+    warnings.filterwarnings("ignore", message=r"FSDP2-wrapped module .* returned a view tensor")

@@ -140,13 +140,15 @@ def _in_folder(arguments: argparse.Namespace, composed: "Composed", folder: Path
 
 def _run(job: "Job", run: "Run", status: "Status") -> int:
     """Run the job and leave status, report and, where it failed, the traceback."""
-    from nemo_vfm.core.errors import NemoVfmError, UserError
+    from nemo_vfm.core.errors import NemoVfmError, Preempted, UserError
     from nemo_vfm.core.files import is_full
 
     began, finished = time.monotonic(), status.finished()
     try:
         with status.running():
             outcome = _perform(job, run)
+    except (Preempted, PreemptedNow) as error:
+        return _preempted(error, run.folder, status)
     except (KeyboardInterrupt, SystemExit) as error:
         if not _is_interrupt(error):
             return _failed(error, 1, run.folder, status)
@@ -158,6 +160,8 @@ def _run(job: "Job", run: "Run", status: "Status") -> int:
     except Exception as error:
         if is_full(error):
             return _failed(_no_room(error, run.folder), UserError.exit_code, run.folder, status)
+        if (lost := _lost_behind(error)) is not None:
+            return _failed(lost, lost.exit_code, run.folder, status)
         return _failed(error, 1, run.folder, status)
     if outcome.did_nothing and finished is not None:
         status.put(finished)  # when it ran and how long it took, not when somebody looked

@@ -29,11 +29,10 @@ class Throughput:
     def on_start(self, fit: Fit) -> None:
         """Begin the clock, and say once what mfu will mean."""
         self._seen = deque([(time.perf_counter(), 0, 0.0)], maxlen=self.window_steps + 1)
-        if isinstance(fit.model, Costed):
+        if isinstance(fit.model, Costed) and ranks.is_first():  # several that measure at once would slow each other
             self._peak = peak_flops()
             log.info(f"mfu = {FORMULA}; peak: {self._peak}")
-            if ranks.is_first():
-                write_json(fit.run.folder / "mfu.json", {"formula": FORMULA, "peak": str(self._peak)})
+            write_json(fit.run.folder / "mfu.json", {"formula": FORMULA, "peak": str(self._peak)})
 
     def on_step(self, fit: Fit) -> None:
         """Rates over the window."""

@@ -1,0 +1,143 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A folder in, recipes/diffusion/train_small.yaml made tiny out: its shards, its command, what each rank was given."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import save
+
+from nemo_vfm.config import build, compose, trust_list
+from nemo_vfm.core import ranks
+from nemo_vfm.core.types import Batch, Codec, Prepared, Run, TextEncoder
+from nemo_vfm.data.shards import ShardWriter
+from nemo_vfm.diffusion.objective import Objective
+from nemo_vfm.diffusion.task import Denoise
+from nemo_vfm.train.fit import Fit
+from tests.support.repository import ROOT
+from tests.support.spread import How, happen
+
+RECIPE = str(ROOT / "recipes/diffusion/train_small.yaml")
+NAME = "tests.support.tiny_training"
+BATCH, SAMPLES = 4, 40
+
+
+class Noted(Denoise):
+    """Writes down which samples of which step this process computes on.
+
+    Args:
+        notes: a folder; each process has a file of its own there.
+        poison: the key of a sample whose loss is not a number; none where empty.
+    """
+
+    def __init__(
+        self, *, objective: Objective, codec: Codec, text_encoder: TextEncoder, text_dropout: float = 0.1, notes: Path,
+        poison: str = "",
+    ) -> None:  # fmt: skip
+        super().__init__(objective=objective, codec=codec, text_encoder=text_encoder, text_dropout=text_dropout)
+        self.notes, self.poison = notes, poison
+
+    def prepare(self, batch: Batch, *, seed: int, training: bool) -> Prepared:
+        """As ever."""
+        if training:
+            line = json.dumps({"step": batch.index, "rank": ranks.rank(), "keys": batch.keys})
+            self.notes.mkdir(exist_ok=True)
+            with (self.notes / f"{ranks.rank()}-{os.getpid()}").open("a") as file:
+                file.write(line + "\n")
+        prepared = super().prepare(batch, seed=seed, training=training)
+        if self.poison in batch.keys:
+            prepared.targets["clean"][batch.keys.index(self.poison)] = float("nan")
+        return prepared
+
+
+class Fate:
+    """Something comes over one rank, after a step, so many times; every step takes a little while.
+
+    Args:
+        how: what.
+        rank: to whom; -1 is all.
+        step: after which.
+        times: over all attempts.
+        pause_s: after every step.
+    """
+
+    def __init__(self, *, how: How | Literal["terminated"] = "nothing", rank: int = 1, step: int = 3, times: int = 1,
+                 pause_s: float = 0.0) -> None:  # fmt: skip
+        self.how, self.rank, self.step, self.times, self.pause_s = how, rank, step, times, pause_s
+
+    def on_step(self, fit: Fit) -> None:
+        """Strike, where it is time."""
+        time.sleep(self.pause_s)
+        marker = fit.run.folder / f"fate-{ranks.rank()}"
+        if fit.step != self.step or self.rank not in (-1, ranks.rank()) or self.how == "nothing":
+            return
+        if (before := len(marker.read_text()) if marker.is_file() else 0) < self.times:
+            marker.write_text("x" * (before + 1))
+            if self.how == "terminated":
+                os.kill(os.getpid(), 15)
+            else:
+                happen(self.how)
+
+
+def shards(folder: Path) -> Path:
+    """Latents of random pixels, as the recipe's own codec and text encoder make them."""
+    job = build(compose(RECIPE, [f"data.shards={folder}"], overlays=["smoke"]))
+    with ShardWriter(folder) as writer:
+        for number in range(SAMPLES):
+            pixels = torch.rand(1, 3, 9, 48, 48, generator=torch.Generator().manual_seed(number)) * 2 - 1
+            latents = job.task.codec.encode(pixels)[0].contiguous()
+            caption = f"a red circle moving {number}"
+            text, mask = job.task.text_encoder.encode([caption])
+            members = {
+                "latents.safetensors": save({"latents": latents}),
+                "text.safetensors": save({"text": text[0].contiguous(), "mask": mask[0].contiguous()}),
+                "txt": caption.encode(),
+            }
+            facts = {"caption": caption, "fps": 8.0, "bucket": "square", "latent_shape": list(latents.shape)}
+            writer.write(f"{number:032x}", members, facts)
+    return folder
+
+
+def changes(data: Path, folder: Path, *more: str, steps: int = 6) -> list[str]:
+    """What makes the recipe this small."""
+    return [
+        f"data.shards={data}", f"run_dir={folder}", f"duration={steps} steps", f"data.batch_size={BATCH}",
+        "data.val_fraction=0.2", "model.heads=2", "checkpoint.every_steps=2", "checkpoint.keep_last=null",
+        "validation.every_steps=4", "callbacks.preview.every_steps=6", "loggers={}", f"task._target_={NAME}.Noted",
+        f"task.notes={folder}-notes", *more,
+    ]  # fmt: skip
+
+
+def command(data: Path, folder: Path, *more: str, steps: int = 6) -> list[str]:
+    """`nemo-vfm run`, so that whoever starts it gets its exit status."""
+    options = [word for word in more if word.startswith("--")]
+    words = changes(data, folder, *(word for word in more if not word.startswith("--")), steps=steps)
+    return [sys.executable, "-m", "nemo_vfm", "run", RECIPE, "--overlay", "smoke", "--trust", NAME, *words, *options]
+
+
+def trained(rank: int, words: list[str]) -> dict[str, Any]:
+    """The training inside a process that has already met the others; what its outcome says."""
+    composed = compose(RECIPE, words, overlays=["smoke"])
+    folder = Path(next(word for word in words if word.startswith("run_dir=")).partition("=")[2])
+    outcome = build(composed, trust_list([NAME])).run(Run(folder, composed.to_yaml(), composed.seed))
+    return dict(outcome.figures)
+
+
+def metrics(folder: Path) -> list[dict[str, float]]:
+    """The lines of a run, by step; the clock's left out."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k not in ("time_s", "samples_per_s", "mfu")} for line in lines]
+
+
+def notes(folder: Path) -> dict[int, dict[int, list[tuple[str, ...]]]]:
+    """`{step: {rank: samples, one entry each time that it was taken}}`."""
+    found: dict[int, dict[int, list[tuple[str, ...]]]] = {}
+    for file in sorted(Path(f"{folder}-notes").iterdir()):
+        for line in map(json.loads, file.read_text().splitlines()):
+            found.setdefault(line["step"], {}).setdefault(line["rank"], []).append(tuple(line["keys"]))
+    return found
