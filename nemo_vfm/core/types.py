@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, Self, TypeVar, runtime_checkable
 
+from nemo_vfm.core.rows import videos_of
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -136,24 +138,44 @@ class Batch:
     labels: tuple[Mapping[str, float | str], ...] = ()  #: what is known of each sample; none where latents are cached
     latents_XC: "Tensor | None" = None  #: packed: positions of one sample after another, time slowest, width fastest
     sizes_THW: tuple[tuple[int, int, int], ...] = ()  #: packed: latent frames, rows and columns of each sample
+    apart: int = 0  #: packed, but to be run one by one, in so many pieces: what packing is compared with; 0 is together
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def cut(self, parts: int) -> "list[Self]":
-        """The same samples as so many batches, one after the other; fewer where there are fewer samples."""
+        """The same samples as so many batches, one after the other; fewer where there are fewer samples of one shape.
+
+        Packed samples are never fewer: data ranks have different numbers of them, and those that share weights must
+        call the model equally often. So the last one comes again with weight 0.
+        """
+        if not self.sizes_THW:
+            count = min(parts, len(self))
+            return self._between([len(self) * n // count for n in range(count + 1)]) if count > 1 else [self]
+        ends = list(itertools.accumulate((math.prod(size) for size in self.sizes_THW), initial=0))
+        pieces = self.alone() if self.apart else self._between(_even(ends, min(parts, len(self))))
+        again = replace(pieces[-1], weight_B=pieces[-1].weight_B * 0)
+        return pieces + [again] * ((self.apart or parts) - len(pieces))
+
+    def alone(self) -> "list[Self]":
+        """Each sample of a packed batch as a batch of one shape."""
+        assert self.latents_XC is not None
+        videos = videos_of(self.latents_XC, self.sizes_THW)
+        each = self._between(list(range(len(self) + 1)))
+        return [
+            replace(one, latents_BCTHW=video, latents_XC=None, sizes_THW=(), apart=0)
+            for one, video in zip(each, videos, strict=True)
+        ]
+
+    def _between(self, borders: Sequence[int]) -> "list[Self]":
         import torch
 
-        count = min(parts, len(self))
-        if count <= 1:
-            return [self]
-        ends = list(itertools.accumulate((math.prod(size) for size in self.sizes_THW), initial=0))
-        borders = _even(ends, count) if self.sizes_THW else [len(self) * n // count for n in range(count + 1)]
-        present = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "index"}
+        present = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("index", "apart")}
         by_sample: dict[str, Any] = {
             name: value for name, value in present.items() if isinstance(value, torch.Tensor) or value
         }
         pack = by_sample.pop("latents_XC", None)
+        ends = list(itertools.accumulate((math.prod(size) for size in self.sizes_THW), initial=0))
         return [
             replace(
                 self,
@@ -291,6 +313,15 @@ class Costed(Protocol):
 
     def ops(self, inputs: Mapping[str, tuple[int, ...]]) -> list[Op]:
         """The arithmetic of one forward pass on inputs of these shapes (`Prepared.shapes`)."""
+        ...
+
+
+@runtime_checkable
+class Sized(Protocol):
+    """A model that can be tried on batches that are made up: by `nemo-vfm parity` and `nemo-vfm diverge`."""
+
+    def small_inputs(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of one small sample: `latents_BCTHW` and `text_BLD`, as a batch has them."""
         ...
 
 

@@ -1,13 +1,12 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Lengths in tokens and a budget in; which samples lie side by side in one sequence, and where each begins, out.
+"""Lengths in tokens and a budget in; which samples lie side by side in one sequence out.
 
-A pack is one sequence of samples of any resolution and length, as attention over variable lengths takes them: a list of
-cumulative lengths says where each begins. Packs are planned window by window: the next `lookahead` samples are sorted
-by length and each is put where it fits best, so a window's packs are a function of the lengths in it alone.
+A pack is one sequence of samples of any resolution and length, as attention over variable lengths takes them. Packs are
+planned window by window: the next `lookahead` samples are sorted by length and each is put where it fits first
+(first-fit-decreasing), so a window's packs are a function of the lengths in it alone.
 """
 
-from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -22,22 +21,15 @@ class Pack:
     Args:
         samples: their positions in the list of lengths, in the list's order.
         lengths: tokens of each.
-        sizes: tokens that each takes up, padding included.
     """
 
     samples: tuple[int, ...]
     lengths: tuple[int, ...]
-    sizes: tuple[int, ...]
 
     @property
     def cu_seqlens(self) -> tuple[int, ...]:
-        """Tokens before each sample and at the end, without padding: 0 first."""
+        """Tokens before each sample and at the end: 0 first."""
         return (0, *accumulate(self.lengths))
-
-    @property
-    def cu_seqlens_padded(self) -> tuple[int, ...]:
-        """The same with padding: where each sample really begins."""
-        return (0, *accumulate(self.sizes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,34 +47,27 @@ class Packing:
     efficiency: float
 
 
-def padded(length: int, multiple: int) -> int:
-    """Tokens rounded up: context and sequence parallelism split each sample into equal parts."""
-    return -(-length // multiple) * multiple
-
-
-def pack(lengths: Sequence[int], budget: int, *, lookahead: int = LOOKAHEAD, multiple: int = 1) -> list[Pack]:
+def pack(lengths: Sequence[int], budget: int, *, lookahead: int = LOOKAHEAD) -> list[Pack]:
     """Packs in the order of their first samples; every sample lies in exactly one.
 
     Args:
         lengths: tokens of each sample, at least 1.
         budget: tokens of a sequence.
         lookahead: samples that are planned together; more fill packs better.
-        multiple: each sample is padded to a multiple of this many tokens.
 
     Raises:
         ValueError: a sample is longer than the budget, or a number is below 1.
     """
-    if min(budget, lookahead, multiple, *lengths, 1) < 1:
-        raise ValueError(f"lengths, budget ({budget}), lookahead ({lookahead}) and multiple ({multiple}) are 1 or more")
-    sizes = [padded(length, multiple) for length in lengths]
-    if sizes and max(sizes) > budget:
-        where = sizes.index(max(sizes))
-        raise ValueError(f"sample {where} has {lengths[where]} tokens, {sizes[where]} padded: more than {budget}")
+    if min(budget, lookahead, *lengths, 1) < 1:
+        raise ValueError(f"lengths, budget ({budget}) and lookahead ({lookahead}) are 1 or more")
+    if lengths and max(lengths) > budget:
+        where = lengths.index(max(lengths))
+        raise ValueError(f"sample {where} has {lengths[where]} tokens: more than the {budget} of a pack")
     found: list[Pack] = []
     for first in range(0, len(lengths), lookahead):
-        bins = _best_fit(sizes[first : first + lookahead], budget)
+        bins = _first_fit(lengths[first : first + lookahead], budget)
         groups = sorted(sorted(first + place for place in group) for group in bins)
-        found += [Pack(tuple(g), tuple(lengths[i] for i in g), tuple(sizes[i] for i in g)) for g in groups]
+        found += [_pack(group, lengths) for group in groups]
     return found
 
 
@@ -96,26 +81,53 @@ def in_order(lengths: Sequence[int], budget: int) -> list[Pack]:
             room = budget
         groups[-1].append(place)
         room -= length
-    filled = [group for group in groups if group]
-    return [Pack(tuple(g), s := tuple(lengths[i] for i in g), s) for g in filled]
+    return [_pack(group, lengths) for group in groups if group]
 
 
 def packing(packs: Sequence[Pack], budget: int) -> Packing:
-    """How well the budget is used; padding counts as waste."""
+    """How well the budget is used."""
     tokens = sum(sum(pack.lengths) for pack in packs)
     return Packing(len(packs), tokens, tokens / (budget * len(packs)) if packs else 1.0)
 
 
-def _best_fit(sizes: Sequence[int], budget: int) -> list[list[int]]:
-    """Longest first, each where least room is left over; rooms are kept sorted, so a search is a bisection."""
+def _pack(group: Sequence[int], lengths: Sequence[int]) -> Pack:
+    return Pack(tuple(group), tuple(lengths[place] for place in group))
+
+
+def _first_fit(lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """Longest first, each in the first bin with room for it."""
     bins: list[list[int]] = []
-    rooms: list[tuple[int, int]] = []  # (room left, which bin)
-    for place in sorted(range(len(sizes)), key=lambda place: (-sizes[place], place)):
-        at = bisect_left(rooms, (sizes[place], -1))
-        if at == len(rooms):
+    rooms = _Rooms(len(lengths), budget)
+    for place in sorted(range(len(lengths)), key=lambda place: (-lengths[place], place)):
+        which = rooms.take(lengths[place])
+        if which == len(bins):
             bins.append([])
-            rooms.append((budget, len(bins) - 1))
-        room, which = rooms.pop(at)
         bins[which].append(place)
-        insort(rooms, (room - sizes[place], which))
     return bins
+
+
+class _Rooms:
+    """What is left in each bin, kept as a tree of maxima: a look at every bin would be quadratic.
+
+    Node n has the children 2n and 2n + 1, the leaves are the bins, those that are not begun yet included.
+    """
+
+    def __init__(self, most_bins: int, budget: int) -> None:
+        self._leaves = 1 << max(most_bins - 1, 0).bit_length()
+        self._most = [budget] * (2 * self._leaves)
+
+    def take(self, length: int) -> int:
+        """The first bin with so much room, which is taken from it."""
+        most, node = self._most, 1
+        while node < self._leaves:
+            node *= 2
+            node += most[node] < length
+        bin_ = node - self._leaves
+        most[node] -= length
+        while node > 1:
+            node //= 2
+            room = max(most[2 * node], most[2 * node + 1])
+            if room == most[node]:
+                break
+            most[node] = room
+        return bin_

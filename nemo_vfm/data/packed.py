@@ -1,62 +1,46 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Cached latents of any shapes in, packs of them out: each a sequence of tokens within a budget, with its borders.
+"""Cached latents of any shapes in, packed batches out: sequences of tokens within a budget.
 
-Which samples share a pack is planned once, from the seed; every epoch gives the same packs in another order. So pack g
-is a function of (shards, seed, g), found without walking through the packs before it.
+Which samples share a pack is planned once, from the seed; every epoch gives the same packs in another order. So the
+packs of global batch g are a function of (shards, seed, g), found without walking through those before it.
 """
 
-import itertools
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
-from torch import Tensor
+from torch.utils.data import Dataset
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import info
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types import Batch
+from nemo_vfm.data.by_number import Loaded
+from nemo_vfm.data.faults import Faults
 from nemo_vfm.data.feed import Feed
+from nemo_vfm.data.loader import Batches, BatchReader
 from nemo_vfm.data.order import Group
 from nemo_vfm.data.pack import LOOKAHEAD, Pack, Packing, pack, packing
-
-
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """One sequence of samples side by side, as attention over variable lengths (THD) takes them.
-
-    Args:
-        index: g, the number of this pack since the start of training.
-        parts: the samples, a Batch of one each; a bad one keeps its place with weight 0.
-        lengths: tokens of each.
-        cu_seqlens: tokens before each sample and at the end, without padding, (n + 1,) int32.
-        cu_seqlens_padded: the same with padding: where each sample begins in the sequence.
-    """
-
-    index: int
-    parts: tuple[Batch, ...]
-    lengths: tuple[int, ...]
-    cu_seqlens: Tensor
-    cu_seqlens_padded: Tensor
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """One clip id a sample."""
-        return tuple(key for part in self.parts for key in part.keys)
+from nemo_vfm.data.side_by_side import side_by_side
 
 
 class PackedLatents:
-    """Packs of cached latents. No task of today takes them: attention over packs is to come.
+    """Packs of cached latents: images and videos of any shapes side by side, each with its own noise, rate and text.
 
     Args:
-        data: where the samples come from; its buckets and batch sizes do not matter here.
-        budget_tokens: of a sequence.
-        patch: latent positions that make a token: in time, height and width.
+        data: where the samples come from, and who reads ahead; its batch sizes do not matter here.
+        budget_tokens: of a pack, the most that one forward pass holds.
+        packs: of a global batch, over all ranks; more than one a rank are one pass unless parallel.microbatches cuts.
+        patch: latent positions that make a token, the model's: in time, height and width.
         lookahead: samples that are planned together.
-        multiple: each sample is padded to a multiple of this many tokens, which context parallelism splits.
+        packed: False gives the same samples in the same batches and runs them one by one: the same losses and
+            gradients, slower, to compare with.
+
+    Raises:
+        ValueError: a number is below 1.
     """
 
     def __init__(
@@ -64,85 +48,200 @@ class PackedLatents:
         *,
         data: Feed,
         budget_tokens: int,
+        packs: int = 1,
         patch: tuple[int, int, int] = (1, 2, 2),
         lookahead: int = LOOKAHEAD,
-        multiple: int = 1,
+        packed: bool = True,
     ) -> None:
-        if min(budget_tokens, lookahead, multiple, *patch) < 1:
+        if min(budget_tokens, packs, lookahead, *patch) < 1:
             raise ValueError(
-                f"budget_tokens ({budget_tokens}), patch {patch}, lookahead ({lookahead}) and multiple ({multiple}) "
-                "must be at least 1"
+                f"budget_tokens ({budget_tokens}), packs ({packs}), patch {patch} and lookahead ({lookahead}) must be "
+                "at least 1"
             )
-        self.data, self.budget_tokens, self.patch = data, budget_tokens, patch
-        self.lookahead, self.multiple = lookahead, multiple
-        self._plan: _Plan | None = None
-        self._first = 0
+        self.data, self.budget_tokens, self.packs, self.patch = data, budget_tokens, packs, patch
+        self.lookahead, self.packed = lookahead, packed
+        self._started: _Started | None = None
 
-    def start(self, *, seed: int, first_pack: int) -> None:
-        """Plan, and be ready to give pack `first_pack` first.
+    def start(self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1) -> None:
+        """See `TrainingData.start`; the packs of a rank are no other's.
 
         Raises:
-            UserError: a sample is longer than the budget, or the data holds no latents.
+            UserError: a sample is longer than the budget, the data holds no latents, or packs cannot be divided.
         """
+        if self.packs % num_ranks:
+            raise UserError(f"packs {self.packs} of a global batch cannot be divided among {num_ranks} data ranks")
         self.data.start(seed=seed, first_batch=0)
-        self._plan, self._first = _Plan(self, seed), first_pack
+        plan = self._planned(self.data.train_groups(), seed)
+        batches = PackedBatches(self.data.reader(), plan, self.packs, rank, num_ranks, packed=self.packed)
+        # Another seed leaves these as they are, so that its losses can be compared.
+        held_out = PackedBatches(self.data.reader(), self._planned(self.data.held_out_groups(), 0))
+        self._started = _Started(batches, first_batch, held_out)
         figures = self.packing()
         info(f"{figures.num_packs} packs an epoch, {figures.efficiency:.1%} of their tokens are samples")
 
+    @property
+    def faults(self) -> Faults:
+        """Bad samples met so far."""
+        return self.data.faults
+
+    def batch_sizes(self) -> dict[str, int]:
+        """See `Batched`: packs are what ranks divide."""
+        return {"packs": self.packs}
+
     def packing(self) -> Packing:
         """How well the packs are filled."""
-        return packing(self._planned().packs, self.budget_tokens)
+        return packing(self.by_number().plan.packs, self.budget_tokens)
 
-    def packs(self) -> Iterator[Packed]:
-        """Packs `first_pack`, `first_pack` + 1, ... without end."""
-        return (self.packed(index) for index in itertools.count(self._first))
+    def by_number(self) -> "PackedBatches":
+        """See `Blendable.by_number`."""
+        return self._now().batches
 
-    def packed(self, index: int) -> Packed:
-        """Pack `index`."""
-        plan, reader = self._planned(), self.data.reader()
-        chosen = plan.pack(index)
-        read = [reader.read(index, *plan.samples[place]) for place in chosen.samples]
-        self.data.faults.count([fault for _, faults in read for fault in faults])
-        borders = (
-            torch.tensor(lengths, dtype=torch.int32) for lengths in (chosen.cu_seqlens, chosen.cu_seqlens_padded)
+    def mean_batch_size(self) -> float:
+        """See `Blendable.mean_batch_size`."""
+        return self.num_train_samples() / self.batches_per_epoch()
+
+    def reads_ahead(self) -> bool:
+        """See `Blendable.reads_ahead`."""
+        return self.data.reads_ahead()
+
+    def train_dataloader(self) -> Iterable[Batch]:
+        """See `TrainingData.train_dataloader`."""
+        return Batches(
+            self.by_number(),
+            first=self._now().first,
+            num_workers=self.data.num_workers,
+            faults=self.faults,
+            max_ahead_bytes=int(self.data.max_ahead_gb * 1e9),
+            max_memory_share=self.data.max_memory_share,
         )
-        return Packed(index, tuple(batch for batch, _ in read), chosen.lengths, *borders)
 
-    def tokens(self, group: Group) -> int:
-        """How many tokens a sample of this shape makes."""
+    def val_dataloader(self) -> Iterable[Batch]:
+        """See `TrainingData.val_dataloader`: packs of what is held out, one a batch, the same on every rank."""
+        return _HeldOut(self._now().held_out, self.packed, self.data.max_bad_in_a_row)
+
+    def batches_per_epoch(self) -> float:
+        """See `TrainingData.batches_per_epoch`."""
+        return len(self.by_number().plan.packs) / self.packs
+
+    def num_train_samples(self) -> int:
+        """See `TrainingData.num_train_samples`."""
+        return self.data.num_train_samples()
+
+    def _planned(self, groups: Sequence[Group], seed: int) -> "Plan":
+        together = [(group, sample) for group in groups for sample in group.samples]
+        mixed = [together[place] for place in _permutation(len(together), seed, "samples")]
+        lengths = {group.name: self._tokens(group) for group in groups}
+        try:
+            packs = pack([lengths[group.name] for group, _ in mixed], self.budget_tokens, lookahead=self.lookahead)
+        except ValueError as error:
+            raise UserError(
+                f"{error}; raise budget_tokens, or leave such samples out. The shapes and their tokens: {lengths}"
+            ) from error
+        return Plan(tuple(mixed), tuple(packs), seed)
+
+    def _tokens(self, group: Group) -> int:
         layout = self.data.reader().layout(group)
         if "latents" not in layout:
             raise UserError("packs are made of cached latents; run the encode step on these shards first")
         shape = layout["latents"][1][1:]
         return math.prod(-(-length // patch) for length, patch in zip(shape, self.patch, strict=True))
 
-    def _planned(self) -> "_Plan":
-        if self._plan is None:
-            raise UserError("packs are asked for before the start; call start(seed=..., first_pack=...) first")
-        return self._plan
+    def _now(self) -> "_Started":
+        if self._started is None:
+            raise UserError("packs are asked for before the start; call start(seed=..., first_batch=...) first")
+        return self._started
 
 
-class _Plan:
-    """All packs of an epoch, and the order of each epoch."""
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All packs of an epoch, and the order of each epoch.
 
-    def __init__(self, data: PackedLatents, seed: int) -> None:
-        self._in_epoch = lru_cache(maxsize=2)(lambda epoch: _permutation(len(self.packs), seed, "packs", epoch))
-        together = [(group, sample) for group in data.data.train_groups() for sample in group.samples]
-        mixed = _permutation(len(together), seed, "samples")
-        self.samples: list[tuple[Group, Sequence[int]]] = [(together[i][0], (together[i][1],)) for i in mixed]
-        lengths = {group.name: data.tokens(group) for group in data.data.train_groups()}
-        every = [lengths[group.name] for group, _ in self.samples]
-        try:
-            self.packs = pack(every, data.budget_tokens, lookahead=data.lookahead, multiple=data.multiple)
-        except ValueError as error:
-            raise UserError(str(error)) from error
+    Args:
+        samples: (shape, place in the list of entries) of each.
+        packs: of places in `samples`.
+        seed: of the epochs' orders.
+    """
+
+    samples: tuple[tuple[Group, int], ...]
+    packs: tuple[Pack, ...]
+    seed: int
 
     def pack(self, index: int) -> Pack:
         """Pack `index` since the start of training."""
         epoch, place = divmod(index, len(self.packs))
-        return self.packs[self._in_epoch(epoch)[place]]
+        return self.packs[_permutation(len(self.packs), self.seed, "packs", epoch)[place]]
 
 
-def _permutation(count: int, seed: int, *names: str | int) -> list[int]:
-    numbers: list[int] = torch.randperm(count, generator=generator(seed, "packing", *names)).tolist()
-    return numbers
+class PackedBatches(Dataset[Loaded]):
+    """The packs of global batch g, or this rank's share of them, by its number.
+
+    Args:
+        reader: reads samples.
+        plan: which of them share a pack.
+        packs: of a global batch.
+        rank: which share.
+        num_ranks: of how many.
+        packed: see `PackedLatents`.
+    """
+
+    def __init__(
+        self, reader: BatchReader, plan: Plan, packs: int = 1, rank: int = 0, num_ranks: int = 1, *, packed: bool = True
+    ) -> None:
+        self._reader, self.plan, self._packed = reader, plan, packed
+        self._packs, self._rank, self._num_ranks = packs, rank, num_ranks
+
+    def __getitem__(self, index: int) -> Loaded:
+        batch, faults = self.read(index, [self.plan.pack(number) for number in self._numbers(index, self._rank)])
+        return (batch, faults) if self._packed else (replace(batch, apart=self._most(index)), faults)
+
+    def read(self, index: int, packs: Sequence[Pack]) -> Loaded:
+        """The samples of some packs as batch `index`."""
+        chosen = [self.plan.samples[place] for one in packs for place in one.samples]
+        read = [self._reader.read(index, group, [sample]) for group, sample in chosen]
+        return side_by_side(index, [batch for batch, _ in read]), [fault for _, faults in read for fault in faults]
+
+    def is_light(self) -> bool:
+        """See `ByNumber.is_light`."""
+        return self._reader.is_light()
+
+    def max_bytes(self) -> int:
+        """See `ByNumber.max_bytes`."""
+        each = {group.name: self._reader.sample_bytes(group) for group, _ in set(self.plan.samples)}
+        largest = max(sum(each[self.plan.samples[place][0].name] for place in one.samples) for one in self.plan.packs)
+        return largest * (self._packs // self._num_ranks)
+
+    def _numbers(self, index: int, rank: int) -> range:
+        share = self._packs // self._num_ranks
+        first = index * self._packs + rank * share
+        return range(first, first + share)
+
+    def _most(self, index: int) -> int:
+        """Samples of the rank that has most: all call the model so often."""
+        ranks = range(self._num_ranks)
+        return max(sum(len(self.plan.pack(n).samples) for n in self._numbers(index, rank)) for rank in ranks)
+
+
+class _HeldOut:
+    """One pack after another, the same at every iteration."""
+
+    def __init__(self, batches: PackedBatches, packed: bool, max_bad_in_a_row: int) -> None:
+        self._batches, self._packed, self._max_bad_in_a_row = batches, packed, max_bad_in_a_row
+
+    def __iter__(self) -> Iterator[Batch]:
+        faults = Faults(max_in_a_row=self._max_bad_in_a_row)
+        for index, one in enumerate(self._batches.plan.packs):
+            batch, found = self._batches.read(index, [one])
+            faults.count(found)
+            yield from [batch] if self._packed else batch.alone()
+
+
+@dataclass(frozen=True, slots=True)
+class _Started:
+    batches: PackedBatches
+    first: int
+    held_out: PackedBatches
+
+
+@lru_cache(maxsize=8)
+def _permutation(count: int, seed: int, *names: str | int) -> tuple[int, ...]:
+    return tuple(torch.randperm(count, generator=generator(seed, "packing", *names)).tolist())

@@ -1,0 +1,26 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Latents of one shape in, their positions as rows out, and the way back: how samples of any shapes share a tensor.
+
+Shape letters: B batch, C channels, T frames, H height, W width, X positions of one sample after another.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Size = tuple[int, int, int]
+
+
+def rows_of(latents_BCTHW: "Tensor") -> "Tensor":
+    """(X, C): one sample after another, in each the time slowest and the width fastest."""
+    return latents_BCTHW.movedim(1, -1).flatten(0, 3)
+
+
+def videos_of(rows_XC: "Tensor", sizes_THW: Sequence[Size]) -> "list[Tensor]":
+    """Each sample as (1, C, T, H, W), without a copy."""
+    parts = rows_XC.split_with_sizes([math.prod(size) for size in sizes_THW])
+    return [part.reshape(*size, -1).movedim(-1, 0)[None] for part, size in zip(parts, sizes_THW, strict=True)]
