@@ -115,6 +115,7 @@ class FlowMatching:
 
     def denoised(self, output: Tensor, noisy: Tensor, sigma_B: Tensor) -> Tensor:
         """noisy - sigma velocity, or the predicted sample itself."""
+        _require_channels(output, noisy)
         return output if self.prediction == "sample" else noisy - _like(sigma_B, noisy) * output
 
     def losses(self, output: Tensor, clean: Tensor, noise: Tensor, sigma_B: Tensor) -> Tensor:
@@ -123,6 +124,7 @@ class FlowMatching:
         For a predicted sample the error of the velocity is (clean - sample) / sigma exactly, so it is computed as
         that: the difference of two large velocities near sigma = 0 would lose the digits that matter.
         """
+        _require_channels(output, clean)
         if self.prediction == "sample":
             error = (clean - output) / _like(sigma_B, clean).clamp(min=self.min_sigma)
         else:
@@ -193,6 +195,7 @@ class EDM:
 
     def denoised(self, output: Tensor, noisy: Tensor, sigma_B: Tensor) -> Tensor:
         """c_skip noisy + c_out output."""
+        _require_channels(output, noisy)
         sigma = _like(sigma_B, noisy)
         total = sigma**2 + self.sigma_data**2
         return (self.sigma_data**2 / total) * noisy + (sigma * self.sigma_data / total.sqrt()) * output
@@ -217,6 +220,14 @@ class EDM:
 def _like(sigma_B: Tensor, latents: Tensor) -> Tensor:
     """(B,) as (B, 1, 1, 1, 1), in the latents' dtype."""
     return sigma_B.to(latents.dtype).reshape(-1, *[1] * (latents.ndim - 1))
+
+
+def _require_channels(output: Tensor, latents: Tensor) -> None:
+    if output.shape[1] != latents.shape[1]:
+        raise ValueError(
+            f"the model gave {output.shape[1]} channels for latents of {latents.shape[1]}; a model that says its "
+            "uncertainty (one channel more) goes with the objective UncertaintyWeighted"
+        )
 
 
 def _steps(steps: int) -> int:

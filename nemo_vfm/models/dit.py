@@ -3,14 +3,15 @@
 """Noisy latents, a noise level and a text in; the network's output in the shape of the latents out: DiT.
 
 Peebles and Xie 2023 (arXiv 2212.09748) in the form video models took: text by cross-attention, noise level by
-adaLN-zero with nine chunks, 3-D rotary positions that know the frame rate, RMS norm of queries and keys in each head.
+adaLN-zero with nine chunks (through a low rank, if one is given), 3-D rotary positions that know the frame rate, RMS
+norm of queries and keys in each head. With learned positions and a padding channel it is the network of Cosmos 1.0.
 `forward` is four parts, so that a pipeline can put them on different devices: `scene` (what every block is told),
 `enter` (latents to tokens), `through` (the blocks) and `leave` (tokens to latents).
 Shape letters: B batch, C channels, T frames, H height, W width, S video tokens, L text tokens, D width of a token.
 """
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -18,58 +19,22 @@ from torch.nn import functional as F
 
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types import Op
-from nemo_vfm.models.blocks.attention import CrossAttention, SelfAttention
-from nemo_vfm.models.blocks.mlp import MLP
-from nemo_vfm.models.blocks.modulation import Modulation, gated, modulate
-from nemo_vfm.models.blocks.norm import LayerNorm, rms_normalised
+from nemo_vfm.models.blocks.dit_block import Block, Scene
+from nemo_vfm.models.blocks.modulation import last_modulation, modulate
+from nemo_vfm.models.blocks.norm import LayerNorm
 from nemo_vfm.models.blocks.patch import Patch, PatchEmbedding, grid_of, patches, unpatch
-from nemo_vfm.models.blocks.position import AbsolutePositions
-from nemo_vfm.models.blocks.rope import Grid, Rope, axis_dims
-from nemo_vfm.models.blocks.timestep import NoiseEmbedding
+from nemo_vfm.models.blocks.position import AbsolutePositions, LearnedPositions
+from nemo_vfm.models.blocks.rope import Grid, Rope
+from nemo_vfm.models.blocks.sizes import require_inputs, require_rank, require_sizes
+from nemo_vfm.models.blocks.text import mean_token, visible
+from nemo_vfm.models.blocks.timestep import NoiseEmbedding, SharedNoiseEmbedding
+from nemo_vfm.models.blocks.uncertainty import NoiseUncertainty, with_uncertainty
 from nemo_vfm.parallel.declared import Declared
 from nemo_vfm.parallel.layout import gather_tokens, split_context, split_tokens
 from nemo_vfm.parallel.products import Linear
 
-
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """What every block is told besides the tokens.
-
-    Args:
-        grid: tokens along time, height and width.
-        conditioning_BD: the noise level (and text) as the vector that modulates, after its SiLU.
-        rope: rotations of the tokens that attention sees here.
-        text_BLD: text at unit scale.
-        mask_B11L: which of its tokens may be seen.
-    """
-
-    grid: Grid
-    conditioning_BD: Tensor
-    rope: tuple[Tensor, Tensor]
-    text_BLD: Tensor
-    mask_B11L: Tensor
-
-
-class Block(nn.Module):
-    """Self-attention, text cross-attention and perceptron, each modulated before and gated after."""
-
-    def __init__(self, *, width: int, heads: int, text_dim: int, mlp_hidden: int) -> None:
-        super().__init__()
-        self.norm = LayerNorm()
-        self.modulation = Modulation(width=width, num_chunks=9)
-        self.self_attention = SelfAttention(width=width, heads=heads)
-        self.cross_attention = CrossAttention(width=width, heads=heads, text_dim=text_dim)
-        self.mlp = MLP(width=width, hidden=mlp_hidden)
-
-    def forward(self, x_BSD: Tensor, scene: Scene) -> Tensor:
-        """The residual stream (B, S, D) after this block."""
-        shift, scale, gate, text_shift, text_scale, text_gate, mlp_shift, mlp_scale, mlp_gate = self.modulation(
-            scene.conditioning_BD
-        )
-        x = gated(x_BSD, gate, self.self_attention(modulate(self.norm(x_BSD), shift, scale), *scene.rope))
-        text = self.cross_attention(modulate(self.norm(x), text_shift, text_scale), scene.text_BLD, scene.mask_B11L)
-        x = gated(x, text_gate, text)
-        return gated(x, mlp_gate, self.mlp(modulate(self.norm(x), mlp_shift, mlp_scale)))
+#: Parameters that begin at zero besides biases and modulations, so that the network's output does.
+_FIRST_ZERO = ("out.weight", "noise_embedding.shared.weight", "uncertainty.weight")
 
 
 class DiT(nn.Module):
@@ -86,6 +51,14 @@ class DiT(nn.Module):
         text_in_modulation: also add the mean text token, projected, to the conditioning vector. A short training
             obeys the text sooner with it.
         position_embedding: also add a vector of the place in the video to each token. A short training needs it.
+        modulation_rank: rank of the blocks' modulations (adaLN-LoRA), which have a third of all parameters without
+            one; None gives each block a linear of D x 9 D.
+        learned_positions: frames, rows and columns of tokens that have learned vectors, added before every block;
+            None has none.
+        padding_mask: give the network one more input channel, zero everywhere, as Cosmos marks padding.
+        bias: whether the first and the last linear have one.
+        uncertainty: also say, as one more channel of the output, how uncertain the model is at a noise level; the
+            objective is then `diffusion.uncertainty.UncertaintyWeighted`.
         base_fps: frame rate at which one latent frame is one temporal position.
         rope_theta: base of the rotary frequencies.
         rope_scale: NTK-aware stretch of time, height and width, 1 is none.
@@ -93,6 +66,8 @@ class DiT(nn.Module):
     Raises:
         ValueError: numbers that do not fit together.
     """
+
+    parts = 3  # of a block, each modulated
 
     def __init__(
         self,
@@ -106,28 +81,45 @@ class DiT(nn.Module):
         mlp_ratio: float = 4.0,
         text_in_modulation: bool = False,
         position_embedding: bool = False,
+        modulation_rank: int | None = None,
+        learned_positions: tuple[int, int, int] | None = None,
+        padding_mask: bool = False,
+        bias: bool = True,
+        uncertainty: bool = False,
         base_fps: float = 24.0,
         rope_theta: float = 10_000.0,
         rope_scale: tuple[float, float, float] = (1.0, 1.0, 1.0),
     ) -> None:
         super().__init__()
-        _check(in_channels=in_channels, text_dim=text_dim, width=width, depth=depth, heads=heads, patch=patch)
+        require_sizes(in_channels=in_channels, text_dim=text_dim, width=width, depth=depth, heads=heads, patch=patch)
+        require_rank(modulation_rank, width)
         self.in_channels, self.text_dim, self.width, self.depth = in_channels, text_dim, width, depth
-        self.heads = heads
+        self.heads, self.modulation_rank, self.padding_mask = heads, modulation_rank, padding_mask
         self.patch: Patch = (patch[0], patch[1], patch[2])  # a recipe gives a list
         self.mlp_hidden = round(width * mlp_ratio)
         self.rope = Rope(width // heads, base_fps, rope_theta, (rope_scale[0], rope_scale[1], rope_scale[2]))
-        self.patch_embedding = PatchEmbedding(in_channels=in_channels, width=width, patch=self.patch)
-        self.position_embedding = AbsolutePositions(width=width) if position_embedding else None
-        self.noise_embedding = NoiseEmbedding(width=width)
-        self.text_embedding = Linear(text_dim, width) if text_in_modulation else None
-        self.blocks = nn.ModuleList(
-            Block(width=width, heads=heads, text_dim=text_dim, mlp_hidden=self.mlp_hidden) for _ in range(depth)
+        self.patch_embedding = PatchEmbedding(
+            in_channels=in_channels + padding_mask, width=width, patch=self.patch, bias=bias
         )
+        self.position_embedding = AbsolutePositions(width=width) if position_embedding else None
+        self.learned_positions = LearnedPositions(width=width, most=learned_positions) if learned_positions else None
+        self.noise_embedding: NoiseEmbedding | SharedNoiseEmbedding = (
+            NoiseEmbedding(width=width) if modulation_rank is None else SharedNoiseEmbedding(width=width)
+        )
+        self.text_embedding = Linear(text_dim, width) if text_in_modulation else None
+        self.blocks = nn.ModuleList(self.block() for _ in range(depth))
         self.norm = LayerNorm()
-        self.modulation = Modulation(width=width, num_chunks=2)
-        self.out = Linear(width, in_channels * patch[0] * patch[1] * patch[2])
+        self.modulation = last_modulation(width=width, rank=modulation_rank)
+        self.out = Linear(width, in_channels * patch[0] * patch[1] * patch[2], bias=bias)
+        self.uncertainty = NoiseUncertainty() if uncertainty else None
         self.init_weights(torch.initial_seed())
+
+    def block(self) -> nn.Module:
+        """One of the blocks."""
+        return Block(
+            width=self.width, heads=self.heads, text_dim=self.text_dim, mlp_hidden=self.mlp_hidden,
+            modulation_rank=self.modulation_rank,
+        )  # fmt: skip
 
     def init_weights(self, seed: int) -> None:
         """Draw every weight from (seed, its name), so that no layout of devices changes it.
@@ -143,8 +135,11 @@ class DiT(nn.Module):
                     parameter.copy_(self.initial_weight(name, parameter.shape, seed))
 
     def initial_weight(self, name: str, shape: torch.Size, seed: int) -> Tensor:
-        """The first value of one parameter: zeros, ones or Xavier-uniform (Glorot and Bengio 2010, equation 16)."""
-        if name.endswith("bias") or "modulation." in name or name == "out.weight":
+        """The first value of one parameter: zeros, ones or Xavier-uniform (Glorot and Bengio 2010, equation 16).
+
+        Of a modulation of low rank the second factor alone is zero: with both so, neither would ever get a gradient.
+        """
+        if name.endswith("bias") or name in _FIRST_ZERO or "modulation.proj." in name or "modulation.up." in name:
             return torch.zeros(shape)
         if name.endswith("norm.weight"):
             return torch.ones(shape)
@@ -164,7 +159,7 @@ class DiT(nn.Module):
             fps_B: frames per second of each sample.
 
         Returns:
-            (B, C, T, H, W).
+            (B, C, T, H, W); (B, C + 1, T, H, W) where the model says its uncertainty.
         """
         scene = self.scene(latents_BCTHW, noise_B, text_BLD, text_mask_BL, fps_B)
         return self.leave(self.through(self.enter(latents_BCTHW, scene), scene), scene)
@@ -173,15 +168,19 @@ class DiT(nn.Module):
         self, latents_BCTHW: Tensor, noise_B: Tensor, text_BLD: Tensor, text_mask_BL: Tensor, fps_B: Tensor
     ) -> Scene:
         """What every block is told; of the latents only their shape matters."""
-        self._check_inputs(latents_BCTHW, text_BLD)
+        require_inputs(latents_BCTHW, text_BLD, in_channels=self.in_channels, text_dim=self.text_dim)
         grid = grid_of(tuple(latents_BCTHW.shape), self.patch)
-        text, mask_B11L = _visible(text_BLD, text_mask_BL)
-        conditioning_BD = F.silu(self.conditioning(noise_B, text, text_mask_BL))
+        text, mask_B11L = visible(text_BLD, text_mask_BL)
+        conditioning_BA = self.conditioning(noise_B, text, text_mask_BL)
         cos, sin = self.rope.table(grid, fps_B)
-        return Scene(grid, conditioning_BD, (split_context(cos, 1), split_context(sin, 1)), text, mask_B11L)
+        rope = split_context(cos, 1), split_context(sin, 1)
+        places_SD = None if self.learned_positions is None else self.learned_positions(grid)
+        return Scene(grid, noise_B, conditioning_BA, rope, text, mask_B11L, places_SD)
 
     def enter(self, latents_BCTHW: Tensor, scene: Scene) -> Tensor:
         """Latents as tokens (B, S, D), those of this rank."""
+        if self.padding_mask:
+            latents_BCTHW = F.pad(latents_BCTHW, (0, 0, 0, 0, 0, 0, 0, 1))
         x_BSD: Tensor = self.patch_embedding(split_tokens(patches(latents_BCTHW, self.patch), 1))
         if self.position_embedding is None:
             return x_BSD
@@ -196,19 +195,19 @@ class DiT(nn.Module):
 
     def leave(self, x_BSD: Tensor, scene: Scene) -> Tensor:
         """Tokens as latents (B, C, T, H, W), all of them on every rank."""
-        shift, scale = self.modulation(scene.conditioning_BD)
-        tokens = gather_tokens(self.out(modulate(self.norm(x_BSD), shift, scale)), 1)
-        return unpatch(tokens, scene.grid, self.patch)
+        shift, scale = self.modulation(scene.conditioning_BA)
+        tokens = self.out(modulate(self.norm(x_BSD), shift, scale))
+        if self.uncertainty is not None:
+            tokens = with_uncertainty(tokens, self.uncertainty(scene.noise_B), self.in_channels)
+        return unpatch(gather_tokens(tokens, 1), scene.grid, self.patch)
 
     def conditioning(self, noise_B: Tensor, text_BLD: Tensor, text_mask_BL: Tensor) -> Tensor:
-        """The vector (B, D) that modulates every block."""
-        vector: Tensor = self.noise_embedding(noise_B)
-        if self.text_embedding is None:
-            return vector
-        weight_BL1 = text_mask_BL.unsqueeze(2).to(text_BLD.dtype)
-        mean_BD = (text_BLD * weight_BL1).sum(1) / weight_BL1.sum(1).clamp(min=1)
-        pooled: Tensor = self.text_embedding(mean_BD)
-        return vector + pooled
+        """What modulates every block: (B, D), or (B, 4 D) with the part that modulations of low rank share."""
+        embedded = self.noise_embedding(noise_B)
+        vector, shared = embedded if isinstance(embedded, tuple) else (embedded, None)
+        if self.text_embedding is not None:
+            vector = vector + self.text_embedding(mean_token(text_BLD, text_mask_BL))
+        return F.silu(vector) if shared is None else torch.cat([F.silu(vector), shared], dim=1)
 
     def plan(self) -> Declared:
         """How an engine may cut this model."""
@@ -226,65 +225,51 @@ class DiT(nn.Module):
             blocks="blocks",
             recompute=("blocks.*",),
             first=("patch_embedding",) + (("position_embedding",) if self.position_embedding is not None else ()),
-            last=("norm", "modulation", "out"),
-            every=("noise_embedding",) + (("text_embedding",) if self.text_embedding is not None else ()),
+            last=("norm", "modulation", "out") + (("uncertainty",) if self.uncertainty is not None else ()),
+            every=("noise_embedding",)
+            + (("text_embedding",) if self.text_embedding is not None else ())
+            + (("learned_positions",) if self.learned_positions is not None else ()),
         )
+
+    def small_inputs(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of one sample that is as small as it can be and still be cut among 8 devices, see `Sized`."""
+        frames, rows, columns = self.patch
+        return {
+            "latents_BCTHW": (1, self.in_channels, 2 * frames, 4 * rows, 4 * columns),
+            "text_BLD": (1, 5, self.text_dim),
+        }
 
     def ops(self, inputs: Mapping[str, tuple[int, ...]]) -> list[Op]:
         """The matrix products of one forward pass; a multiply and an add count as two."""
         batch, text_tokens, _ = inputs["text_BLD"]
         t, h, w = grid_of(inputs["latents_BCTHW"], self.patch)
-        tokens, d, patch_dim = t * h * w, self.width, self.out.out_features
+        tokens, d = t * h * w, self.width
         video = 2.0 * batch * tokens * d  # of a linear from width 1 to width D, over all video tokens
         text_kv = 2.0 * batch * text_tokens * self.text_dim * 2 * d
-        conditioning = 2.0 * batch * d * (2 * self.noise_embedding.num_frequencies + d + 9 * d * self.depth + 2 * d)
-        if self.text_embedding is not None:
-            conditioning += 2.0 * batch * d * self.text_dim
+        patches_dim = self.patch_embedding.proj.in_features + self.out.out_features
         positions = 0.0
         if self.position_embedding is not None:  # once for all samples
             positions = 2.0 * tokens * d * self.position_embedding.proj.in_features
         return [
-            Op("linear", positions + video * patch_dim * 2, "patch embedding and output"),
-            Op("linear", conditioning, "conditioning and modulation"),
-            Op("linear", self.depth * video * 4 * d, "self-attention projections"),
-            Op("attention", self.depth * 2 * video * tokens, "self-attention"),
+            Op("linear", positions + video * patches_dim, "patch embedding and output"),
+            Op("linear", 2.0 * batch * d * self._conditioning_columns(), "conditioning and modulation"),
+            *self._attention_ops(video, (t, h, w)),
             Op("linear", self.depth * (video * 2 * d + text_kv), "cross-attention projections"),
             Op("attention", self.depth * 2 * video * text_tokens, "cross-attention"),
             Op("linear", self.depth * video * 2 * self.mlp_hidden, "perceptron"),
         ]
 
-    def _check_inputs(self, latents_BCTHW: Tensor, text_BLD: Tensor) -> None:
-        if latents_BCTHW.shape[1] != self.in_channels:
-            raise ValueError(
-                f"latents have {latents_BCTHW.shape[1]} channels and the model was built for {self.in_channels}; "
-                "set the model's in_channels to the codec's number of channels"
-            )
-        if text_BLD.shape[2] != self.text_dim:
-            raise ValueError(
-                f"text tokens are {text_BLD.shape[2]} wide and the model was built for {self.text_dim}; "
-                "set the model's text_dim to the text encoder's dim"
-            )
+    def _attention_ops(self, video: float, grid: Grid) -> list[Op]:
+        """Of the blocks' attention among video tokens; `video` is what a linear to one number costs."""
+        return [
+            Op("linear", self.depth * video * 4 * self.width, "self-attention projections"),
+            Op("attention", self.depth * 2 * video * math.prod(grid), "self-attention"),
+        ]
 
-
-def _check(*, in_channels: int, text_dim: int, width: int, depth: int, heads: int, patch: tuple[int, int, int]) -> None:
-    for name, value in (("in_channels", in_channels), ("text_dim", text_dim), ("width", width), ("heads", heads)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
-    if depth < 0:
-        raise ValueError(f"depth must not be negative, got {depth}")
-    if width % heads:
-        raise ValueError(f"width {width} is not divisible by heads {heads}")
-    if len(patch) != 3 or min(patch) < 1:
-        raise ValueError(f"patch must be three sizes of at least 1 (frames, rows, columns), got {tuple(patch)}")
-    axis_dims(width // heads)
-
-
-def _visible(text_BLD: Tensor, text_mask_BL: Tensor) -> tuple[Tensor, Tensor]:
-    """Text at unit scale with hidden tokens zeroed, and the mask that attention uses.
-
-    A sample without a real token sees all its tokens, which are zero and so contribute zero values: a softmax over
-    nothing is 0 / 0 in some attention kernels and zero in others.
-    """
-    text = rms_normalised(text_BLD) * text_mask_BL.unsqueeze(2).to(text_BLD.dtype)
-    seen_BL = text_mask_BL | ~text_mask_BL.any(dim=1, keepdim=True)
-    return text, seen_BL[:, None, None, :]
+    def _conditioning_columns(self) -> int:
+        """Numbers that each of the D numbers of a conditioning vector is multiplied by."""
+        d, text = self.width, self.text_dim if self.text_embedding is not None else 0
+        if isinstance(self.noise_embedding, NoiseEmbedding):
+            return 2 * self.noise_embedding.num_frequencies + d + text + 3 * self.parts * d * self.depth + 2 * d
+        assert self.modulation_rank is not None
+        return d + 3 * d + text + self.modulation_rank * (4 * self.parts * self.depth + 3)

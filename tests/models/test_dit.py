@@ -10,13 +10,20 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from nemo_vfm.core.types import Costed
-from nemo_vfm.models.dit import DiT, _visible
+from nemo_vfm.models.blocks.text import visible
+from nemo_vfm.models.dit import DiT
 from nemo_vfm.parallel.declared import Divisible, matching
 
 
 def tiny(**changes):
     torch.manual_seed(3)
     return DiT(**{"in_channels": 4, "text_dim": 16, "width": 48, "depth": 2, "heads": 2} | changes)
+
+
+#: What makes a DiT the network of Cosmos 1.0.
+COSMOS = {"modulation_rank": 8, "learned_positions": (4, 4, 4), "padding_mask": True, "bias": False}
+#: Everything that can be switched on and goes together.
+ALL = {"text_in_modulation": True, "position_embedding": True, "uncertainty": True}
 
 
 def awake(model):
@@ -39,12 +46,49 @@ def inputs(batch=2, channels=4, size=(2, 4, 6), text_tokens=5, text_dim=16):
     }
 
 
-def test_every_block_is_the_identity_and_the_output_zero_at_the_start():
-    model, given = tiny(), inputs()
+@pytest.mark.parametrize("changes", [{}, {"modulation_rank": 8}, COSMOS | ALL], ids=["plain", "low rank", "all"])
+def test_every_block_is_the_identity_and_the_output_zero_at_the_start(changes):
+    model, given = tiny(**changes), inputs()
     x = torch.randn(2, 12, 48)
-    scene = dataclasses.replace(model.scene(**given), conditioning_BD=torch.randn(2, 48))
-    torch.testing.assert_close(model.blocks[0](x, scene), x, rtol=0, atol=0)
+    scene = model.scene(**given)
+    anything = torch.randn_like(scene.conditioning_BA[:, :48])  # but for what blocks of low rank share, which is 0 yet
+    scene = dataclasses.replace(scene, conditioning_BA=torch.cat([anything, scene.conditioning_BA[:, 48:]], 1))
+    torch.testing.assert_close(model.blocks[0](x, scene), scene.placed(x), rtol=0, atol=0)
     assert not model(**given).any()
+
+
+def test_factors_of_a_low_rank_do_not_both_begin_at_zero_else_neither_would_learn():
+    model, given = tiny(modulation_rank=8), inputs()
+    with torch.no_grad():
+        model.out.weight.normal_()
+    model(**given).square().sum().backward()
+    block = model.blocks[0].modulation
+    assert all(down.weight.any() and not up.weight.any() for down, up in zip(block.down, block.up, strict=True))
+    assert all(up.weight.grad.any() for up in block.up) and model.noise_embedding.shared.weight.grad.any()
+
+
+def test_a_modulation_of_low_rank_is_the_product_of_its_factors_and_what_all_blocks_share():
+    model = awake(tiny(modulation_rank=8))
+    vector_B4D = model.conditioning(torch.rand(2), torch.zeros(2, 1, 16), torch.zeros(2, 1, dtype=torch.bool))
+    assert vector_B4D.shape == (2, 4 * 48)
+    modulation = model.blocks[1].modulation
+    whole = torch.block_diag(*(up.weight for up in modulation.up)) @ torch.cat([d.weight for d in modulation.down])
+    expected = vector_B4D[:, :48] @ whole.T + vector_B4D[:, 48:].repeat(1, 3)
+    torch.testing.assert_close(torch.cat(modulation(vector_B4D), 2)[:, 0], expected)
+    last = model.modulation
+    expected = vector_B4D[:, :48] @ (last.up[0].weight @ last.down[0].weight).T + vector_B4D[:, 48 : 3 * 48]
+    torch.testing.assert_close(torch.cat(last(vector_B4D), 2)[:, 0], expected)
+
+
+def test_learned_positions_have_unit_scale_tell_places_apart_and_a_video_beyond_them_is_refused():
+    model, given = tiny(**COSMOS), inputs(size=(2, 4, 6))
+    places_SD = model.scene(**given).places_SD
+    torch.testing.assert_close(places_SD.square().mean(1), torch.ones(12), rtol=1e-3, atol=0)
+    tables = model.learned_positions
+    last = tables.frames[1] + tables.rows[1] + tables.columns[2]
+    torch.testing.assert_close(places_SD[11], last / last.square().mean().sqrt(), rtol=1e-3, atol=1e-5)
+    with pytest.raises(ValueError, match=r"a video of \(2, 2, 5\) tokens .* is larger than .* \(4, 4, 4\)"):
+        model(**inputs(size=(2, 4, 10)))
 
 
 def test_weights_follow_from_the_seed_and_the_name_of_the_parameter():
@@ -79,7 +123,7 @@ def test_an_empty_text_mask_gives_finite_outputs_and_gradients_and_lets_no_text_
 
 def test_attention_is_never_asked_for_a_softmax_over_nothing():
     mask_BL = torch.tensor([[False, False], [True, False]])
-    text, seen_B11L = _visible(torch.ones(2, 2, 16), mask_BL)
+    text, seen_B11L = visible(torch.ones(2, 2, 16), mask_BL)
     assert seen_B11L[:, 0, 0].tolist() == [[True, True], [True, False]]
     assert not text[0].any() and text[1, 0].any()
 
@@ -106,8 +150,9 @@ def test_noise_level_and_frame_rate_change_the_output(name):
     assert not torch.allclose(model(**given), model(**given | {name: given[name] * 0.5}), atol=1e-3)
 
 
-def test_all_parameters_get_a_gradient_once_nothing_is_zero():
-    model = awake(tiny(text_in_modulation=True, position_embedding=True))
+@pytest.mark.parametrize("changes", [{}, COSMOS], ids=["plain", "cosmos"])
+def test_all_parameters_get_a_gradient_once_nothing_is_zero(changes):
+    model = awake(tiny(**ALL, **changes))
     model(**inputs()).square().sum().backward()
     assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
 
@@ -127,14 +172,18 @@ def test_inputs_that_do_not_fit_are_named_with_their_numbers(changes, words):
     ({"width": 8, "heads": 2}, "head dimension 4 cannot be shared by three axes"),
     ({"patch": (1, 0, 2)}, "patch must be three sizes of at least 1"),
     ({"in_channels": 0}, "in_channels must be at least 1, got 0"),
+    ({"modulation_rank": 0}, "modulation_rank must be at least 1, got 0"),
+    ({"width": 45, "heads": 3, "modulation_rank": 8}, "head dimension 15 cannot|width 45 is odd"),
+    ({"learned_positions": (4, 0, 4)}, "learned_positions must be three sizes of at least 1"),
 ])  # fmt: skip
 def test_numbers_that_do_not_fit_are_refused_by_the_constructor(changes, words):
     with pytest.raises(ValueError, match=words):
         tiny(**changes)
 
 
-def test_every_name_in_the_plan_exists_and_every_block_linear_is_in_it():
-    model = tiny(text_in_modulation=True, position_embedding=True)
+@pytest.mark.parametrize("changes", [{}, COSMOS], ids=["plain", "cosmos"])
+def test_every_name_in_the_plan_exists_and_every_block_linear_is_in_it(changes):
+    model = tiny(**ALL, **changes)
     assert isinstance(model, Divisible)
     modules, plan = dict(model.named_modules()), model.plan()
     for pattern in plan.patterns():
@@ -142,12 +191,12 @@ def test_every_name_in_the_plan_exists_and_every_block_linear_is_in_it():
     assert isinstance(modules[plan.blocks], torch.nn.ModuleList)
     cut = {name for pattern in (*plan.column, *plan.row) for name in matching(pattern, modules)}
     linears = {n for n, m in modules.items() if n.startswith("blocks.") and isinstance(m, torch.nn.Linear)}
-    assert linears - cut == {"blocks.0.modulation.proj", "blocks.1.modulation.proj"}
+    assert linears - cut == {name for name in linears if ".modulation." in name}
     top = {name.split(".")[0] for name in modules if name}
     assert top == {plan.blocks, *plan.first, *plan.last, *plan.every}
 
 
-@pytest.mark.parametrize("changes", [{}, {"text_in_modulation": True}, {"position_embedding": True}])
+@pytest.mark.parametrize("changes", [{}, {"text_in_modulation": True}, {"position_embedding": True}, COSMOS | ALL])
 def test_the_declared_cost_is_what_torch_counts(changes):
     model, given = tiny(**changes), inputs()
     # torch counts no FLOPs for the CPU's flash attention, but does for the products of the plain form.

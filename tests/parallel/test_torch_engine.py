@@ -11,7 +11,7 @@ import torch
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel import gradients
 from nemo_vfm.parallel.plan import ParallelPlan
-from tests.support.layouts import SAMPLES, own, started, steps, tiny
+from tests.support.layouts import SAMPLES, cosmos, own, started, steps, tiny
 from tests.support.ranks import RankFailed, on_ranks
 
 LAYOUTS = [
@@ -50,6 +50,15 @@ def test_every_rank_of_a_layout_sees_one_devices_numbers(alone: dict[str, Any], 
     assert alone["samples"] == [SAMPLES] * 3
     for found in on_ranks(count, steps, degrees):
         assert close(found, alone), (found, alone)
+
+
+@pytest.mark.parametrize("degrees", [
+    {"tensor": 2, "sequence": True}, {"shard": 2}, {"context": 2, "replicate": 2}, {"shard": 2, "tensor": 2},
+], ids=str)  # fmt: skip
+def test_modulations_of_low_rank_and_learned_positions_have_one_devices_gradients(degrees: dict[str, Any]):
+    expected = on_ranks(1, steps, {}, None, 2, cosmos)[0]
+    for found in on_ranks(ParallelPlan(**degrees).world, steps, degrees, None, 2, cosmos):
+        assert close(found, expected), (found, expected)
 
 
 @pytest.mark.parametrize("how", [{"recompute": "blocks"}, {"offload_optimizer": True}], ids=str)

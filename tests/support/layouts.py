@@ -56,6 +56,12 @@ tiny = partial(
 )
 
 
+cosmos = partial(
+    Awake, in_channels=4, text_dim=16, width=48, depth=4, heads=4, modulation_rank=6, learned_positions=(3, 3, 5),
+    padding_mask=True, bias=False,
+)  # fmt: skip
+
+
 def batch(index: int, first: int, last: int) -> Batch:
     """Samples first..last of global batch `index`."""
     keys = tuple(f"{index}-{'x' * place}" for place in range(first, last))
@@ -76,10 +82,12 @@ def own(plan: ParallelPlan, rank: int, index: int) -> Batch:
     return batch(index, plan.data_rank(rank) * each, (plan.data_rank(rank) + 1) * each)
 
 
-def steps(rank: int, degrees: dict[str, Any], how: dict[str, Any] | None = None, count: int = 3) -> dict[str, Any]:
+def steps(
+    rank: int, degrees: dict[str, Any], how: dict[str, Any] | None = None, count: int = 3, model: Any = tiny
+) -> dict[str, Any]:
     """What this rank sees of a few steps, of the last one's gradients and of a validation."""
     plan = ParallelPlan(**degrees)
-    engine = started(plan, **(how or {}))
+    engine = started(plan, model, **(how or {}))
     results = [engine.step([own(plan, rank, index)], 1.0) for index in range(count)]
     losses, _ = engine.evaluate(batch(99, 0, SAMPLES))
     return {

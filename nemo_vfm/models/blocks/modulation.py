@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A conditioning vector in, the shifts, scales and gates of a block out.
 
-This is adaLN-zero (Peebles and Xie 2023, section 3.2).
+This is adaLN-zero (Peebles and Xie 2023, section 3.2), and the form of low rank that Cosmos and arXiv 2503.12964 gave
+it (AdaLN-LoRA): a linear of D x 9 D in every block is a third of a model's parameters.
 
-Shape letters: B batch, S tokens, D width.
+Shape letters: B batch, S tokens, D width, C chunks.
 """
 
 import torch
@@ -28,6 +29,49 @@ class Modulation(nn.Module):
         """`num_chunks` tensors (B, 1, D)."""
         chunks: tuple[Tensor, ...] = self.proj(conditioning_BD).unsqueeze(1).chunk(self.num_chunks, dim=2)
         return chunks
+
+
+class LowRankModulation(nn.Module):
+    """For each part of a block (shift, scale, gate) = U V SiLU(e) + a, with V: D -> rank and U: rank -> 3 D.
+
+    e is the noise level as a vector and a, of 3 D, is the same for all blocks; the caller gives SiLU(e) and a side by
+    side. U begins at zero, as a does, so that every block begins as the identity.
+
+    Args:
+        width: D.
+        rank: of the product.
+        parts: parts of a block, each with its own V and U.
+        chunks_each: vectors a part takes: 3, or 2 (shift and scale) for the output, which takes the first two of a.
+    """
+
+    def __init__(self, *, width: int, rank: int, parts: int, chunks_each: int = 3) -> None:
+        super().__init__()
+        self.width, self.chunks_each = width, chunks_each
+        self.down = nn.ModuleList(Linear(width, rank, bias=False) for _ in range(parts))
+        self.up = nn.ModuleList(Linear(rank, chunks_each * width, bias=False) for _ in range(parts))
+
+    def forward(self, conditioning_BD: Tensor) -> tuple[Tensor, ...]:
+        """`parts * chunks_each` tensors (B, 1, D), for a conditioning of width 4 D."""
+        vector_BD = conditioning_BD[..., : self.width]
+        shared = conditioning_BD[..., self.width : (1 + self.chunks_each) * self.width]
+        chunks: list[Tensor] = []
+        for down, up in zip(self.down, self.up, strict=True):
+            chunks += (up(down(vector_BD)) + shared).unsqueeze(1).chunk(self.chunks_each, dim=2)
+        return tuple(chunks)
+
+
+def block_modulation(*, width: int, rank: int | None, parts: int) -> Modulation | LowRankModulation:
+    """A shift, a scale and a gate for each part of a block; through a rank, or without one."""
+    if rank is None:
+        return Modulation(width=width, num_chunks=3 * parts)
+    return LowRankModulation(width=width, rank=rank, parts=parts)
+
+
+def last_modulation(*, width: int, rank: int | None) -> Modulation | LowRankModulation:
+    """A shift and a scale for the output, which no gate follows."""
+    if rank is None:
+        return Modulation(width=width, num_chunks=2)
+    return LowRankModulation(width=width, rank=rank, parts=1, chunks_each=2)
 
 
 def modulate(x_BSD: Tensor, shift_B1D: Tensor, scale_B1D: Tensor) -> Tensor:

@@ -45,9 +45,9 @@ class PatchEmbedding(nn.Module):
     that tensor parallel and low precision treat as any other.
     """
 
-    def __init__(self, *, in_channels: int, width: int, patch: Patch) -> None:
+    def __init__(self, *, in_channels: int, width: int, patch: Patch, bias: bool = True) -> None:
         super().__init__()
-        self.proj = Linear(in_channels * patch[0] * patch[1] * patch[2], width)
+        self.proj = Linear(in_channels * patch[0] * patch[1] * patch[2], width, bias=bias)
 
     def forward(self, patches_BSP: Tensor) -> Tensor:
         """Tokens (B, S, D)."""

@@ -12,6 +12,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from nemo_vfm.models.blocks.norm import rms_normalised
 from nemo_vfm.models.blocks.rope import Grid
 from nemo_vfm.parallel.layout import split_tokens
 from nemo_vfm.parallel.products import Linear
@@ -45,3 +46,42 @@ class AbsolutePositions(nn.Module):
             wave = torch.cat([angles.sin(), angles.cos()], dim=1)
             waves.append(wave.reshape([size if i == axis else 1 for i in range(3)] + [-1]).expand(*grid, -1))
         return torch.cat(waves, dim=-1).flatten(0, 2)
+
+
+class LearnedPositions(nn.Module):
+    """A learned vector for each frame, row and column; their sum at unit scale, to be added in every block (Cosmos).
+
+    They begin small and not at zero, where dividing by their size would have no gradient worth the name.
+
+    Args:
+        width: D.
+        most: frames, rows and columns of tokens that there are vectors for.
+
+    Raises:
+        ValueError: `most` is not three sizes.
+    """
+
+    def __init__(self, *, width: int, most: Grid) -> None:
+        super().__init__()
+        if len(most) != 3 or min(most) < 1:
+            raise ValueError(
+                f"learned_positions must be three sizes of at least 1 (frames, rows, columns of tokens), got {most}"
+            )
+        self.most: Grid = (most[0], most[1], most[2])  # a recipe gives a list
+        self.frames, self.rows, self.columns = (nn.Parameter(torch.zeros(size, width)) for size in most)
+
+    def forward(self, grid: Grid) -> Tensor:
+        """(S, D), this rank's tokens, with time slowest and width fastest.
+
+        Raises:
+            ValueError: the grid is larger than the tables.
+        """
+        if any(size > most for size, most in zip(grid, self.most, strict=True)):
+            raise ValueError(
+                f"a video of {grid} tokens (frames, rows, columns) is larger than the model's learned positions "
+                f"{self.most}; take a smaller one, or raise learned_positions"
+            )
+        _, rows, columns = grid
+        place_S = split_tokens(torch.arange(math.prod(grid), device=self.frames.device), 0)
+        frame, row, column = place_S // (rows * columns), place_S // columns % rows, place_S % columns
+        return rms_normalised(self.frames[frame] + self.rows[row] + self.columns[column])

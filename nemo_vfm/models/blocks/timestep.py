@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nemo_vfm.models.blocks.norm import RMSNorm
 from nemo_vfm.parallel.products import Linear
 
 
@@ -39,3 +40,24 @@ class NoiseEmbedding(nn.Module):
         """(B, D)."""
         vector: Tensor = self.down(F.silu(self.up(sinusoids(noise_B, 2 * self.num_frequencies))))
         return vector
+
+
+class SharedNoiseEmbedding(nn.Module):
+    """Sinusoids of the model's width, normalised, as the vector e; and a = W2 SiLU(W1 sinusoids), 3 D wide.
+
+    Blocks with modulations of low rank read e and share a. W2 begins at zero.
+    """
+
+    def __init__(self, *, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.norm = RMSNorm(dim=width)
+        self.hidden = Linear(width, width, bias=False)
+        self.shared = Linear(width, 3 * width, bias=False)
+
+    def forward(self, noise_B: Tensor) -> tuple[Tensor, Tensor]:
+        """e (B, D) and a (B, 3 D)."""
+        waves_BD = sinusoids(noise_B, self.width)
+        shared: Tensor = self.shared(F.silu(self.hidden(waves_BD)))
+        vector: Tensor = self.norm(waves_BD)
+        return vector, shared

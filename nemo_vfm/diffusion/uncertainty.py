@@ -1,0 +1,78 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""An objective and a model that says its uncertainty in, losses of one size at every noise level out.
+
+The loss of a noise level is L e^-u + u, least at u = ln L: there every level weighs the same whatever it leaves to be
+learned (Karras et al. 2024, EDM2, section 5.2 and equation 22; Kendall and Gal 2018). u is the model's last channel.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from nemo_vfm.core import log
+from nemo_vfm.diffusion.objective import Objective
+
+
+class UncertaintyWeighted:
+    """Weighs another objective by the model's own uncertainty.
+
+    Only the training loss changes, and validation's with it: what is drawn and sampled is the other objective's. The
+    model is built with `uncertainty: true`.
+
+    Args:
+        objective: whose loss is L; one that is about 1 at every noise level at first, such as EDM's.
+    """
+
+    def __init__(self, *, objective: Objective) -> None:
+        self.objective = objective
+
+    def draw(self, generator: torch.Generator, size_THW: Sequence[int]) -> Tensor:
+        """The objective's."""
+        return self.objective.draw(generator, size_THW)
+
+    def scale(self, sigma: float) -> float:
+        """The objective's."""
+        return self.objective.scale(sigma)
+
+    def noised(self, clean: Tensor, noise: Tensor, sigma_B: Tensor) -> Tensor:
+        """The objective's."""
+        return self.objective.noised(clean, noise, sigma_B)
+
+    def inputs(self, noisy: Tensor, sigma_B: Tensor) -> tuple[Tensor, Tensor]:
+        """The objective's."""
+        return self.objective.inputs(noisy, sigma_B)
+
+    def denoised(self, output: Tensor, noisy: Tensor, sigma_B: Tensor) -> Tensor:
+        """The objective's, of all channels but the last."""
+        return self.objective.denoised(_halves(output, noisy)[0], noisy, sigma_B)
+
+    def losses(self, output: Tensor, clean: Tensor, noise: Tensor, sigma_B: Tensor) -> Tensor:
+        """L e^-u + u; below 0 where L is below 1 / e and u has learned it, which is said once."""
+        latents, u_B = _halves(output, clean)
+        losses_B = self.objective.losses(latents, clean, noise, sigma_B) * torch.exp(-u_B) + u_B
+        if bool((losses_B.detach() < 0).any()):
+            log.warn_once(
+                "The loss of a sample fell below zero, as it may under uncertainty weighting: it is L exp(-u) + u, "
+                "which nears 1 + ln L as u learns. exp(loss - 1) is about the plain loss L."
+            )
+        return losses_B
+
+    def schedule(self, steps: int, size_THW: Sequence[int]) -> Tensor:
+        """The objective's."""
+        return self.objective.schedule(steps, size_THW)
+
+    def fraction(self, sigma_B: Tensor) -> Tensor:
+        """The objective's."""
+        return self.objective.fraction(sigma_B)
+
+
+def _halves(output: Tensor, latents: Tensor) -> tuple[Tensor, Tensor]:
+    """The output in the shape of the latents, and u of each sample."""
+    if output.shape[1] != latents.shape[1] + 1:
+        raise ValueError(
+            f"the model gave {output.shape[1]} channels for latents of {latents.shape[1]}; weighing by uncertainty "
+            f"takes {latents.shape[1] + 1}, the last of which says u: build the model with uncertainty: true"
+        )
+    return output[:, :-1], output[:, -1].flatten(1).mean(1)

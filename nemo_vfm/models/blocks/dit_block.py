@@ -1,0 +1,67 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens and what every block is told in, the tokens after one block of a DiT out.
+
+Shape letters: B batch, S video tokens, L text tokens, D width of a token, A width of what modulates.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from nemo_vfm.models.blocks.attention import CrossAttention, SelfAttention
+from nemo_vfm.models.blocks.mlp import MLP
+from nemo_vfm.models.blocks.modulation import block_modulation, gated, modulate
+from nemo_vfm.models.blocks.norm import LayerNorm
+from nemo_vfm.models.blocks.rope import Grid
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What every block is told besides the tokens.
+
+    Args:
+        grid: tokens along time, height and width.
+        noise_B: the noise level of each sample.
+        conditioning_BA: the noise level (and text) as the vector that modulates, after its SiLU; with modulations of
+            low rank their shared part is beside it.
+        rope: rotations of the tokens that attention sees here.
+        text_BLD: text at unit scale.
+        mask_B11L: which of its tokens may be seen.
+        places_SD: learned positions of this rank's tokens, added before every block; None where there are none.
+    """
+
+    grid: Grid
+    noise_B: Tensor
+    conditioning_BA: Tensor
+    rope: tuple[Tensor, Tensor]
+    text_BLD: Tensor
+    mask_B11L: Tensor
+    places_SD: Tensor | None = None
+
+    def placed(self, x_BSD: Tensor) -> Tensor:
+        """Tokens with their learned positions."""
+        return x_BSD if self.places_SD is None else x_BSD + self.places_SD
+
+
+class Block(nn.Module):
+    """Self-attention, text cross-attention and perceptron, each modulated before and gated after."""
+
+    def __init__(self, *, width: int, heads: int, text_dim: int, mlp_hidden: int, modulation_rank: int | None) -> None:
+        super().__init__()
+        self.norm = LayerNorm()
+        self.modulation = block_modulation(width=width, rank=modulation_rank, parts=3)
+        self.self_attention = SelfAttention(width=width, heads=heads)
+        self.cross_attention = CrossAttention(width=width, heads=heads, text_dim=text_dim)
+        self.mlp = MLP(width=width, hidden=mlp_hidden)
+
+    def forward(self, x_BSD: Tensor, scene: Scene) -> Tensor:
+        """The residual stream (B, S, D) after this block."""
+        shift, scale, gate, text_shift, text_scale, text_gate, mlp_shift, mlp_scale, mlp_gate = self.modulation(
+            scene.conditioning_BA
+        )
+        x = scene.placed(x_BSD)
+        x = gated(x, gate, self.self_attention(modulate(self.norm(x), shift, scale), *scene.rope))
+        text = self.cross_attention(modulate(self.norm(x), text_shift, text_scale), scene.text_BLD, scene.mask_B11L)
+        x = gated(x, text_gate, text)
+        return gated(x, mlp_gate, self.mlp(modulate(self.norm(x), mlp_shift, mlp_scale)))

@@ -1,0 +1,27 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Text tokens and a mask in, what a model may see of them out: tokens at unit scale, and their mean.
+
+Shape letters: B batch, L text tokens, D width of a text token.
+"""
+
+from torch import Tensor
+
+from nemo_vfm.models.blocks.norm import rms_normalised
+
+
+def visible(text_BLD: Tensor, text_mask_BL: Tensor) -> tuple[Tensor, Tensor]:
+    """Text at unit scale with hidden tokens zeroed, and the mask that attention uses.
+
+    A sample without a real token sees all its tokens, which are zero and so contribute zero values: a softmax over
+    nothing is 0 / 0 in some attention kernels and zero in others.
+    """
+    text = rms_normalised(text_BLD) * text_mask_BL.unsqueeze(2).to(text_BLD.dtype)
+    seen_BL = text_mask_BL | ~text_mask_BL.any(dim=1, keepdim=True)
+    return text, seen_BL[:, None, None, :]
+
+
+def mean_token(text_BLD: Tensor, text_mask_BL: Tensor) -> Tensor:
+    """(B, D), zero for a text of which nothing may be seen."""
+    weight_BL1 = text_mask_BL.unsqueeze(2).to(text_BLD.dtype)
+    return (text_BLD * weight_BL1).sum(1) / weight_BL1.sum(1).clamp(min=1)

@@ -1,0 +1,116 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The network of Cosmos 1.0 as this DiT has it: parameters and outputs are those of diffusers."""
+
+import math
+from collections import Counter
+
+import pytest
+import torch
+import yaml
+
+from nemo_vfm.models.dit import DiT
+from tests.support.repository import ROOT
+
+diffusers = pytest.importorskip("diffusers", reason="needs the extra diffusers")
+
+
+@pytest.mark.parametrize(("name", "scale"), [("cosmos_7b", (2.0, 1.0, 1.0)), ("cosmos_14b", (2.0, 2.0, 2.0))])
+def test_a_cosmos_size_has_the_parameters_of_its_model_in_diffusers(name, scale):
+    preset = yaml.safe_load((ROOT / f"conf/model/{name}.yaml").read_text())
+    assert preset.pop("_target_") == f"{DiT.__module__}.{DiT.__qualname__}"
+    with torch.device("meta"):
+        ours = DiT(**preset)
+        theirs = diffusers.CosmosTransformer3DModel(
+            num_layers=ours.depth, num_attention_heads=ours.heads, rope_scale=scale
+        )
+    assert ours.rope.scale == scale
+    assert numbers(ours) == numbers(theirs)
+
+
+def numbers(model):
+    """Parameters in tensors of each size; the projections of attention, which theirs has apart, as one."""
+    found = Counter()
+    for name, parameter in model.named_parameters():
+        part = name.removesuffix(".weight").split(".")[-1]
+        place = "attention" if part in ("qkv", "q", "kv", "to_q", "to_k", "to_v") else math.prod(parameter.shape)
+        found[place] += parameter.numel()
+    return found
+
+
+def tiny_cosmos():
+    """A model without zeros."""
+    torch.manual_seed(3)
+    model = DiT(
+        in_channels=4, text_dim=16, width=48, depth=2, heads=2, modulation_rank=8, learned_positions=(4, 4, 4),
+        padding_mask=True, bias=False, rope_scale=(2.0, 1.0, 1.0),
+    )  # fmt: skip
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+def inputs():
+    return {
+        "latents_BCTHW": torch.randn(2, 4, 2, 4, 6), "noise_B": torch.rand(2), "text_BLD": torch.randn(2, 5, 16),
+        "text_mask_BL": torch.ones(2, 5, dtype=torch.bool), "fps_B": torch.full((2,), 12.0),
+    }  # fmt: skip
+
+
+def test_the_network_of_cosmos_gives_the_numbers_of_diffusers():
+    ours, given = tiny_cosmos(), inputs()
+    theirs = diffusers.CosmosTransformer3DModel(
+        in_channels=5, out_channels=4, concat_padding_mask=False, num_attention_heads=2, attention_head_dim=24,
+        num_layers=2, text_embed_dim=16, adaln_lora_dim=8, max_size=(4, 8, 8),
+    )  # fmt: skip
+    theirs.load_state_dict(in_diffusers(ours))
+    for block in theirs.transformer_blocks:
+        block.ff.net[0].approximate = "tanh"  # ours; theirs is the exact GELU, some 1e-4 apart
+    text = given["text_BLD"]
+    padded = torch.cat([given["latents_BCTHW"], torch.zeros(2, 1, 2, 4, 6)], 1)  # it would need torchvision for that
+    text = text / text.square().mean(2, keepdim=True).sqrt()
+    expected = theirs(padded, 1000 * given["noise_B"], text, fps=12).sample
+    torch.testing.assert_close(ours(**given), expected, rtol=1e-4, atol=1e-4)
+
+
+def in_diffusers(model):
+    """The weights of a model like Cosmos under the names of diffusers."""
+    own = {name: value.detach() for name, value in model.state_dict().items()}
+    given = {
+        "patch_embed.proj.weight": own["patch_embedding.proj.weight"],
+        "time_embed.norm.weight": own["noise_embedding.norm.weight"],
+        "time_embed.t_embedder.linear_1.weight": own["noise_embedding.hidden.weight"],
+        "time_embed.t_embedder.linear_2.weight": own["noise_embedding.shared.weight"],
+        "norm_out.linear_1.weight": own["modulation.down.0.weight"],
+        "norm_out.linear_2.weight": own["modulation.up.0.weight"],
+        "proj_out.weight": proj_out(own["out.weight"]),
+    }
+    tables = {"t": "frames", "h": "rows", "w": "columns"}
+    given |= {f"learnable_pos_embed.pos_emb_{axis}": own[f"learned_positions.{name}"] for axis, name in tables.items()}
+    for number in range(model.depth):
+        given |= block_in_diffusers(own, f"blocks.{number}", f"transformer_blocks.{number}", model.rope.head_dim)
+    return given
+
+
+def proj_out(weight):
+    """Diffusers has a patch's channel fastest."""
+    return weight.reshape(-1, 4, weight.shape[1]).transpose(0, 1).flatten(0, 1)
+
+
+def block_in_diffusers(own, here, there, head_dim):
+    qkv = own[f"{here}.self_attention.qkv.weight"].unflatten(0, (-1, 3, head_dim))
+    kv = own[f"{here}.cross_attention.kv.weight"].unflatten(0, (-1, 2, head_dim))
+    roles = {"attn1.to_q": qkv[:, 0], "attn1.to_k": qkv[:, 1], "attn1.to_v": qkv[:, 2]}
+    roles |= {"attn2.to_k": kv[:, 0], "attn2.to_v": kv[:, 1]}
+    given = {f"{there}.{name}.weight": rows.flatten(0, 1) for name, rows in roles.items()}
+    given[f"{there}.attn2.to_q.weight"] = own[f"{here}.cross_attention.q.weight"]
+    for theirs, ours in (("attn1", "self_attention"), ("attn2", "cross_attention")):
+        given[f"{there}.{theirs}.to_out.0.weight"] = own[f"{here}.{ours}.out.weight"]
+        given |= {f"{there}.{theirs}.norm_{x}.weight": own[f"{here}.{ours}.{x}_norm.weight"] for x in "qk"}
+    given[f"{there}.ff.net.0.proj.weight"] = own[f"{here}.mlp.up.weight"]
+    given[f"{there}.ff.net.2.weight"] = own[f"{here}.mlp.down.weight"]
+    for part in range(3):
+        given[f"{there}.norm{part + 1}.linear_1.weight"] = own[f"{here}.modulation.down.{part}.weight"]
+        given[f"{there}.norm{part + 1}.linear_2.weight"] = own[f"{here}.modulation.up.{part}.weight"]
+    return given
