@@ -31,7 +31,7 @@ class StepResult:
     Args:
         loss: mean over the samples of the global batch, by their weights.
         grad_norm: global L2 norm before clipping.
-        lr: learning rate of the first parameter group.
+        lr: learning rate of the first parameter group; 0 where the step was skipped, since it is not finite.
         num_samples: samples of the global batch.
         shapes: of the model's inputs, one mapping a micro-batch, for counting arithmetic.
     """

@@ -22,6 +22,7 @@ from nemo_vfm.parallel import gradients, split
 from nemo_vfm.parallel.checkpoint_ranks import joined
 from nemo_vfm.parallel.checkpoint_reader import fill
 from nemo_vfm.parallel.engine import Parts, Shapes, StepResult, build_model
+from nemo_vfm.parallel.finite import NonFinite
 from nemo_vfm.parallel.footprint import OptimizerFactory, state_of
 from nemo_vfm.parallel.layout import Layout, under
 from nemo_vfm.parallel.mesh import Mesh, join
@@ -39,11 +40,12 @@ class TorchEngine:
         recompute: blocks runs each block again in backward instead of keeping its activations; none keeps them.
         offload_optimizer: keep the optimizer's state in host memory.
         compile: compile each block with torch.compile.
+        nonfinite: what becomes of a step whose loss or gradient is not a number; None stops the run.
     """
 
     def __init__(
         self, *, clip_norm: float | None = 1.0, recompute: Literal["none", "blocks"] = "none",
-        offload_optimizer: bool = False, compile: bool = False,
+        offload_optimizer: bool = False, compile: bool = False, nonfinite: NonFinite | None = None,
     ) -> None:  # fmt: skip
         if clip_norm is not None and clip_norm <= 0:
             raise ValueError(f"clip_norm must be above zero, got {clip_norm}; write null to switch clipping off")
@@ -51,6 +53,7 @@ class TorchEngine:
             raise ValueError(f"recompute must be none or blocks, got {recompute!r}")
         self.clip_norm, self.recompute = clip_norm, recompute
         self.offload_optimizer, self.compile = offload_optimizer, compile
+        self.nonfinite = nonfinite or NonFinite()
         self.mesh: Mesh | None = None
         self._pipeline: Pipeline | None = None
 
@@ -123,16 +126,17 @@ class TorchEngine:
         """Forward and backward over this rank's samples, sums over all ranks, clip, update.
 
         Raises:
-            UserError: the loss is not finite, on any rank.
+            UserError: the loss is not finite, on any rank, and that stops the run.
         """
         for one in self._holding:
             one.parameter.grad = None
         shapes: list[Shapes] = []
         with under(self.layout):
             sums = [self._backward(batch, shapes) for batch in microbatches]
-        loss, weight = (sum(column) for column in zip(*sums, strict=True))
-        loss, weight, norm, samples = self._sums(loss, weight, sum(len(batch) for batch in microbatches))
-        self._require_finite(loss, norm, microbatches)
+        own, weight = (sum(column) for column in zip(*sums, strict=True))
+        loss, weight, norm, samples = self._sums(own, weight, sum(len(batch) for batch in microbatches))
+        if not self.nonfinite.may_update(own, norm, microbatches):
+            return StepResult(loss, norm, 0.0, samples, shapes)
         gradients.scale(self._holding, self._clipped(norm) * self._averaged() / weight)
         lr = self._optimizer.step(lr_factor)
         return StepResult(loss, norm, lr, samples, shapes)
@@ -187,14 +191,6 @@ class TorchEngine:
     def _clipped(self, norm: float) -> float:
         """What the gradient is multiplied by."""
         return 1.0 if self.clip_norm is None else min(1.0, self.clip_norm / (norm + 1e-6))
-
-    def _require_finite(self, loss: float, norm: float, microbatches: Sequence[Batch]) -> None:
-        if not math.isfinite(loss) or not math.isfinite(norm):
-            keys = ", ".join(key for batch in microbatches for key in batch.keys[:4])
-            raise UserError(
-                f"The loss ({loss}) or its gradient norm ({norm}) is not finite at batch {microbatches[0].index} "
-                f"(samples {keys}, ...). Lower the learning rate, or look for damaged samples. No weights were changed."
-            )
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> tuple[Tensor, Prepared]:

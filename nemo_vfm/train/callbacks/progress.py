@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Fit in; one line on the terminal out: step, loss, speed, time left."""
 
+import math
 from contextlib import ExitStack
 
 from nemo_vfm.core import log
@@ -25,9 +26,11 @@ class ShowProgress:
     def on_step(self, fit: Fit) -> None:
         """Move it on."""
         assert fit.result is not None
-        self._smooth = fit.result.loss if self._smooth is None else 0.95 * self._smooth + 0.05 * fit.result.loss
+        loss = fit.result.loss
+        if math.isfinite(loss):  # of a step that was skipped it is not
+            self._smooth = loss if self._smooth is None else 0.95 * self._smooth + 0.05 * loss
         now = fit.step if fit.limit_s is None else int(fit.elapsed_s)
-        self._bar.advance(now - self._shown, f"loss {self._smooth:.4f}")
+        self._bar.advance(now - self._shown, "" if self._smooth is None else f"loss {self._smooth:.4f}")
         self._shown = now
 
     def on_end(self, fit: Fit) -> None:
