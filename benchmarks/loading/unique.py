@@ -74,7 +74,8 @@ def _read(folder: Path, peers: object) -> tuple[Sequence[str], int, int]:
     from nemo_vfm.data.shard_folder import LocalShard
 
     data, counted = ShardData(shards=folder, batch_size=BATCH), 0
-    data.start(seed=0, first_batch=0, peers=peers)
+    data.share_with(peers)
+    data.start(seed=0, first_batch=0)
     inner = LocalShard.read
 
     def read(shard: LocalShard, offset: int, size: int) -> bytes:

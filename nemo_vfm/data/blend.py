@@ -21,6 +21,7 @@ from nemo_vfm.data.by_number import ByNumber, Loaded
 from nemo_vfm.data.faults import Faults
 from nemo_vfm.data.loader import Batches
 from nemo_vfm.data.turns import Turns, shares
+from nemo_vfm.parallel.gather import Together
 
 
 @runtime_checkable
@@ -88,6 +89,8 @@ class Blend:
             )
         if busy := [name for name, source in sources.items() if source.data.reads_ahead()]:
             raise ValueError(f"source {busy[0]} has num_workers of its own; give them to the blend, which reads ahead")
+        if any(isinstance(source.data, Together) and source.data.fetches_together for source in sources.values()):
+            raise ValueError("sources of a blend cannot fetch_together: each would exchange bytes in its own order")
         self._shares = dict(zip(sources, shares([_exact(source.weight) for source in sources.values()]), strict=True))
         self.sources, self.num_workers = dict(sources), num_workers
         if max_memory_share is not None and not 0 < max_memory_share <= 1:

@@ -82,14 +82,18 @@ class Feed(ABC):
     def _samples(self) -> Samples:
         """Open what the batches are made of; called once."""
 
-    def start(
-        self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1, peers: Gather | None = None
-    ) -> None:
-        """See `TrainingData.start`; `rank` of `num_ranks` data-parallel ranks gets its slice of every batch.
+    fetches_together = False  #: whether ranks that get the same slice fetch it together, where there are several
+
+    def share_with(self, peers: Gather) -> None:
+        """Let each of the ranks that get the same slice, such as tensor-parallel ones, fetch another part of it.
 
         Args:
-            peers: the ranks that get the same slice, such as the tensor-parallel ones: each fetches another part of it
-                (`unique.py`). None fetches all of it alone.
+            peers: these ranks; without, each fetches all of it alone (`unique.py`).
+        """
+        self._peers = peers
+
+    def start(self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1) -> None:
+        """See `TrainingData.start`; `rank` of `num_ranks` data-parallel ranks gets its slice of every batch.
 
         Raises:
             UserError: there are no samples, or a batch size is not divisible by the number of ranks.
@@ -100,7 +104,7 @@ class Feed(ABC):
             if group.batch_size % num_ranks:
                 raise UserError(f"batch_size {group.batch_size} of {group.name} is not divisible by {num_ranks} ranks")
         self._order = Order(opened.train, seed=seed, shuffle=self.shuffle)
-        self._first_batch, self._rank, self._num_ranks, self._peers = first_batch, rank, num_ranks, peers
+        self._first_batch, self._rank, self._num_ranks = first_batch, rank, num_ranks
 
     def batch_sizes(self) -> dict[str, int]:
         """See `Batched`: the general size, and those of buckets that have their own."""

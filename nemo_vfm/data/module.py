@@ -39,6 +39,8 @@ class ShardData(Feed):
         max_ahead_gb: what batches read ahead may fill on each rank at most, in GB (10^9 bytes).
         max_memory_share: what the workers of a machine may grow by together, of its memory; a rank's are replaced
             between batches when one of them grows by more than its part. None lets them grow.
+        fetch_together: ranks that train on the same samples (tensor, context, pipeline) each fetch another part of a
+            batch and exchange the parts, so that the storage gives each byte once.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class ShardData(Feed):
         verify: bool = False,
         max_ahead_gb: float = 4.0,
         max_memory_share: float | None = 0.5,
+        fetch_together: bool = False,
     ) -> None:
         super().__init__(
             batch_size=batch_size,
@@ -70,6 +73,7 @@ class ShardData(Feed):
         if not alone:
             raise ValueError("shards is an empty list, expected at least one folder or tar")
         self.shards, self.cache, self.verify = tuple(place(where) for where in alone), cache, verify
+        self.fetches_together = fetch_together
 
     def _samples(self) -> Samples:
         if self.cache is None and any(isinstance(where, Address) for where in self.shards):

@@ -3,7 +3,7 @@
 """Bytes of this rank in, the bytes of every rank of its group out: the one collective that loading data needs."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 
@@ -36,6 +36,18 @@ class Gather(Protocol):
 
     def all_gather(self, data: bytes) -> Sequence[memoryview]:
         """Every rank's bytes, by rank; they may differ in length. LostRank where a rank does not answer."""
+        ...
+
+
+@runtime_checkable
+class Together(Protocol):
+    """Training data that ranks with the same slice may fetch together."""
+
+    #: Whether they shall, where there are several.
+    fetches_together: bool
+
+    def share_with(self, peers: Gather) -> None:
+        """From the next start on, fetch a part of each batch and get the rest from `peers`."""
         ...
 
 

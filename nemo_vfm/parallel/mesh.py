@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.parallel.gather import GroupGather
 from nemo_vfm.parallel.plan import AXES, Coordinate, ParallelPlan
 
 #: How long a rank waits for the others before it gives up and says so.
@@ -96,15 +97,23 @@ def _require_environment(plan: ParallelPlan) -> None:
 
 
 def _group(plan: ParallelPlan, axes: Sequence[str]) -> dist.ProcessGroup | None:
-    """This rank's group along some axes. Every rank makes every group, in the same order, as torch asks."""
-    if all(plan.sizes[AXES.index(axis)] == 1 for axis in axes):
-        return None
-    mine = None
-    for ranks in peers(plan, axes):
-        group = dist.new_group(ranks)
-        if dist.get_rank() in ranks:
-            mine = group
+    """This rank's group along some axes; None where it is alone."""
+    return None if all(plan.sizes[AXES.index(axis)] == 1 for axis in axes) else _made(plan, axes)
+
+
+def _made(plan: ParallelPlan, axes: Sequence[str], backend: str | None = None) -> dist.ProcessGroup:
+    """This rank's group. Every rank makes every group, in the same order, as torch asks."""
+    groups = [(ranks, dist.new_group(ranks, backend=backend)) for ranks in peers(plan, axes)]
+    mine: dist.ProcessGroup = next(group for ranks, group in groups if dist.get_rank() in ranks)
     return mine
+
+
+def same_slice(plan: ParallelPlan) -> GroupGather | None:
+    """Those that train on the same samples as this rank, to exchange bytes with; None where there are none.
+
+    A group of its own on the CPU, since a thread uses it beside the step. Every rank must call this.
+    """
+    return None if plan.world == plan.data else GroupGather(_made(plan, ("pipeline", "context", "tensor"), "gloo"))
 
 
 def peers(plan: ParallelPlan, axes: Sequence[str]) -> list[list[int]]:

@@ -24,6 +24,8 @@ from nemo_vfm.parallel import checkpoint
 from nemo_vfm.parallel.agree import first_says
 from nemo_vfm.parallel.checkpoint_ranks import joined, together
 from nemo_vfm.parallel.engine import Engine, Params, Parts
+from nemo_vfm.parallel.gather import Together
+from nemo_vfm.parallel.mesh import same_slice
 from nemo_vfm.parallel.plan import ParallelPlan
 from nemo_vfm.parallel.torch_engine import TorchEngine
 from nemo_vfm.train.callbacks.callback import Callback
@@ -127,6 +129,7 @@ class Train:
         if saved is not None:
             fit.load(saved)
             log.info(f"resuming at step {fit.step} from {saved.path}")
+        self._fetch_together()
         self.data.start(seed=run.seed, first_batch=fit.step, rank=fit.data_rank, num_ranks=self.parallel.data)
         fit.total_steps, fit.limit_s = self._length()
         if saved is not None:
@@ -144,6 +147,10 @@ class Train:
         above = f"seed_and_steps_above: {run.before}\n" if run.before else ""
         together(everyone, lambda: self.checkpoint.begin(folder, above + run.recipe) if ranks.is_first() else None)
         return checkpoint.newest(folder, everyone)
+
+    def _fetch_together(self) -> None:
+        if isinstance(self.data, Together) and self.data.fetches_together and (peers := same_slice(self.parallel)):
+            self.data.share_with(peers)
 
     def _say_where_the_schedule_bends(self, fit: Fit, state: Json) -> None:
         """A run that is extended equals one long run, unless its learning rates were made for the shorter length."""

@@ -213,7 +213,8 @@ def test_an_object_store_is_asked_for_each_byte_once_and_for_one_more_range_a_ba
     here = contents(take(ShardData(shards=folder, batch_size=4), 3))
     ranks, barrier, board = [ShardData(shards=home, batch_size=4) for _ in range(2)], threading.Barrier(2), [b"", b""]
     for rank, data in enumerate(ranks):
-        data.start(seed=0, first_batch=0, peers=InThreads(rank, barrier, board))
+        data.share_with(InThreads(rank, barrier, board))
+        data.start(seed=0, first_batch=0)
     failing.requests.clear()
     with ThreadPoolExecutor(2) as threads:
         there = list(threads.map(lambda data: contents(islice(data.train_dataloader(), 3)), ranks))

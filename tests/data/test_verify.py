@@ -123,7 +123,8 @@ def test_what_ranks_gathered_is_verified_once_it_is_whole(latent_shards: LatentS
     folder = latent_shards([SMALL] * 8)
     damage(folder, f"{6:032x}", TEXT)
     data = ShardData(shards=folder, batch_size=4, verify=True)
-    data.start(seed=0, first_batch=0, peers=_Alone())  # type: ignore[arg-type]
+    data.share_with(_Alone())  # type: ignore[arg-type]
+    data.start(seed=0, first_batch=0)
     list(islice(data.train_dataloader(), 2))
     assert data.faults.by_sample == {f"{6:032x}": 1} and data.traffic.alone == 0
 

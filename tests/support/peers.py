@@ -129,9 +129,9 @@ def _case(case: Case, rank: int, group: object) -> dict[str, object]:
     data, start = data_of(replace(case, folder=case.folders.get(rank, case.folder))), time.monotonic()
     seen: dict[str, object] = {"case": case.name, "batches": [], "error": None, "said": []}
     data.faults.count = _noting(data.faults.count, seen["said"])
-    peers = GroupGather(group)
+    data.share_with(GroupGather(group))
     split = {"rank": rank // 2, "num_ranks": 2} if case.group_size == 2 else {}
-    data.start(seed=case.seeds.get(rank, 3), first_batch=case.firsts.get(rank, 0), peers=peers, **split)
+    data.start(seed=case.seeds.get(rank, 3), first_batch=case.firsts.get(rank, 0), **split)
     if rank in case.fails:
         _break(data, *case.fails[rank])
     if rank in case.slow_s:
