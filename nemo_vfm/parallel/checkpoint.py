@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types import Json
-from nemo_vfm.parallel import checkpoint_index
+from nemo_vfm.parallel import checkpoint_index, checkpoint_one_file
 from nemo_vfm.parallel import checkpoint_manifest as manifests
 from nemo_vfm.parallel.checkpoint_folder import existing as existing
 from nemo_vfm.parallel.checkpoint_folder import latest as latest
@@ -111,21 +111,33 @@ def find(path: Path) -> Path:
 
 
 def found(path: Path, ranks: Gather = ALONE) -> Checkpoint:
-    """What `find` finds, opened: every byte is hashed once. Every rank must call it.
+    """What `find` finds, or weights in one file, opened: every byte is hashed once. Every rank must call it.
 
     Raises:
         UserError: see `find`; or not every rank sees the same there.
         CorruptCheckpoint: it does not match its manifest.
     """
-    seen = together(ranks, lambda: [_is_one(path), [] if _is_one(path) else [str(place) for place in _places(path)]])
+    seen = together(ranks, lambda: _seen(path))
     if any(other != seen[0] for other in seen):
         raise UserError(f"Not every rank sees the same in {path}; it must lie on a disk that all ranks share.")
-    if seen[0][0]:
+    kind, places = seen[0]
+    if kind == "checkpoint":
         return load(path, ranks)
-    chosen = next((found for place in seen[0][1] if (found := newest(Path(place), ranks)) is not None), None)
+    if kind == "one file":
+        one = checkpoint_one_file.read(Path(places[0]), ranks)
+        return Checkpoint(one.step, {one.group: one.tensors}, {}, one.run, path, {one.group: one.sha256})
+    chosen = next((found for place in places if (found := newest(Path(place), ranks)) is not None), None)
     if chosen is None:
         raise _none(path)
     return chosen
+
+
+def _seen(path: Path) -> Json:
+    if _is_one(path):
+        return ["checkpoint", []]
+    if (file := checkpoint_one_file.there(path)) is not None:
+        return ["one file", [str(file)]]
+    return ["folder", [str(place) for place in _places(path)]]
 
 
 def _is_one(path: Path) -> bool:

@@ -97,7 +97,7 @@ def read(folder: Path, files: Mapping[str, Json]) -> Index:
         CorruptCheckpoint: it says what cannot be.
     """
     if NAME not in files:
-        return {group_of(file): _of_one_file(folder / file) for file in files}
+        return {group_of(file): of_one_file(folder / file) for file in files}
     try:
         if files[NAME]["bytes"] > MAX_BYTES:
             raise ValueError("it is far too long")
@@ -109,7 +109,12 @@ def read(folder: Path, files: Mapping[str, Json]) -> Index:
         raise CorruptCheckpoint(f"{folder}: {NAME} is damaged ({error}).") from error
 
 
-def _of_one_file(file: Path) -> dict[str, Entry]:
+def of_one_file(file: Path) -> dict[str, Entry]:
+    """What lies where when all of a group lies in one file.
+
+    Raises:
+        CorruptCheckpoint: it is not a whole and honest one.
+    """
     header = tensor_file.read_header(file)
     return {n: Entry(header.dtypes[n], s, ((file.name, whole(s)),)) for n, s in header.shapes.items()}
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files of one group of a checkpoint in; tensors, whole or the part that a rank holds, out, read when asked for."""
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,14 @@ class SavedTensors(Mapping[str, Tensor]):
     def dtype(self, name: str) -> torch.dtype:
         """Of a tensor, without reading it."""
         return tensor_file.DTYPES[self._entries[name].dtype]
+
+    def num_values(self) -> int:
+        """Of all tensors."""
+        return sum(math.prod(entry.shape) for entry in self._entries.values())
+
+    def num_bytes(self) -> int:
+        """Of all tensors."""
+        return sum(math.prod(self.shape(name)) * self.dtype(name).itemsize for name in self._entries)
 
     def read(self, name: str, offsets: Sequence[int], shape: Sequence[int]) -> Tensor:
         """A part of a tensor, put together from the files that hold something of it.

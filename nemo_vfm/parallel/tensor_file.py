@@ -138,6 +138,7 @@ def write_blocks(path: Path, blocks: Iterable[bytes | memoryview]) -> dict[str, 
             file.write(block)
             digest.update(block)
             size += len(block)
+            del block  # before the next is made: each may be a tensor of gigabytes
     sync(path)
     return {"sha256": digest.hexdigest(), "bytes": size}
 

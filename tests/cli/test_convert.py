@@ -116,3 +116,20 @@ def test_one_tensor_is_not_tensors_and_a_file_is_called_as_the_user_called_it(ki
     assert capfd.readouterr().out.startswith("1 tensor, 3 numbers")
     assert kitchen.main("convert", "./-odd.pt", "odd") == 1
     assert capfd.readouterr().err.startswith("-odd.pt: this is neither")
+
+
+def test_a_checkpoint_of_ours_becomes_one_file_and_nothing_is_overwritten(kitchen, capfd):
+    from nemo_vfm.parallel import checkpoint
+
+    weights = {"w": torch.arange(4.0)}
+    checkpoint.save(kitchen.folder / "run/checkpoints", 7, {"model": weights, "ema": {"w": weights["w"] * 2}}, {})
+    assert kitchen.main("convert", "run", "out") == 0
+    said = capfd.readouterr().out
+    assert said == "the ema weights of step 7: 1 tensors, 4 numbers; not carried over: model\nout\n"
+    assert load_file(kitchen.folder / "out/model.safetensors")["w"].tolist() == [0, 2, 4, 6]
+    assert kitchen.main("convert", "run", "out") == 2
+    assert kitchen.main("convert", "run", "own", "--key", "model") == 0
+    assert load_file(kitchen.folder / "own/model.safetensors")["w"].tolist() == [0, 1, 2, 3]
+    assert kitchen.main("convert", "run", "more", "--key", "optimizer") == 2
+    assert "holds no optimizer weights; it has ema, model" in capfd.readouterr().err
+    assert sorted(path.name for path in kitchen.folder.iterdir()) == ["out", "own", "run"]

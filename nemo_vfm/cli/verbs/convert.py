@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Convert a .nemo archive or a .ckpt/.pt file to safetensors and JSON, in a process apart; nothing in it is run."""
+"""Convert a .nemo archive, a .ckpt/.pt file or a checkpoint of ours to one safetensors file; nothing in it is run."""
 
 import argparse
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 _PASSED_ON = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "TMPDIR", "HOME", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
@@ -15,9 +15,10 @@ _TIMEOUT_S = 6 * 3600.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The file, the folder to make, and where the weights are."""
-    parser.add_argument("file", metavar="FILE", type=Path, help="a .nemo archive, or what torch.save wrote")
+    parser.add_argument("file", metavar="FILE", type=Path,
+                        help="a .nemo archive, what torch.save wrote, or a run or checkpoint of ours")  # fmt: skip
     parser.add_argument("out", metavar="OUT", type=Path, help="the folder to make; it must not exist")
-    parser.add_argument("--key", metavar="NAME", help="where in the file the weights are, such as state_dict or ema")
+    parser.add_argument("--key", metavar="NAME", help="which weights, such as state_dict or ema")
     parser.add_argument("--leave-out", action="store_true",
                         help="go on where the file names code beside its weights; it is named, not run")  # fmt: skip
 
@@ -26,18 +27,27 @@ def run(arguments: argparse.Namespace) -> int:
     """Make the folder whole, or not at all."""
     from nemo_vfm.core.errors import UserError
 
-    if not arguments.file.is_file():
+    if not arguments.file.is_file() and not arguments.file.is_dir():
         raise UserError(f"there is no file {arguments.file}")
     if arguments.out.exists() or arguments.out.is_symlink():
         raise UserError(f"{arguments.out} exists; nothing is overwritten, take another name")
-    words = ["--leave-out"] * arguments.leave_out + ([f"--key={arguments.key}"] if arguments.key else [])
-    said = _convert(arguments.file, arguments.out.absolute(), words)
+    said = _made(arguments.out.absolute(), lambda folder: _converted(arguments, folder))
     sys.stdout.write(f"{said}\n{arguments.out}\n")
     return 0
 
 
-def _convert(source: Path, out: Path, words: Sequence[str]) -> str:
-    """Convert beside `out`, then rename."""
+def _converted(arguments: argparse.Namespace, folder: Path) -> str:
+    """A file of others is read in a process apart; our own checkpoints hold no code, and may be larger than memory."""
+    if arguments.file.is_dir():
+        from nemo_vfm.cli.one_file import convert
+
+        return convert(arguments.file, folder, arguments.key)
+    words = ["--leave-out"] * arguments.leave_out + ([f"--key={arguments.key}"] if arguments.key else [])
+    return _child(arguments.file, [*words, "--", str(arguments.file), str(folder)])
+
+
+def _made(out: Path, work: Callable[[Path], str]) -> str:
+    """What `work` puts into a folder, made beside `out`, then renamed."""
     import shutil
 
     from nemo_vfm.core.files import sync
@@ -45,7 +55,7 @@ def _convert(source: Path, out: Path, words: Sequence[str]) -> str:
     temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     temporary.mkdir(parents=True)
     try:
-        said = _child(source, [*words, "--", str(source), str(temporary)])
+        said = work(temporary)
         for path in (*temporary.iterdir(), temporary):
             sync(path)
         temporary.rename(out)
