@@ -175,7 +175,7 @@ class DiT(nn.Module):
         cos, sin = self.rope.table(grid, fps_B)
         rope = split_context(cos, 1), split_context(sin, 1)
         places_SD = None if self.learned_positions is None else self.learned_positions(grid)
-        return Scene(grid, noise_B, conditioning_BA, rope, text, mask_B11L, places_SD)
+        return Scene(grid, noise_B, fps_B, conditioning_BA, rope, text, mask_B11L, places_SD)
 
     def enter(self, latents_BCTHW: Tensor, scene: Scene) -> Tensor:
         """Latents as tokens (B, S, D), those of this rank."""

@@ -16,6 +16,7 @@ from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types import Batch, Prepared
 from nemo_vfm.models.dit import DiT
+from nemo_vfm.models.st_dit import STDiT
 from nemo_vfm.parallel.engine import Parts
 from nemo_vfm.parallel.plan import ParallelPlan
 from nemo_vfm.parallel.torch_engine import TorchEngine
@@ -25,13 +26,20 @@ WEIGHTS = (1.0, 2.0, 0.5, 1.0, 1.5, 0.0, 3.0, 1.0)
 
 
 class Doubling:
-    """Learns to double latents that are a function of the sample's key."""
+    """Learns to double latents that are a function of the sample's key.
+
+    Args:
+        latents: their shape, without samples.
+    """
+
+    def __init__(self, latents: tuple[int, ...] = (4, 2, 4, 8)) -> None:
+        self.latents = latents
 
     def prepare(self, batch: Batch, *, seed: int, training: bool) -> Prepared:
         """Inputs of a DiT with 4 channels and 16 wide text."""
         latents, text, noise = (
             torch.stack([torch.randn(shape, generator=generator(seed, name, key)) for key in batch.keys])
-            for name, shape in (("latents", (4, 2, 4, 8)), ("text", (5, 16)), ("noise", ()))
+            for name, shape in (("latents", self.latents), ("text", (5, 16)), ("noise", ()))
         )
         seen = torch.arange(5)[None] < torch.tensor([1 + len(key) % 4 for key in batch.keys])[:, None]
         inputs = {"latents_BCTHW": latents, "noise_B": noise, "text_BLD": text, "text_mask_BL": seen}
@@ -47,8 +55,20 @@ class Awake(DiT):
 
     def initial_weight(self, name: str, shape: torch.Size, seed: int) -> torch.Tensor:
         """The usual weight, moved."""
-        moved = 0.1 * torch.randn(shape, generator=generator(seed, "awake", name))
-        return super().initial_weight(name, shape, seed) + moved
+        return super().initial_weight(name, shape, seed) + moved(name, shape, seed)
+
+
+class AwakeST(STDiT):
+    """The same of an ST-DiT."""
+
+    def initial_weight(self, name: str, shape: torch.Size, seed: int) -> torch.Tensor:
+        """The usual weight, moved."""
+        return super().initial_weight(name, shape, seed) + moved(name, shape, seed)
+
+
+def moved(name: str, shape: torch.Size, seed: int) -> torch.Tensor:
+    """By how much."""
+    return 0.1 * torch.randn(shape, generator=generator(seed, "awake", name))
 
 
 tiny = partial(
@@ -62,6 +82,14 @@ cosmos = partial(
 )  # fmt: skip
 
 
+space_time = partial(
+    AwakeST, in_channels=4, text_dim=16, width=48, depth=4, heads=4, modulation_rank=6, text_in_modulation=True,
+    learned_positions=(4, 3, 5),
+)  # fmt: skip
+#: Frames and places that four context ranks, or two of them and two tensor ranks, can divide.
+LONG = (4, 4, 4, 8)
+
+
 def batch(index: int, first: int, last: int) -> Batch:
     """Samples first..last of global batch `index`."""
     keys = tuple(f"{index}-{'x' * place}" for place in range(first, last))
@@ -69,10 +97,12 @@ def batch(index: int, first: int, last: int) -> Batch:
     return Batch(index, keys, ("",) * len(keys), weight, fps)
 
 
-def started(plan: ParallelPlan, model: Any = tiny, optimizer: Any = None, **how: Any) -> TorchEngine:
+def started(
+    plan: ParallelPlan, model: Any = tiny, optimizer: Any = None, task: Doubling = Doubling(), **how: Any  # noqa: B008
+) -> TorchEngine:  # fmt: skip
     """An engine on this rank."""
     engine = TorchEngine(**how)
-    engine.start(Parts(model, Doubling(), optimizer or partial(torch.optim.AdamW, lr=1e-3), Precision("fp32"), 3, plan))
+    engine.start(Parts(model, task, optimizer or partial(torch.optim.AdamW, lr=1e-3), Precision("fp32"), 3, plan))
     return engine
 
 
@@ -83,11 +113,16 @@ def own(plan: ParallelPlan, rank: int, index: int) -> Batch:
 
 
 def steps(
-    rank: int, degrees: dict[str, Any], how: dict[str, Any] | None = None, count: int = 3, model: Any = tiny
+    rank: int,
+    degrees: dict[str, Any],
+    how: dict[str, Any] | None = None,
+    count: int = 3,
+    model: Any = tiny,
+    latents: tuple[int, ...] = (4, 2, 4, 8),
 ) -> dict[str, Any]:
     """What this rank sees of a few steps, of the last one's gradients and of a validation."""
     plan = ParallelPlan(**degrees)
-    engine = started(plan, model, **(how or {}))
+    engine = started(plan, model, task=Doubling(latents), **(how or {}))
     results = [engine.step([own(plan, rank, index)], 1.0) for index in range(count)]
     losses, _ = engine.evaluate(batch(99, 0, SAMPLES))
     return {

@@ -23,6 +23,7 @@ class Scene:
     Args:
         grid: tokens along time, height and width.
         noise_B: the noise level of each sample.
+        fps_B: its frames per second.
         conditioning_BA: the noise level (and text) as the vector that modulates, after its SiLU; with modulations of
             low rank their shared part is beside it.
         rope: rotations of the tokens that attention sees here.
@@ -33,6 +34,7 @@ class Scene:
 
     grid: Grid
     noise_B: Tensor
+    fps_B: Tensor
     conditioning_BA: Tensor
     rope: tuple[Tensor, Tensor]
     text_BLD: Tensor

@@ -1,0 +1,107 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Noisy latents, a noise level and a text in; the network's output in the shape of the latents out: ST-DiT.
+
+The hybrid of arXiv 2503.12964 (4.6): in each block tokens look at the whole video, then at the frames of their place,
+then at the places of their frame. The last two cost little however long the video is. All else is a DiT's, so this is
+one, with other blocks.
+Shape letters: B batch, C channels, T frames, H height, W width, S video tokens, L text tokens, D width of a token.
+"""
+
+import math
+from dataclasses import replace
+
+from torch import Tensor, nn
+
+from nemo_vfm.core.types import Op
+from nemo_vfm.models.blocks.dit_block import Scene
+from nemo_vfm.models.blocks.rope import Grid
+from nemo_vfm.models.blocks.space_time import Reach, SpaceTime, SpaceTimeBlock
+from nemo_vfm.models.dit import DiT
+from nemo_vfm.parallel.declared import Declared
+from nemo_vfm.parallel.lines import frame_order
+
+
+class STDiT(DiT):
+    """Spatial-temporal diffusion transformer for latent video.
+
+    Args:
+        in_channels: C, channels of the latents; the output has as many.
+        text_dim: width of a text token.
+        width: D, width of a video token.
+        depth: number of blocks.
+        heads: attention heads; width must be divisible by it.
+        reaches: the attentions of a block, in order: full (the whole video), temporal (the frames of one place),
+            spatial (the places of one frame). Leaving full out makes long videos cheap and lets far places meet late.
+        patch: latent frames, rows and columns that make one token.
+        mlp_ratio: hidden width of the perceptron over `width`.
+        modulation_rank: see DiT.
+        learned_positions: see DiT.
+        text_in_modulation: see DiT.
+        uncertainty: see DiT.
+        base_fps: frame rate at which one latent frame is one temporal position.
+        rope_theta: base of the rotary frequencies.
+        rope_scale: NTK-aware stretch of time, height and width, 1 is none.
+
+    Raises:
+        ValueError: numbers that do not fit together.
+    """
+
+    def __init__(
+        self, *, in_channels: int, text_dim: int, width: int = 384, depth: int = 12, heads: int = 6,
+        reaches: tuple[Reach, ...] = ("full", "temporal", "spatial"), patch: tuple[int, int, int] = (1, 2, 2),
+        mlp_ratio: float = 4.0, modulation_rank: int | None = 256,
+        learned_positions: tuple[int, int, int] | None = None, text_in_modulation: bool = False,
+        uncertainty: bool = False, base_fps: float = 24.0, rope_theta: float = 10_000.0,
+        rope_scale: tuple[float, float, float] = (1.0, 1.0, 1.0),
+    ) -> None:  # fmt: skip
+        if not reaches or len(set(reaches)) < len(reaches):
+            raise ValueError(f"reaches must name full, temporal or spatial, each at most once; got {list(reaches)}")
+        self.reaches, self.parts = tuple(reaches), len(reaches) + 2  # which the constructor of a DiT builds blocks of
+        super().__init__(
+            in_channels=in_channels, text_dim=text_dim, width=width, depth=depth, heads=heads, patch=patch,
+            mlp_ratio=mlp_ratio, modulation_rank=modulation_rank, learned_positions=learned_positions,
+            text_in_modulation=text_in_modulation, uncertainty=uncertainty, base_fps=base_fps, rope_theta=rope_theta,
+            rope_scale=rope_scale,
+        )  # fmt: skip
+
+    def block(self) -> nn.Module:
+        """One of the blocks."""
+        return SpaceTimeBlock(
+            width=self.width, heads=self.heads, text_dim=self.text_dim, mlp_hidden=self.mlp_hidden,
+            modulation_rank=self.modulation_rank, reaches=self.reaches,
+        )  # fmt: skip
+
+    def through(self, x_BSD: Tensor, scene: Scene) -> Tensor:
+        """The tokens after the blocks that are here."""
+        told = self.space_time(scene)
+        for block in self.blocks:
+            x_BSD = block(x_BSD, told)
+        return x_BSD
+
+    def space_time(self, scene: Scene) -> SpaceTime:
+        """What these blocks are told."""
+        frames, rows, columns = scene.grid
+        places = self.rope.table((1, rows, columns), scene.fps_B[:1])
+        lines = self.rope.table((frames, 1, 1), scene.fps_B)
+        order = frame_order(frames, scene.fps_B.device)
+        cos, sin = (x.unsqueeze(1)[:, :, order] for x in lines)
+        return SpaceTime(scene, (cos, sin), (places[0].unsqueeze(1), places[1].unsqueeze(1)))
+
+    def plan(self) -> Declared:
+        """How an engine may cut this model."""
+        among, text = "blocks.*.attentions.*", "blocks.*.cross_attention"
+        return replace(
+            super().plan(),
+            column=(f"{among}.qkv", f"{text}.q", f"{text}.kv", "blocks.*.mlp.up"),
+            row=(f"{among}.out", f"{text}.out", "blocks.*.mlp.down"),
+            per_head=(f"{among}.*_norm", f"{text}.*_norm"),
+        )
+
+    def _attention_ops(self, video: float, grid: Grid) -> list[Op]:
+        seen = {"full": math.prod(grid), "temporal": grid[0], "spatial": grid[1] * grid[2]}
+        projections = self.depth * len(self.reaches) * video * 4 * self.width
+        return [
+            Op("linear", projections, "self-attention projections"),
+            *(Op("attention", self.depth * 2 * video * seen[reach], f"{reach} attention") for reach in self.reaches),
+        ]
