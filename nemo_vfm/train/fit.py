@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parts of a run in, optimizer steps out: the state that callbacks see and that a checkpoint must hold."""
 
+import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from nemo_vfm.parallel.engine import Engine, StepResult
 from nemo_vfm.parallel.plan import ParallelPlan
 from nemo_vfm.train.ema import EMA
 from nemo_vfm.train.optim import Schedule
+from nemo_vfm.train.skip import Skip
 
 
 @dataclass(slots=True)
@@ -34,6 +36,7 @@ class Fit:
         started_from: where its first weights came from; None where they were drawn.
         plan: which devices share the work.
         preempted: a signal asked for an end; every rank knows it at the same step.
+        skip: what is left out.
     """
 
     run: Run
@@ -53,6 +56,7 @@ class Fit:
     started_from: Json | None = None
     plan: ParallelPlan = field(default_factory=ParallelPlan)
     preempted: bool = False
+    skip: Skip = field(default_factory=Skip)
     _clock: float = 0.0
 
     def start_clock(self) -> None:
@@ -62,13 +66,23 @@ class Fit:
     def advance(self, batch: Batch) -> None:
         """Take one optimizer step on one global batch."""
         assert batch.index == self.step, f"the loader gave batch {batch.index} at step {self.step}"
+        if self.skip.has(self.step + 1):
+            self._pass_over()
+            return
         factor = self.schedule.factor(self.step, self.total_steps)
-        self.result = self.engine.step([batch], factor)
+        self.result = self.engine.step([self.skip.left(batch)], factor)
         self.step += 1
         if self.ema is not None:
             self.ema.update(self.model, self.step)
         self._agree()
         self.metrics = {"loss": self.result.loss, "grad_norm": self.result.grad_norm, "lr": self.result.lr}
+
+    def _pass_over(self) -> None:
+        """Count a step, and nothing else; its metrics are gaps in the curves."""
+        self.result = StepResult(math.nan, math.nan, math.nan, 0)
+        self.step += 1
+        self._agree()
+        self.metrics = {"skipped": 1.0}
 
     def _agree(self) -> None:
         """What each rank would know otherwise, and acts on: the time, and a signal that came to some of them first."""
@@ -100,7 +114,7 @@ class Fit:
 
     def state(self) -> Json:
         """All else a checkpoint needs. The loader and the noise need only the step: both are functions of it."""
-        more = {"total_steps": self.total_steps, "started_from": self.started_from}
+        more = {"total_steps": self.total_steps, "started_from": self.started_from, "skip": self.skip.state()}
         return {"step": self.step, "elapsed_s": self.elapsed_s, "seed": self.run.seed, **more}
 
     def load(self, saved: Checkpoint) -> None:

@@ -36,6 +36,7 @@ from nemo_vfm.train.ema import EMA
 from nemo_vfm.train.fit import Fit
 from nemo_vfm.train.loggers import LoggerSource
 from nemo_vfm.train.optim import Constant, Schedule
+from nemo_vfm.train.skip import Skip
 from nemo_vfm.train.warm_start import WarmStart
 
 
@@ -58,6 +59,7 @@ class Train:
         validation: when the held-out loss is measured; None never.
         start_from: another run whose weights this one begins with: a run folder or a checkpoint, or a mapping of path,
             weights and may_differ; None draws them from the seed.
+        skip: samples and steps that are left out, by name; everything else comes as it would without this.
         callbacks: what else happens after steps, by name, in order.
         loggers: where metrics go besides metrics.jsonl, by name.
     """
@@ -68,7 +70,8 @@ class Train:
         parallel: ParallelPlan = ParallelPlan(), engine: Engine | None = None,  # noqa: B008 (frozen)
         precision: Precision = Precision(), ema: EMA | None = None,  # noqa: B008 (frozen)
         checkpoint: SaveCheckpoints, validation: Validate | None = None,
-        start_from: Place | WarmStart | None = None, callbacks: Mapping[str, Callback] | None = None,
+        start_from: Place | WarmStart | None = None, skip: Skip = Skip(),  # noqa: B008 (frozen)
+        callbacks: Mapping[str, Callback] | None = None,
         loggers: Mapping[str, LoggerSource] | None = None,
     ) -> None:  # fmt: skip
         if duration.unit == "tokens":
@@ -79,7 +82,7 @@ class Train:
             raise ValueError(f"keep_best chooses by {checkpoint.keep.metric}, which nobody measures: give validation")
         self.model, self.data, self.task, self.optimizer, self.duration = model, data, task, optimizer, duration
         self.schedule, self.engine = schedule or Constant(), engine or TorchEngine()
-        self.parallel = parallel
+        self.parallel, self.skip = parallel, skip
         self.precision, self.ema, self.checkpoint, self.validation = precision, ema, checkpoint, validation
         self.start_from = WarmStart(path=start_from) if isinstance(start_from, Path | Address) else start_from
         self.callbacks, self.loggers = dict(callbacks or {}), dict(loggers or {})
@@ -124,11 +127,12 @@ class Train:
         if self.ema is not None:
             self.ema.start(model)
         fit = Fit(run, self.engine, model, self.task, self.data, self.schedule, self.ema, total_steps=None,
-                  plan=self.parallel, origin=first_says(uuid4().hex))  # fmt: skip
+                  plan=self.parallel, origin=first_says(uuid4().hex), skip=self.skip)  # fmt: skip
         fit.started_from = started_from
         if saved is not None:
             fit.load(saved)
             log.info(f"resuming at step {fit.step} from {saved.path}")
+            self._say_what_was_not_left_out(fit, saved.state)
         self._fetch_together()
         self.data.start(seed=run.seed, first_batch=fit.step, rank=fit.data_rank, num_ranks=self.parallel.data)
         fit.total_steps, fit.limit_s = self._length()
@@ -151,6 +155,13 @@ class Train:
     def _fetch_together(self) -> None:
         if isinstance(self.data, Together) and self.data.fetches_together and (peers := same_slice(self.parallel)):
             self.data.share_with(peers)
+
+    def _say_what_was_not_left_out(self, fit: Fit, state: Json) -> None:
+        if told := self.skip.differs_from(state.get("skip"), fit.step):
+            log.warn(
+                f"skip differs from what this run began with ({told}), and {fit.step} steps were taken before: their "
+                f"weights are not those of a run that had this skip from its start"
+            )
 
     def _say_where_the_schedule_bends(self, fit: Fit, state: Json) -> None:
         """A run that is extended equals one long run, unless its learning rates were made for the shorter length."""

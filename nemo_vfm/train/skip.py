@@ -1,0 +1,58 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Samples and steps by name in; training without them, in which everything else comes as it did before, out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from nemo_vfm.core.types import Batch, Json
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """What a training leaves out. Nothing moves up: all other samples come at the same steps, with the same noise.
+
+    Args:
+        samples: keys, as `nemo-vfm explain RUN@STEP` shows them. Such a sample keeps its place in every batch that it
+            is in, with loss weight 0: the mean is over the others.
+        steps: counted from 1, as in metrics.jsonl. Such a step is counted, and nothing else: weights, their running
+            average and the optimizer's state stay as they were.
+    """
+
+    samples: Sequence[str] = ()
+    steps: Sequence[int] = ()
+
+    def __post_init__(self) -> None:
+        if wrong := [step for step in self.steps if type(step) is not int or step < 1]:
+            raise ValueError(f"skip.steps are counted from 1, got {wrong[0]!r}")
+        if isinstance(self.samples, str):
+            raise ValueError(f"skip.samples is a list of keys, such as [{self.samples}]")
+
+    def has(self, step: int) -> bool:
+        """Whether a step, counted from 1, is left out as a whole."""
+        return step in self.steps
+
+    def left(self, batch: Batch) -> Batch:
+        """The batch with weight 0 where a sample is left out."""
+        found = [place for place, key in enumerate(batch.keys) if key in self.samples]
+        if not found:
+            return batch
+        weight = batch.weight_B.clone()
+        weight[found] = 0
+        return replace(batch, weight_B=weight)
+
+    def state(self) -> Json:
+        """What a checkpoint remembers of it."""
+        return {"samples": sorted(self.samples), "steps": sorted(self.steps)}
+
+    def differs_from(self, before: Json, step: int) -> str | None:
+        """Why weights of `step` steps, trained under what a checkpoint remembers, are not those of this one; or None.
+
+        Samples that were or are left out may have come in any step before.
+        """
+        before = before if isinstance(before, dict) else {}
+        steps = sorted(one for one in set(before.get("steps", ())) ^ set(self.steps) if one <= step)
+        samples = sorted(set(before.get("samples", ())) ^ set(self.samples))
+        found = [f"step {', '.join(map(str, steps[:4]))}"] if steps else []
+        found += [f"sample {', '.join(samples[:4])}"] if samples and step else []
+        return " and ".join(found) or None
