@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Factories of a model and its optimizer in, how many bytes training keeps per device out; nothing is allocated."""
+"""Factories of a model and its optimizer, and a plan, in; the bytes that a device keeps, out. Nothing is allocated."""
 
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
@@ -9,40 +9,58 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.types import Factory
+from nemo_vfm.parallel.plan import ParallelPlan
+from nemo_vfm.parallel.portions import portions
 
 Params: TypeAlias = Iterable[nn.Parameter]
 OptimizerFactory: TypeAlias = Factory[[Params], torch.optim.Optimizer]
 
 
-def state_of(model: Factory[[], nn.Module], optimizer: OptimizerFactory) -> tuple[int, dict[str, int]]:
-    """How many parameters there are, and the bytes of weights, gradients and optimizer on one device.
+def state_of(
+    model: Factory[[], nn.Module], optimizer: OptimizerFactory, plan: ParallelPlan = ParallelPlan()  # noqa: B008 (frozen)
+) -> tuple[int, dict[str, int]]:  # fmt: skip
+    """How many parameters there are, and the bytes of weights, gradients and optimizer on the device that keeps most.
 
     The model is built on the meta device, where tensors have shapes but no memory: any size takes a second.
     """
     with torch.device("meta"):
         built = model()
-    parameters = list(built.parameters())
-    learning = [parameter for parameter in parameters if parameter.requires_grad]
-    states = {
-        "weights": sum(map(_bytes, [*parameters, *built.buffers()])),
-        "gradients": sum(map(_bytes, learning)),
-        "optimizer": _optimizer_bytes(learning, optimizer),
+    count = sum(parameter.numel() for parameter in built.parameters())
+    kept = _Kept(optimizer)
+    states = [_states(built, own, kept) for own in portions(built, plan)]
+    return count, max(states, key=lambda bytes_of: sum(bytes_of.values()))
+
+
+def _states(model: nn.Module, own: Mapping[str, int], kept: "_Kept") -> dict[str, int]:
+    named = dict(model.named_parameters())
+    learning = {name: size for name, size in own.items() if named[name].requires_grad}
+    return {
+        "weights": sum(map(_bytes, model.buffers())) + sum(named[n].element_size() * size for n, size in own.items()),
+        "gradients": sum(named[name].element_size() * size for name, size in learning.items()),
+        "optimizer": sum(kept.by(named[name].dtype, size) for name, size in learning.items()),
     }
-    return sum(parameter.numel() for parameter in parameters), states
 
 
 def _bytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def _optimizer_bytes(parameters: list[nn.Parameter], optimizer: OptimizerFactory) -> int:
+class _Kept:
     """What the optimizer keeps, found by one step on a parameter of six numbers for each dtype.
 
     A step on meta tensors would be simpler, but fused optimizers refuse that device.
     """
-    samples = {dtype: _kept(dtype, optimizer) for dtype in {parameter.dtype for parameter in parameters}}
-    return sum(parameter.numel() * per_number + fixed for parameter in parameters
-               for per_number, fixed in [samples[parameter.dtype]])  # fmt: skip
+
+    def __init__(self, optimizer: OptimizerFactory) -> None:
+        self._optimizer = optimizer
+        self._found: dict[torch.dtype, tuple[int, int]] = {}
+
+    def by(self, dtype: torch.dtype, numbers: int) -> int:
+        """Bytes for a parameter of so many numbers."""
+        if dtype not in self._found:
+            self._found[dtype] = _kept(dtype, self._optimizer)
+        per_number, fixed = self._found[dtype]
+        return numbers * per_number + fixed
 
 
 def _kept(dtype: torch.dtype, optimizer: OptimizerFactory) -> tuple[int, int]:

@@ -66,9 +66,12 @@ class TorchEngine:
             notes.append(f"this recipe trains on {plan}, so {idle} of {num_gpus} GPUs would stand idle")
         elif idle < 0:
             notes.append(f"the plan is for {plan.world} devices ({plan}), and there are {num_gpus}: it would not start")
-        if plan.world > 1:
-            notes.append("what a GPU keeps is of the whole model; what the plan takes off it is not reckoned yet")
-        count, state_bytes = state_of(model, optimizer)
+        count, state_bytes = state_of(model, optimizer, plan)
+        if self.offload_optimizer:
+            notes.append(f"the optimizer's {state_bytes.pop('optimizer') / 1e9:.2f} GB for each GPU are in host memory")
+        if plan.pipeline > 1 and plan.shard * plan.context > 1:
+            notes.append("through a step each GPU also holds the weights of its stages, gathered over shard x context")
+        notes += _refused(model, plan)
         return DevicePlan(min(plan.world, num_gpus), count, state_bytes, tuple(notes))
 
     def start(self, parts: Parts) -> nn.Module:
@@ -213,6 +216,17 @@ class TorchEngine:
         ranks = joined()
         fill(self.model.state_dict(), groups["model"], ranks)
         self._optimizer.load(groups["optimizer"], ranks)
+
+
+def _refused(model: Factory[[], nn.Module], plan: ParallelPlan) -> list[str]:
+    """Why the model could not be cut by the plan."""
+    with torch.device("meta"):
+        built = model()
+    try:
+        split.require_divisible(built, plan)
+    except UserError as error:
+        return [f"it would not start: {error}"]
+    return []
 
 
 def _born(parts: Parts) -> tuple[nn.Module, bool]:

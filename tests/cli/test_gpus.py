@@ -83,10 +83,25 @@ def test_a_plan_is_held_against_the_gpus_and_the_batch(kitchen, capsys, monkeypa
     assert kitchen.main("check", "--gpus", "3", SMALL, "data.shards=x", "parallel.shard=3") == 0
     shown = capsys.readouterr().out
     assert "batch_size 4 cannot be divided by 3 (replicate x shard)" in shown and "idle" not in shown
-    assert "is of the whole model" in shown
+    assert "not reckoned" not in shown
     assert kitchen.main("check", "--gpus", "3", SMALL, "data.shards=x", "parallel.shard=4") == 0
     shown = capsys.readouterr().out
     assert "the plan is for 4 devices (shard 4), and there are 3" in shown and "cannot be divided" not in shown
+
+
+def test_each_gpu_keeps_its_part_of_a_plan_and_a_model_that_it_cannot_cut_is_told(kitchen, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert kitchen.main("check", "--gpus", "8", XL, "data.shards=x", "parallel.shard=8", "~ema") == 0
+    shown = capsys.readouterr().out
+    assert "each GPU that works keeps 1.77 GB (weights 441" in shown and "not start" not in shown  # of 14.1 GB
+    given = [
+        "parallel.tensor=3",
+        "engine={_target_: nemo_vfm.parallel.torch_engine.TorchEngine, offload_optimizer: true}",
+    ]
+    assert kitchen.main("check", "--gpus", "3", XL, "data.shards=x", *given) == 0
+    shown = capsys.readouterr().out
+    assert "it would not start: 16 attention heads cannot be divided by 3" in shown
+    assert "GB for each GPU are in host memory" in shown and "(weights" in shown and "optimizer 4" not in shown
 
 
 def test_a_buckets_own_batch_size_is_looked_at_too(kitchen, capsys, monkeypatch):
