@@ -13,6 +13,11 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor on every rank that has a part of it, all of which must call this; a plain one is its own."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
 @torch.no_grad()
 def copy_own(target: Tensor, whole: Tensor) -> None:
     """Copy into a tensor, or a part of one, what the whole has at its place."""

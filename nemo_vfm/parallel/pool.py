@@ -1,0 +1,158 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A function and a number of ranks in, what it returned on each of so many processes of this machine out.
+
+The processes are started once and kept, since importing torch in each costs seconds; every call joins them anew over
+gloo, by a file and the loopback device. A call that fails or takes too long ends them all, and the next one starts
+fresh ones. They end with the process that started them, however that ends.
+"""
+
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from nemo_vfm.core.errors import NemoVfmError
+
+_WAITS = timedelta(seconds=100)  # of one rank for another, in a collective: first steps are slow on a busy machine
+_AFTER_A_FAILURE_S = 5.0  # for the others, who may wait for the one that failed for ever
+_POLL_S = 0.02
+
+
+class OnRank(Protocol):
+    """What is called on each rank. It stands at the top of a module, since only its name is sent."""
+
+    def __call__(self, rank: int, /, *arguments: Any) -> Any:
+        """Do the rank's part; torch.distributed is joined."""
+        ...
+
+
+class RankFailed(NemoVfmError):
+    """A rank raised, died or hung; the text has its number and what it said, a traceback where there is one."""
+
+
+class Pool:
+    """Processes that wait for calls.
+
+    Args:
+        most: ranks that a call may have.
+        first: is called once in each process, before anything else.
+    """
+
+    def __init__(self, most: int, first: OnRank | None = None) -> None:
+        self.most, self._first = most, first
+        self._members: list[tuple[BaseProcess, Connection]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def call(self, count: int, function: OnRank, *arguments: Any, timeout_s: float = 240.0) -> list[Any]:
+        """What `function(rank, *arguments)` returned on each of `count` ranks, by rank.
+
+        The environment says RANK and so on, as torchrun would.
+
+        Raises:
+            RankFailed: on any of them it raised, died, or did not end in time.
+        """
+        assert 1 <= count <= self.most, f"there are at most {self.most} ranks"
+        with tempfile.TemporaryDirectory() as folder:
+            for rank, (_, pipe) in enumerate(self._started()[:count]):
+                pipe.send((function, arguments, rank, count, str(Path(folder) / "store")))
+            found = _answers(self._members[:count], time.monotonic() + timeout_s)
+        if bad := [f"rank {rank}: {text}" for rank, (well, text) in enumerate(found) if not well]:
+            self.stop()
+            raise RankFailed("\n".join(bad))
+        return [value for _, value in found]
+
+    def stop(self) -> None:
+        """End all processes."""
+        for process, pipe in self._members:
+            pipe.close()
+            process.kill()
+        for process, _ in self._members:
+            process.join(10)
+        self._members.clear()
+
+    def _started(self) -> list[tuple[BaseProcess, Connection]]:
+        context = get_context("spawn")
+        if any(not process.is_alive() for process, _ in self._members):
+            self.stop()
+        while len(self._members) < self.most:
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs, self._first), daemon=True)
+            process.start()
+            theirs.close()
+            self._members.append((process, ours))
+        return self._members
+
+
+def _answers(members: Sequence[tuple[BaseProcess, Connection]], deadline: float) -> list[tuple[bool, Any]]:
+    """One for each rank: whether it went well, and the value or the traceback."""
+    found: dict[int, tuple[bool, Any]] = {}
+    while len(found) < len(members) and time.monotonic() < deadline:
+        for rank, (process, pipe) in enumerate(members):
+            if rank not in found and pipe.poll(_POLL_S):
+                try:
+                    found[rank] = pipe.recv()
+                except (EOFError, ConnectionResetError):
+                    process.join(5)
+                    found[rank] = (False, f"died with exit code {process.exitcode}")
+                if not found[rank][0]:
+                    deadline = min(deadline, time.monotonic() + _AFTER_A_FAILURE_S)
+    return [found.get(rank, (False, "did not answer in time")) for rank in range(len(members))]
+
+
+def _serve(pipe: Connection, first: OnRank | None) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the whole terminal; who started us ends us
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
+    if first is not None:
+        first(0)
+    import torch
+
+    torch.set_num_threads(1)
+    while True:
+        try:
+            function, arguments, rank, count, store = pipe.recv()
+        except EOFError:
+            return
+        try:
+            answer = (True, _joined(function, arguments, rank, count, store))
+        except BaseException:
+            answer = (False, traceback.format_exc())
+        with suppress(BrokenPipeError):
+            pipe.send(answer)
+
+
+def _end_with_the_parent() -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _joined(function: OnRank, arguments: Sequence[Any], rank: int, count: int, store: str) -> Any:
+    import torch.distributed as dist
+
+    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
+    os.environ.update({name: str(value) for name, value in names.items()})
+    dist.init_process_group("gloo", f"file://{store}", rank=rank, world_size=count, timeout=_WAITS)
+    try:
+        return function(rank, *arguments)
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
