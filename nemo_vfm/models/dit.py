@@ -7,7 +7,9 @@ adaLN-zero with nine chunks (through a low rank, if one is given), 3-D rotary po
 norm of queries and keys in each head. With learned positions and a padding channel it is the network of Cosmos 1.0.
 `forward` is four parts, so that a pipeline can put them on different devices: `scene` (what every block is told),
 `enter` (latents to tokens), `through` (the blocks) and `leave` (tokens to latents).
-Shape letters: B batch, C channels, T frames, H height, W width, S video tokens, L text tokens, D width of a token.
+Samples of any shapes may lie side by side in one sequence, each with its own noise level, text, rate and positions.
+Shape letters: B batch, C channels, T frames, H height, W width, S video tokens, L text tokens, D width of a token, X
+positions of packed samples, N packed samples.
 """
 
 import math
@@ -19,12 +21,14 @@ from torch.nn import functional as F
 
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types import Op
+from nemo_vfm.models.blocks.cost import added_up, grids_of
 from nemo_vfm.models.blocks.dit_block import Block, Scene
 from nemo_vfm.models.blocks.modulation import last_modulation, modulate
 from nemo_vfm.models.blocks.norm import LayerNorm
 from nemo_vfm.models.blocks.patch import Patch, PatchEmbedding, grid_of, patches, unpatch
 from nemo_vfm.models.blocks.position import AbsolutePositions, LearnedPositions
 from nemo_vfm.models.blocks.rope import Grid, Rope
+from nemo_vfm.models.blocks.row import either, places, row
 from nemo_vfm.models.blocks.sizes import require_inputs, require_rank, require_sizes
 from nemo_vfm.models.blocks.text import mean_token, visible
 from nemo_vfm.models.blocks.timestep import NoiseEmbedding, SharedNoiseEmbedding
@@ -147,44 +151,55 @@ class DiT(nn.Module):
         return torch.rand(shape, generator=generator(seed, "init", name)).mul_(2 * bound).sub_(bound)
 
     def forward(
-        self, latents_BCTHW: Tensor, noise_B: Tensor, text_BLD: Tensor, text_mask_BL: Tensor, fps_B: Tensor
-    ) -> Tensor:
-        """The output for noisy latents.
+        self, *, noise_B: Tensor, text_BLD: Tensor, text_mask_BL: Tensor, fps_B: Tensor,
+        latents_BCTHW: Tensor | None = None, latents_XC: Tensor | None = None, sizes_N3: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        """The output for noisy latents, of one shape or packed.
 
         Args:
-            latents_BCTHW: noisy latents, scaled as the objective asks.
             noise_B: the noise level as the objective expresses it, of order one.
             text_BLD: text tokens; what the mask hides has no influence.
             text_mask_BL: True at real tokens. A sample without any gets nothing from its text.
             fps_B: frames per second of each sample.
+            latents_BCTHW: noisy latents, scaled as the objective asks.
+            latents_XC: the same of packed samples: positions of one after another, time slowest, width fastest.
+            sizes_N3: latent frames, rows and columns of each packed sample, on the host.
 
         Returns:
-            (B, C, T, H, W); (B, C + 1, T, H, W) where the model says its uncertainty.
+            The shape of the latents; with one channel more where the model says its uncertainty.
         """
-        scene = self.scene(latents_BCTHW, noise_B, text_BLD, text_mask_BL, fps_B)
-        return self.leave(self.through(self.enter(latents_BCTHW, scene), scene), scene)
+        scene = self.scene(
+            noise_B=noise_B, text_BLD=text_BLD, text_mask_BL=text_mask_BL, fps_B=fps_B, latents_BCTHW=latents_BCTHW,
+            latents_XC=latents_XC, sizes_N3=sizes_N3,
+        )  # fmt: skip
+        return self.leave(self.through(self.enter(latents_BCTHW, latents_XC, scene=scene), scene), scene)
 
     def scene(
-        self, latents_BCTHW: Tensor, noise_B: Tensor, text_BLD: Tensor, text_mask_BL: Tensor, fps_B: Tensor
-    ) -> Scene:
+        self, *, noise_B: Tensor, text_BLD: Tensor, text_mask_BL: Tensor, fps_B: Tensor,
+        latents_BCTHW: Tensor | None = None, latents_XC: Tensor | None = None, sizes_N3: Tensor | None = None,
+    ) -> Scene:  # fmt: skip
         """What every block is told; of the latents only their shape matters."""
-        require_inputs(latents_BCTHW, text_BLD, in_channels=self.in_channels, text_dim=self.text_dim)
-        grid = grid_of(tuple(latents_BCTHW.shape), self.patch)
+        latents = either(latents_BCTHW, latents_XC)
+        require_inputs(latents, text_BLD, in_channels=self.in_channels, text_dim=self.text_dim)
+        packed = None if sizes_N3 is None else row(sizes_N3, len(latents), self.patch, latents.device)
+        grid = packed.line if packed else grid_of(tuple(latents.shape), self.patch)
         text, mask_B11L = visible(text_BLD, text_mask_BL)
         conditioning_BA = self.conditioning(noise_B, text, text_mask_BL)
-        cos, sin = self.rope.table(grid, fps_B)
+        cos, sin = packed.rotations(self.rope, fps_B) if packed else self.rope.table(grid, fps_B)
         rope = split_context(cos, 1), split_context(sin, 1)
-        places_SD = None if self.learned_positions is None else self.learned_positions(grid)
-        return Scene(grid, noise_B, fps_B, conditioning_BA, rope, text, mask_B11L, places_SD)
+        places_SD = None if self.learned_positions is None else self.learned_positions(*places(grid, packed))
+        return Scene(grid, noise_B, fps_B, conditioning_BA, rope, text, mask_B11L, places_SD, packed)
 
-    def enter(self, latents_BCTHW: Tensor, scene: Scene) -> Tensor:
-        """Latents as tokens (B, S, D), those of this rank."""
+    def enter(self, latents_BCTHW: Tensor | None = None, latents_XC: Tensor | None = None, *, scene: Scene) -> Tensor:
+        """Latents as tokens (B, S, D), those of this rank; packed ones are one sequence."""
+        latents = either(latents_BCTHW, latents_XC)
         if self.padding_mask:
-            latents_BCTHW = F.pad(latents_BCTHW, (0, 0, 0, 0, 0, 0, 0, 1))
-        x_BSD: Tensor = self.patch_embedding(split_tokens(patches(latents_BCTHW, self.patch), 1))
+            latents = F.pad(latents, [0, 0] * (latents.ndim - 2) + [0, 1])
+        cut = scene.row.patches(latents, self.patch) if scene.row else patches(latents, self.patch)
+        x_BSD: Tensor = self.patch_embedding(split_tokens(cut, 1))
         if self.position_embedding is None:
             return x_BSD
-        positions: Tensor = self.position_embedding(scene.grid)
+        positions: Tensor = self.position_embedding(*places(scene.grid, scene.row))
         return x_BSD + positions
 
     def through(self, x_BSD: Tensor, scene: Scene) -> Tensor:
@@ -194,12 +209,14 @@ class DiT(nn.Module):
         return x_BSD
 
     def leave(self, x_BSD: Tensor, scene: Scene) -> Tensor:
-        """Tokens as latents (B, C, T, H, W), all of them on every rank."""
-        shift, scale = self.modulation(scene.conditioning_BA)
+        """Tokens as latents, all of them on every rank."""
+        shift, scale = scene.by_token(self.modulation(scene.conditioning_BA))
         tokens = self.out(modulate(self.norm(x_BSD), shift, scale))
         if self.uncertainty is not None:
-            tokens = with_uncertainty(tokens, self.uncertainty(scene.noise_B), self.in_channels)
-        return unpatch(gather_tokens(tokens, 1), scene.grid, self.patch)
+            (u_BS1,) = scene.by_token((self.uncertainty(scene.noise_B)[:, None, None],))
+            tokens = with_uncertainty(tokens, u_BS1.squeeze(2).expand(tokens.shape[:2]), self.in_channels)
+        tokens = gather_tokens(tokens, 1)
+        return unpatch(tokens, scene.grid, self.patch) if scene.row is None else scene.row.latents(tokens, self.patch)
 
     def conditioning(self, noise_B: Tensor, text_BLD: Tensor, text_mask_BL: Tensor) -> Tensor:
         """What modulates every block: (B, D), or (B, 4 D) with the part that modulations of low rank share."""
@@ -242,18 +259,19 @@ class DiT(nn.Module):
     def ops(self, inputs: Mapping[str, tuple[int, ...]]) -> list[Op]:
         """The matrix products of one forward pass; a multiply and an add count as two."""
         batch, text_tokens, _ = inputs["text_BLD"]
-        t, h, w = grid_of(inputs["latents_BCTHW"], self.patch)
-        tokens, d = t * h * w, self.width
-        video = 2.0 * batch * tokens * d  # of a linear from width 1 to width D, over all video tokens
+        grids, d = grids_of(inputs, self.patch), self.width
+        tokens = sum(math.prod(grid) for grid in grids)
+        video = 2.0 * tokens * d  # of a linear from width 1 to width D, over all video tokens
         text_kv = 2.0 * batch * text_tokens * self.text_dim * 2 * d
         patches_dim = self.patch_embedding.proj.in_features + self.out.out_features
         positions = 0.0
-        if self.position_embedding is not None:  # once for all samples
-            positions = 2.0 * tokens * d * self.position_embedding.proj.in_features
+        if self.position_embedding is not None:  # once for all samples of one shape
+            own = tokens if "sizes_N3" in inputs else math.prod(grids[0])
+            positions = 2.0 * own * d * self.position_embedding.proj.in_features
         return [
             Op("linear", positions + video * patches_dim, "patch embedding and output"),
             Op("linear", 2.0 * batch * d * self._conditioning_columns(), "conditioning and modulation"),
-            *self._attention_ops(video, (t, h, w)),
+            *added_up(op for grid in grids for op in self._attention_ops(2.0 * math.prod(grid) * d, grid)),
             Op("linear", self.depth * (video * 2 * d + text_kv), "cross-attention projections"),
             Op("attention", self.depth * 2 * video * text_tokens, "cross-attention"),
             Op("linear", self.depth * video * 2 * self.mlp_hidden, "perceptron"),

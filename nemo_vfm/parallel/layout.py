@@ -29,11 +29,13 @@ class Layout:
         tokens: the ranks that hold one sequence between them, context outer, tensor inner; None where this holds all.
         context: the ranks among which attention must exchange; None where this one's tokens are all.
         scheme: how they do.
+        tensor: the ranks that hold parts of the large linears, of a vocabulary too; None where this one holds all.
     """
 
     tokens: ProcessGroup | None = None
     context: ProcessGroup | None = None
     scheme: "Scheme | None" = None
+    tensor: ProcessGroup | None = None
 
 
 _ALONE = Layout()
@@ -67,6 +69,21 @@ def split_tokens(x: Tensor, dim: int) -> Tensor:
 def split_context(x: Tensor, dim: int) -> Tensor:
     """The part of the tokens that this rank's attention sees as queries: the tensor ranks' parts together."""
     return _part(x, dim, active().context)
+
+
+def divisor() -> int:
+    """What the number of tokens must be a multiple of."""
+    group = active().tokens
+    return 1 if group is None else group.size()
+
+
+def span_of_context(size: int) -> tuple[int, int]:
+    """Of `size` tokens, where `split_context` begins and ends."""
+    group = active().context
+    if group is None:
+        return 0, size
+    each = size // group.size()
+    return group.rank() * each, (group.rank() + 1) * each
 
 
 def gather_tokens(x: Tensor, dim: int) -> Tensor:

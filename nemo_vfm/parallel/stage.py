@@ -40,8 +40,8 @@ class Cuttable(Divisible, Protocol):
         """What comes out of the blocks that are here."""
         ...
 
-    def leave(self, x: Tensor, scene: object) -> Tensor:
-        """The model's output."""
+    def leave(self, x: Tensor, *inputs: Tensor, scene: object) -> Tensor:
+        """The model's output; the inputs it names are given to it by name."""
         ...
 
 
@@ -62,7 +62,7 @@ class Stage(nn.Module):
         self.microbatch = 0
         self.later: Later | None = None  # where backward leaves the weights' gradients to another pass
         self.under: Callable[[], AbstractContextManager[object]] = nullcontext
-        self._enters_with = tuple(name for name in inspect.signature(part.enter).parameters if name != "scene")
+        self._enters_with, self._leaves_with = _named(part.enter), _named(part.leave)[1:]
 
     def blocks(self) -> list[nn.Module]:
         """Its blocks, in their order."""
@@ -75,9 +75,17 @@ class Stage(nn.Module):
         with self.under():
             scene = self.part.scene(**inputs)
             if x is None:
-                x = self.part.enter(**{name: inputs[name] for name in self._enters_with}, scene=scene)
+                x = self.part.enter(**_chosen(inputs, self._enters_with), scene=scene)
             x = self.part.through(x, scene)
-            return self.part.leave(x, scene) if self.is_last else x
+            return self.part.leave(x, **_chosen(inputs, self._leaves_with), scene=scene) if self.is_last else x
+
+
+def _named(part: Callable[..., Tensor]) -> tuple[str, ...]:
+    return tuple(name for name in inspect.signature(part).parameters if name != "scene")
+
+
+def _chosen(inputs: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
+    return {name: inputs[name] for name in names if name in inputs}
 
 
 def shares(num_blocks: int, num_stages: int) -> list[range]:

@@ -7,11 +7,14 @@ keeps whole heads together and these modules read their number of heads from the
 Shape letters: B batch, S video tokens, L text tokens, W width, H heads, D head dimension.
 """
 
+from collections.abc import Sequence
+
 from torch import Tensor, nn
 
 from nemo_vfm.models.blocks.norm import RMSNorm
 from nemo_vfm.models.blocks.rope import rotate
-from nemo_vfm.parallel.attention import attention, self_attention
+from nemo_vfm.models.blocks.row import Row
+from nemo_vfm.parallel.attention import attention, packed_attention, self_attention
 from nemo_vfm.parallel.products import Linear
 
 
@@ -26,12 +29,18 @@ class SelfAttention(nn.Module):
         self.k_norm = RMSNorm(dim=self.head_dim)
         self.out = Linear(width, width, bias=False)
 
-    def forward(self, x_BSW: Tensor, cos_BS1D: Tensor, sin_BS1D: Tensor) -> Tensor:
-        """(B, S, W)."""
+    def forward(
+        self, x_BSW: Tensor, cos_BS1D: Tensor, sin_BS1D: Tensor, segments: Sequence[int] | None = None
+    ) -> Tensor:
+        """(B, S, W).
+
+        Args:
+            segments: lengths of packed samples; None where each sample of the batch is one.
+        """
         q, k, v_BSHD = self.qkv(x_BSW).unflatten(2, (-1, 3, self.head_dim)).unbind(3)
         q_BSHD = rotate(self.q_norm(q), cos_BS1D, sin_BS1D)
         k_BSHD = rotate(self.k_norm(k), cos_BS1D, sin_BS1D)
-        o_BHSD = self_attention(q_BSHD.transpose(1, 2), k_BSHD.transpose(1, 2), v_BSHD.transpose(1, 2))
+        o_BHSD = self_attention(q_BSHD.transpose(1, 2), k_BSHD.transpose(1, 2), v_BSHD.transpose(1, 2), segments)
         update: Tensor = self.out(o_BHSD.transpose(1, 2).flatten(2))
         return update
 
@@ -48,11 +57,16 @@ class CrossAttention(nn.Module):
         self.k_norm = RMSNorm(dim=self.head_dim)
         self.out = Linear(width, width, bias=False)
 
-    def forward(self, x_BSW: Tensor, text_BLD: Tensor, mask_B11L: Tensor) -> Tensor:
-        """(B, S, W); the mask must leave every sample at least one token."""
+    def forward(self, x_BSW: Tensor, text_BLD: Tensor, mask_B11L: Tensor, row: Row | None = None) -> Tensor:
+        """(B, S, W); the mask must leave every sample at least one token.
+
+        Args:
+            row: where packed samples lie in x, which is then one sequence; None where x has as many as the text.
+        """
         q_BSHD = self.q_norm(self.q(x_BSW).unflatten(2, (-1, self.head_dim)))
         k, v_BLHD = self.kv(text_BLD).unflatten(2, (-1, 2, self.head_dim)).unbind(3)
         k_BLHD = self.k_norm(k)
-        o_BHSD = attention(q_BSHD.transpose(1, 2), k_BLHD.transpose(1, 2), v_BLHD.transpose(1, 2), mask_B11L)
+        q, k, v = (x.transpose(1, 2) for x in (q_BSHD, k_BLHD, v_BLHD))
+        o_BHSD = packed_attention(q, k, v, mask_B11L, row.spans()) if row else attention(q, k, v, mask_B11L)
         update: Tensor = self.out(o_BHSD.transpose(1, 2).flatten(2))
         return update

@@ -14,6 +14,7 @@ from nemo_vfm.models.blocks.mlp import MLP
 from nemo_vfm.models.blocks.modulation import block_modulation, gated, modulate
 from nemo_vfm.models.blocks.norm import LayerNorm
 from nemo_vfm.models.blocks.rope import Grid
+from nemo_vfm.models.blocks.row import Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,7 @@ class Scene:
     """What every block is told besides the tokens.
 
     Args:
-        grid: tokens along time, height and width.
+        grid: tokens along time, height and width; of packed samples, which have none in common, one line.
         noise_B: the noise level of each sample.
         fps_B: its frames per second.
         conditioning_BA: the noise level (and text) as the vector that modulates, after its SiLU; with modulations of
@@ -30,6 +31,7 @@ class Scene:
         text_BLD: text at unit scale.
         mask_B11L: which of its tokens may be seen.
         places_SD: learned positions of this rank's tokens, added before every block; None where there are none.
+        row: where packed samples lie; None where a batch has one shape.
     """
 
     grid: Grid
@@ -40,6 +42,16 @@ class Scene:
     text_BLD: Tensor
     mask_B11L: Tensor
     places_SD: Tensor | None = None
+    row: Row | None = None
+
+    @property
+    def segments(self) -> tuple[int, ...] | None:
+        """Lengths of what attends to itself alone, see `self_attention`."""
+        return None if self.row is None else self.row.segments
+
+    def by_token(self, chunks: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """What modulates each sample, (B, 1, D), so that it can be added to tokens."""
+        return chunks if self.row is None else tuple(self.row.by_token(chunk) for chunk in chunks)
 
     def placed(self, x_BSD: Tensor) -> Tensor:
         """Tokens with their learned positions."""
@@ -59,11 +71,11 @@ class Block(nn.Module):
 
     def forward(self, x_BSD: Tensor, scene: Scene) -> Tensor:
         """The residual stream (B, S, D) after this block."""
-        shift, scale, gate, text_shift, text_scale, text_gate, mlp_shift, mlp_scale, mlp_gate = self.modulation(
-            scene.conditioning_BA
+        shift, scale, gate, text_shift, text_scale, text_gate, mlp_shift, mlp_scale, mlp_gate = scene.by_token(
+            self.modulation(scene.conditioning_BA)
         )
         x = scene.placed(x_BSD)
-        x = gated(x, gate, self.self_attention(modulate(self.norm(x), shift, scale), *scene.rope))
-        text = self.cross_attention(modulate(self.norm(x), text_shift, text_scale), scene.text_BLD, scene.mask_B11L)
-        x = gated(x, text_gate, text)
+        x = gated(x, gate, self.self_attention(modulate(self.norm(x), shift, scale), *scene.rope, scene.segments))
+        y = modulate(self.norm(x), text_shift, text_scale)
+        x = gated(x, text_gate, self.cross_attention(y, scene.text_BLD, scene.mask_B11L, scene.row))
         return gated(x, mlp_gate, self.mlp(modulate(self.norm(x), mlp_shift, mlp_scale)))

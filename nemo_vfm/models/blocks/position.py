@@ -30,9 +30,10 @@ class AbsolutePositions(nn.Module):
         self.num_frequencies = max(width // 6, 1)
         self.proj = Linear(6 * self.num_frequencies, width, bias=False)
 
-    def forward(self, grid: Grid) -> Tensor:
-        """(S, D), this rank's tokens, with time slowest and width fastest."""
-        positions: Tensor = self.proj(split_tokens(self.features(grid), 0))
+    def forward(self, *grids: Grid) -> Tensor:
+        """(S, D), this rank's tokens of one video after another, in each the time slowest and the width fastest."""
+        features_SF = torch.cat([self.features(grid) for grid in grids])
+        positions: Tensor = self.proj(split_tokens(features_SF, 0))
         return positions
 
     def features(self, grid: Grid) -> Tensor:
@@ -70,18 +71,23 @@ class LearnedPositions(nn.Module):
         self.most: Grid = (most[0], most[1], most[2])  # a recipe gives a list
         self.frames, self.rows, self.columns = (nn.Parameter(torch.zeros(size, width)) for size in most)
 
-    def forward(self, grid: Grid) -> Tensor:
-        """(S, D), this rank's tokens, with time slowest and width fastest.
+    def forward(self, *grids: Grid) -> Tensor:
+        """(S, D), this rank's tokens of one video after another, in each the time slowest and the width fastest.
 
         Raises:
-            ValueError: the grid is larger than the tables.
+            ValueError: a grid is larger than the tables.
         """
+        places_S3 = split_tokens(torch.cat([self._places(grid) for grid in grids]), 0)
+        frame, row, column = places_S3.unbind(1)
+        return rms_normalised(self.frames[frame] + self.rows[row] + self.columns[column])
+
+    def _places(self, grid: Grid) -> Tensor:
+        """(S, 3): frame, row and column of each token."""
         if any(size > most for size, most in zip(grid, self.most, strict=True)):
             raise ValueError(
                 f"a video of {grid} tokens (frames, rows, columns) is larger than the model's learned positions "
                 f"{self.most}; take a smaller one, or raise learned_positions"
             )
         _, rows, columns = grid
-        place_S = split_tokens(torch.arange(math.prod(grid), device=self.frames.device), 0)
-        frame, row, column = place_S // (rows * columns), place_S // columns % rows, place_S % columns
-        return rms_normalised(self.frames[frame] + self.rows[row] + self.columns[column])
+        place_S = torch.arange(math.prod(grid), device=self.frames.device)
+        return torch.stack([place_S // (rows * columns), place_S // columns % rows, place_S % columns], 1)

@@ -1,0 +1,27 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Shapes of a model's inputs in, the samples' token grids out; and arithmetic sample by sample in, its sums out."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from nemo_vfm.core.types import Op
+from nemo_vfm.models.blocks.patch import Patch, grid_of
+from nemo_vfm.models.blocks.rope import Grid
+
+
+def grids_of(inputs: Mapping[str, tuple[int, ...]], patch: Patch) -> list[Grid]:
+    """Of each sample, packed or of one shape."""
+    if "sizes_N3" not in inputs:
+        return [grid_of(inputs["latents_BCTHW"], patch)] * inputs["latents_BCTHW"][0]
+    sides = iter(inputs["sizes_N3"])
+    return [grid_of((1, 1, *size), patch) for size in zip(sides, sides, sides, strict=True)]
+
+
+def added_up(ops: Iterable[Op]) -> list[Op]:
+    """Those of one kind and name together, in the order in which they first come."""
+    found: dict[tuple[str, str], Op] = {}
+    for op in ops:
+        before = found.get((op.kind, op.name))
+        found[op.kind, op.name] = op if before is None else replace(op, flops=before.flops + op.flops)
+    return list(found.values())
