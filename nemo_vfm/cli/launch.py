@@ -29,6 +29,7 @@ INTERRUPTED = 130
 GRACE_S = 15.0  # for the others to find out whom they lost, and say it, once one has ended badly
 _POLL_S = 0.05
 _FINAL = (0, 2, 3, PREEMPTED, INTERRUPTED)  # trying again would end in the same way, or is not wanted
+_OWN = (*_FINAL, 1)  # what a rank that was neither killed nor crashed says of itself
 
 
 def launch(words: Sequence[str], count: int, signals: Sequence[str], *, max_restarts: int = 0) -> int:
@@ -49,12 +50,13 @@ def launch(words: Sequence[str], count: int, signals: Sequence[str], *, max_rest
         with _Ranks(words, count, _environment(port, count, attempt, max_restarts)) as ranks, \
                 _passed_on([signal.SIGINT, *numbers(signals)], ranks, told):  # fmt: skip
             ranks.wait()
+            ranks.judge(told)
         if ranks.status in _FINAL or told or attempt == max_restarts:
             break
         warn(f"{ranks.story()}; all {count} are started again ({attempt + 1} of {max_restarts})")
     del store
-    if ranks.status not in _FINAL:
-        sys.stderr.write(f"{ranks.story()}\n")
+    if ranks.status not in _FINAL and ranks.has_story():
+        sys.stderr.write(f"{ranks.story()}. The same command goes on from the last checkpoint\n")
     return ranks.status
 
 
@@ -103,7 +105,18 @@ class _Ranks:
             if until is not None and time.monotonic() > until:
                 self.kill()
             time.sleep(_POLL_S)
-        self.status = self._judge()
+
+    def judge(self, told: Sequence[int]) -> None:
+        """The status of all, from how each ended and which signals were handed on."""
+        code = self._ended[self._culprit()]
+        if -code in told:  # it came before the rank could listen
+            self.status = INTERRUPTED if -code == signal.SIGINT else PREEMPTED
+        else:
+            self.status = code if code in _OWN else LostRank.exit_code
+
+    def has_story(self) -> bool:
+        """Whether there is more to say than rank 0 has said itself."""
+        return self._culprit() != 0 or self._ended[0] not in (*_OWN, LostRank.exit_code)
 
     def pass_on(self, number: int) -> None:
         """A signal to every rank; what they have started themselves does not get it."""
@@ -141,10 +154,6 @@ class _Ranks:
         if 0 in own and self._ended[0] > 0:
             return 0
         return next(iter(own or lost), 0)
-
-    def _judge(self) -> int:
-        code = self._ended[self._culprit()]
-        return code if code >= 0 else 128 - code
 
 
 def _require_devices(count: int) -> None:

@@ -15,12 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from nemo_vfm.cli.launch import PIPE
+from nemo_vfm.cli.launch import INTERRUPTED, PIPE
 from nemo_vfm.core import log, ranks
 from nemo_vfm.core.errors import LostRank, NemoVfmError, Preempted
 from nemo_vfm.core.files import sha256_text
 from nemo_vfm.core.preempt import EXIT_CODE as PREEMPTED
-from nemo_vfm.core.preempt import PreemptedNow
+from nemo_vfm.core.preempt import PreemptedNow, is_interrupt
 from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.types import Job, Run
 from nemo_vfm.workflow import Workflow
@@ -122,12 +122,10 @@ def _follow(orders: Orders, job: Job, folder: Path) -> int:
             own = job.job_in(*names) if names and isinstance(job, Workflow) else job
             _turn_output(folder)
             own.run(run)
-    except KeyboardInterrupt:
-        return 130
     except (Preempted, PreemptedNow):
         return PREEMPTED
     except BaseException as error:
-        return _told(error, orders)
+        return INTERRUPTED if is_interrupt(error) else _told(error, orders)
     return 0
 
 

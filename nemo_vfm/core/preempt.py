@@ -40,6 +40,11 @@ def heeded() -> Iterator[None]:
         _HEEDED.pop()
 
 
+def is_interrupt(error: BaseException) -> bool:
+    """Whether it is a Ctrl-C; Lightning answers one with `exit(1)`."""
+    return isinstance(error, KeyboardInterrupt) or isinstance(error.__context__, KeyboardInterrupt)
+
+
 def numbers(names: Sequence[str]) -> list[signal.Signals]:
     """Signals by name, with or without SIG.
 

@@ -70,6 +70,12 @@ class Watch:
         seen = [(rank, *self._seen.get(rank, (b"", self._began))) for rank in range(1, self._num_ranks)]
         return [rank for rank, told, since in seen if told != b"end" and now - since > seconds]
 
+    def elsewhere(self) -> dict[int, str]:
+        """On rank 0, the others that live and do something else than rank 0 does."""
+        told = {rank: self._seen.get(rank, (b"", 0.0))[0] for rank in range(1, self._num_ranks)}
+        doing = {rank: text.decode().partition(" ")[2] for rank, text in told.items() if text not in (b"", b"end")}
+        return {rank: text for rank, text in doing.items() if text and text != self._doing}
+
     def _run(self) -> None:
         number = 0
         try:

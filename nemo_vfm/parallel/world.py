@@ -25,7 +25,7 @@ from nemo_vfm.parallel.watch import SILENCE_S, OnLost, Watch
 
 TIMEOUT_S = 1800.0
 _POLL_S = 0.05
-_TRACE_S = 4.0  # three signs of life that do not come
+_TRACE_S = 4.0  # three signs of life that do not come; what there is to hear is heard in twice that time
 _INNOCENT = "another rank is to blame"
 _CURRENT: list["World"] = []
 
@@ -87,22 +87,36 @@ class World:
 
     def why_lost(self) -> str | None:
         """What rank 0 finds out about a rank that is gone, in a few seconds; None where there is no trace."""
-        until = time.monotonic() + _TRACE_S
+        until = time.monotonic() + 2 * _TRACE_S
         with suppress(RuntimeError):
             while time.monotonic() < until:
-                for rank in range(1, ranks.count()):
-                    if self._store.check([f"failed/{rank}"]):
-                        told = self._store.get(f"failed/{rank}").decode()
-                        if told != _INNOCENT:
-                            return f"rank {rank} of {ranks.count()} ended: {told}"
+                if said := self._confessed():
+                    return said
+                if silent := self.watch.silent_for(_TRACE_S):
+                    who = f"rank {', '.join(map(str, silent))} of {ranks.count()}"
+                    return f"{who} died, hangs, or its machine is gone: its signs of life have ended"
                 time.sleep(2 * _POLL_S)
-            if silent := self.watch.silent_for(_TRACE_S - 0.5):
-                who = f"rank {', '.join(map(str, silent))} of {ranks.count()}"
-                return f"{who} died, hangs, or its machine is gone: nothing was heard of it since its connection ended"
+            if elsewhere := self.watch.elsewhere():
+                who = ", ".join(f"rank {rank} of {ranks.count()} {doing}" for rank, doing in elsewhere.items())
+                return f"{who} for so long that the others, which wait for it, give up"
+        return None
+
+    def _confessed(self) -> str | None:
+        for rank in range(1, ranks.count()):
+            if self._store.check([f"failed/{rank}"]):
+                told = self._store.get(f"failed/{rank}").decode()
+                if told != _INNOCENT:
+                    return f"rank {rank} of {ranks.count()} ended: {told}"
         return None
 
     def _order(self) -> str:
         return f"order/{self._number}"
+
+
+def now(doing: str) -> None:
+    """What this rank does from here on, such as "takes step 3": said of it when the others wait for it in vain."""
+    if _CURRENT:
+        _CURRENT[0].watch.at(doing)
 
 
 def current() -> World | None:

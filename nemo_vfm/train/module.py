@@ -21,6 +21,7 @@ from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.predict import predictions
 from nemo_vfm.core.types import Batch, Predicts
+from nemo_vfm.parallel.world import now
 from nemo_vfm.train.callbacks.callback import HOOKS, Callback
 from nemo_vfm.train.fit import Fit
 
@@ -39,6 +40,7 @@ class TrainModule(LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> None:
         """One optimizer step."""
+        now(f"takes step {self.fit.step + 1}")
         self.fit.advance(batch)
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
@@ -84,6 +86,7 @@ class Adapter(LightningCallback):
     def _call(self, hook: str, module: LightningModule) -> None:
         assert hook in HOOKS
         assert isinstance(module, TrainModule)
+        now(f"is in {hook} of {type(self.callback).__name__} after step {module.fit.step}")
         getattr(self.callback, hook, lambda fit: None)(module.fit)
 
 
@@ -93,6 +96,7 @@ class _Stop(LightningCallback):
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         assert isinstance(pl_module, TrainModule)
         trainer.should_stop = pl_module.fit.finished or pl_module.fit.preempted
+        now(f"reads the samples of step {pl_module.fit.step + 1}")
 
 
 class _Alone(LightningEnvironment):

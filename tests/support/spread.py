@@ -17,7 +17,7 @@ from nemo_vfm.core.types import Outcome, Run
 
 How = Literal[
     "nothing", "raises", "raises_for_the_user", "exits", "crashes", "is_killed", "is_stopped", "sleeps_in_c",
-    "waits_alone",
+    "waits_alone", "straggles",
 ]  # fmt: skip
 
 
@@ -50,20 +50,23 @@ class Together:
 
     def run(self, run: Run) -> Outcome:
         from nemo_vfm.parallel.agree import everyone_says, greatest
+        from nemo_vfm.parallel.world import now
 
         file = run.folder / "count"
         first = int(everyone_says(str(len(file.read_text().splitlines()) if file.is_file() else 0))[0])
         (run.folder / f"seen-{ranks.rank()}").write_text(f"{os.getpid()} {run.resume} {run.seed}")
         with preempt.heeded():
             for step in range(first, self.steps):
+                now(f"prepares step {step}")
                 self._happen(run.folder, step)
+                now(f"adds up step {step}")
                 _, flag = greatest(float(step), float(preempt.asked() is not None))
                 if ranks.is_first():
                     with file.open("a") as opened:
                         opened.write(f"{step}\n")
                 if flag and step + 1 < self.steps:
                     raise Preempted(f"preempted at step {step + 1}")
-                time.sleep(self.pause_s)
+                time.sleep(self.pause_s * (5 if self.how == "straggles" and ranks.rank() == self.who else 1))
         return Outcome(f"counted to {self.steps} on {self.num} ranks", {"steps": self.steps})
 
     def _happen(self, folder: Path, step: int) -> None:

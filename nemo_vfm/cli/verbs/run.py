@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nemo_vfm.cli.arguments import add_recipe_arguments, composed_recipe, run_folder
-from nemo_vfm.core.preempt import DEFAULT, EXIT_CODE, PreemptedNow, listening
+from nemo_vfm.core.preempt import DEFAULT, EXIT_CODE, PreemptedNow, is_interrupt, listening
 from nemo_vfm.core.secret import conceal, conceal_keys
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def _run(job: "Job", run: "Run", status: "Status") -> int:
     except (Preempted, PreemptedNow) as error:
         return _preempted(error, run.folder, status)
     except (KeyboardInterrupt, SystemExit) as error:
-        if not _is_interrupt(error):
+        if not is_interrupt(error):
             return _failed(error, 1, run.folder, status)
         status.write("interrupted")
         sys.stderr.write(f"interrupted; the same command goes on in {run.folder}\n")
@@ -188,11 +188,6 @@ def _lost_behind(error: Exception) -> "LostRank | None":
     from nemo_vfm.parallel.agree import lost_behind
 
     return lost_behind(error)
-
-
-def _is_interrupt(error: BaseException) -> bool:
-    """Whether it is a Ctrl-C; Lightning answers one with `exit(1)`."""
-    return isinstance(error, KeyboardInterrupt) or isinstance(error.__context__, KeyboardInterrupt)
 
 
 def _no_room(error: Exception, folder: Path) -> Exception:

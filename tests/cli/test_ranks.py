@@ -1,0 +1,184 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Several ranks from the command line: whatever comes over one of them, all end in time, say whose fault, and go on."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.support.repository import ROOT
+
+LIMIT_S = 240.0  # of any run here, on a machine that has other things to do
+WORDS = ["--trust", "tests.support.spread", "--rank-silence", "8", "--rank-timeout", "60"]
+
+
+def start(folder: Path, *words: str, job: str = "Together", env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:  # fmt: skip
+    """`nemo-vfm run` of the toy job, its output kept."""
+    folder.mkdir(exist_ok=True)
+    (folder / "toy.yaml").write_text(f"_target_: tests.support.spread.{job}\n")
+    command = [sys.executable, "-m", "nemo_vfm", "run", str(folder / "toy.yaml"), f"run_dir={folder / 'run'}"]
+    return subprocess.Popen(
+        [*command, *WORDS, *words], cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def ended(running: subprocess.Popen[str]) -> tuple[int, str]:
+    """Status and what was said, on one line."""
+    out, err = running.communicate(timeout=LIMIT_S)
+    return running.returncode, " ".join((err + out).split())
+
+
+def counted(folder: Path) -> list[int]:
+    """The steps that were taken, in order."""
+    return [int(line) for line in (folder / "run/count").read_text().split()]
+
+
+def until(true_when: object, what: str) -> None:
+    """Wait for something that another process does."""
+    end = time.monotonic() + LIMIT_S
+    while not true_when():  # type: ignore[operator]
+        assert time.monotonic() < end, f"waited in vain for {what}"
+        time.sleep(0.05)
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended; one that nobody has asked about yet counts."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def pids(folder: Path) -> list[int]:
+    """Of both ranks and of what they started."""
+    return [int(pid) for rank in (0, 1) for pid in (folder / f"run/pids-{rank}").read_text().split()]
+
+
+def test_a_rank_that_is_killed_is_named_and_the_same_command_goes_on(tmp_path: Path):
+    status, said = ended(start(tmp_path, "how=is_killed"))
+    assert status == 69
+    assert "rank 1 of 2 died" in said and "rank 1 of 2 was ended by SIGKILL" in said
+    assert "The same command goes on from the last checkpoint" in said
+    assert json.loads((tmp_path / "run/status.json").read_text())["state"] == "failed"
+    status, said = ended(start(tmp_path, "how=is_killed"))
+    assert status == 0 and counted(tmp_path) == [0, 1, 2, 3]
+
+
+def test_a_rank_that_is_stopped_is_named_and_nobody_is_left(tmp_path: Path):
+    status, said = ended(start(tmp_path, "how=is_stopped"))
+    assert status == 69
+    assert "rank 1 of 2 has given no sign of life for 8 s (the last: it" in said
+    seen = [int((tmp_path / f"run/seen-{rank}").read_text().split()[0]) for rank in (0, 1)]
+    assert all(is_gone(pid) for pid in seen)
+
+
+def test_a_signal_ends_all_at_one_step_with_75_and_the_same_command_goes_on(tmp_path: Path):
+    words = ("steps=60", "pause_s=0.1")
+    running = start(tmp_path, *words)
+    until((tmp_path / "run/count").exists, "the first step")
+    running.send_signal(signal.SIGUSR1)
+    status, said = ended(running)
+    assert status == 75 and "preempted at step" in said and "the same command goes on in" in said
+    assert json.loads((tmp_path / "run/status.json").read_text())["state"] == "preempted"
+    assert 0 < len(counted(tmp_path)) < 60
+    status, said = ended(start(tmp_path, *words))
+    assert status == 0 and counted(tmp_path) == list(range(60))
+
+
+def test_a_launcher_that_is_killed_takes_its_ranks_and_their_children_along(tmp_path: Path):
+    running = start(tmp_path, job="Child")
+    until(lambda: all((tmp_path / f"run/pids-{rank}").exists() for rank in (0, 1)), "both ranks")
+    running.kill()
+    running.communicate(timeout=LIMIT_S)
+    until(lambda: all(is_gone(pid) for pid in pids(tmp_path)), "the end of all")
+
+
+def test_ctrl_c_ends_all_with_130_and_nobody_is_left(tmp_path: Path):
+    running = start(tmp_path, job="Child")
+    until(lambda: all((tmp_path / f"run/pids-{rank}").exists() for rank in (0, 1)), "both ranks")
+    running.send_signal(signal.SIGINT)
+    status, said = ended(running)
+    assert status == 130 and "interrupted; the same command goes on in" in said
+    assert json.loads((tmp_path / "run/status.json").read_text())["state"] == "interrupted"
+    until(lambda: all(is_gone(pid) for pid in pids(tmp_path)), "the end of all")
+
+
+def as_rank(rank: int, count: int, port: int, **more: str) -> dict[str, str]:
+    """What torchrun or an MPI wrapper says to a process."""
+    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    return {**{name: str(value) for name, value in names.items()}, **more}
+
+
+def free_port() -> int:
+    """One that nobody listens at."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def test_another_number_of_processes_than_the_plans_is_refused_with_both_numbers(tmp_path: Path):
+    status, said = ended(start(tmp_path, env=as_rank(0, 3, free_port())))
+    assert status == 2 and "the plan is for 2 devices (shard 2), and there are 3" in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_port_that_is_taken_is_said(tmp_path: Path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        status, said = ended(start(tmp_path, env=as_rank(0, 2, port)))
+    assert status == 2 and f"the port of 127.0.0.1:{port} is in use" in said and "set MASTER_PORT" in said
+
+
+def test_ranks_with_different_recipes_do_not_begin(tmp_path: Path):
+    port = free_port()
+    both = [start(tmp_path, f"steps={4 + rank}", env=as_rank(rank, 2, port)) for rank in (0, 1)]
+    for status, said in map(ended, both):
+        assert status == 2 and "rank 1 of 2 was given another recipe than rank 0" in said and "Nothing was run" in said
+    assert not (tmp_path / "run/count").exists()
+
+
+CASES = {
+    "exits": (69, "rank 1 of 2 ended with status 7"),
+    "crashes": (69, "rank 1 of 2 was ended by SIGSEGV"),
+    "raises": (1, "rank 1 of 2 ended: RuntimeError: this rank has a bad day"),
+    "raises_for_the_user": (2, "rank 1 of 2 ended: UserError: this rank's disk is full; make room"),
+    "sleeps_in_c": (69, "rank 1 of 2 has given no sign of life for 8 s (the last: it"),
+    "waits_alone": (69, "rank 1 of 2 prepares step 2 for so long that the others, which wait for it, give up"),
+}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("how", CASES)
+def test_whatever_comes_over_a_rank_is_told_of_it_by_number(tmp_path: Path, how: str):
+    began = time.monotonic()
+    words = ["--rank-timeout", "12"] if how == "waits_alone" else []
+    status, said = ended(start(tmp_path, f"how={how}", *words))
+    expected, sentence = CASES[how]
+    assert status == expected and sentence in said
+    assert time.monotonic() - began < 120
+    assert counted(tmp_path) == [0, 1]
+
+
+@pytest.mark.soak
+def test_a_rank_five_times_slower_than_the_others_is_waited_for(tmp_path: Path):
+    status, _ = ended(start(tmp_path, "how=straggles", "pause_s=0.5", "steps=6"))
+    assert status == 0 and counted(tmp_path) == list(range(6))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("who", [0, 1])
+def test_restarts_are_counted_and_go_on(tmp_path: Path, who: int):
+    status, said = ended(start(tmp_path, "how=is_killed", f"who={who}", "tries=2", "--max-restarts", "2"))
+    assert status == 0 and "all 2 are started again (2 of 2)" in said
+    assert counted(tmp_path) == [0, 1, 2, 3]
