@@ -80,7 +80,16 @@ class STDiT(DiT):
         return x_BSD
 
     def space_time(self, scene: Scene) -> SpaceTime:
-        """What these blocks are told."""
+        """What these blocks are told.
+
+        Raises:
+            ValueError: samples are packed.
+        """
+        if scene.row is not None:
+            raise ValueError(
+                "packed samples have no frames and places in common, and an STDiT attends along time and across "
+                "frames; give it batches of one shape (data without PackedLatents), or train a DiT on packs"
+            )
         frames, rows, columns = scene.grid
         places = self.rope.table((1, rows, columns), scene.fps_B[:1])
         lines = self.rope.table((frames, 1, 1), scene.fps_B)

@@ -7,9 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from nemo_vfm.core.rows import videos_of
 from nemo_vfm.core.types import Batch, Task
+from nemo_vfm.data.side_by_side import side_by_side
 from nemo_vfm.diffusion.objective import EDM, FlowMatching
 from nemo_vfm.diffusion.task import Denoise, empty_like
+from nemo_vfm.diffusion.uncertainty import UncertaintyWeighted
 from nemo_vfm.models.codec import HaarWavelet
 from nemo_vfm.models.text_encoder import HashedNgrams
 
@@ -106,3 +109,46 @@ def test_the_empty_text_takes_the_length_of_the_cached_texts(length):
 def test_a_dropout_above_one_is_refused():
     with pytest.raises(ValueError, match=r"text_dropout must lie in 0..1, got 1.5"):
         task(text_dropout=1.5)
+
+
+SIZES = [(1, 4, 4), (3, 2, 2), (2, 4, 2)]
+
+
+def packed():
+    """Three samples of three sizes, alone and side by side."""
+    torch.manual_seed(0)
+    alone = [
+        Batch(3, (key,), (f"caption of {key}",), torch.tensor([weight]), torch.tensor([8.0]),
+              latents_BCTHW=torch.randn(1, 4, *size))
+        for key, weight, size in zip("abc", (1.0, 0.0, 2.0), SIZES, strict=True)
+    ]  # fmt: skip
+    return alone, side_by_side(3, alone)
+
+
+@pytest.mark.parametrize("objective", [FlowMatching(), EDM(), UncertaintyWeighted(objective=EDM())])
+def test_a_packed_sample_has_the_noise_level_noise_text_and_loss_that_it_has_alone(objective):
+    alone, together = packed()
+    whole = task(objective=objective).prepare(together, seed=1, training=True)
+    parts = [task(objective=objective).prepare(one, seed=1, training=True) for one in alone]
+    assert whole.inputs["sizes_N3"].tolist() == [list(size) for size in SIZES]
+    assert len(set(whole.inputs["noise_B"].tolist())) == 3
+    for name in ("noise_B", "text_BLD", "text_mask_BL", "fps_B"):
+        assert torch.equal(whole.inputs[name], torch.cat([part.inputs[name] for part in parts]))
+    channels = 5 if isinstance(objective, UncertaintyWeighted) else 4
+    output = torch.randn(len(whole.inputs["latents_XC"]), channels)
+    losses = task(objective=objective).losses(output, whole)
+    seen = [videos_of(rows, SIZES) for rows in (whole.inputs["latents_XC"], whole.targets["noise"], output)]
+    for n, (part, latents, noise, out) in enumerate(zip(parts, *seen, strict=True)):
+        assert torch.equal(latents, part.inputs["latents_BCTHW"]) and torch.equal(noise, part.targets["noise"])
+        assert losses[n] == task(objective=objective).losses(out, part)[0]
+        assert torch.equal(whole.tags["noise"][n : n + 1], part.tags["noise"])
+
+
+def test_a_mean_by_tokens_counts_samples_by_their_size_packed_or_not():
+    alone, together = packed()
+    assert task().prepare(together, seed=1, training=True).weight_B.tolist() == [1.0, 0.0, 2.0]
+    by_token = task(mean="token")
+    assert by_token.prepare(together, seed=1, training=True).weight_B.tolist() == [16.0, 0.0, 32.0]
+    assert [float(by_token.prepare(one, seed=1, training=True).weight_B) for one in alone] == [16.0, 0.0, 32.0]
+    with pytest.raises(ValueError, match="mean must be sample or token, got 'pack'"):
+        task(mean="pack")
