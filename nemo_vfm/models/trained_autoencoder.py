@@ -1,0 +1,121 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A training of an autoencoder in, a codec out: pixels to latents and back with the weights that it left.
+
+Shape letters: B batch, C channels, T frames, H height, W width.
+"""
+
+from pathlib import Path
+from threading import Lock
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from nemo_vfm.core.errors import CorruptCheckpoint, UserError
+from nemo_vfm.core.files import sha256_text
+from nemo_vfm.core.place import local
+from nemo_vfm.core.types import Factory
+from nemo_vfm.models.autoencoder import CausalAutoencoder
+from nemo_vfm.models.pieces import in_pieces, in_tiles
+from nemo_vfm.parallel.checkpoint import find, load_weights
+from nemo_vfm.parallel.checkpoint_index import fingerprint, group_of
+from nemo_vfm.parallel.checkpoint_manifest import read as read_manifest
+from nemo_vfm.parallel.engine import build_model, load_weights_into
+
+#: Loaded models by fingerprint, once a process: codecs are sent between processes and hold settings only.
+_LOADED: dict[str, CausalAutoencoder] = {}
+_LOCK = Lock()  # threads encode side by side
+
+
+class TrainedAutoencoder:
+    """A codec whose latents have mean 0 and deviation 1 in each channel, as far as the training's clips tell.
+
+    Args:
+        model: the autoencoder as it was trained; a checkpoint holds weights, and its shapes must be this model's.
+        trained: the run folder of its training, a folder of checkpoints (the newest whole one is taken), or one.
+        weights: which of its weights; None takes the averaged ones (ema) where there are some, else the model's own.
+        frames_at_once: latent frames that go through the network together; it bounds the memory of long videos and
+            changes no latent. None takes the whole video.
+        tile: latent positions along a side that go through together, with as much around them as they hang on; it
+            bounds the memory of large frames and changes no latent. None takes whole frames.
+
+    Raises:
+        ValueError: numbers below 1, or tiles of an autoencoder whose attention joins whole frames.
+    """
+
+    def __init__(
+        self, *, model: Factory[[], CausalAutoencoder], trained: Path, weights: Literal["ema", "model"] | None = None,
+        frames_at_once: int | None = 16, tile: int | None = None,
+    ) -> None:  # fmt: skip
+        if min(frames_at_once or 1, tile or 1) < 1 or 0 in (frames_at_once, tile):
+            raise ValueError(f"frames_at_once ({frames_at_once}) and tile ({tile}) must be at least 1, or null")
+        self.model, self.trained, self.weights = model, local(trained, "the training of an autoencoder"), weights
+        self.frames_at_once, self.tile = frames_at_once, tile
+        self._chosen: tuple[Path, str] | None = None
+        if tile is not None and self._shape().reach() is None:
+            raise ValueError("attention joins all positions of a frame, so it cannot be encoded in tiles: tile: null")
+
+    @torch.no_grad()
+    def encode(self, video_BCTHW: Tensor) -> Tensor:
+        """Pixels in [-1, 1] to latents, fp32."""
+        model = self._loaded(video_BCTHW.device)
+        model.latent_shape(*video_BCTHW.shape[2:])
+
+        def apply(part: Tensor) -> Tensor:
+            return in_pieces(model.encode, part, first=1, step=model.time, count=self.frames_at_once)
+
+        return in_tiles(apply, video_BCTHW.float(), self.tile, model.reach() or 0, inside=model.space, outside=1)
+
+    @torch.no_grad()
+    def decode(self, latents_BCTHW: Tensor) -> Tensor:
+        """Latents to pixels, fp32, not clamped."""
+        model = self._loaded(latents_BCTHW.device)
+
+        def apply(part: Tensor) -> Tensor:
+            return in_pieces(model.decode, part, first=1, step=1, count=self.frames_at_once)
+
+        return in_tiles(apply, latents_BCTHW.float(), self.tile, model.reach() or 0, inside=1, outside=model.space)
+
+    def latent_shape(self, num_frames: int, height: int, width: int) -> tuple[int, int, int, int]:
+        """(C', T', H', W'); ValueError where the size does not fit. No weights are read."""
+        return self._shape().latent_shape(num_frames, height, width)
+
+    def fingerprint(self) -> str:
+        """The bytes of the weights and what the network does with them. Pieces and tiles do not count."""
+        chosen, group = self._found()
+        weights = fingerprint(read_manifest(chosen)["files"], group)
+        return f"autoencoder/1 {sha256_text(f'{self._shape().made_of()} {weights}')[:32]}"
+
+    def _shape(self) -> CausalAutoencoder:
+        with torch.device("meta"):
+            return self.model()
+
+    def _found(self) -> tuple[Path, str]:
+        """Which checkpoint, and which of its weights; chosen once, even if the training goes on."""
+        if self._chosen is None:
+            chosen = find(self.trained)
+            averaged = any(group_of(name) == "ema" for name in read_manifest(chosen)["files"])
+            self._chosen = chosen, self.weights or ("ema" if averaged else "model")
+        return self._chosen
+
+    def _loaded(self, device: torch.device) -> CausalAutoencoder:
+        with _LOCK:
+            key = self.fingerprint()
+            if key not in _LOADED:
+                _LOADED[key] = self._load()
+            return _LOADED[key].to(device)
+
+    @torch.inference_mode(False)
+    def _load(self) -> CausalAutoencoder:
+        chosen, group = self._found()
+        model = build_model(self.model, seed=0)
+        assert isinstance(model, CausalAutoencoder)
+        try:
+            load_weights_into(model, load_weights(chosen, group))
+        except CorruptCheckpoint as error:
+            raise UserError(f"The weights of {chosen} are not of this autoencoder: {error}") from error
+        if not int(model.latent_count):
+            raise UserError(f"The latents of {chosen} were never measured, so their scale is not known; add the "
+                            f"callback nemo_vfm.train.reconstruct.measure.MeasureLatents to its training")  # fmt: skip
+        return model.eval().requires_grad_(False)
