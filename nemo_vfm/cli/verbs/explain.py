@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Explain a component (what it does, its arguments, YAML ready to paste), shards, or one clip of a run."""
+"""Explain a component (what it does, its arguments, YAML ready to paste), shards, a clip or a step of a run."""
 
 import argparse
 import json
@@ -24,11 +24,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to explain."""
     parser.add_argument("name", metavar="NAME", nargs="?",
                         help="DiT, nemo_vfm.models.dit.DiT, model=dit_s or model; a list if left out; or a folder of "
-                             "shards, a .tar or s3://bucket/folder; or the run folder of a curation")  # fmt: skip
+                             "shards, a .tar or s3://bucket/folder; or the run folder of a curation; or RUN@STEP, "
+                             "a step of a training")  # fmt: skip
     parser.add_argument("key", metavar="KEY", nargs="?",
                         help="of shards: one sample, by its key or how that begins; of a run: a clip, by its id, how "
                              "that begins, FILE:FRAME or FILE@SECONDS")  # fmt: skip
     parser.add_argument("--out", metavar="FILE.png", type=Path, help="of shards and clips: write their pictures here")
+    parser.add_argument("--no-losses", action="store_true",
+                        help="of a step: without a loss for each sample, which needs the model in memory")  # fmt: skip
     parser.add_argument("--yaml", action="store_true", help="print the YAML only")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     add_conf(parser)
@@ -39,6 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Find out what the name is, look, and print."""
     if arguments.name is not None:
+        if (step := _step(arguments)) is not None:
+            from nemo_vfm.cli.step_page import tell_of_step
+
+            return tell_of_step(*step, trust=arguments.trust, as_json=arguments.json, losses=not arguments.no_losses)
         from nemo_vfm.cli.shards.subject import is_folder_of_shards, shards_named
         from nemo_vfm.cli.story.curation import names_run
 
@@ -51,6 +58,13 @@ def run(arguments: argparse.Namespace) -> int:
 
             return browse(where, arguments.key, as_json=arguments.json, out=arguments.out)
     return _component(arguments)
+
+
+def _step(arguments: argparse.Namespace) -> tuple[Path, int] | None:
+    """The run and the step that RUN@STEP means."""
+    run, _, step = arguments.name.rpartition("@")
+    is_step = arguments.key is None and step.isascii() and step.isdigit() and len(step) < 13 and Path(run).is_dir()
+    return (Path(run), int(step)) if is_step and run else None
 
 
 def _component(arguments: argparse.Namespace) -> int:

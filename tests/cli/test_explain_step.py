@@ -1,0 +1,83 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A step of a training in; its samples, and losses that are those of the run itself, out."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_vfm.cli.main import main
+from tests.recipes.conftest import latents_for
+from tests.support.repository import ROOT
+
+RECIPE = ROOT / "recipes/diffusion/train_small.yaml"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three steps of the small training, of which the last leaves a sample out, without running averages."""
+    folder = tmp_path_factory.mktemp("steps")
+    shards = latents_for(RECIPE, folder / "shards")
+    common = ["run", str(RECIPE), "--overlay", "smoke", f"data.shards={shards}", "checkpoint.keep_last=null",
+              "checkpoint.every_steps=1", "~callbacks", "~loggers", "validation=null"]  # fmt: skip
+    assert main([*common, f"run_dir={folder / 'first'}", "duration=3 steps"]) == 0
+    left_out = told_of(folder / "first", 3)["samples"][0]["key"]
+    words = ["duration=4 steps", "skip.steps=[2]", f"skip.samples=['{left_out}']"]
+    assert main([*common, f"run_dir={folder / 'run'}", *words]) == 0
+    return folder
+
+
+def told_of(run: Path, step: int, *words: str) -> dict[str, Any]:
+    from nemo_vfm.cli.step_story import tell, to_json
+
+    found: dict[str, Any] = to_json(tell(run, step, trust=[], losses="--no-losses" not in words))
+    return found
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_the_losses_of_a_steps_samples_are_those_that_the_run_had(run: Path, step: int):
+    told = told_of(run / "first", step)
+    assert told["exact"] and len(told["samples"]) == 2
+    assert told["loss"] == pytest.approx(told["recorded"]["loss"], rel=1e-5)
+    assert sum(sample["share"] for sample in told["samples"]) == pytest.approx(1)
+    assert all(sample["caption"] and 0 <= sample["numbers"]["noise"] <= 1 for sample in told["samples"])
+
+
+def test_every_sample_of_an_epoch_is_told_once(run: Path):
+    keys = [sample["key"] for step in (1, 2, 3) for sample in told_of(run / "first", step, "--no-losses")["samples"]]
+    assert len(keys) == len(set(keys)) == 6
+
+
+def test_what_a_recipe_leaves_out_is_marked_and_does_not_count(run: Path, capsys: pytest.CaptureFixture[str]):
+    told = told_of(run / "run", 3)
+    assert [sample["weight"] for sample in told["samples"]] == [0, 1]
+    assert told["samples"][0]["left_out"] and told["samples"][0]["share"] == 0
+    assert told["loss"] == pytest.approx(told["recorded"]["loss"], rel=1e-5)
+    assert main(["explain", f"{run / 'run'}@3"]) == 0
+    assert "0 (skip)" in capsys.readouterr().out
+    assert main(["explain", f"{run / 'run'}@2"]) == 0
+    assert "left out as a whole (skip.steps)" in capsys.readouterr().out
+
+
+def test_a_page_says_which_weights_the_losses_are_of(run: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["explain", f"{run / 'first'}@3"]) == 0
+    page = capsys.readouterr().out
+    assert "checkpoint step-00000002, which the step began with" in " ".join(page.split())
+    assert "recorded: loss" in page and page.count("0000000000000000000000000000000") == 2
+    assert main(["explain", f"{run / 'first'}@9"]) == 0
+    page = " ".join(capsys.readouterr().out.split())
+    assert "it was not taken yet" in page and "not those that it began with" in page
+
+
+def test_machines_get_json_and_nobody_needs_the_model(run: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["explain", f"{run / 'first'}@1", "--json", "--no-losses"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["step"] == 1 and told["weights"] == "" and told["samples"][0]["loss"] is None
+
+
+def test_what_is_no_step_of_a_training_gets_a_sentence(run: Path, capsys: pytest.CaptureFixture[str]):
+    for name, words in ((f"{run / 'first'}@0", "counted from 1"), (f"{run}@1", "no recipe.yaml")):
+        assert main(["explain", name]) == 2
+        assert words in capsys.readouterr().err
