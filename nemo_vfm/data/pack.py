@@ -97,7 +97,8 @@ def _pack(group: Sequence[int], lengths: Sequence[int]) -> Pack:
 def _first_fit(lengths: Sequence[int], budget: int) -> list[list[int]]:
     """Longest first, each in the first bin with room for it."""
     bins: list[list[int]] = []
-    rooms = _Rooms(len(lengths), budget)
+    # No two neighbours could share one bin, or the second's samples had fitted into the first.
+    rooms = _Rooms(min(len(lengths), 2 * sum(lengths) // budget + 2), budget)
     for place in sorted(range(len(lengths)), key=lambda place: (-lengths[place], place)):
         which = rooms.take(lengths[place])
         if which == len(bins):
