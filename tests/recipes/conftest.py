@@ -83,13 +83,16 @@ def random_transnet(folder: Path) -> Path:
 
 def latents_for(recipe: Path, folder: Path) -> Path:
     """Latent shards as the recipe's own codec, text encoder and buckets make them, of random pixels."""
-    job = build(compose(recipe, [f"data.shards={folder}"], overlays=["smoke"]))
-    buckets = job.data.buckets.buckets.items() if job.data.buckets else ()
-    name, frames, height, width = next(
-        ((n, b.num_frames, b.height, b.width) for n, b in buckets), ("square", 9, 48, 48)
-    )
+    packed = "packed" in recipe.name
+    job = build(compose(recipe, [f"data.{'data.' * packed}shards={folder}"], overlays=["smoke"]))
+    buckets = (job.data.data if packed else job.data).buckets
+    shapes = [(n, b.num_frames, b.height, b.width) for n, b in buckets.buckets.items()] if buckets else []
+    shapes = shapes[:1] or [("square", 9, 48, 48)]
+    if packed:
+        shapes += [("still", 1, 48, 48), ("wide", 9, 48, 80)]
     with ShardWriter(folder) as writer:
         for number in range(6):
+            name, frames, height, width = shapes[number % len(shapes)]
             pixels = torch.rand(1, 3, frames, height, width, generator=torch.Generator().manual_seed(number)) * 2 - 1
             latents = job.task.codec.encode(pixels)[0].contiguous()
             text, mask = job.task.text_encoder.encode([CAPTIONS[number % 4]])

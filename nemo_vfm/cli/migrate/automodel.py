@@ -140,7 +140,7 @@ AUTOMODEL = Format(
         "loss_fn.**": "the loss belongs to the task",
         "dataset.**": "an argument of their data set",
         "dataloader.**": "an argument of their data loader",
-        "packed_sequence.**": "packing is not here yet",
+        "packed_sequence.**": "to pack samples of any shapes, wrap data in PackedLatents (docs/loading.md)",
         "tokenizer.**": "there is no language model here yet",
         "rng.**": "every random number follows from the seed",
         "wandb.dir": RUN_FOLDER,

@@ -55,13 +55,13 @@ DFM = Format(
     },
     left={
         **{f"model.{name}": ONE_DEVICE for name in MEGATRON_PARALLEL},
-        **{f"dataset.{name}": "a batch has one shape, so nothing is packed: data.buckets" for name in
+        **{f"dataset.{name}": "to pack samples of any shapes, wrap data in PackedLatents (docs/loading.md)" for name in
            ("seq_length", "task_encoder_seq_length", "packing_buffer_size")},
         "ddp.**": ONE_DEVICE,
         "comm_overlap.**": ONE_DEVICE,
         "dist.**": ONE_DEVICE,
         "model.recompute_*": MEMORY,
-        "model.qkv_format": "sequences are not packed",
+        "model.qkv_format": "whether sequences are packed is said by the data: PackedLatents (docs/loading.md)",
         "model.seq_length": "the length follows from the bucket",
         "model.vae_cache_folder": "haar stands in for the VAE, and has no weights",
         "model.guidance_*": "guidance belongs to sampling",
