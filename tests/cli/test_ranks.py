@@ -20,7 +20,9 @@ LIMIT_S = 240.0  # of any run here, on a machine that has other things to do
 WORDS = ["--trust", "tests.support.spread", "--rank-silence", "8", "--rank-timeout", "60"]
 
 
-def start(folder: Path, *words: str, job: str = "Together", env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:  # fmt: skip
+def start(
+    folder: Path, *words: str, job: str = "Together", env: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
     """`nemo-vfm run` of the toy job, its output kept."""
     folder.mkdir(exist_ok=True)
     (folder / "toy.yaml").write_text(f"_target_: tests.support.spread.{job}\n")

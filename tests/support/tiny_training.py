@@ -84,6 +84,18 @@ class Fate:
                 happen(self.how)
 
 
+def fate(how: str, *, rank: int = 1, step: int = 3, times: int = 1, pause_s: float = 0.0) -> str:
+    """The change that gives a run one."""
+    return (f"callbacks.fate={{_target_: {NAME}.Fate, how: {how}, rank: {rank}, step: {step}, times: {times}, "
+            f"pause_s: {pause_s}}}")  # fmt: skip
+
+
+def pids(folder: Path) -> list[int]:
+    """Of the ranks that run now and have begun to train."""
+    found = [int(file.name.partition("-")[2]) for file in Path(f"{folder}-notes").glob("*-*")]
+    return [pid for pid in found if Path(f"/proc/{pid}").exists()]
+
+
 def shards(folder: Path) -> Path:
     """Latents of random pixels, as the recipe's own codec and text encoder make them."""
     job = build(compose(RECIPE, [f"data.shards={folder}"], overlays=["smoke"]))

@@ -3,15 +3,25 @@
 """A real training over several processes: its numbers and samples are those of one, whoever shares what with whom."""
 
 import json
+import os
+import random
+import signal
+import socket
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
+import torch
 
+from nemo_vfm.parallel import checkpoint
 from tests.support import tiny_training
 from tests.support.ranks import on_ranks
 from tests.support.repository import ROOT
-from tests.support.tiny_training import BATCH, changes, command, metrics, notes, trained
+from tests.support.tiny_training import BATCH, changes, command, fate, metrics, notes, trained
+
+LIMIT_S = 400.0  # of any run here, on a machine that has other things to do
 
 
 @pytest.fixture(scope="module")
@@ -80,3 +90,127 @@ def test_however_two_processes_share_the_work_the_run_is_that_of_one(
     on_ranks(2, trained, changes(data, folder, *layout))
     require_same(folder, alone)
     require_each_sample_once(folder, alone, num_data)
+
+
+def require_same_weights(folder: Path, other: Path) -> None:
+    """Model, average and optimizer after the last step, to 1e-5 of their size."""
+    ours, theirs = (checkpoint.newest(one / "checkpoints") for one in (folder, other))
+    assert ours is not None and theirs is not None and ours.step == theirs.step
+    for group, tensors in theirs.groups.items():
+        assert ours.groups[group].keys() == tensors.keys()
+        for name, tensor in tensors.items():
+            scale = float(tensor.float().abs().max()) + 1e-8
+            torch.testing.assert_close(
+                ours.groups[group][name], tensor, rtol=0, atol=1e-5 * scale, msg=f"{group} {name}"
+            )
+
+
+def torchrun(words: list[str], restarts: int) -> list[str]:
+    """The same command by torchrun, two processes."""
+    assert words[1:3] == ["-m", "nemo_vfm"]
+    own = ["--standalone", "--nproc-per-node=2", f"--max-restarts={restarts}", "--monitor-interval=0.2"]
+    return [sys.executable, "-m", "torch.distributed.run", *own, *words[1:]]
+
+
+def test_a_rank_killed_under_torchrun_is_started_again_and_the_run_is_as_if_undisturbed(
+    data: Path, alone: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    words = torchrun(command(data, folder, "parallel.shard=2", fate("is_killed", rank=1, step=3)), 1)
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (folder / "fate-1").read_text() == "x" and "resuming at step 2" in " ".join(done.stderr.split())
+    require_same(folder, alone)
+    require_same_weights(folder, alone)
+    require_each_sample_once(folder, alone, 2)
+    assert all(len(taken) == 1 for step, by_rank in notes(folder).items() if step < 2 for taken in by_rank.values())
+
+
+def by_srun(words: list[str], port: int) -> list[subprocess.Popen[str]]:
+    """The same command twice, with what srun says to its tasks."""
+    names = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": str(port - 15_000), "SLURM_STEP_ID": "0",
+             "SLURM_STEP_NODELIST": "localhost"}  # fmt: skip
+    return [
+        subprocess.Popen(
+            words, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={**os.environ, **names, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)},
+        )
+        for rank in (0, 1)
+    ]  # fmt: skip
+
+
+def test_rank_0_killed_under_srun_ends_the_other_with_69_and_the_same_command_goes_on(
+    data: Path, alone: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    words = command(data, folder, "parallel.replicate=2", fate("is_killed", rank=0, step=3))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = 15_000 + taken.getsockname()[1] % 10_000
+    first = by_srun(words, port)
+    said = [task.communicate(timeout=LIMIT_S) for task in first]
+    assert [task.returncode for task in first] == [-signal.SIGKILL, 69], said
+    assert "The same command goes on from the last checkpoint" in " ".join(said[1][1].split())
+    second = by_srun(words, port)
+    said = [task.communicate(timeout=LIMIT_S) for task in second]
+    assert [task.returncode for task in second] == [0, 0], said
+    require_same(folder, alone)
+    require_same_weights(folder, alone)
+    require_each_sample_once(folder, alone, 2)
+
+
+def test_a_signal_to_one_rank_ends_all_at_its_step_and_what_follows_is_as_if_undisturbed(
+    data: Path, alone: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    words = command(data, folder, "parallel.shard=2", fate("terminated", rank=1, step=3))
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    assert done.returncode == 75, done.stderr[-3000:]
+    assert "a signal asked for the end at step 4" in " ".join(done.stderr.split())
+    assert json.loads((folder / "status.json").read_text())["state"] == "preempted"
+    assert max(found.step for found in checkpoint.records(folder / "checkpoints")) == 4
+    on_ranks(2, trained, changes(data, folder, "parallel.shard=2"))
+    require_same(folder, alone)
+    require_same_weights(folder, alone)
+    assert all(len(taken) == 1 for by_rank in notes(folder).values() for taken in by_rank.values())
+
+
+@pytest.mark.soak
+def test_ctrl_c_ends_a_training_on_two_ranks_with_130_and_it_goes_on(data: Path, alone: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    words = command(data, folder, "parallel.shard=2", fate("nothing", pause_s=1.0))
+    running = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + LIMIT_S
+    while not (folder / "checkpoints/step-00000002").exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    running.send_signal(signal.SIGINT)
+    _, said = running.communicate(timeout=LIMIT_S)
+    assert running.returncode == 130 and "interrupted; the same command goes on in" in said
+    on_ranks(2, trained, changes(data, folder, "parallel.shard=2"))
+    require_same(folder, alone)
+    require_same_weights(folder, alone)
+
+
+@pytest.mark.soak
+def test_twenty_kills_of_a_rank_at_any_moment_change_nothing(data: Path, tmp_path: Path) -> None:
+    """The clock decides where each kill falls: in a step, between two, or while a checkpoint is written."""
+    whole, folder, moments = tmp_path / "whole", tmp_path / "run", random.Random(0)
+    on_ranks(1, trained, changes(data, whole, steps=400))
+    words = torchrun(command(data, folder, "parallel.shard=2", fate("nothing", pause_s=0.02), steps=400), 30)
+    kills, before = 0, -1
+    running = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while kills < 20 and running.poll() is None:
+        newest = max((int(one.name[5:]) for one in (folder / "checkpoints").glob("step-*")), default=-1)
+        pids = tiny_training.pids(folder)
+        if newest > before and len(pids) == 2:  # it trains: kills while it imports prove nothing
+            time.sleep(moments.uniform(0, 0.4))
+            os.kill(pids[moments.randrange(2)], signal.SIGKILL)
+            kills, before = kills + 1, newest
+            until = time.monotonic() + LIMIT_S
+            while set(tiny_training.pids(folder)) & set(pids) and time.monotonic() < until:
+                time.sleep(0.1)
+        time.sleep(0.02)
+    assert running.wait(LIMIT_S) == 0 and kills >= 15, f"the run was over after {kills} kills; make it longer"
+    require_same(folder, whole)
+    require_same_weights(folder, whole)
+    require_each_sample_once(folder, whole, 2)
