@@ -107,6 +107,12 @@ class STDiT(DiT):
             per_head=(f"{among}.*_norm", f"{text}.*_norm"),
         )
 
+    def small_inputs(self) -> dict[str, tuple[int, ...]]:
+        """See DiT: as many frames as devices, and as many places of each."""
+        frames, rows, columns = self.patch
+        latents = (1, self.in_channels, 8 * frames, 2 * rows, 4 * columns)
+        return {**super().small_inputs(), "latents_BCTHW": latents}
+
     def _attention_ops(self, video: float, grid: Grid) -> list[Op]:
         seen = {"full": math.prod(grid), "temporal": grid[0], "spatial": grid[1] * grid[2]}
         projections = self.depth * len(self.reaches) * video * 4 * self.width
