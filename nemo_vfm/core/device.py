@@ -84,3 +84,25 @@ def try_product() -> None:
     ones = torch.ones(64, 64, device=device(), dtype=torch.bfloat16)
     if float((ones @ ones).float().sum()) != 64.0**3:
         raise RuntimeError("a matrix product came out wrong")
+
+
+def memory_history(max_events: int) -> bool:
+    """Keep so many of the last requests for the GPU's memory, with their stacks (0: none any more); False without one.
+
+    Args:
+        max_events: the older ones are forgotten.
+    """
+    if device().type != "cuda":
+        return False
+    if max_events:
+        torch.cuda.memory._record_memory_history(max_entries=max_events)
+    else:
+        torch.cuda.memory._record_memory_history(enabled=None)
+    return bool(max_events)
+
+
+def memory_snapshot(path: Path) -> None:
+    """Write what is kept, and what lies in the GPU's memory now, in PyTorch's own form, which only its viewer reads."""
+    unfinished = path.with_name(f".{path.name}.tmp")
+    torch.cuda.memory._dump_snapshot(str(unfinished))
+    unfinished.replace(path)
