@@ -3,17 +3,18 @@
 """A folder in, recipes/diffusion/train_small.yaml made tiny out: its shards, its command, what each rank was given."""
 
 import json
+import logging
 import os
 import sys
 import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from safetensors.torch import save
 
 from nemo_vfm.config import build, compose, trust_list
-from nemo_vfm.core import ranks
+from nemo_vfm.core import log, ranks
 from nemo_vfm.core.types import Batch, Codec, Prepared, Run, TextEncoder
 from nemo_vfm.data.shards import ShardWriter
 from nemo_vfm.diffusion.objective import Objective
@@ -132,12 +133,19 @@ def command(data: Path, folder: Path, *more: str, steps: int = 6) -> list[str]:
     return [sys.executable, "-m", "nemo_vfm", "run", RECIPE, "--overlay", "smoke", "--trust", NAME, *words, *options]
 
 
-def trained(rank: int, words: list[str]) -> dict[str, Any]:
-    """The training inside a process that has already met the others; what its outcome says."""
+def trained(rank: int, words: list[str]) -> list[str]:
+    """The training inside a process that has already met the others; what it said there."""
     composed = compose(RECIPE, words, overlays=["smoke"])
     folder = Path(next(word for word in words if word.startswith("run_dir=")).partition("=")[2])
-    outcome = build(composed, trust_list([NAME])).run(Run(folder, composed.to_yaml(), composed.seed))
-    return dict(outcome.figures)
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    log.logger().addHandler(handler)
+    try:
+        build(composed, trust_list([NAME])).run(Run(folder, composed.to_yaml(), composed.seed))
+    finally:
+        log.logger().removeHandler(handler)
+    return said
 
 
 def metrics(folder: Path) -> list[dict[str, float]]:

@@ -57,24 +57,6 @@ def require_each_sample_once(folder: Path, other: Path, num_data: int) -> None:
         assert len(set(whole)) == BATCH and {keys for taken in by_rank.values() for keys in taken} == expected
 
 
-def test_the_command_alone_starts_two_processes_that_train_as_one(data: Path, alone: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    done = subprocess.run(
-        command(data, folder, "parallel.shard=2"), cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.splitlines()[-1] == str(folder / "report.html") and "Warning" not in done.stderr
-    require_same(folder, alone)
-    require_each_sample_once(folder, alone, 2)
-    assert json.loads((folder / "status.json").read_text())["state"] == "done"
-    assert "WARNING" not in done.stderr + (folder / "ranks/rank-1.log").read_text()
-    names = {path.relative_to(folder).parts[0] for path in folder.rglob("*")} - {"ranks", ".lock"}
-    assert names == {path.relative_to(alone).parts[0] for path in alone.rglob("*")} | {
-        "recipe.yaml", "manifest.json", "status.json", "started.json", "done.json", "report.html",
-    }  # fmt: skip
-    assert len(list((folder / "samples").iterdir())) == 2
-
-
 LAYOUTS = [
     (["parallel.replicate=2"], 2),
     (["parallel.tensor=2", "parallel.sequence=true"], 1),
@@ -112,18 +94,24 @@ def torchrun(words: list[str], restarts: int) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", *own, *words[1:]]
 
 
-def test_a_rank_killed_under_torchrun_is_started_again_and_the_run_is_as_if_undisturbed(
+def test_a_rank_killed_twice_under_torchrun_is_started_again_and_the_run_is_as_if_undisturbed(
     data: Path, alone: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    words = torchrun(command(data, folder, "parallel.shard=2", fate("is_killed", rank=1, step=3)), 1)
+    words = torchrun(command(data, folder, "parallel.shard=2", fate("is_killed", rank=1, step=3, times=2)), 2)
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert (folder / "fate-1").read_text() == "x" and "resuming at step 2" in " ".join(done.stderr.split())
+    assert (folder / "fate-1").read_text() == "xx" and "resuming at step 2" in " ".join(done.stderr.split())
     require_same(folder, alone)
     require_same_weights(folder, alone)
     require_each_sample_once(folder, alone, 2)
     assert all(len(taken) == 1 for step, by_rank in notes(folder).items() if step < 2 for taken in by_rank.values())
+    assert json.loads((folder / "status.json").read_text())["state"] == "done"
+    names = {path.relative_to(folder).parts[0] for path in folder.rglob("*")} - {".lock"}
+    assert names == {path.relative_to(alone).parts[0] for path in alone.rglob("*")} | {
+        "recipe.yaml", "manifest.json", "status.json", "started.json", "done.json", "report.html", "fate-1",
+    }  # fmt: skip
+    assert len(list((folder / "samples").iterdir())) == 2
 
 
 def by_srun(words: list[str], port: int) -> list[subprocess.Popen[str]]:
@@ -139,6 +127,7 @@ def by_srun(words: list[str], port: int) -> list[subprocess.Popen[str]]:
     ]  # fmt: skip
 
 
+@pytest.mark.soak
 def test_rank_0_killed_under_srun_ends_the_other_with_69_and_the_same_command_goes_on(
     data: Path, alone: Path, tmp_path: Path
 ) -> None:
@@ -159,7 +148,7 @@ def test_rank_0_killed_under_srun_ends_the_other_with_69_and_the_same_command_go
     require_each_sample_once(folder, alone, 2)
 
 
-def test_a_signal_to_one_rank_ends_all_at_its_step_and_what_follows_is_as_if_undisturbed(
+def test_the_command_alone_starts_two_that_a_signal_to_one_ends_at_its_step_and_what_follows_is_as_if_undisturbed(
     data: Path, alone: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
@@ -167,11 +156,14 @@ def test_a_signal_to_one_rank_ends_all_at_its_step_and_what_follows_is_as_if_und
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert done.returncode == 75, done.stderr[-3000:]
     assert "a signal asked for the end at step 4" in " ".join(done.stderr.split())
+    said = done.stderr + (folder / "ranks/rank-1.log").read_text()
+    assert "Warning" not in said and "WARNING" not in said
     assert json.loads((folder / "status.json").read_text())["state"] == "preempted"
     assert max(found.step for found in checkpoint.records(folder / "checkpoints")) == 4
     on_ranks(2, trained, changes(data, folder, "parallel.shard=2"))
     require_same(folder, alone)
     require_same_weights(folder, alone)
+    require_each_sample_once(folder, alone, 2)
     assert all(len(taken) == 1 for by_rank in notes(folder).values() for taken in by_rank.values())
 
 
@@ -195,8 +187,9 @@ def test_ctrl_c_ends_a_training_on_two_ranks_with_130_and_it_goes_on(data: Path,
 def test_twenty_kills_of_a_rank_at_any_moment_change_nothing(data: Path, tmp_path: Path) -> None:
     """The clock decides where each kill falls: in a step, between two, or while a checkpoint is written."""
     whole, folder, moments = tmp_path / "whole", tmp_path / "run", random.Random(0)
-    on_ranks(1, trained, changes(data, whole, steps=400))
-    words = torchrun(command(data, folder, "parallel.shard=2", fate("nothing", pause_s=0.02), steps=400), 30)
+    few = ("validation.every_steps=1000", "callbacks.preview.every_steps=1000")
+    on_ranks(1, trained, changes(data, whole, *few, steps=160), timeout_s=LIMIT_S)
+    words = torchrun(command(data, folder, *few, "parallel.shard=2", fate("nothing", pause_s=0.1), steps=160), 30)
     kills, before = 0, -1
     running = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while kills < 20 and running.poll() is None:
