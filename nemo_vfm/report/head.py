@@ -9,7 +9,8 @@ from typing import Any
 from nemo_vfm.report.folder import RunFolder
 from nemo_vfm.report.text import clean, mapping, number, plain, span
 
-WORDS = {"failed": "failed", "nothing_kept": "kept nothing", "interrupted": "was interrupted"}
+WORDS = {"failed": "failed", "nothing_kept": "kept nothing", "interrupted": "was interrupted",
+         "preempted": "was asked by a signal to end"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
