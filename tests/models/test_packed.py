@@ -14,10 +14,9 @@ from nemo_vfm.core.types import Prepared
 from nemo_vfm.models.blocks.row import Row, row
 from nemo_vfm.models.st_dit import STDiT
 from nemo_vfm.parallel.layout import Layout, under
-from tests.support.packs import COSMOS, PLAIN, tiny
+from tests.support.packs import COSMOS, PLAIN, UNSURE, tiny
 
 SIZES = [(1, 4, 8), (3, 4, 4), (1, 2, 2), (2, 6, 4)]  # 8, 12, 1 and 12 tokens
-UNSURE = {**COSMOS, "uncertainty": True}
 
 
 def given(sizes=SIZES, dtype=torch.float32):

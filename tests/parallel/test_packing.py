@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from nemo_vfm.core.errors import UserError
 from nemo_vfm.models.blocks.dit_block import Scene
-from tests.support.packs import COSMOS, furthest, step
+from tests.support.packs import UNSURE, furthest, step
 from tests.support.ranks import on_ranks
 
 SAME = 1e-5
@@ -44,9 +45,9 @@ def test_packed_on_any_layout_is_one_by_one_on_one_device(
 @pytest.mark.parametrize(
     ("count", "degrees"), [(1, {}), (2, {"context": 2}), (2, {"tensor": 2, "sequence": True})], ids=str
 )
-def test_so_it_is_with_learned_positions_and_modulations_of_low_rank(count: int, degrees: dict[str, Any]):
-    expected = on_ranks(1, step, {}, COSMOS, False)[0]
-    for found in on_ranks(count, step, degrees, COSMOS):
+def test_so_it_is_with_learned_positions_low_rank_modulations_and_uncertainty(count: int, degrees: dict[str, Any]):
+    expected = on_ranks(1, step, {}, UNSURE, False)[0]
+    for found in on_ranks(count, step, degrees, UNSURE):
         assert furthest(found, expected) < SAME
 
 
@@ -60,6 +61,19 @@ def test_so_it_is_where_each_token_counts_alike_and_that_is_another_mean(one_by_
 def test_ranks_with_different_numbers_of_samples_can_run_them_one_by_one(one_by_one: dict[str, Any]):
     for found in on_ranks(2, step, {"shard": 2}, None, False):
         assert furthest(found, one_by_one) < SAME
+
+
+def refused(rank: int) -> str:
+    try:
+        step(rank, {"pipeline": 2, "microbatches": 2})
+    except UserError as error:
+        return str(error)
+    return "nothing was refused"
+
+
+def test_a_pipeline_refuses_microbatches_of_unequal_lengths():
+    for said in on_ranks(2, refused):
+        assert "A pipeline needs microbatches alike in shape, and these differ" in said
 
 
 def leaking(rank: int, degrees: dict[str, Any]) -> dict[str, Any]:

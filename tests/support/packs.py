@@ -13,6 +13,7 @@ from nemo_vfm.core.types import Batch
 from nemo_vfm.data.side_by_side import side_by_side
 from nemo_vfm.diffusion.objective import EDM
 from nemo_vfm.diffusion.task import Denoise
+from nemo_vfm.diffusion.uncertainty import UncertaintyWeighted
 from nemo_vfm.models.codec import HaarWavelet
 from nemo_vfm.models.text_encoder import HashedNgrams
 from nemo_vfm.parallel.engine import Parts
@@ -25,6 +26,7 @@ WEIGHTS = (1.0, 2.0, 0.5, 1.0, 0.0, 3.0, 1.5, 0.25)
 TEXT = HashedNgrams(dim=16, max_tokens=5)
 PLAIN: dict[str, Any] = {"text_in_modulation": True, "position_embedding": True}
 COSMOS: dict[str, Any] = {"modulation_rank": 8, "learned_positions": (3, 4, 4), "padding_mask": True}
+UNSURE: dict[str, Any] = {**COSMOS, "uncertainty": True}
 tiny = partial(Awake, in_channels=4, text_dim=16, width=48, depth=2, heads=4)
 
 
@@ -59,8 +61,9 @@ def step(
     mine = [0, 1] if plan.data == 1 else [plan.data_rank(rank)]
     engine = TorchEngine(clip_norm=None)
     optimizer = partial(torch.optim.AdamW, lr=1e-3)
-    made = partial(tiny, **(PLAIN if model is None else model))
-    engine.start(Parts(made, task(mean=mean), optimizer, Precision("fp32"), 3, plan))
+    made = partial(tiny, **(model := PLAIN if model is None else model))
+    learned = task(mean=mean, objective=UncertaintyWeighted(objective=EDM()) if "uncertainty" in model else EDM())
+    engine.start(Parts(made, learned, optimizer, Precision("fp32"), 3, plan))
     result = engine.step([batch(mine, packed=packed)], 1.0)
     gradients = {name: whole(one.grad).clone() for name, one in engine.model.named_parameters() if one.grad is not None}
     return {"loss": result.loss, "norm": result.grad_norm, "samples": result.num_samples, "gradients": gradients}
