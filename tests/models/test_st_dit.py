@@ -141,3 +141,19 @@ def test_a_preset_has_the_parameters_that_a_closed_form_gives(name, depth, width
     found = sum(parameter.numel() for parameter in model.parameters())
     assert found == depth * block + width + 4 * width**2 + 3 * width * 256 + ends
     assert found / 1e9 == pytest.approx(billions, abs=0.1)
+
+
+@pytest.mark.parametrize(("name", "grid", "implied"), [
+    ("st_dit_7b", (32, 28, 40), 39.9), ("st_dit_7b", (32, 48, 48), 41.4),
+    ("st_dit_12b", (32, 28, 40), 70.1), ("st_dit_12b", (32, 48, 48), 72.1),
+])  # fmt: skip
+def test_products_per_token_but_for_full_attention_are_those_that_the_papers_table_implies(name, grid, implied):
+    """TFLOP/s over tokens/s of arXiv 2503.12964, table 2, in GFLOP of a training step."""
+    preset = yaml.safe_load((ROOT / f"conf/model/{name}.yaml").read_text())
+    del preset["_target_"]
+    with torch.device("meta"):
+        model = STDiT(**preset | {"in_channels": 16, "text_dim": 1024})
+    tokens = grid[0] * grid[1] * grid[2]
+    inputs = {"latents_BCTHW": (1, 16, grid[0], 2 * grid[1], 2 * grid[2]), "text_BLD": (1, 512, 1024)}
+    flops = sum(op.flops for op in model.ops(inputs) if op.name != "full attention")
+    assert 3 * flops / tokens / 1e9 == pytest.approx(implied, rel=0.04)
