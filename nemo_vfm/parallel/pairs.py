@@ -56,26 +56,28 @@ class Layout:
                "pipeline": self.degrees.get("schedule")}  # fmt: skip
         said = [f"{name} {size}{_detail(how.get(name))}" for name, size in self.degrees.items() if name in AXES]
         if "pipeline" not in self.degrees and "microbatches" in self.degrees:
-            said.append(f"microbatches {self.degrees['microbatches']}")
+            said.append(f"in {self.degrees['microbatches']} parts")
         return ", ".join(said + ["packed"] * self.packed) or "one device"
 
 
 def _detail(how: str | None) -> str:
-    return f" ({how.replace('_', ' ')})" if how else ""
+    return f" {how.replace('_', '-')}" if how else ""
 
 
-def all_layouts(ranks: int, *, samples: int) -> list[Layout]:
+def all_layouts(ranks: int, *, samples: int, stages: int) -> list[Layout]:
     """Every layout of so many ranks.
 
     Args:
         ranks: exactly so many are used.
         samples: of a global batch, which data ranks and microbatches must divide.
+        stages: parts that a pipeline can cut the model into at most.
     """
     found = []
     for sizes in itertools.product(_divisors(ranks), repeat=len(AXES)):
         if math.prod(sizes) == ranks:
             degrees = {name: size for name, size in zip(AXES, sizes, strict=True) if size > 1}
             found += [Layout(one, packed) for one in _in_detail(degrees) for packed in (False, True)]
+    found = [one for one in found if one.plan().stages <= stages]
     # Packed samples are of two sizes in turns, and a pipeline's parts must be alike: each needs one of both.
     return [one for one in found if samples % (one.plan().data * one.plan().microbatches * (1 + one.packed)) == 0]
 

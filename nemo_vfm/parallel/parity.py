@@ -17,6 +17,8 @@ from torch import Tensor
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types import Batch
 from nemo_vfm.parallel import gradients
+from nemo_vfm.parallel.agree import greatest
+from nemo_vfm.parallel.declared import Divisible
 from nemo_vfm.parallel.local import whole
 from nemo_vfm.parallel.pairs import Layout
 from nemo_vfm.parallel.plan import ParallelPlan
@@ -75,9 +77,11 @@ class _Seen:
 
 def quiet(_: int) -> None:
     """What libraries warn of on each rank is not about layouts."""
+    import logging
     import warnings
 
     warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
 
 
 def one_device(pool: Pool, rehearsal: Rehearsal, ranks: int) -> tuple[list[float], float]:
@@ -100,7 +104,7 @@ def row(pool: Pool, rehearsal: Rehearsal, layout: Layout) -> Row:
     try:
         found = pool.call(ranks, differences, rehearsal, layout)
     except RankFailed as error:
-        return Row(layout, ranks, "failed", reason=_last_line(str(error)))
+        return Row(layout, ranks, "failed", reason=error.first_cause())
     if refusals := [one for one in found if isinstance(one, str)]:
         verdict: Verdict = "refused" if len(refusals) == ranks else "failed"
         return Row(layout, ranks, verdict, reason=refusals[0])
@@ -120,7 +124,7 @@ def control(pool: Pool, rehearsal: Rehearsal, ranks: int, *, is_cut: bool) -> Ro
     try:
         found = pool.call(ranks, without_a_sum if is_cut else alike, rehearsal, layout)
     except RankFailed as error:
-        return replace(told, verdict="failed", reason=_last_line(str(error)))
+        return replace(told, verdict="failed", reason=error.first_cause())
     if refused := next((one for one in found if isinstance(one, str)), None):
         return replace(told, verdict="failed", reason=refused)
     measured = _judged(told, found)
@@ -184,9 +188,12 @@ def _own(rehearsal: Rehearsal, layout: Layout, rank: int) -> list[list[Batch]]:
 
 
 def _alone(rehearsal: Rehearsal, packed: bool) -> _Seen:
-    """One device's numbers, of packed samples one by one. Kept, since a process compares many layouts with the same."""
+    """One device's numbers, of packed samples one by one. Kept, since a process compares many layouts with the same.
+
+    An engine asks all ranks that there are whether a step may be taken, so either all compute them now or none.
+    """
     key = rehearsal.name, packed
-    if key not in _ALONE:
+    if greatest(float(key not in _ALONE))[0]:
         alone = range(_STEPS)
         batches = [rehearsal.one_by_one(n) if packed else [rehearsal.batch(n)] for n in alone]
         _ALONE[key] = _seen(rehearsal.started(ParallelPlan()), batches)
@@ -203,13 +210,11 @@ def _compared(found: _Seen, alone: _Seen) -> tuple[float, dict[str, float]]:
     return loss, {**by_name, _NORM: abs(found.norm - alone.norm) / alone.norm}
 
 
-def _last_line(text: str) -> str:
-    """What a traceback ends with, and which rank it was."""
-    return f"{text.partition(':')[0]}: {text.strip().splitlines()[-1]}"
+def blocks(model: torch.nn.Module) -> int:
+    """How many parts a pipeline can cut it into at most."""
+    return len(list(model.get_submodule(model.plan().blocks).children())) if isinstance(model, Divisible) else 1
 
 
 def is_cut(model: torch.nn.Module) -> bool:
     """Whether the model says how its linears can be split."""
-    from nemo_vfm.parallel.declared import Divisible
-
     return isinstance(model, Divisible) and bool(model.plan().row)

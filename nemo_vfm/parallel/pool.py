@@ -8,13 +8,14 @@ fresh ones. They end with the process that started them, however that ends.
 """
 
 import os
+import re
 import signal
 import sys
 import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from multiprocessing import get_context, parent_process
@@ -23,11 +24,13 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from nemo_vfm.core.errors import NemoVfmError
+from nemo_vfm.core.errors import LostRank, NemoVfmError
 
 _WAITS = timedelta(seconds=100)  # of one rank for another, in a collective: first steps are slow on a busy machine
 _AFTER_A_FAILURE_S = 5.0  # for the others, who may wait for the one that failed for ever
 _POLL_S = 0.02
+_HUNG = "did not answer in time"
+_WAITED = re.compile(f"{_HUNG}|{LostRank.__name__}|gloo|Connection (?:closed|reset) by peer")
 
 
 class OnRank(Protocol):
@@ -39,7 +42,21 @@ class OnRank(Protocol):
 
 
 class RankFailed(NemoVfmError):
-    """A rank raised, died or hung; the text has its number and what it said, a traceback where there is one."""
+    """A rank raised, died or hung; the text has its number and what it said, a traceback where there is one.
+
+    Args:
+        said: by rank.
+    """
+
+    def __init__(self, said: Mapping[int, str]) -> None:
+        super().__init__("\n".join(f"rank {rank}: {text}" for rank, text in said.items()))
+        self.said = dict(said)
+
+    def first_cause(self) -> str:
+        """The last line of the rank that began it, as far as can be told: others only waited for it in vain."""
+        began = {rank: text for rank, text in self.said.items() if not _WAITED.search(text)}
+        rank, text = next(iter((began or self.said).items()))
+        return f"rank {rank}: {text.strip().splitlines()[-1]}"
 
 
 class Pool:
@@ -73,9 +90,9 @@ class Pool:
             for rank, (_, pipe) in enumerate(self._started()[:count]):
                 pipe.send((function, arguments, rank, count, str(Path(folder) / "store")))
             found = _answers(self._members[:count], time.monotonic() + timeout_s)
-        if bad := [f"rank {rank}: {text}" for rank, (well, text) in enumerate(found) if not well]:
+        if bad := {rank: text for rank, (well, text) in enumerate(found) if not well}:
             self.stop()
-            raise RankFailed("\n".join(bad))
+            raise RankFailed(bad)
         return [value for _, value in found]
 
     def stop(self) -> None:
@@ -113,7 +130,7 @@ def _answers(members: Sequence[tuple[BaseProcess, Connection]], deadline: float)
                     found[rank] = (False, f"died with exit code {process.exitcode}")
                 if not found[rank][0]:
                     deadline = min(deadline, time.monotonic() + _AFTER_A_FAILURE_S)
-    return [found.get(rank, (False, "did not answer in time")) for rank in range(len(members))]
+    return [found.get(rank, (False, _HUNG)) for rank in range(len(members))]
 
 
 def _serve(pipe: Connection, first: OnRank | None) -> None:

@@ -16,7 +16,7 @@ from nemo_vfm.parallel import gradients, seen, split
 from nemo_vfm.parallel.lockstep import Side, Told, compare
 from nemo_vfm.parallel.plan import ParallelPlan
 from nemo_vfm.parallel.rehearsal import Rehearsal, at, rehearsal_of
-from tests.support.layouts import Doubling
+from tests.support.layouts import FromBatch
 from tests.support.ranks import on_ranks
 
 HEADS, COUNT = 4, 2
@@ -25,22 +25,9 @@ small = partial(
 )
 
 
-class Noised(Doubling):
-    """Doubles latents that come with the batch."""
-
-    def prepare(self, batch: Any, *, seed: int, training: bool) -> Any:
-        inputs = {"latents_BCTHW": batch.latents_BCTHW, "noise_B": batch.latents_BCTHW.flatten(1).mean(1)}
-        text = {"text_BLD": batch.text_BLD, "text_mask_BL": batch.text_mask_BL, "fps_B": batch.fps_B}
-        prepared = super().prepare(batch, seed=seed, training=training)
-        prepared.inputs.clear()
-        prepared.inputs.update(inputs | text)
-        prepared.targets["x"] = 2 * batch.latents_BCTHW + 1
-        return prepared
-
-
 @pytest.fixture(scope="module")
 def rehearsal() -> Rehearsal:
-    return rehearsal_of(small, Noised(), partial(torch.optim.AdamW, lr=1e-3), seed=3)[0]
+    return rehearsal_of(small, FromBatch(), partial(torch.optim.AdamW, lr=1e-3), seed=3)[0]
 
 
 @pytest.fixture(scope="module")

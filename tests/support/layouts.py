@@ -50,6 +50,22 @@ class Doubling:
         return (output - prepared.targets["x"]).square().flatten(1).mean(1)
 
 
+class FromBatch:
+    """Doubles the latents that a batch has, at noise levels that follow from them."""
+
+    def prepare(self, batch: Batch, *, seed: int, training: bool) -> Prepared:
+        """The batch's own tensors."""
+        assert batch.latents_BCTHW is not None and batch.text_BLD is not None and batch.text_mask_BL is not None
+        latents = batch.latents_BCTHW
+        inputs = {"latents_BCTHW": latents, "noise_B": latents.flatten(1).mean(1), "fps_B": batch.fps_B}
+        text = {"text_BLD": batch.text_BLD, "text_mask_BL": batch.text_mask_BL}
+        return Prepared(inputs | text, {"x": 2 * latents + 1}, batch.weight_B)
+
+    def losses(self, output: torch.Tensor, prepared: Prepared) -> torch.Tensor:
+        """Mean square error of each sample."""
+        return (output - prepared.targets["x"]).square().flatten(1).mean(1)
+
+
 class Awake(DiT):
     """A DiT without zeros at the start, so that every parameter has an influence and a gradient."""
 

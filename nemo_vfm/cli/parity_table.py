@@ -1,0 +1,83 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of a parity table, one after another as they are measured, in; lines on the terminal out."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from torch import nn
+
+from nemo_vfm.cli.paper import Paper
+from nemo_vfm.parallel.pairs import Layout
+from nemo_vfm.parallel.parity import GRADIENT, LOSS, Row
+from nemo_vfm.parallel.rehearsal import SAMPLES
+
+_STYLES = {"equal": "green", "seen": "green", "refused": "yellow"}
+
+
+class Table:
+    """A table whose widths are known before its rows.
+
+    Args:
+        layouts: all that will come.
+    """
+
+    def __init__(self, layouts: Sequence[Layout]) -> None:
+        self._width = max([len(str(layout)) for layout in layouts] + [20])
+        self._paper, self._ranks = Paper(), 0
+
+    def begin(self, recipe: str, model: nn.Module) -> None:
+        """What is tried, and the head of the columns."""
+        count = sum(parameter.numel() for parameter in model.parameters())
+        paper = self._paper
+        paper.line(f"{recipe}, made small", "bold")
+        paper.prose(f"{type(model).__name__} of {count:,} parameters, two steps of {SAMPLES} samples in fp32, no two "
+                    f"ranks with the same ones. Each layout against one device: losses may differ by {LOSS:g}, each "
+                    f"parameter's gradient by {GRADIENT:g}, relative (L2).", 2)  # fmt: skip
+        paper.line()
+        paper.line(f"  ranks  {'layout':<{self._width}}  verdict       loss  gradient  of", "bold")
+
+    def add(self, row: Row) -> None:
+        """One more; a line between numbers of ranks."""
+        if row.left_out and self._ranks:
+            self._paper.line()
+            self._paper.line(f"  control, {row.left_out}: it must be seen", "bold")
+            self._ranks = 0
+        elif not row.left_out and row.ranks != self._ranks:
+            if self._ranks:
+                self._paper.line()
+            self._ranks = row.ranks
+        head = f"  {row.ranks:>5}  {row.layout!s:<{self._width}}  "
+        self._paper.line(
+            f"{head}{row.verdict:<8}  {self._figures(row, len(head) + 10)}", _STYLES.get(row.verdict, "red")
+        )
+
+    def _figures(self, row: Row, used: int) -> str:
+        if row.loss is None or row.gradient is None:
+            return _cut(row.reason, max(40, self._paper.width - used), "")
+        numbers = f"{_figure(row.loss):>8}  {_figure(row.gradient):>8}  "
+        name = row.parameter.removesuffix(".weight")
+        return numbers + _cut(name, max(24, self._paper.width - used - len(numbers)), name.rpartition(".")[2])
+
+    def end(self, rows: Sequence[Row], seconds: float) -> None:
+        """The verdict of all, and each reason in full."""
+        counts = Counter(row.verdict for row in rows if not row.left_out)
+        controls = [row for row in rows if row.left_out]
+        said = [f"{count} {verdict}" for verdict, count in sorted(counts.items())]
+        if controls:
+            said.append(f"{sum(row.is_good for row in controls)} of {len(controls)} controls seen")
+        self._paper.line()
+        for reason, count in Counter(row.reason for row in rows if row.reason).items():
+            self._paper.prose(f"{count} x {reason}", 2)
+        good = all(row.is_good for row in rows)
+        self._paper.line(f"{'As it should be' if good else 'NOT as it should be'}: {', '.join(said)} ({seconds:.0f} s)",
+                         "green" if good else "red")  # fmt: skip
+
+
+def _figure(value: float) -> str:
+    return f"{value:.0e}" if 0 < value < 0.01 else f"{value:.2g}"
+
+
+def _cut(text: str, width: int, last: str) -> str:
+    """A text cut to a width before its last words."""
+    return text if len(text) <= width else f"{text[: max(8, width - 3 - len(last))]}...{last}"

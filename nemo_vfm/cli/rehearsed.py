@@ -1,0 +1,85 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The recipe of a training in; the same made small enough to be tried on several processes of a laptop out.
+
+The overlays `smoke` and `parity` are laid over it: the model keeps its class and what it computes, and gets four narrow
+blocks of four heads. Batches are made up, so nothing that the recipe leaves to the user has to be there.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from nemo_vfm.cli.arguments import composed_recipe
+from nemo_vfm.core.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from nemo_vfm.core.types import Job
+    from nemo_vfm.parallel.rehearsal import Rehearsal
+    from nemo_vfm.train.job import Train
+
+OVERLAYS = ("smoke", "parity")
+
+
+def rehearsed(
+    arguments: argparse.Namespace, overlays: Sequence[str] = OVERLAYS
+) -> "tuple[Rehearsal, nn.Module, Train]":
+    """The recipe's training made ready, its model without memory, and the job.
+
+    Raises:
+        RecipeError: the recipe is wrong.
+        UserError: it has no training, or one that cannot be tried so.
+    """
+    from nemo_vfm.config import RecipeError
+    from nemo_vfm.parallel.rehearsal import rehearsal_of
+    from nemo_vfm.parallel.torch_engine import TorchEngine
+
+    small = argparse.Namespace(**{**vars(arguments), "overlay": [*overlays, *arguments.overlay]})
+    job = _training(_built(small), arguments.recipe)
+    if not isinstance(job.engine, TorchEngine):
+        raise UserError(f"layouts are tried with TorchEngine, and this recipe has {type(job.engine).__name__}")
+    try:
+        ready, model = rehearsal_of(job.model, job.task, job.optimizer, seed=0, recompute=job.engine.recompute)
+    except RecipeError as error:
+        raise UserError(
+            f"the model of {arguments.recipe} cannot be built without the files that it is given, so no small one can "
+            f"be tried:\n{error}"
+        ) from error
+    return ready, model, job
+
+
+def _built(arguments: argparse.Namespace) -> "Job":
+    from nemo_vfm.cli.gpus import stand_in_job
+    from nemo_vfm.config import RecipeError, check, trust_list
+
+    trust = trust_list(arguments.trust)
+    problems = check(composed_recipe(arguments), trust)
+    if any(problem.kind != "missing" for problem in problems):
+        raise RecipeError(problems)
+    job = stand_in_job(arguments, problems, trust)
+    if job is None:  # more than paths and texts is missing
+        raise RecipeError(problems)
+    return job
+
+
+def _training(job: "Job", name: str) -> "Train":
+    found = list(_trainings(job))
+    if not found:
+        raise UserError(f"{name} trains nothing, so there is no layout to try")
+    if len(found) > 1:
+        raise UserError(f"{name} has {len(found)} trainings ({', '.join(step for step, _ in found)}); give one of "
+                        f"them a recipe of its own")  # fmt: skip
+    return found[0][1]
+
+
+def _trainings(job: "Job", step: str = "") -> "Iterator[tuple[str, Train]]":
+    from nemo_vfm.train.job import Train
+    from nemo_vfm.workflow import Workflow
+
+    if isinstance(job, Workflow):
+        for name, below in job.steps.items():
+            yield from _trainings(below, f"{step}{'.' * bool(step)}{name}")
+    elif isinstance(job, Train):
+        yield step, job

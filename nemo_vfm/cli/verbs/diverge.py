@@ -1,0 +1,94 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Find where two layouts, precisions or recipes part: the first step, module and rank whose numbers differ.
+
+Both are made small, as `parity` does, and take the same steps on the same samples. Outputs of all modules, the loss,
+gradients and weights after the step are compared, in this order, and with what one device makes of A.
+"""
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from nemo_vfm.cli.arguments import add_conf, add_trust
+from nemo_vfm.core.errors import UserError
+
+if TYPE_CHECKING:
+    from nemo_vfm.cli.two_sides import Asked
+    from nemo_vfm.parallel.lockstep import Told
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """One recipe or two, and what is changed in each."""
+    parser.add_argument("recipes", metavar="A [B] [CHANGE ...]", nargs="+",
+                        help="one recipe or two; changes are made to both")  # fmt: skip
+    for side in "ab":
+        parser.add_argument(f"--{side}", metavar="CHANGE", action="extend", nargs="+", default=[],
+                            help=f"changes of {side.upper()} alone, such as parallel.tensor=2 or precision=bf16"
+                            )  # fmt: skip
+    parser.add_argument("--steps", metavar="N", type=int, default=2, help="steps that are compared (2)")
+    parser.add_argument("--tolerance", metavar="X", type=float, default=None,
+                        help="relative; 1e-4 for fp32 and 5e-2 where a side is in bf16")  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="all of it, for machines")
+    add_conf(parser)
+    add_trust(parser, "the recipe may name")
+    parser.set_defaults(overlay=[])
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0 where they agree, 1 where they part."""
+    if arguments.steps < 1 or (arguments.tolerance is not None and not arguments.tolerance > 0):
+        raise UserError("--steps takes one or more, --tolerance a number above 0")
+    from nemo_vfm.cli.two_sides import asked, told
+
+    sides = asked(arguments)
+    found = told(sides, arguments.steps)
+    if arguments.json:
+        sys.stdout.write(json.dumps(_record(sides, found), indent=1) + "\n")
+    else:
+        _write(sides, found)
+    return 0 if found.parting is None else 1
+
+
+def _record(sides: "Asked", told: "Told") -> dict[str, object]:
+    return {
+        "a": str(sides.a), "b": str(sides.b), "tolerance": sides.tolerance,
+        "parting": None if told.parting is None else asdict(told.parting),
+        "largest": [{**asdict(one), "compared": told.compared[key]} for key, one in told.largest.items()],
+        "unknown": list(told.unknown),
+    }  # fmt: skip
+
+
+def _write(sides: "Asked", told: "Told") -> None:
+    from nemo_vfm.cli.paper import Paper
+
+    paper = Paper()
+    paper.line(f"A  {sides.a}")
+    paper.line(f"B  {sides.b}")
+    paper.line()
+    paper.line("  step  compared         number  largest difference", "bold")
+    before = 0
+    for (step, phase), one in told.largest.items():
+        head = f"{step:>6}" if step != before else " " * 6
+        where = f" in {one.name}" if one.size > 0 and phase != "loss" else ""
+        beyond = not one.size <= sides.tolerance
+        paper.line(f"{head}  {_NAMES[phase]:<15}{told.compared[step, phase]:>8}  {one.size:.0e}{where}",
+                   "red" if beyond else "")  # fmt: skip
+        before = step
+    paper.line()
+    if told.unknown:
+        paper.prose(f"not compared, since their place in one device's output is not known: {', '.join(told.unknown)}")
+    part = told.parting
+    if part is None:
+        paper.line(f"They agree: nothing differs by more than {sides.tolerance:g}, relative (L2).", "green")
+        return
+    what = {"forward": "the output of", "gradient": "the gradient of", "weight": "the weight", "loss": "the"}
+    paper.prose(f"They part at step {part.step}, {_WHEN[part.phase]}, at {what[part.phase]} {part.name}: "
+                f"{part.size:.2g} apart, {sides.tolerance:g} is allowed. Rank {part.rank} of {part.side} is furthest "
+                f"from one device.")  # fmt: skip
+
+
+_NAMES = {"forward": "outputs", "loss": "loss", "gradient": "gradients", "weight": "weights after"}
+_WHEN = {"forward": "forward", "loss": "after the forward pass", "gradient": "backward", "weight": "in the update"}

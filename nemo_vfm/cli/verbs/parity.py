@@ -1,0 +1,116 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Prove on this machine that a recipe's training gives the same losses and gradients on any layout of devices.
+
+The recipe is made small (its model keeps its class), and two steps are taken on processes of this machine under each
+layout, with samples that are made up and differ on every rank. The control leaves a sum out, and must be seen.
+"""
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from nemo_vfm.cli.arguments import add_recipe_arguments
+from nemo_vfm.core.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch import nn
+
+    from nemo_vfm.parallel.pairs import Layout
+    from nemo_vfm.parallel.parity import Row
+    from nemo_vfm.parallel.rehearsal import Rehearsal
+
+_MOST = 8  # ranks: a sample for each
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The recipe, and how much is tried."""
+    add_recipe_arguments(parser)
+    parser.add_argument("--ranks", metavar="N,N", default="1,2,4", help="numbers of processes (1,2,4)")
+    much = parser.add_mutually_exclusive_group()
+    much.add_argument("--quick", action="store_true", help="each choice once, in the place of each pair of choices")
+    much.add_argument("--all", action="store_true", help="every layout that there is")
+    parser.add_argument("--json", action="store_true", help="the table for machines, at the end")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0 where every layout is equal or refused with a reason, and every control was seen; 1 else."""
+    ranks = _ranks(arguments.ranks)
+    from nemo_vfm.cli.rehearsed import rehearsed
+
+    ready, model, _ = rehearsed(arguments)
+    layouts = [one for count in ranks for one in _chosen(arguments, count, model, ready.takes_packed)]
+    from nemo_vfm.cli.parity_table import Table
+
+    table, began = None if arguments.json else Table(layouts), time.monotonic()
+    if table is not None:
+        table.begin(arguments.recipe, model)
+    rows = []
+    for row in _rows(ready, model, layouts, ranks):
+        rows.append(row)
+        if table is not None:
+            table.add(row)
+    seconds = time.monotonic() - began
+    if table is None:
+        sys.stdout.write(json.dumps(_record(arguments.recipe, model, rows, seconds), indent=1) + "\n")
+    else:
+        table.end(rows, seconds)
+    return 0 if all(row.is_good for row in rows) else 1
+
+
+def _ranks(text: str) -> list[int]:
+    try:
+        found = sorted({int(word) for word in text.split(",")})
+    except ValueError:
+        found = []
+    if not found or not 1 <= found[0] <= found[-1] <= _MOST:
+        raise UserError(f"--ranks takes numbers from 1 to {_MOST}, such as 1,2,4; got {text!r}")
+    return found
+
+
+def _chosen(arguments: argparse.Namespace, ranks: int, model: "nn.Module", packed: bool) -> "list[Layout]":
+    from nemo_vfm.parallel.pairs import all_layouts, selection
+    from nemo_vfm.parallel.parity import blocks
+    from nemo_vfm.parallel.rehearsal import SAMPLES
+
+    found = all_layouts(ranks, samples=SAMPLES, stages=blocks(model))
+    every = [one for one in found if packed or not one.packed]
+    chosen = every if arguments.all else selection(every, together=1 if arguments.quick else 2)
+    return sorted(chosen, key=lambda one: (str(one.packed), one.order()))
+
+
+def _rows(
+    ready: "Rehearsal", model: "nn.Module", layouts: "Sequence[Layout]", ranks: "Sequence[int]"
+) -> "Iterator[Row]":
+    from nemo_vfm.parallel import parity
+    from nemo_vfm.parallel.pairs import Layout
+    from nemo_vfm.parallel.pool import Pool
+
+    with Pool(ranks[-1], parity.quiet) as pool:
+        parity.one_device(pool, ready, ranks[-1])
+        if not ready.takes_packed:
+            yield parity.Row(Layout({}, packed=True), 1, "refused", reason=parity.NOT_PACKED)
+        for layout in layouts:
+            yield parity.row(pool, ready, layout)
+        for count in ranks:
+            if count > 1:
+                yield parity.control(pool, ready, count, is_cut=parity.is_cut(model))
+
+
+def _record(recipe: str, model: "nn.Module", rows: "Sequence[Row]", seconds: float) -> dict[str, object]:
+    from nemo_vfm.parallel.parity import GRADIENT, LOSS
+
+    return {
+        "recipe": recipe,
+        "model": type(model).__name__,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "tolerance": {"loss": LOSS, "gradient": GRADIENT},
+        "rows": [{**asdict(row), "layout": str(row.layout), "degrees": dict(row.layout.degrees)} for row in rows],
+        "equal": all(row.is_good for row in rows),
+        "seconds": round(seconds, 1),
+    }

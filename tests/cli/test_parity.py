@@ -1,0 +1,79 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Recipes and layouts in; the tables of `parity` and `diverge`, and how both end, out."""
+
+import json
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+
+from nemo_vfm.cli import two_sides
+from nemo_vfm.cli.main import main
+from nemo_vfm.cli.verbs import parity as verb
+from nemo_vfm.parallel import parity, pool
+from nemo_vfm.parallel.pairs import Layout
+from tests.parallel.test_parity import off_by_a_little
+from tests.support.ranks import POOL
+
+SMALL = "diffusion/train_small"
+
+
+@pytest.fixture(autouse=True)
+def shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session's processes, since starting others takes seconds."""
+    for module in (pool, two_sides):
+        monkeypatch.setattr(module, "Pool", lambda most, first: nullcontext(POOL))
+
+
+def test_the_quick_table_of_two_ranks_is_as_it_should_be(capsys: pytest.CaptureFixture[str], monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(["parity", SMALL, "--quick", "--ranks", "1,2"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"{SMALL}, made small\n") and "DiT of" in shown
+    assert "As it should be: " in shown and "1 of 1 controls seen" in shown
+    rows = [line for line in shown.splitlines() if line.startswith("      ")]
+    assert len(rows) >= 11 and max(map(len, rows)) <= 100
+    for choice in ("pipeline 2", "context 2", "tensor 2 sequence", "shard 2", "replicate 2", "zero-bubble", "ulysses"):
+        assert any(choice in row and " equal " in row for row in rows), choice
+
+
+def test_a_row_that_differs_ends_with_one(capsys: pytest.CaptureFixture[str], monkeypatch):
+    monkeypatch.setattr(parity, "differences", off_by_a_little)
+    monkeypatch.setattr(verb, "_chosen", lambda *_: [Layout({"tensor": 2})])
+    assert main(["parity", SMALL, "--ranks", "2", "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert not told["equal"] and [row["verdict"] for row in told["rows"]] == ["differs", "seen"]
+    wrong = told["rows"][0]
+    assert wrong["gradient"] > told["tolerance"]["gradient"] and wrong["parameter"] and wrong["ranks"] == 2
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (["parity", SMALL, "--ranks", "0"], "--ranks takes numbers from 1 to 8"),
+    (["parity", "synthetic/shapes"], "trains nothing"),
+    (["parity", "curation/train_scorer"], "cannot be built without the files"),
+    (["diverge", SMALL, SMALL, SMALL], "one recipe or two can be compared, got 3"),
+    (["diverge", SMALL, "--b", "parallel.shard=16"], "asks for 16 devices"),
+    (["diverge", SMALL, "--steps", "0"], "--steps takes one or more"),
+    (["diverge", SMALL, "--b", "parallel.tensor=2", "model.heads=3"], "3 attention heads cannot be divided by 2"),
+])  # fmt: skip
+def test_what_cannot_be_tried_gets_a_sentence(capsys: pytest.CaptureFixture[str], words: list[str], said: str):
+    assert main(words) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_two_layouts_that_agree_end_with_zero(capsys: pytest.CaptureFixture[str]):
+    words = ["--a", "parallel.shard=2", "--b", "parallel.tensor=2", "parallel.sequence=true"]
+    assert main(["diverge", SMALL, *words]) == 0
+    shown = capsys.readouterr().out
+    assert "A  diffusion/train_small parallel.shard=2: shard 2, float32" in shown
+    assert "They agree: nothing differs by more than 0.0001" in shown and "not compared" not in shown
+
+
+def test_where_two_sides_part_is_said_and_ends_with_one(capsys: pytest.CaptureFixture[str]):
+    assert main(["diverge", SMALL, "--a", "optimizer.lr=1e-3", "--b", "optimizer.lr=2e-3", "--json"]) == 1
+    told: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert told["parting"]["step"] == 1 and told["parting"]["phase"] == "weight"
+    assert main(["diverge", SMALL, "--a", "precision=fp32", "--b", "precision=bf16", "--tolerance", "1e-4"]) == 1
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "They part at step 1, forward, at the output of " in shown and "Rank 0 of B is furthest" in shown
