@@ -26,8 +26,8 @@ class Line:
     """One run, as `nemo-vfm runs` shows it; None where it is not known.
 
     Args:
-        state: running, stalled (it says running, and its process is gone), done, failed, nothing_kept, preempted, interrupted,
-            prepared (nothing has run yet), damaged or not a run.
+        state: running, stalled (it says running, and its process is gone), done, failed, nothing_kept, preempted,
+            interrupted, prepared (nothing has run yet), damaged or not a run.
         at: of a workflow, the step that it is in or ended in.
         steps_done: of a workflow, finished steps and all steps.
         error: what it ended with.
