@@ -24,6 +24,7 @@ from nemo_vfm.parallel.context.tiles import checked_segments, held
 from nemo_vfm.parallel.context.wire import Team, everyone
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # messages between ranks, and kernels that are tried first
 def attend(
     q_BHSD: Tensor,
     k_BKSD: Tensor,

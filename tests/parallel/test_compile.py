@@ -1,0 +1,47 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""engine.compile in, the numbers of a run without it out: on one rank, on two with shards, and with split attention.
+
+What is captured is run as torch's own operations (aot_eager): kernels of the compiler need a C++ compiler and minutes.
+"""
+
+from typing import Any
+
+import pytest
+import torch
+
+from nemo_vfm.parallel.plan import ParallelPlan
+from tests.support.layouts import own, started
+from tests.support.ranks import on_ranks
+
+LAYOUTS = [(1, {}), (2, {"shard": 2}), (2, {"tensor": 2, "sequence": True}), (2, {"context": 2})]
+
+
+def compared(rank: int, degrees: dict[str, Any]) -> dict[str, Any]:
+    """Losses and norms of two steps without and with compiled blocks, how many graphs there were, what broke them."""
+    from torch._dynamo.utils import counters
+
+    before = torch.compiler.get_default_backend()
+    torch.compiler.set_default_backend("aot_eager")
+    torch.compiler.reset()
+    counters.clear()
+    try:
+        found: dict[str, Any] = {}
+        for compile in (False, True):
+            plan = ParallelPlan(**degrees)
+            engine = started(plan, compile=compile)
+            results = [engine.step([own(plan, rank, index)], 1.0) for index in range(2)]
+            found["compiled" if compile else "eager"] = [x for r in results for x in (r.loss, r.grad_norm)]
+        return {**found, "graphs": counters["stats"]["unique_graphs"], "breaks": list(counters["graph_break"])}
+    finally:
+        torch.compiler.set_default_backend(before)
+        torch.compiler.reset()
+
+
+@pytest.mark.parametrize(("count", "degrees"), LAYOUTS, ids=str)
+def test_compiled_blocks_give_the_numbers_of_uncompiled_ones(count: int, degrees: dict[str, Any]) -> None:
+    for found in on_ranks(count, compared, degrees):
+        assert found["compiled"] == pytest.approx(found["eager"], rel=1e-5)
+        # Four blocks are alike, so they share what is captured: one piece, or those around what sends to others.
+        assert found["graphs"] >= 1
+        assert found["graphs"] <= (1 if degrees in ({}, {"shard": 2}) else 8), found
