@@ -16,6 +16,7 @@ class Declared:
         column: linears whose output features may be split; their outputs feed only `row` linears.
         row: linears whose input features may be split; their outputs are summed over the parts.
         whole_input: those of `column` whose input is whole on every device, such as a text, and no part of the tokens.
+        vocabulary: embeddings whose rows, one a word, may be split; each device looks up the words that it has.
         per_head: modules whose parameters serve every attention head alike, while each device has only some heads.
         heads: attention heads, which tensor and all-to-all splits divide.
         blocks: the `ModuleList` that a pipeline may cut between any two entries.
@@ -30,6 +31,7 @@ class Declared:
     blocks: str
     recompute: tuple[str, ...]
     whole_input: tuple[str, ...] = ()
+    vocabulary: tuple[str, ...] = ()
     per_head: tuple[str, ...] = ()
     heads: int = 1
     first: tuple[str, ...] = ()
@@ -39,7 +41,8 @@ class Declared:
     def patterns(self) -> tuple[str, ...]:
         """Every name this plan mentions."""
         ends = (*self.first, *self.last, *self.every)
-        return (*self.column, *self.row, *self.whole_input, *self.per_head, self.blocks, *self.recompute, *ends)
+        split = (*self.column, *self.row, *self.whole_input, *self.vocabulary)
+        return (*split, *self.per_head, self.blocks, *self.recompute, *ends)
 
 
 @runtime_checkable

@@ -7,14 +7,17 @@ compiled, and last come the weights' shards, so that FSDP gathers what is left o
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from nemo_vfm.core.errors import UserError
@@ -66,7 +69,8 @@ def require_divisible(model: nn.Module, plan: ParallelPlan) -> None:
             f"{how.heads} attention heads cannot be divided by {over_heads} (parallel.tensor = {plan.tensor}, "
             f"attention = {plan.attention}); the degrees that fit are {_divisors(how.heads)}."
         )
-    for patterns, side in ((how.column, "out_features"), (how.row, "in_features")):
+    sides = ((how.column, "out_features"), (how.row, "in_features"), (how.vocabulary, "num_embeddings"))
+    for patterns, side in sides:
         for name in _matched(patterns, names):
             if getattr(names[name], side) % plan.tensor:
                 size = getattr(names[name], side)
@@ -99,7 +103,43 @@ def split_linears(model: nn.Module, mesh: Mesh) -> None:
         for name in _matched(how.column, names)
     }
     styles |= {name: RowwiseParallel(output_layouts=between) for name in _matched(how.row, names)}
-    parallelize_module(model, mesh.devices["tensor"], styles)
+    with _shared_kept(model):
+        parallelize_module(model, mesh.devices["tensor"], styles)
+        for name in _matched(how.vocabulary, names):
+            _split_words(names[name], mesh.devices["tensor"], between)
+
+
+def _split_words(embedding: nn.Module, mesh: DeviceMesh, between: Placement) -> None:
+    """Give this rank its rows. DTensor's own lookup gives a whole gradient for a split weight (torch 2.13)."""
+    assert isinstance(embedding, nn.Embedding)
+    weight = distribute_tensor(embedding.weight, mesh, [Shard(0)], src_data_rank=None)
+    embedding.weight = nn.Parameter(weight, requires_grad=embedding.weight.requires_grad)
+    module: Any = embedding
+    module.forward = partial(_looked_up, embedding, mesh, between)
+
+
+def _looked_up(embedding: nn.Embedding, mesh: DeviceMesh, between: Placement, words: Tensor) -> Tensor:
+    """Vectors of words: zeros for those of other ranks, then the sum."""
+    weight = embedding.weight
+    rows = weight.to_local() if isinstance(weight, DTensor) else weight
+    own = words - mesh.get_local_rank() * rows.shape[0]
+    here = (own >= 0) & (own < rows.shape[0])
+    found = F.embedding(own.where(here, 0), rows) * here[..., None]
+    whole: Tensor = DTensor.from_local(found, mesh, [Partial()], run_check=False).redistribute(placements=[between])
+    return whole.to_local()  # type: ignore[attr-defined, no-any-return]
+
+
+@contextmanager
+def _shared_kept(model: nn.Module) -> Iterator[None]:
+    """What several modules share they share afterwards: splitting and filling give each module one of its own."""
+    places: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            places.setdefault(parameter, []).append((module, name))
+    yield
+    for (first, name), *others in places.values():
+        for module, other in others:
+            setattr(module, other, getattr(first, name))
 
 
 def recompute(model: nn.Module) -> None:
@@ -161,6 +201,7 @@ def compile_blocks(model: nn.Module) -> None:
 def fill(model: nn.Module, seed: int, device: torch.device) -> None:
     """Give every parameter of a model born on the meta device this rank's part of its first value."""
     assert isinstance(model, Drawn)
-    model.to_empty(device=device)
+    with _shared_kept(model):
+        model.to_empty(device=device)
     for name, parameter in model.named_parameters():
         copy_own(parameter, model.initial_weight(name, parameter.shape, seed))

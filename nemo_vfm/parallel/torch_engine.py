@@ -241,10 +241,11 @@ def _born(parts: Parts) -> tuple[nn.Module, bool]:
 
 def _layout(mesh: Mesh | None) -> Layout:
     if mesh is None or (mesh.tokens is None and mesh.context is None):
-        return Layout()
+        return Layout(tensor=None if mesh is None else mesh.tensor)
     from nemo_vfm.parallel.context.scheme import Scheme
 
-    return Layout(mesh.tokens, mesh.context, Scheme(kind=mesh.plan.attention, ulysses=mesh.plan.ulysses))
+    scheme = Scheme(kind=mesh.plan.attention, ulysses=mesh.plan.ulysses)
+    return Layout(mesh.tokens, mesh.context, scheme, mesh.tensor)
 
 
 def _call_under(model: nn.Module, layout: Layout) -> None:

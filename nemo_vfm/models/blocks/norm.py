@@ -39,6 +39,21 @@ class RMSNorm(nn.Module):
         return rms_normalised(x, self.eps) * self.weight.to(x.dtype)
 
 
+class LayerNorm1p(nn.Module):
+    """Layer normalisation with a bias, whose gain is kept as its difference from 1, so that weight decay pulls to 1."""
+
+    def __init__(self, *, dim: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.zeros(dim))
+        self.bias = nn.Parameter(torch.zeros(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Zero mean and unit variance over the last dimension, times 1 + weight, plus bias, in the dtype of x."""
+        normal = F.layer_norm(x.float(), x.shape[-1:], 1 + self.weight.float(), self.bias.float(), self.eps)
+        return normal.to(x.dtype)
+
+
 def rms_normalised(x: Tensor, eps: float = 1e-6) -> Tensor:
     """x over its root mean square along the last dimension; the mean is taken in fp32."""
     return x * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + eps).to(x.dtype)

@@ -1,0 +1,65 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Queries, keys and values of new tokens in, attention over all tokens so far out: the cache that generation keeps.
+
+Texts of a batch end at the same place: shorter ones begin later, and what lies before their beginning is never seen.
+Shape letters: B batch, H heads of queries, G heads of keys and values, S new tokens, L room for all, E head dimension.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+class KeyValues:
+    """Keys and values of every block.
+
+    Args:
+        layers: how many blocks.
+        begins_B: the place at which each text begins.
+        groups: G.
+        head_dim: E.
+        most: L.
+        dtype: of what is kept.
+    """
+
+    def __init__(
+        self, *, layers: int, begins_B: Tensor, groups: int, head_dim: int, most: int, dtype: torch.dtype
+    ) -> None:
+        shape = (layers, len(begins_B), groups, most, head_dim)
+        self._keys = torch.zeros(shape, dtype=dtype, device=begins_B.device)
+        self._values = torch.zeros_like(self._keys)
+        self.begins_B, self.length, self.most = begins_B, 0, most
+
+    def places(self, count: int) -> Tensor:
+        """(B, S), what position each of `count` new tokens has in its text; 0 before its beginning."""
+        places = torch.arange(self.length, self.length + count, device=self.begins_B.device)
+        return (places - self.begins_B[:, None]).clamp_min(0)
+
+    def attend(self, layer: int, q_BHSE: Tensor, k_BGSE: Tensor, v_BGSE: Tensor) -> Tensor:
+        """(B, H, S, E); `advance` goes on once every block has been here.
+
+        Raises:
+            ValueError: there is no room for so many tokens.
+        """
+        end = self.length + k_BGSE.shape[2]
+        if end > self.most:
+            raise ValueError(f"the cache has room for {self.most} tokens, and {end} are asked for")
+        keys, values = self._keys[layer], self._values[layer]
+        keys[:, :, self.length : end], values[:, :, self.length : end] = k_BGSE, v_BGSE
+        return F.scaled_dot_product_attention(
+            q_BHSE, keys[:, :, :end].to(q_BHSE.dtype), values[:, :, :end].to(q_BHSE.dtype),
+            attn_mask=self._seen(k_BGSE.shape[2]), enable_gqa=True,
+        )  # fmt: skip
+
+    def advance(self, count: int) -> None:
+        """So many tokens are in."""
+        self.length += count
+
+    def _seen(self, count: int) -> Tensor:
+        """(B, 1, S, L'): own and earlier tokens of the text; before its beginning, itself, lest softmax has nothing."""
+        end = self.length + count
+        key = torch.arange(end, device=self.begins_B.device)
+        query = key[self.length :, None]
+        begun = key >= self.begins_B[:, None, None]
+        return ((key <= query) & (begun | (key == query)))[:, None]

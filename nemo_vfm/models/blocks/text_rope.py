@@ -1,0 +1,75 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Positions in a text in, what queries and keys are rotated by out (Su et al. 2021, arXiv 2104.09864).
+
+Shape letters: B batch, S tokens, E head dimension, R its rotated part.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class LongContext:
+    """How Llama 3.1 stretches low frequencies for texts longer than it was first trained on.
+
+    Args:
+        factor: so many times longer.
+        low_freq_factor: wavelengths above `trained_on` / this are stretched in full.
+        high_freq_factor: those below `trained_on` / this are left.
+        trained_on: tokens.
+    """
+
+    factor: float = 8.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    trained_on: int = 8192
+
+    def stretched(self, frequencies_R: Tensor) -> Tensor:
+        """Each frequency, or it divided by `factor`, or between the two where its wavelength is."""
+        turns = self.trained_on * frequencies_R / (2 * math.pi)
+        kept = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
+        kept = kept.clamp(0, 1)
+        return kept * frequencies_R + (1 - kept) * frequencies_R / self.factor
+
+
+@dataclass(frozen=True, slots=True)
+class TextRope:
+    """Rotary positions of text.
+
+    Args:
+        theta: base of the geometric frequencies.
+        share: of each head's dimensions that is rotated, the first ones; 1 is all, Nemotron-4 has 0.5.
+        long_context: how low frequencies are stretched; None leaves them.
+    """
+
+    theta: float = 10_000.0
+    share: float = 1.0
+    long_context: LongContext | None = None
+
+    def rotated(self, head_dim: int) -> int:
+        """R, even.
+
+        Raises:
+            ValueError: there is nothing to rotate, or an odd number.
+        """
+        found = int(head_dim * self.share)
+        if not 0 < found <= head_dim or found % 2:
+            raise ValueError(
+                f"rope.share {self.share} of a head of {head_dim} rotates {found} of its dimensions; it must be an "
+                f"even number from 2 to {head_dim}"
+            )
+        return found
+
+    def table(self, rotated: int, places_BS: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and signed sines as `rope.rotate` takes them, (B, S, 1, R), fp32."""
+        exponents = torch.arange(0, rotated, 2, device=places_BS.device).float() / rotated
+        frequencies = self.theta**-exponents
+        if self.long_context is not None:
+            frequencies = self.long_context.stretched(frequencies)
+        angles = places_BS[..., None].float() * frequencies
+        cos, sin = angles.cos(), angles.sin()
+        return torch.cat([cos, cos], -1)[:, :, None], torch.cat([-sin, sin], -1)[:, :, None]

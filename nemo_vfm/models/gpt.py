@@ -1,0 +1,198 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tokens and the words that follow them in, the loss of each token out: decoder-only language models.
+
+Nemotron-4 (2406.11704) and the Llama family are this network with other settings: norms before each half of a block,
+rotary positions on a share of each head, grouped-query attention, no dropout. `forward` is four parts, so that a
+pipeline can put them on different devices; the scores of the vocabulary are never gathered.
+Shape letters: B batch, S tokens, D width, V vocabulary, E head dimension, N packed documents.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from nemo_vfm.core.seed import generator
+from nemo_vfm.core.types import Op
+from nemo_vfm.models.blocks.decoder import Activation, DecoderBlock, NormKind, Reading, Sizes, norm_of
+from nemo_vfm.models.blocks.key_value import KeyValues
+from nemo_vfm.models.blocks.text_rope import TextRope
+from nemo_vfm.parallel.causal import gather_causal, split_causal
+from nemo_vfm.parallel.declared import Declared
+from nemo_vfm.parallel.products import Linear
+from nemo_vfm.parallel.vocabulary import token_losses
+
+
+class GPT(nn.Module):
+    """Causal transformer over tokens of text.
+
+    Args:
+        vocab: V, how many tokens there are.
+        width: D.
+        depth: number of blocks.
+        heads: attention heads; `head_dim` is width / heads where it is not given.
+        mlp_hidden: width between the linears of the perceptron.
+        groups: heads of keys and values; heads must be divisible by it. None has one for each head.
+        head_dim: E; None takes width / heads.
+        activation: squared_relu (Nemotron-4), swiglu (Llama) or gelu.
+        norm: layernorm1p (Nemotron-4) or rmsnorm (Llama).
+        eps: added to the variance in norms.
+        rope: rotary positions.
+        tied: whether the first and the last matrix are the same.
+        qkv_bias: whether queries, keys and values have a bias (Qwen 2).
+        qk_norm: whether queries and keys of each head are normalised (Qwen 3).
+        init_std: standard deviation of the first weights; those that write to the residual are drawn
+            sqrt(2 depth) times smaller.
+
+    Raises:
+        ValueError: numbers that do not fit together.
+    """
+
+    def __init__(
+        self, *, vocab: int, width: int, depth: int, heads: int, mlp_hidden: int, groups: int | None = None,
+        head_dim: int | None = None, activation: Activation = "swiglu", norm: NormKind = "rmsnorm", eps: float = 1e-5,
+        rope: TextRope = TextRope(), tied: bool = False, qkv_bias: bool = False,  # noqa: B008 (frozen)
+        qk_norm: bool = False, init_std: float = 0.02,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        groups = heads if groups is None else groups
+        _require(vocab=vocab, width=width, depth=depth, heads=heads, mlp_hidden=mlp_hidden, groups=groups)
+        if head_dim is None and width % heads:
+            raise ValueError(f"width {width} is not divisible by {heads} heads; change either, or give head_dim")
+        if heads % groups:
+            raise ValueError(f"{heads} heads cannot share {groups} heads of keys and values: it must divide them")
+        head_dim = head_dim or width // heads
+        self.vocab, self.width, self.depth, self.heads, self.init_std = vocab, width, depth, heads, init_std
+        self.rope, self.rotated = rope, rope.rotated(head_dim)
+        self.sizes = Sizes(width, heads, groups, head_dim, mlp_hidden, activation, norm, eps, qkv_bias, qk_norm)
+        self.embedding = nn.Embedding(vocab, width)
+        self.blocks = nn.ModuleList(DecoderBlock(self.sizes, layer) for layer in range(depth))
+        self.norm = norm_of(self.sizes)
+        self.head = Linear(width, vocab, bias=False)
+        self.tied = tied
+        if tied:
+            self.head.weight = self.embedding.weight
+        self.init_weights(torch.initial_seed())
+
+    def init_weights(self, seed: int) -> None:
+        """Draw every weight from (seed, its name), so that no layout of devices changes it; nothing on meta."""
+        for name, parameter in self.named_parameters():
+            if not parameter.is_meta:
+                with torch.no_grad():
+                    parameter.copy_(self.initial_weight(name, parameter.shape, seed))
+
+    def initial_weight(self, name: str, shape: torch.Size, seed: int) -> Tensor:
+        """The first value of one parameter: normal, zeros, or ones."""
+        if name.endswith("bias"):
+            return torch.zeros(shape)
+        if name.endswith("norm.weight"):
+            one_p = self.sizes.norm == "layernorm1p" and not name.endswith(("q_norm.weight", "k_norm.weight"))
+            return torch.zeros(shape) if one_p else torch.ones(shape)
+        to_residual = name.endswith((".out.weight", ".down.weight"))
+        std = self.init_std / (2 * self.depth) ** 0.5 if to_residual else self.init_std
+        return torch.randn(shape, generator=generator(seed, "init", name)).mul_(std)
+
+    def forward(self, tokens_BS: Tensor, labels_BS: Tensor, lengths_N: Tensor | None = None) -> Tensor:
+        """The loss of each token.
+
+        Args:
+            tokens_BS: int64.
+            labels_BS: the word after each token; `vocabulary.IGNORED` has no loss.
+            lengths_N: lengths of the documents that the batch is packed of, row after row, none of them over two rows;
+                they do not see each other. None where each row is one document.
+
+        Returns:
+            (B, S), fp32, in natural units; 0 where there is no loss.
+        """
+        scene = self.scene(tokens_BS, labels_BS, lengths_N)
+        return self.leave(self.through(self.enter(tokens_BS, scene), scene), labels_BS, scene)
+
+    def scene(self, tokens_BS: Tensor, labels_BS: Tensor, lengths_N: Tensor | None = None) -> Reading:
+        """What every block is told."""
+        lengths = None if lengths_N is None else tuple(int(length) for length in lengths_N)
+        if lengths is not None and sum(lengths) != tokens_BS.numel():
+            raise ValueError(f"documents of {sum(lengths)} tokens in all do not fill a batch of {tokens_BS.numel()}")
+        place_1S = _places(tokens_BS, lengths)
+        cos, sin = self.rope.table(self.rotated, split_causal(place_1S, 1))
+        return Reading(cos, sin, lengths)
+
+    def enter(self, tokens_BS: Tensor, scene: Reading) -> Tensor:
+        """Tokens as vectors (B, S, D), those of this rank; a packed batch is one row."""
+        if scene.lengths is not None:
+            tokens_BS = tokens_BS.reshape(1, -1)
+        x_BSD: Tensor = self.embedding(split_causal(tokens_BS, 1))
+        return x_BSD
+
+    def through(self, x_BSD: Tensor, scene: Reading) -> Tensor:
+        """The vectors after the blocks that are here."""
+        for block in self.blocks:
+            x_BSD = block(x_BSD, scene)
+        return x_BSD
+
+    def leave(self, x_BSD: Tensor, labels_BS: Tensor, scene: Reading) -> Tensor:
+        """Vectors and labels as losses (B, S), all of them on every rank."""
+        labels = labels_BS if scene.lengths is None else labels_BS.reshape(1, -1)
+        scores = self.head(self.norm(x_BSD))
+        losses = token_losses(scores.flatten(0, 1), split_causal(labels, 1).flatten())
+        return gather_causal(losses.view(scores.shape[:2]), 1).view(labels_BS.shape).clone()  # FSDP wants no view
+
+    def cache(self, begins_B: Tensor, most: int, dtype: torch.dtype) -> KeyValues:
+        """Room for the keys and values of a generation."""
+        sizes = self.sizes
+        return KeyValues(layers=self.depth, begins_B=begins_B, groups=sizes.groups, head_dim=sizes.head_dim,
+                         most=most, dtype=dtype)  # fmt: skip
+
+    def scores(self, tokens_BS: Tensor, cache: KeyValues, last: bool = True) -> Tensor:
+        """Scores of the next word, (B, V), or with last=False after each token, (B, S, V); on one device."""
+        cos, sin = self.rope.table(self.rotated, cache.places(tokens_BS.shape[1]))
+        x_BSD = self.through(self.embedding(tokens_BS), Reading(cos, sin, None, cache))
+        cache.advance(tokens_BS.shape[1])
+        found: Tensor = self.head(self.norm(x_BSD[:, -1] if last else x_BSD))
+        return found
+
+    def plan(self) -> Declared:
+        """How an engine may cut this model."""
+        gate = ("blocks.*.mlp.gate",) if self.sizes.activation == "swiglu" else ()
+        return Declared(
+            column=("blocks.*.attention.qkv", "blocks.*.mlp.up", *gate, "head"),
+            row=("blocks.*.attention.out", "blocks.*.mlp.down"),
+            vocabulary=("embedding",),
+            per_head=("blocks.*.attention.?_norm",) if self.sizes.qk_norm else (),
+            heads=self.sizes.groups,
+            blocks="blocks",
+            recompute=("blocks.*",),
+            first=() if self.tied else ("embedding",),
+            last=("norm",) if self.tied else ("norm", "head"),
+            every=("embedding", "head") if self.tied else (),
+        )
+
+    def ops(self, inputs: Mapping[str, tuple[int, ...]]) -> list[Op]:
+        """The matrix products of one forward pass; a multiply and an add count as two, attention is counted whole.
+
+        Hardware that skips the upper half of causal attention does half of it; `perf` knows both conventions.
+        """
+        batch, length = inputs["tokens_BS"]
+        sizes, tokens = self.sizes, 2.0 * batch * length
+        kept = sizes.head_dim * (sizes.heads + 2 * sizes.groups) + sizes.head_dim * sizes.heads
+        linears = 3 if sizes.activation == "swiglu" else 2
+        return [
+            Op("linear", self.depth * tokens * self.width * kept, "attention projections"),
+            Op("attention", self.depth * 2 * tokens * length * sizes.heads * sizes.head_dim, "causal attention"),
+            Op("linear", self.depth * tokens * self.width * linears * sizes.mlp_hidden, "perceptron"),
+            Op("linear", tokens * self.width * self.vocab, "output"),
+        ]
+
+
+def _places(tokens_BS: Tensor, lengths: tuple[int, ...] | None) -> Tensor:
+    """(1, S), each token's position in its document."""
+    device = tokens_BS.device
+    if lengths is None:
+        return torch.arange(tokens_BS.shape[1], device=device)[None]
+    return torch.cat([torch.arange(length, device=device) for length in lengths])[None]
+
+
+def _require(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} must be at least 1, got {size}")

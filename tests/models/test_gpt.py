@@ -1,0 +1,113 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Language models: sizes as published, documents that do not see each other, a cache that changes nothing."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from nemo_vfm.models.blocks.text_rope import LongContext, TextRope
+from nemo_vfm.models.gpt import GPT
+from nemo_vfm.parallel.vocabulary import IGNORED, token_losses
+
+SMALL: dict[str, Any] = {"vocab": 96, "width": 48, "depth": 3, "heads": 6, "groups": 2, "mlp_hidden": 80}
+NEMOTRON: dict[str, Any] = {"activation": "squared_relu", "norm": "layernorm1p", "rope": TextRope(share=0.5)}
+
+
+def words(*shape: int) -> torch.Tensor:
+    return torch.randint(0, 96, shape, generator=torch.Generator().manual_seed(1))
+
+
+def test_nemotron_4_340b_has_its_published_parameters() -> None:
+    with torch.device("meta"):
+        model = GPT(vocab=256_000, width=18_432, depth=96, heads=96, groups=8, mlp_hidden=73_728, **NEMOTRON)
+    sizes = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    embedding = sizes["embedding.weight"] + sizes["head.weight"]
+    assert round(embedding / 1e9, 3) == 9.437
+    assert round((sum(sizes.values()) - embedding) / 1e9, 3) == 331.592
+
+
+@pytest.mark.parametrize("family", [{}, NEMOTRON], ids=["llama", "nemotron"])
+def test_no_word_sees_a_later_one(family: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    model, text = GPT(**SMALL, **family), words(2, 16)
+    changed = text.clone()
+    changed[:, 9] = (changed[:, 9] + 1) % 96
+    labels = words(2, 16)
+    before, after = model(text, labels), model(changed, labels)
+    assert torch.equal(before[:, :9], after[:, :9]) and (before[:, 9:] != after[:, 9:]).all()
+
+
+def test_packed_documents_are_as_if_alone() -> None:
+    torch.manual_seed(0)
+    model, text, labels = GPT(**SMALL, **NEMOTRON), words(2, 16), words(2, 16)
+    packed = model(text, labels, torch.tensor([5, 11, 16]))
+    alone = [model(text[:1, :5], labels[:1, :5]), model(text[:1, 5:], labels[:1, 5:]), model(text[1:], labels[1:])]
+    torch.testing.assert_close(packed.flatten(), torch.cat(alone, 1).flatten(), atol=1e-5, rtol=1e-5)
+    with pytest.raises(ValueError, match="documents of 20 tokens in all do not fill a batch of 32"):
+        model(text, labels, torch.tensor([5, 15]))
+
+
+def test_a_cache_changes_no_score_and_texts_of_a_batch_may_begin_at_different_places() -> None:
+    torch.manual_seed(0)
+    model, text = GPT(**SMALL, **NEMOTRON).eval(), words(1, 12)
+    whole = model.scores(text, model.cache(torch.zeros(1, dtype=torch.long), 12, torch.float32), last=False)
+    padded = torch.cat([text, F.pad(text[:, :8], (4, 0))])
+    cache = model.cache(torch.tensor([0, 4]), 12, torch.float32)
+    found = [model.scores(padded[:, :6], cache), *(model.scores(padded[:, at : at + 1], cache) for at in range(6, 12))]
+    torch.testing.assert_close(torch.stack([one[0] for one in found]), whole[0, 5:], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(found[-1][1], whole[0, 7], atol=1e-5, rtol=1e-5)
+    with pytest.raises(ValueError, match="room for 12 tokens, and 13 are asked for"):
+        model.scores(padded[:, :1], cache)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_the_loss_of_a_token_is_torchs_and_so_is_its_gradient(dtype: torch.dtype) -> None:
+    scores = torch.randn(700, 96, generator=torch.Generator().manual_seed(0)).mul(4).to(dtype)
+    targets, weights = words(700), torch.rand(700)
+    targets[::9] = IGNORED
+    ours, theirs = (scores.clone().requires_grad_() for _ in range(2))
+    found = token_losses(ours * 1, targets)
+    expected = F.cross_entropy(theirs.float(), targets, reduction="none", ignore_index=IGNORED)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    (found * weights).sum().backward()
+    (expected * weights).sum().backward()
+    assert ours.grad is not None and theirs.grad is not None
+    torch.testing.assert_close(
+        ours.grad.float(), theirs.grad.float(), atol=1e-6 if dtype.itemsize == 4 else 4e-3, rtol=0
+    )
+    assert not ours.grad[::9].any()
+
+
+@pytest.mark.parametrize("family", [{}, NEMOTRON], ids=["llama", "nemotron"])
+def test_it_says_what_it_costs(family: dict[str, Any]) -> None:
+    model, text = GPT(**SMALL, **family), words(2, 16)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model(text, text)
+    told = sum(op.flops for op in model.ops({"tokens_BS": (2, 16)}))
+    assert told == counter.get_total_flops()
+
+
+def test_long_context_stretches_low_frequencies_alone() -> None:
+    frequencies = torch.tensor([1.0, 1e-2, 1e-3, 1e-5])
+    stretched = LongContext(factor=8.0, trained_on=8192).stretched(frequencies)
+    assert stretched[:2].tolist() == pytest.approx([1.0, 1e-2])
+    assert 1e-3 / 8 < stretched[2] < 1e-3 and stretched[3] == pytest.approx(1e-5 / 8)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words_"),
+    [
+        ({"width": 50}, "width 50 is not divisible by 6 heads"),
+        ({"groups": 4}, "6 heads cannot share 4 heads of keys"),
+        ({"vocab": 0}, "vocab must be at least 1"),
+        ({"rope": TextRope(share=0.1)}, "rotates 0 of its dimensions"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_refused(wrong: dict[str, Any], words_: str) -> None:
+    with pytest.raises(ValueError, match=words_):
+        GPT(**(SMALL | wrong))

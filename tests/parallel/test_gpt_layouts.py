@@ -1,0 +1,135 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Every axis gives a language model's losses and gradients as one device does, packed, tied and grouped too."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from nemo_vfm.core.precision import Precision
+from nemo_vfm.core.seed import generator
+from nemo_vfm.core.types import Batch, Prepared
+from nemo_vfm.models.gpt import GPT
+from nemo_vfm.parallel import vocabulary
+from nemo_vfm.parallel.engine import Parts
+from nemo_vfm.parallel.plan import ParallelPlan
+from nemo_vfm.parallel.torch_engine import TorchEngine
+from tests.support.layouts import own, whole
+from tests.support.ranks import on_ranks
+
+WORDS, LENGTH = 96, 32
+LLAMA: dict[str, Any] = {"groups": 4, "qk_norm": True}
+TIED: dict[str, Any] = {"groups": 8, "tied": True, "qkv_bias": True}
+NEMOTRON: dict[str, Any] = {"groups": 4, "activation": "squared_relu", "norm": "layernorm1p"}
+SEQUENCE: dict[str, Any] = {"tensor": 2, "sequence": True}
+PIPELINE: dict[str, Any] = {"pipeline": 2, "microbatches": 2}
+INTERLEAVED: dict[str, Any] = {**PIPELINE, "virtual": 2}
+
+
+class Following:
+    """Learns made-up texts, some words of which have no loss."""
+
+    def __init__(self, packed: bool) -> None:
+        self.packed = packed
+
+    def prepare(self, batch: Batch, *, seed: int, training: bool) -> Prepared:
+        """Tokens that are a function of the sample's key; packed, each row is two documents."""
+        words = torch.stack(
+            [torch.randint(0, WORDS, (LENGTH + 1,), generator=generator(seed, "text", key)) for key in batch.keys]
+        )
+        labels = words[:, 1:].clone()
+        labels[:, ::7] = vocabulary.IGNORED
+        inputs = {"tokens_BS": words[:, :-1], "labels_BS": labels}
+        if self.packed:
+            inputs["lengths_N"] = torch.tensor([10, LENGTH - 10] * len(batch))
+        return Prepared(inputs, {}, batch.weight_B)
+
+    def losses(self, output: Tensor, prepared: Prepared) -> Tensor:
+        """Mean of each row."""
+        return output.mean(1)
+
+
+class Awake(GPT):
+    """No weight is zero at the start, so each has an influence and a gradient."""
+
+    def initial_weight(self, name: str, shape: torch.Size, seed: int) -> Tensor:
+        """The usual weight, moved."""
+        moved = 0.1 * torch.randn(shape, generator=generator(seed, "awake", name))
+        return super().initial_weight(name, shape, seed) + moved
+
+
+def steps(rank: int, degrees: dict[str, Any], model: dict[str, Any], packed: bool) -> dict[str, Any]:
+    """Two steps' losses and norms, the first one's gradients."""
+    plan, engine = ParallelPlan(**degrees), TorchEngine()
+    made = partial(Awake, vocab=WORDS, width=48, depth=4, heads=8, mlp_hidden=64, **model)
+    optimizer = partial(torch.optim.AdamW, lr=1e-3)
+    engine.start(Parts(made, Following(packed), optimizer, Precision("fp32"), 3, plan))
+    results = [engine.step([own(plan, rank, 0)], 1.0)]
+    grads = {name: whole(parameter.grad).clone() for name, parameter in engine.model.named_parameters()}
+    results.append(engine.step([own(plan, rank, 1)], 1.0))
+    return {"loss": [r.loss for r in results], "norm": [r.grad_norm for r in results], "gradients": grads}
+
+
+def apart(found: list[dict[str, Any]], alone: dict[str, Any]) -> float:
+    """The worst gradient's relative difference; losses and norms are required to be alike."""
+    assert set().union(*(one["gradients"] for one in found)) == set(alone["gradients"])
+    for one in found:
+        assert one["loss"] == pytest.approx(alone["loss"], rel=1e-5)
+        assert one["norm"] == pytest.approx(alone["norm"], rel=1e-4)
+    expected = alone["gradients"]
+    return max(
+        float((grad - expected[name]).norm() / expected[name].norm())
+        for one in found
+        for name, grad in one["gradients"].items()
+    )
+
+
+ALONE: dict[str, dict[str, Any]] = {}
+
+
+def alone(model: dict[str, Any], packed: bool) -> dict[str, Any]:
+    key = f"{model}{packed}"
+    if key not in ALONE:
+        ALONE[key] = on_ranks(1, steps, {}, model, packed)[0]
+    return ALONE[key]
+
+
+@pytest.mark.parametrize(
+    ("degrees", "model", "packed"),
+    [
+        ({"tensor": 2}, LLAMA, False),
+        (SEQUENCE, NEMOTRON, True),
+        (SEQUENCE | {"context": 2}, NEMOTRON, False),
+        ({"context": 2}, NEMOTRON, True),
+        ({"context": 4}, LLAMA, False),
+        ({"context": 2, "attention": "ulysses", "shard": 2}, LLAMA, True),
+        ({"shard": 2}, TIED, False),
+        (SEQUENCE, TIED, False),
+        (PIPELINE, TIED, False),
+        (PIPELINE | {"shard": 2}, NEMOTRON, True),
+        (INTERLEAVED | SEQUENCE, TIED, True),
+        (INTERLEAVED | {"context": 2, "schedule": "zero_bubble"}, LLAMA, False),
+    ],
+    ids=str,
+)
+def test_losses_and_gradients_are_one_devices(degrees: dict[str, Any], model: dict[str, Any], packed: bool) -> None:
+    found = on_ranks(ParallelPlan(**degrees).world, steps, degrees, model, packed)
+    assert apart(found, alone(model, packed)) < 1e-4
+
+
+def without(rank: int, degrees: dict[str, Any], model: dict[str, Any], packed: bool) -> dict[str, Any]:
+    """The sum over the parts of the vocabulary left out on purpose."""
+    kept, vocabulary._reduced = vocabulary._reduced, lambda x, how, group: x
+    try:
+        return steps(rank, degrees, model, packed)
+    finally:
+        vocabulary._reduced = kept
+
+
+def test_a_sum_over_the_vocabulary_that_is_left_out_is_seen() -> None:
+    found = on_ranks(2, without, {"tensor": 2}, LLAMA, False)
+    with pytest.raises(AssertionError):
+        apart(found, alone(LLAMA, False))
