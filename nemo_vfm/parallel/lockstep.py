@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
+import torch
+from torch import Tensor
 
 from nemo_vfm.parallel.plan import ParallelPlan
-from nemo_vfm.parallel.seen import Array, Place, Step, joined, place
+from nemo_vfm.parallel.seen import Place, Step, joined, place
 
 Phase = Literal["forward", "loss", "gradient", "weight"]
 _NOTHING = 1e-6  # of the norm of all gradients; a smaller one is rounding itself
@@ -116,7 +117,7 @@ def _differences(
     yield from _of_parameters(index, "weight", alone, a, b)
 
 
-_Piece = tuple[str, int, Place, Array]  # side, rank, where, what
+_Piece = tuple[str, int, Place, Tensor]  # side, rank, where, what
 
 
 def _pieces(side: Side, index: int, name: str, alone: Step, call: int, heads: int) -> list[_Piece]:
@@ -137,7 +138,7 @@ def _pieces(side: Side, index: int, name: str, alone: Step, call: int, heads: in
 
 
 def _apart(
-    index: int, phase: Phase, name: str, alone: Array, sides: Sequence[list[_Piece]], least: float = 0.0
+    index: int, phase: Phase, name: str, alone: Tensor, sides: Sequence[list[_Piece]], least: float = 0.0
 ) -> Difference:
     """The largest difference between what each side's ranks have and what the other side has there."""
     scale = max(_mean(alone), least)
@@ -156,27 +157,27 @@ def _apart(
     return Difference(index + 1, phase, name, size, side, rank)
 
 
-def _whole(pieces: Sequence[_Piece], alone: Array) -> Array:
+def _whole(pieces: Sequence[_Piece], alone: Tensor) -> Tensor:
     """What a side's ranks have between them; of what several have, the first one's."""
-    found = np.full_like(alone, np.nan)
+    found = torch.full_like(alone, math.nan)
     for _, _, where, own in reversed(pieces):
         found[where] = own
     return found
 
 
-def _mean(one: Array) -> float:
+def _mean(one: Tensor) -> float:
     """The root of the mean square of its numbers."""
-    return float(np.sqrt(np.mean(np.square(one, dtype=np.float64))))
+    return float(one.double().square().mean().sqrt()) if one.numel() else 0.0
 
 
-def _relative(one: Array, other: Array, scale: float) -> float:
+def _relative(one: Tensor, other: Tensor, scale: float) -> float:
     """The root of the mean square of the difference, beside what it is to be compared with."""
     return _mean(one - other) / (scale or 1.0)
 
 
 def _of_parameters(index: int, phase: Phase, alone: Step, a: Side, b: Side) -> Iterator[Difference]:
     own = _by_name(alone, phase)
-    all_ = math.sqrt(sum(float(np.square(one, dtype=np.float64).sum()) for one in own.values()))
+    all_ = math.sqrt(sum(float(one.double().square().sum()) for one in own.values()))
     for name in reversed(own) if phase == "gradient" else own:
         everywhere = tuple(slice(0, size) for size in own[name].shape)
         sides = [
@@ -184,8 +185,8 @@ def _of_parameters(index: int, phase: Phase, alone: Step, a: Side, b: Side) -> I
              if name in (found := _by_name(seen[index], phase))]
             for side in (a, b)
         ]  # fmt: skip
-        yield _apart(index, phase, name, own[name], sides, _NOTHING * all_ / math.sqrt(own[name].size))
+        yield _apart(index, phase, name, own[name], sides, _NOTHING * all_ / math.sqrt(own[name].numel()))
 
 
-def _by_name(step: Step, phase: Phase) -> dict[str, Array]:
+def _by_name(step: Step, phase: Phase) -> dict[str, Tensor]:
     return step.gradients if phase == "gradient" else step.weights

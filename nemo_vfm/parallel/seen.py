@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -20,7 +18,7 @@ from nemo_vfm.parallel.pairs import Degrees
 from nemo_vfm.parallel.plan import ParallelPlan
 from nemo_vfm.parallel.rehearsal import SAMPLES, Rehearsal
 
-Array = npt.NDArray[np.float32]
+Packed = tuple[tuple[int, ...], bytes]
 Place = tuple[slice, ...]
 Hook = Callable[[nn.Module, Any, Any], None]
 
@@ -37,11 +35,36 @@ class Step:
         weights: the same after the step.
     """
 
-    outputs: dict[str, list[Array]] = field(default_factory=dict)
+    outputs: dict[str, list[Tensor]] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
     loss: float = 0.0
-    gradients: dict[str, Array] = field(default_factory=dict)
-    weights: dict[str, Array] = field(default_factory=dict)
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+    weights: dict[str, Tensor] = field(default_factory=dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Bytes in the place of tensors: torch would hand each over as an open file, and there are hundreds."""
+        return {
+            "outputs": {name: [_packed(one) for one in calls] for name, calls in self.outputs.items()},
+            "order": self.order,
+            "loss": self.loss,
+            "gradients": {name: _packed(one) for name, one in self.gradients.items()},
+            "weights": {name: _packed(one) for name, one in self.weights.items()},
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.outputs = {name: [_unpacked(one) for one in calls] for name, calls in state["outputs"].items()}
+        self.order, self.loss = state["order"], state["loss"]
+        self.gradients = {name: _unpacked(one) for name, one in state["gradients"].items()}
+        self.weights = {name: _unpacked(one) for name, one in state["weights"].items()}
+
+
+def _packed(tensor: Tensor) -> Packed:
+    return tuple(tensor.shape), tensor.contiguous().numpy().tobytes()
+
+
+def _unpacked(packed: Packed) -> Tensor:
+    shape, data = packed
+    return torch.frombuffer(bytearray(data), dtype=torch.float32).reshape(shape) if data else torch.empty(shape)
 
 
 def steps(rank: int, rehearsal: Rehearsal, degrees: Degrees, count: int) -> list[Step]:
@@ -58,8 +81,8 @@ def steps(rank: int, rehearsal: Rehearsal, degrees: Degrees, count: int) -> list
             step.loss = engine.step([rehearsal.own(plan, rank, index)], 1.0).loss
         for name, parameter in engine.model.named_parameters():
             if parameter.grad is not None:
-                step.gradients[name] = _array(whole(parameter.grad))
-            step.weights[name] = _array(whole(parameter))
+                step.gradients[name] = _kept(whole(parameter.grad))
+            step.weights[name] = _kept(whole(parameter))
         found.append(step)
     return found
 
@@ -78,20 +101,19 @@ def _noting(name: str, step: Step) -> Hook:
     def note(module: nn.Module, inputs: object, output: object) -> None:
         # A pipeline first looks at shapes, without gradients; that is no part of the step.
         if isinstance(output, Tensor) and torch.is_grad_enabled() and output.is_floating_point():
-            step.outputs.setdefault(name, []).append(_array(whole(output)))
+            step.outputs.setdefault(name, []).append(_kept(whole(output)))
             step.order.append(name)
 
     return note
 
 
-def _array(tensor: Tensor) -> Array:
-    found: Array = tensor.detach().to("cpu", torch.float32, copy=True).numpy()
-    return found
+def _kept(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", torch.float32, copy=True)
 
 
-def joined(pieces: Sequence[Array], shape: Sequence[int]) -> Array:
+def joined(pieces: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
     """The outputs for one microbatch after another as that for all samples; of one that has no samples, the first."""
-    return np.concatenate(pieces) if shape[0] == SAMPLES else pieces[0]
+    return torch.cat(list(pieces)) if shape[0] == SAMPLES else pieces[0]
 
 
 def place(own: Sequence[int], all_: Sequence[int], plan: ParallelPlan, rank: int, heads: int) -> Place | None:
