@@ -26,7 +26,7 @@ from nemo_vfm.core.preempt import numbers
 
 PIPE = "NEMO_VFM_LAUNCHER"  #: names the open end of a pipe, by number, in a rank's environment
 INTERRUPTED = 130
-GRACE_S = 15.0  # for the others to find out whom they lost, and say it, once one has ended badly
+GRACE_S = 30.0  # for the others to find out whom they lost, and say it, once one has ended badly
 _POLL_S = 0.05
 _FINAL = (0, 2, 3, PREEMPTED, INTERRUPTED)  # trying again would end in the same way, or is not wanted
 _OWN = (*_FINAL, 1)  # what a rank that was neither killed nor crashed says of itself

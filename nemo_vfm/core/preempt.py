@@ -73,6 +73,7 @@ def listening(names: Sequence[str] = DEFAULT) -> Iterator[None]:
     try:
         yield
     finally:
+        _ASKED.clear()  # what comes next in this process was not asked to end
         _LISTENING.clear()
         for number, handler in before.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)

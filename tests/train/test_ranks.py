@@ -183,6 +183,13 @@ def test_ctrl_c_ends_a_training_on_two_ranks_with_130_and_it_goes_on(data: Path,
     require_same_weights(folder, alone)
 
 
+def _wait_for_a_save(folder: Path) -> None:
+    """Until a checkpoint is half written; a short while at most, since the run may be at its end."""
+    until = time.monotonic() + 3
+    while not list((folder / "checkpoints").glob(".step-*.tmp")) and time.monotonic() < until:
+        time.sleep(0.001)
+
+
 @pytest.mark.soak
 def test_twenty_kills_of_a_rank_at_any_moment_change_nothing(data: Path, tmp_path: Path) -> None:
     """The clock decides where each kill falls: in a step, between two, or while a checkpoint is written."""
@@ -196,7 +203,10 @@ def test_twenty_kills_of_a_rank_at_any_moment_change_nothing(data: Path, tmp_pat
         newest = max((int(one.name[5:]) for one in (folder / "checkpoints").glob("step-*")), default=-1)
         pids = tiny_training.pids(folder)
         if newest > before and len(pids) == 2:  # it trains: kills while it imports prove nothing
-            time.sleep(moments.uniform(0, 0.4))
+            if kills % 2:
+                _wait_for_a_save(folder)
+            else:
+                time.sleep(moments.uniform(0, 0.4))
             os.kill(pids[moments.randrange(2)], signal.SIGKILL)
             kills, before = kills + 1, newest
             until = time.monotonic() + LIMIT_S

@@ -1,0 +1,64 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A signal of the scheduler to a training of one process: a checkpoint and status 75; a second one does not wait."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from nemo_vfm.cli.folder import Status
+from nemo_vfm.cli.verbs.run import _run as perform
+from nemo_vfm.core.preempt import listening, numbers
+from nemo_vfm.core.types import Run
+from nemo_vfm.train.fit import Fit
+from tests.train.test_job import final, lines, train
+
+
+class Asks:
+    """Sends signals to its own process after a step."""
+
+    def __init__(self, step: int, *, times: int = 1, number: signal.Signals = signal.SIGTERM) -> None:
+        self.step, self.times, self.number = step, times, number
+
+    def on_step(self, fit: Fit) -> None:
+        for _ in range(self.times if fit.step == self.step else 0):
+            os.kill(os.getpid(), self.number)
+
+
+def state(folder: Path) -> str:
+    """What the folder says of itself."""
+    return str(json.loads((folder / "status.json").read_text())["state"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_ends_it_with_a_checkpoint_and_75_and_what_follows_is_as_if_undisturbed(
+    tmp_path: Path, number: signal.Signals, capsys
+) -> None:
+    train().run(Run(tmp_path / "whole", seed=3))
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with listening():
+        assert perform(train(callbacks={"ask": Asks(5, number=number)}), Run(folder, seed=3), Status(folder)) == 75
+    assert state(folder) == "preempted" and "the same command goes on in" in capsys.readouterr().err
+    assert (folder / "checkpoints/step-00000006").is_dir() and len(lines(folder)) == 6
+    train().run(Run(folder, seed=3, resume=True))
+    whole, resumed = final(tmp_path / "whole", 10), final(folder, 10)
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_second_signal_does_not_wait_for_a_checkpoint(tmp_path: Path) -> None:
+    with listening():
+        assert perform(train(callbacks={"ask": Asks(5, times=2)}), Run(tmp_path, seed=3), Status(tmp_path)) == 75
+    assert state(tmp_path) == "preempted"
+    assert [path.name for path in (tmp_path / "checkpoints").glob("step-*")] == ["step-00000004"]
+
+
+@pytest.mark.parametrize("name", ["KILL", "SIGINT", "NOSUCH", "STOP"])
+def test_signals_that_cannot_be_heeded_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="no signal that a run can be asked to end with"):
+        numbers([name])
