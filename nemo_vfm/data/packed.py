@@ -40,7 +40,7 @@ class PackedLatents:
             gradients, slower, to compare with.
 
     Raises:
-        ValueError: a number is below 1.
+        ValueError: a number is below 1, or ranks are to fetch the data together.
     """
 
     def __init__(
@@ -58,6 +58,8 @@ class PackedLatents:
                 f"budget_tokens ({budget_tokens}), packs ({packs}), patch {patch} and lookahead ({lookahead}) must be "
                 "at least 1"
             )
+        if data.fetches_together:
+            raise ValueError("packs are not fetched together yet: take fetch_together out of the data that is packed")
         self.data, self.budget_tokens, self.packs, self.patch = data, budget_tokens, packs, patch
         self.lookahead, self.packed = lookahead, packed
         self._started: _Started | None = None

@@ -226,5 +226,8 @@ def test_what_cannot_lie_side_by_side_is_told(latent_shards: LatentShards) -> No
         contents(data, 2)
     with pytest.raises(UserError, match="before the start"):
         packed(latent_shards(SHAPES, name="other")).train_dataloader()
+    together = ShardData(shards=latent_shards(SHAPES, name="fourth"), batch_size=1, fetch_together=True)
+    with pytest.raises(ValueError, match="packs are not fetched together yet"):
+        PackedLatents(data=together, budget_tokens=64)
     with pytest.raises(ValueError, match="at least 1"):
         packed(latent_shards(SHAPES, name="third"), packs=0)

@@ -137,3 +137,15 @@ def test_the_order_in_a_pack_changes_nothing(order):
     sizes = [SIZES[n] for n in order]
     for n, out in zip(order, videos_of(model(**packed, sizes_N3=torch.tensor(sizes)), sizes), strict=True):
         torch.testing.assert_close(out, model(**each[n]), rtol=1e-4, atol=1e-5)
+
+
+def test_a_pack_under_bf16_autocast_is_close_to_its_samples():
+    each, packed = given()
+    model = tiny(**PLAIN)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        output = model(**packed)
+        alone = torch.cat([rows_of(model(**one)) for one in each])
+        output.float().square().mean().backward()
+    assert output.dtype == torch.bfloat16
+    torch.testing.assert_close(output, alone, rtol=0.05, atol=0.05)
+    torch.testing.assert_close(output.float(), model(**packed), rtol=0.1, atol=0.1)

@@ -50,11 +50,11 @@ def attend(
     Returns:
         (B, H, S, D), in the dtype of the queries, or autocast's.
     """
-    _check_shapes(q_BHSD, k_BKSD, v_BKSD)
+    q, k, v = (_autocast(x) for x in (q_BHSD, k_BKSD, v_BKSD))  # before the check: rotations leave q and k in fp32
+    _check_shapes(q, k, v)
     ranks = group.size() if group else 1
     _, ulysses = scheme.degrees(ranks)
-    scheme.check_heads(ranks, q_BHSD.shape[1], k_BKSD.shape[1])
-    q, k, v = (_autocast(x) for x in (q_BHSD, k_BKSD, v_BKSD))
+    scheme.check_heads(ranks, q.shape[1], k.shape[1])
     lengths = checked_segments(segments, q.shape[2] * ranks)
     kernel = kernel or chosen(q)
     if group is None or ulysses == 1:
