@@ -47,14 +47,17 @@ def require_same(folder: Path, other: Path) -> None:
 
 
 def require_each_sample_once(folder: Path, other: Path, num_data: int) -> None:
-    """A step's samples are those of one process, cut into as many slices as there are data ranks."""
+    """A step's samples are those of one process, in as many slices as there are data ranks; an epoch has each once."""
     ours, theirs = notes(folder), notes(other)
     assert ours.keys() == theirs.keys()
     for step, by_rank in ours.items():
         whole = theirs[step][0][0]
         share = BATCH // num_data
         expected = {whole[first : first + share] for first in range(0, BATCH, share)}
-        assert len(set(whole)) == BATCH and {keys for taken in by_rank.values() for keys in taken} == expected
+        assert {keys for taken in by_rank.values() for keys in taken} == expected
+    stream = [key for step in sorted(theirs) for key in theirs[step][0][0]]
+    epoch = len(set(stream))
+    assert all(len(set(part)) == len(part) for part in (stream[n : n + epoch] for n in range(0, len(stream), epoch)))
 
 
 LAYOUTS = [
