@@ -43,12 +43,14 @@ class OwnPart:
         self._own = {name: _own(parameter, offload) for name, parameter in learning.items()}
         self.optimizer = factory(list(self._own.values()))
         self._base_lrs = [float(group["lr"]) for group in self.optimizer.param_groups]
+        self._stale = True
 
     @torch.no_grad()
     def step(self, lr_factor: float) -> float:
         """Update, with every learning rate times `lr_factor`; returns the first group's."""
         for group, base in zip(self.optimizer.param_groups, self._base_lrs, strict=True):
             group["lr"] = base * lr_factor
+        self._catch_up()
         for name, whole in self._whole.items():
             own = self._own[name]
             if own is not whole:
@@ -58,6 +60,13 @@ class OwnPart:
             if self._own[name].device != whole.device or not _same_memory(self._own[name], whole):
                 local(whole).copy_(self._own[name])
         return float(self.optimizer.param_groups[0]["lr"])
+
+    def _catch_up(self) -> None:
+        """Begin with what the model holds now: a checkpoint or a warm start may have filled it since the copy was made."""
+        for name, whole in self._whole.items() if self._stale else ():
+            if self._own[name] is not whole:
+                self._own[name].copy_(local(whole))
+        self._stale = False
 
     def tensors(self) -> dict[str, Tensor]:
         """Its state as `parameter name/key`; what has a parameter's shape lies as the parameter does."""
@@ -78,6 +87,7 @@ class OwnPart:
             CorruptCheckpoint: state of a parameter that no rank has.
         """
         found = restored(tensors, self._whole, ranks)
+        self._stale = True
         self.optimizer.state.clear()
         for name, values in found.items():
             own = self._own[name]

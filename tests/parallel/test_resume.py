@@ -18,10 +18,12 @@ from tests.support.ranks import on_ranks
 STEPS = 9
 
 
-def part(rank: int, degrees: dict[str, Any], folder: Path, first: int, last: int) -> list[tuple[float, float]]:
+def part(
+    rank: int, degrees: dict[str, Any], folder: Path, first: int, last: int, how: dict[str, Any] | None = None
+) -> list[tuple[float, float]]:
     """Steps first..last from the newest checkpoint in the folder, and a checkpoint at the end."""
     plan = ParallelPlan(**degrees)
-    engine, ranks = started(plan), joined()
+    engine, ranks = started(plan, **(how or {})), joined()
     saved = checkpoint.newest(folder, ranks) if first else None
     assert (saved.step if saved else 0) == first
     if saved is not None:
@@ -52,6 +54,14 @@ def test_going_on_in_other_layouts_changes_no_loss(tmp_path: Path, whole: list[t
         seen += found[0]
     assert [loss for loss, _ in seen] == pytest.approx([loss for loss, _ in whole], rel=1e-5)
     assert [norm for _, norm in seen] == pytest.approx([norm for _, norm in whole], rel=1e-5)
+
+
+def test_state_that_lies_on_the_host_goes_on_on_the_device_and_back(tmp_path: Path, whole: list[tuple[float, float]]):
+    seen: list[tuple[float, float]] = []
+    for number, (count, degrees, offload) in enumerate([(2, {"shard": 2}, True), (1, {}, False), (1, {}, True)]):
+        last = 3 * number + 3
+        seen += on_ranks(count, part, degrees, tmp_path, last - 3, last, {"offload_optimizer": offload})[0]
+    assert [loss for loss, _ in seen] == pytest.approx([loss for loss, _ in whole], rel=1e-5)
 
 
 def test_going_on_without_the_optimizers_state_is_seen(tmp_path: Path, whole: list[tuple[float, float]]):
