@@ -34,7 +34,17 @@ def test_the_quick_table_of_two_ranks_is_as_it_should_be(capsys: pytest.CaptureF
     assert "As it should be: " in shown and "1 of 1 controls seen" in shown
     rows = [line for line in shown.splitlines() if line.startswith("      ")]
     assert len(rows) >= 11 and max(map(len, rows)) <= 100
-    for choice in ("pipeline 2", "context 2", "tensor 2 sequence", "shard 2", "replicate 2", "zero-bubble", "ulysses"):
+    for choice in (
+        "pipeline 2",
+        "context 2",
+        "tensor 2 sequence",
+        "shard 2",
+        "replicate 2",
+        "zero-bubble",
+        "ulysses",
+        "context 2 ring",
+        "packed",
+    ):
         assert any(choice in row and " equal " in row for row in rows), choice
 
 

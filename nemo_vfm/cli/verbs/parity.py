@@ -74,14 +74,16 @@ def _ranks(text: str) -> list[int]:
 
 
 def _chosen(arguments: argparse.Namespace, ranks: int, model: "nn.Module", packed: bool) -> "list[Layout]":
-    from nemo_vfm.parallel.pairs import all_layouts, selection
+    from nemo_vfm.parallel.pairs import Layout, all_layouts, selection
     from nemo_vfm.parallel.parity import blocks
     from nemo_vfm.parallel.rehearsal import SAMPLES
 
-    found = all_layouts(ranks, samples=SAMPLES, stages=blocks(model))
-    every = [one for one in found if packed or not one.packed]
-    chosen = every if arguments.all else selection(every, together=1 if arguments.quick else 2)
-    return sorted(chosen, key=lambda one: (str(one.packed), one.order()))
+    every = all_layouts(ranks, samples=SAMPLES, stages=blocks(model))
+    padded, packs = ([one for one in every if one.packed is which] for which in (False, True))
+    if not arguments.all:  # a model that refuses packed samples must not lose what else these rows would show
+        padded = selection(padded, together=1 if arguments.quick else 2)
+        packs = selection(packs, together=1)[: 1 if arguments.quick else None]
+    return [*sorted(padded, key=Layout.order), *(sorted(packs, key=Layout.order) if packed else [])]
 
 
 def _rows(
