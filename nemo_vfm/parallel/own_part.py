@@ -62,7 +62,7 @@ class OwnPart:
         return float(self.optimizer.param_groups[0]["lr"])
 
     def _catch_up(self) -> None:
-        """Begin with what the model holds now: a checkpoint or a warm start may have filled it since the copy was made."""
+        """Begin with what the model holds now: a checkpoint or a warm start may have filled it since it was copied."""
         for name, whole in self._whole.items() if self._stale else ():
             if self._own[name] is not whole:
                 self._own[name].copy_(local(whole))

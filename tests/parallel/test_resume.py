@@ -109,3 +109,15 @@ def test_each_rank_reads_its_part_alone(tmp_path: Path):
 def headers(folder: Path) -> int:
     """Bytes of files that are not tensors."""
     return sum(8 + int.from_bytes(file.read_bytes()[:8], "little") for file in folder.rglob("*.safetensors"))
+
+
+def test_weights_that_are_put_into_the_model_reach_those_on_the_host():
+    losses = []
+    for offload in (False, True):
+        plan = ParallelPlan()
+        engine = started(plan, offload_optimizer=offload)
+        with torch.no_grad():
+            for parameter in engine.model.parameters():
+                parameter.mul_(1.5)  # as a warm start does, after the engine's start
+        losses.append([engine.step([own(plan, 0, index)], 1.0).loss for index in range(2)])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-6)
