@@ -25,13 +25,18 @@ def to_lines(x_BSD: Tensor, *, frames: int) -> Tensor:
     Raises:
         UserError: ranks that do not divide frames or places.
     """
-    _, tensor = _ranks(frames)
-    return to_temporal(x_BSD, frames=frames // tensor, group=active().context)
+    if active().tokens is None:
+        return to_temporal(x_BSD, frames=frames, group=None)
+    there: Tensor = _there(x_BSD, frames)
+    return there
 
 
 def from_lines(x_NTD: Tensor, *, batch: int) -> Tensor:
     """The way back, to (B, S, D)."""
-    return to_sequence(x_NTD, batch=batch, group=active().context)
+    if active().tokens is None:
+        return to_sequence(x_NTD, batch=batch, group=None)
+    back: Tensor = _back(x_NTD, batch)
+    return back
 
 
 def frame_order(frames: int, device: torch.device) -> Tensor:
@@ -45,6 +50,17 @@ def frame_order(frames: int, device: torch.device) -> Tensor:
     if tensor == 1:
         return number
     return number.reshape(context, tensor, -1).transpose(0, 1).flatten()
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # messages between ranks
+def _there(x_BSD: Tensor, frames: int) -> Tensor:
+    _, tensor = _ranks(frames)
+    return to_temporal(x_BSD, frames=frames // tensor, group=active().context)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _back(x_NTD: Tensor, batch: int) -> Tensor:
+    return to_sequence(x_NTD, batch=batch, group=active().context)
 
 
 def _ranks(frames: int) -> tuple[int, int]:

@@ -11,13 +11,14 @@ import pytest
 import torch
 
 from nemo_vfm.parallel.plan import ParallelPlan
-from tests.support.layouts import own, started
+from tests.support.layouts import LONG, Doubling, own, space_time, started, tiny
 from tests.support.ranks import on_ranks
 
 LAYOUTS = [(1, {}), (2, {"shard": 2}), (2, {"tensor": 2, "sequence": True}), (2, {"context": 2})]
+OF_LINES = [(1, {}), (2, {"context": 2})]
 
 
-def compared(rank: int, degrees: dict[str, Any]) -> dict[str, Any]:
+def compared(rank: int, degrees: dict[str, Any], model: Any = tiny, latents: Any = (4, 2, 4, 8)) -> dict[str, Any]:
     """Losses and norms of two steps without and with compiled blocks, how many graphs there were, what broke them."""
     from torch._dynamo.utils import counters
 
@@ -29,7 +30,7 @@ def compared(rank: int, degrees: dict[str, Any]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for compile in (False, True):
             plan = ParallelPlan(**degrees)
-            engine = started(plan, compile=compile)
+            engine = started(plan, model, task=Doubling(latents), compile=compile)
             results = [engine.step([own(plan, rank, index)], 1.0) for index in range(2)]
             found["compiled" if compile else "eager"] = [x for r in results for x in (r.loss, r.grad_norm)]
         return {**found, "graphs": counters["stats"]["unique_graphs"], "breaks": list(counters["graph_break"])}
@@ -45,3 +46,10 @@ def test_compiled_blocks_give_the_numbers_of_uncompiled_ones(count: int, degrees
         # Four blocks are alike, so they share what is captured: one piece, or those around what sends to others.
         assert found["graphs"] >= 1
         assert found["graphs"] <= (1 if degrees in ({}, {"shard": 2}) else 8), found
+
+
+@pytest.mark.parametrize(("count", "degrees"), OF_LINES, ids=str)
+def test_compiled_blocks_that_exchange_time_lines_do_too(count: int, degrees: dict[str, Any]) -> None:
+    for found in on_ranks(count, compared, degrees, space_time, LONG):
+        assert found["compiled"] == pytest.approx(found["eager"], rel=1e-5)
+        assert 1 <= found["graphs"] <= (12 if degrees else 1), found
