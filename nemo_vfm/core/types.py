@@ -321,7 +321,7 @@ class Sized(Protocol):
     """A model that can be tried on batches that are made up: by `nemo-vfm parity` and `nemo-vfm diverge`."""
 
     def small_inputs(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of one small sample: `latents_BCTHW` and `text_BLD`, as a batch has them."""
+        """The shapes of one small sample as a batch has it: `latents_BCTHW` and `text_BLD`, or `video_BCTHW`."""
         ...
 
 

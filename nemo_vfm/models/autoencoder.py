@@ -143,6 +143,10 @@ class CausalAutoencoder(nn.Module):
                                  f"multiples of {self.space}, such as {below} or {below + self.space}")  # fmt: skip
         return (self.latent_channels, 1 + (num_frames - 1) // self.time, height // self.space, width // self.space)
 
+    def small_inputs(self) -> dict[str, tuple[int, ...]]:
+        """See `Sized`."""
+        return {"video_BCTHW": (1, 3, 1 + self.time, 2 * self.space, 2 * self.space)}
+
     def reach(self) -> int | None:
         """Latent positions to each side that a position hangs on, in space; None where it hangs on all of them."""
         if self.attention != "none":

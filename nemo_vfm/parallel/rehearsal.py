@@ -71,13 +71,14 @@ class Rehearsal:
     def batch(self, index: int, first: int = 0, last: int = SAMPLES, *, packed: bool = False) -> Batch:
         """Samples first..last of global batch `index`; packed ones are of two sizes in turns."""
         places, keys = range(first, last), [f"{index}-{place}" for place in range(first, last)]
+        weight, fps = torch.tensor(_WEIGHTS[first:last]), torch.tensor([8.0 + place for place in places])
+        batch = Batch(index, tuple(keys), ("",) * len(keys), weight, fps)
+        if "video_BCTHW" in self.shapes:
+            drawn = torch.cat([self._drawn("video", self.shapes["video_BCTHW"], key) for key in keys])
+            return replace(batch, video_BCTHW=(128 + 50 * drawn).clamp(0, 255).to(torch.uint8))
         text = torch.cat([self._drawn("text_BLD", self.shapes["text_BLD"], key) for key in keys])
         seen = torch.tensor([1 + place % text.shape[1] for place in places])
-        batch = Batch(
-            index, tuple(keys), ("",) * len(keys), torch.tensor(_WEIGHTS[first:last]),
-            torch.tensor([8.0 + place for place in places]), text_BLD=text,
-            text_mask_BL=torch.arange(text.shape[1])[None] < seen[:, None],
-        )  # fmt: skip
+        batch = replace(batch, text_BLD=text, text_mask_BL=torch.arange(text.shape[1])[None] < seen[:, None])
         shapes = [self._shape(place, packed) for place in places]
         latents = [self._drawn("latents", shape, key) for key, shape in zip(keys, shapes, strict=True)]
         if not packed:
@@ -126,7 +127,8 @@ def rehearsal_of(
             f"batches can be made up for it; nemo_vfm.models.dit.DiT shows how."
         )
     mute = copy.copy(task)
-    if hasattr(mute, "text_encoder"):  # it may want a folder of weights, and is asked for nothing but the empty text
+    if hasattr(mute, "text_encoder") and "text_BLD" in asked.small_inputs():
+        # It may want a folder of weights, and is asked for nothing but the empty text.
         vars(mute)["text_encoder"] = Mute(*asked.small_inputs()["text_BLD"][1:])
     packed = "sizes_N3" in inspect.signature(asked.forward).parameters
     shapes = asked.small_inputs()

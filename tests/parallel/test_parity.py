@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types import Batch, Prepared
+from nemo_vfm.models.autoencoder import CausalAutoencoder
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.parallel import parity, split
 from nemo_vfm.parallel.pairs import Layout, all_layouts, selection
@@ -158,3 +160,24 @@ def test_the_cause_of_a_failure_is_told_and_not_that_others_waited():
     waited = RankFailed({0: "Traceback\nnemo_vfm.core.errors.LostRank: waited", 1: "Traceback\nKeyError: 3"})
     assert waited.first_cause() == "rank 1: KeyError: 3"
     assert RankFailed({0: "did not answer in time"}).first_cause() == "rank 0: did not answer in time"
+
+
+def test_a_model_of_pixels_is_given_pixels_and_is_tried_as_far_as_it_can_be_cut():
+    autoencoder = partial(CausalAutoencoder, latent_channels=4, space=8, time=4, width=8, widest=8, blocks=1)
+    pixels, model = rehearsal_of(autoencoder, Repeating(), adamw, seed=3)
+    video = pixels.batch(0).video_BCTHW
+    assert video is not None and video.dtype == torch.uint8 and video.shape[0] == SAMPLES and video.float().std() > 30
+    assert not parity.is_cut(model) and parity.blocks(model) == 1
+    assert parity.row(POOL, pixels, Layout({"shard": 2})).verdict == "equal"
+    assert "does not say how it can be cut" in parity.row(POOL, pixels, Layout({"tensor": 2})).reason
+
+
+class Repeating:
+    """An autoencoder's task without its terms: the output as it comes."""
+
+    def prepare(self, batch: Batch, *, seed: int, training: bool) -> Prepared:
+        assert batch.video_BCTHW is not None
+        return Prepared({"video_BCTHW": batch.video_BCTHW.float() / 127.5 - 1}, {}, batch.weight_B)
+
+    def losses(self, output: torch.Tensor, prepared: Prepared) -> torch.Tensor:
+        return output.square().flatten(1).mean(1)
