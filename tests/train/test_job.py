@@ -81,8 +81,10 @@ def test_killed_and_resumed_training_gives_bit_identical_weights(tmp_path: Path)
     code = f"""
 from pathlib import Path
 from nemo_vfm.core.types import Run
+from nemo_vfm.train.callbacks.checkpoint import SaveCheckpoints
 from tests.train.test_job import train
-train(kill_at=7).run(Run(Path({str(tmp_path / "killed")!r}), seed=3))
+at_once = SaveCheckpoints(every_steps=4, keep_last=None, asynchronous=False)  # three steps may be quicker than a disk
+train(kill_at=7, checkpoint=at_once).run(Run(Path({str(tmp_path / "killed")!r}), seed=3))
 """
     killed = subprocess.run(
         [sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, check=False
