@@ -96,7 +96,7 @@ def test_a_component_is_explained_by_its_short_name_its_long_one_and_an_ingredie
     short = explained(capsys, "DiT")
     assert short == explained(capsys, "nemo_vfm.models.dit.DiT")
     assert "number of blocks" in short and "depth: a whole number, default 12" in short
-    assert "conf/model: dit_b" in short and "in_channels: ???" in short
+    assert "conf/model: " in short and "dit_b, " in short and "in_channels: ???" in short
     ingredient = explained(capsys, "model=dit_s")
     assert "DiT-S: 12 blocks of width 384." in ingredient and "heads: a whole number, default 6" in ingredient
     assert "in_channels: a whole number, required" in ingredient
@@ -150,7 +150,7 @@ def test_machines_get_json(capsys):
         ("nemo_vfm.models.dit.Dit", "did you mean DiT?"),
         ("os.system", "os.system is not trusted"),
         ("nemo_vfm.models.dit.torch.nn.Linear", "no module"),
-        ("model=dit_z", "conf/model holds dit_b"),
+        ("model=dit_z", "did you mean dit_"),
         ("modell=dit_s", "there is no folder conf/modell"),
         ("nothing at all", "there is no component"),
         ("modle", "did you mean model?"),
