@@ -14,6 +14,7 @@ from torch import Tensor
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.context.frames import to_sequence, to_temporal
 from nemo_vfm.parallel.layout import active
+from nemo_vfm.parallel.uncompiled import uncompiled
 
 
 def to_lines(x_BSD: Tensor, *, frames: int) -> Tensor:
@@ -52,13 +53,13 @@ def frame_order(frames: int, device: torch.device) -> Tensor:
     return number.reshape(context, tensor, -1).transpose(0, 1).flatten()
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # messages between ranks
+@uncompiled  # messages between ranks
 def _there(x_BSD: Tensor, frames: int) -> Tensor:
     _, tensor = _ranks(frames)
     return to_temporal(x_BSD, frames=frames // tensor, group=active().context)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@uncompiled
 def _back(x_NTD: Tensor, batch: int) -> Tensor:
     return to_sequence(x_NTD, batch=batch, group=active().context)
 

@@ -19,8 +19,10 @@ from nemo_vfm.train.job import Train
 from nemo_vfm.train.skip import Skip
 from tests.support.toy import ToyData, ToyModel, ToyTask
 
+NOTHING = Skip()
 
-def train(folder: Path, skip: Skip = Skip(), steps: int = 6) -> dict[str, torch.Tensor]:
+
+def train(folder: Path, skip: Skip = NOTHING, steps: int = 6) -> dict[str, torch.Tensor]:
     """The toy regression; what its last checkpoint holds."""
     Train(
         model=ToyModel, data=ToyData(), task=ToyTask(), optimizer=partial(torch.optim.AdamW, lr=0.05),

@@ -67,11 +67,16 @@ class Schemas:
         })  # fmt: skip
 
     def ingredient(self, slot: str) -> Json:
-        """The schema of `conf/<slot>/*.yaml`; what it leaves out a recipe may give."""
+        """The schema of `conf/<slot>/*.yaml`; what it leaves out a recipe may give.
+
+        Where no argument is called so, it is a name of the recipe's own, such as that of a callback.
+        """
         self.more = {"defaults": {"$ref": "#/$defs/defaults"}}
-        wanted = [argument.hint for name in self.found.reached() for argument in self._describe(name, 0)
-                  if argument.name == slot and any(map(self._fits, slots_in(argument.hint)))]  # fmt: skip
-        options = _distinct(option for hint in wanted for option in self._options(hint, complete=False))
+        arguments = [argument for name in self.found.reached() for argument in self._describe(name, 0)]
+        named = [argument.hint for argument in arguments if argument.name == slot]
+        wanted = named or [hint for argument in arguments for hint in _entries(argument.hint)]
+        fitting = [hint for hint in wanted if any(map(self._fits, slots_in(hint)))]
+        options = _distinct(option for hint in fitting for option in self._options(hint, complete=False))
         body = {"anyOf": [option for option in options if option.get("type", "object") == "object"]}
         return self._document(f"An ingredient for the slot {slot} of nemo_vfm", {"type": "object", **body})
 
@@ -240,6 +245,14 @@ def _value(hint: Any) -> list[Json]:
     if isinstance(origin, type) and issubclass(origin, Enum):
         return [{"enum": [member.value for member in origin]}]
     return list(_VALUES.get(origin, []))
+
+
+def _entries(hint: Any) -> list[Any]:
+    """What mappings with names of a recipe's own hold."""
+    hint = hints.bare(hint)
+    if hints.is_union(hint):
+        return [entry for part in get_args(hint) for entry in _entries(part)]
+    return [get_args(hint)[1]] if hints.is_mapping(hint) and len(get_args(hint)) == 2 else []
 
 
 def _distinct(schemas: Iterable[Json]) -> list[Json]:

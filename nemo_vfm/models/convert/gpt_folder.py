@@ -12,8 +12,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from nemo_vfm.core.errors import DataError, UserError
@@ -64,6 +62,8 @@ def save_gpt(model: GPT, folder: Path, most_tokens: int) -> None:
         UserError: there is something in the folder.
         DataError: no architecture of transformers is the same function.
     """
+    from safetensors.torch import save_file
+
     config = config_of(model, most_tokens)
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty; give a folder of its own for the model")
@@ -89,6 +89,8 @@ class _Weights(Mapping[str, Tensor]):
     """All tensors of a folder by name, each read when it is asked for."""
 
     def __init__(self, folder: Path, opened: ExitStack) -> None:
+        from safetensors import SafetensorError, safe_open
+
         self._files = {}
         for path in sorted(folder.glob("*.safetensors")):
             try:

@@ -22,9 +22,10 @@ from nemo_vfm.parallel.context.ring import ring
 from nemo_vfm.parallel.context.scheme import Scheme
 from nemo_vfm.parallel.context.tiles import checked_segments, held
 from nemo_vfm.parallel.context.wire import Team, everyone
+from nemo_vfm.parallel.uncompiled import uncompiled
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # messages between ranks, and kernels that are tried first
+@uncompiled  # messages between ranks, and kernels that are tried first
 def attend(
     q_BHSD: Tensor,
     k_BKSD: Tensor,

@@ -1,0 +1,31 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A function in, the same one, which torch.compile calls and does not look into, out."""
+
+import sys
+from collections.abc import Callable
+from functools import cache, wraps
+from typing import ParamSpec, TypeVar
+
+import torch
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
+    """`torch.compiler.disable`, whose compiler takes 2 s to import, for processes that compile nothing too."""
+
+    @wraps(function)
+    def called(*arguments: P.args, **named: P.kwargs) -> R:
+        chosen = _disabled(function) if "torch._dynamo" in sys.modules else function
+        return chosen(*arguments, **named)
+
+    called._torchdynamo_disable = True  # type: ignore[attr-defined]  # the compiler's own mark: it breaks the graph here
+    return called
+
+
+@cache
+def _disabled(function: Callable[P, R]) -> Callable[P, R]:
+    found: Callable[P, R] = torch.compiler.disable(function)  # type: ignore[no-untyped-call]
+    return found
