@@ -6,7 +6,7 @@ The ranks find what torchrun would tell them in their environment. Unlike torchr
 statuses as they are: a checkpoint at a preemption may take minutes, and a mistake in a recipe is not tried again.
 
 Each rank leads a process group of its own: a Ctrl-C reaches this process alone, which hands it on once, and whoever a
-rank has started ends with it. A rank whose launcher dies sees the end of a pipe, and ends.
+rank has started ends with it. A rank whose launcher dies sees the end of a pipe, and ends; `warden.py` ends the group.
 """
 
 import os
@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
+from nemo_vfm.cli import warden
 from nemo_vfm.core.errors import LostRank, UserError
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.preempt import EXIT_CODE as PREEMPTED
@@ -87,11 +88,18 @@ class _Ranks:
             self._running[rank] = subprocess.Popen(  # noqa: S603
                 command, env=mine, pass_fds=[reading], stdin=subprocess.DEVNULL, process_group=0
             )
+        groups = [str(process.pid) for process in self._running.values()]
+        self._warden = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-I", "-S", str(Path(warden.__file__)), str(reading), *groups],
+            pass_fds=[reading], stdin=subprocess.DEVNULL, process_group=0,
+        )  # fmt: skip
         os.close(reading)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.kill()
+        self._warden.kill()  # before the pipe's end: other processes may have got the ranks' numbers
+        self._warden.wait()
         os.close(self._pipe)
 
     def wait(self) -> None:
@@ -188,7 +196,9 @@ def _passed_on(signals: Sequence[signal.Signals], ranks: _Ranks, told: list[int]
             ranks.kill()
         ranks.pass_on(number)
 
-    before = {number: signal.signal(number, hand_on) for number in signals}
+    # What a shell's background job ignores its ranks ignore, too.
+    heard = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, hand_on) for number in heard}
     try:
         yield
     finally:
