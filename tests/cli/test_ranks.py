@@ -75,6 +75,7 @@ def test_a_rank_that_is_killed_is_named_and_the_same_command_goes_on(tmp_path: P
     assert status == 0 and counted(tmp_path) == [0, 1, 2, 3]
 
 
+@pytest.mark.soak  # 44 s: silence must be told from slowness
 def test_a_rank_that_is_stopped_is_named_and_nobody_is_left(tmp_path: Path):
     status, said = ended(start(tmp_path, "how=is_stopped"))
     assert status == 69

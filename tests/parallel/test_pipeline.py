@@ -16,7 +16,6 @@ from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types import Batch, Prepared
 from nemo_vfm.parallel import gradients
 from nemo_vfm.parallel.engine import Parts
-from nemo_vfm.parallel.mesh import join
 from nemo_vfm.parallel.plan import ParallelPlan
 from nemo_vfm.parallel.stage import cut, shares
 from nemo_vfm.parallel.torch_engine import TorchEngine
@@ -29,31 +28,22 @@ ZERO_BUBBLE: dict[str, Any] = {**INTERLEAVED, "schedule": "zero_bubble"}
 PIPELINE: dict[str, Any] = {"pipeline": 2, "microbatches": 2}
 SEQUENCE: dict[str, Any] = {"tensor": 2, "sequence": True}
 
-
-def _refused() -> bool:
-    try:
-        join(ParallelPlan(**PIPELINE), torch.device("cpu"))
-    except UserError as error:  # the other reason is that this process is alone
-        return "not built yet" in str(error)
-    return False
-
-
-joins = pytest.mark.skipif(_refused(), reason="mesh.join refuses every pipeline")
-
 LAYOUTS: list[tuple[int, dict[str, Any]]] = [
     (2, PIPELINE),
-    (2, {**PIPELINE, "microbatches": 4}),
     (2, {**INTERLEAVED, "microbatches": 4}),
     (2, {**ZERO_BUBBLE, "microbatches": 4}),
     (4, {"pipeline": 4, "microbatches": 4}),
+    (4, PIPELINE | {"context": 2}),
+    (4, INTERLEAVED | {"shard": 2}),
+    (4, ZERO_BUBBLE | SEQUENCE),
+]
+MORE: list[tuple[int, dict[str, Any]]] = [
+    (2, {**PIPELINE, "microbatches": 4}),
     (4, PIPELINE | SEQUENCE),
     (4, PIPELINE | {"shard": 2}),
-    (4, PIPELINE | {"context": 2}),
     (4, PIPELINE | {"replicate": 2}),
     (4, INTERLEAVED | SEQUENCE),
-    (4, INTERLEAVED | {"shard": 2}),
     (4, INTERLEAVED | {"context": 2}),
-    (4, ZERO_BUBBLE | SEQUENCE),
     (4, ZERO_BUBBLE | {"shard": 2}),
     (4, ZERO_BUBBLE | {"context": 2}),
 ]
@@ -118,13 +108,17 @@ def require_alike(found: list[dict[str, Any]], alone: dict[str, Any]) -> None:
     assert all(seen[name] < limit for name, limit in limits.items()), seen
 
 
-@joins
 @pytest.mark.parametrize(("count", "degrees"), LAYOUTS, ids=lambda value: str(value))
 def test_a_pipeline_gives_one_devices_numbers(alone: dict[str, Any], count: int, degrees: dict[str, Any]) -> None:
     require_alike(on_ranks(count, steps, degrees), alone)
 
 
-@joins
+@pytest.mark.soak
+@pytest.mark.parametrize(("count", "degrees"), MORE, ids=lambda value: str(value))
+def test_more_pipelines_give_one_devices_numbers(alone: dict[str, Any], count: int, degrees: dict[str, Any]) -> None:
+    require_alike(on_ranks(count, steps, degrees), alone)
+
+
 @pytest.mark.parametrize("degrees", [PIPELINE, ZERO_BUBBLE], ids=str)
 def test_recomputing_blocks_changes_no_number(alone: dict[str, Any], degrees: dict[str, Any]) -> None:
     require_alike(on_ranks(2, steps, degrees, {"recompute": "blocks"}), alone)
@@ -149,7 +143,6 @@ def once(rank: int, degrees: dict[str, Any], task: Any = Doubling, count: int = 
     return {"loss": [result.loss for result in results], "gradients": found}
 
 
-@joins
 def test_a_sum_over_stages_that_is_left_out_is_seen_in_what_every_stage_has_and_nowhere_else() -> None:
     expected = on_ranks(1, once, {})[0]
     for found in on_ranks(2, without):
@@ -159,7 +152,6 @@ def test_a_sum_over_stages_that_is_left_out_is_seen_in_what_every_stage_has_and_
         assert wrong
 
 
-@joins
 @pytest.mark.parametrize("degrees", [PIPELINE, INTERLEAVED | {"shard": 2}], ids=str)
 def test_the_shape_of_videos_may_change_between_steps(degrees: dict[str, Any]) -> None:
     expected = on_ranks(1, once, {}, Growing, 4)[0]
@@ -167,7 +159,6 @@ def test_the_shape_of_videos_may_change_between_steps(degrees: dict[str, Any]) -
         assert found["loss"] == pytest.approx(expected["loss"], rel=1e-5)
 
 
-@joins
 @pytest.mark.parametrize("degrees", [PIPELINE, INTERLEAVED | {"shard": 2}, ZERO_BUBBLE], ids=str)
 def test_bf16_travels_between_stages_as_it_is(degrees: dict[str, Any]) -> None:
     expected = on_ranks(1, once, {"microbatches": 2}, Doubling, 1, "bf16")[0]
@@ -180,7 +171,6 @@ def test_bf16_travels_between_stages_as_it_is(degrees: dict[str, Any]) -> None:
 ROAD: list[tuple[int, dict[str, Any]]] = [(2, PIPELINE), (1, {}), (4, {**INTERLEAVED, "shard": 2})]
 
 
-@joins
 def test_a_training_goes_on_from_a_pipelines_checkpoint_in_any_layout_and_back(tmp_path: Path) -> None:
     seen: list[tuple[float, float]] = []
     for number, (count, degrees) in enumerate(ROAD):
@@ -265,7 +255,6 @@ def refused(rank: int, degrees: dict[str, Any], depth: int, last: int, how: dict
     return "nothing was refused"
 
 
-@joins
 @pytest.mark.parametrize(("degrees", "depth", "last", "how", "words"), [
     ({**PIPELINE, "microbatches": 3}, 4, 8, {}, "8 samples of each data rank cannot be divided by"),
     (PIPELINE, 1, 8, {}, "1 blocks cannot be cut into 2 stages"),
