@@ -48,6 +48,7 @@ def test_compiled_blocks_give_the_numbers_of_uncompiled_ones(count: int, degrees
         assert found["graphs"] <= (1 if degrees in ({}, {"shard": 2}) else 8), found
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(("count", "degrees"), OF_LINES, ids=str)
 def test_compiled_blocks_that_exchange_time_lines_do_too(count: int, degrees: dict[str, Any]) -> None:
     for found in on_ranks(count, compared, degrees, space_time, LONG):
