@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.nn import functional as F
 
-from nemo_vfm.parallel.layout import active
+from nemo_vfm.parallel.layout import active, all_parts
 from nemo_vfm.parallel.products import emulated_dtype
 
 
@@ -48,9 +48,7 @@ class _Gather(torch.autograd.Function):
         from nemo_vfm.parallel.context.order import unshard
 
         ctx.dim = dim
-        pieces = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(group.size())]
-        torch.distributed.all_gather(pieces, x.contiguous(), group=group)
-        return unshard(pieces, dim, causal=True)
+        return unshard(all_parts(x, group), dim, causal=True)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:

@@ -95,6 +95,13 @@ def gather_tokens(x: Tensor, dim: int) -> Tensor:
     return gathered
 
 
+def all_parts(x: Tensor, group: ProcessGroup) -> list[Tensor]:
+    """What each rank of the group has, by rank; outside of autograd."""
+    parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(group.size())]
+    torch.distributed.all_gather(parts, x.contiguous(), group=group)
+    return parts
+
+
 def _part(x: Tensor, dim: int, group: ProcessGroup | None) -> Tensor:
     if group is None:
         return x
@@ -114,9 +121,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, dim: int, group: ProcessGroup) -> Tensor:
         ctx.dim, ctx.group = dim, group
-        parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(group.size())]
-        torch.distributed.all_gather(parts, x.contiguous(), group=group)
-        return torch.cat(parts, dim)
+        return torch.cat(all_parts(x, group), dim)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:

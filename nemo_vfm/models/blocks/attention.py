@@ -18,8 +18,8 @@ from nemo_vfm.parallel.attention import attention, packed_attention, self_attent
 from nemo_vfm.parallel.products import Linear
 
 
-class SelfAttention(nn.Module):
-    """Every video token looks at every other of its sample."""
+class SelfProjections(nn.Module):
+    """What tokens that look at each other are multiplied by; how far they look is its heirs' business."""
 
     def __init__(self, *, width: int, heads: int) -> None:
         super().__init__()
@@ -28,6 +28,10 @@ class SelfAttention(nn.Module):
         self.q_norm = RMSNorm(dim=self.head_dim)
         self.k_norm = RMSNorm(dim=self.head_dim)
         self.out = Linear(width, width, bias=False)
+
+
+class SelfAttention(SelfProjections):
+    """Every video token looks at every other of its sample."""
 
     def forward(
         self, x_BSW: Tensor, cos_BS1D: Tensor, sin_BS1D: Tensor, segments: Sequence[int] | None = None

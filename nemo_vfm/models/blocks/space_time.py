@@ -13,15 +13,14 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from nemo_vfm.models.blocks.attention import CrossAttention, SelfAttention
+from nemo_vfm.models.blocks.attention import CrossAttention, SelfAttention, SelfProjections
 from nemo_vfm.models.blocks.dit_block import Scene
 from nemo_vfm.models.blocks.mlp import MLP
 from nemo_vfm.models.blocks.modulation import block_modulation, gated, modulate
-from nemo_vfm.models.blocks.norm import LayerNorm, RMSNorm
+from nemo_vfm.models.blocks.norm import LayerNorm
 from nemo_vfm.models.blocks.rope import rotate
 from nemo_vfm.parallel.attention import attention
 from nemo_vfm.parallel.lines import from_lines, to_lines
-from nemo_vfm.parallel.products import Linear
 
 Reach = Literal["full", "temporal", "spatial"]
 Rotations = tuple[Tensor, Tensor]
@@ -42,16 +41,8 @@ class SpaceTime:
     across_frame: Rotations
 
 
-class RunAttention(nn.Module):
+class RunAttention(SelfProjections):
     """Every token looks at those of its own run: the frames of one place, or the places of one frame."""
-
-    def __init__(self, *, width: int, heads: int) -> None:
-        super().__init__()
-        self.head_dim = width // heads
-        self.qkv = Linear(width, 3 * width, bias=False)
-        self.q_norm = RMSNorm(dim=self.head_dim)
-        self.k_norm = RMSNorm(dim=self.head_dim)
-        self.out = Linear(width, width, bias=False)
 
     def forward(self, x_BSW: Tensor, cos_G1R1E: Tensor, sin_G1R1E: Tensor) -> Tensor:
         """The shape of x; its tokens are runs as long as the rotations, one after another."""
