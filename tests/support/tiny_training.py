@@ -19,6 +19,7 @@ from nemo_vfm.core.types import Batch, Codec, Prepared, Run, TextEncoder
 from nemo_vfm.data.shards import ShardWriter
 from nemo_vfm.diffusion.objective import Objective
 from nemo_vfm.diffusion.task import Denoise
+from nemo_vfm.parallel.checkpoint_folder import existing
 from nemo_vfm.train.fit import Fit
 from tests.support.repository import ROOT
 from tests.support.spread import How, happen
@@ -26,6 +27,7 @@ from tests.support.spread import How, happen
 RECIPE = str(ROOT / "recipes/diffusion/train_small.yaml")
 NAME = "tests.support.tiny_training"
 BATCH, SAMPLES = 4, 40
+SAVED = 2  # the first step of which there is a checkpoint, and so on
 
 
 class Noted(Denoise):
@@ -56,8 +58,18 @@ class Noted(Denoise):
         return prepared
 
 
+def require_saved(folder: Path, step: int) -> None:
+    """Wait for the checkpoint of that step: a thread of its own writes it, and may be slower than the steps after it."""
+    end = time.monotonic() + 60
+    while not any(int(path.name.rpartition("-")[2]) >= step for path in existing(folder)):
+        assert time.monotonic() < end, f"no checkpoint of step {step} in {folder}"
+        time.sleep(0.01)
+
+
 class Fate:
-    """Something comes over one rank, after a step, so many times; every step takes a little while.
+    """Something comes over one rank, after a step that has a checkpoint before it, so many times.
+
+    Every step takes a little while.
 
     Args:
         how: what.
@@ -79,6 +91,7 @@ class Fate:
             return
         if (before := len(marker.read_text()) if marker.is_file() else 0) < self.times:
             marker.write_text("x" * (before + 1))
+            require_saved(fit.run.folder / "checkpoints", SAVED)
             if self.how == "terminated":
                 os.kill(os.getpid(), 15)
             else:
@@ -120,7 +133,7 @@ def changes(data: Path, folder: Path, *more: str, steps: int = 6) -> list[str]:
     """What makes the recipe this small."""
     return [
         f"data.shards={data}", f"run_dir={folder}", f"duration={steps} steps", f"data.batch_size={BATCH}",
-        "data.val_fraction=0.2", "model.heads=2", "checkpoint.every_steps=2", "checkpoint.keep_last=null",
+        "data.val_fraction=0.2", "model.heads=2", f"checkpoint.every_steps={SAVED}", "checkpoint.keep_last=null",
         "validation.every_steps=4", "callbacks.preview.every_steps=6", "loggers={}", f"task._target_={NAME}.Noted",
         f"task.notes={folder}-notes", *more,
     ]  # fmt: skip
