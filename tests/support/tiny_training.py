@@ -59,7 +59,7 @@ class Noted(Denoise):
 
 
 def require_saved(folder: Path, step: int) -> None:
-    """Wait for the checkpoint of that step: a thread of its own writes it, and may be slower than the steps after it."""
+    """Wait for the checkpoint of that step: a thread writes it, and may be slower than the steps after it."""
     end = time.monotonic() + 60
     while not any(int(path.name.rpartition("-")[2]) >= step for path in existing(folder)):
         assert time.monotonic() < end, f"no checkpoint of step {step} in {folder}"
