@@ -122,8 +122,8 @@ class Planned(Protocol):
 class Batch:
     """Samples of one shape, or packed ones of any shapes, as the loader gives them to a task.
 
-    Exactly one of `latents_BCTHW`, `latents_XC` and `video_BCTHW` is given; likewise a batch has `text_BLD` where
-    embeddings are cached and else only captions.
+    Exactly one of `latents_BCTHW`, `latents_XC`, `video_BCTHW` and `tokens_BS` is given; likewise a batch of videos has
+    `text_BLD` where embeddings are cached and else only captions.
     """
 
     index: int  #: g, the number of this global batch since the start of training
@@ -139,6 +139,9 @@ class Batch:
     latents_XC: "Tensor | None" = None  #: packed: positions of one sample after another, time slowest, width fastest
     sizes_THW: tuple[tuple[int, int, int], ...] = ()  #: packed: latent frames, rows and columns of each sample
     apart: int = 0  #: packed, but to be run one by one, in so many pieces: what packing is compared with; 0 is together
+    tokens_BS: "Tensor | None" = None  #: text, int64
+    labels_BS: "Tensor | None" = None  #: the token after each of `tokens_BS`, int64; -100 where none is asked for
+    documents: tuple[tuple[int, ...], ...] = ()  #: of each row, how long the documents are that do not see each other
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -272,6 +275,31 @@ class Codec(Protocol):
 
     def fingerprint(self) -> str:
         """Changes whenever the same pixels would give other latents."""
+        ...
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """Texts to the numbers of their tokens and back."""
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The tokens of each text; none is added at either end."""
+        ...
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of these tokens; special ones say nothing."""
+        ...
+
+    def vocab_size(self) -> int:
+        """How many tokens there are, special ones among them."""
+        ...
+
+    def end(self) -> int:
+        """The token after a document's last."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Changes whenever the same text would give other tokens."""
         ...
 
 
