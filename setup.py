@@ -44,6 +44,8 @@ DEV = [
     "omegaconf>=2.3,<2.5",  # our interpolation is tested against its
     "diffusers>=0.36",
     "transformers>=4.57",
+    "tokenizers>=0.22,<1",
+    "sentencepiece>=0.2,<0.3",
     "datasets>=3",
     "scenedetect-headless>=0.7,<0.8",
     "ruff>=0.14",
@@ -75,6 +77,8 @@ EXTRAS = {
     "torchcodec": ["torchcodec>=0.11,<0.14"],
     # Captioners, text encoders and scorers from local folders.
     "transformers": ["transformers>=5.23,<6"],
+    # Tokenizers of language models: read, and trained.
+    "text": ["tokenizers>=0.22,<1", "sentencepiece>=0.2,<0.3"],
     "wandb": ["wandb>=0.31,<1"],
     # Its store without a server is SQLite, so the skinny package (no web interface) needs two more.
     "mlflow": ["mlflow-skinny>=3.10,<4", "sqlalchemy>=2", "alembic>=1.13"],

@@ -13,8 +13,8 @@ import pytest
 from tests.support.repository import CODE, ROOT, module_name, python_files, targets
 
 #: Rooms whose public classes may be asked for by a recipe.
-COMPONENT_ROOMS = ("curate", "synth", "train", "recsys", "evaluate", "models", "data", "diffusion", "language",
-                   "metrics", "dedup", "report", "nemo", "workflow")  # fmt: skip
+COMPONENT_ROOMS = ("curate", "synth", "text", "train", "recsys", "evaluate", "models", "data", "diffusion",
+                   "language", "metrics", "dedup", "report", "nemo", "workflow")  # fmt: skip
 
 
 def resolve(name: str) -> object:
