@@ -141,7 +141,7 @@ def _epoch(job: Train, step: int) -> float | None:
 
 
 def _shapes(batch: Batch) -> dict[str, list[int]]:
-    tensors = ("latents_BCTHW", "latents_XC", "video_BCTHW", "text_BLD")
+    tensors = ("latents_BCTHW", "latents_XC", "video_BCTHW", "text_BLD", "tokens_BS")
     return {name: list(tensor.shape) for name in tensors if (tensor := getattr(batch, name)) is not None}
 
 

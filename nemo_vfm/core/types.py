@@ -208,6 +208,10 @@ def _even(ends: Sequence[int], parts: int) -> list[int]:
     return [*borders, last]
 
 
+#: Inputs of a model that say how samples are packed. They are read on the host, and change no other input's shape.
+LAID = ("sizes_N3", "lengths_N")
+
+
 @dataclass(slots=True)
 class Prepared:
     """One batch made ready: what the model is called with, and what the criterion needs besides.
@@ -225,10 +229,9 @@ class Prepared:
     tags: dict[str, "Tensor"] = field(default_factory=dict)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of the inputs. `sizes_N3` are shapes themselves and come as they are, one after another."""
+        """Of the inputs. Those in `LAID` are shapes themselves and come as they are, one number after another."""
         return {
-            name: tuple(x.flatten().tolist()) if name == "sizes_N3" else tuple(x.shape)
-            for name, x in self.inputs.items()
+            name: tuple(x.flatten().tolist()) if name in LAID else tuple(x.shape) for name, x in self.inputs.items()
         }
 
 
@@ -349,7 +352,10 @@ class Sized(Protocol):
     """A model that can be tried on batches that are made up: by `nemo-vfm parity` and `nemo-vfm diverge`."""
 
     def small_inputs(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of one small sample as a batch has it: `latents_BCTHW` and `text_BLD`, or `video_BCTHW`."""
+        """The shapes of one small sample as a batch has it: `latents_BCTHW` and `text_BLD`, `video_BCTHW`, `tokens_BS`.
+
+        A model of tokens also has `vocab`, how many there are.
+        """
         ...
 
 

@@ -167,18 +167,24 @@ class GPT(nn.Module):
             every=("embedding", "head") if self.tied else (),
         )
 
+    def small_inputs(self) -> dict[str, tuple[int, ...]]:
+        """See `Sized`: as many tokens as eight context ranks can share."""
+        return {"tokens_BS": (1, 32)}
+
     def ops(self, inputs: Mapping[str, tuple[int, ...]]) -> list[Op]:
         """The matrix products of one forward pass; a multiply and an add count as two, attention is counted whole.
 
-        Hardware that skips the upper half of causal attention does half of it; `perf` knows both conventions.
+        Hardware that skips the upper half of causal attention does half of it; `perf` knows both conventions. Packed
+        documents attend each to itself alone.
         """
         batch, length = inputs["tokens_BS"]
         sizes, tokens = self.sizes, 2.0 * batch * length
+        pairs = sum(one**2 for one in inputs.get("lengths_N", (length,) * batch))
         kept = sizes.head_dim * (sizes.heads + 2 * sizes.groups) + sizes.head_dim * sizes.heads
         linears = 3 if sizes.activation == "swiglu" else 2
         return [
             Op("linear", self.depth * tokens * self.width * kept, "attention projections"),
-            Op("attention", self.depth * 2 * tokens * length * sizes.heads * sizes.head_dim, "causal attention"),
+            Op("attention", self.depth * 4.0 * pairs * sizes.heads * sizes.head_dim, "causal attention"),
             Op("linear", self.depth * tokens * self.width * linears * sizes.mlp_hidden, "perceptron"),
             Op("linear", tokens * self.width * self.vocab, "output"),
         ]

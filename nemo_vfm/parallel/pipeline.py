@@ -18,7 +18,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import NemoVfmError, UserError
-from nemo_vfm.core.types import Batch, Prepared
+from nemo_vfm.core.types import LAID, Batch, Prepared
 from nemo_vfm.parallel.later import Later, put_off
 from nemo_vfm.parallel.mesh import Mesh
 from nemo_vfm.parallel.stage import Stage
@@ -218,7 +218,7 @@ def _schedule(pipeline: Pipeline, count: int, between: Tensor) -> Any:
 
 
 def _named(inputs: "dict[str, Tensor]") -> Inputs:
-    return tuple(sorted((name, tuple(tensor.shape)) for name, tensor in inputs.items()))
+    return tuple(sorted((name, tuple(tensor.shape)) for name, tensor in inputs.items() if name not in LAID))
 
 
 def _header(x: Tensor) -> Tensor:

@@ -19,12 +19,13 @@ from torch import Tensor, nn
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.seed import generator
-from nemo_vfm.core.types import Batch, Factory, Sized, Task
+from nemo_vfm.core.types import LAID, Batch, Factory, Sized, Task
 from nemo_vfm.parallel.engine import Parts
 from nemo_vfm.parallel.footprint import OptimizerFactory
 from nemo_vfm.parallel.local import copy_own
 from nemo_vfm.parallel.plan import ParallelPlan
 from nemo_vfm.parallel.torch_engine import TorchEngine
+from nemo_vfm.parallel.vocabulary import IGNORED
 
 SAMPLES = 8  #: of a global batch: two for each of four ranks
 _WEIGHTS = (1.0, 2.0, 0.5, 1.0, 1.5, 0.0, 3.0, 1.0)
@@ -44,6 +45,7 @@ class Rehearsal:
         recompute: see `TorchEngine`.
         shapes: of one sample, see `Sized`.
         takes_packed: whether the model does.
+        vocab: of a model of tokens, how many there are.
         name: tells it from others.
     """
 
@@ -55,6 +57,7 @@ class Rehearsal:
     recompute: Literal["none", "blocks"] = "none"
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     takes_packed: bool = False
+    vocab: int = 0
     name: str = field(default_factory=lambda: uuid4().hex)
 
     def started(self, plan: ParallelPlan) -> TorchEngine:
@@ -69,10 +72,12 @@ class Rehearsal:
         return engine
 
     def batch(self, index: int, first: int = 0, last: int = SAMPLES, *, packed: bool = False) -> Batch:
-        """Samples first..last of global batch `index`; packed ones are of two sizes in turns."""
+        """Samples first..last of global batch `index`; packed ones are of two sizes in turns, or of two documents."""
         places, keys = range(first, last), [f"{index}-{place}" for place in range(first, last)]
         weight, fps = torch.tensor(_WEIGHTS[first:last]), torch.tensor([8.0 + place for place in places])
         batch = Batch(index, tuple(keys), ("",) * len(keys), weight, fps)
+        if "tokens_BS" in self.shapes:
+            return self._text(batch, packed)
         if "video_BCTHW" in self.shapes:
             drawn = torch.cat([self._drawn("video", self.shapes["video_BCTHW"], key) for key in keys])
             return replace(batch, video_BCTHW=(128 + 50 * drawn).clamp(0, 255).to(torch.uint8))
@@ -90,6 +95,8 @@ class Rehearsal:
     def one_by_one(self, index: int) -> list[Batch]:
         """The samples of a packed global batch, not packed: a batch each."""
         packed = [self.batch(index, place, place + 1, packed=True) for place in range(SAMPLES)]
+        if self.vocab:
+            return [batch for one in packed for batch in _documents(one)]
         found = []
         for one in packed:
             assert one.latents_XC is not None
@@ -102,12 +109,39 @@ class Rehearsal:
         each, data_rank = SAMPLES // plan.data, plan.data_rank(rank)
         return self.batch(index, data_rank * each, (data_rank + 1) * each, packed=packed)
 
+    def _text(self, batch: Batch, packed: bool) -> Batch:
+        """Rows of made-up words, some of which have no loss."""
+        length = self.shapes["tokens_BS"][1]
+        words = torch.stack(
+            [
+                torch.randint(self.vocab, (length + 1,), generator=generator(self.seed, "text", key))
+                for key in batch.keys
+            ]
+        )
+        labels = words[:, 1:].clone()
+        labels[:, ::7] = IGNORED
+        documents = tuple(_cut(length, int(fps)) for fps in batch.fps_B) if packed else ()
+        return replace(batch, tokens_BS=words[:, :-1], labels_BS=labels, documents=documents)
+
     def _shape(self, place: int, packed: bool) -> tuple[int, ...]:
         *others, columns = self.shapes["latents_BCTHW"]
         return *others, columns * (1 + place % 2) if packed else columns
 
     def _drawn(self, name: str, shape: Sequence[int], key: str) -> Tensor:
         return torch.randn(tuple(shape), generator=generator(self.seed, "made up", name, key))
+
+
+def _cut(length: int, number: int) -> tuple[int, ...]:
+    """Where a row's documents end: in other places in each row, and every third row is one document."""
+    first = length // 3 + number % 5
+    return (first, length - first) if number % 3 else (length,)
+
+
+def _documents(row: Batch) -> list[Batch]:
+    """Each document of a batch of one row as a batch of its own."""
+    assert row.tokens_BS is not None and row.labels_BS is not None
+    parts = zip(row.tokens_BS.split(row.documents[0], 1), row.labels_BS.split(row.documents[0], 1), strict=True)
+    return [replace(row, tokens_BS=tokens, labels_BS=labels, documents=()) for tokens, labels in parts]
 
 
 def rehearsal_of(
@@ -130,9 +164,12 @@ def rehearsal_of(
     if hasattr(mute, "text_encoder") and "text_BLD" in asked.small_inputs():
         # It may want a folder of weights, and is asked for nothing but the empty text.
         vars(mute)["text_encoder"] = Mute(*asked.small_inputs()["text_BLD"][1:])
-    packed = "sizes_N3" in inspect.signature(asked.forward).parameters
-    shapes = asked.small_inputs()
-    return Rehearsal(model, mute, optimizer, seed, recompute=recompute, shapes=shapes, takes_packed=packed), asked
+    packed = not inspect.signature(asked.forward).parameters.keys().isdisjoint(LAID)
+    shapes, vocab = asked.small_inputs(), int(getattr(asked, "vocab", 0))
+    ready = Rehearsal(
+        model, mute, optimizer, seed, recompute=recompute, shapes=shapes, takes_packed=packed, vocab=vocab
+    )
+    return ready, asked
 
 
 @dataclass(frozen=True, slots=True)
