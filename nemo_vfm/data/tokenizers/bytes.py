@@ -1,0 +1,37 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Texts in, the bytes of their UTF-8 out: a tokenizer without anything to train or download."""
+
+from collections.abc import Sequence
+
+_END = 256
+
+
+class ByteTokenizer:
+    """One token a byte, and one for the end of a document: 257 in all. Whatever was encoded decodes to itself."""
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """See `Tokenizer`. Half a surrogate pair, which no UTF-8 holds, becomes a question mark."""
+        return [list(text.encode(errors="replace")) for text in texts]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """See `Tokenizer`. Bytes that are no UTF-8, such as half a letter, become U+FFFD.
+
+        Raises:
+            ValueError: a token that is none of the 257.
+        """
+        if strange := [token for token in tokens if not 0 <= token <= _END]:
+            raise ValueError(f"{strange[0]} is no token of bytes: they are 0 to 255, and {_END} for the end")
+        return bytes(token for token in tokens if token < _END).decode(errors="replace")
+
+    def vocab_size(self) -> int:
+        """See `Tokenizer`."""
+        return _END + 1
+
+    def end(self) -> int:
+        """See `Tokenizer`."""
+        return _END
+
+    def fingerprint(self) -> str:
+        """See `Tokenizer`."""
+        return "bytes/1"

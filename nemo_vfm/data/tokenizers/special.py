@@ -1,0 +1,104 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The files beside a tokenizer in, the special tokens that they name and the tokens that they add out."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.types import Json
+
+CONFIG_FILES = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
+_ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+_MOST_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """A token that is found in a text as a whole, before the text is cut.
+
+    Args:
+        content: its text.
+        number: its token, or None where the next free one is meant.
+        special: whether it says nothing when decoded.
+        settings: lstrip, rstrip, single_word and normalized, where they are not the usual.
+    """
+
+    content: str
+    number: int | None
+    special: bool
+    settings: Mapping[str, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Special:
+    """What the files say.
+
+    Args:
+        roles: name such as eos_token -> the token's text.
+        added: in the order of their numbers.
+    """
+
+    roles: Mapping[str, str]
+    added: tuple[Added, ...]
+
+
+def read(folder: Path) -> Special:
+    """Of a folder; files that are absent say nothing.
+
+    Raises:
+        DataError: one of them is damaged.
+    """
+    config, older, numbers = (_mapping(folder / name) for name in CONFIG_FILES)
+    named = {**older, **config}
+    try:
+        roles = {role: _text(named[role]) for role in _ROLES if named.get(role)}
+        decoder = {int(number): _added(told, int(number)) for number, told in _items(config, "added_tokens_decoder")}
+        for content, number in numbers.items():
+            decoder.setdefault(int(number), Added(content, int(number), content in roles.values(), {}))
+        listed = [decoder[number] for number in sorted(decoder)]
+        known = {one.content for one in listed}
+        rest = [*(_added(named[role], None) for role in roles), *_extra(named)]
+    except (TypeError, KeyError, ValueError) as error:
+        raise DataError(f"{folder.name}: its special tokens are not as transformers writes them ({error})") from error
+    return Special(roles, (*listed, *(one for one in rest if one.content not in known)))
+
+
+def _mapping(path: Path) -> dict[str, Json]:
+    if not path.is_file():
+        return {}
+    if path.stat().st_size > _MOST_BYTES:
+        raise DataError(f"{path.name} of {path.parent.name} is far too long")
+    try:
+        found = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path.name} of {path.parent.name} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise DataError(f"{path.name} of {path.parent.name} is not a mapping")
+    return found
+
+
+def _items(config: Mapping[str, Json], name: str) -> Iterator[tuple[str, Json]]:
+    yield from (config.get(name) or {}).items()
+
+
+def _extra(named: Mapping[str, Json]) -> Iterator[Added]:
+    """transformers 5 calls them extra_special_tokens, earlier ones additional_special_tokens."""
+    for name in ("additional_special_tokens", "extra_special_tokens"):
+        told = named.get(name) or []
+        yield from (_added(one, None) for one in (told.values() if isinstance(told, dict) else told))
+
+
+def _text(told: Json) -> str:
+    return str(told["content"] if isinstance(told, dict) else told)
+
+
+def _added(told: Json, number: int | None) -> Added:
+    """A token by name is special; one of `added_tokens_decoder` says itself whether it is."""
+    if not isinstance(told, dict):
+        return Added(str(told), number, True, {})
+    usual = ("lstrip", "rstrip", "single_word", "normalized")
+    special = bool(told.get("special", False)) if number is not None else True
+    return Added(str(told["content"]), number, special, {name: bool(told[name]) for name in usual if name in told})
