@@ -149,7 +149,7 @@ class Status:
         return found if isinstance(found, dict) and found.get("state") == "done" else None
 
     def write(self, state: str, **more: Json) -> None:
-        """Replace the file: running, done, failed, nothing_kept, preempted or interrupted.
+        """Replace the file: running, done, failed, nothing_kept, preempted, between_phases or interrupted.
 
         A file that cannot be written is said once and never an error: it must not hide the one that it tells of.
         """

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from nemo_vfm.cli.launch import INTERRUPTED, PIPE
 from nemo_vfm.core import log, ranks
-from nemo_vfm.core.errors import LostRank, NemoVfmError, Preempted
+from nemo_vfm.core.errors import LostRank, NemoVfmError, NextPhase, Preempted
 from nemo_vfm.core.files import sha256_text
 from nemo_vfm.core.preempt import EXIT_CODE as PREEMPTED
 from nemo_vfm.core.preempt import PreemptedNow, is_interrupt
@@ -124,6 +124,8 @@ def _follow(orders: Orders, job: Job, folder: Path) -> int:
             own.run(run)
     except (Preempted, PreemptedNow):
         return PREEMPTED
+    except NextPhase as error:
+        return error.exit_code
     except BaseException as error:
         return INTERRUPTED if is_interrupt(error) else _told(error, orders)
     return 0

@@ -13,6 +13,7 @@ NemoVfmError                 anything we raise on purpose
 |   `-- CorruptCheckpoint    a checkpoint does not match its manifest
 |-- LostRank                 another rank of this run died or does not answer          (exit code 69)
 |-- Preempted                a signal asked the run to end, and what it did is saved   (exit code 75)
+|-- NextPhase                a phase is done, and the next needs other devices         (exit code 76)
 `-- NothingKept              a job finished without a single output                    (exit code 3)
 """
 
@@ -67,6 +68,12 @@ class Preempted(NemoVfmError):
     """A signal asked the run to end; what it did is saved, and the same command goes on."""
 
     exit_code = 75  # sysexits.h's "try again later"
+
+
+class NextPhase(NemoVfmError):
+    """A phase of a training is done, and the next is for another number of devices; the same command goes on there."""
+
+    exit_code = 76
 
 
 class NothingKept(NemoVfmError):

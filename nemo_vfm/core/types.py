@@ -92,6 +92,15 @@ class Spread(Protocol):
         ...
 
 
+@runtime_checkable
+class Changing(Protocol):
+    """A job that works on another number of ranks as it goes on, and raises `NextPhase` where it changes."""
+
+    def ranks_now(self, folder: Path) -> int:
+        """On how many it goes on with what its run folder holds."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class DevicePlan:
     """What a job would do with a number of GPUs; all that can be said without one.
@@ -381,6 +390,33 @@ class TrainingData(Protocol):
 
     def num_train_samples(self) -> int:
         """How many samples are trained on."""
+        ...
+
+
+@runtime_checkable
+class Phaseable(TrainingData, Protocol):
+    """Training data that goes on with other batches, or another blend of its sources, where it has been."""
+
+    def samples_per_batch(self) -> int:
+        """Of a global batch; known from the recipe alone."""
+        ...
+
+    def tokens_per_sample(self) -> int:
+        """Known from the recipe alone."""
+        ...
+
+    def in_phase(
+        self, *, batch_size: int | None, blend: Mapping[str, float] | None, read: Mapping[str, int]
+    ) -> "Phaseable":
+        """The same data with other batches or weights of sources (None: its own), after so many samples of each source.
+
+        Raises:
+            ValueError: a weight for a source that there is not.
+        """
+        ...
+
+    def read_after(self, batches: int, *, seed: int) -> Mapping[str, int]:
+        """Samples of each source that are read once so many batches are, with those before the first."""
         ...
 
 

@@ -140,8 +140,8 @@ def _cut(length: int, number: int) -> tuple[int, ...]:
 def _documents(row: Batch) -> list[Batch]:
     """Each document of a batch of one row as a batch of its own."""
     assert row.tokens_BS is not None and row.labels_BS is not None
-    parts = zip(row.tokens_BS.split(row.documents[0], 1), row.labels_BS.split(row.documents[0], 1), strict=True)
-    return [replace(row, tokens_BS=tokens, labels_BS=labels, documents=()) for tokens, labels in parts]
+    tokens, labels = (torch.split(x, list(row.documents[0]), dim=1) for x in (row.tokens_BS, row.labels_BS))
+    return [replace(row, tokens_BS=t, labels_BS=n, documents=()) for t, n in zip(tokens, labels, strict=True)]
 
 
 def rehearsal_of(

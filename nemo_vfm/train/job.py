@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model, data, a task and a duration in; checkpoints, metrics and previews in a run folder out."""
 
+import copy
 import logging
 import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Self
 from uuid import uuid4
 
 import torch
@@ -16,12 +18,13 @@ from torch import nn
 from nemo_vfm.core import log, preempt, ranks
 from nemo_vfm.core.device import describe
 from nemo_vfm.core.duration import Duration
-from nemo_vfm.core.errors import Preempted
+from nemo_vfm.core.errors import NextPhase, Preempted
 from nemo_vfm.core.place import Address, Place
 from nemo_vfm.core.precision import Precision
-from nemo_vfm.core.types import Batched, DevicePlan, Factory, Json, Outcome, Run, Task, TrainingData
+from nemo_vfm.core.types import Batched, DevicePlan, Factory, Json, Outcome, Phaseable, Run, Task, TrainingData
 from nemo_vfm.parallel import checkpoint
 from nemo_vfm.parallel.agree import first_says
+from nemo_vfm.parallel.checkpoint_folder import existing
 from nemo_vfm.parallel.checkpoint_ranks import joined, together
 from nemo_vfm.parallel.engine import Engine, Params, Parts
 from nemo_vfm.parallel.gather import Together
@@ -36,6 +39,7 @@ from nemo_vfm.train.ema import EMA
 from nemo_vfm.train.fit import Fit
 from nemo_vfm.train.loggers import LoggerSource
 from nemo_vfm.train.optim import Constant, Schedule
+from nemo_vfm.train.phases import InPhases, Phase, Stretch, at, data_of, stretches
 from nemo_vfm.train.skip import Skip
 from nemo_vfm.train.warm_start import WarmStart
 
@@ -48,8 +52,8 @@ class Train:
         data: where batches come from.
         task: what is learned.
         optimizer: builds the optimizer over the parameters.
-        duration: length of the whole run, such as "400 steps" or "2 epochs"; "90 s" ends by the clock, and such a
-            run is not reproducible.
+        duration: length of the whole run, such as "400 steps", "2 epochs" or, of text, "3e9 tokens"; "90 s" ends by
+            the clock, and such a run is not reproducible. None where there are phases.
         schedule: how the learning rate moves; None keeps it constant.
         parallel: how many devices share the work, and how.
         engine: what carries the plan out; None takes PyTorch's own means.
@@ -59,6 +63,7 @@ class Train:
         validation: when the held-out loss is measured; None never.
         start_from: another run whose weights this one begins with: a run folder or a checkpoint, or a mapping of path,
             weights and may_differ; None draws them from the seed.
+        phases: stretches that differ in devices, batches, blend or learning rate, by name, in order; None is one.
         skip: samples and steps that are left out, by name; everything else comes as it would without this.
         callbacks: what else happens after steps, by name, in order.
         loggers: where metrics go besides metrics.jsonl, by name.
@@ -66,21 +71,25 @@ class Train:
 
     def __init__(
         self, *, model: Factory[[], nn.Module], data: TrainingData, task: Task,
-        optimizer: Factory[[Params], torch.optim.Optimizer], duration: Duration, schedule: Schedule | None = None,
+        optimizer: Factory[[Params], torch.optim.Optimizer], duration: Duration | None = None,
+        schedule: Schedule | None = None,
         parallel: ParallelPlan = ParallelPlan(), engine: Engine | None = None,  # noqa: B008 (frozen)
         precision: Precision = Precision(), ema: EMA | None = None,  # noqa: B008 (frozen)
         checkpoint: SaveCheckpoints, validation: Validate | None = None,
-        start_from: Place | WarmStart | None = None, skip: Skip = Skip(),  # noqa: B008 (frozen)
+        start_from: Place | WarmStart | None = None, phases: Mapping[str, Phase] | None = None,
+        skip: Skip = Skip(),  # noqa: B008 (frozen)
         callbacks: Mapping[str, Callback] | None = None,
         loggers: Mapping[str, LoggerSource] | None = None,
     ) -> None:  # fmt: skip
-        if duration.unit == "tokens":
-            raise ValueError(
-                f"a duration in tokens ({duration}) is not known to this job; give steps, epochs or samples"
-            )
+        if (duration is None) == (not phases):
+            raise ValueError("give either duration, or phases with a duration each")
+        if duration is not None and duration.unit == "tokens" and not isinstance(data, Phaseable):
+            raise ValueError(f"a duration in tokens ({duration}) says nothing of {type(data).__name__}; give steps, "
+                             f"epochs or samples")  # fmt: skip
         if checkpoint.keep.best and checkpoint.keep.metric.startswith("val_") and validation is None:
             raise ValueError(f"keep_best chooses by {checkpoint.keep.metric}, which nobody measures: give validation")
         self.model, self.data, self.task, self.optimizer, self.duration = model, data, task, optimizer, duration
+        self.phases = stretches(phases, data, parallel) if phases else []
         self.schedule, self.engine = schedule or Constant(), engine or TorchEngine()
         self.parallel, self.skip = parallel, skip
         self.precision, self.ema, self.checkpoint, self.validation = precision, ema, checkpoint, validation
@@ -88,8 +97,37 @@ class Train:
         self.callbacks, self.loggers = dict(callbacks or {}), dict(loggers or {})
 
     def run(self, run: Run) -> Outcome:
-        """Train; go on from the newest whole checkpoint where the folder has one."""
+        """Train; go on from the newest whole checkpoint where the folder has one.
+
+        Raises:
+            NextPhase: the rest is for another number of devices.
+        """
         run.folder.mkdir(parents=True, exist_ok=True)
+        if not self.phases:
+            return self._run(run)
+        for phase in self.phases[self.phases.index(self._now(run.folder)) :]:
+            if phase.plan.world != ranks.count():
+                raise NextPhase(f"phase {phase.name} is for {phase.plan.world} devices, and here are {ranks.count()}: "
+                                f"the same command on so many goes on in {run.folder}")  # fmt: skip
+            outcome = self._in(phase, run.seed)._run(run)
+        return outcome
+
+    def _now(self, folder: Path) -> Stretch:
+        done = [int(path.name.removeprefix("step-")) for path in existing(folder / "checkpoints")]
+        return at(self.phases, max(done, default=0))
+
+    def _in(self, phase: Stretch, seed: int) -> Self:
+        """This training up to the end of a phase."""
+        if len(self.phases) > 1:
+            log.info(f"phase {phase.name}: steps {phase.first + 1} to {phase.last}")
+        here = copy.copy(self)
+        here.phases, here.parallel, here.engine = [], phase.plan, copy.copy(self.engine)
+        here.duration = Duration(phase.last, "steps")
+        here.data = data_of(self.data, self.phases, phase, seed)
+        here.schedule = InPhases(self.phases, self.schedule)
+        return here
+
+    def _run(self, run: Run) -> Outcome:
         fit = self._start(run)
         if fit.finished:
             self.checkpoint.copy(fit)
@@ -104,12 +142,17 @@ class Train:
         )
 
     def num_ranks(self) -> int:
-        """See `Spread`."""
-        return self.parallel.world
+        """See `Spread`: of the largest phase."""
+        return max((phase.plan.world for phase in self.phases), default=self.parallel.world)
+
+    def ranks_now(self, folder: Path) -> int:
+        """See `Changing`."""
+        return self._now(folder).plan.world if self.phases else self.parallel.world
 
     def require(self, num_ranks: int) -> None:
-        """See `Spread`."""
-        self.parallel.require(num_ranks)
+        """See `Spread`: some phase must be for so many."""
+        plans = [phase.plan for phase in self.phases] or [self.parallel]
+        next((plan for plan in plans if plan.world == num_ranks), plans[0]).require(num_ranks)
 
     def plan_for(self, num_gpus: int) -> DevicePlan:
         """See `Planned`: the engine's plan, with what training keeps besides."""
@@ -177,10 +220,14 @@ class Train:
 
     def _length(self) -> tuple[int | None, float | None]:
         """(steps, None) or (None, seconds)."""
+        assert self.duration is not None
         amount, unit = self.duration.amount, self.duration.unit
         if unit in ("s", "h"):
             return None, amount * (3600 if unit == "h" else 1)
-        if unit == "epochs":
+        if unit == "tokens":
+            assert isinstance(self.data, Phaseable)
+            amount /= self.data.tokens_per_sample() * self.data.samples_per_batch()
+        elif unit == "epochs":
             amount *= self.data.batches_per_epoch()
         elif unit == "samples":
             amount *= self.data.batches_per_epoch() / self.data.num_train_samples()

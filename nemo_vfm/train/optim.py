@@ -63,3 +63,27 @@ class WarmupCosine:
             return (step + 1) / self.warmup_steps
         t = min(1.0, (step - self.warmup_steps) / max(1, total - 1 - self.warmup_steps))
         return self.final_fraction + (1 - self.final_fraction) * 0.5 * (1 + math.cos(math.pi * t))
+
+
+class Straight:
+    """A straight line over the run: the last part of a training, or a phase with a slope of its own.
+
+    Args:
+        begin: the rate at the first step, as a fraction of the recipe's learning rate.
+        end: that at the last step.
+    """
+
+    def __init__(self, *, begin: float = 1.0, end: float = 0.0) -> None:
+        if not (0 <= begin < math.inf and 0 <= end < math.inf):
+            raise ValueError(f"begin ({begin}) and end ({end}) must be finite and not negative")
+        self.begin, self.end = begin, end
+
+    def factor(self, step: int, total_steps: int | None) -> float:
+        """begin + (end - begin) t with t from 0 to 1.
+
+        Raises:
+            ValueError: the run's length in steps is not known.
+        """
+        if total_steps is None:
+            raise ValueError("a duration in seconds or hours has no last step, where a straight line could end")
+        return self.begin + (self.end - self.begin) * min(1.0, step / max(1, total_steps - 1))

@@ -66,7 +66,21 @@ def run(arguments: argparse.Namespace) -> int:
     composed = composed_recipe(arguments)
     folder = run_folder(composed)
     job = build(composed, trust_list(arguments.trust))
-    return _spread(arguments, composed, folder, job, signals)
+    return _through_phases(arguments, composed, folder, job, signals)
+
+
+def _through_phases(
+    arguments: argparse.Namespace, composed: "Composed", folder: Path, job: "Job", signals: "Sequence[str]"
+) -> int:
+    """Run the job, and again where it needs another number of processes and we are who starts them."""
+    from nemo_vfm.core import ranks
+    from nemo_vfm.core.errors import NextPhase
+
+    while True:
+        count = _ranks_now(job, folder)
+        status = _spread(arguments, composed, folder, job, signals)
+        if status != NextPhase.exit_code or ranks.is_given() or _ranks_now(job, folder) == count:
+            return status
 
 
 def _spread(
@@ -76,12 +90,11 @@ def _spread(
     from nemo_vfm.cli.ranks import run_as_one_of_several
     from nemo_vfm.core import ranks
     from nemo_vfm.core.types import Run, Spread
-    from nemo_vfm.workflow import num_ranks
 
-    if num_ranks(job) > 1 and not ranks.is_given():
+    if not ranks.is_given() and (count := _ranks_now(job, folder)) > 1:
         from nemo_vfm.cli.launch import launch
 
-        return launch(_words(arguments), num_ranks(job), signals, max_restarts=arguments.max_restarts)
+        return launch(_words(arguments), count, signals, max_restarts=arguments.max_restarts)
     if not isinstance(job, Spread) and not ranks.is_first():  # a library's own way of starting several
         job.run(Run(folder, composed.to_yaml(), composed.seed))
         return 0
@@ -100,6 +113,14 @@ def _spread(
             return first()
         return run_as_one_of_several(job, composed.to_yaml(), folder, first, lost, timeout_s=arguments.rank_timeout,
                                      silence_s=arguments.rank_silence)  # fmt: skip
+
+
+def _ranks_now(job: "Job", folder: Path) -> int:
+    """On how many ranks the job goes on."""
+    from nemo_vfm.core.types import Changing
+    from nemo_vfm.workflow import num_ranks
+
+    return job.ranks_now(folder) if isinstance(job, Changing) else num_ranks(job)
 
 
 def _require(job: "Job") -> None:
@@ -140,7 +161,7 @@ def _in_folder(arguments: argparse.Namespace, composed: "Composed", folder: Path
 
 def _run(job: "Job", run: "Run", status: "Status") -> int:
     """Run the job and leave status, report and, where it failed, the traceback."""
-    from nemo_vfm.core.errors import NemoVfmError, Preempted, UserError
+    from nemo_vfm.core.errors import NemoVfmError, NextPhase, Preempted, UserError
     from nemo_vfm.core.files import is_full
 
     began, finished = time.monotonic(), status.finished()
@@ -149,6 +170,10 @@ def _run(job: "Job", run: "Run", status: "Status") -> int:
             outcome = _perform(job, run)
     except (Preempted, PreemptedNow) as error:
         return _preempted(error, run.folder, status)
+    except NextPhase as error:
+        status.write("between_phases", error=str(error))
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
     except (KeyboardInterrupt, SystemExit) as error:
         if not is_interrupt(error):
             return _failed(error, 1, run.folder, status)

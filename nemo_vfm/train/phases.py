@@ -1,0 +1,171 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Phases of one training in; which steps each takes, on which devices, samples and learning rates, out.
+
+Batch sizes that ramp up with the number of devices (Nemotron-4, 2406.11704, table 2) and data that changes near the end
+are one training: one run folder, one count of steps, one optimizer state, resharded between phases.
+"""
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from nemo_vfm.core.duration import Duration
+from nemo_vfm.core.types import Batch, Phaseable, TrainingData
+from nemo_vfm.parallel.plan import ParallelPlan
+from nemo_vfm.train.optim import Schedule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """A stretch of a training.
+
+    Args:
+        duration: its own length, in tokens, samples or steps; whole steps, rounded up.
+        batch_size: samples of a global batch; None keeps the data's.
+        blend: weights of the data's sources, by name; None keeps the data's.
+        parallel: which devices share the work; None keeps the training's.
+        schedule: moves the learning rate from this phase's first step to its last; None goes on with the training's
+            schedule, whose length is that of all phases without one of their own.
+    """
+
+    duration: Duration
+    batch_size: int | None = None
+    blend: Mapping[str, float] | None = None
+    parallel: ParallelPlan | None = None
+    schedule: Schedule | None = None
+
+    def __post_init__(self) -> None:
+        if self.duration.unit not in ("tokens", "samples", "steps"):
+            raise ValueError(f"a phase lasts so many tokens, samples or steps, got {self.duration}")
+        if self.batch_size is not None and self.batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
+
+    def steps(self, data: TrainingData) -> int:
+        """Of the optimizer.
+
+        Raises:
+            ValueError: the data does not say how many tokens or samples a step takes.
+        """
+        if self.duration.unit == "steps":
+            return math.ceil(self.duration.amount)
+        if not isinstance(data, Phaseable):
+            raise ValueError(
+                f"{type(data).__name__} does not say what a step takes; give the phase's duration in steps"
+            )
+        samples = self.duration.amount
+        if self.duration.unit == "tokens":
+            samples /= data.tokens_per_sample()
+        return math.ceil(samples / (self.batch_size or data.samples_per_batch()) - 1e-9)
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A phase among the others.
+
+    Args:
+        name: of the phase.
+        phase: see there.
+        first: the number of its first step, from 0.
+        last: that of the first step after it.
+        plan: its devices.
+    """
+
+    name: str
+    phase: Phase
+    first: int
+    last: int
+    plan: ParallelPlan
+
+
+def stretches(phases: Mapping[str, Phase], data: TrainingData, plan: ParallelPlan) -> list[Stretch]:
+    """The phases one after the other.
+
+    Raises:
+        ValueError: see `Phase.steps`, or one wants what the data cannot give.
+    """
+    for name, phase in phases.items():
+        if (phase.batch_size or phase.blend) and not isinstance(data, Phaseable):
+            raise ValueError(
+                f"phase {name} changes batch_size or blend, and {type(data).__name__} cannot: only the layout, the "
+                f"length and the learning rate can differ between its phases"
+            )
+    ends = list(itertools.accumulate((phase.steps(data) for phase in phases.values()), initial=0))
+    return [
+        Stretch(name, phase, first, last, phase.parallel or plan)
+        for (name, phase), first, last in zip(phases.items(), ends, ends[1:], strict=False)
+    ]
+
+
+def at(ahead: Sequence[Stretch], step: int) -> Stretch:
+    """The phase of step `step`, from 0; at the end, the last."""
+    return next((one for one in ahead if step < one.last), ahead[-1])
+
+
+class InPhases:
+    """The learning rate of every step of every phase.
+
+    Args:
+        all_phases: in order.
+        common: of those without a schedule of their own, which lie one after the other for it.
+    """
+
+    def __init__(self, all_phases: Sequence[Stretch], common: Schedule) -> None:
+        self._phases, self._common = all_phases, common
+        self._length = sum(one.last - one.first for one in all_phases if one.phase.schedule is None)
+
+    def factor(self, step: int, total_steps: int | None) -> float:
+        """See `Schedule`; the length of a phase is known, so `total_steps` says nothing."""
+        here = at(self._phases, step)
+        if here.phase.schedule is not None:
+            return here.phase.schedule.factor(step - here.first, here.last - here.first)
+        apart = sum(one.last - one.first for one in self._phases if one.phase.schedule and one.last <= here.first)
+        return self._common.factor(step - apart, self._length)
+
+
+def data_of(data: TrainingData, ahead: Sequence[Stretch], here: Stretch, seed: int) -> TrainingData:
+    """The data of one phase: it goes on in each source where the phases before have stopped."""
+    alike = all(one.phase.batch_size is None and one.phase.blend is None for one in ahead)
+    if alike or not isinstance(data, Phaseable):
+        return data
+    read: Mapping[str, int] = {}
+    for one in ahead:
+        own = data.in_phase(batch_size=one.phase.batch_size, blend=one.phase.blend, read=read)
+        if one is here:
+            break
+        read = own.read_after(one.last - one.first, seed=seed)
+    return Renumbered(own, here.first)
+
+
+class Renumbered:
+    """Training data whose first batch has another number than 0.
+
+    Args:
+        data: where the batches come from.
+        first: the number.
+    """
+
+    def __init__(self, data: TrainingData, first: int) -> None:
+        self._data, self._first = data, first
+
+    def start(self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1) -> None:
+        """See `TrainingData`."""
+        assert first_batch >= self._first, f"batch {first_batch} is of another phase, whose first is {self._first}"
+        self._data.start(seed=seed, first_batch=first_batch - self._first, rank=rank, num_ranks=num_ranks)
+
+    def train_dataloader(self) -> Iterable[Batch]:
+        """See `TrainingData`."""
+        return (replace(batch, index=batch.index + self._first) for batch in self._data.train_dataloader())
+
+    def val_dataloader(self) -> Iterable[Batch]:
+        """See `TrainingData`."""
+        return self._data.val_dataloader()
+
+    def batches_per_epoch(self) -> float:
+        """See `TrainingData`."""
+        return self._data.batches_per_epoch()
+
+    def num_train_samples(self) -> int:
+        """See `TrainingData`."""
+        return self._data.num_train_samples()

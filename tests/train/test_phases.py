@@ -1,0 +1,96 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Phases of one training: each on its own devices, with its own learning rate, and together one run."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from nemo_vfm.core.duration import Duration
+from nemo_vfm.parallel import checkpoint
+from nemo_vfm.parallel.plan import ParallelPlan
+from nemo_vfm.train.optim import Constant, Straight, WarmupCosine
+from nemo_vfm.train.phases import InPhases, Phase, at, stretches
+from tests.support import tiny_training
+from tests.support.repository import ROOT
+from tests.support.tiny_training import command, metrics
+
+NAME = "nemo_vfm.train.phases.Phase"
+
+
+class Videos:
+    """Data of one kind of batch."""
+
+    def start(self, **_: int) -> None: ...
+
+
+def phases(**given: Phase):
+    return stretches(given, Videos(), ParallelPlan())  # type: ignore[arg-type]
+
+
+def steps(count: int, **other: object) -> Phase:
+    return Phase(duration=Duration(count, "steps"), **other)  # type: ignore[arg-type]
+
+
+def test_a_schedule_goes_on_over_phases_and_around_those_with_one_of_their_own() -> None:
+    found = phases(one=steps(10), own=steps(4, schedule=Straight(begin=0.5, end=0.2)), two=steps(10))
+    whole = WarmupCosine(warmup_steps=3)
+    factors = [InPhases(found, whole).factor(step, None) for step in range(24)]
+    expected = [whole.factor(step, 20) for step in range(20)]
+    assert factors[:10] + factors[14:] == pytest.approx(expected)
+    assert factors[10:14] == pytest.approx([0.5, 0.4, 0.3, 0.2])
+
+
+def test_a_step_has_one_phase_and_the_end_has_the_last() -> None:
+    found = phases(one=steps(2), two=steps(3))
+    assert [at(found, step).name for step in range(6)] == ["one", "one", "two", "two", "two", "two"]
+
+
+def test_what_the_data_cannot_do_is_said_before_anything_runs() -> None:
+    with pytest.raises(ValueError, match="phase two changes batch_size or blend, and Videos cannot"):
+        phases(one=steps(2), two=steps(3, batch_size=8))
+    with pytest.raises(ValueError, match="Videos does not say what a step takes; give the phase's duration in steps"):
+        phases(one=Phase(duration=Duration(5, "tokens")))
+    with pytest.raises(ValueError, match="a phase lasts so many tokens, samples or steps, got 5 s"):
+        Phase(duration=Duration(5, "s"))
+
+
+def test_a_constant_rate_warms_up_once() -> None:
+    found = phases(one=steps(3), two=steps(3))
+    rates = [InPhases(found, Constant(warmup_steps=4)).factor(step, None) for step in range(6)]
+    assert rates == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1])
+
+
+def asked(*each: str) -> str:
+    """A change that gives a run these phases, of two steps each."""
+    inside = ", ".join(f"p{n}: {{_target_: {NAME}, duration: 2 steps{more}}}" for n, more in enumerate(each))
+    return f"phases={{{inside}}}"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_training.shards(tmp_path_factory.mktemp("data") / "shards")
+
+
+def run(words: list[str]) -> tuple[int, str]:
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=400)
+    return done.returncode, " ".join(done.stderr.split())
+
+
+def test_one_command_goes_through_phases_on_one_and_two_devices_and_all_is_as_on_one(
+    data: Path, tmp_path: Path
+) -> None:
+    two = ", parallel: {_target_: nemo_vfm.parallel.plan.ParallelPlan, shard: 2}"
+    status, said = run(command(data, tmp_path / "run", "duration=null", asked("", two)))
+    assert status == 0, said
+    assert "phase p1 is for 2 devices, and here are 1" in said and "resuming at step 2" in said
+    assert json.loads((tmp_path / "run/status.json").read_text())["state"] == "done"
+    assert run(command(data, tmp_path / "alone", steps=4))[0] == 0
+    ours, theirs = metrics(tmp_path / "run"), metrics(tmp_path / "alone")
+    assert [line["step"] for line in ours] == [1, 2, 3, 4]
+    assert [line["loss"] for line in ours] == pytest.approx([line["loss"] for line in theirs], rel=1e-5)
+    saved = checkpoint.newest(tmp_path / "run/checkpoints")
+    assert saved is not None and saved.step == 4
+    assert len(list((tmp_path / "run/ranks").iterdir())) == 1, "the second phase had a second rank"
