@@ -1,0 +1,84 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Documents come whole and in order out of each kind of file; bad ones are counted by reason, and many stop."""
+
+import gzip
+import json
+from collections import Counter
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.text.documents import Documents
+
+TEXTS = ["one\nline and another", "zwei ü", "  three  ", "\u2028 four"]
+
+
+def rows(texts: list[str]) -> bytes:
+    return "".join(json.dumps({"id": n, "text": text}) + "\n" for n, text in enumerate(texts)).encode()
+
+
+def read(path: Path, **more: str) -> tuple[list[str], dict[str, int]]:
+    skipped: Counter[str] = Counter()
+    return list(Documents(path=path, **more).texts(skipped)), dict(skipped)
+
+
+def test_each_kind_of_file_gives_its_texts_in_the_order_of_names(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "a.jsonl").write_bytes(rows(TEXTS))
+    (tmp_path / "deep" / "b.jsonl.gz").write_bytes(gzip.compress(rows(TEXTS[:2])))
+    pyarrow.parquet.write_table(pyarrow.table({"text": TEXTS, "n": [1, 2, 3, 4]}), tmp_path / "e.parquet")
+    (tmp_path / "f.txt").write_text(TEXTS[0])
+    (tmp_path / "notes.md").write_text("not read")
+    assert read(tmp_path) == ([*TEXTS, *TEXTS[:2], *TEXTS, TEXTS[0]], {})
+    assert read(tmp_path / "f.txt") == ([TEXTS[0]], {})
+
+
+def test_bad_and_empty_documents_are_counted_by_reason(tmp_path: Path) -> None:
+    lines = [b'{"text": "good"}', b"{", b'{"words": "x"}', b'{"text": 3}', b'{"text": " "}', b'{"text": null}', b"[]",
+             b"", b'{"text": "end"}']  # fmt: skip
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
+    (tmp_path / "b.txt").write_bytes(b"\xff\xfe\xfd")
+    told = {"not JSON": 1, "without 'text'": 2, "'text' is no text": 1, "empty": 2, "not UTF-8": 1}
+    assert read(tmp_path) == (["good", "end"], told)
+
+
+def test_many_bad_ones_in_a_row_stop(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(rows(["good"]) + b"{\n" * 16)
+    with pytest.raises(DataError, match=r"16 documents in a row up to number 17 of .*a\.jsonl are bad: not JSON"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.jsonl.gz"])
+def test_a_damaged_file_is_a_sentence(name: str, tmp_path: Path) -> None:
+    whole = tmp_path / "whole.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": TEXTS}), whole)
+    content = whole.read_bytes() if name.endswith("parquet") else gzip.compress(rows(TEXTS * 100))
+    (tmp_path / name).write_bytes(content[: len(content) // 2])
+    with pytest.raises(DataError, match=r"cannot be read"):
+        read(tmp_path / name)
+
+
+def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no file of documents"):
+        read(tmp_path)
+    pyarrow.parquet.write_table(pyarrow.table({"body": TEXTS}), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match="has no column 'text'; it has body"):
+        read(tmp_path)
+    assert read(tmp_path, column="body") == (TEXTS, {})
+    (tmp_path / "a.csv").write_text("x")
+    with pytest.raises(UserError, match="is no file of documents; known are"):
+        read(tmp_path / "a.csv")
+
+
+def test_the_state_changes_with_names_and_sizes_and_not_with_the_place(tmp_path: Path) -> None:
+    for place in ("one", "two"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "a.jsonl").write_bytes(rows(TEXTS))
+    one, two = (Documents(path=tmp_path / place) for place in ("one", "two"))
+    assert one.state() == two.state() == [["a.jsonl", len(rows(TEXTS))]]
+    (tmp_path / "two" / "b.txt").write_text("more")
+    assert one.state() != two.state()
