@@ -6,7 +6,8 @@ Only the command line and the launcher import this room; no component ever sees 
 """
 
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 from nemo_vfm.config.build import Part, make
 from nemo_vfm.config.compose import RESERVED, Composed, compose
@@ -14,13 +15,16 @@ from nemo_vfm.config.errors import Mark, Problem, RecipeError, Source
 from nemo_vfm.config.interpolate import resolve
 from nemo_vfm.config.locate import DEFAULT_TRUST, trust_list
 from nemo_vfm.config.roots import Roots
-from nemo_vfm.config.source import parse
+from nemo_vfm.config.source import parse, read
 from nemo_vfm.config.tree import plain
 
 __all__ = [
     "DEFAULT_TRUST", "Composed", "Mark", "Problem", "RecipeError", "Roots", "Source", "build", "check", "compose",
-    "read_values", "trust_list",
+    "ingredient", "read_values", "trust_list",
 ]  # fmt: skip
+
+
+T = TypeVar("T")
 
 
 def check(composed: Composed, trust: Sequence[str] = DEFAULT_TRUST) -> list[Problem]:
@@ -42,6 +46,31 @@ def build(composed: Composed, trust: Sequence[str] = DEFAULT_TRUST) -> Any:
     if problems:
         raise RecipeError(problems)
     return make(part)
+
+
+def ingredient(
+    slot: str, choice: str, kind: type[T], conf: Sequence[Path] = (), trust: Sequence[str] = DEFAULT_TRUST
+) -> T:
+    """What `conf/<slot>/<choice>.yaml` describes, by itself.
+
+    Args:
+        kind: what it must be.
+        conf: folders of ingredients that are searched before the others.
+
+    Raises:
+        RecipeError: there is no such file, or something is wrong in it.
+    """
+    from nemo_vfm.config.schema import Checker
+
+    roots = Roots.standard(conf)
+    asked = Mark(Source("command line", (choice,), is_file=False))
+    tree, problems = resolve(read(roots.require_ingredient(slot, choice, asked)))
+    checker = Checker(trust, roots.choices)
+    part = checker.node(tree, kind, "", tree.mark)
+    if found := [*problems, *checker.problems]:
+        raise RecipeError(found)
+    made: T = make(part)
+    return made
 
 
 def read_values(text: str, name: str) -> Any:

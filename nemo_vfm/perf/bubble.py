@@ -1,0 +1,26 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A pipeline's schedule and its microbatches in, how long its devices wait out: the bubble.
+
+p devices, v virtual stages each, m microbatches, all stages alike. In units of what one device works in a step:
+
+    1f1b          (p - 1) / m
+    interleaved   (p - 1) / (v m)                Narayanan et al. 2021, arXiv 2104.04473, 2.2
+    zero_bubble   (p - 1) / (3 v m)              ZB1P, Qi et al. 2024, arXiv 2401.10241, table 2
+
+The last holds where the forward pass and both halves of backward take alike long, a third each: of (p - 1) (F + B + W)
+that wait, gradients of weights fill all but (p - 1) (F + B - W).
+"""
+
+from nemo_vfm.parallel.plan import ParallelPlan
+
+
+def waiting(plan: ParallelPlan) -> float:
+    """What a device waits in a step, over what it works."""
+    wait = (plan.pipeline - 1) / (plan.virtual * plan.microbatches)
+    return wait / 3 if plan.schedule == "zero_bubble" else wait
+
+
+def share_waiting(plan: ParallelPlan) -> float:
+    """What a device waits in a step, over the step."""
+    return waiting(plan) / (1 + waiting(plan))

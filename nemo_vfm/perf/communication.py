@@ -1,0 +1,134 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A model's work, a layout and links in; the seconds that each exchange of one block takes out, before any is hidden.
+
+Groups follow the order of ranks: tensor closest, then context (of ring_ulysses the heads' part closest), then shard,
+replicate, pipeline. Bytes of attention over context ranks are `parallel/context/formulas.py`'s.
+"""
+
+from dataclasses import dataclass
+
+from nemo_vfm.parallel.context.formulas import Sizes, backward_bytes, forward_bytes
+from nemo_vfm.parallel.context.scheme import Scheme
+from nemo_vfm.parallel.plan import ParallelPlan
+from nemo_vfm.perf.network import Group, Network
+from nemo_vfm.perf.work import Work
+
+GRADIENT_BYTES = 4  # gradients are summed in fp32, whatever the arithmetic, see `parallel/split.py`
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """Seconds of a forward and of a backward pass."""
+
+    forward: float = 0.0
+    backward: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ContextTime:
+    """What attention over context ranks costs in a block.
+
+    Args:
+        ring: blocks of keys and values, sent while others are attended to.
+        plain: what nothing hides: exchanges of heads, of time lines, and gathered keys and values.
+    """
+
+    ring: Passes
+    plain: Passes
+
+
+def activation_bytes(work: Work, plan: ParallelPlan, rows: int, itemsize: int) -> float:
+    """Of the tokens that a tensor group holds together, between two blocks."""
+    return rows * work.tokens / plan.context * work.width * itemsize
+
+
+def tensor_s(work: Work, plan: ParallelPlan, network: Network, rows: int, itemsize: int) -> Passes:
+    """Gathered and scattered tokens around the split linears, or with whole tokens their sums."""
+    group, whole = Group(plan.tensor), activation_bytes(work, plan, rows, itemsize)
+    if plan.sequence:
+        each = network.gather_s(whole, group) * (work.gathers + work.scatters)
+        return Passes(each, each)
+    each = network.reduce_s(whole, group)
+    return Passes(each * work.scatters, each * work.gathers)
+
+
+def context_s(work: Work, plan: ParallelPlan, network: Network, rows: int, itemsize: int) -> ContextTime:
+    """Keys and values of a block's attentions, under the plan's scheme, and its time lines."""
+    if plan.context == 1:
+        return ContextTime(Passes(), Passes())
+    over = [attention.over for attention in work.attentions]
+    lines = 2 * over.count("lines") * _lines_s(work, plan, network, rows, itemsize)
+    ring, plain = _scheme_s(work, plan, network, rows, itemsize)
+    count = over.count("tokens")
+    return ContextTime(
+        Passes(count * ring.forward, count * ring.backward),
+        Passes(count * plain.forward + lines, count * plain.backward + lines),
+    )
+
+
+def _lines_s(work: Work, plan: ParallelPlan, network: Network, rows: int, itemsize: int) -> float:
+    own = activation_bytes(work, plan, rows, itemsize) / (plan.tensor if plan.sequence else 1)
+    return network.exchange_s(own * (plan.context - 1) / plan.context, Group(plan.context, plan.tensor))
+
+
+def _scheme_s(work: Work, plan: ParallelPlan, network: Network, rows: int, itemsize: int) -> tuple[Passes, Passes]:
+    """(what goes round in a ring, the rest) of one attention."""
+    kind = "ring" if plan.attention == "all_gather" else plan.attention
+    scheme = Scheme(kind=kind, ulysses=plan.ulysses)
+    sizes = _sizes(work, plan, rows, itemsize)
+    ring, heads = scheme.degrees(plan.context)
+    passes, rest = [], []
+    for reckon in (forward_bytes, backward_bytes):
+        around = reckon(Scheme(), ring, sizes)
+        exchanged = reckon(scheme, plan.context, sizes) - around
+        rest.append(network.exchange_s(exchanged, Group(heads, plan.tensor)))
+        passes.append(_around_s(around, plan, network, ring, heads))
+    if plan.attention == "all_gather":
+        return Passes(), Passes(passes[0] + rest[0], passes[1] + rest[1])
+    return Passes(*passes), Passes(*rest)
+
+
+def _around_s(num_bytes: float, plan: ParallelPlan, network: Network, ring: int, heads: int) -> float:
+    """So many bytes in ring - 1 turns; gathered ones take the way of a gather."""
+    if ring == 1:
+        return 0.0
+    group = Group(ring, plan.tensor * heads)
+    if plan.attention == "all_gather":
+        return network.gather_s(num_bytes * ring / (ring - 1), group)
+    return (ring - 1) * network.send_s(num_bytes / (ring - 1), group)
+
+
+def _sizes(work: Work, plan: ParallelPlan, rows: int, itemsize: int) -> Sizes:
+    kv_heads = max(1, work.heads // plan.tensor)
+    return Sizes(batch=rows, heads=round(kv_heads / work.kv_share), kv_heads=kv_heads,
+                 tokens=work.tokens // plan.context, width=work.head_dim, itemsize=itemsize)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsTime:
+    """Seconds to bring so many weights together, to share out their gradients, and to add these over copies."""
+
+    gather: float
+    scatter: float
+    copies: float
+
+
+def weights_s(parameters: float, plan: ParallelPlan, network: Network, itemsize: int) -> WeightsTime:
+    """Exchanges of weights that are shared over shard x context, and copied over replicate.
+
+    Args:
+        parameters: that one device of the group would hold if it had them all.
+        itemsize: bytes of a weight on its way: that of the arithmetic.
+    """
+    group = Group(plan.shard * plan.context, plan.tensor)
+    copies = Group(plan.replicate, plan.tensor * group.size)
+    own = parameters * GRADIENT_BYTES / group.size
+    return WeightsTime(network.gather_s(parameters * itemsize, group),
+                       network.gather_s(parameters * GRADIENT_BYTES, group), network.reduce_s(own, copies))  # fmt: skip
+
+
+def stage_send_s(work: Work, plan: ParallelPlan, network: Network, rows: int, itemsize: int) -> float:
+    """What one stage sends to the next, for one microbatch."""
+    own = activation_bytes(work, plan, rows, itemsize) / (plan.tensor if plan.sequence else 1)
+    return network.send_s(own, Group(plan.pipeline, plan.world // plan.pipeline))

@@ -1,0 +1,73 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The name of a GPU in; its memory, its peak and the speed of its memory, from data sheets, out."""
+
+import difflib
+from dataclasses import dataclass
+
+from nemo_vfm.core.errors import UserError
+
+#: Of the memory, what weights, activations and optimizer may fill: the CUDA context, NCCL's buffers, kernels'
+#: workspaces and gaps between allocations take the rest. A round number, and not measured.
+USABLE = 0.92
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One kind of GPU.
+
+    Args:
+        name: what `--gpu` takes.
+        words: of the name that its driver tells, the part that tells it from others.
+        memory_gib: what the driver shows, in GiB.
+        bf16_tflops: dense bf16 products without sparsity, in 10^12 FLOPs a second.
+        memory_gb_per_s: between memory and cores, in 10^9 bytes a second.
+    """
+
+    name: str
+    words: str
+    memory_gib: float
+    bf16_tflops: float
+    memory_gb_per_s: float
+
+    @property
+    def usable_bytes(self) -> float:
+        """What a training may fill."""
+        return self.memory_gib * 2**30 * USABLE
+
+    @property
+    def flops_per_s(self) -> float:
+        """The bf16 peak."""
+        return self.bf16_tflops * 1e12
+
+    @property
+    def bytes_per_s(self) -> float:
+        """The peak of its memory."""
+        return self.memory_gb_per_s * 1e9
+
+
+#: NVIDIA's data sheets. Where one name's words stand in another's, the longer one comes first.
+GPUS = (
+    Gpu("gb200", "GB200", 186, 2500.0, 8000), Gpu("b200", "B200", 180, 2250.0, 8000),
+    Gpu("gh200", "GH200", 96, 989.4, 4000), Gpu("h200", "H200", 140, 989.4, 4800),
+    Gpu("h100_pcie", "H100 PCIe", 80, 756.0, 2000), Gpu("h100_nvl", "H100 NVL", 94, 835.0, 3900),
+    Gpu("h100", "H100", 80, 989.4, 3350), Gpu("h800", "H800", 80, 989.4, 3350),
+    Gpu("a100_40", "A100-SXM4-40GB", 40, 312.0, 1555), Gpu("a100", "A100", 80, 312.0, 2039),
+    Gpu("a800", "A800", 80, 312.0, 2039), Gpu("l40s", "L40S", 48, 362.05, 864), Gpu("l40", "L40", 48, 181.05, 864),
+    Gpu("l4", "L4", 24, 121.0, 300), Gpu("rtx_4090", "RTX 4090", 24, 165.2, 1008),
+)  # fmt: skip
+
+
+def gpu_named(name: str) -> Gpu:
+    """The GPU that `--gpu` names.
+
+    Raises:
+        UserError: there is none, with the nearest name.
+    """
+    known = {gpu.name: gpu for gpu in GPUS}
+    wanted = name.lower().replace("-", "_").replace(" ", "_")
+    if wanted in known:
+        return known[wanted]
+    close = difflib.get_close_matches(wanted, known, n=1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    raise UserError(f"no GPU called {name!r} is known here: there are {', '.join(sorted(known))}{hint}")

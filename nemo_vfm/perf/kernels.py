@@ -1,0 +1,70 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Sizes of a product in, the share of a GPU's peak that it reaches out: the one place that guesses about kernels.
+
+`Kernels` is a protocol, so that a model measured on the GPU at hand can take the place of `Published`.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Kernels(Protocol):
+    """What a planner asks about the arithmetic of a GPU."""
+
+    def linear(self, rows: float, inputs: float, outputs: float) -> float:
+        """The share of the peak of a product of (rows, inputs) and (inputs, outputs), forward and backward."""
+        ...
+
+    def attention(self, length: float) -> float:
+        """The share of the peak of attention to so many keys."""
+        ...
+
+    def moved(self, numbers: float) -> float:
+        """Times that so many numbers between linears pass the GPU's memory in a forward pass, over their bytes."""
+        ...
+
+    def launched_s(self) -> float:
+        """The least that a block's forward pass takes, however small it is."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Constants that give published rows of trainings on H100 (docs/planning.md has the table and its errors).
+
+    A product's share falls with its smallest side: `most` x side / (side + half). Attention likewise with its length.
+
+    Args:
+        most_linear: share of the peak that large products reach through a training.
+        half_linear: the side at which a product reaches half of that.
+        most_attention: the same of attention.
+        half_attention: the number of keys at which attention reaches half of that.
+        passes: times that what goes into and out of each linear is read and written by norms, modulations,
+            activations and residuals, forward; backward is taken for twice as many.
+        launch_s: seconds that starting the kernels of a block takes, at least.
+    """
+
+    most_linear: float = 0.68
+    half_linear: float = 128.0
+    most_attention: float = 0.5
+    half_attention: float = 512.0
+    passes: float = 1.5
+    launch_s: float = 3e-4
+
+    def linear(self, rows: float, inputs: float, outputs: float) -> float:
+        """See `Kernels`."""
+        side = min(rows, inputs, outputs)
+        return self.most_linear * side / (side + self.half_linear)
+
+    def attention(self, length: float) -> float:
+        """See `Kernels`."""
+        return self.most_attention * length / (length + self.half_attention)
+
+    def moved(self, numbers: float) -> float:
+        """See `Kernels`."""
+        return self.passes * numbers
+
+    def launched_s(self) -> float:
+        """See `Kernels`."""
+        return self.launch_s

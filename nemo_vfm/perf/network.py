@@ -1,0 +1,115 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Links of GPUs and who talks to whom in, the seconds that an exchange takes out.
+
+Ranks are counted as in `parallel/plan.py`: a group's members stand `stride` ranks apart. A ring over several machines
+passes each byte over every border, and may use the links of all its members in a machine for it at once; so its rate is
+that of the links inside, or of so many links outward, whichever is less. Neighbours in a ring of sends have one link.
+"""
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """What one GPU can send, while it receives as much.
+
+    Args:
+        gb_per_s: by the data sheet, in 10^9 bytes a second and one direction.
+        share: of it that collectives reach, from 0 to 1.
+        latency_us: of one message, in microseconds.
+    """
+
+    gb_per_s: float
+    share: float = 0.8
+    latency_us: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.gb_per_s <= 0 or not 0 < self.share <= 1 or self.latency_us < 0:
+            raise ValueError(
+                f"a link needs gb_per_s above 0, share in 0..1 and latency_us of at least 0, got {self.gb_per_s}, "
+                f"{self.share} and {self.latency_us}"
+            )
+
+    @property
+    def bytes_per_s(self) -> float:
+        """What collectives reach."""
+        return self.gb_per_s * 1e9 * self.share
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Ranks that exchange something.
+
+    Args:
+        size: how many.
+        stride: ranks from one member to the next.
+    """
+
+    size: int
+    stride: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """Machines of so many GPUs, and the links inside and between them.
+
+    Args:
+        gpus_per_node: GPUs that the links inside join: of a machine, or of a rack that is one.
+        inside: of a GPU to others of its machine.
+        between: of a GPU to other machines: its part of all network cards of its machine.
+        host: of a GPU to its machine's own memory.
+    """
+
+    gpus_per_node: int
+    inside: Link
+    between: Link
+    host: Link
+
+    def __post_init__(self) -> None:
+        if self.gpus_per_node < 1:
+            raise ValueError(f"gpus_per_node must be at least 1, got {self.gpus_per_node}")
+
+    def gather_s(self, num_bytes: float, group: Group) -> float:
+        """An all-gather of so many bytes, counted whole; a reduce-scatter takes as long."""
+        if group.size == 1:
+            return 0.0
+        moved = num_bytes * (group.size - 1) / group.size
+        return moved / self._ring_rate(group) + self._latency_s(group)
+
+    def reduce_s(self, num_bytes: float, group: Group) -> float:
+        """An all-reduce: a reduce-scatter, then an all-gather."""
+        return 2 * self.gather_s(num_bytes, group)
+
+    def exchange_s(self, sent: float, group: Group) -> float:
+        """An all-to-all in which each member sends so many bytes in all, as many to each other one."""
+        if group.size == 1:
+            return 0.0
+        near = self.members_inside(group)
+        outward = sent * (group.size - near) / (group.size - 1)
+        slower = max((sent - outward) / self.inside.bytes_per_s, outward / self.between.bytes_per_s)
+        return slower + self._latency_s(group)
+
+    def send_s(self, num_bytes: float, group: Group) -> float:
+        """Each member sends so many bytes to the next, all at once."""
+        if group.size == 1:
+            return 0.0
+        link = self.inside if self.members_inside(group) == group.size else self.between
+        return num_bytes / link.bytes_per_s + link.latency_us * 1e-6
+
+    def members_inside(self, group: Group) -> int:
+        """Members of a group that share a machine."""
+        return max(1, min(group.size, self.gpus_per_node // group.stride))
+
+    def _ring_rate(self, group: Group) -> float:
+        near = self.members_inside(group)
+        if near == group.size:
+            return self.inside.bytes_per_s
+        outward = near * self.between.bytes_per_s
+        return outward if near == 1 else min(self.inside.bytes_per_s, outward)
+
+    def _latency_s(self, group: Group) -> float:
+        """Of as many messages as a tree is deep."""
+        link = self.inside if self.members_inside(group) == group.size else self.between
+        return math.ceil(math.log2(group.size)) * link.latency_us * 1e-6

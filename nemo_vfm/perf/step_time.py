@@ -1,0 +1,230 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A model's work, a machine and a layout in; the seconds of a training step, part by part, out.
+
+What is taken to overlap, and what not, as `parallel/torch_engine.py` works:
+
+- tensor parallel, exchanges of heads and of time lines, gathered keys: nothing hides them
+- a ring of keys and values: the attention to those that are there hides it
+- weights of a block (FSDP) and sums of gradients: the arithmetic of the block before hides them, but for the first
+- in a pipeline weights come once a step (with more than three virtual stages, which torch lets go and fetches again,
+  twice a round), and gradients are summed after the last microbatch, where nothing is left to hide them
+- what stages send: the work on another microbatch hides it, but while the pipeline fills and empties
+"""
+
+import math
+from dataclasses import dataclass, field
+
+from nemo_vfm.parallel.plan import ParallelPlan
+from nemo_vfm.parallel.stage import shares
+from nemo_vfm.perf.bubble import waiting
+from nemo_vfm.perf.communication import Passes, context_s, stage_send_s, tensor_s, weights_s
+from nemo_vfm.perf.gpus import Gpu
+from nemo_vfm.perf.kernels import Kernels, Published
+from nemo_vfm.perf.network import Network
+from nemo_vfm.perf.work import Work
+
+FP32_SLOWER = 15.0  # than bf16: 14.8 on an H100, 16 on an A100, by their data sheets
+UPDATE_BYTES = 28  # that AdamW reads and writes for each parameter: weight, both moments, and the gradient read
+_KEPT_STAGES = 3  # that torch's schedules keep gathered at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a layout runs on.
+
+    Args:
+        gpu: each of them.
+        network: what joins them.
+        kernels: what share of their peak products reach.
+    """
+
+    gpu: Gpu
+    network: Network
+    kernels: Kernels = field(default_factory=Published)
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """Seconds of a step on the device that works longest; what is hidden behind arithmetic is not in it.
+
+    Args:
+        compute: products, attention, and what passes memory between them; recomputation too.
+        tensor: gathers and sums around split linears.
+        context: exchanges of keys, heads and time lines.
+        weights: gathered weights, shared and added gradients.
+        sends: between pipeline stages.
+        waits: the bubble.
+        update: of the optimizer.
+    """
+
+    compute: float
+    tensor: float
+    context: float
+    weights: float
+    sends: float
+    waits: float
+    update: float
+
+    @property
+    def total(self) -> float:
+        """The whole step."""
+        return self.compute + self.tensor + self.context + self.weights + self.sends + self.waits + self.update
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Seconds of one block and microbatch."""
+
+    compute: Passes
+    tensor: Passes
+    context: Passes
+
+    @property
+    def forward(self) -> float:
+        return self.compute.forward + self.tensor.forward + self.context.forward
+
+    @property
+    def backward(self) -> float:
+        return self.compute.backward + self.tensor.backward + self.context.backward
+
+
+class Clock:
+    """Tells the time of layouts of one model on one machine.
+
+    Args:
+        work: of the model on one sample.
+        machine: what it runs on.
+        fp32: whether products are in fp32.
+    """
+
+    def __init__(self, work: Work, machine: Machine, *, fp32: bool = False) -> None:
+        self.work, self.machine = work, machine
+        self.peak = machine.gpu.flops_per_s / (FP32_SLOWER if fp32 else 1)
+        self.itemsize = 4 if fp32 else 2
+        self._blocks: dict[tuple[object, ...], _Block] = {}
+
+    def step(self, plan: ParallelPlan, rows: int, *, recompute: bool) -> StepTime:
+        """One optimizer step.
+
+        Args:
+            rows: samples of a device in one microbatch.
+            recompute: whether each block runs again in backward.
+        """
+        block = self._block(plan, rows, recompute)
+        place, blocks = self._busiest(plan, rows, block)
+        ends = self._ends(plan, rows, place)
+        each = plan.microbatches
+        busy = each * (blocks * (block.forward + block.backward) + ends)
+        return StepTime(
+            compute=each * (blocks * (block.compute.forward + block.compute.backward) + ends),
+            tensor=each * blocks * (block.tensor.forward + block.tensor.backward),
+            context=each * blocks * (block.context.forward + block.context.backward),
+            weights=self._weights(plan, block, blocks), sends=self._sends(plan, rows, block, blocks),
+            waits=busy * waiting(plan) if plan.pipeline > 1 else 0.0, update=self._update(plan, blocks),
+        )  # fmt: skip
+
+    def _block(self, plan: ParallelPlan, rows: int, recompute: bool) -> _Block:
+        key = (plan.tensor, plan.sequence, plan.context, plan.attention, plan.ulysses, rows, recompute)
+        if key not in self._blocks:
+            self._blocks[key] = self._reckoned(plan, rows, recompute)
+        return self._blocks[key]
+
+    def _reckoned(self, plan: ParallelPlan, rows: int, recompute: bool) -> _Block:
+        linear, attention, moved = (part(plan, rows) for part in (self._linear, self._attention, self._moved))
+        least = self.machine.kernels.launched_s()
+        forward = max(least, linear + attention + moved)
+        backward = max(2 * least, 2 * linear + 2.5 * attention + 2 * moved)  # attention's scores are computed again
+        network, again = self.machine.network, 1 if recompute else 0
+        tensor = tensor_s(self.work, plan, network, rows, self.itemsize)
+        found = context_s(self.work, plan, network, rows, self.itemsize)
+        hidden = attention * (1 - 1 / max(1, plan.context // _exchanging(plan)))
+        context = Passes(found.plain.forward + max(0.0, found.ring.forward - hidden),
+                         found.plain.backward + max(0.0, found.ring.backward - 2.5 * hidden))  # fmt: skip
+        compute = Passes(forward, backward)
+        return _Block(*(Passes(one.forward, one.backward + again * one.forward) for one in (compute, tensor, context)))
+
+    def _linear(self, plan: ParallelPlan, rows: int) -> float:
+        """A block's linears; those of a text or a sample take the time of their FLOPs at the others' rate."""
+        m, seconds, flops = rows * self.work.tokens / plan.context, 0.0, 0.0
+        for product in self.work.products:
+            inputs = product.inputs / (plan.tensor if product.split == "row" else 1)
+            outputs = product.outputs / (plan.tensor if product.split == "column" else 1)
+            if product.split in ("row", "column"):
+                flops += 2 * m * inputs * outputs
+                seconds += 2 * m * inputs * outputs / (self.peak * self.machine.kernels.linear(m, inputs, outputs))
+        all_flops = rows * self.work.products_flops / plan.context / plan.tensor
+        return seconds * all_flops / flops if flops else all_flops / self.peak
+
+    def _attention(self, plan: ParallelPlan, rows: int) -> float:
+        seconds = 0.0
+        for one in self.work.attentions:
+            length = one.length / (plan.context // _exchanging(plan) if one.over == "tokens" else 1)
+            flops = one.flops * rows / plan.tensor / plan.context / (2 if one.causal else 1)
+            seconds += flops / (self.peak * self.machine.kernels.attention(length))
+        return seconds
+
+    def _moved(self, plan: ParallelPlan, rows: int) -> float:
+        """What norms, activations and the like read and write: beside the linears' split sides a part, else all."""
+        outer, inner = 0.0, 0.0
+        for product in self.work.products:
+            if product.split in ("row", "column"):
+                narrow, wide = (product.inputs, product.outputs)[:: 1 if product.split == "column" else -1]
+                outer, inner = outer + narrow, inner + wide
+        numbers = inner / plan.tensor + outer / (plan.tensor if plan.sequence else 1)
+        here = rows * self.work.tokens / plan.context
+        return self.machine.kernels.moved(numbers * here) * self.itemsize / self.machine.gpu.bytes_per_s
+
+    def _ends(self, plan: ParallelPlan, rows: int, place: int) -> float:
+        """What the first or last stage does besides its blocks, forward and backward."""
+        tokens, last = rows * self.work.tokens / plan.context, plan.pipeline - 1
+        alone = plan.tensor if plan.sequence else 1
+        first_s = self.work.first_flops / alone if place == 0 else 0.0
+        last_s = self.work.last_flops / (plan.tensor if self.work.last_split else alone) if place == last else 0.0
+        share = self.machine.kernels.linear(tokens, self.work.width, self.work.width)
+        return 3 * rows / plan.context * (first_s + last_s) / (self.peak * share)
+
+    def _busiest(self, plan: ParallelPlan, rows: int, block: _Block) -> tuple[int, int]:
+        """(place in the pipeline, blocks) of the device that works longest."""
+        sizes = [len(part) for part in shares(self.work.depth, plan.stages)]
+        held = [sum(sizes[place :: plan.pipeline]) for place in range(plan.pipeline)]
+        each = block.forward + block.backward
+        place = max(range(plan.pipeline), key=lambda at: held[at] * each + self._ends(plan, rows, at))
+        return place, held[place]
+
+    def _weights(self, plan: ParallelPlan, block: _Block, blocks: int) -> float:
+        work, network = self.work, self.machine.network
+        own = work.block_split / plan.tensor + work.block_whole
+        rest = max(0, work.parameters - work.depth * (work.block_split + work.block_whole)) / plan.pipeline
+        one = weights_s(own, plan, network, self.itemsize)
+        ends = weights_s(rest / plan.tensor, plan, network, self.itemsize)
+        fetched = one.gather + blocks * max(0.0, one.gather - block.forward)
+        if plan.pipeline > 1:
+            all_own = weights_s(own * blocks + rest / plan.tensor, plan, network, self.itemsize)
+            again = self._fetched_again(plan, one.gather * blocks, blocks * (block.forward + block.backward))
+            return fetched + again + ends.gather + all_own.scatter + all_own.copies
+        given = one.scatter + one.copies
+        shared = given + blocks * max(0.0, one.gather + given - block.backward)
+        return plan.microbatches * (fetched + shared + 2 * ends.gather + ends.scatter + ends.copies)
+
+    def _fetched_again(self, plan: ParallelPlan, gather: float, work: float) -> float:
+        """What a round over all virtual stages does not hide of bringing each together, forward and backward."""
+        rounds = math.ceil(plan.microbatches / plan.pipeline) if plan.virtual > _KEPT_STAGES else 1
+        return (rounds - 1) * max(0.0, 2 * gather - plan.pipeline * work)
+
+    def _sends(self, plan: ParallelPlan, rows: int, block: _Block, blocks: int) -> float:
+        if plan.pipeline == 1:
+            return 0.0
+        each = stage_send_s(self.work, plan, self.machine.network, rows, self.itemsize)
+        chunk = blocks / plan.virtual * block.forward
+        late = 2 * plan.microbatches * plan.virtual * max(0.0, each - chunk)
+        return 2 * (plan.pipeline - 1) * each + late
+
+    def _update(self, plan: ParallelPlan, blocks: int) -> float:
+        own = (self.work.block_split / plan.tensor + self.work.block_whole) * blocks / (plan.shard * plan.context)
+        return own * UPDATE_BYTES / self.machine.gpu.bytes_per_s
+
+
+def _exchanging(plan: ParallelPlan) -> int:
+    """Context ranks that exchange heads."""
+    return {"ulysses": plan.context, "ring_ulysses": plan.ulysses}.get(plan.attention, 1)
