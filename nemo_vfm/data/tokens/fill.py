@@ -1,0 +1,99 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Lengths of documents and a number of equally long rows in, which parts of which documents lie in which row out.
+
+Best-fit-decreasing: the longest first, each into the row with the least room that is enough. Documents for which no row
+has room are cut to what room is left, so that rows are full as long as there are tokens: where lengths add up to the
+rows, nothing is padded, and the price is that some documents are cut (Ding et al., "Fewer truncations improve language
+modeling", 2024, cut none but leave room).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """Parts of documents, row by row.
+
+    Args:
+        rows: which row each part is in, ascending.
+        documents: which document it is of.
+        begins: where in the document it begins.
+        lengths: its tokens.
+    """
+
+    rows: Numbers
+    documents: Numbers
+    begins: Numbers
+    lengths: Numbers
+
+
+def fill(lengths: Numbers, num_rows: int, size: int) -> Filled:
+    """Every token of every document in exactly one row.
+
+    Args:
+        lengths: of the documents, at least 1 each; together at most `num_rows` times `size`.
+        num_rows: how many there are.
+        size: tokens of a row.
+    """
+    assert int(lengths.sum()) <= num_rows * size, "more tokens than rows have room for"
+    documents, begins, tokens = _cut(lengths, size)
+    placed, rooms, left = _best_fit(tokens, num_rows, size)
+    parts = [(row, int(documents[part]), int(begins[part]), int(tokens[part])) for part, row in placed]
+    parts += _poured([(int(documents[part]), int(begins[part]), int(tokens[part])) for part in left], rooms)
+    table = np.array(parts, np.int64).reshape(-1, 4)
+    return Filled(*table[np.argsort(table[:, 0], kind="stable")].T)
+
+
+def _cut(lengths: Numbers, size: int) -> tuple[Numbers, Numbers, Numbers]:
+    """Documents longer than a row as rows and a rest: which document, where it begins, how many tokens."""
+    counts = -(-lengths // size)
+    documents = np.repeat(np.arange(len(lengths)), counts)
+    begins = (np.arange(len(documents)) - np.repeat(np.cumsum(counts) - counts, counts)) * size
+    return documents, begins, np.minimum(lengths[documents] - begins, size)
+
+
+def _best_fit(
+    tokens: Numbers, num_rows: int, size: int
+) -> tuple[list[tuple[int, int]], dict[int, list[int]], list[int]]:
+    """(part, row) where one had room, rows by the room that is left, and the parts for which none had."""
+    rooms: dict[int, list[int]] = {size: list(range(num_rows - 1, -1, -1))}
+    there = 1 << size if num_rows else 0  # bit r: there is a row with room r
+    placed, left = [], []
+    for part, length in _longest_first(tokens):
+        enough = there >> length
+        if not enough:
+            left.append(part)
+            continue
+        room = length + (enough & -enough).bit_length() - 1
+        row = rooms[room].pop()
+        if not rooms[room]:
+            there ^= 1 << room
+        placed.append((part, row))
+        rooms.setdefault(room - length, []).append(row)
+        there |= 1 << room - length
+    return placed, rooms, left
+
+
+def _longest_first(tokens: Numbers) -> list[tuple[int, int]]:
+    order = np.argsort(-tokens, kind="stable")
+    return list(zip(order.tolist(), tokens[order].tolist(), strict=True))
+
+
+def _poured(left: list[tuple[int, int, int]], rooms: dict[int, list[int]]) -> list[tuple[int, int, int, int]]:
+    """What did not fit, longest first, into the largest rooms first: few cuts, and few short parts."""
+    found, free = [], [(room, row) for room in sorted(rooms) if room for row in sorted(rooms[room], reverse=True)]
+    for document, begin, tokens in left:
+        while tokens:
+            room, row = free.pop()
+            taken = min(room, tokens)
+            found.append((row, document, begin, taken))
+            begin, tokens = begin + taken, tokens - taken
+            if room > taken:
+                free.append((room - taken, row))
+    return found

@@ -1,0 +1,173 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The text of `tokens.json` in, checked facts of a folder of tokens out; and back. It is the last file written.
+
+A shard is three files of little-endian numbers without headers: `NAME.tokens`, every document followed by its end
+token; `NAME.ends`, uint64, where in the shard each document ends (its end token included); `NAME.marks`, uint64, a hash
+of each document, by which copies of one are held out together.
+"""
+
+import json
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.types import Json
+
+SCHEMA = "nemo_vfm.tokens/1"
+NAME = "tokens.json"
+ENDS = np.dtype("<u8")  #: of `.ends` and `.marks`
+Tokens = NDArray[np.uint16] | NDArray[np.uint32]
+_SHARD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,100}")
+_HASH = re.compile(r"[0-9a-f]{64}")
+_LARGEST_VOCABULARY = 1 << 32
+_MAX_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One shard.
+
+    Args:
+        name: of its files, without their endings.
+        tokens: how many, end tokens among them.
+        documents: how many, at least 1.
+        tokens_sha256, ends_sha256, marks_sha256: of its files.
+    """
+
+    name: str
+    tokens: int
+    documents: int
+    tokens_sha256: str
+    ends_sha256: str
+    marks_sha256: str
+
+    def files(self, dtype: np.dtype[np.unsignedinteger]) -> dict[str, tuple[int, str]]:
+        """`{file: (bytes, sha256)}`."""
+        return {
+            f"{self.name}.tokens": (self.tokens * dtype.itemsize, self.tokens_sha256),
+            f"{self.name}.ends": (self.documents * ENDS.itemsize, self.ends_sha256),
+            f"{self.name}.marks": (self.documents * ENDS.itemsize, self.marks_sha256),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a folder holds.
+
+    Args:
+        tokenizer: fingerprint of what made the tokens.
+        vocab_size: every token is below it; it decides how a token is stored.
+        end: the token after each document.
+        shards: in the order of the documents.
+        counts: how many documents were read and what became of them; as whoever wrote the folder counts.
+    """
+
+    tokenizer: str
+    vocab_size: int
+    end: int
+    shards: tuple[Shard, ...]
+    counts: Json
+
+    def dtype(self) -> np.dtype[np.unsignedinteger]:
+        """How a token is stored."""
+        return dtype_for(self.vocab_size)
+
+    def tokens(self) -> int:
+        """Of all shards."""
+        return sum(shard.tokens for shard in self.shards)
+
+    def documents(self) -> int:
+        """Of all shards."""
+        return sum(shard.documents for shard in self.shards)
+
+    def json(self) -> Json:
+        """As it is written."""
+        return {
+            "schema": SCHEMA, "dtype": self.dtype().name, "vocab_size": self.vocab_size, "end": self.end,
+            "tokenizer": self.tokenizer, "documents": self.documents(), "tokens": self.tokens(),
+            "counts": self.counts, "shards": [asdict(shard) for shard in self.shards],
+        }  # fmt: skip
+
+
+def dtype_for(vocab_size: int) -> np.dtype[np.unsignedinteger]:
+    """The smallest that holds every token, little-endian.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if not 1 <= vocab_size <= _LARGEST_VOCABULARY:
+        raise ValueError(f"vocab_size is {vocab_size:,}, expected 1 to {_LARGEST_VOCABULARY:,}")
+    return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """What the folder says of itself, each number checked.
+
+    Raises:
+        UserError: there is no such folder, or it was not finished.
+        DataError: it is damaged or of another schema.
+    """
+    path = folder / NAME
+    if not folder.is_dir():
+        raise UserError(f"there is no folder of tokens {folder}; `TokenizeText` makes one (docs/pretraining_data.md)")
+    if not path.is_file():
+        begun = any(folder.glob("*.tokens"))
+        raise UserError(
+            f"{folder} holds no {NAME}"
+            + (": whoever wrote its shards has not finished; run the same command again, it goes on where it stopped"
+               if begun else ", so it is no folder of tokens; `TokenizeText` makes one (docs/pretraining_data.md)")
+        )  # fmt: skip
+    return _parsed(path)
+
+
+def _parsed(path: Path) -> Manifest:
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise ValueError(f"it has {path.stat().st_size:,} bytes")
+        content = json.loads(path.read_bytes())
+        return _checked(content)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DataError(f"{path} is damaged ({type(error).__name__}: {error}); make the tokens again") from error
+
+
+def _checked(content: Json) -> Manifest:
+    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+        found = content.get("schema") if isinstance(content, dict) else type(content).__name__
+        raise ValueError(f"its schema is {found!r}, expected {SCHEMA!r}")
+    shards = tuple(_shard(shard) for shard in _typed(content, "shards", list))
+    vocab_size, end = _number(content, "vocab_size", 1, _LARGEST_VOCABULARY), _number(content, "end", 0)
+    found = Manifest(_typed(content, "tokenizer", str), vocab_size, end, shards, content.get("counts"))
+    said = {name: content.get(name) for name in ("dtype", "documents", "tokens")}
+    if said != {"dtype": found.dtype().name, "documents": found.documents(), "tokens": found.tokens()}:
+        raise ValueError(f"{said} does not fit its shards and its vocabulary of {vocab_size:,}")
+    if not shards or len({shard.name for shard in shards}) < len(shards) or end >= vocab_size:
+        raise ValueError(f"{len(shards)} shards and end token {end} of {vocab_size:,} cannot be")
+    return found
+
+
+def _shard(content: Json) -> Shard:
+    hashes = {name: _typed(content, name, str) for name in ("tokens_sha256", "ends_sha256", "marks_sha256")}
+    name = _typed(content, "name", str)
+    if not _SHARD.fullmatch(name) or not all(map(_HASH.fullmatch, hashes.values())):
+        raise ValueError(f"{name[:100]!r} cannot name a shard, or its hashes are none")
+    documents = _number(content, "documents", 1)
+    return Shard(name, _number(content, "tokens", documents), documents, **hashes)
+
+
+def _number(content: Json, name: str, least: int, most: int = 1 << 60) -> int:
+    value: int = _typed(content, name, int)
+    if not least <= value <= most:
+        raise ValueError(f"{name} is {value}, expected {least:,} to {most:,}")
+    return value
+
+
+def _typed(content: Json, name: str, kind: type) -> Json:
+    value = content[name]
+    if type(value) is not kind:
+        raise TypeError(f"{name} is {str(value)[:60]!r}, expected {kind.__name__}")
+    return value

@@ -1,0 +1,66 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Weights of sources in, which source each row is of, and its number there, out.
+
+The rows take turns as batches of a blend do (`data/turns.py`): after n rows no source's count is as far as one row from
+its share of n. Shares with no short cycle, such as those that follow from sizes, are rounded to ten-thousandths first.
+"""
+
+from collections.abc import Mapping
+from fractions import Fraction
+from math import lcm
+
+from nemo_vfm.data.turns import MAX_CYCLE, Turns
+
+ROUNDED = 10_000
+
+
+class Mixture:
+    """Sources in turns.
+
+    Args:
+        weights: by name, each above 0; their sum does not matter.
+        seed: decides among sources that are equally due.
+        before: rows that were taken from each source earlier, by another mixture; None is none.
+
+    Raises:
+        ValueError: a weight is not above 0, or there are more sources than ten thousand.
+    """
+
+    def __init__(self, weights: Mapping[str, Fraction], *, seed: int, before: Mapping[str, int] | None = None) -> None:
+        self.shares = short(weights)
+        self._names, self._turns = list(weights), Turns(list(self.shares.values()), seed=seed)
+        self._before = [(before or {}).get(name, 0) for name in self._names]
+
+    def turn(self, row: int) -> tuple[int, int]:
+        """Which source, and which of its own rows."""
+        which, number = self._turns.turn(row)
+        return which, self._before[which] + number
+
+    def taken(self, rows: int) -> dict[str, int]:
+        """How many rows of each source there are, once so many were taken: `before` of the next mixture."""
+        each = (self._before[which] + self._turns.count(which, rows) for which in range(len(self._names)))
+        return dict(zip(self._names, each, strict=True))
+
+
+def short(weights: Mapping[str, Fraction]) -> dict[str, Fraction]:
+    """Weights over their sum, rounded where they would repeat after too many rows; none becomes 0."""
+    if not weights or min(weights.values()) <= 0 or len(weights) > ROUNDED:
+        said = ", ".join(f"{name} {float(weight):g}" for name, weight in weights.items())
+        raise ValueError(f"sources need weights above 0, at most {ROUNDED:,} of them; got {said[:500] or 'none'}")
+    total = sum(weights.values())
+    exact = {name: weight / total for name, weight in weights.items()}
+    if lcm(*(share.denominator for share in exact.values())) <= MAX_CYCLE:
+        return exact
+    return _rounded(exact)
+
+
+def _rounded(exact: Mapping[str, Fraction]) -> dict[str, Fraction]:
+    """Ten-thousandths by the largest remainder, at least one each."""
+    parts = {name: max(1, int(share * ROUNDED)) for name, share in exact.items()}
+    gains = sorted(exact, key=lambda name: (parts[name] - exact[name] * ROUNDED, name))
+    for place in range(ROUNDED - sum(parts.values())):
+        parts[gains[place]] += 1
+    while sum(parts.values()) > ROUNDED:  # what the smallest were given beyond their own
+        parts[max(parts, key=lambda name: (parts[name], name))] -= 1
+    return {name: Fraction(part, ROUNDED) for name, part in parts.items()}

@@ -1,0 +1,34 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A number and how to compute what belongs to it in, that out; the last few are kept for threads that ask again."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Remembered(Generic[T]):
+    """What was computed last; another process begins with none.
+
+    Args:
+        most: how many are kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._lock = most, threading.Lock()
+        self._found: OrderedDict[int, T] = OrderedDict()
+
+    def __reduce__(self) -> "tuple[type[Remembered[T]], tuple[int]]":
+        return Remembered, (self._most,)
+
+    def get(self, number: int, compute: Callable[[int], T]) -> T:
+        """The lock is held while it is computed: of two threads that want the same, one waits for the other."""
+        with self._lock:
+            if number not in self._found:
+                self._found[number] = compute(number)
+                while len(self._found) > self._most:
+                    self._found.popitem(last=False)
+            return self._found[number]

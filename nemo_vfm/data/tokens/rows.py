@@ -1,0 +1,194 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The number of a row in, its tokens, its labels and its documents out: the two ways of packing a stream.
+
+Shape letters: B rows, S tokens of a row.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_vfm.data.tokens.fill import fill
+from nemo_vfm.data.tokens.remembered import Remembered
+from nemo_vfm.data.tokens.shuffle import shuffled
+from nemo_vfm.data.tokens.spans import Spans
+from nemo_vfm.data.tokens.stream import Pieces, TokenStream
+
+IGNORED = -100  #: a label that has no loss
+WINDOW = 1024  #: rows whose documents are packed together
+SPAN = 32  #: rows of neighbouring documents in a window: a span's two ends cut a document each
+_PLANS = 4  # windows that are remembered; one has some 10,000 documents, 250 KB
+
+Numbers = NDArray[np.int64]
+Documents = tuple[tuple[int, ...], ...]
+
+
+class Rows(Protocol):
+    """Rows of equal length, each by its number."""
+
+    def read(self, numbers: Numbers, tokens_BS: Numbers, labels_BS: Numbers) -> Documents:
+        """Fill the arrays; the lengths of each row's documents, or nothing where all that is in a row is seen."""
+        ...
+
+
+class StreamRows:
+    """Documents one after another, cut into rows wherever a row ends; a document sees those before it in its row.
+
+    Args:
+        stream: of documents.
+        size: tokens of a row.
+        seed, shuffle: see `Spans`.
+    """
+
+    def __init__(self, stream: TokenStream, size: int, *, seed: int, shuffle: bool = True) -> None:
+        self._stream, self._settings = stream, (size, seed, shuffle)
+        self._spans = Spans(stream.num_tokens, size, seed=seed, shuffle=shuffle)
+
+    def read(self, numbers: Numbers, tokens_BS: Numbers, labels_BS: Numbers) -> Documents:
+        """See `Rows.read`; the last label of a row is the first token of the stream's next row."""
+        both = np.empty(tokens_BS.shape[1] + 1, np.int64)
+        for row, start in enumerate(self._spans.starts(numbers).tolist()):
+            self._stream.read(start, both)
+            tokens_BS[row], labels_BS[row] = both[:-1], both[1:]
+        self._stream.require_known(tokens_BS, f"rows {numbers.tolist()[:8]}")
+        return ()
+
+
+class DocumentRows:
+    """Documents side by side that do not see each other, each whole in a row as far as it can be.
+
+    A window is as many spans of the shuffled stream as hold the tokens of `WINDOW` rows. Its documents are put into its
+    rows by `fill`, which leaves no room, and its rows are shuffled. What is cut, at a span's end or to fill a row,
+    knows the token after it, so every token but a document's first is learnt once an epoch. The window in
+    which an epoch ends holds the beginning of the next, too.
+
+    Args:
+        stream: of documents.
+        size: tokens of a row.
+        seed, shuffle: of spans and rows.
+    """
+
+    def __init__(self, stream: TokenStream, size: int, *, seed: int, shuffle: bool = True) -> None:
+        self._stream, self._size, self._seed, self._shuffle = stream, size, seed, shuffle
+        most = stream.num_tokens // size
+        span = max(1, min(SPAN, most))
+        self._num_spans = max(1, min(WINDOW, most) // span)
+        self._num_rows, self._span_tokens = self._num_spans * span, span * size
+        self._spans = Spans(stream.num_tokens, self._span_tokens, seed=seed, shuffle=shuffle)
+        self._plans: Remembered[Plan] = Remembered(_PLANS)
+
+    def read(self, numbers: Numbers, tokens_BS: Numbers, labels_BS: Numbers) -> Documents:
+        """See `Rows.read`."""
+        found = []
+        for at, number in enumerate(numbers.tolist()):
+            window, row = divmod(number, self._num_rows)
+            pieces = self._plans.get(window, self._plan).row(row)
+            found.append(_read_row(self._stream, pieces, tokens_BS[at], labels_BS[at]))
+        self._stream.require_known(tokens_BS, f"rows {numbers.tolist()[:8]}")
+        return tuple(found)
+
+    def _plan(self, window: int) -> "Plan":
+        numbers, order = window * self._num_spans + np.arange(self._num_spans), np.arange(self._num_rows)
+        spans = [self._pieces(start) for start in self._spans.starts(numbers).tolist()]
+        if self._shuffle:
+            order = shuffled(order, self._num_rows, self._seed, "rows", window)
+        return planned(Pieces.joined(spans), self._size, order)
+
+    def _pieces(self, start: int) -> Pieces:
+        """The documents of a span, which may go on at the stream's beginning."""
+        stop, end = start + self._span_tokens, self._stream.num_tokens
+        if stop <= end:
+            return self._stream.pieces(start, stop)
+        return Pieces.joined([self._stream.pieces(start, end), self._stream.pieces(0, stop - end)])
+
+
+class HeldOutRows:
+    """All of a stream once, in its order; the last row is filled with end tokens that have no loss.
+
+    Args:
+        stream: of documents.
+        size: tokens of a row.
+        documents: whether documents do not see each other.
+    """
+
+    def __init__(self, stream: TokenStream, size: int, *, documents: bool) -> None:
+        self._stream, self._size, self._documents = stream, size, documents
+        self.num_rows = -(-max(0, stream.num_tokens - 1) // size)
+        self._plans: Remembered[Plan] = Remembered(_PLANS)
+
+    def read(self, numbers: Numbers, tokens_BS: Numbers, labels_BS: Numbers) -> Documents:
+        """See `Rows.read`."""
+        read = self._in_documents if self._documents else self._in_stream
+        found = [read(number, tokens_BS[at], labels_BS[at]) for at, number in enumerate(numbers.tolist())]
+        self._stream.require_known(tokens_BS, f"held-out rows {numbers.tolist()[:8]}")
+        return tuple(found) if self._documents else ()
+
+    def _in_stream(self, number: int, tokens_S: Numbers, labels_S: Numbers) -> tuple[int, ...]:
+        start = number * self._size
+        count = min(self._size + 1, self._stream.num_tokens - start)
+        both = np.full(self._size + 1, self._stream.folder.manifest.end, np.int64)
+        self._stream.read(start, both[:count])
+        tokens_S[:], labels_S[:] = both[:-1], both[1:]
+        labels_S[count - 1 :] = IGNORED
+        return ()
+
+    def _in_documents(self, number: int, tokens_S: Numbers, labels_S: Numbers) -> tuple[int, ...]:
+        window, row = divmod(number, WINDOW)
+        return _read_row(self._stream, self._plans.get(window, self._plan).row(row), tokens_S, labels_S)
+
+    def _plan(self, window: int) -> "Plan":
+        start = window * WINDOW * self._size
+        stop = min(start + WINDOW * self._size, self._stream.num_tokens)
+        return planned(self._stream.pieces(start, stop), self._size, np.arange(-(-(stop - start) // self._size)))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which parts of documents lie in which row.
+
+    Args:
+        pieces: bin by bin.
+        borders: the first piece of each bin, and the end.
+        order: the bin that each row is.
+    """
+
+    pieces: Pieces
+    borders: Numbers
+    order: Numbers
+
+    def row(self, number: int) -> Pieces:
+        """The parts of one row."""
+        which = int(self.order[number])
+        ours = slice(int(self.borders[which]), int(self.borders[which + 1]))
+        return Pieces(self.pieces.starts[ours], self.pieces.lengths[ours], self.pieces.whole[ours])
+
+
+def planned(pieces: Pieces, size: int, order: Numbers) -> Plan:
+    """Documents, or parts of them, put into as many rows as `order` has."""
+    filled = fill(pieces.lengths, len(order), size)
+    starts = pieces.starts[filled.documents] + filled.begins
+    last = filled.begins + filled.lengths == pieces.lengths[filled.documents]
+    found = Pieces(starts, filled.lengths, pieces.whole[filled.documents] & last)
+    return Plan(found, np.searchsorted(filled.rows, np.arange(len(order) + 1)).astype(np.int64), order)
+
+
+def _read_row(stream: TokenStream, pieces: Pieces, tokens_S: Numbers, labels_S: Numbers) -> tuple[int, ...]:
+    """Tokens, labels and lengths of documents of one row; what is left of it counts as one document of end tokens."""
+    at, one = 0, np.empty(1, np.int64)
+    lengths: list[int] = pieces.lengths.tolist()
+    for start, length, whole in zip(pieces.starts.tolist(), lengths, pieces.whole.tolist(), strict=True):
+        stream.read(start, tokens_S[at : at + length])
+        labels_S[at : at + length - 1] = tokens_S[at + 1 : at + length]
+        if whole:
+            one[0] = IGNORED
+        else:
+            stream.read(start + length, one)
+        at += length
+        labels_S[at - 1] = one[0]
+    if at < len(tokens_S):
+        tokens_S[at:], labels_S[at:] = stream.folder.manifest.end, IGNORED
+        lengths.append(len(tokens_S) - at)
+    return tuple(lengths)

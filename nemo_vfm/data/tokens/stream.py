@@ -1,0 +1,122 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A folder of tokens and a share to hold out in; its documents one after another as one stream, for each side, out.
+
+A position of a stream is a number below its length. What is kept of a side is where its runs of neighbouring documents
+begin, so that a stream of a billion documents takes little memory, and a position is found by bisection.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_vfm.core.errors import DataError
+from nemo_vfm.data.tokens.folder import TokenFolder
+
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Documents, or parts of them, that lie in a part of a stream.
+
+    Args:
+        starts: position of the first token of each.
+        lengths: tokens of each.
+        whole: whether its last token is the document's last.
+    """
+
+    starts: Numbers
+    lengths: Numbers
+    whole: NDArray[np.bool_]
+
+    @staticmethod
+    def joined(parts: "list[Pieces]") -> "Pieces":
+        """One list after another."""
+        return Pieces(*(np.concatenate([getattr(part, name) for part in parts]) for name in Pieces.__slots__))
+
+
+class TokenStream:
+    """The documents of one side of a folder.
+
+    Args:
+        folder: of tokens.
+        val_fraction: share of the documents that is held out; copies of one document are on one side.
+        held_out: whether this is the side that is held out.
+    """
+
+    def __init__(self, folder: TokenFolder, *, val_fraction: float = 0.0, held_out: bool = False) -> None:
+        self.folder, self._side = folder, (val_fraction, held_out)
+        runs = [_runs(folder, number, val_fraction, held_out) for number in range(len(folder.manifest.shards))]
+        self._shards = np.repeat(np.arange(len(runs)), [len(begins) for begins, _, _ in runs])
+        self._begins: Numbers = np.concatenate([begins for begins, _, _ in runs])
+        stops: Numbers = np.concatenate([stops for _, stops, _ in runs])
+        self._before: Numbers = np.concatenate([[0], np.cumsum(stops - self._begins)]).astype(np.int64)
+        self.num_tokens, self.num_documents = int(self._before[-1]), sum(count for _, _, count in runs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _stream, (self.folder, *self._side)
+
+    def read(self, start: int, out: NDArray[np.int64]) -> None:
+        """Fill `out` from a position on; after the last token comes the first again."""
+        position, done = start % self.num_tokens, 0
+        run = self._run(position)
+        while done < len(out):
+            begin = int(self._begins[run]) + position - int(self._before[run])
+            count = min(len(out) - done, int(self._before[run + 1]) - position)
+            shard = int(self._shards[run])
+            out[done : done + count] = self.folder.tokens(shard)[begin : begin + count]
+            done, position, run = done + count, position + count, run + 1
+            if run == len(self._shards):
+                position = run = 0
+
+    def require_known(self, tokens: NDArray[np.int64], where: str) -> None:
+        """DataError where a token is not in the vocabulary: a model would look it up beyond its table's end."""
+        if tokens.size and tokens.max() >= self.folder.manifest.vocab_size:
+            raise DataError(
+                f"{self.folder.folder} holds token {tokens.max()} in {where}, but its vocabulary ends at "
+                f"{self.folder.manifest.vocab_size:,}: it is damaged; make the tokens again"
+            )
+
+    def pieces(self, start: int, stop: int) -> Pieces:
+        """The documents between two positions; the first and the last may be cut."""
+        found = []
+        for run in range(self._run(start), self._run(stop - 1) + 1):
+            low, high = max(start, int(self._before[run])), min(stop, int(self._before[run + 1]))
+            found.append(self._pieces(run, low, high))
+        return Pieces.joined(found)
+
+    def _pieces(self, run: int, low: int, high: int) -> Pieces:
+        """Within one run, so within one shard."""
+        ends = self.folder.ends(int(self._shards[run]))
+        shift = int(self._before[run]) - int(self._begins[run])  # from a place in the shard to a position
+        first = int(np.searchsorted(ends, np.uint64(low - shift), side="right"))
+        last = int(np.searchsorted(ends, np.uint64(high - shift), side="left"))
+        stops = ends[first : last + 1].astype(np.int64) + shift
+        whole = stops <= high
+        borders = np.concatenate([[low], np.minimum(stops, high)])
+        lengths = np.diff(borders)
+        if not len(lengths) or lengths.min() < 1 or borders[-1] != high:
+            raise DataError(f"the documents of {self.folder.folder} do not follow one another; make the tokens again")
+        return Pieces(borders[:-1], lengths, whole)
+
+    def _run(self, position: int) -> int:
+        return int(np.searchsorted(self._before, position, side="right")) - 1
+
+
+def _stream(folder: TokenFolder, val_fraction: float, held_out: bool) -> TokenStream:
+    return TokenStream(folder, val_fraction=val_fraction, held_out=held_out)
+
+
+def _runs(folder: TokenFolder, number: int, val_fraction: float, held_out: bool) -> tuple[Numbers, Numbers, int]:
+    """Begins and stops, in a shard, of runs of documents of one side; and how many documents these are."""
+    shard = folder.manifest.shards[number]
+    if not val_fraction:
+        whole = np.array([0] * (not held_out), np.int64)
+        return whole, whole + shard.tokens, 0 if held_out else shard.documents
+    ours = (folder.marks(number) < np.uint64(val_fraction * 2.0**64)) == held_out
+    changes = np.diff(np.concatenate([[False], ours, [False]]).astype(np.int8))
+    borders = np.concatenate([[0], folder.ends(number).astype(np.int64)])
+    return borders[np.flatnonzero(changes == 1)], borders[np.flatnonzero(changes == -1)], int(ours.sum())
