@@ -258,6 +258,15 @@ class Task(Protocol):
 
 
 @runtime_checkable
+class Renamed(Protocol):
+    """A task whose mean loss people know by another number."""
+
+    def named(self, loss: float) -> Mapping[str, float]:
+        """`{name: number}` for a mean loss."""
+        ...
+
+
+@runtime_checkable
 class Predicts(Task, Protocol):
     """A task whose model says something of each sample that is of use in itself, such as a score.
 

@@ -6,7 +6,7 @@ Shape letters: B batch, S tokens, V vocabulary.
 """
 
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from nemo_vfm.language.choice import Choice
 Cache = TypeVar("Cache")
 
 
+@runtime_checkable
 class Continues(Protocol[Cache]):
     """A causal model that remembers what it has read."""
 

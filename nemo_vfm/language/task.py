@@ -6,6 +6,7 @@ Shape letters: B batch, S tokens, N packed documents.
 """
 
 import itertools
+import math
 
 import torch
 from torch import Tensor
@@ -41,6 +42,10 @@ class NextToken:
     def losses(self, output: Tensor, prepared: Prepared) -> Tensor:
         """The mean over each row's labelled tokens, (B,), in natural units; 0 for a row without any."""
         return output.sum(1) / _counted(prepared.inputs["labels_BS"]).clamp_min(1)
+
+    def named(self, loss: float) -> dict[str, float]:
+        """See `Renamed`: the perplexity, exp of the loss."""
+        return {"perplexity": math.exp(min(loss, 700.0))}  # above, no float is large enough
 
 
 def _counted(labels_BS: Tensor) -> Tensor:

@@ -254,7 +254,11 @@ class Train:
 
 def _losses(fit: Fit) -> dict[str, float]:
     """What the last step measured: a table of several runs compares them by it."""
-    return {name: fit.metrics[name] for name in ("loss", "val_loss") if math.isfinite(fit.metrics.get(name, math.nan))}
+    return {
+        name: fit.metrics[name]
+        for name in ("loss", "val_loss", "val_perplexity")
+        if math.isfinite(fit.metrics.get(name, math.nan))
+    }
 
 
 def _quiet_lightning() -> None:

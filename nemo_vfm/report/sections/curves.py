@@ -18,7 +18,7 @@ ORDER = 50
 BUDGET_MB = 0.0
 MAX_OTHERS = 8
 AXES = ("step", "time_s")
-KNOWN = ("loss", "val_loss", "lr", "samples_per_s", "mfu", "grad_norm")
+KNOWN = ("loss", "val_loss", "val_perplexity", "lr", "samples_per_s", "mfu", "grad_norm")
 NUM_TONES = 8
 MFU = "MFU is {formula}; the peak is {peak}."
 
@@ -84,6 +84,9 @@ def _losses(values: Values) -> Iterator[Markup]:
     ]
     if raw or checked:
         yield line_chart("Loss", lines, x_label="step", log_y=_spreads([*raw, *checked]))
+    if points := values.get("val_perplexity"):
+        yield line_chart("Perplexity of held-out text", [Line("", points, "b", "dots")], x_label="step",
+                         log_y=_spreads(points))  # fmt: skip
     if bins := sorted((key for key in values if key.startswith("val_loss/")), key=_bin_place):
         tones = [f"n{round(place * (NUM_TONES - 1) / max(len(bins) - 1, 1))}" for place in range(len(bins))]
         lines = [Line(_bin_name(key), values[key], tone, "dots") for key, tone in zip(bins, tones, strict=True)]
@@ -129,7 +132,7 @@ def _spreads(points: Sequence[Point]) -> bool:
 
 def _cards(values: Values) -> tuple[Card, ...]:
     cards: list[Card] = []
-    for key, label in (("val_loss", "validation loss"), ("loss", "training loss")):
+    for key, label in (("val_perplexity", "perplexity"), ("val_loss", "validation loss"), ("loss", "training loss")):
         if (points := values.get(key)) and not cards:
             cards.append(Card(label, figure(points[-1][1]), f"from {figure(points[0][1])}" if len(points) > 1 else ""))
     used = values.get("mfu")

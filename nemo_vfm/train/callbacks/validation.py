@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 import torch
 
-from nemo_vfm.core.types import Prepared
+from nemo_vfm.core.types import Prepared, Renamed
 from nemo_vfm.parallel.agree import everyone_says
 from nemo_vfm.train.fit import Fit
 
@@ -41,6 +41,9 @@ class Validate:
             return
         losses, weights = (torch.tensor([x for batch in measured for x in batch[name]]) for name in ("loss", "weight"))
         fit.metrics["val_loss"] = _mean(losses, weights)
+        if isinstance(fit.task, Renamed):
+            named = fit.task.named(fit.metrics["val_loss"])
+            fit.metrics |= {f"val_{name}": value for name, value in named.items()}
         if all("noise" in batch for batch in measured):
             noise = torch.tensor([x for batch in measured for x in batch["noise"]])
             fit.metrics |= self._by_noise(losses, weights, noise)
