@@ -1,0 +1,58 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""samples/step-*.json in, what a language model wrote at rising training steps out, each beginning in one row."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from nemo_vfm.report.folder import RunFolder, Step
+from nemo_vfm.report.media import Media
+from nemo_vfm.report.section import Section, fragment
+from nemo_vfm.report.sections.contact_sheet import spread
+from nemo_vfm.report.text import clean, listing, mapping
+
+ORDER = 62
+BUDGET_MB = 0.0
+MAX_SHOWN, MAX_PROMPTS, MAX_LETTERS = 3, 12, 900
+
+_BODY = """
+<div class="texts">{% for row in rows %}
+<article class="prompt"><h3>{{ row.prompt or "(from nothing)" }}</h3>{% for step, text in row.texts %}
+<figure><figcaption>step {{ step }}</figcaption><blockquote>{{ text }}</blockquote></figure>{% endfor %}
+</article>{% endfor %}
+</div>"""
+
+
+def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+    """One a step that wrote texts while it trained: the first ones, some between, and the last."""
+    for step in run.steps:
+        if found := _files(step):
+            places = spread(sorted(found), MAX_SHOWN)
+            rows = _rows({f"{place:,}": _texts(run, found[place]) for place in places})
+            if len(rows) > MAX_PROMPTS:
+                run.note(f"The first {MAX_PROMPTS} of {len(rows)} beginnings are shown.")
+            body = fragment(_BODY, {"rows": rows[:MAX_PROMPTS]})
+            lead = "How the model went on with the same beginnings, and the same chances, as training went on."
+            yield Section("What it writes", body, lead, step.name)
+
+
+def _files(step: Step) -> dict[int, Path]:
+    names = ((re.fullmatch(r"step-(\d{1,12})", path.stem), path) for path in (step.folder / "samples").glob("*.json"))
+    return {int(match[1]): path for match, path in names if match}
+
+
+def _texts(run: RunFolder, file: Path) -> list[dict[str, str]]:
+    texts = listing(mapping(run.read_json(file) or {}).get("texts"))
+    return [{name: clean(str(mapping(one).get(name, "")), MAX_LETTERS) for name in ("prompt", "text")} for one in texts]
+
+
+def _rows(by_step: dict[str, list[dict[str, str]]]) -> list[dict[str, Any]]:
+    """Each beginning with what every step made of it."""
+    prompts = list(dict.fromkeys(one["prompt"] for texts in by_step.values() for one in texts))
+    return [
+        {"prompt": prompt, "texts": [(step, one["text"]) for step, texts in by_step.items() for one in texts
+                                     if one["prompt"] == prompt]}
+        for prompt in prompts
+    ]  # fmt: skip

@@ -1,0 +1,66 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Fixed beginnings and seeds in; how the model goes on with them while it learns out."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+from nemo_vfm.core import log
+from nemo_vfm.core.device import device
+from nemo_vfm.core.files import write_json
+from nemo_vfm.core.seed import derive
+from nemo_vfm.core.types import Tokenizer
+from nemo_vfm.language.choice import Choice
+from nemo_vfm.language.generate import Continues, generate
+from nemo_vfm.train.fit import Fit
+
+
+class PreviewTexts:
+    """Writes `samples/step-<n>.json`, by the averaged weights if there are any. On several devices it does nothing.
+
+    Args:
+        tokenizer: the one that the tokens came from.
+        prompts: beginnings, which are not part of what is written; an empty one begins a document.
+        every_steps: optimizer steps between previews; there is always one at the end.
+        most_tokens: that a text gets at most.
+        choice: how the next word is chosen.
+    """
+
+    def __init__(
+        self, *, tokenizer: Tokenizer, prompts: Sequence[str], every_steps: int, most_tokens: int = 128,
+        choice: Choice = Choice(temperature=0.7, top_p=0.95),  # noqa: B008 (never changed)
+    ) -> None:  # fmt: skip
+        if min(every_steps, most_tokens) < 1 or not prompts:
+            raise ValueError(
+                f"every_steps ({every_steps}) and most_tokens ({most_tokens}) must be at least 1, and prompts must not "
+                f"be empty"
+            )
+        self.tokenizer, self.prompts, self.every_steps = tokenizer, tuple(prompts), every_steps
+        self.most_tokens, self.choice = most_tokens, choice
+
+    def on_start(self, fit: Fit) -> None:
+        """Say where nothing will come."""
+        if fit.plan.world > 1:
+            log.info("texts are not previewed on several devices, which each hold a part of the model")
+        elif not isinstance(fit.model, Continues):
+            raise ValueError(f"{type(fit.model).__name__} writes no texts; take the preview out of callbacks")
+
+    def on_step(self, fit: Fit) -> None:
+        """Write where due."""
+        if fit.plan.world > 1 or not fit.due(self.every_steps):
+            return
+        assert isinstance(fit.model, Continues)
+        fit.model.eval()
+        with fit.ema.applied(fit.model) if fit.ema else nullcontext():
+            texts = self._texts(fit.model, fit.run.seed)
+        fit.model.train()
+        found = [{"prompt": prompt, "text": text} for prompt, text in zip(self.prompts, texts, strict=True)]
+        write_json(fit.run.folder / "samples" / f"step-{fit.step:08d}.json", {"step": fit.step, "texts": found})
+
+    def _texts(self, model: Continues[object], seed: int) -> list[str]:
+        end = self.tokenizer.end()
+        beginnings = [tokens or [end] for tokens in self.tokenizer.encode(self.prompts)]
+        seeds = [derive(seed, "preview", place) for place in range(len(beginnings))]
+        found = generate(model, beginnings, most_new=self.most_tokens, choice=self.choice, seeds=seeds,
+                         stop=frozenset([end]), device=device())  # fmt: skip
+        return [self.tokenizer.decode(tokens) for tokens in found]
