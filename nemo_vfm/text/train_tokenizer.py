@@ -1,0 +1,125 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Documents in, a tokenizer's folder out that FolderTokenizer and transformers load, and how well it compresses."""
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from nemo_vfm.core import log
+from nemo_vfm.core.errors import NothingKept
+from nemo_vfm.core.files import read_json, sha256_file, sync, write_json
+from nemo_vfm.core.seed import derive
+from nemo_vfm.core.types import Json, Outcome, Run
+from nemo_vfm.data.tokenizers.folder import FolderTokenizer
+from nemo_vfm.text.documents import Documents
+from nemo_vfm.text.learner import Learner
+
+SCHEMA = "nemo_vfm.tokenizer/1"
+MANIFEST = "manifest.json"
+_MEASURED_BYTES = 16 << 20
+
+
+class TrainTokenizer:
+    """Learns a tokenizer and writes it to `tokenizer/` of the run folder, whole or not at all.
+
+    Args:
+        documents: what it learns from.
+        learner: how.
+        share: of the documents that are taken, above 0; which ones is a function of the run's seed.
+    """
+
+    def __init__(self, *, documents: Documents, learner: Learner, share: float = 1.0) -> None:
+        if not 0 < share <= 1:
+            raise ValueError(f"share must be above 0 and at most 1, got {share}")
+        self.documents, self.learner, self.share = documents, learner, share
+
+    def run(self, run: Run) -> Outcome:
+        """Learn, measure, and rename the folder into place; the manifest is written last."""
+        target = run.folder / "tokenizer"
+        made_of = self._made_of(run.seed)
+        if (found := _manifest(target)) is not None and found.get("made_of") == made_of:
+            return _outcome(found, did_nothing=True)
+        working = run.folder / ".tokenizer.tmp"
+        shutil.rmtree(working, ignore_errors=True)
+        working.mkdir(parents=True)
+        skipped: Counter[str] = Counter()
+        read: Counter[str] = Counter()
+        log.info(f"learning a tokenizer from {self.documents.path}")
+        self.learner.learn(self._counted(run.seed, skipped, read), working)
+        if not read["documents"]:
+            raise NothingKept(f"there is no document with a text in {self.documents.path}: {dict(skipped)}")
+        written = self._told(working, run.seed) | {"documents": read["documents"], "bytes": read["bytes"]}
+        self._say_where_smaller(written["vocab_size"])
+        manifest = {"schema": SCHEMA, "made_of": made_of, **written, "skipped": dict(skipped)}
+        write_json(working / MANIFEST, manifest)
+        shutil.rmtree(target, ignore_errors=True)
+        working.rename(target)
+        sync(run.folder)
+        return _outcome(manifest, did_nothing=False)
+
+    def _made_of(self, seed: int) -> Json:
+        return {
+            "documents": self.documents.state(), "column": self.documents.column, "share": self.share,
+            "seed": seed if self.share < 1 else None, "learner": dict(self.learner.settings()),
+            "libraries": {name: _version(name) for name in ("tokenizers", "sentencepiece")},
+        }  # fmt: skip
+
+    def _say_where_smaller(self, found: int) -> None:
+        if found < (asked := int(self.learner.settings().get("vocab_size", found))):
+            log.warn(f"the tokenizer has {asked:,} tokens asked of it, and these texts give {found:,}; a model of as many "
+                     f"as asked works with it, and some of its rows never learn")  # fmt: skip
+
+    def _texts(self, seed: int, skipped: Counter[str]) -> Iterator[str]:
+        for number, text in enumerate(self.documents.texts(skipped)):
+            if self.share == 1 or derive(seed, "tokenizer", number) < self.share * 2**63:
+                yield text
+
+    def _counted(self, seed: int, skipped: Counter[str], read: Counter[str]) -> Iterator[str]:
+        for text in self._texts(seed, skipped):
+            read["documents"] += 1
+            read["bytes"] += len(text.encode(errors="replace"))
+            yield text
+
+    def _told(self, folder: Path, seed: int) -> dict[str, Json]:
+        """Size and compression, on the first texts that it learnt from."""
+        tokenizer, measured = FolderTokenizer(folder=folder), Counter[str]()
+        for text in self._texts(seed, Counter()):
+            measured["bytes"] += len(text.encode(errors="replace"))
+            measured["words"] += len(text.split())
+            measured["tokens"] += len(tokenizer.encode([text])[0])
+            if measured["bytes"] >= _MEASURED_BYTES:
+                break
+        tokens = max(1, measured["tokens"])
+        return {
+            "vocab_size": tokenizer.vocab_size(), "end": tokenizer.end(), "fingerprint": tokenizer.fingerprint(),
+            "bytes_per_token": measured["bytes"] / tokens, "tokens_per_word": tokens / max(1, measured["words"]),
+            "measured_bytes": measured["bytes"],
+            "files": {path.name: sha256_file(path) for path in sorted(folder.iterdir())},
+        }  # fmt: skip
+
+
+def _manifest(folder: Path) -> dict[str, Json] | None:
+    try:
+        found = read_json(folder / MANIFEST)
+        whole = all(sha256_file(folder / name) == told for name, told in found["files"].items())
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        return None
+    return found if whole else None
+
+
+def _outcome(manifest: dict[str, Json], *, did_nothing: bool) -> Outcome:
+    names = ("vocab_size", "bytes_per_token", "tokens_per_word", "documents", "bytes")
+    figures = {name: float(manifest[name]) for name in names}
+    text = (f"a tokenizer of {manifest['vocab_size']:,} tokens, {manifest['bytes_per_token']:.2f} bytes a token, from "
+            f"{manifest['documents']:,} documents")  # fmt: skip
+    return Outcome(text, figures, did_nothing)
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "absent"
