@@ -19,6 +19,8 @@ RUN_DIR ?=
 RECIPE  ?= recipes/quickstart.yaml
 # More words for pytest: make test PYTEST_ARGS='tests/data -x'
 PYTEST_ARGS ?=
+# Processes that share the tests, a file each at a time; 0 runs them in one. Several-rank tests start their own besides.
+JOBS ?= 2
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -46,7 +48,7 @@ setup: $(RUNTIME_STAMP) ## only install what running needs
 setup-dev: $(DEV_STAMP) ## install what testing and benchmarks need, too
 
 test: $(DEV_STAMP) ## every test but the long ones; ends with the seconds each folder took
-	@$(BIN)/pytest -m 'not soak' -rs --durations=15 --durations-min=1 $(PYTEST_ARGS)
+	@$(BIN)/pytest -m 'not soak' -n $(JOBS) --dist loadfile -rs --durations=15 --durations-min=1 $(PYTEST_ARGS)
 
 soak: $(DEV_STAMP) ## the long version: more kills, more fuzz cases, every layout
 	@$(BIN)/pytest -m soak --durations=30 $(PYTEST_ARGS)
