@@ -97,19 +97,32 @@ class TokenData(TrainingData):
         self._started: _Started | None = None
         self.faults = Faults(max_in_a_row=1)  #: none: tokens that cannot be read stop the run
 
-    def go_on_after(self, rows: Mapping[str, int]) -> None:
-        """Call before `start`: batch 0 takes each source up where others left it; see `rows_taken`.
+    def samples_per_batch(self) -> int:
+        """See `Phaseable`."""
+        return self.batch_size
 
-        Args:
-            rows: of each source, how many were taken.
-        """
-        if unknown := rows.keys() - self.sources.keys():
-            raise UserError(f"{sorted(unknown)[0]} is no source of this data: {', '.join(self.sources)}")
-        self._before = dict(rows)
+    def tokens_per_sample(self) -> int:
+        """See `Phaseable`."""
+        return self.sequence_length
 
-    def rows_taken(self, batches: int) -> dict[str, int]:
-        """How many rows of each source were taken, those before batch 0 included, once so many batches were."""
-        return self._open().mixture.taken(batches * self.batch_size)
+    def in_phase(
+        self, *, batch_size: int | None, blend: Mapping[str, float] | None, read: Mapping[str, int]
+    ) -> "TokenData":
+        """See `Phaseable`; a blend names the sources that are read, and each goes on where it was left."""
+        if unknown := (set(blend or ()) | read.keys()) - self.sources.keys():
+            raise ValueError(f"{sorted(unknown)[0]} is no source of this data: {', '.join(self.sources)}")
+        named = self.sources if blend is None else {n: TokenSource(self.sources[n].folder, w) for n, w in blend.items()}
+        found = TokenData(
+            sources=named, sequence_length=self.sequence_length, batch_size=batch_size or self.batch_size,
+            packing=self.packing, weigh=self.weigh, val_fraction=self.val_fraction, shuffle=self.shuffle,
+            num_workers=self.num_workers, verify=self.verify, tokenizer=self.tokenizer,
+        )  # fmt: skip
+        found._before = dict(read)
+        return found
+
+    def read_after(self, batches: int, *, seed: int) -> dict[str, int]:
+        """See `Phaseable`."""
+        return self._before | self._mixture(self._streams(), seed).taken(batches * self.batch_size)
 
     def start(self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1) -> None:
         """See `TrainingData.start`.
@@ -121,11 +134,10 @@ class TokenData(TrainingData):
         """
         if self.batch_size % num_ranks:
             raise UserError(f"batch_size {self.batch_size} is not divisible by {num_ranks} ranks")
-        folders = self._folders()
-        streams = {name: TokenStream(folder, val_fraction=self.val_fraction) for name, folder in folders.items()}
+        streams = self._streams()
         for name, stream in streams.items():
             self._require_enough(name, stream)
-        mixture = Mixture(self._weights(streams), seed=derive(seed, "tokens"), before=self._before)
+        mixture = self._mixture(streams, seed)
         rows = {name: self._rows(stream, derive(seed, "source", name)) for name, stream in streams.items()}
         self._started = _Started(streams, mixture, rows, first_batch, rank, num_ranks)
         for name, stream in streams.items():
@@ -188,6 +200,13 @@ class TokenData(TrainingData):
     def _rows(self, stream: TokenStream, seed: int) -> Rows:
         kind = DocumentRows if self._apart() else StreamRows
         return kind(stream, self.sequence_length, seed=seed, shuffle=self.shuffle)
+
+    def _streams(self) -> dict[str, TokenStream]:
+        folders = self._folders()
+        return {name: TokenStream(folder, val_fraction=self.val_fraction) for name, folder in folders.items()}
+
+    def _mixture(self, streams: Mapping[str, TokenStream], seed: int) -> Mixture:
+        return Mixture(self._weights(streams), seed=derive(seed, "tokens"), before=self._before)
 
     def _weights(self, streams: Mapping[str, TokenStream]) -> dict[str, Fraction]:
         """What the rows of each source count, all rows being equally long."""

@@ -200,7 +200,8 @@ def test_any_prefix_has_the_weights_within_one_row(token_folder):
 def test_without_weights_all_sources_are_through_together(token_folder):
     data = blended(token_folder, {"web": None, "books": None, "code": None})
     data.start(seed=0, first_batch=0)
-    epochs = {n: data.rows_taken(5000)[n] * 16 / stream.num_tokens for n, stream in data._started.streams.items()}
+    read = data.read_after(5000, seed=0)
+    epochs = {n: read[n] * 16 / stream.num_tokens for n, stream in data._started.streams.items()}
     assert max(epochs.values()) / min(epochs.values()) < 1.01
 
 
@@ -230,14 +231,15 @@ def test_a_sources_own_rows_do_not_depend_on_the_others(token_folder):
 def test_a_second_part_with_other_weights_takes_every_source_up_where_the_first_left_it(token_folder):
     first = blended(token_folder, {"web": 0.5, "books": 0.3, "code": 0.2})
     keys = [key for batch in batches(first, 15) for key in batch.keys]
-    second = blended(token_folder, {"web": 0.1, "code": 0.9}, batch_size=8)
-    second.go_on_after({name: rows for name, rows in first.rows_taken(15).items() if name != "books"})
+    second = first.in_phase(batch_size=8, blend={"web": 0.1, "code": 0.9}, read=first.read_after(15, seed=0))
     keys += [key for batch in batches(second, 20) for key in batch.keys]
+    third = first.in_phase(batch_size=None, blend=None, read=second.read_after(20, seed=0))
+    keys += [key for batch in batches(third, 10) for key in batch.keys]
     for name in ("web", "books", "code"):
         numbers = [int(key.rsplit("-", 1)[1]) for key in keys if key.startswith(name)]
         assert numbers == list(range(len(numbers)))
-    with pytest.raises(UserError, match="books is no source"):
-        second.go_on_after({"books": 3})
+    with pytest.raises(ValueError, match="maps is no source of this data: web, books, code"):
+        first.in_phase(batch_size=None, blend={"maps": 1.0}, read={})
 
 
 def test_reading_ahead_changes_nothing_and_batches_may_be_sent_to_another_process(token_folder):
