@@ -149,12 +149,13 @@ def test_half_a_surrogate_pair_is_a_question_mark(kind: str, folders: dict[str, 
     assert ours.encode(["the \ud800cat"]) == ours.encode(["the ?cat"])
 
 
-def test_a_token_that_is_none_is_said(folders: dict[str, Path]) -> None:
-    ours = FolderTokenizer(folder=folders["byte-level"])
-    with pytest.raises(ValueError, match="9999 is no token"):
-        ours.decode([3, 9999])
+@pytest.mark.parametrize("kind", ["byte-level", "sentencepiece bpe"])
+def test_rows_that_a_model_has_besides_say_nothing(kind: str, folders: dict[str, Path]) -> None:
+    ours = FolderTokenizer(folder=folders[kind])
+    tokens = ours.encode(LINES[:1])[0]
+    assert ours.decode([*tokens[:3], ours.vocab_size(), 10**6, *tokens[3:]]) == LINES[0]
     with pytest.raises(ValueError, match="-1 is no token"):
-        ours.decode([-1])
+        ours.decode([3, -1])
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[" * 100_000, b'{"version": "1.0", "model": 3}', b"\xff\xfe"])
