@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The one place outside `parallel/` that knows which device this process computes on."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,6 +85,17 @@ def try_product() -> None:
     ones = torch.ones(64, 64, device=device(), dtype=torch.bfloat16)
     if float((ones @ ones).float().sum()) != 64.0**3:
         raise RuntimeError("a matrix product came out wrong")
+
+
+def most_memory(run: Callable[[], object]) -> int | None:
+    """Bytes of tensors on the GPU at the fullest moment of a call, over what there was before it; None without one."""
+    if device().type != "cuda":
+        return None
+    synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    run()
+    return torch.cuda.max_memory_allocated() - before
 
 
 def memory_history(max_events: int) -> bool:

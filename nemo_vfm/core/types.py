@@ -349,11 +349,13 @@ class Op:
         kind: linear (weights times activations) or attention (activations times activations).
         flops: multiply and add counted as two, for the whole batch, forward only.
         name: which part of the model.
+        causal: attention of which the later half of the keys is masked, although `flops` has it.
     """
 
     kind: Literal["linear", "attention"]
     flops: float
     name: str
+    causal: bool = False
 
 
 @runtime_checkable

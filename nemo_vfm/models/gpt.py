@@ -184,7 +184,7 @@ class GPT(nn.Module):
         linears = 3 if sizes.activation == "swiglu" else 2
         return [
             Op("linear", self.depth * tokens * self.width * kept, "attention projections"),
-            Op("attention", self.depth * 4.0 * pairs * sizes.heads * sizes.head_dim, "causal attention"),
+            Op("attention", self.depth * 4.0 * pairs * sizes.heads * sizes.head_dim, "causal attention", causal=True),
             Op("linear", self.depth * tokens * self.width * linears * sizes.mlp_hidden, "perceptron"),
             Op("linear", tokens * self.width * self.vocab, "output"),
         ]

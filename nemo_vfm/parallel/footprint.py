@@ -26,12 +26,12 @@ def state_of(
     with torch.device("meta"):
         built = model()
     count = sum(parameter.numel() for parameter in built.parameters())
-    kept = _Kept(optimizer)
+    kept = Kept(optimizer)
     states = [_states(built, own, kept) for own in portions(built, plan)]
     return count, max(states, key=lambda bytes_of: sum(bytes_of.values()))
 
 
-def _states(model: nn.Module, own: Mapping[str, int], kept: "_Kept") -> dict[str, int]:
+def _states(model: nn.Module, own: Mapping[str, int], kept: "Kept") -> dict[str, int]:
     named = dict(model.named_parameters())
     learning = {name: size for name, size in own.items() if named[name].requires_grad}
     return {
@@ -45,7 +45,7 @@ def _bytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-class _Kept:
+class Kept:
     """What the optimizer keeps, found by one step on a parameter of six numbers for each dtype.
 
     A step on meta tensors would be simpler, but fused optimizers refuse that device.

@@ -31,12 +31,17 @@ def portions(model: nn.Module, plan: ParallelPlan) -> list[dict[str, int]]:
 
 
 def _numbers(name: str, shape: tuple[int, ...], plan: ParallelPlan, how: Declared | None) -> int:
-    if how is not None and plan.tensor > 1 and len(shape) == 2:
-        module = name.rpartition(".")[0]
-        axis = 0 if _among(module, how.column) else 1 if _among(module, how.row) else None
+    if how is not None and plan.tensor > 1:
+        axis = split_axis(name, how)
         shape = tuple(size // plan.tensor if place == axis else size for place, size in enumerate(shape))
     rows, *rest = shape or (1,)
     return -(-rows // (plan.shard * plan.context)) * prod(rest)
+
+
+def split_axis(name: str, how: Declared) -> int | None:
+    """Along which axis tensor ranks split a parameter; None where each has all of it, as of a row linear's bias."""
+    module = name.rpartition(".")[0]
+    return 0 if _among(module, how.column + how.vocabulary) else 1 if _among(module, how.row) else None
 
 
 def _homes(model: nn.Module, how: Declared, plan: ParallelPlan) -> dict[str, Sequence[int]]:

@@ -10,6 +10,8 @@ of summation. `Linear` and `attention` do that here, and only here: with hardwar
 """
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 import torch
@@ -42,7 +44,20 @@ def emulated_dtype(x: Tensor) -> torch.dtype | None:
     if x.device.type != "cpu" or not torch.is_autocast_enabled("cpu"):
         return None
     dtype = torch.get_autocast_dtype("cpu")
-    return dtype if dtype == torch.bfloat16 and _slow_bf16() else None
+    return dtype if dtype == torch.bfloat16 and not _NATIVE[-1] and _slow_bf16() else None
+
+
+_NATIVE = [False]
+
+
+@contextmanager
+def native_products() -> Iterator[None]:
+    """Torch's own bf16 products on any CPU, however slow: they allocate what they do where hardware has them."""
+    _NATIVE.append(True)
+    try:
+        yield
+    finally:
+        _NATIVE.pop()
 
 
 @cache

@@ -4,27 +4,26 @@
 
 A multiply and an add count as two. Training counts each product three times: once forward and twice backward, for
 the gradients of the inputs and of the weights. Arithmetic that is repeated to save memory does not count, so this is
-model utilisation, not hardware utilisation.
+model utilisation, not hardware utilisation. Half of what causal attention multiplies is masked; whether it counts is
+a convention, on which published figures differ, so it is said wherever a figure is.
 """
 
 import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 
 from nemo_vfm.core import device as devices
 from nemo_vfm.core.types import Op
+from nemo_vfm.perf.gpus import GPUS
 
+Convention = Literal["full", "causal"]
+CONVENTIONS: tuple[Convention, ...] = get_args(Convention)
 TRAINING_FACTOR = 3.0
 FORMULA = "3 x forward FLOPs / seconds / peak"
-
-#: Dense bf16 peaks in TFLOP/s without sparsity, by words of the device's name; NVIDIA's data sheets. First match wins.
-DENSE_BF16_TFLOPS = {
-    "GB200": 2500.0, "B200": 2250.0, "GH200": 989.4, "H200": 989.4, "H100 PCIe": 756.0, "H100 NVL": 835.0,
-    "H100": 989.4, "H800": 989.4, "A100": 312.0, "A800": 312.0, "L40S": 362.05, "L40": 181.05, "L4": 121.0,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +42,26 @@ class Peak:
         return f"{self.flops_per_s / 1e12:.4g} TFLOP/s ({self.source})"
 
 
-def forward_flops(ops: Sequence[Op]) -> float:
-    """FLOPs of one forward pass."""
-    return sum(op.flops for op in ops)
+def forward_flops(ops: Sequence[Op], convention: Convention = "full") -> float:
+    """FLOPs of one forward pass.
+
+    Args:
+        ops: what the model says.
+        convention: full counts causal attention as if nothing were masked (Megatron-LM's papers, Nemotron-4); causal
+            counts the half of it that is needed.
+    """
+    return sum(op.flops / 2 if op.causal and convention == "causal" else op.flops for op in ops)
 
 
-def training_flops(ops: Sequence[Op]) -> float:
+def training_flops(ops: Sequence[Op], convention: Convention = "full") -> float:
     """FLOPs of forward and backward."""
-    return TRAINING_FACTOR * forward_flops(ops)
+    return TRAINING_FACTOR * forward_flops(ops, convention)
+
+
+def formula(convention: Convention) -> str:
+    """How MFU is computed, to be shown beside it."""
+    counted = {"full": "whole, masked half included", "causal": "by the half that is not masked"}[convention]
+    return f"{FORMULA}; causal attention is counted {counted}; what is computed again to save memory is not counted"
 
 
 def mfu(flops: float, seconds: float, peak: Peak) -> float:
@@ -72,9 +83,9 @@ def peak_flops(name: str | None = None) -> Peak:
     if name is None and devices.device().type == "cpu":
         return _measured("fp32 matrix product measured on this CPU")
     name = name or devices.describe()
-    for part, tflops in DENSE_BF16_TFLOPS.items():
-        if re.search(rf"\b{part}\b", name):  # whole words: L4 is not L40, nor H20 H200
-            return Peak(tflops * 1e12, f"dense bf16, data sheet of {part}")
+    for gpu in GPUS:  # the first that fits: some names stand in others
+        if re.search(rf"\b{gpu.words}\b", name):  # whole words: L4 is not L40, nor H20 H200
+            return Peak(gpu.flops_per_s, f"dense bf16, data sheet of {gpu.words}")
     return _measured(f"fp32 matrix product measured, since {name!r} is not in the table")
 
 

@@ -6,13 +6,21 @@ import pytest
 
 from nemo_vfm.core.types import Op
 from nemo_vfm.models.dit import DiT
-from nemo_vfm.perf.flops import FORMULA, Peak, forward_flops, mfu, peak_flops, training_flops
+from nemo_vfm.perf.flops import FORMULA, Peak, formula, forward_flops, mfu, peak_flops, training_flops
 
 OPS = [Op("linear", 4e12, "a"), Op("attention", 1e12, "b")]
 
 
 def test_training_counts_every_product_three_times():
     assert forward_flops(OPS) == 5e12 and training_flops(OPS) == 15e12
+
+
+def test_the_masked_half_counts_by_convention_and_the_formula_says_by_which():
+    ops = [*OPS, Op("attention", 2e12, "c", causal=True)]
+    assert forward_flops(ops) == 7e12 and forward_flops(ops, "causal") == 6e12
+    assert training_flops(ops, "causal") == 18e12
+    assert "whole" in formula("full") and "not masked" in formula("causal")
+    assert all("again" in formula(one) and FORMULA in formula(one) for one in ("full", "causal"))
 
 
 def test_utilisation_is_work_over_time_over_peak():

@@ -8,7 +8,7 @@ from collections import deque
 from nemo_vfm.core import log, ranks
 from nemo_vfm.core.files import write_json
 from nemo_vfm.core.types import Costed
-from nemo_vfm.perf.flops import FORMULA, Peak, mfu, peak_flops, training_flops
+from nemo_vfm.perf.flops import CONVENTIONS, Convention, Peak, formula, mfu, peak_flops, training_flops
 from nemo_vfm.train.fit import Fit
 
 
@@ -17,12 +17,19 @@ class Throughput:
 
     Args:
         window_steps: steps the rate is averaged over.
+        causal_attention: whether FLOPs of a language model's attention are counted full, masked half included, as most
+            published figures do, or causal, without it. Models that see all their tokens have the same either way.
+
+    Raises:
+        ValueError: no steps, or a convention that there is not.
     """
 
-    def __init__(self, *, window_steps: int = 20) -> None:
+    def __init__(self, *, window_steps: int = 20, causal_attention: Convention = "full") -> None:
         if window_steps < 1:
             raise ValueError(f"window_steps must be at least 1, got {window_steps}")
-        self.window_steps = window_steps
+        if causal_attention not in CONVENTIONS:
+            raise ValueError(f"causal_attention must be full or causal, got {causal_attention!r}")
+        self.window_steps, self.causal_attention = window_steps, causal_attention
         self._seen: deque[tuple[float, int, float]] = deque()
         self._peak: Peak | None = None
 
@@ -31,8 +38,9 @@ class Throughput:
         self._seen = deque([(time.perf_counter(), 0, 0.0)], maxlen=self.window_steps + 1)
         if isinstance(fit.model, Costed) and ranks.is_first():  # several that measure at once would slow each other
             self._peak = peak_flops()
-            log.info(f"mfu = {FORMULA}; peak: {self._peak}")
-            write_json(fit.run.folder / "mfu.json", {"formula": FORMULA, "peak": str(self._peak)})
+            said = {"formula": formula(self.causal_attention), "peak": str(self._peak)}
+            log.info(f"mfu = {said['formula']}; peak: {said['peak']}")
+            write_json(fit.run.folder / "mfu.json", said)
 
     def on_step(self, fit: Fit) -> None:
         """Rates over the window."""
@@ -49,5 +57,5 @@ class Throughput:
         model = fit.model
         if self._peak is None or fit.result is None or not isinstance(model, Costed):
             return 0.0
-        own = sum(training_flops(model.ops(shapes)) for shapes in fit.result.shapes)
+        own = sum(training_flops(model.ops(shapes), self.causal_attention) for shapes in fit.result.shapes)
         return own * fit.plan.data / fit.plan.world  # the ranks of one slice share its arithmetic

@@ -1,0 +1,123 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A model on one device in; the same, allocating what it would on a GPU, or among tensor ranks, out.
+
+Nothing is exchanged and the numbers mean nothing: only sizes are right.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from nemo_vfm.parallel.declared import matching
+from nemo_vfm.parallel.stage import Cuttable
+
+
+class as_on_gpu(TorchFunctionMode):  # noqa: N801 (a context)
+    """Attention keeps its operands, its result and a number for each query; norms are in fp32 under autocast."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # fmt: skip
+        """See `TorchFunctionMode`."""
+        if func is F.scaled_dot_product_attention:
+            return _Attention.apply(*(_narrow(x) for x in args[:3]))  # type: ignore[no-untyped-call]
+        if func is F.layer_norm and torch.is_autocast_enabled("cpu"):
+            args = (args[0].float(), *args[1:])
+        return func(*args, **(kwargs or {}))
+
+
+def _narrow(x: Tensor) -> Tensor:
+    return x.to(torch.get_autocast_dtype("cpu")) if torch.is_autocast_enabled("cpu") else x
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out = torch.empty_like(q)
+        ctx.save_for_backward(q, k, v, out, q.new_empty(q.shape[:3], dtype=torch.float32))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v, _, _ = ctx.saved_tensors
+        return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+
+
+def exchanging(model: Cuttable, ranks: int, sequence: bool) -> None:
+    """Let a model, whose linears are parts already, exchange with other tensor ranks what DTensor would."""
+    if ranks == 1:
+        return
+    assert isinstance(model, nn.Module)
+    how, modules = model.plan(), dict(model.named_modules())
+    for pattern in how.column:
+        for name in matching(pattern, modules):
+            whole = any(matching(other, (name,)) for other in how.whole_input)
+            modules[name].register_forward_pre_hook(_Before(ranks if sequence and not whole else 1))
+    for pattern in how.row + how.vocabulary:
+        for name in matching(pattern, modules):
+            modules[name].register_forward_hook(_After(ranks if sequence else 1))
+
+
+class _Before:
+    """A linear's tokens from all ranks; on the way back their sum, or this rank's part of it."""
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+
+    def __call__(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
+        entering: Tensor = _Gathered.apply(inputs[0], self._ranks)  # type: ignore[no-untyped-call]
+        return entering
+
+
+class _After:
+    """The sum of what all ranks have, or a part of it."""
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+
+    def __call__(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        left: Tensor = _Summed.apply(output, self._ranks)  # type: ignore[no-untyped-call]
+        return left
+
+
+class _Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, ranks: int) -> Tensor:
+        ctx.ranks = ranks
+        return x.view_as(x) if ranks == 1 else _gather(x, ranks)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return _part(grads[0], ctx.ranks), None
+
+
+class _Summed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, ranks: int) -> Tensor:
+        ctx.ranks = ranks
+        return _part(x, ranks)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (grad,) = grads
+        return (grad if ctx.ranks == 1 else _gather(grad, ctx.ranks)), None
+
+
+def _gather(x: Tensor, ranks: int) -> Tensor:
+    """Along dim 1; what comes from the wire lies rank by rank, so there are two copies for a while."""
+    arrived = x.new_empty(ranks * x.shape[0], *x.shape[1:])
+    return torch.cat(arrived.chunk(ranks), 1)
+
+
+def _part(x: Tensor, ranks: int) -> Tensor:
+    """A sum of all, of which one part stays."""
+    if ranks == 1:
+        return x.clone()
+    ordered = torch.cat(x.chunk(ranks, 1))
+    return ordered.new_empty(x.shape[0], x.shape[1] // ranks, *x.shape[2:])

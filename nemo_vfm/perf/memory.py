@@ -1,0 +1,180 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of a model, and a plan, in; the bytes that its fullest device holds at its fullest moment out.
+
+`facts` looks at a model once; `memory` is closed form after that, but for a trace of two blocks the first time that a
+way of cutting them is asked for. Counted are tensors: what torch, CUDA and NCCL take for themselves, and what the
+allocator cannot use, comes on top.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from nemo_vfm.parallel.plan import ParallelPlan
+from nemo_vfm.parallel.stage import shares
+from nemo_vfm.perf.model_facts import ModelFacts as ModelFacts
+from nemo_vfm.perf.model_facts import Weight
+from nemo_vfm.perf.model_facts import facts as facts
+from nemo_vfm.perf.moments import Part, step_moments
+from nemo_vfm.perf.traced import Cut, Held
+
+Recompute = Literal["none", "blocks"]
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes on the fullest device.
+
+    Args:
+        parameters: weights and buffers, all the time.
+        gradients: of them, all at once at a step's end.
+        optimizer: its state, all the time.
+        activations: whatever else there is at the fullest moment: what waits for backward, what is being computed,
+            weights that are gathered; less the gradients that are not there yet.
+        average: the running average of weights.
+        host: in host memory, where the optimizer is kept there.
+        moment: the fullest, in words.
+    """
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    activations: int
+    average: int = 0
+    host: int = 0
+    moment: str = ""
+
+    @property
+    def total(self) -> int:
+        """At the fullest moment."""
+        return self.parameters + self.gradients + self.optimizer + self.activations + self.average
+
+
+def memory(
+    known: ModelFacts, plan: ParallelPlan, *, precision: Literal["fp32", "bf16"] = "bf16",
+    recompute: Recompute = "none", microbatch_rows: int = 1, microbatches: int | None = None,
+    offload_optimizer: bool = False, average: bool = False, gpu: bool = True,
+) -> Memory:  # fmt: skip
+    """What a training step needs on the device that needs most.
+
+    Args:
+        known: of the model.
+        plan: of the devices.
+        precision: of the arithmetic; weights, their gradients and the optimizer's state are fp32 either way.
+        recompute: the engine's.
+        microbatch_rows: samples that a device computes at once.
+        microbatches: how often it does in a step; None takes the plan's.
+        offload_optimizer: whether the optimizer's state is in host memory.
+        average: whether a running average of the weights is kept.
+        gpu: whether kernels are those of a GPU; else of a CPU.
+    """
+    cut = Cut(
+        tensor=plan.tensor, sequence=plan.sequence, narrow=precision == "bf16", gathered=_shared(plan) > 1, gpu=gpu
+    )
+    held = known.held(cut, microbatch_rows, known.tokens / plan.context)
+    count = microbatches or plan.microbatches
+    return max(
+        (
+            _on(device, known, plan, held, recompute == "blocks", count, cut, offload_optimizer, average)
+            for device in _devices(known.depth, plan)
+        ),
+        key=lambda one: one.total,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    """A place in the pipeline.
+
+    Args:
+        place: counted from 0.
+        blocks: in each of its stages.
+        first: whether it has the model's first weights.
+        last: whether it has the last ones.
+    """
+
+    place: int
+    blocks: tuple[int, ...]
+    first: bool
+    last: bool
+
+
+def _devices(depth: int, plan: ParallelPlan) -> Iterator[_Device]:
+    """Those that may need most: the ends, and two between, which have ever fewer microbatches in flight."""
+    sizes = [len(own) for own in shares(depth, plan.stages)]
+    each = [tuple(sizes[place :: plan.pipeline]) for place in range(plan.pipeline)]
+    most = max(range(plan.pipeline), key=lambda place: sum(each[place]))
+    for place in sorted({0, min(1, plan.pipeline - 1), most, plan.pipeline - 1}):
+        yield _Device(place, each[place], place == 0, place == plan.pipeline - 1)
+
+
+def _shared(plan: ParallelPlan) -> int:
+    """Ranks that share weights."""
+    return plan.shard * plan.context
+
+
+def _on(
+    device: _Device, known: ModelFacts, plan: ParallelPlan, held: Held, recompute: bool, microbatches: int, cut: Cut,
+    offload: bool, average: bool,
+) -> Memory:  # fmt: skip
+    own, learned = (_numbers(device, known, plan, learning=learning) for learning in (False, True))
+    parameters, gradients = 4 * own + known.buffers, 4 * learned
+    state = known.kept.by(torch.float32, learned)
+    part = _part(device, known, plan, cut)
+    moments = step_moments(held, part, plan, recompute=recompute, microbatches=microbatches)
+    moments["the optimizer's update"] = _updating(known, plan, learned, cut)
+    fullest = max(moments, key=lambda name: moments[name])
+    return Memory(
+        parameters=parameters, gradients=gradients, optimizer=0 if offload else state,
+        activations=round(moments[fullest]), average=parameters if average else 0,
+        host=state + 2 * gradients if offload else 0, moment=fullest,
+    )  # fmt: skip
+
+
+def _numbers(device: _Device, known: ModelFacts, plan: ParallelPlan, *, learning: bool) -> int:
+    """That this device keeps."""
+    sharing = _shared(plan)
+
+    def kept(weights: Sequence[Weight], sharing: int = sharing) -> int:
+        return sum(weight.own(plan.tensor, sharing) for weight in weights if weight.learns or not learning)
+
+    every = kept(known.every, 1 if plan.virtual > 1 else sharing)  # kept whole by each of several stages
+    return (
+        sum(device.blocks) * kept(known.block) + every + device.first * kept(known.first)
+        + device.last * kept(known.last)
+    )  # fmt: skip
+
+
+def _part(device: _Device, known: ModelFacts, plan: ParallelPlan, cut: Cut) -> Part:
+    """What of the model is here, in bytes."""
+    width = 2 if cut.narrow else 4
+
+    def local(weights: Sequence[Weight]) -> int:
+        return sum(weight.local(plan.tensor) for weight in weights)
+
+    def standing(weights: Sequence[Weight]) -> int:
+        return 4 * sum(weight.own(plan.tensor, _shared(plan)) for weight in weights if weight.learns)
+
+    block = standing(known.block)
+    outer = [*known.every, *(known.first if device.first else ()), *(known.last if device.last else ())]
+    return Part(
+        place=device.place, blocks=device.blocks, first=device.first, last=device.last,
+        block_weights=width * local(known.block), outer_weights=width * local(outer),
+        block_gradients=block, all_gradients=block * sum(device.blocks) + standing(outer),
+        last_gradients=standing(known.last) if device.last else 0, casts=cut.narrow and not cut.gathered,
+        gathered=cut.gathered, whole=sum(device.blocks) * local(known.block) + local(outer),
+    )  # fmt: skip
+
+
+def _updating(known: ModelFacts, plan: ParallelPlan, learned: int, cut: Cut) -> float:
+    """While weights are updated: torch's optimizers that go over all weights at once take a copy of a moment.
+
+    On a CPU they go from weight to weight.
+    """
+    if cut.gpu:
+        return 4 * learned
+    weights = (*known.block, *known.first, *known.last, *known.every)
+    return 8 * max(weight.own(plan.tensor, _shared(plan)) for weight in weights)

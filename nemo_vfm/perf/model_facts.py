@@ -1,0 +1,122 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A model, shapes of its inputs and its optimizer in; what `memory` wants to know of them out."""
+
+from dataclasses import dataclass, field
+from functools import partial
+from math import prod
+
+import torch
+from torch import nn
+
+from nemo_vfm.parallel.declared import matching
+from nemo_vfm.parallel.footprint import Kept, OptimizerFactory
+from nemo_vfm.parallel.portions import split_axis
+from nemo_vfm.parallel.stage import Cuttable
+from nemo_vfm.perf.stand_ins import Shapes, sample_tokens
+from nemo_vfm.perf.traced import Cut, Even, Held, traced, two_blocks
+
+_ADAMW: OptimizerFactory = partial(torch.optim.AdamW, lr=1e-4)
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """A parameter.
+
+    Args:
+        shape: whole.
+        axis: that tensor ranks split; None where each has all.
+        learns: whether it has a gradient.
+    """
+
+    shape: tuple[int, ...]
+    axis: int | None
+    learns: bool
+
+    def local(self, tensor: int) -> int:
+        """Numbers of it on one of so many tensor ranks."""
+        whole = prod(self.shape)
+        return whole if self.axis is None else whole // tensor
+
+    def own(self, tensor: int, sharing: int) -> int:
+        """The same where so many ranks share its rows; of the one with most."""
+        rows = self.shape[0] if self.shape else 1
+        rows = rows // tensor if self.axis == 0 else rows
+        return -(-rows // sharing) * (self.local(tensor) // max(1, rows))
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What `memory` wants to know of a model.
+
+    Args:
+        model: its first block twice and no other, on the meta device.
+        shapes: of its inputs.
+        tokens: of one sample.
+        depth: blocks.
+        block: weights of one.
+        first: those that only the first stage of a pipeline has.
+        last: likewise the last.
+        every: those that every stage has.
+        buffers: bytes of what is no parameter.
+        optimizer: builds the optimizer.
+    """
+
+    model: Cuttable
+    shapes: Shapes
+    tokens: int
+    depth: int
+    block: tuple[Weight, ...]
+    first: tuple[Weight, ...]
+    last: tuple[Weight, ...]
+    every: tuple[Weight, ...]
+    buffers: int
+    optimizer: OptimizerFactory
+    kept: Kept
+    traces: dict[tuple[Cut, bool], Even] = field(default_factory=dict)
+
+    def held(self, cut: Cut, rows: float, tokens: float) -> Held:
+        """What a step holds; a way of cutting blocks is traced when it is first asked for."""
+        key = cut, rows == 1
+        if key not in self.traces:
+            self.traces[key] = traced(self.model, self.shapes, cut, tokens=int(tokens), single=rows == 1)
+        return self.traces[key].at(rows, tokens)
+
+
+def facts(model: nn.Module, inputs: Shapes, optimizer: OptimizerFactory = _ADAMW) -> ModelFacts:
+    """Look at a model.
+
+    Args:
+        model: on the meta device, or small.
+        inputs: shapes of what it is called with (`Prepared.shapes`): tokens_BS, or latents_BCTHW and text_BLD.
+        optimizer: builds the optimizer over parameters.
+
+    Raises:
+        ValueError: the model does not say enough of itself, or has other inputs.
+    """
+    if not isinstance(model, Cuttable):
+        raise ValueError(f"{type(model).__name__} does not say how it is cut (plan, scene, enter, through, leave), so "
+                         "what a step of it holds is not known")  # fmt: skip
+    how = model.plan()
+    small, blocks = two_blocks(model), list(model.get_submodule(how.blocks).children())
+    ends = {kind: _under(model, getattr(how, kind)) for kind in ("first", "last", "every")}
+    weights = {
+        name: Weight(tuple(p.shape), split_axis(name, how), p.requires_grad) for name, p in model.named_parameters()
+    }
+    begin = f"{how.blocks}.{next(iter(model.get_submodule(how.blocks)._modules))}."
+    placed = {name: next((kind for kind, below in ends.items() if name in below), "every") for name in weights}
+    outer = {name: weight for name, weight in weights.items() if not name.startswith(f"{how.blocks}.")}
+    return ModelFacts(
+        model=small, shapes=dict(inputs), tokens=sample_tokens(model, inputs), depth=len(blocks),
+        block=tuple(weight for name, weight in weights.items() if name.startswith(begin)),
+        first=tuple(weight for name, weight in outer.items() if placed[name] == "first"),
+        last=tuple(weight for name, weight in outer.items() if placed[name] == "last"),
+        every=tuple(weight for name, weight in outer.items() if placed[name] == "every"),
+        buffers=sum(buffer.nbytes for buffer in model.buffers()), optimizer=optimizer, kept=Kept(optimizer),
+    )  # fmt: skip
+
+
+def _under(model: nn.Module, patterns: tuple[str, ...]) -> set[str]:
+    modules = [name for name, _ in model.named_modules()]
+    found = [name for pattern in patterns for name in matching(pattern, modules)]
+    return {name for name, _ in model.named_parameters() if any(name.startswith(f"{module}.") for module in found)}

@@ -1,0 +1,272 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A model on the meta device and how it is cut in; the bytes that a step of two of its blocks holds, and when, out.
+
+The step is run on fake tensors, which have shapes and no memory. Two blocks say all of any number, since blocks are
+alike; and a few sizes say all of any, since what a step holds grows evenly with samples and with tokens: no kernel
+keeps the scores of attention.
+Shape letters: B samples, S tokens, D width.
+"""
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from nemo_vfm.parallel.portions import split_axis
+from nemo_vfm.parallel.products import native_products
+from nemo_vfm.parallel.stage import Cuttable
+from nemo_vfm.perf.emulated import as_on_gpu, exchanging
+from nemo_vfm.perf.live import Live
+from nemo_vfm.perf.stand_ins import Shapes, fake_inputs
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What decides how a block computes on one device.
+
+    Args:
+        tensor: devices that split the large linears.
+        sequence: whether they also split the tokens between these.
+        narrow: bf16 arithmetic; else fp32.
+        gathered: whether weights come in the dtype of the arithmetic, as FSDP brings them; else autocast makes copies.
+        gpu: whether attention and norms are those of a GPU; else of a CPU.
+    """
+
+    tensor: int = 1
+    sequence: bool = False
+    narrow: bool = True
+    gathered: bool = False
+    gpu: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Bytes that a step holds at its moments.
+
+    Args:
+        entered: once the first block can begin, inputs included.
+        block: what each block leaves for backward.
+        stream: of this, what comes out of it.
+        block_forward: the most while a block is computed, over what there was before it.
+        block_backward: the most while its gradients are, over what there was before.
+        leave_forward: the most from the last block to its output, over what there was after that block.
+        leave_kept: what of it waits for backward.
+        leave_backward: the most until the last block's backward begins, over the same.
+        leave_left: what is there then over the same: gradients of the last weights, and of the last block's output.
+        enter_backward: the most after the first block's backward, over what there was at its end.
+    """
+
+    entered: float
+    block: float
+    stream: float
+    block_forward: float
+    block_backward: float
+    leave_forward: float
+    leave_kept: float
+    leave_backward: float
+    leave_left: float
+    enter_backward: float
+
+
+Moments = dict[str, list[int]]
+Line = tuple[float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Even:
+    """What a step holds, as a function of its samples and of their tokens.
+
+    Args:
+        lines: of each of the numbers that are `Held`, the moments that may be the fullest; each is fixed + samples
+            (each + tokens * of_token), and given as these three.
+    """
+
+    lines: Mapping[str, Sequence[Line]]
+
+    def at(self, rows: float, tokens: float) -> Held:
+        """For so many samples of so many tokens."""
+        size = rows * tokens
+        return Held(**{n: max(f + rows * e + size * t for f, e, t in lines) for n, lines in self.lines.items()})
+
+
+def traced(model: Cuttable, shapes: Shapes, cut: Cut, *, tokens: int, single: bool) -> Even:
+    """What a step of two blocks holds.
+
+    Args:
+        model: on the meta device, its blocks reduced to two.
+        shapes: of its inputs.
+        cut: how it is spread.
+        tokens: of a sample, about; it does not matter but for what is computed in runs.
+        single: for one sample at a time, of which torch copies less than of several.
+    """
+    few, many, first = max(1, tokens // 4), max(2, tokens), 1 if single else 2
+    small, s = _moments(model, shapes, cut, first, few)
+    large, m = _moments(model, shapes, cut, first, many)
+    more, _ = (small, s) if single else _moments(model, shapes, cut, first + 1, few)
+    found = {}
+    for name in small:
+        series = [one[name] for one in (small, large, more)]
+        if len({len(one) for one in series}) > 1:  # other operations for other sizes
+            series = [[max(one)] for one in series]
+        found[name] = _fullest([_line((a, b, c), first, s, m, single) for a, b, c in zip(*series, strict=True)])
+    return Even(found)
+
+
+def _line(found: tuple[int, int, int], rows: int, few: int, many: int, single: bool) -> Line:
+    small, large, more = found
+    of_token = (large - small) / (many - few) / rows
+    if single:
+        return 0.0, small - few * of_token, of_token
+    row = more - small
+    return small - rows * row, row - few * of_token, of_token
+
+
+def _fullest(lines: Sequence[Line]) -> list[Line]:
+    """Without those that another is above whatever the size."""
+    kept: list[Line] = []
+    for line in sorted(set(lines), reverse=True):
+        if not any(all(a >= b for a, b in zip(other, line, strict=True)) for other in kept):
+            kept.append(line)
+    return kept
+
+
+def _moments(model: Cuttable, shapes: Shapes, cut: Cut, rows: int, tokens: int) -> tuple[Moments, int]:
+    """What was alive when, and the tokens of a sample."""
+    small, split = copy.deepcopy(model), cut.tensor if cut.sequence else 1
+    with FakeTensorMode(), ExitStack() as stack:
+        _make_local(small, cut)
+        inside, count = fake_inputs(model, shapes, rows, tokens, split)
+        outside = fake_inputs(model, shapes, rows, tokens, split, 1 / split)[0] if cut.sequence else inside
+        stack.enter_context(native_products())
+        exchanging(small, cut.tensor, cut.sequence)
+        live = stack.enter_context(Live([*_module(small).parameters(), *_module(small).buffers()]))
+        if cut.gpu:
+            stack.enter_context(as_on_gpu())
+        live.now = sum(tensor.nbytes for tensor in inside.values())
+        step = _Step(small, inside, outside, live, cut.narrow)
+        step.run()
+        return step.moments(), count
+
+
+class _Step:
+    """Forward and backward, with what was alive at each moment."""
+
+    def __init__(
+        self, model: Cuttable, inside: Mapping[str, Tensor], outside: Mapping[str, Tensor], live: Live, narrow: bool
+    ) -> None:  # fmt: skip
+        self._model, self._inside, self._outside, self._live, self._narrow = model, inside, outside, live, narrow
+        self._after: list[int] = []  # each block's forward
+        self._during: list[list[int]] = []
+        self._back: list[int] = []  # when the gradient of each stream is there, the last first
+        self._before: list[list[int]] = []
+        self._stream = 0
+
+    def run(self) -> None:
+        how = self._model.plan()
+        for block in _module(self._model).get_submodule(how.blocks).children():
+            block.register_forward_pre_hook(self._begins)
+            block.register_forward_hook(self._ends)
+        loss = self._forward()
+        self._left = self._live.now
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._end = self._live.grown()
+
+    def _forward(self) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=self._narrow):
+            output = self._computed()
+            self._leaving = self._live.grown()
+        if output.dim() > 2:
+            output = (output.float() - torch.empty_like(output, dtype=torch.float32)).square()
+        return output.sum()
+
+    def _computed(self) -> Tensor:
+        model, how = self._model, self._model.plan()
+        scene = model.scene(**self._inside)
+        split = {*how.column, *how.vocabulary}
+        enters, leaves = (
+            self._inside if split & {*ends, *how.every} else self._outside for ends in (how.first, how.last)
+        )
+        other = scene if self._outside is self._inside else model.scene(**self._outside)
+        x = model.enter(**_named(enters, model.enter), scene=scene if enters is self._inside else other)
+        x = model.through(x, scene)
+        return model.leave(x, **_named(leaves, model.leave, 1), scene=scene if leaves is self._inside else other)
+
+    def _begins(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self._live.grown()
+        if not self._after:
+            inputs[0].register_hook(self._gradient)  # type: ignore[no-untyped-call]
+
+    def _ends(self, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        self._during.append(self._live.grown())
+        self._after.append(self._live.now)
+        self._stream = output.nbytes
+        output.register_hook(self._gradient)  # type: ignore[no-untyped-call]
+
+    def _gradient(self, _: Tensor) -> None:
+        self._before.append(self._live.grown())
+        self._back.append(self._live.now)
+
+    def moments(self) -> Moments:
+        """Those that are `Held`."""
+        first, second = self._after
+        block, last, _, begin = second - first, *self._back
+        return {
+            "entered": [first - block],
+            "block": [block],
+            "stream": [self._stream],
+            "block_forward": [now - first for now in self._during[1]],
+            "block_backward": [now - last for now in self._before[1]],
+            "leave_forward": [now - second for now in self._leaving],
+            "leave_kept": [self._left - second],
+            "leave_backward": [now - second for now in self._before[0]],
+            "leave_left": [last - second],
+            "enter_backward": [now - begin for now in self._end],
+        }
+
+
+def _module(model: Cuttable) -> nn.Module:
+    assert isinstance(model, nn.Module)
+    return model
+
+
+def _named(inputs: Mapping[str, Tensor], part: Callable[..., Tensor], skipped: int = 0) -> dict[str, Tensor]:
+    wanted = [name for name in inspect.signature(part).parameters if name != "scene"][skipped:]
+    return {name: inputs[name] for name in wanted if name in inputs}
+
+
+def two_blocks(model: Cuttable) -> Cuttable:
+    """A copy of a model with its first block twice, and no other."""
+    how, reduced = model.plan(), copy.copy(_module(model))
+    blocks = _module(model).get_submodule(how.blocks)
+    first = next(blocks.children())
+    small: Cuttable = _with(reduced, how.blocks.split("."), nn.ModuleList([first, copy.deepcopy(first)]))  # type: ignore[assignment]
+    return copy.deepcopy(small)
+
+
+def _with(module: nn.Module, path: list[str], other: nn.Module) -> nn.Module:
+    twin = copy.copy(module)
+    twin._modules = dict(module._modules)
+    name, *rest = path
+    twin._modules[name] = _with(module.get_submodule(name), rest, other) if rest else other
+    return twin
+
+
+def _make_local(model: Cuttable, cut: Cut) -> None:
+    """Leave what a device has of the parameters, on fake memory."""
+    how = model.plan()
+    dtype = torch.bfloat16 if cut.narrow and cut.gathered else torch.float32
+    made: dict[int, nn.Parameter] = {}
+    for path, module in _module(model).named_modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                axis = split_axis(f"{path}.{name}", how)
+                shape = [n // cut.tensor if place == axis else n for place, n in enumerate(parameter.shape)]
+                if id(parameter) not in made:
+                    made[id(parameter)] = nn.Parameter(torch.empty(shape, dtype=dtype), parameter.requires_grad)
+                module._parameters[name] = made[id(parameter)]
