@@ -81,6 +81,20 @@ def random_transnet(folder: Path) -> Path:
     return folder
 
 
+def random_language_model(folder: Path) -> Path:
+    """A language model that has learnt nothing, and its tokenizer."""
+    from nemo_vfm.models.convert.gpt_folder import save_gpt
+    from nemo_vfm.models.gpt import GPT
+    from nemo_vfm.text.byte_level import ByteLevelBPE
+    from tests.support.tiny_tokenizers import LINES
+
+    if folder.exists():
+        return folder
+    save_gpt(GPT(vocab=300, width=32, depth=1, heads=2, mlp_hidden=32), folder, most_tokens=64)
+    ByteLevelBPE(vocab_size=300).learn(LINES, folder)
+    return folder
+
+
 def latents_for(recipe: Path, folder: Path) -> Path:
     """Latent shards as the recipe's own codec, text encoder and buckets make them, of random pixels."""
     packed = "packed" in recipe.name
@@ -147,6 +161,13 @@ def given(request: pytest.FixtureRequest, tmp_path: Path) -> Given:
             else latents_for(recipe, tmp_path / "latents")
         ),
         ("nemo_vfm.data.folder.VideoFolder", "path"): lambda _: request.getfixturevalue("media"),
+        **dict.fromkeys(
+            [
+                ("nemo_vfm.models.convert.gpt_folder.gpt_of_folder", "folder"),
+                ("nemo_vfm.data.tokenizers.folder.FolderTokenizer", "folder"),
+            ],
+            lambda _: random_language_model(tmp_path / "language"),
+        ),
         ("nemo_vfm.synth.sample.Sample", "checkpoint"): lambda _: request.getfixturevalue("checkpoint"),
     }
 

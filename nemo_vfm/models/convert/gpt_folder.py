@@ -16,6 +16,8 @@ from torch import Tensor
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.files import write_json
+from nemo_vfm.core.place import local
+from nemo_vfm.core.precision import Precision, PrecisionName
 from nemo_vfm.models.convert.gpt_config import arguments_of, config_of
 from nemo_vfm.models.convert.gpt_weights import names_of, ours, theirs
 from nemo_vfm.models.gpt import GPT
@@ -48,6 +50,16 @@ def load_gpt(folder: Path, dtype: torch.dtype = torch.float32) -> GPT:
                 parameter.copy_(found)
         _require_all_used(folder, model, weights)
     return model
+
+
+def gpt_of_folder(*, folder: Path, precision: PrecisionName = "auto") -> GPT:
+    """The model of a folder, for a recipe that asks it for something; a training begins with `start_from` instead.
+
+    Args:
+        folder: config.json and safetensors.
+        precision: of its weights: auto, bf16 or fp32.
+    """
+    return load_gpt(local(folder, "the folder of a language model"), Precision(precision).resolved()[0])
 
 
 def save_gpt(model: GPT, folder: Path, most_tokens: int) -> None:
