@@ -1,0 +1,197 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Documents and a tokenizer in, a folder of tokens out (`data/tokens/`), with every document accounted for."""
+
+import json
+import shutil
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+from nemo_vfm.core.errors import NothingKept
+from nemo_vfm.core.files import read_json, sha256_text, write_json, write_text
+from nemo_vfm.core.log import bar, warn
+from nemo_vfm.core.place import local
+from nemo_vfm.core.types import Json, Outcome, Run, Tokenizer
+from nemo_vfm.data.tokens.manifest import NAME, Manifest
+from nemo_vfm.data.tokens.write import write_manifest
+from nemo_vfm.text.crew import done, num_cores
+from nemo_vfm.text.portions import Portion, files_of, identity, portions
+from nemo_vfm.text.tokenize_portion import Record, Settings, counts, read_record, tokenize
+
+_PLAN = "plan.json"
+
+
+class TokenizeText:
+    """Turns JSONL, Parquet, WebDataset tars and text files into `tokens/`, a shard for each portion of the input.
+
+    A portion that is done is not done again after a kill, and the bytes of the result are the same, however often it
+    was killed and with however many processes. `counts.json` says in = kept + dropped + failed; `failed.jsonl` has the
+    file and line of each document that could not be read, up to 1,000 of a portion.
+
+    Args:
+        path: a file, or a folder with files at any depth: `.jsonl` (also `.gz`, `.zst`, `.bz2`), `.parquet`, `.tar`
+            (samples of a WebDataset with `.txt`, or else `.json`), `.txt` (each one document).
+        tokenizer: texts to tokens; each document is followed by its end token.
+        column: where the text is, in JSON and Parquet.
+        min_characters: a document with less is dropped.
+        max_characters: a document with more is dropped; None drops none.
+        portion_mb: input of one shard, in MB (10^6 bytes).
+        processes: that tokenise at once; None takes as many as this process may use cores.
+        max_document_mb: a document with more, as it is in its file, is not read, in MB; this bounds the memory.
+        max_bad_in_a_row: so many documents in a row that cannot be read stop the run.
+    """
+
+    def __init__(
+        self,
+        *,
+        path: Path,
+        tokenizer: Tokenizer,
+        column: str = "text",
+        min_characters: int = 1,
+        max_characters: int | None = None,
+        portion_mb: float = 256.0,
+        processes: int | None = None,
+        max_document_mb: float = 64.0,
+        max_bad_in_a_row: int = 100,
+    ) -> None:
+        if min(min_characters, max_bad_in_a_row, processes or 1, max_characters or 1) < 1:
+            raise ValueError(
+                f"min_characters ({min_characters}), max_characters ({max_characters}), processes ({processes}) and "
+                f"max_bad_in_a_row ({max_bad_in_a_row}) must be at least 1 where they are given"
+            )
+        if not portion_mb > 0 or not max_document_mb > 0:
+            raise ValueError(f"portion_mb ({portion_mb}) and max_document_mb ({max_document_mb}) must be above 0")
+        self.path, self.tokenizer, self.column = local(path, "the path of documents"), tokenizer, column
+        self.min_characters, self.max_characters = min_characters, max_characters
+        self.portion_mb, self.processes = portion_mb, processes
+        self.max_document_mb, self.max_bad_in_a_row = max_document_mb, max_bad_in_a_row
+
+    def run(self, run: Run) -> Outcome:
+        """Tokenise what is not yet; the second time it does nothing.
+
+        Raises:
+            UserError: there is nothing to read, a file changes meanwhile, or too many documents in a row are bad.
+            NothingKept: no document has tokens.
+        """
+        folder, files = files_of(self.path)
+        found = portions(folder, files, int(self.portion_mb * 1e6))
+        work = _Tokenizing(tuple(found), self.tokenizer, self._settings(folder), run.folder)
+        plan = self._plan(found)
+        if _read(run.folder / _PLAN) == plan and (work.out / NAME).is_file():
+            return _outcome(work.records_of(), did_nothing=True)
+        self._begin(run.folder, plan, work)
+        self._tokenize(work)
+        return self._finish(work, run.folder)
+
+    def _settings(self, folder: Path) -> Settings:
+        most = int(self.max_document_mb * 1e6)
+        return Settings(folder, self.column, self.min_characters, self.max_characters, most, self.max_bad_in_a_row)
+
+    def _plan(self, found: list[Portion]) -> Json:
+        """All that the result follows from."""
+        rules = [self.column, self.min_characters, self.max_characters, self.max_document_mb]
+        made_of = [self.tokenizer.fingerprint(), self.tokenizer.vocab_size(), self.tokenizer.end(), rules]
+        return {"made_of": sha256_text(json.dumps([*made_of, identity(found)])), "portions": len(found)}
+
+    def _begin(self, folder: Path, plan: Json, work: "_Tokenizing") -> None:
+        before = _read(folder / _PLAN)
+        if before is not None and before != plan:
+            warn(f"the input or the settings are not those that {folder} was begun with; its tokens are made anew")
+        if before != plan:
+            for old in (work.out, work.records):
+                shutil.rmtree(old, ignore_errors=True)
+        for place in (work.out, work.records):
+            place.mkdir(parents=True, exist_ok=True)
+            for path in place.glob(".*.tmp*"):  # of a run that was killed; see core/files.py
+                path.unlink(missing_ok=True)
+        write_json(folder / _PLAN, plan)
+
+    def _tokenize(self, work: "_Tokenizing") -> None:
+        """Every portion that has no record yet."""
+        missing = [number for number in range(len(work.portions)) if work.record(number) is None]
+        with bar("tokenise", len(work.portions), len(work.portions) - len(missing)) as line:
+            for _ in done(work, missing, self.processes or num_cores()):
+                line.advance()
+
+    def _finish(self, work: "_Tokenizing", folder: Path) -> Outcome:
+        found = work.records_of()
+        said = counts(found)
+        write_json(folder / "counts.json", said)
+        write_text(folder / "failed.jsonl", "".join(f"{json.dumps(one)}\n" for one in _faults(work.portions, found)))
+        for reason, count in said["failed"].items():
+            warn(f"{count} of {said['in']} documents could not be read: {reason}; see failed.jsonl")
+        shards = tuple(record.shard for record in found if record.shard is not None)
+        if not shards:
+            raise NothingKept(f"none of {said['in']} documents in {self.path} has tokens: {said}")
+        tokenizer = self.tokenizer
+        write_manifest(
+            work.out, Manifest(tokenizer.fingerprint(), tokenizer.vocab_size(), tokenizer.end(), shards, said)
+        )
+        return _outcome(found, did_nothing=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tokenizing:
+    """Portions to tokenise, as other processes get it."""
+
+    portions: tuple[Portion, ...]
+    tokenizer: Tokenizer
+    settings: Settings
+    folder: Path
+
+    @property
+    def out(self) -> Path:
+        return self.folder / "tokens"
+
+    @property
+    def records(self) -> Path:
+        return self.folder / "portions"
+
+    def do(self, number: int) -> None:
+        tokenize(self.portions[number], self.tokenizer, self.settings, self.out, self.records)
+
+    def record(self, number: int) -> Record | None:
+        name = f"{self.portions[number].name}.json"
+        return read_record(self.records / name, self.out, self.tokenizer.vocab_size())
+
+    def records_of(self) -> list[Record]:
+        """Of all portions, once they are done."""
+        return [record for number in range(len(self.portions)) if (record := self.record(number)) is not None]
+
+
+def _read(path: Path) -> Json:
+    try:
+        return read_json(path)
+    except (OSError, ValueError):
+        return None
+
+
+def _faults(found: tuple[Portion, ...], records: list[Record]) -> list[Json]:
+    """File, line and reason of documents that could not be read; lines are counted through all parts of a file."""
+    spans = [span for portion in found for span in portion.spans]
+    counted = [count for record in records for count in record.counted]
+    first = list(accumulate((len(portion.spans) for portion in found), initial=0))
+    before: dict[str, int] = {}
+    lines_before = []
+    for span, count in zip(spans, counted, strict=True):
+        lines_before.append(before.get(span.file, 0))
+        before[span.file] = lines_before[-1] + count
+    return [
+        {
+            "file": spans[first[number] + span].file,
+            "where": where + lines_before[first[number] + span] if isinstance(where, int) else where,
+            "reason": reason,
+        }
+        for number, record in enumerate(records)
+        for span, where, reason in record.faults
+    ]
+
+
+def _outcome(found: list[Record], *, did_nothing: bool) -> Outcome:
+    said = counts(found)
+    tokens = sum(record.shard.tokens for record in found if record.shard is not None)
+    dropped, failed = sum(said["dropped"].values()), sum(said["failed"].values())
+    figures = {"in": said["in"], "kept": said["kept"], "dropped": dropped, "failed": failed, "tokens": tokens}
+    text = f"{tokens:,} tokens of {said['kept']:,} documents; {said['in']:,} in, {dropped:,} dropped, {failed:,} failed"
+    return Outcome(text, figures, did_nothing)
