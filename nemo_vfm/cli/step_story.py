@@ -96,7 +96,7 @@ def tell(run: Path, step: int, *, trust: Sequence[str], losses: bool) -> StepTol
     """
     if step < 1:
         raise UserError("steps are counted from 1, as in metrics.jsonl")
-    job, folder, seed = _training(run, trust)
+    job, folder, seed = training(run, trust)
     batch = job.skip.left(_batch(job, seed, step - 1)).to(device())
     prepared = job.task.prepare(batch, seed=seed, training=True)
     told = StepTold(str(folder), step, _epoch(job, step), _shapes(batch), _recorded(folder, step), [])
@@ -106,7 +106,12 @@ def tell(run: Path, step: int, *, trust: Sequence[str], losses: bool) -> StepTol
     return _with_samples(told, job, batch, prepared, _losses(job, model, prepared), weights, exact)
 
 
-def _training(run: Path, trust: Sequence[str]) -> tuple[Train, Path, int]:
+def training(run: Path, trust: Sequence[str]) -> tuple[Train, Path, int]:
+    """The training of a run, its folder and its seed.
+
+    Raises:
+        UserError: there is none, or there are several.
+    """
     above = next((folder for folder in (run, *run.resolve().parents[:3]) if (folder / "recipe.yaml").is_file()), None)
     if above is None:
         raise UserError(f"{run} is no run folder: there is no recipe.yaml in it or above it")

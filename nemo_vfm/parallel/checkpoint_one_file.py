@@ -18,7 +18,7 @@ from nemo_vfm.core.types import Json
 from nemo_vfm.parallel import checkpoint_index, tensor_file
 from nemo_vfm.parallel import checkpoint_manifest as manifests
 from nemo_vfm.parallel.checkpoint_ranks import together
-from nemo_vfm.parallel.checkpoint_reader import SavedTensors
+from nemo_vfm.parallel.checkpoint_reader import SavedTensors, Unread
 from nemo_vfm.parallel.gather import Gather
 
 NAME, ABOUT = "model.safetensors", "convert.json"
@@ -41,10 +41,11 @@ class OneFile:
     sha256: str
 
 
-def write(path: Path, saved: SavedTensors, about: dict[str, str]) -> dict[str, Json]:
+def write(path: Path, saved: Unread, about: dict[str, str]) -> dict[str, Json]:
     """Write a group of a checkpoint as one file, flushed; its hash and size.
 
     Args:
+        saved: the group, or other tensors that are read when asked for.
         about: texts in the file's header.
 
     Raises:
@@ -54,7 +55,7 @@ def write(path: Path, saved: SavedTensors, about: dict[str, str]) -> dict[str, J
     return tensor_file.write_blocks(path, _blocks(saved, about))
 
 
-def _blocks(saved: SavedTensors, about: dict[str, str]) -> Iterator[bytes | memoryview]:
+def _blocks(saved: Unread, about: dict[str, str]) -> Iterator[bytes | memoryview]:
     shapes = {name: (tensor_file.dtype_name(saved.dtype(name)), saved.shape(name)) for name in saved}
     # Whoever reads safetensors for torch elsewhere looks for this word first.
     head, places = tensor_file.header(shapes, {"format": "pt", **about})

@@ -5,7 +5,7 @@
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -119,9 +119,30 @@ class SavedTensors(Mapping[str, Tensor]):
                 )
 
 
+@runtime_checkable
+class Unread(Protocol):
+    """Tensors by name of which shapes and dtypes are known before they are read."""
+
+    def __iter__(self) -> Iterator[str]:
+        """Names."""
+        ...
+
+    def __getitem__(self, name: str) -> Tensor:
+        """All of a tensor, read now."""
+        ...
+
+    def shape(self, name: str) -> Ints:
+        """Of the whole tensor, without reading it."""
+        ...
+
+    def dtype(self, name: str) -> torch.dtype:
+        """Of a tensor, without reading it."""
+        ...
+
+
 def shapes_of(weights: Mapping[str, Tensor]) -> dict[str, Ints]:
     """The whole shape of each tensor; of saved ones without reading them."""
-    if isinstance(weights, SavedTensors):
+    if isinstance(weights, Unread):
         return {name: weights.shape(name) for name in weights}
     return {name: tuple(tensor.shape) for name, tensor in weights.items()}
 

@@ -3,6 +3,7 @@
 """Another run in, its weights in a new model out; the optimizer, the step and the order of samples begin anew."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Literal
 
 from torch import Tensor, nn
@@ -11,8 +12,10 @@ from nemo_vfm.core import log
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.place import Place, place
 from nemo_vfm.core.types import Json
+from nemo_vfm.models.convert.gpt_source import GptFolder, is_language_model, require_same_function
+from nemo_vfm.models.pretrained import fingerprint_of
 from nemo_vfm.parallel.checkpoint import weights_of
-from nemo_vfm.parallel.checkpoint_ranks import joined
+from nemo_vfm.parallel.checkpoint_ranks import joined, together
 from nemo_vfm.parallel.checkpoint_reader import everywhere, put, shapes_of, some, told
 from nemo_vfm.parallel.checkpoint_store import opened
 from nemo_vfm.parallel.gather import Gather
@@ -23,7 +26,7 @@ class WarmStart:
 
     Args:
         path: a run folder, a step's folder, a folder of checkpoints (the newest whole one is taken), or a checkpoint;
-            here or in an object store.
+            here or in an object store. Or a local folder of a language model as transformers writes it.
         weights: which of its weights; None takes the averaged ones (ema) where there are some, else the model's own.
         may_differ: names of weights, or what they begin with up to a dot, that may be absent there, unknown here or of
             another shape; those keep the values that the seed gives them. Everything else must fit.
@@ -44,17 +47,29 @@ class WarmStart:
             UserError: there are none, or they do not fit; the text shows how.
         """
         ranks = joined()
+        if isinstance(self.path, Path) and is_language_model(self.path):
+            return self._of_transformers(model, self.path, ranks)
         with opened(self.path, ranks) as found:
             chosen, saved = found.name, found.saved
             group = self.weights or ("ema" if "ema" in saved.groups else "model")
             new = self._put(model, weights_of(saved, group), chosen, ranks)
         sha256 = saved.sha256[group]
         if ranks.rank() == 0:
-            log.info(f"begins with the {group} weights of {chosen} (sha256 {sha256[:12]}...)")
-            if new:
-                log.warn(f"not from there, but as the seed gives them or left out: {some(new, 6)}")
+            _say(f"the {group} weights of {chosen}", sha256, new)
         return {"path": chosen, "run": saved.run, "step": saved.step, "weights": group,
                 "sha256": sha256, "not_taken": new}  # fmt: skip
+
+    def _of_transformers(self, model: nn.Module, folder: Path, ranks: Gather) -> dict[str, Json]:
+        if self.weights == "ema":
+            raise UserError(f"{folder} is of transformers and has no averaged weights; leave start_from.weights out")
+        with GptFolder(folder) as given:
+            require_same_function(model, given)
+            new = self._put(model, given, str(folder), ranks)
+        # The bytes of all its files, once for all ranks.
+        sha256 = str(together(ranks, lambda: fingerprint_of(folder) if ranks.rank() == 0 else None)[0])
+        if ranks.rank() == 0:
+            _say(f"the weights of {folder}", sha256, new)
+        return {"path": str(folder), "run": "", "step": 0, "weights": "model", "sha256": sha256, "not_taken": new}
 
     def _put(self, model: nn.Module, given: Mapping[str, Tensor], chosen: str, ranks: Gather) -> list[str]:
         """Load what fits, each rank its part; the names that did not, and may differ."""
@@ -78,6 +93,12 @@ class WarmStart:
                 raise UserError(
                     f"may_differ: neither this model nor {chosen} has weights below {prefix!r}; they have {have}."
                 )
+
+
+def _say(what: str, sha256: str, new: Sequence[str]) -> None:
+    log.info(f"begins with {what} (sha256 {sha256[:12]}...)")
+    if new:
+        log.warn(f"not from there, but as the seed gives them or left out: {some(new, 6)}")
 
 
 def _below(name: str, prefix: str) -> bool:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Convert a .nemo archive, a .ckpt/.pt file or a checkpoint of ours to one safetensors file; nothing in it is run."""
+"""Convert .nemo, .ckpt, .pt and checkpoints of ours to safetensors, and language models from and to transformers."""
 
 import argparse
 import os
@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from nemo_vfm.cli.arguments import add_trust
+
 _PASSED_ON = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "TMPDIR", "HOME", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 _TIMEOUT_S = 6 * 3600.0
 
@@ -16,11 +18,20 @@ _TIMEOUT_S = 6 * 3600.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The file, the folder to make, and where the weights are."""
     parser.add_argument("file", metavar="FILE", type=Path,
-                        help="a .nemo archive, what torch.save wrote, or a run or checkpoint of ours")  # fmt: skip
+                        help="a .nemo archive, what torch.save wrote, a run or checkpoint of ours, or a folder of "
+                             "transformers with a language model")  # fmt: skip
     parser.add_argument("out", metavar="OUT", type=Path, help="the folder to make; it must not exist")
     parser.add_argument("--key", metavar="NAME", help="which weights, such as state_dict or ema")
     parser.add_argument("--leave-out", action="store_true",
                         help="go on where the file names code beside its weights; it is named, not run")  # fmt: skip
+    parser.add_argument("--to", choices=("ours", "transformers"), default="ours",
+                        help="transformers: of a run of a language model, a folder that it loads")  # fmt: skip
+    parser.add_argument("--tokenizer", metavar="DIR", type=Path,
+                        help="with --to transformers: its folder, where the run's data does not name it")  # fmt: skip
+    parser.add_argument("--most-tokens", metavar="N", type=int,
+                        help="with --to transformers: the longest text that it was trained on")  # fmt: skip
+    parser.add_argument("--dtype", choices=("fp32", "bf16"), help="with --to transformers: of the weights written")
+    add_trust(parser, "the run's recipe may name")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -31,19 +42,45 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"there is no file {arguments.file}")
     if arguments.out.exists() or arguments.out.is_symlink():
         raise UserError(f"{arguments.out} exists; nothing is overwritten, take another name")
+    _require_meant(arguments)
     said = _made(arguments.out.absolute(), lambda folder: _converted(arguments, folder))
     sys.stdout.write(f"{said}\n{arguments.out}\n")
     return 0
 
 
+def _require_meant(arguments: argparse.Namespace) -> None:
+    """An option that nobody reads is a lie that the user believes."""
+    from nemo_vfm.core.errors import UserError
+
+    outward = {"--tokenizer": arguments.tokenizer, "--most-tokens": arguments.most_tokens, "--dtype": arguments.dtype}
+    given = [name for name, value in outward.items() if value is not None]
+    if given and arguments.to != "transformers":
+        raise UserError(f"{given[0]} is for --to transformers")
+
+
 def _converted(arguments: argparse.Namespace, folder: Path) -> str:
     """A file of others is read in a process apart; our own checkpoints hold no code, and may be larger than memory."""
-    if arguments.file.is_dir():
-        from nemo_vfm.cli.one_file import convert
+    if arguments.to == "transformers":
+        from nemo_vfm.cli.language_model import convert_out
 
-        return convert(arguments.file, folder, arguments.key)
+        return convert_out(arguments.file, folder, key=arguments.key, tokenizer=arguments.tokenizer,
+                           trust=arguments.trust, most_tokens=arguments.most_tokens, dtype=arguments.dtype)  # fmt: skip
+    if arguments.file.is_dir():
+        return _of_folder(arguments.file, folder, arguments.key)
     words = ["--leave-out"] * arguments.leave_out + ([f"--key={arguments.key}"] if arguments.key else [])
     return _child(arguments.file, [*words, "--", str(arguments.file), str(folder)])
+
+
+def _of_folder(source: Path, folder: Path, key: str | None) -> str:
+    from nemo_vfm.models.convert.gpt_source import is_language_model
+
+    if is_language_model(source):
+        from nemo_vfm.cli.language_model import convert_in
+
+        return convert_in(source, folder)
+    from nemo_vfm.cli.one_file import convert
+
+    return convert(source, folder, key)
 
 
 def _made(out: Path, work: Callable[[Path], str]) -> str:
@@ -56,7 +93,7 @@ def _made(out: Path, work: Callable[[Path], str]) -> str:
     temporary.mkdir(parents=True)
     try:
         said = work(temporary)
-        for path in (*temporary.iterdir(), temporary):
+        for path in (*temporary.rglob("*"), temporary):
             sync(path)
         temporary.rename(out)
         sync(out.parent)

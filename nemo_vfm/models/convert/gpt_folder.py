@@ -2,26 +2,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """A language model's folder as transformers writes it in, GPT with its weights out; and the way back.
 
-Weights are safetensors, in one file or in several with an index; they are read a tensor at a time, and no code of the
-folder is run.
+Weights are written in files of a few gigabytes with an index, as transformers has them, a file at a time.
 """
 
-import json
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.files import write_json
 from nemo_vfm.core.place import local
 from nemo_vfm.core.precision import Precision, PrecisionName
-from nemo_vfm.models.convert.gpt_config import arguments_of, config_of
-from nemo_vfm.models.convert.gpt_weights import names_of, ours, theirs
+from nemo_vfm.models.convert.gpt_config import config_of
+from nemo_vfm.models.convert.gpt_source import GptFolder
+from nemo_vfm.models.convert.gpt_weights import theirs
 from nemo_vfm.models.gpt import GPT
-from nemo_vfm.models.pretrained import checked_folder
+
+_FILE_BYTES = 4 << 30
+_INDEX = "model.safetensors.index.json"
 
 
 def load_gpt(folder: Path, dtype: torch.dtype = torch.float32) -> GPT:
@@ -31,24 +31,14 @@ def load_gpt(folder: Path, dtype: torch.dtype = torch.float32) -> GPT:
         UserError: there is no such folder, or its weights are no safetensors.
         DataError: it is damaged, of another architecture, or has weights that config.json does not imply.
     """
-    config = _config(checked_folder(folder))
-    with torch.device("meta"):
-        model = GPT(**arguments_of(config))
-    model.to_empty(device="cpu").to(dtype)
-    if model.tied:
-        model.head.weight = model.embedding.weight
-    with ExitStack() as opened:
-        weights = _Weights(folder, opened)
-        for name, parameter in model.named_parameters():
-            found = ours(name, weights, model.sizes)
-            if found.shape != parameter.shape:
-                raise DataError(
-                    f"{folder.name}: {name} has shape {tuple(found.shape)}, and config.json implies "
-                    f"{tuple(parameter.shape)}"
-                )
-            with torch.no_grad():
-                parameter.copy_(found)
-        _require_all_used(folder, model, weights)
+    with GptFolder(folder) as weights:
+        model = weights.model
+        model.to_empty(device="cpu").to(dtype)
+        if model.tied:
+            model.head.weight = model.embedding.weight
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.copy_(weights[name])
     return model
 
 
@@ -63,68 +53,83 @@ def gpt_of_folder(*, folder: Path, precision: PrecisionName = "auto") -> GPT:
 
 
 def save_gpt(model: GPT, folder: Path, most_tokens: int) -> None:
-    """Write a folder that transformers loads; it must not be there, or be empty.
+    """Write a folder that transformers loads; see `write_gpt`.
 
     Args:
         model: whole, on one device.
+        folder: to write; it must not be there, or be empty.
+        most_tokens: the longest text it was trained on.
+    """
+    write_gpt(model, dict(model.named_parameters()), folder, most_tokens)
+
+
+def write_gpt(
+    model: GPT, weights: Mapping[str, Tensor], folder: Path, most_tokens: int, *, dtype: torch.dtype | None = None,
+    end: int | None = None, file_bytes: int = _FILE_BYTES,
+) -> None:  # fmt: skip
+    """Write a folder that transformers loads; it must not be there, or be empty.
+
+    Args:
+        model: says what it is; its own weights are not asked for, and may be on the meta device.
+        weights: by GPT's names; each is asked for once.
         folder: to write.
         most_tokens: the longest text it was trained on.
+        dtype: of the weights written; None leaves them as they are.
+        end: the token after a document's last, with which transformers ends what it generates; None names none.
+        file_bytes: a file has at most so many, unless one weight has more.
 
     Raises:
         UserError: there is something in the folder.
         DataError: no architecture of transformers is the same function.
     """
-    from safetensors.torch import save_file
-
     config = config_of(model, most_tokens)
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty; give a folder of its own for the model")
     folder.mkdir(parents=True, exist_ok=True)
-    weights = dict(
-        pair for name, tensor in model.named_parameters() for pair in theirs(name, tensor.detach(), model.sizes)
-    )
-    save_file({name: tensor.contiguous().clone() for name, tensor in weights.items()}, folder / "model.safetensors",
-              metadata={"format": "pt"})  # fmt: skip
-    write_json(folder / "config.json", config)  # last: without it nobody takes the folder for a model
+    names = [name for name, _ in model.named_parameters()]  # a tied matrix is one
+    pairs = ((name, tensor if dtype is None else tensor.to(dtype)) for own in names
+             for name, tensor in theirs(own, weights[own].detach(), model.sizes))  # fmt: skip
+    kind = _write_files(pairs, folder, file_bytes)
+    # transformers' own defaults are the tokens 1 and 2, whatever these may be here.
+    ends = {"bos_token_id": None, "eos_token_id": end, "pad_token_id": None}
+    write_json(folder / "generation_config.json", {"_from_model_config": False, **ends})
+    # Last: without it nobody takes the folder for a model.
+    write_json(folder / "config.json", config | ends | {"torch_dtype": str(kind).removeprefix("torch.")})
 
 
-def _config(folder: Path) -> dict[str, object]:
-    try:
-        config = json.loads((folder / "config.json").read_text())
-        assert isinstance(config, dict)
-    except (OSError, ValueError, AssertionError) as error:
-        raise DataError(f"{folder.name}/config.json cannot be read: {error}") from error
-    return config
+def _write_files(pairs: Iterator[tuple[str, Tensor]], folder: Path, file_bytes: int) -> torch.dtype:
+    """Files of safetensors, with an index where there are several; the dtype of the first weight."""
+    from safetensors.torch import save_file
+
+    written: list[tuple[Path, list[str]]] = []
+    kind, total = torch.float32, 0
+    for group in _groups(pairs, file_bytes):
+        path = folder / f"part-{len(written):05d}.safetensors"
+        save_file(group, path, metadata={"format": "pt"})
+        kind = kind if written else next(iter(group.values())).dtype
+        total += sum(map(_num_bytes, group.values()))
+        written.append((path, list(group)))
+    if len(written) == 1:
+        written[0][0].rename(folder / "model.safetensors")
+        return kind
+    places: dict[str, str] = {}
+    for number, (path, names) in enumerate(written, 1):
+        target = folder / f"model-{number:05d}-of-{len(written):05d}.safetensors"
+        path.rename(target)
+        places |= dict.fromkeys(names, target.name)
+    write_json(folder / _INDEX, {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))})
+    return kind
 
 
-class _Weights(Mapping[str, Tensor]):
-    """All tensors of a folder by name, each read when it is asked for."""
-
-    def __init__(self, folder: Path, opened: ExitStack) -> None:
-        from safetensors import SafetensorError, safe_open
-
-        self._files = {}
-        for path in sorted(folder.glob("*.safetensors")):
-            try:
-                file = opened.enter_context(safe_open(path, "pt"))
-            except SafetensorError as error:
-                raise DataError(f"{folder.name}/{path.name} is damaged: {error}") from error
-            self._files.update(dict.fromkeys(file.keys(), file))
-
-    def __getitem__(self, name: str) -> Tensor:
-        found: Tensor = self._files[name].get_tensor(name)
-        return found
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._files)
-
-    def __len__(self) -> int:
-        return len(self._files)
+def _groups(pairs: Iterator[tuple[str, Tensor]], file_bytes: int) -> Iterator[dict[str, Tensor]]:
+    group: dict[str, Tensor] = {}
+    for name, tensor in pairs:
+        if group and sum(map(_num_bytes, group.values())) + _num_bytes(tensor) > file_bytes:
+            yield group
+            group = {}
+        group[name] = tensor.contiguous().clone()  # safetensors holds no views
+    yield group
 
 
-def _require_all_used(folder: Path, model: GPT, weights: Mapping[str, Tensor]) -> None:
-    """A weight that is left over would change what the model computes: a bias, an adapter, one more layer."""
-    used = {source for name, _ in model.named_parameters(remove_duplicate=False) for source in names_of(name)}
-    left = [name for name in weights if name not in used and not name.endswith("rotary_emb.inv_freq")]
-    if left:
-        raise DataError(f"{folder.name} has weights that config.json does not imply: {', '.join(sorted(left)[:4])}")
+def _num_bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

@@ -13,45 +13,10 @@ from safetensors.torch import load_file, save_file
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.models.blocks.text_rope import LongContext, TextRope
-from nemo_vfm.models.convert.gpt_folder import load_gpt, save_gpt
+from nemo_vfm.models.convert.gpt_folder import load_gpt, save_gpt, write_gpt
+from nemo_vfm.models.convert.gpt_source import GptFolder, is_language_model
 from nemo_vfm.models.gpt import GPT
-
-SIZES: dict[str, Any] = {
-    "vocab_size": 96, "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 6,
-    "num_key_value_heads": 2, "max_position_embeddings": 256, "head_dim": 8,
-}  # fmt: skip
-LONG = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 16}  # fmt: skip
-FAMILIES: dict[str, tuple[Any, dict[str, Any]]] = {
-    "llama": (transformers.LlamaConfig, {}),
-    "llama 3.1, tied": (transformers.LlamaConfig, {"rope_parameters": LONG, "tie_word_embeddings": True}),
-    "mistral": (transformers.MistralConfig, {"sliding_window": None}),
-    "qwen 2": (transformers.Qwen2Config, {"use_sliding_window": False, "head_dim": 8}),
-    "qwen 3": (transformers.Qwen3Config, {"use_sliding_window": False}),
-    "nemotron": (transformers.NemotronConfig, {"partial_rotary_factor": 0.5, "hidden_act": "relu2"}),
-}
-
-
-def written(folder: Path, family: str, **more: Any) -> Any:
-    """A random model of transformers, saved to the folder: norms and biases are no ones and zeros."""
-    kind, own = FAMILIES[family]
-    torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(kind(**(SIZES | own | more))).eval()
-    for name, parameter in model.named_parameters():
-        if "norm" in name or name.endswith("bias"):
-            torch.nn.init.normal_(parameter, 0.5, 0.2)
-    model.save_pretrained(folder)
-    return model
-
-
-def scores(model: GPT, words: torch.Tensor) -> torch.Tensor:
-    cache = model.cache(torch.zeros(len(words), dtype=torch.long), words.shape[1], torch.float32)
-    with torch.no_grad():
-        return model.eval().scores(words, cache, last=False)
-
-
-def words() -> torch.Tensor:
-    return torch.randint(0, 96, (2, 40), generator=torch.Generator().manual_seed(2))
+from tests.support.language_models import FAMILIES, scores, words, written
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -66,6 +31,52 @@ def test_scores_are_the_same_both_ways(family: str, tmp_path: Path) -> None:
     with torch.no_grad():
         torch.testing.assert_close(again(words()).logits, expected, atol=1e-4, rtol=1e-4)
     assert torch.equal(scores(load_gpt(tmp_path / "ours"), words()), scores(ours, words()))
+
+
+def test_a_folder_of_several_files_is_written_and_loaded(tmp_path: Path) -> None:
+    theirs = written(tmp_path / "theirs", "llama 3.1, tied")
+    ours = load_gpt(tmp_path / "theirs")
+    write_gpt(
+        ours, dict(ours.named_parameters()), tmp_path / "ours", 256, dtype=torch.bfloat16, end=7, file_bytes=20_000
+    )
+    files = sorted(path.name for path in (tmp_path / "ours").glob("*.safetensors"))
+    assert len(files) > 2 and files[0] == f"model-00001-of-{len(files):05d}.safetensors"
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours").eval()
+    assert again.dtype == torch.bfloat16 and again.generation_config.eos_token_id == again.config.eos_token_id == 7
+    assert all(torch.equal(w.bfloat16(), again.state_dict()[name]) for name, w in theirs.state_dict().items())
+    assert torch.equal(load_gpt(tmp_path / "ours").head.weight, ours.head.weight.bfloat16().float())
+
+
+def test_sizes_are_known_before_anything_is_read(tmp_path: Path) -> None:
+    written(tmp_path, "llama 3.1, tied")
+    with GptFolder(tmp_path) as folder:
+        model = load_gpt(tmp_path)
+        assert {name: folder.shape(name) for name in folder} == {
+            name: tuple(tensor.shape) for name, tensor in model.state_dict().items()
+        }
+        assert all(torch.equal(folder[name], tensor) for name, tensor in model.state_dict().items())
+        assert folder.num_values() == sum(parameter.numel() for parameter in model.parameters())
+        assert folder.dtype("blocks.0.attention.qkv.weight") == torch.float32
+
+
+def test_quantised_weights_are_refused_by_name(tmp_path: Path) -> None:
+    written(tmp_path, "llama")
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["model.layers.0.mlp.up_proj.weight"] = weights["model.layers.0.mlp.up_proj.weight"].to(torch.int8)
+    save_file(weights, tmp_path / "model.safetensors")
+    with GptFolder(tmp_path) as folder, pytest.raises(DataError, match="of the kind I8; known are F64"):
+        [folder.dtype(name) for name in folder]
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[]", '{"architectures": "LlamaForCausalLM"}', '{"architectures": ["T5Model"]}']
+)
+def test_what_is_no_language_model_is_not_taken_for_one(content: str, tmp_path: Path) -> None:
+    assert not is_language_model(tmp_path)
+    (tmp_path / "config.json").write_text(content)
+    assert not is_language_model(tmp_path)
+    (tmp_path / "config.json").write_text('{"architectures": ["BloomForCausalLM"]}')
+    assert is_language_model(tmp_path)  # one that is refused by name
 
 
 def test_weights_in_several_files_are_read(tmp_path: Path) -> None:
