@@ -25,7 +25,7 @@ from nemo_vfm.data.loader import Batches
 from nemo_vfm.data.tokens.folder import TokenFolder
 from nemo_vfm.data.tokens.mixture import Mixture
 from nemo_vfm.data.tokens.rows import DocumentRows, HeldOutRows, Rows, StreamRows
-from nemo_vfm.data.tokens.stream import TokenStream
+from nemo_vfm.data.tokens.stream import Numbers, TokenStream
 
 Packing = Literal["stream", "documents"]
 
@@ -305,15 +305,7 @@ class TokenBatches:
 def batch_of(index: int, rows: list[tuple[str, Rows]], turns: list[tuple[int, int]], size: int) -> Batch:
     """Rows of several sources, each given as (source, number), in this order."""
     tokens_BS, labels_BS = (np.empty((len(turns), size), np.int64) for _ in range(2))
-    sources, numbers = (np.array(column) for column in zip(*turns, strict=True))
-    documents: list[tuple[int, ...]] = [()] * len(turns)
-    for which in np.unique(sources).tolist():
-        (ours,) = np.nonzero(sources == which)
-        tokens, labels = (np.empty((len(ours), size), np.int64) for _ in range(2))
-        found = rows[which][1].read(numbers[ours], tokens, labels)
-        tokens_BS[ours], labels_BS[ours] = tokens, labels
-        for place, lengths in zip(ours.tolist(), found, strict=False):
-            documents[place] = lengths
+    documents = _read(rows, turns, tokens_BS, labels_BS)
     return Batch(
         index=index,
         keys=tuple(f"{rows[which][0]}-{number:09d}" for which, number in turns),
@@ -322,8 +314,25 @@ def batch_of(index: int, rows: list[tuple[str, Rows]], turns: list[tuple[int, in
         fps_B=torch.zeros(len(turns)),
         tokens_BS=torch.from_numpy(tokens_BS),
         labels_BS=torch.from_numpy(labels_BS),
-        documents=tuple(documents) if any(documents) else (),
+        documents=documents,
     )
+
+
+def _read(
+    rows: list[tuple[str, Rows]], turns: list[tuple[int, int]], tokens_BS: Numbers, labels_BS: Numbers
+) -> tuple[tuple[int, ...], ...]:
+    sources, numbers = (np.array(column) for column in zip(*turns, strict=True))
+    if (sources == sources[0]).all():
+        return rows[turns[0][0]][1].read(numbers, tokens_BS, labels_BS)
+    documents: list[tuple[int, ...]] = [()] * len(turns)
+    for which in np.unique(sources).tolist():
+        (ours,) = np.nonzero(sources == which)
+        tokens, labels = (np.empty((len(ours), tokens_BS.shape[1]), np.int64) for _ in range(2))
+        found = rows[which][1].read(numbers[ours], tokens, labels)
+        tokens_BS[ours], labels_BS[ours] = tokens, labels
+        for place, lengths in zip(ours.tolist(), found, strict=False):
+            documents[place] = lengths
+    return tuple(documents) if any(documents) else ()
 
 
 class _HeldOut:

@@ -5,6 +5,7 @@
 Shape letters: B rows, S tokens of a row.
 """
 
+import itertools
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -49,11 +50,11 @@ class StreamRows:
 
     def read(self, numbers: Numbers, tokens_BS: Numbers, labels_BS: Numbers) -> Documents:
         """See `Rows.read`; the last label of a row is the first token of the stream's next row."""
-        both = np.empty(tokens_BS.shape[1] + 1, np.int64)
-        for row, start in enumerate(self._spans.starts(numbers).tolist()):
-            self._stream.read(start, both)
-            tokens_BS[row], labels_BS[row] = both[:-1], both[1:]
-        self._stream.require_known(tokens_BS, f"rows {numbers.tolist()[:8]}")
+        starts, size = self._spans.starts(numbers), tokens_BS.shape[1]
+        after, one = np.empty(len(starts), np.int64), np.ones(len(starts), np.int64)
+        self._stream.gather(starts, one * size, tokens_BS.reshape(-1))
+        self._stream.gather((starts + size) % self._stream.num_tokens, one, after)
+        labels_BS[:, :-1], labels_BS[:, -1] = tokens_BS[:, 1:], after
         return ()
 
 
@@ -83,12 +84,10 @@ class DocumentRows:
     def read(self, numbers: Numbers, tokens_BS: Numbers, labels_BS: Numbers) -> Documents:
         """See `Rows.read`."""
         found = []
-        for at, number in enumerate(numbers.tolist()):
+        for number in numbers.tolist():
             window, row = divmod(number, self._num_rows)
-            pieces = self._plans.get(window, self._plan).row(row)
-            found.append(_read_row(self._stream, pieces, tokens_BS[at], labels_BS[at]))
-        self._stream.require_known(tokens_BS, f"rows {numbers.tolist()[:8]}")
-        return tuple(found)
+            found.append(self._plans.get(window, self._plan).row(row))
+        return _read_rows(self._stream, found, tokens_BS, labels_BS)
 
     def _plan(self, window: int) -> "Plan":
         numbers, order = window * self._num_spans + np.arange(self._num_spans), np.arange(self._num_rows)
@@ -122,22 +121,21 @@ class HeldOutRows:
     def read(self, numbers: Numbers, tokens_BS: Numbers, labels_BS: Numbers) -> Documents:
         """See `Rows.read`."""
         read = self._in_documents if self._documents else self._in_stream
-        found = [read(number, tokens_BS[at], labels_BS[at]) for at, number in enumerate(numbers.tolist())]
-        self._stream.require_known(tokens_BS, f"held-out rows {numbers.tolist()[:8]}")
-        return tuple(found) if self._documents else ()
+        rows = (slice(at, at + 1) for at in range(len(numbers)))
+        found = [read(int(n), tokens_BS[row], labels_BS[row]) for n, row in zip(numbers, rows, strict=True)]
+        return tuple(itertools.chain(*found))
 
-    def _in_stream(self, number: int, tokens_S: Numbers, labels_S: Numbers) -> tuple[int, ...]:
-        start = number * self._size
-        count = min(self._size + 1, self._stream.num_tokens - start)
+    def _in_stream(self, number: int, tokens_1S: Numbers, labels_1S: Numbers) -> Documents:
+        start, count = number * self._size, min(self._size + 1, self._stream.num_tokens - number * self._size)
         both = np.full(self._size + 1, self._stream.folder.manifest.end, np.int64)
-        self._stream.read(start, both[:count])
-        tokens_S[:], labels_S[:] = both[:-1], both[1:]
-        labels_S[count - 1 :] = IGNORED
+        self._stream.gather(np.array([start]), np.array([count]), both[:count])
+        tokens_1S[0], labels_1S[0] = both[:-1], both[1:]
+        labels_1S[0, count - 1 :] = IGNORED
         return ()
 
-    def _in_documents(self, number: int, tokens_S: Numbers, labels_S: Numbers) -> tuple[int, ...]:
+    def _in_documents(self, number: int, tokens_1S: Numbers, labels_1S: Numbers) -> Documents:
         window, row = divmod(number, WINDOW)
-        return _read_row(self._stream, self._plans.get(window, self._plan).row(row), tokens_S, labels_S)
+        return _read_rows(self._stream, [self._plans.get(window, self._plan).row(row)], tokens_1S, labels_1S)
 
     def _plan(self, window: int) -> "Plan":
         start = window * WINDOW * self._size
@@ -175,20 +173,26 @@ def planned(pieces: Pieces, size: int, order: Numbers) -> Plan:
     return Plan(found, np.searchsorted(filled.rows, np.arange(len(order) + 1)).astype(np.int64), order)
 
 
-def _read_row(stream: TokenStream, pieces: Pieces, tokens_S: Numbers, labels_S: Numbers) -> tuple[int, ...]:
-    """Tokens, labels and lengths of documents of one row; what is left of it counts as one document of end tokens."""
-    at, one = 0, np.empty(1, np.int64)
-    lengths: list[int] = pieces.lengths.tolist()
-    for start, length, whole in zip(pieces.starts.tolist(), lengths, pieces.whole.tolist(), strict=True):
-        stream.read(start, tokens_S[at : at + length])
-        labels_S[at : at + length - 1] = tokens_S[at + 1 : at + length]
-        if whole:
-            one[0] = IGNORED
-        else:
-            stream.read(start + length, one)
-        at += length
-        labels_S[at - 1] = one[0]
-    if at < len(tokens_S):
-        tokens_S[at:], labels_S[at:] = stream.folder.manifest.end, IGNORED
-        lengths.append(len(tokens_S) - at)
-    return tuple(lengths)
+def _read_rows(stream: TokenStream, rows: list[Pieces], tokens_BS: Numbers, labels_BS: Numbers) -> Documents:
+    """Tokens, labels and lengths of documents; what is left of a row counts as one document of end tokens."""
+    size, tokens, labels = tokens_BS.shape[1], tokens_BS.reshape(-1), labels_BS.reshape(-1)
+    lengths = [row.lengths.tolist() for row in rows]
+    filled = sum(map(sum, lengths))
+    assert filled == tokens.size or len(rows) == 1, "rows that are read together are full"
+    pieces = Pieces.joined(rows)
+    stream.gather(pieces.starts, pieces.lengths, tokens[:filled])
+    tokens[filled:] = stream.folder.manifest.end
+    labels[:-1] = tokens[1:]
+    labels[np.cumsum(pieces.lengths) - 1], labels[filled:] = _after(stream, pieces), IGNORED
+    if filled < tokens.size:
+        lengths[0].append(size - filled)
+    return tuple(map(tuple, lengths))
+
+
+def _after(stream: TokenStream, pieces: Pieces) -> Numbers:
+    """The label of each part's last token: the document's next one, or none."""
+    found, cut = np.full(len(pieces.starts), IGNORED, np.int64), np.flatnonzero(~pieces.whole)
+    after = np.empty(len(cut), np.int64)
+    stream.gather(pieces.starts[cut] + pieces.lengths[cut], np.ones(len(cut), np.int64), after)
+    found[cut] = after
+    return found

@@ -36,6 +36,8 @@ class Spans:
     def starts(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Positions of the first tokens of spans."""
         blocks, places = numbers // _BLOCK, numbers % _BLOCK
+        if blocks[0] == blocks[-1]:  # the rows of a batch are neighbours, so mostly
+            return self._blocks.get(int(blocks[0]), self._block)[places]
         each = [self._blocks.get(block, self._block)[place] for block, place in zip(blocks, places, strict=True)]
         return np.array(each, np.int64)
 

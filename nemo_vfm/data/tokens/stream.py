@@ -72,12 +72,36 @@ class TokenStream:
             if run == len(self._shards):
                 position = run = 0
 
-    def require_known(self, tokens: NDArray[np.int64], where: str) -> None:
-        """DataError where a token is not in the vocabulary: a model would look it up beyond its table's end."""
-        if tokens.size and tokens.max() >= self.folder.manifest.vocab_size:
+    def gather(self, starts: Numbers, lengths: Numbers, out: Numbers) -> None:
+        """Fill `out` with parts of the stream, one after another.
+
+        Args:
+            starts: positions of their first tokens, below `num_tokens`.
+            lengths: tokens of each; together as many as `out` has room for.
+
+        Raises:
+            DataError: a token is not in the vocabulary.
+        """
+        runs = np.searchsorted(self._before, starts, side="right") - 1
+        begins, within = self._begins[runs] + starts - self._before[runs], starts + lengths <= self._before[runs + 1]
+        at, tokens, parts = 0, self.folder.tokens, zip(*(
+            column.tolist() for column in (starts, lengths, self._shards[runs], begins, within)
+        ), strict=True)  # fmt: skip
+        for start, length, shard, begin, whole in parts:
+            if whole:
+                out[at : at + length] = tokens(shard)[begin : begin + length]
+            else:
+                self.read(start, out[at : at + length])
+            at += length
+        self._require_known(out)
+
+    def _require_known(self, tokens: Numbers) -> None:
+        """A model would look up others beyond its table's end; where every number is a token there are none."""
+        vocab_size = self.folder.manifest.vocab_size
+        if vocab_size < 1 << 8 * self.folder.dtype.itemsize and tokens.size and (most := tokens.max()) >= vocab_size:
             raise DataError(
-                f"{self.folder.folder} holds token {tokens.max()} in {where}, but its vocabulary ends at "
-                f"{self.folder.manifest.vocab_size:,}: it is damaged; make the tokens again"
+                f"{self.folder.folder} holds token {most}, but its vocabulary ends at {vocab_size:,}: it is damaged; "
+                "make the tokens again"
             )
 
     def pieces(self, start: int, stop: int) -> Pieces:
