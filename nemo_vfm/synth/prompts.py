@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Where the prompts of a sampling job come from: a list, the demo's held-out combinations, or captions of shards."""
+"""Where the prompts of a sampling job come from: a list, what a demo holds out, or captions of shards."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 from nemo_vfm.core.errors import NothingKept
 from nemo_vfm.core.place import Place, place
 from nemo_vfm.synth import plan
+from nemo_vfm.synth.stories import story
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,27 @@ class CaptionPrompts:
         if not captions:
             raise NothingKept(f"no clip in {self.shards} has a caption to use as a prompt")
         return [Prompt(text) for text in list(captions)[: self.num]]
+
+
+class StoryPrompts:
+    """Beginnings of little stories, about combinations of who, colour and thing that are never trained on.
+
+    Args:
+        num: how many.
+        sentences: of the story that are given, from the first.
+        held_out: False takes combinations that are trained on.
+        seed: of the stories; another one than the training's tells of other places and fruits, too.
+    """
+
+    def __init__(self, *, num: int = 32, sentences: int = 3, held_out: bool = True, seed: int = 1) -> None:
+        if num < 1 or not 1 <= sentences <= 3:
+            raise ValueError(f"num must be at least 1 and sentences from 1 to 3, got {num} and {sentences}")
+        self.num, self.sentences, self.held_out, self.seed = num, sentences, held_out, seed
+
+    def prompts(self) -> list[Prompt]:
+        """One a story."""
+        told = (story(self.seed, number, held_out=self.held_out) for number in range(self.num))
+        return [Prompt(" ".join(one.sentences[: self.sentences])) for one in told]
 
 
 class DemoPrompts:

@@ -19,7 +19,8 @@ from tests.support import fake_run
 Reader = Callable[[Path], Any]
 SECTIONS = {"From files to clips", "Scores and thresholds", "What each threshold costs", "What counts as a copy",
             "Contact sheets", "Captions", "Into which buckets", "What was mended", "What was encoded", "Work",
-            "Training", "While training", "Samples", "How it was made"}  # fmt: skip
+            "Training", "While training", "Samples", "How it was made", "What it writes",
+            "What was written"}  # fmt: skip
 URLS = ("src", "href", "poster", "action", "data", "srcset", "xlink:href", "background", "formaction")
 HOSTILE = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7 * 7 }}</style>\x00\x1b[31m\u202e"
 

@@ -56,6 +56,7 @@ def make(root: Path, seed: int = 0, num_clips: int = 90) -> Path:
         "unbinned": {"shorter than 16 frames": 1}, "failed": {}, "dtype": "float32", "made_of": "4f" * 16,
     })  # fmt: skip
     trained(root / "train", rng)
+    told(root / "train", root / "sample")
     for name in ("sample", "baseline"):
         sampled(root / name, untrained=name == "baseline")
     evaluated(root, rng, kept)
@@ -217,6 +218,16 @@ def trained(folder: Path, rng: random.Random, num_steps: int = 600) -> None:
         cells = [draw(c, s, "right", 1, 64, noise)[0] for s in SHAPES for c in COLOURS]
         grid = np.concatenate([np.concatenate(cells[:4], 1), np.concatenate(cells[4:], 1)])
         (folder / "samples" / f"step-{step:08d}.png").write_bytes(picture(grid, "png"))
+
+
+def told(training: Path, sampling: Path) -> None:
+    """What a language model would leave besides: texts while it learns, and afterwards."""
+    for step in (300, 600):
+        texts = [{"prompt": "One day Mia", "text": f"went on at step {step}."}]
+        write_json(training / "samples" / f"step-{step:08d}.json", {"step": step, "texts": texts})
+    sampling.mkdir(parents=True, exist_ok=True)
+    (sampling / "texts.jsonl").write_text('{"index": 0, "prompt": "One day Tom", "text": "went home."}\n')
+    write_json(sampling / "judged.json", {"grammatical": 1.0, "texts": [{"grammatical": True, "wrong": []}]})
 
 
 def _metrics(rng: random.Random, step: int, num_steps: int) -> dict[str, float]:

@@ -32,7 +32,7 @@ def job(**more: object) -> Generate:
 
 
 def lines(folder: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in (folder / "texts.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (folder / "texts.jsonl").read_bytes().splitlines()]
 
 
 def test_every_prompt_has_its_texts_in_order(tmp_path: Path) -> None:
