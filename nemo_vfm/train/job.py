@@ -53,7 +53,8 @@ class Train:
         task: what is learned.
         optimizer: builds the optimizer over the parameters.
         duration: length of the whole run, such as "400 steps", "2 epochs" or, of text, "3e9 tokens"; "90 s" ends by
-            the clock, and such a run is not reproducible. None where there are phases.
+            the clock, and such a run is not reproducible. None where there are phases; a number of steps there ends
+            them early, to try the first ones.
         schedule: how the learning rate moves; None keeps it constant.
         parallel: how many devices share the work, and how.
         engine: what carries the plan out; None takes PyTorch's own means.
@@ -81,15 +82,17 @@ class Train:
         callbacks: Mapping[str, Callback] | None = None,
         loggers: Mapping[str, LoggerSource] | None = None,
     ) -> None:  # fmt: skip
-        if (duration is None) == (not phases):
-            raise ValueError("give either duration, or phases with a duration each")
+        if duration is None and not phases:
+            raise ValueError("give a duration, or phases with a duration each")
+        if phases and duration is not None and duration.unit != "steps":
+            raise ValueError(f"each phase has a duration, and that of all can only be cut to steps, not {duration}")
         if duration is not None and duration.unit == "tokens" and not isinstance(data, Phaseable):
             raise ValueError(f"a duration in tokens ({duration}) says nothing of {type(data).__name__}; give steps, "
                              f"epochs or samples")  # fmt: skip
         if checkpoint.keep.best and checkpoint.keep.metric.startswith("val_") and validation is None:
             raise ValueError(f"keep_best chooses by {checkpoint.keep.metric}, which nobody measures: give validation")
         self.model, self.data, self.task, self.optimizer, self.duration = model, data, task, optimizer, duration
-        self.phases = stretches(phases, data, parallel) if phases else []
+        self.phases = stretches(phases, data, parallel, duration) if phases else []
         self.schedule, self.engine = schedule or Constant(), engine or TorchEngine()
         self.parallel, self.skip = parallel, skip
         self.precision, self.ema, self.checkpoint, self.validation = precision, ema, checkpoint, validation
@@ -119,10 +122,10 @@ class Train:
     def _in(self, phase: Stretch, seed: int) -> Self:
         """This training up to the end of a phase."""
         if len(self.phases) > 1:
-            log.info(f"phase {phase.name}: steps {phase.first + 1} to {phase.last}")
+            log.info(f"phase {phase.name}: steps {phase.first + 1} to {phase.end}")
         here = copy.copy(self)
         here.phases, here.parallel, here.engine = [], phase.plan, copy.copy(self.engine)
-        here.duration = Duration(phase.last, "steps")
+        here.duration = Duration(phase.end, "steps")
         here.data = data_of(self.data, self.phases, phase, seed)
         here.schedule = InPhases(self.phases, self.schedule)
         return here

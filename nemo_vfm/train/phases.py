@@ -69,6 +69,7 @@ class Stretch:
         phase: see there.
         first: the number of its first step, from 0.
         last: that of the first step after it.
+        end: the same, or where the training is cut short.
         plan: its devices.
     """
 
@@ -76,11 +77,20 @@ class Stretch:
     phase: Phase
     first: int
     last: int
+    end: int
     plan: ParallelPlan
 
 
-def stretches(phases: Mapping[str, Phase], data: TrainingData, plan: ParallelPlan) -> list[Stretch]:
+def stretches(
+    phases: Mapping[str, Phase], data: TrainingData, plan: ParallelPlan, most: Duration | None = None
+) -> list[Stretch]:  # fmt: skip
     """The phases one after the other.
+
+    Args:
+        phases: by name.
+        data: that all of them use.
+        plan: of those that have none.
+        most: steps after which it ends at the latest.
 
     Raises:
         ValueError: see `Phase.steps`, or one wants what the data cannot give.
@@ -92,15 +102,17 @@ def stretches(phases: Mapping[str, Phase], data: TrainingData, plan: ParallelPla
                 f"length and the learning rate can differ between its phases"
             )
     ends = list(itertools.accumulate((phase.steps(data) for phase in phases.values()), initial=0))
+    cut = math.inf if most is None else most.amount
     return [
-        Stretch(name, phase, first, last, phase.parallel or plan)
+        Stretch(name, phase, first, last, last if cut >= last else math.ceil(cut), phase.parallel or plan)
         for (name, phase), first, last in zip(phases.items(), ends, ends[1:], strict=False)
+        if first < cut
     ]
 
 
 def at(ahead: Sequence[Stretch], step: int) -> Stretch:
     """The phase of step `step`, from 0; at the end, the last."""
-    return next((one for one in ahead if step < one.last), ahead[-1])
+    return next((one for one in ahead if step < one.end), ahead[-1])
 
 
 class InPhases:
