@@ -105,6 +105,10 @@ class TokenData(TrainingData):
         """See `Phaseable`."""
         return self.sequence_length
 
+    def vocab_size(self) -> int:
+        """See `Worded`."""
+        return next(iter(self._folders().values())).manifest.vocab_size
+
     def in_phase(
         self, *, batch_size: int | None, blend: Mapping[str, float] | None, read: Mapping[str, int]
     ) -> "TokenData":

@@ -52,6 +52,7 @@ class StreamRows:
         """See `Rows.read`; the last label of a row is the first token of the stream's next row."""
         starts, size = self._spans.starts(numbers), tokens_BS.shape[1]
         after, one = np.empty(len(starts), np.int64), np.ones(len(starts), np.int64)
+        self._stream.need(starts, one * size + 1)
         self._stream.gather(starts, one * size, tokens_BS.reshape(-1))
         self._stream.gather((starts + size) % self._stream.num_tokens, one, after)
         labels_BS[:, :-1], labels_BS[:, -1] = tokens_BS[:, 1:], after
@@ -91,7 +92,9 @@ class DocumentRows:
 
     def _plan(self, window: int) -> "Plan":
         numbers, order = window * self._num_spans + np.arange(self._num_spans), np.arange(self._num_rows)
-        spans = [self._pieces(start) for start in self._spans.starts(numbers).tolist()]
+        starts = self._spans.starts(numbers)
+        self._stream.need(starts, np.full(len(starts), self._span_tokens))
+        spans = [self._pieces(start) for start in starts.tolist()]
         if self._shuffle:
             order = shuffled(order, self._num_rows, self._seed, "rows", window)
         return planned(Pieces.joined(spans), self._size, order)

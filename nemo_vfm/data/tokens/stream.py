@@ -72,6 +72,14 @@ class TokenStream:
             if run == len(self._shards):
                 position = run = 0
 
+    def need(self, starts: Numbers, lengths: Numbers) -> None:
+        """Say which parts of the stream are read next; of one that goes over several runs, the first alone."""
+        runs = np.searchsorted(self._before, starts, side="right") - 1
+        begins = self._begins[runs] + starts - self._before[runs]
+        counts = np.minimum(lengths, self._before[runs + 1] - starts)
+        for shard, begin, count in zip(self._shards[runs].tolist(), begins.tolist(), counts.tolist(), strict=True):
+            self.folder.need(shard, begin, count)
+
     def gather(self, starts: Numbers, lengths: Numbers, out: Numbers) -> None:
         """Fill `out` with parts of the stream, one after another.
 
