@@ -6,6 +6,7 @@ import bz2
 import gzip
 import io
 import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +70,7 @@ def _jsonl(path: Path, span: Span, column: str, max_bytes: int) -> Iterator[Line
         with _opened(path, span) as file:
             for number, line in enumerate(_split(file, span, max_bytes), 1):
                 yield _line(number, line, column, max_bytes)
-    except (OSError, EOFError, ValueError) as error:  # a gzip that breaks off
+    except (OSError, EOFError, ValueError, zlib.error) as error:  # a gzip that breaks off, or lost a bit
         yield Line(number + 1, fault=_BROKEN.format(type(error).__name__))
 
 

@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -18,12 +19,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nemo_vfm.core.errors import NothingKept, UserError
+from nemo_vfm.core.errors import NemoVfmError, NothingKept, UserError
 from nemo_vfm.core.types import Job, Run
 from nemo_vfm.data.tokenizers.bytes import ByteTokenizer
 from nemo_vfm.data.tokens.folder import TokenFolder
 from nemo_vfm.text.lines import lines
-from nemo_vfm.text.portions import Span
+from nemo_vfm.text.portions import Span, files_of, portions
 from nemo_vfm.text.tokenize import TokenizeText
 from tests.support.repository import ROOT
 
@@ -299,6 +300,39 @@ def test_a_run_that_is_killed_again_and_again_gives_the_bytes_of_one_that_was_no
         kill_after(source, tmp_path / "two", tmp_path / "run.py", records)
     assert started(source, tmp_path / "two", tmp_path / "run.py").wait(120) == 0
     assert contents(tmp_path / "two") == contents(tmp_path / "alone")
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "jsonl.zst", "parquet", "tar"])
+def test_files_that_were_damaged_anywhere_are_counted_or_refused_and_never_crash(tmp_path, kind):
+    texts, numbers, odd = documents(60), random.Random(0), 0
+    whole = jsonl(tmp_path / "whole.jsonl", texts).read_bytes()
+    path = tmp_path / f"in.{kind}"
+    match kind:
+        case "jsonl":
+            path.write_bytes(whole)
+        case "parquet":
+            pq.write_table(pa.table({"text": texts}), path, row_group_size=20)
+        case "tar":
+            tar(path, {f"{n}.txt": text.encode() for n, text in enumerate(texts)})
+        case _:
+            with pa.output_stream(str(path), compression="gzip" if kind == "jsonl.gz" else "zstd") as file:
+                file.write(whole)
+    data = path.read_bytes()
+    folder, span = tmp_path / "damaged", None
+    folder.mkdir()
+    for _ in range(40):
+        damaged, at = bytearray(data), numbers.randrange(len(data))
+        damaged[at : at + numbers.choice([1, 40])] = numbers.choice([b"", b"\x00", numbers.randbytes(30)])
+        (folder / path.name).write_bytes(damaged)
+        try:
+            ((span,),) = [portion.spans for portion in portions(folder, files_of(folder)[1], 1 << 30)]
+            found = list(lines(folder, span, column="text", max_bytes=100_000))
+        except NemoVfmError as error:
+            assert str(folder) in str(error)
+            odd += 1
+            continue
+        odd += any(line.fault for line in found) or [line.text for line in found] != texts
+    assert odd > 10
 
 
 class _Dies:
