@@ -8,6 +8,7 @@ blocks of four heads. Batches are made up, so nothing that the recipe leaves to 
 
 import argparse
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nemo_vfm.cli.arguments import composed_recipe
@@ -48,6 +49,16 @@ def rehearsed(
             f"be tried:\n{error}"
         ) from error
     return ready, model, job
+
+
+def built_training(arguments: argparse.Namespace) -> "tuple[Train, Path]":
+    """The one training of a recipe, with something in the place of what is still to be given, and the recipe's file.
+
+    Raises:
+        RecipeError: the recipe is wrong, or more than paths and texts is missing.
+        UserError: it has no training, or several.
+    """
+    return _training(_built(arguments), arguments.recipe), composed_recipe(arguments).path
 
 
 def _built(arguments: argparse.Namespace) -> "Job":

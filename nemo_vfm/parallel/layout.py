@@ -102,16 +102,25 @@ def all_parts(x: Tensor, group: ProcessGroup) -> list[Tensor]:
     return parts
 
 
-def _part(x: Tensor, dim: int, group: ProcessGroup | None) -> Tensor:
-    if group is None:
-        return x
-    count, size = group.size(), x.shape[dim]
+def require_divided(size: int, count: int) -> None:
+    """Refuse a number of tokens that so many ranks cannot share.
+
+    Raises:
+        ValueError: with the numbers, and the nearest that would do.
+    """
     if size % count:
         raise ValueError(
             f"{size} tokens cannot be divided among {count} ranks (parallel.context, times parallel.tensor where "
             f"parallel.sequence is on). Change the degrees, or the clip's size: {size // count * count} or "
             f"{(size // count + 1) * count} tokens would do"
         )
+
+
+def _part(x: Tensor, dim: int, group: ProcessGroup | None) -> Tensor:
+    if group is None:
+        return x
+    count, size = group.size(), x.shape[dim]
+    require_divided(size, count)
     return x.narrow(dim, group.rank() * (size // count), size // count)
 
 

@@ -69,10 +69,19 @@ def _ranks(frames: int) -> tuple[int, int]:
     layout = active()
     context = layout.context.size() if layout.context else 1
     tensor = layout.tokens.size() // context if layout.tokens else 1
+    require_frames(frames, context, tensor)
+    return context, tensor
+
+
+def require_frames(frames: int, context: int, tensor: int) -> None:
+    """Refuse frames that context ranks, and tensor ranks that split tokens, cannot share.
+
+    Raises:
+        UserError: with the numbers and what would do.
+    """
     if frames % (context * tensor):
         raise UserError(
             f"{frames} latent frames cannot be divided among {context} context x {tensor} tensor ranks (the latter "
             f"count with parallel.sequence), as attention along time and across frames asks for; change the degrees, "
             f"or take videos of a multiple of {context * tensor} latent frames"
         )
-    return context, tensor

@@ -177,9 +177,19 @@ def require_even(batch: Batch, microbatches: int) -> None:
     Raises:
         UserError: with the numbers.
     """
-    if not batch.sizes_THW and len(batch) % microbatches:
+    if not batch.sizes_THW:
+        require_divided(len(batch), microbatches)
+
+
+def require_divided(samples: int, microbatches: int) -> None:
+    """See `require_even`, for samples of one shape.
+
+    Raises:
+        UserError: with the numbers.
+    """
+    if samples % microbatches:
         raise UserError(
-            f"A pipeline needs microbatches of equal size: {len(batch)} samples of each data rank cannot be divided "
+            f"A pipeline needs microbatches of equal size: {samples} samples of each data rank cannot be divided "
             f"by parallel.microbatches = {microbatches}. Change either."
         )
 

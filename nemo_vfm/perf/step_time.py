@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from nemo_vfm.parallel.plan import ParallelPlan
 from nemo_vfm.parallel.stage import shares
 from nemo_vfm.perf.bubble import waiting
-from nemo_vfm.perf.communication import Passes, context_s, stage_send_s, tensor_s, weights_s
+from nemo_vfm.perf.communication import Passes, WeightsTime, context_s, stage_send_s, tensor_s, weights_s
 from nemo_vfm.perf.gpus import Gpu
 from nemo_vfm.perf.kernels import Kernels, Published
 from nemo_vfm.perf.network import Network
@@ -26,6 +26,7 @@ from nemo_vfm.perf.work import Work
 
 FP32_SLOWER = 15.0  # than bf16: 14.8 on an H100, 16 on an A100, by their data sheets
 UPDATE_BYTES = 28  # that AdamW reads and writes for each parameter: weight, both moments, and the gradient read
+_SENT_TO_HOST = 8  # bytes for each parameter: its gradient there, the weight back
 _KEPT_STAGES = 3  # that torch's schedules keep gathered at a time
 
 
@@ -102,14 +103,18 @@ class Clock:
         self.work, self.machine = work, machine
         self.peak = machine.gpu.flops_per_s / (FP32_SLOWER if fp32 else 1)
         self.itemsize = 4 if fp32 else 2
+        # What several layouts have in common is reckoned once: there are a hundred thousand of them.
         self._blocks: dict[tuple[object, ...], _Block] = {}
+        self._held: dict[tuple[int, int], list[int]] = {}
+        self._shared: dict[tuple[object, ...], WeightsTime] = {}
 
-    def step(self, plan: ParallelPlan, rows: int, *, recompute: bool) -> StepTime:
+    def step(self, plan: ParallelPlan, rows: int, *, recompute: bool, offload: bool = False) -> StepTime:
         """One optimizer step.
 
         Args:
             rows: samples of a device in one microbatch.
             recompute: whether each block runs again in backward.
+            offload: whether the optimizer works in host memory.
         """
         block = self._block(plan, rows, recompute)
         place, blocks = self._busiest(plan, rows, block)
@@ -121,8 +126,13 @@ class Clock:
             tensor=each * blocks * (block.tensor.forward + block.tensor.backward),
             context=each * blocks * (block.context.forward + block.context.backward),
             weights=self._weights(plan, block, blocks), sends=self._sends(plan, rows, block, blocks),
-            waits=busy * waiting(plan) if plan.pipeline > 1 else 0.0, update=self._update(plan, blocks),
+            waits=busy * waiting(plan) if plan.pipeline > 1 else 0.0, update=self._update(plan, blocks, offload),
         )  # fmt: skip
+
+    def block_s(self, plan: ParallelPlan, rows: int) -> float:
+        """Of one block and microbatch, forward and backward; a pipeline and data ranks do not matter for it."""
+        block = self._block(plan, rows, False)
+        return block.forward + block.backward
 
     def _block(self, plan: ParallelPlan, rows: int, recompute: bool) -> _Block:
         key = (plan.tensor, plan.sequence, plan.context, plan.attention, plan.ulysses, rows, recompute)
@@ -186,26 +196,39 @@ class Clock:
 
     def _busiest(self, plan: ParallelPlan, rows: int, block: _Block) -> tuple[int, int]:
         """(place in the pipeline, blocks) of the device that works longest."""
-        sizes = [len(part) for part in shares(self.work.depth, plan.stages)]
-        held = [sum(sizes[place :: plan.pipeline]) for place in range(plan.pipeline)]
-        each = block.forward + block.backward
-        place = max(range(plan.pipeline), key=lambda at: held[at] * each + self._ends(plan, rows, at))
-        return place, held[place]
+        held, each = self._blocks_held(plan), block.forward + block.backward
+        most, last = max(held), plan.pipeline - 1  # of those in the middle any with most will do
+        found = max((blocks * each + self._ends(plan, rows, at), at, blocks)
+                    for at, blocks in {(0, held[0]), (held.index(most), most), (last, held[last])})  # fmt: skip
+        return found[1], found[2]
+
+    def _blocks_held(self, plan: ParallelPlan) -> list[int]:
+        """Of each place in the pipeline."""
+        key = plan.pipeline, plan.virtual
+        if key not in self._held:
+            sizes = [len(part) for part in shares(self.work.depth, plan.stages)]
+            self._held[key] = [sum(sizes[place :: plan.pipeline]) for place in range(plan.pipeline)]
+        return self._held[key]
 
     def _weights(self, plan: ParallelPlan, block: _Block, blocks: int) -> float:
-        work, network = self.work, self.machine.network
+        work = self.work
         own = work.block_split / plan.tensor + work.block_whole
         rest = max(0, work.parameters - work.depth * (work.block_split + work.block_whole)) / plan.pipeline
-        one = weights_s(own, plan, network, self.itemsize)
-        ends = weights_s(rest / plan.tensor, plan, network, self.itemsize)
+        one, ends = self._moved_weights(plan, own), self._moved_weights(plan, rest / plan.tensor)
         fetched = one.gather + blocks * max(0.0, one.gather - block.forward)
         if plan.pipeline > 1:
-            all_own = weights_s(own * blocks + rest / plan.tensor, plan, network, self.itemsize)
+            all_own = self._moved_weights(plan, own * blocks + rest / plan.tensor)
             again = self._fetched_again(plan, one.gather * blocks, blocks * (block.forward + block.backward))
             return fetched + again + ends.gather + all_own.scatter + all_own.copies
         given = one.scatter + one.copies
         shared = given + blocks * max(0.0, one.gather + given - block.backward)
         return plan.microbatches * (fetched + shared + 2 * ends.gather + ends.scatter + ends.copies)
+
+    def _moved_weights(self, plan: ParallelPlan, parameters: float) -> WeightsTime:
+        key = plan.tensor, plan.context, plan.shard, plan.replicate, parameters
+        if key not in self._shared:
+            self._shared[key] = weights_s(parameters, plan, self.machine.network, self.itemsize)
+        return self._shared[key]
 
     def _fetched_again(self, plan: ParallelPlan, gather: float, work: float) -> float:
         """What a round over all virtual stages does not hide of bringing each together, forward and backward."""
@@ -220,8 +243,11 @@ class Clock:
         late = 2 * plan.microbatches * plan.virtual * max(0.0, each - chunk)
         return 2 * (plan.pipeline - 1) * each + late
 
-    def _update(self, plan: ParallelPlan, blocks: int) -> float:
+    def _update(self, plan: ParallelPlan, blocks: int, offload: bool) -> float:
+        """In host memory the link to it counts, for its own work too: nothing is known of that memory."""
         own = (self.work.block_split / plan.tensor + self.work.block_whole) * blocks / (plan.shard * plan.context)
+        if offload:
+            return own * (UPDATE_BYTES + _SENT_TO_HOST) / self.machine.network.host.bytes_per_s
         return own * UPDATE_BYTES / self.machine.gpu.bytes_per_s
 
 

@@ -32,7 +32,7 @@ def to_temporal(x_BSD: Tensor, *, frames: int, group: ProcessGroup | None) -> Te
             one that has all of it.
     """
     ranks = group.size() if group else 1
-    places = _places(x_BSD.shape[1], frames, ranks)
+    places = places_of(x_BSD.shape[1], frames, ranks)
     x_BPTD = x_BSD.reshape(x_BSD.shape[0], frames // ranks, places, x_BSD.shape[2]).transpose(1, 2)
     if group:
         (x_BPTD,) = to_heads(everyone(group), _runs(group, frames), (x_BPTD,))
@@ -59,7 +59,7 @@ def to_spatial(x_BSD: Tensor, *, frames: int, group: ProcessGroup | None) -> Ten
     `x.unflatten(0, (B, -1)).flatten(1, 2)` goes back.
     """
     ranks = group.size() if group else 1
-    return x_BSD.reshape(-1, _places(x_BSD.shape[1], frames, ranks), x_BSD.shape[2])
+    return x_BSD.reshape(-1, places_of(x_BSD.shape[1], frames, ranks), x_BSD.shape[2])
 
 
 def exchange_bytes(ranks: int, nbytes: int) -> float:
@@ -73,8 +73,12 @@ def _runs(group: ProcessGroup, frames: int) -> tuple[Spans, ...]:
     return tuple(held(rank, ranks, frames // ranks, causal=False) for rank in range(ranks))
 
 
-def _places(tokens: int, frames: int, ranks: int) -> int:
-    """Places of one frame, after refusing what does not divide."""
+def places_of(tokens: int, frames: int, ranks: int) -> int:
+    """Places of one frame, where each of so many ranks has so many tokens, after refusing what does not divide.
+
+    Raises:
+        UserError: with the numbers and what would do.
+    """
     if frames < 1 or frames % ranks:
         raise UserError(
             f"{frames} frames are not divisible by {ranks} context ranks, so no rank would hold whole frames. Take a "

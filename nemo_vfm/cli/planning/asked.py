@@ -1,0 +1,135 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The words behind `nemo-vfm plan` in; the planner's question, and what the recipe itself asks for, out."""
+
+import argparse
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from nemo_vfm.cli.planning.sample import Sample, sample_of
+from nemo_vfm.cli.rehearsed import built_training
+from nemo_vfm.config import ingredient, trust_list
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types import Batched
+from nemo_vfm.parallel.plan import ParallelPlan
+from nemo_vfm.parallel.torch_engine import TorchEngine
+from nemo_vfm.perf.gpus import gpu_named
+from nemo_vfm.perf.layouts import Subject
+from nemo_vfm.perf.model_facts import ModelFacts, facts
+from nemo_vfm.perf.network import Network
+from nemo_vfm.perf.planner import Question
+from nemo_vfm.perf.sketch import sketch
+from nemo_vfm.perf.step_time import Machine
+from nemo_vfm.perf.work import work_of
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from nemo_vfm.train.job import Train
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A recipe's training, ready to be planned.
+
+    Args:
+        question: for the planner.
+        sample: what it is reckoned for.
+        phase: the phase it is, where the recipe has several; else empty.
+        steps: of this phase or the training; None where only the clock or the data know.
+        own: the recipe's layout.
+        recompute: whether the recipe's engine runs blocks again.
+        kept: checkpoints that stay on the disk; None keeps all.
+        checkpoint_bytes: of one.
+    """
+
+    question: Question
+    sample: Sample
+    phase: str
+    steps: int | None
+    own: ParallelPlan
+    recompute: bool
+    kept: int | None
+    checkpoint_bytes: int
+
+
+def asked(arguments: argparse.Namespace) -> Asked:
+    """Read the recipe and look at its model.
+
+    Raises:
+        RecipeError, UserError: the recipe is wrong, trains nothing, or does not say enough.
+    """
+    machine = Machine(gpu_named(arguments.gpu), _network(arguments))
+    job, recipe = built_training(arguments)
+    if not isinstance(job.engine, TorchEngine):
+        raise UserError(f"layouts are planned for TorchEngine, and this recipe has {type(job.engine).__name__}")
+    model = _on_meta(job)
+    sample = sample_of(job, model, recipe, latents=arguments.latents, tokens=arguments.tokens)
+    phase, own, batch, steps = _phase(job, arguments.gpus, arguments.phase, sample.tokens)
+    known = facts(model, sample.inputs, job.optimizer)
+    known = known if arguments.gpus == 1 else sketch(known)
+    work = work_of(model, sample.inputs, sample.tokens)
+    batches = dict(job.data.batch_sizes()) if isinstance(job.data, Batched) else {}
+    along_time = any(one.over == "lines" for one in work.attentions)
+    subject = Subject(
+        model=model, part=_two_blocks(known), tokens=sample.tokens, frames=sample.frames if along_time else None,
+        causal=any(one.causal for one in work.attentions), batch=batch,
+        others=tuple(size for name, size in batches.items() if name != "batch_size"),
+        splits_weights_apart=not job.engine.compile,
+    )  # fmt: skip
+    question = Question(
+        subject=subject, work=work, known=known, machine=machine, precision=_precision(job),
+        average=job.ema is not None, offload=job.engine.offload_optimizer,
+    )  # fmt: skip
+    keep = job.checkpoint.keep
+    each = 4 + (4 if job.ema is not None else 0)
+    return Asked(
+        question=question, sample=sample, phase=phase, steps=steps, own=own, recompute=job.engine.recompute == "blocks",
+        kept=None if keep.last is None else keep.last + keep.best,
+        checkpoint_bytes=each * work.parameters + known.kept.by(torch.float32, work.parameters),
+    )  # fmt: skip
+
+
+def _two_blocks(known: ModelFacts) -> "nn.Module":
+    part = known.model
+    assert isinstance(part, torch.nn.Module)
+    return part
+
+
+def _on_meta(job: "Train") -> "nn.Module":
+    with torch.device("meta"):
+        return job.model()
+
+
+def _network(arguments: argparse.Namespace) -> Network:
+    return ingredient("network", arguments.network, Network, arguments.conf, trust_list(arguments.trust))
+
+
+def _precision(job: "Train") -> Literal["fp32", "bf16"]:
+    """`auto` is bf16 on every GPU that is known here."""
+    return "fp32" if job.precision.compute == "fp32" else "bf16"
+
+
+def _phase(job: "Train", gpus: int, wanted: str | None, tokens: int) -> tuple[str, ParallelPlan, int, int | None]:
+    """(name, layout, samples of a global batch, steps) of the phase that is planned, or of the whole training."""
+    own = job.data.batch_sizes()["batch_size"] if isinstance(job.data, Batched) else 1
+    if not job.phases:
+        if wanted is not None:
+            raise UserError(f"--phase {wanted}: the recipe has no phases")
+        return "", job.parallel, own, _steps(job, own, tokens)
+    names = [one.name for one in job.phases]
+    if wanted is not None and wanted not in names:
+        raise UserError(f"there is no phase {wanted}; the recipe has {', '.join(names)}")
+    fits = [one for one in job.phases if one.name == wanted or (wanted is None and one.plan.world == gpus)]
+    chosen = max(fits or job.phases, key=lambda one: one.last - one.first)
+    return chosen.name, chosen.plan, chosen.phase.batch_size or own, chosen.last - chosen.first
+
+
+def _steps(job: "Train", batch: int, tokens: int) -> int | None:
+    if job.duration is None:
+        return None
+    per_step = {"steps": 1, "samples": batch, "tokens": batch * tokens}.get(job.duration.unit)
+    return None if per_step is None else max(1, math.ceil(job.duration.amount / per_step - 1e-9))

@@ -1,0 +1,91 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Plan a training on N GPUs: which layouts fit, how long a step takes under each, and why the others will not do."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nemo_vfm.cli.arguments import add_recipe_arguments
+from nemo_vfm.cli.quick import without_collection
+
+if TYPE_CHECKING:
+    from nemo_vfm.cli.planning.asked import Asked
+    from nemo_vfm.perf.planner import Answer, Choice, Planner
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The recipe, the machine, and what the recipe does not say of its samples."""
+    add_recipe_arguments(parser)
+    parser.add_argument("--gpus", metavar="N", type=int, required=True, help="how many; none is needed here")
+    parser.add_argument("--gpu", metavar="NAME", default="h100", help="which kind, such as h100, h200, a100, rtx_4090")
+    parser.add_argument("--network", metavar="NAME", default="dgx_h100",
+                        help="what joins them: conf/network/NAME, such as dgx_h100, gb200_nvl72, pcie_box")  # fmt: skip
+    parser.add_argument("--latents", metavar="T,H,W",
+                        help="frames, rows and columns of a sample's latents, if the recipe does not say")  # fmt: skip
+    parser.add_argument("--tokens", metavar="S", type=int, help="tokens of a sequence, where the recipe does not say")
+    parser.add_argument("--phase", metavar="NAME", help="of a recipe with several; else the one for so many GPUs")
+    parser.add_argument("--write", metavar="FILE", type=Path,
+                        help="write the best layout as an ingredient, such as conf/parallel/mine.yaml")  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+
+
+@without_collection()
+def run(arguments: argparse.Namespace) -> int:
+    """0 where some layout fits; 2 where none does, or the question is wrong."""
+    from nemo_vfm.cli.planning.asked import asked as ask
+    from nemo_vfm.perf.planner import Planner
+
+    asked = ask(arguments)
+    planner = Planner(asked.question)
+    answer = planner.answer(arguments.gpus)
+    own = _own(planner, asked, answer)
+    if arguments.json:
+        from nemo_vfm.cli.planning.machine import to_json
+
+        text = json.dumps(to_json(asked, answer, own), indent=1, ensure_ascii=False, allow_nan=False)
+        sys.stdout.write(f"{text}\n")
+    else:
+        _tell(arguments, planner, asked, answer, own)
+    if arguments.write is not None and answer.ranked:
+        _write(arguments, asked, answer.ranked[0])
+    return 0 if answer.ranked else 2
+
+
+def _own(planner: "Planner", asked: "Asked", answer: "Answer") -> "Choice | None":
+    """The recipe's own layout, where it is for so many GPUs and can be."""
+    from nemo_vfm.core.errors import UserError
+
+    if asked.own.world != answer.gpus:
+        return None
+    try:
+        return planner.choice(asked.own, recompute=asked.recompute)
+    except UserError:
+        return None
+
+
+def _tell(
+    arguments: argparse.Namespace, planner: "Planner", asked: "Asked", answer: "Answer", own: "Choice | None"
+) -> None:
+    from nemo_vfm.cli.planning.told import tell, tell_ways
+    from nemo_vfm.perf.levers import State, enough_gpus, ways
+
+    tell(asked, answer, own, arguments.recipe)
+    start = own or answer.nearest
+    if start is not None and (not answer.ranked or answer.gpus == 1):
+        recompute = start.recompute if own is not None else asked.recompute
+        found = ways(planner.question, State(start.plan, start.rows, recompute))
+        tell_ways(asked, found, answer.gpus, enough_gpus(planner.question))
+
+
+def _write(arguments: argparse.Namespace, asked: "Asked", best: "Choice") -> None:
+    from nemo_vfm.cli.copied import write
+    from nemo_vfm.cli.planning.ingredient import ingredient_text
+    from nemo_vfm.cli.planning.words import layout
+
+    of = f"{arguments.recipe} on {arguments.gpus} {asked.question.machine.gpu.name}, {arguments.network}"
+    text = ingredient_text(best, [f"{layout(best.plan)}: the quickest that `nemo-vfm plan` found for", f"{of}."])
+    write({arguments.write: text})
+    sys.stderr.write(f"{arguments.write}\n")

@@ -1,0 +1,245 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A model, its samples and a number of GPUs in; every layout that the engine would take, and why not the others, out.
+
+What is allowed is asked of the functions that refuse it when a training starts; nothing of them is repeated here.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from typing import Literal
+
+import torch
+from torch import nn
+
+from nemo_vfm.parallel.context.frames import places_of
+from nemo_vfm.parallel.context.order import shard
+from nemo_vfm.parallel.declared import Divisible
+from nemo_vfm.parallel.layout import require_divided
+from nemo_vfm.parallel.lines import require_frames
+from nemo_vfm.parallel.pipeline import require_divided as require_even
+from nemo_vfm.parallel.plan import ParallelPlan, Schedule
+from nemo_vfm.parallel.split import require_divisible
+
+About = Literal["tensor", "context", "pipeline", "samples", "memory"]
+Attention = Literal["all_gather", "ring", "ulysses", "ring_ulysses"]
+Scheme = tuple[Attention, int]
+Placed = tuple[ParallelPlan, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Degrees:
+    """A way to divide GPUs.
+
+    Args:
+        pipeline: see `ParallelPlan`, as the others.
+    """
+
+    pipeline: int
+    replicate: int
+    shard: int
+    context: int
+    tensor: int
+
+    @property
+    def data(self) -> int:
+        """Ranks with samples of their own."""
+        return self.replicate * self.shard
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Why degrees do not go.
+
+    Args:
+        about: which degree is wrong, or memory.
+        degree: its value; of memory, 0.
+        why: the sentence of who refuses it.
+    """
+
+    about: About
+    degree: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is spread over GPUs.
+
+    Args:
+        model: on the meta device.
+        part: the same with two blocks, which says as much of its linears and heads, and quicker.
+        tokens: of a sample.
+        frames: latent frames of one, where the model attends along time; else None.
+        causal: whether it is a language model.
+        batch: samples of a global batch.
+        others: of other global batches: those of buckets that have their own.
+        splits_weights_apart: whether schedules may compute gradients of weights by themselves; not where blocks are
+            compiled.
+    """
+
+    model: nn.Module
+    part: nn.Module
+    tokens: int
+    frames: int | None
+    causal: bool
+    batch: int
+    others: tuple[int, ...] = ()
+    splits_weights_apart: bool = True
+
+
+def degrees(gpus: int) -> Iterator[Degrees]:
+    """Every way to write a number of GPUs as a product of the five degrees."""
+    for pipeline in divisors(gpus):
+        for tensor in divisors(gpus // pipeline):
+            for context in divisors(gpus // pipeline // tensor):
+                rest = gpus // pipeline // tensor // context
+                for part in divisors(rest):
+                    yield Degrees(pipeline, rest // part, part, context, tensor)
+
+
+@cache
+def divisors(number: int) -> tuple[int, ...]:
+    """Of a number, from 1 up."""
+    return tuple(n for n in range(1, number + 1) if number % n == 0)
+
+
+class Allowed:
+    """What of a subject the engine takes.
+
+    Args:
+        subject: see there.
+    """
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+        assert isinstance(subject.model, Divisible)
+        self._depth = len(list(subject.model.get_submodule(subject.model.plan().blocks).children()))
+        self._said: dict[tuple[object, ...], str] = {}
+        self._quickest: dict[tuple[int, int, int], Scheme] = {}
+
+    def refused(self, at: Degrees) -> Refused | None:
+        """The first thing that is wrong with degrees, whatever the rest of the plan."""
+        if why := self._tensor(at.tensor):
+            return Refused("tensor", at.tensor, why)
+        if at.context > 1 and not self.schemes(at.tensor, at.context):
+            return Refused("context", at.context, self._scheme(at.tensor, at.context, "ring", 1))
+        if why := self._stages(at.pipeline, 1):
+            return Refused("pipeline", at.pipeline, why)
+        if why := self._samples(at.data):
+            return Refused("samples", at.data, why)
+        if at.pipeline > 1 and (why := self._enough(at)):
+            return Refused("pipeline", at.pipeline, why)
+        return None
+
+    def schemes(self, tensor: int, context: int) -> list[Scheme]:
+        """Ways to attend over so many context ranks."""
+        if context == 1:
+            return [("ring", 1)]
+        mixed = [n for n in divisors(context) if 1 < n < context]
+        tried: list[Scheme] = [("ring", 1), ("ulysses", 1), *(("ring_ulysses", n) for n in mixed), ("all_gather", 1)]
+        return [one for one in tried if not self._scheme(tensor, context, *one)]
+
+    def quickest(
+        self, at: Degrees, rows: int, sequence: bool, block_s: Callable[[ParallelPlan, int], float]
+    ) -> Scheme:  # fmt: skip
+        """Of the schemes; memory is much the same under each."""
+        key = at.tensor, at.context, rows
+        if key not in self._quickest:
+            taken = {}
+            for attention, ulysses in self.schemes(at.tensor, at.context):
+                plan = ParallelPlan(
+                    tensor=at.tensor, sequence=sequence, context=at.context, attention=attention, ulysses=ulysses
+                )  # fmt: skip
+                taken[attention, ulysses] = block_s(plan, rows)
+            self._quickest[key] = min(taken, key=lambda one: taken[one])
+        return self._quickest[key]
+
+    def sequence(self, tensor: int, context: int) -> bool:
+        """Whether tensor ranks may split tokens, which costs nothing and saves memory: then they shall."""
+        return tensor > 1 and not self._once(("sequence", tensor, context), lambda: self._tokens(tensor, context))
+
+    def stages(self, pipeline: int) -> list[tuple[int, Schedule | None]]:
+        """(virtual stages, schedule) of so many devices: numbers that divide the blocks, and two."""
+        if pipeline == 1:
+            return [(1, None)]
+        virtual = [v for v in range(2, self._depth // pipeline + 1)
+                   if (v == 2 or self._depth % (pipeline * v) == 0) and not self._stages(pipeline, v)]  # fmt: skip
+        kinds: list[Schedule] = ["interleaved", "zero_bubble"] if self.subject.splits_weights_apart else ["interleaved"]
+        return [(1, "1f1b"), *product(virtual, kinds)]
+
+    def rows(self, at: Degrees) -> list[int]:
+        """Samples of a device in a microbatch, most first."""
+        own = self.subject.batch // at.data
+        least = at.pipeline if at.pipeline > 1 else 1
+        return [rows for rows in reversed(divisors(own)) if own // rows >= least]
+
+    def _tensor(self, tensor: int) -> str:
+        part = self.subject.part
+        return self._once(("tensor", tensor), lambda: require_divisible(part, ParallelPlan(tensor=tensor)))
+
+    def _stages(self, pipeline: int, virtual: int) -> str:
+        return self._once(("stages", pipeline, virtual), lambda: require_divisible(
+            self.subject.model, ParallelPlan(pipeline=pipeline, virtual=virtual, microbatches=pipeline)))  # fmt: skip
+
+    def _scheme(self, tensor: int, context: int, attention: Attention, ulysses: int) -> str:
+        def check() -> None:
+            plan = ParallelPlan(tensor=tensor, context=context, attention=attention, ulysses=ulysses)
+            require_divisible(self.subject.part, plan)
+            self._tokens(1, context)
+
+        return self._once(("scheme", tensor, context, attention, ulysses), check)
+
+    def _tokens(self, tensor: int, context: int) -> None:
+        if self.subject.causal:
+            shard(torch.empty(1, self.subject.tokens, device="meta"), 1, rank=0, ranks=context, causal=True)
+        require_divided(self.subject.tokens, context * tensor)
+        if self.subject.frames is not None:
+            require_frames(self.subject.frames, context, tensor)
+            places_of(self.subject.tokens // context, self.subject.frames, context)
+
+    def _samples(self, data: int) -> str:
+        def check() -> None:
+            for batch in (self.subject.batch, *self.subject.others):
+                require_even(batch, data)
+
+        said = self._once(("samples", data), check)
+        return said and (
+            f"a global batch of {self.subject.batch} samples cannot be divided by {data} data ranks (replicate x shard)"
+        )
+
+    def _enough(self, at: Degrees) -> str:
+        own = self.subject.batch // at.data
+        return self._once(("enough", at.pipeline, own), lambda: ParallelPlan(pipeline=at.pipeline, microbatches=own))
+
+    def _once(self, key: tuple[object, ...], check: Callable[[], object]) -> str:
+        """What a check objects to, asked once; empty where it does not."""
+        if key not in self._said:
+            try:
+                check()
+                self._said[key] = ""
+            except ValueError as error:  # UserError is one
+                self._said[key] = str(error)
+        return self._said[key]
+
+
+def plans(allowed: Allowed, at: Degrees, block_s: Callable[[ParallelPlan, int], float]) -> Iterator[Placed]:
+    """Every plan of these degrees with the samples of a microbatch.
+
+    Args:
+        block_s: how long a block takes under a plan with so many samples: context ranks attend to each other in the
+            way that is quickest by it.
+    """
+    sequence = allowed.sequence(at.tensor, at.context)
+    for rows, (virtual, schedule) in product(allowed.rows(at), allowed.stages(at.pipeline)):
+        attention, ulysses = allowed.quickest(at, rows, sequence, block_s)
+        try:
+            yield ParallelPlan(
+                tensor=at.tensor, sequence=sequence, pipeline=at.pipeline, virtual=virtual, context=at.context,
+                shard=at.shard, replicate=at.replicate, microbatches=allowed.subject.batch // at.data // rows,
+                schedule=schedule, attention=attention, ulysses=ulysses,
+            ), rows  # fmt: skip
+        except ValueError:  # microbatches that do not make equal rounds over virtual stages
+            continue

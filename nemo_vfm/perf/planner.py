@@ -1,0 +1,216 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A model, its samples, a machine and a number of GPUs in; what fits, the quickest first, and why not the rest.
+
+Layouts that differ only in what nobody would call another one (order of work, microbatches, which scheme, how data
+ranks share weights) are one family, of which the quickest stands for all.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.parallel.plan import ParallelPlan
+from nemo_vfm.perf.layouts import About, Allowed, Degrees, Refused, Subject, degrees, plans
+from nemo_vfm.perf.memory import Memory, memory
+from nemo_vfm.perf.model_facts import ModelFacts
+from nemo_vfm.perf.step_time import Clock, Machine, StepTime
+from nemo_vfm.perf.work import Work
+
+PrecisionName = Literal["fp32", "bf16"]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is planned.
+
+    Args:
+        subject: the model, its samples and its batch.
+        work: of the model on one sample.
+        known: of its memory.
+        machine: what it would run on.
+        precision: of the arithmetic.
+        average: whether a running average of the weights is kept.
+        offload: whether the optimizer's state is in host memory.
+    """
+
+    subject: Subject
+    work: Work
+    known: ModelFacts
+    machine: Machine
+    precision: PrecisionName = "bf16"
+    average: bool = False
+    offload: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One layout with what it costs.
+
+    Args:
+        plan: the layout.
+        rows: samples of a device in a microbatch.
+        recompute: whether blocks run again in backward.
+        time: of a step.
+        memory: of the fullest device.
+    """
+
+    plan: ParallelPlan
+    rows: int
+    recompute: bool
+    time: StepTime
+    memory: Memory
+
+    @property
+    def family(self) -> tuple[int, int, int, int]:
+        """What tells it from others: tensor, pipeline, context, data."""
+        return self.plan.tensor, self.plan.pipeline, self.plan.context, self.plan.data
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Degrees that are refused for one kind of reason.
+
+    Args:
+        about: which degree is wrong, or memory.
+        count: how many ways to divide the GPUs that concerns.
+        values: of the degree that were refused.
+        why: one of the sentences.
+    """
+
+    about: About
+    count: int
+    values: tuple[int, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is to be said of so many GPUs.
+
+    Args:
+        gpus: how many.
+        ranked: what fits, the quickest of each family, best first.
+        refused: degrees with why not.
+        nearest: of what does not fit, what misses it by least; None where nothing was too large.
+    """
+
+    gpus: int
+    ranked: tuple[Choice, ...]
+    refused: tuple[tuple[Degrees, Refused], ...]
+    nearest: Choice | None
+
+    def groups(self) -> list[Group]:
+        """Reasons, the most frequent first."""
+        kinds = dict.fromkeys(why.about for _, why in self.refused)
+        return sorted((self._group(kind) for kind in kinds), key=lambda group: -group.count)
+
+    def rank_of(self, family: tuple[int, int, int, int]) -> int | None:
+        """The place of a family, counted from 1."""
+        return next((place for place, one in enumerate(self.ranked, 1) if one.family == family), None)
+
+    def _group(self, kind: About) -> Group:
+        found = [why for _, why in self.refused if why.about == kind]
+        return Group(kind, len(found), tuple(sorted({why.degree for why in found})), found[-1].why)
+
+
+@dataclass
+class Planner:
+    """Answers one question for any number of GPUs.
+
+    Args:
+        question: see there.
+    """
+
+    question: Question
+    clock: Clock = field(init=False)
+    allowed: Allowed = field(init=False)
+
+    def __post_init__(self) -> None:
+        asked = self.question
+        self.clock = Clock(asked.work, asked.machine, fp32=asked.precision == "fp32")
+        self.allowed = Allowed(asked.subject)
+        self._memories: dict[tuple[object, ...], Memory] = {}
+
+    def answer(self, gpus: int) -> Answer:
+        """Look at every layout.
+
+        Raises:
+            UserError: there are no GPUs.
+        """
+        if gpus < 1:
+            raise UserError(f"a plan needs at least one GPU, got {gpus}")
+        families: dict[tuple[int, int, int, int], Choice] = {}
+        refused, over = [], []
+        for at in degrees(gpus):
+            found = self.allowed.refused(at) or self._best(at)
+            if isinstance(found, Choice) and self.fits(found.memory):
+                before = families.get(found.family)
+                if before is None or found.time.total < before.time.total:
+                    families[found.family] = found
+                continue
+            if isinstance(found, Choice):
+                over.append(found)
+                found = Refused("memory", 0, self._too_much(found))
+            refused.append((at, found))
+        ranked = sorted(families.values(), key=lambda one: one.time.total)
+        nearest = min(over, key=lambda one: one.memory.total, default=None)
+        return Answer(gpus, tuple(ranked), tuple(refused), nearest)
+
+    def choice(self, plan: ParallelPlan, *, recompute: bool) -> Choice:
+        """What one layout costs, whether it fits or not.
+
+        Raises:
+            UserError: the engine would not take it.
+        """
+        at = Degrees(plan.pipeline, plan.replicate, plan.shard, plan.context, plan.tensor)
+        if (why := self.allowed.refused(at)) is not None:
+            raise UserError(why.why)
+        rows = max(1, self.question.subject.batch // plan.data // plan.microbatches)
+        return self._made(plan, rows, recompute, self._time(plan, rows, recompute))
+
+    def fits(self, needed: Memory) -> bool:
+        """Whether the GPU has so much."""
+        return needed.total <= self.question.machine.gpu.usable_bytes
+
+    def _best(self, at: Degrees) -> Choice:
+        """The quickest layout of these degrees that fits; where none does, the one that needs least."""
+        tried = [
+            (self._time(plan, rows, again), plan, rows, again)
+            for plan, rows in plans(self.allowed, at, self.clock.block_s)
+            for again in (False, True)
+        ]
+        least = min(tried, key=lambda one: (one[2], one[1].virtual, not one[3]))
+        smallest = self._made(*least[1:], least[0])
+        if not self.fits(smallest.memory):
+            return smallest
+        too_many: dict[tuple[object, ...], int] = {}  # rows: more of them do not fit either
+        for time, plan, rows, again in sorted(tried, key=lambda one: one[0].total):
+            kind = plan.virtual, plan.schedule, again
+            if rows >= too_many.get(kind, rows + 1):
+                continue
+            if self.fits((made := self._made(plan, rows, again, time)).memory):
+                return made
+            too_many[kind] = rows
+        return smallest
+
+    def _time(self, plan: ParallelPlan, rows: int, recompute: bool) -> StepTime:
+        return self.clock.step(plan, rows, recompute=recompute, offload=self.question.offload)
+
+    def _made(self, plan: ParallelPlan, rows: int, recompute: bool, time: StepTime) -> Choice:
+        return Choice(plan, rows, recompute, time, self._memory(plan, rows, recompute))
+
+    def _memory(self, plan: ParallelPlan, rows: int, recompute: bool) -> Memory:
+        key = (*plan.sizes, plan.sequence, plan.virtual, plan.schedule, plan.microbatches, rows, recompute)
+        if key not in self._memories:
+            asked = self.question
+            self._memories[key] = memory(
+                asked.known, plan, precision=asked.precision, recompute="blocks" if recompute else "none",
+                microbatch_rows=rows, offload_optimizer=asked.offload, average=asked.average,
+            )  # fmt: skip
+        return self._memories[key]
+
+    def _too_much(self, choice: Choice) -> str:
+        gpu = self.question.machine.gpu
+        needed, there = choice.memory.total / 2**30, gpu.usable_bytes / 2**30
+        return f"at least {needed:.1f} GiB, of which one {gpu.name} has {there:.1f} to fill"

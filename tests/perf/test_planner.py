@@ -1,0 +1,225 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Models, samples and GPUs in; which layouts fit, in which order, and why not the others, out."""
+
+import time
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+from math import prod
+
+import pytest
+import torch
+
+from nemo_vfm.config import ingredient
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.models.dit import DiT
+from nemo_vfm.models.gpt import GPT
+from nemo_vfm.models.st_dit import STDiT
+from nemo_vfm.parallel.plan import ParallelPlan
+from nemo_vfm.parallel.split import require_divisible
+from nemo_vfm.perf.gpus import gpu_named
+from nemo_vfm.perf.layouts import Allowed, Degrees, Subject, degrees, plans
+from nemo_vfm.perf.levers import AGAIN, OFFLOAD, SMALLER, State, enough_gpus, ways
+from nemo_vfm.perf.memory import memory
+from nemo_vfm.perf.model_facts import ModelFacts, facts
+from nemo_vfm.perf.network import Network
+from nemo_vfm.perf.planner import Planner, Question
+from nemo_vfm.perf.rules import Size, judged
+from nemo_vfm.perf.sketch import sketch
+from nemo_vfm.perf.step_time import Machine
+from nemo_vfm.perf.work import work_of
+
+SIZES = {"small": (4096, 28, 32), "large": (6144, 48, 48)}
+
+
+def machine(gpu: str = "h100", network: str = "dgx_h100") -> Machine:
+    return Machine(gpu_named(gpu), ingredient("network", network, Network))
+
+
+@cache
+def built(size: str, kind: type[DiT] = DiT) -> tuple[DiT, ModelFacts]:
+    """A model of the paper's sizes, and what its blocks hold: traced once, whatever the length of samples."""
+    width, depth, heads = SIZES[size]
+    with torch.device("meta"):
+        model = kind(in_channels=16, text_dim=1024, width=width, depth=depth, heads=heads, modulation_rank=256)
+    return model, sketch(facts(model, shapes((32, 32, 32))))
+
+
+def shapes(latents: tuple[int, int, int]) -> dict[str, tuple[int, ...]]:
+    return {"latents_BCTHW": (1, 16, *latents), "text_BLD": (1, 512, 1024)}
+
+
+def question(size: str, latents: tuple[int, int, int], batch: int = 64, gpu: str = "h100") -> Question:
+    model, known = built(size)
+    tokens = prod(latents) // 4
+    part = known.model
+    assert isinstance(part, torch.nn.Module)
+    subject = Subject(model=model, part=part, tokens=tokens, frames=None, causal=False, batch=batch)
+    known = replace(known, tokens=tokens, shapes=shapes(latents))
+    return Question(subject=subject, work=work_of(model, shapes(latents), tokens), known=known, machine=machine(gpu))
+
+
+def subject(model: torch.nn.Module, **given: object) -> Subject:
+    usual = {"model": model, "part": model, "tokens": 64, "frames": None, "causal": False, "batch": 8}
+    return Subject(**{**usual, **given})
+
+
+def tiny(kind: type[DiT] = DiT) -> DiT:
+    with torch.device("meta"):
+        return kind(in_channels=4, text_dim=8, width=48, depth=6, heads=4)
+
+
+def test_every_product_of_five_degrees_comes_once():
+    found = list(degrees(24))
+    assert len(set(found)) == len(found) == 35 * 5  # three twos fall on five axes in 35 ways, a three in 5
+    assert all(one.pipeline * one.data * one.context * one.tensor == 24 for one in found)
+
+
+def test_what_is_refused_is_told_in_the_engines_words():
+    model = tiny()
+    allowed = Allowed(subject(model))
+    with pytest.raises(UserError) as heads:
+        require_divisible(model, ParallelPlan(tensor=8))
+    why = allowed.refused(Degrees(1, 1, 1, 1, 8))
+    assert why is not None and (why.about, why.degree, why.why) == ("tensor", 8, str(heads.value))
+    said = {at: allowed.refused(Degrees(*at)) for at in
+            [(8, 1, 1, 1, 1), (1, 1, 16, 1, 1), (1, 1, 1, 128, 1), (4, 1, 4, 1, 1), (2, 1, 2, 2, 2)]}  # fmt: skip
+    assert [None if one is None else one.about for one in said.values()] == [
+        "pipeline", "samples", "context", "pipeline", None
+    ]  # fmt: skip
+    assert "64 tokens cannot be divided among 128" in said[1, 1, 1, 128, 1].why
+    assert "microbatches = 2 is below parallel.pipeline = 4" in said[4, 1, 4, 1, 1].why
+
+
+def test_time_lines_and_causal_chunks_are_refused_where_the_engine_would():
+    lines = Allowed(subject(tiny(STDiT), tokens=6 * 16, frames=6))
+    assert lines.refused(Degrees(1, 1, 1, 2, 1)) is None
+    why = lines.refused(Degrees(1, 1, 1, 4, 1))
+    assert why is not None and "6 latent frames cannot be divided" in why.why
+    with torch.device("meta"):
+        model = GPT(vocab=64, width=32, depth=2, heads=4, groups=2, mlp_hidden=64)
+    text = Allowed(subject(model, tokens=30, causal=True))
+    why = text.refused(Degrees(1, 1, 1, 2, 1))
+    assert why is not None and "two equal chunks" in why.why
+    why = text.refused(Degrees(1, 1, 1, 1, 4))
+    assert why is not None and "2 attention heads cannot be divided by 4" in why.why
+
+
+def test_every_plan_that_is_offered_is_one_that_the_engine_takes():
+    model = tiny()
+    allowed, seen = Allowed(subject(model)), Counter()
+    for at in degrees(8):
+        if allowed.refused(at) is None:
+            for plan, rows in plans(allowed, at, lambda plan, rows: 1.0):
+                require_divisible(model, plan)
+                assert plan.world == 8 and rows * plan.microbatches * plan.data == 8
+                assert (64 // plan.context) % (plan.tensor if plan.sequence else 1) == 0
+                seen[plan.schedule, plan.virtual] += 1
+    assert {("1f1b", 1), ("interleaved", 2), ("zero_bubble", 2), ("zero_bubble", 3), (None, 1)} <= set(seen)
+    kept = Allowed(subject(model, splits_weights_apart=False))
+    assert {schedule for _, schedule in kept.stages(2)} == {"1f1b", "interleaved"}
+
+
+def test_the_quickest_way_to_attend_is_taken():
+    allowed = Allowed(subject(tiny()))
+    cost = {"ring": 3.0, "ulysses": 1.0, "ring_ulysses": 2.0, "all_gather": 4.0}
+    (taken, *_) = [plan for plan, _ in plans(allowed, Degrees(1, 1, 1, 4, 1), lambda plan, _: cost[plan.attention])]
+    assert taken.attention == "ulysses"
+    assert [one for one, _ in allowed.schemes(1, 8)] == ["ring", "ring_ulysses", "ring_ulysses", "all_gather"]
+
+
+def test_all_that_is_ranked_fits_and_the_quickest_comes_first():
+    planner = Planner(question("small", (32, 32, 32)))
+    answer = planner.answer(16)
+    seconds = [one.time.total for one in answer.ranked]
+    assert seconds == sorted(seconds) and len({one.family for one in answer.ranked}) == len(seconds) > 5
+    assert all(planner.fits(one.memory) and one.plan.world == 16 for one in answer.ranked)
+    alone = answer.rank_of((1, 1, 1, 16))
+    assert alone is not None and answer.ranked[alone - 1].recompute  # 7 B on 8,192 tokens: too much without
+    assert sum(group.count for group in answer.groups()) == len(answer.refused)
+    assert {group.about for group in answer.groups()} <= {"tensor", "context", "pipeline", "samples", "memory"}
+
+
+def test_a_smaller_gpu_leaves_fewer_layouts_and_says_what_misses_by_least():
+    large, small = (Planner(question("small", (32, 32, 32), gpu=gpu)).answer(4) for gpu in ("h200", "a100_40"))
+    assert len(large.ranked) > len(small.ranked)
+    refused = [why for _, why in small.refused if why.about == "memory"]
+    assert refused and all(why.why.startswith("at least ") and "a100_40" in why.why for why in refused)
+    assert small.nearest is not None and small.nearest.memory.total > small.nearest.plan.world
+
+
+#: Latents, and samples of a global batch that make a step of 0.5 to 2 M tokens.
+LENGTHS = {1024: ((4, 32, 32), 512), 8192: ((32, 32, 32), 64), 294_912: ((32, 192, 192), 8)}
+
+
+def best(size: str, tokens: int) -> tuple[ParallelPlan, dict[int, bool]]:
+    """The quickest layout of 64 GPUs, and what the rules say of it."""
+    asked = question(size, *LENGTHS[tokens])
+    plan = Planner(asked).answer(64).ranked[0].plan
+    of = Size(asked.work.parameters, asked.work.tokens, 8)
+    return plan, {rule.number: follows for rule, follows in judged(plan, of)}
+
+
+def test_the_best_strategy_changes_with_the_context():
+    alone, follows = best("small", 1024)
+    assert alone.shard == 64 and follows == {1: True}
+    (medium, _), (long, follows) = best("small", 8192), best("small", 294_912)
+    assert 1 < medium.context < long.context and long.shard < medium.shard and follows == {2: True, 3: True}
+
+
+@pytest.mark.soak
+def test_the_best_strategy_changes_with_the_model_too_and_none_is_best_everywhere():
+    found = {(size, tokens): best(size, tokens) for size in SIZES for tokens in LENGTHS}
+    assert len({plan for plan, _ in found.values()}) == 6
+    assert found["small", 1024][0].pipeline == 1 < found["large", 1024][0].pipeline
+    assert all(found["large", tokens][1][3] for tokens in LENGTHS)  # a large model is never left unsplit
+
+
+def test_a_thousand_gpus_are_looked_at_in_seconds():
+    planner = Planner(question("small", (32, 32, 32), batch=1024))
+    planner.answer(2)  # the traces
+    begin = time.process_time()
+    answer = planner.answer(1024)
+    assert len(answer.ranked) > 20 and time.process_time() - begin < 8
+
+
+def differences(size: str, cases: list[tuple[ParallelPlan, int]]) -> list[float]:
+    """Of a sketch from traces, relative."""
+    model, known = built(size)
+    exact = facts(model, shapes((32, 32, 32)))
+    found = [[memory(which, plan, microbatch_rows=rows).total for which in (known, exact)] for plan, rows in cases]
+    return [abs(quick / slow - 1) for quick, slow in found]
+
+
+def test_a_sketch_says_what_a_trace_says():
+    eight = ParallelPlan(tensor=8, sequence=True, shard=2)
+    assert max(differences("small", [(eight, 1)])) < 0.02
+
+
+@pytest.mark.soak
+def test_a_sketch_says_what_traces_say_of_several_samples_pipelines_and_weights_that_nobody_shares():
+    pipeline = ParallelPlan(tensor=8, sequence=True, pipeline=2, microbatches=4)
+    cases = [(ParallelPlan(shard=4), 2), (pipeline, 1), (ParallelPlan(tensor=4, sequence=True), 2)]
+    assert max(differences("small", cases) + differences("large", cases)) < 0.03
+
+
+def test_one_gpu_is_told_the_fewest_changes_after_which_it_fits():
+    asked = question("small", (4, 16, 16), batch=4, gpu="h200")
+    found = ways(asked, State(ParallelPlan(), 4, False))
+    as_it_is, *others = found
+    assert not as_it_is.fits and others and all(way.fits for way in others)
+    assert [way.step_s for way in others] == sorted(way.step_s for way in others)
+    for way in others:
+        assert not any(set(less.changes) < set(way.changes) for less in others)
+    assert any(OFFLOAD in way.changes for way in others)
+    assert enough_gpus(asked) == 2
+    roomy = question("small", (4, 16, 16), batch=4, gpu="gb200")
+    assert len(ways(roomy, State(ParallelPlan(), 1, True))) == 1
+
+
+def test_where_nothing_helps_all_changes_together_are_the_last_line():
+    asked = question("small", (32, 96, 96), batch=4, gpu="rtx_4090")
+    found = ways(asked, State(ParallelPlan(), 4, False))
+    assert [way.fits for way in found] == [False, False]
+    assert found[-1].changes == (SMALLER, AGAIN, OFFLOAD) and found[-1].memory.total < found[0].memory.total
