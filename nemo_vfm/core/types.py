@@ -432,6 +432,15 @@ class Phaseable(TrainingData, Protocol):
 
 
 @runtime_checkable
+class Worded(Protocol):
+    """Training data of tokens."""
+
+    def vocab_size(self) -> int:
+        """How many tokens there may be; once it is started."""
+        ...
+
+
+@runtime_checkable
 class Batched(Protocol):
     """Training data whose global batches are known from the recipe alone."""
 

@@ -18,10 +18,10 @@ from torch import nn
 from nemo_vfm.core import log, preempt, ranks
 from nemo_vfm.core.device import describe
 from nemo_vfm.core.duration import Duration
-from nemo_vfm.core.errors import NextPhase, Preempted
+from nemo_vfm.core.errors import NextPhase, Preempted, UserError
 from nemo_vfm.core.place import Address, Place
 from nemo_vfm.core.precision import Precision
-from nemo_vfm.core.types import Batched, DevicePlan, Factory, Json, Outcome, Phaseable, Run, Task, TrainingData
+from nemo_vfm.core.types import Batched, DevicePlan, Factory, Json, Outcome, Phaseable, Run, Task, TrainingData, Worded
 from nemo_vfm.parallel import checkpoint
 from nemo_vfm.parallel.agree import first_says
 from nemo_vfm.parallel.checkpoint_folder import existing
@@ -39,7 +39,7 @@ from nemo_vfm.train.ema import EMA
 from nemo_vfm.train.fit import Fit
 from nemo_vfm.train.loggers import LoggerSource
 from nemo_vfm.train.optim import Constant, Schedule
-from nemo_vfm.train.phases import InPhases, Phase, Stretch, at, data_of, stretches
+from nemo_vfm.train.phases import InPhases, Phase, Renumbered, Stretch, at, data_of, stretches
 from nemo_vfm.train.skip import Skip
 from nemo_vfm.train.warm_start import WarmStart
 
@@ -181,6 +181,7 @@ class Train:
             self._say_what_was_not_left_out(fit, saved.state)
         self._fetch_together()
         self.data.start(seed=run.seed, first_batch=fit.step, rank=fit.data_rank, num_ranks=self.parallel.data)
+        self._require_words(model)
         fit.total_steps, fit.limit_s = self._length()
         if saved is not None:
             self._say_where_the_schedule_bends(fit, saved.state)
@@ -189,6 +190,14 @@ class Train:
         millions = sum(p.numel() for p in model.parameters()) / 1e6
         log.info(f"{millions:.1f} M parameters, {str(dtype).removeprefix('torch.')} ({reason}), on {describe()}")
         return fit
+
+    def _require_words(self, model: nn.Module) -> None:
+        """A token beyond the model's table is, on a GPU, an assertion that names neither."""
+        data = self.data.data if isinstance(self.data, Renumbered) else self.data
+        rows = getattr(model, "vocab", None)
+        if isinstance(data, Worded) and isinstance(rows, int) and rows < (words := data.vocab_size()):
+            raise UserError(f"the data's tokenizer has {words:,} tokens, and the model a vocabulary of {rows:,}; give "
+                            f"model.vocab={words} or more, and a multiple of 128 x parallel.tensor")  # fmt: skip
 
     def _newest(self, run: Run) -> checkpoint.Checkpoint | None:
         """Where all ranks go on from: the newest of which every byte is right, each rank having hashed its share."""

@@ -159,25 +159,25 @@ class Renumbered:
     """
 
     def __init__(self, data: TrainingData, first: int) -> None:
-        self._data, self._first = data, first
+        self.data, self._first = data, first
 
     def start(self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1) -> None:
         """See `TrainingData`."""
         assert first_batch >= self._first, f"batch {first_batch} is of another phase, whose first is {self._first}"
-        self._data.start(seed=seed, first_batch=first_batch - self._first, rank=rank, num_ranks=num_ranks)
+        self.data.start(seed=seed, first_batch=first_batch - self._first, rank=rank, num_ranks=num_ranks)
 
     def train_dataloader(self) -> Iterable[Batch]:
         """See `TrainingData`."""
-        return (replace(batch, index=batch.index + self._first) for batch in self._data.train_dataloader())
+        return (replace(batch, index=batch.index + self._first) for batch in self.data.train_dataloader())
 
     def val_dataloader(self) -> Iterable[Batch]:
         """See `TrainingData`."""
-        return self._data.val_dataloader()
+        return self.data.val_dataloader()
 
     def batches_per_epoch(self) -> float:
         """See `TrainingData`."""
-        return self._data.batches_per_epoch()
+        return self.data.batches_per_epoch()
 
     def num_train_samples(self) -> int:
         """See `TrainingData`."""
-        return self._data.num_train_samples()
+        return self.data.num_train_samples()

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Phases of one training: each on its own devices, with its own learning rate, and together one run."""
 
+import itertools
 import json
 import subprocess
 from pathlib import Path
@@ -9,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from nemo_vfm.core.duration import Duration
+from nemo_vfm.data.tokens.data import TokenData, TokenSource
+from nemo_vfm.data.tokens.write import write_tokens
 from nemo_vfm.parallel import checkpoint
 from nemo_vfm.parallel.plan import ParallelPlan
 from nemo_vfm.train.optim import Constant, Straight, WarmupCosine
-from nemo_vfm.train.phases import InPhases, Phase, at, stretches
+from nemo_vfm.train.phases import InPhases, Phase, at, data_of, stretches
 from tests.support import tiny_training
 from tests.support.repository import ROOT
 from tests.support.tiny_training import command, metrics
@@ -61,6 +64,44 @@ def test_a_constant_rate_warms_up_once() -> None:
     found = phases(one=steps(3), two=steps(3))
     rates = [InPhases(found, Constant(warmup_steps=4)).factor(step, None) for step in range(6)]
     assert rates == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1])
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> TokenData:
+    """Two sources of sixty documents each."""
+    for name in ("web", "code"):
+        documents = [[number % 50] * (5 + number % 9) for number in range(60)]
+        write_tokens(tmp_path / name, documents, vocab_size=64, end=63, tokenizer="t" * 64, per_shard=40)
+    sources = {name: TokenSource(tmp_path / name, weight) for name, weight in (("web", 3.0), ("code", 1.0))}
+    return TokenData(sources=sources, sequence_length=8, batch_size=2)
+
+
+def test_batches_grow_and_the_blend_turns_while_each_source_goes_on_where_it_was(tokens: TokenData) -> None:
+    sized = Phase(duration=Duration(64, "tokens"))
+    turned = Phase(duration=Duration(24, "samples"), batch_size=6, blend={"web": 1.0, "code": 5.0})
+    found = stretches({"small": sized, "large": turned}, tokens, ParallelPlan())
+    assert [(one.first, one.last) for one in found] == [(0, 4), (4, 8)]
+    batches = []
+    for one in found:
+        data = data_of(tokens, found, one, seed=3)
+        data.start(seed=3, first_batch=one.first)
+        batches += itertools.islice(data.train_dataloader(), one.last - one.first)
+    assert [(batch.index, len(batch)) for batch in batches] == [
+        *((n, 2) for n in range(4)),
+        *((n, 6) for n in range(4, 8)),
+    ]
+    for name, counts in (("web", (6, 4)), ("code", (2, 20))):
+        rows = [int(key.rsplit("-", 1)[1]) for batch in batches for key in batch.keys if key.startswith(name)]
+        assert rows == list(range(sum(counts)))
+    again = data_of(tokens, found, found[1], seed=3)
+    again.start(seed=3, first_batch=6)
+    assert next(iter(again.train_dataloader())).keys == batches[6].keys
+
+
+def test_a_training_cut_short_ends_within_a_phase() -> None:
+    given = {"one": steps(3), "two": steps(3), "three": steps(3)}
+    found = stretches(given, Videos(), ParallelPlan(), Duration(4, "steps"))  # type: ignore[arg-type]
+    assert [(one.name, one.first, one.end, one.last) for one in found] == [("one", 0, 3, 3), ("two", 3, 4, 6)]
 
 
 def asked(*each: str) -> str:

@@ -1,0 +1,66 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A language model trained on tokens: what it measures, and that ranks and resumes change nothing."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from nemo_vfm.config import build, compose
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types import Run
+from nemo_vfm.data.tokens.write import write_tokens
+from tests.support.ranks import on_ranks
+from tests.support.repository import ROOT
+from tests.support.tiny_training import metrics
+
+RECIPE = str(ROOT / "recipes/llm/nemotron4_1b.yaml")
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Documents that count upwards."""
+    folder = tmp_path_factory.mktemp("tokens") / "tokens"
+    documents = [[(begin + n) % 255 for n in range(3 + begin % 40)] for begin in range(200)]
+    write_tokens(folder, documents, vocab_size=257, end=256, tokenizer="t" * 64, per_shard=90)
+    return folder
+
+
+def words(tokens: Path, *more: str) -> list[str]:
+    """The recipe on these, a checkpoint at every second step."""
+    return [
+        f"data.sources.text.folder={tokens}", "data.batch_size=4", "data.packing=documents", "precision=fp32",
+        "checkpoint.every_steps=2", "checkpoint.keep_last=null", "loggers={}", "callbacks={}",
+        "schedule={_target_: nemo_vfm.train.optim.Constant}", *more,
+    ]  # fmt: skip
+
+
+def trained(rank: int, folder: Path, given: list[str]) -> None:
+    """On this rank."""
+    composed = compose(RECIPE, given, overlays=["smoke"])
+    build(composed).run(Run(folder, composed.to_yaml(), composed.seed))
+
+
+def test_perplexity_is_that_of_the_vocabulary_at_first_and_falls(tokens: Path, tmp_path: Path) -> None:
+    given = words(tokens, "duration=30 steps", "optimizer.lr=1e-2", "checkpoint.every_steps=30")
+    on_ranks(1, trained, tmp_path, given)
+    measured = [line["val_perplexity"] for line in metrics(tmp_path) if "val_perplexity" in line]
+    assert 300 < measured[0] < 600 and measured[-1] < 100
+    last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["val_perplexity"] == pytest.approx(math.exp(last["val_loss"]))
+
+
+def test_packed_documents_on_two_ranks_resumed_on_one_are_one_run(tokens: Path, tmp_path: Path) -> None:
+    on_ranks(1, trained, tmp_path / "alone", words(tokens, "duration=4 steps"))
+    on_ranks(2, trained, tmp_path / "both", words(tokens, "duration=2 steps", "parallel.shard=2"))
+    on_ranks(1, trained, tmp_path / "both", words(tokens, "duration=4 steps"))
+    ours, alone = (metrics(tmp_path / name) for name in ("both", "alone"))
+    assert [line["loss"] for line in ours] == pytest.approx([line["loss"] for line in alone], rel=1e-5)
+
+
+def test_a_model_with_fewer_words_than_the_tokenizer_is_refused(tokens: Path, tmp_path: Path) -> None:
+    composed = compose(RECIPE, words(tokens, "model.vocab=256"), overlays=["smoke"])
+    with pytest.raises(UserError, match="the data's tokenizer has 257 tokens, and the model a vocabulary of 256"):
+        build(composed).run(Run(tmp_path, composed.to_yaml(), 0))
