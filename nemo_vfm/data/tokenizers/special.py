@@ -52,7 +52,9 @@ def read(folder: Path) -> Special:
         DataError: one of them is damaged.
     """
     config, older, numbers = (_mapping(folder / name) for name in CONFIG_FILES)
-    named = {**older, **config}
+    if "added_tokens_decoder" in config:  # as transformers: this list is newer than both other files, and ends them
+        older, numbers = {}, {}
+    named = {**config, **older}
     try:
         roles = {role: _text(named[role]) for role in _ROLES if named.get(role)}
         decoder = {int(number): _added(told, int(number)) for number, told in _items(config, "added_tokens_decoder")}

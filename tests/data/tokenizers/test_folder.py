@@ -59,7 +59,7 @@ def test_a_model_of_sentencepiece_is_read_by_sentencepiece(kind: str, folders: d
     other = sentencepiece.SentencePieceProcessor(model_file=str(folders[kind] / "tokenizer.model"))
     ours = FolderTokenizer(folder=folders[kind])
     assert ours.encode(TEXTS) == other.encode(TEXTS)
-    assert ours.decode([other.bos_id(), *other.encode(LINES[0]), other.eos_id()]) == LINES[0]
+    assert ours.decode([other.bos_id(), *other.encode(LINES[0]), other.unk_id(), other.eos_id()]) == LINES[0]
     assert (ours.vocab_size(), ours.end()) == (other.get_piece_size(), other.eos_id())
 
 
@@ -127,6 +127,28 @@ def test_tokens_that_only_the_config_adds_are_found_as_transformers_finds_them(
     texts = [*TEXTS, "a <|tool|> b", "two kittens<|turn|>\n", "cat <|end|>"]
     assert same(folder, texts)
     assert FolderTokenizer(folder=folder).encode(["kitten"]) == [[size + 1]]
+
+
+@pytest.mark.parametrize("newer", [False, True])
+def test_files_that_contradict_each_other_are_read_in_the_order_of_transformers(
+    newer: bool, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(folders["byte-level"], tmp_path / "two")
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>"}
+    more = {"added_tokens_decoder": {"1": {"content": "<|end|>", "special": True}}} if newer else {}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | more))
+    (folder / "special_tokens_map.json").write_text('{"eos_token": {"content": "<|begin|>", "lstrip": false}}')
+    assert same(folder, TEXTS) and FolderTokenizer(folder=folder).end() == (1 if newer else 0)
+
+
+def test_a_beginning_that_a_file_puts_before_each_text_is_left_out(folders: dict[str, Path], tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, processors
+
+    folder = shutil.copytree(folders["byte-level"], tmp_path / "begins")
+    made = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    made.post_processor = processors.TemplateProcessing(single="<|begin|> $A", special_tokens=[("<|begin|>", 0)])
+    made.save(str(folder / "tokenizer.json"))
+    assert theirs(folder).encode("cat")[0] == 0 and same(folder, TEXTS)
 
 
 def test_which_token_ends_a_document_is_asked_for_where_nobody_says(folders: dict[str, Path], tmp_path: Path) -> None:
