@@ -38,7 +38,8 @@ def write_tokenizer_json(made: Json, folder: Path, *, kind: Literal["unigram", "
 def _unigram(library: Json, made: Json) -> Json:
     size = made.get_piece_size()
     scores = [float(made.get_score(number)) for number in range(size)]
-    # Bytes and control pieces have a score of 0, the best there is: the library would find "<0x41>" spelt in a text.
+    # Bytes and control pieces have a score of 0, the best there is: the library would find "<0x41>" spelt in a text. It
+    # must be above that of unknown letters, so it needs a piece for each letter of such names to lose against.
     worst = 10 * min(scores) - 100
     spelt = [made.is_byte(n) or made.is_control(n) or made.is_unknown(n) for n in range(size)]
     pieces = [(made.id_to_piece(n), worst if spelt[n] else scores[n]) for n in range(size)]

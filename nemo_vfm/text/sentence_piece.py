@@ -17,6 +17,8 @@ from nemo_vfm.text.pieces import write_tokenizer_json
 _MOST_LETTERS = 1000  # of what the trainer takes for one sentence: at most 4,000 bytes, and it skips those above 4,192
 _THREADS = 16  # its sums depend on their number, so it is not that of the machine
 _OWN = ("<unk>", "<s>", "</s>")
+#: Letters of the names of bytes, such as <0x4F>. Each has a piece, else tokenizer.json would read a name as its byte.
+_OF_BYTES = "<>0123456789ABCDEFx"
 _PART = re.compile(rf"(?s).{{1,{_MOST_LETTERS}}}(?=\s|$)|.{{1,{_MOST_LETTERS}}}")
 
 
@@ -41,7 +43,7 @@ class SentencePieceModel:
         character_coverage: float = 0.9995,
     ) -> None:  # fmt: skip
         names = (*_OWN, *special_tokens)
-        require_tokens(vocab_size, names, len(names) + 256 * byte_fallback + 1)
+        require_tokens(vocab_size, names, len(names) + (256 + len(_OF_BYTES)) * byte_fallback + 1)
         if kind not in ("unigram", "bpe"):
             raise ValueError(f"kind must be unigram or bpe, got {kind!r}")
         if not 0.9 <= character_coverage <= 1:
@@ -63,6 +65,7 @@ class SentencePieceModel:
             sentence_iterator=_sentences(texts), model_writer=model, model_type=self.kind, vocab_size=self.vocab_size,
             byte_fallback=self.byte_fallback, split_digits=self.split_digits, add_dummy_prefix=self.leading_space,
             character_coverage=self.character_coverage, control_symbols=list(self.special_tokens),
+            required_chars=_OF_BYTES if self.byte_fallback else "",
             normalization_rule_name="identity", remove_extra_whitespaces=False, allow_whitespace_only_pieces=True,
             hard_vocab_limit=False, num_threads=_THREADS, minloglevel=2,
         )  # fmt: skip

@@ -52,6 +52,11 @@ def test_many_bad_ones_in_a_row_stop(tmp_path: Path) -> None:
         read(tmp_path)
 
 
+def test_many_bad_ones_among_good_ones_stop_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes((rows(["good"]) + b"{\n" * 10) * 5)
+    assert read(tmp_path) == (["good"] * 5, {"not JSON": 50})
+
+
 @pytest.mark.parametrize("name", ["a.parquet", "a.jsonl.gz"])
 def test_a_damaged_file_is_a_sentence(name: str, tmp_path: Path) -> None:
     whole = tmp_path / "whole.parquet"
