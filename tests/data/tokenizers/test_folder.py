@@ -87,6 +87,16 @@ def test_each_kind_is_a_tokenizer_that_travels_without_what_it_loaded(kind: str,
     assert copied.encode(LINES) == ours.encode(LINES)
 
 
+def test_code_that_a_folder_brings_is_not_run(folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(folders["byte-level"], tmp_path / "brings")
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    config |= {"auto_map": {"AutoTokenizer": ["theirs.Theirs", "theirs.Theirs"]}, "tokenizer_class": "Theirs"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    (folder / "theirs.py").write_text(f"open({str(tmp_path / 'canary')!r}, 'w')")
+    assert FolderTokenizer(folder=folder).encode(TEXTS) == FolderTokenizer(folder=folders["byte-level"]).encode(TEXTS)
+    assert not (tmp_path / "canary").exists()
+
+
 def test_nothing_is_read_before_the_first_use(tmp_path: Path) -> None:
     ours = FolderTokenizer(folder=tmp_path / "nowhere")
     with pytest.raises(UserError, match="nothing is fetched from a hub"):
