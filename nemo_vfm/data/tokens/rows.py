@@ -50,12 +50,7 @@ class StreamRows:
 
     def read(self, numbers: Numbers, tokens_BS: Numbers, labels_BS: Numbers) -> Documents:
         """See `Rows.read`; the last label of a row is the first token of the stream's next row."""
-        starts, size = self._spans.starts(numbers), tokens_BS.shape[1]
-        after, one = np.empty(len(starts), np.int64), np.ones(len(starts), np.int64)
-        self._stream.need(starts, one * size + 1)
-        self._stream.gather(starts, one * size, tokens_BS.reshape(-1))
-        self._stream.gather((starts + size) % self._stream.num_tokens, one, after)
-        labels_BS[:, :-1], labels_BS[:, -1] = tokens_BS[:, 1:], after
+        self._stream.gather_with_next(self._spans.starts(numbers), tokens_BS, labels_BS)
         return ()
 
 

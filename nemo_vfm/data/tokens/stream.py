@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.data.tokens.folder import TokenFolder
+from nemo_vfm.data.tokens.manifest import Tokens
 
 Numbers = NDArray[np.int64]
 
@@ -74,10 +75,8 @@ class TokenStream:
 
     def need(self, starts: Numbers, lengths: Numbers) -> None:
         """Say which parts of the stream are read next; of one that goes over several runs, the first alone."""
-        runs = np.searchsorted(self._before, starts, side="right") - 1
-        begins = self._begins[runs] + starts - self._before[runs]
-        counts = np.minimum(lengths, self._before[runs + 1] - starts)
-        for shard, begin, count in zip(self._shards[runs].tolist(), begins.tolist(), counts.tolist(), strict=True):
+        shards, begins, counts = self._located(starts, lengths)
+        for shard, begin, count in zip(shards.tolist(), begins.tolist(), counts.tolist(), strict=True):
             self.folder.need(shard, begin, count)
 
     def gather(self, starts: Numbers, lengths: Numbers, out: Numbers) -> None:
@@ -90,18 +89,43 @@ class TokenStream:
         Raises:
             DataError: a token is not in the vocabulary.
         """
-        runs = np.searchsorted(self._before, starts, side="right") - 1
-        begins, within = self._begins[runs] + starts - self._before[runs], starts + lengths <= self._before[runs + 1]
-        at, tokens, parts = 0, self.folder.tokens, zip(*(
-            column.tolist() for column in (starts, lengths, self._shards[runs], begins, within)
-        ), strict=True)  # fmt: skip
-        for start, length, shard, begin, whole in parts:
-            if whole:
+        shards, begins, counts = self._located(starts, lengths)
+        at, tokens, columns = 0, self.folder.tokens, (starts, lengths, shards, begins, counts)
+        for start, length, shard, begin, count in zip(*(column.tolist() for column in columns), strict=True):
+            if count == length:
                 out[at : at + length] = tokens(shard)[begin : begin + length]
             else:
                 self.read(start, out[at : at + length])
             at += length
         self._require_known(out)
+
+    def gather_with_next(self, starts: Numbers, tokens_BS: Numbers, labels_BS: Numbers) -> None:
+        """Rows of tokens, and the token after each of them.
+
+        Args:
+            starts: positions of the rows' first tokens.
+
+        Raises:
+            DataError: a token is not in the vocabulary.
+        """
+        size = tokens_BS.shape[1] + 1
+        shards, begins, counts = self._located(starts, np.full(len(starts), size))
+        columns = list(zip(starts.tolist(), shards.tolist(), begins.tolist(), counts.tolist(), strict=True))
+        for _, shard, begin, count in columns:
+            self.folder.need(shard, begin, count)
+        for at, (start, shard, begin, count) in enumerate(columns):
+            line: Tokens | Numbers = self.folder.tokens(shard)[begin : begin + size]
+            if count < size:
+                self.read(start, line := np.empty(size, np.int64))
+            tokens_BS[at], labels_BS[at] = line[:-1], line[1:]
+        self._require_known(tokens_BS[:, :1])
+        self._require_known(labels_BS)
+
+    def _located(self, starts: Numbers, lengths: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+        """The shard of each part, where in it the part begins, and how much of it lies in the same run."""
+        runs = np.searchsorted(self._before, starts, side="right") - 1
+        before, counts = self._before[runs], np.minimum(lengths, self._before[runs + 1] - starts)
+        return self._shards[runs], self._begins[runs] + starts - before, counts
 
     def _require_known(self, tokens: Numbers) -> None:
         """A model would look up others beyond its table's end; where every number is a token there are none."""
