@@ -87,15 +87,12 @@ def try_product() -> None:
         raise RuntimeError("a matrix product came out wrong")
 
 
-def most_memory(run: Callable[[], object]) -> int | None:
-    """Bytes of tensors on the GPU at the fullest moment of a call, over what there was before it; None without one."""
-    if device().type != "cuda":
-        return None
+def most_memory(run: Callable[[], object]) -> int:
+    """Bytes of this process's tensors on its GPU at the fullest moment of a call."""
     synchronize()
     torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
     run()
-    return torch.cuda.max_memory_allocated() - before
+    return torch.cuda.max_memory_allocated()
 
 
 def memory_history(max_events: int) -> bool:

@@ -57,8 +57,11 @@ class OwnPart:
                 own.grad = None if whole.grad is None else local(whole.grad).to(own.device, own.dtype)
         self.optimizer.step()
         for name, whole in self._whole.items():
-            if self._own[name].device != whole.device or not _same_memory(self._own[name], whole):
-                local(whole).copy_(self._own[name])
+            own = self._own[name]
+            if own is not whole:
+                own.grad = None  # else it would outlive the model's, into the next step
+            if own.device != whole.device or not _same_memory(own, whole):
+                local(whole).copy_(own)
         return float(self.optimizer.param_groups[0]["lr"])
 
     def _catch_up(self) -> None:

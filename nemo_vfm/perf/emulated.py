@@ -17,17 +17,32 @@ from nemo_vfm.parallel.declared import matching
 from nemo_vfm.parallel.stage import Cuttable
 
 
-class as_on_gpu(TorchFunctionMode):  # noqa: N801 (a context)
-    """Attention keeps its operands, its result and a number for each query; norms are in fp32 under autocast."""
+class Kernels(TorchFunctionMode):
+    """Attention and norms of another machine than this one.
+
+    Attention keeps its operands, its result and a number for each query. Where context ranks pass keys and values
+    round a ring, there are two sets of them, and sums in fp32 (`parallel/context/ring.py`). On a GPU autocast has
+    norms in fp32.
+
+    Args:
+        gpu: whether the machine has one; else attention is this one's own.
+        ring: whether tokens are spread over context ranks.
+    """
+
+    def __init__(self, *, gpu: bool, ring: bool) -> None:
+        super().__init__()
+        self._gpu, self._ring = gpu, ring
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # fmt: skip
         """See `TorchFunctionMode`."""
-        if func is F.scaled_dot_product_attention:
-            return _Attention.apply(*(_narrow(x) for x in args[:3]))  # type: ignore[no-untyped-call]
-        if func is F.layer_norm and torch.is_autocast_enabled("cpu"):
+        if func is F.scaled_dot_product_attention and (self._gpu or self._ring):
+            q, k, v = (_narrow(x) for x in args[:3])
+            among_itself = q.shape[2] == k.shape[2] and (kwargs or {}).get("attn_mask") is None
+            return _Attention.apply(q, k, v, self._ring and among_itself)  # type: ignore[no-untyped-call]
+        if func is F.layer_norm and self._gpu and torch.is_autocast_enabled("cpu"):
             args = (args[0].float(), *args[1:])
         return func(*args, **(kwargs or {}))
 
@@ -38,15 +53,26 @@ def _narrow(x: Tensor) -> Tensor:
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, ring: bool) -> Tensor:
+        ctx.ring = ring
+        held = [*_travelling(k), torch.empty_like(q, dtype=torch.float32)] if ring else []
         out = torch.empty_like(q)
+        del held
         ctx.save_for_backward(q, k, v, out, q.new_empty(q.shape[:3], dtype=torch.float32))
         return out
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         q, k, v, _, _ = ctx.saved_tensors
-        return torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        held = [*_travelling(k), *_travelling(k.float()), q.float()] if ctx.ring else []
+        found = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), None
+        del held
+        return found
+
+
+def _travelling(k: Tensor) -> list[Tensor]:
+    """Keys and values at hand, and those on their way."""
+    return [k.new_empty(2, *k.shape), k.new_empty(2, *k.shape)]
 
 
 def exchanging(model: Cuttable, ranks: int, sequence: bool) -> None:

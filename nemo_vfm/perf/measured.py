@@ -6,13 +6,15 @@ What the memory model says is compared with. On a CPU every allocation is seen b
 allocator keeps the most by itself.
 """
 
-from collections.abc import Callable, Mapping
+import gc
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from nemo_vfm.core import device as devices
 from nemo_vfm.core.precision import Precision
@@ -33,12 +35,12 @@ class Measured:
     """Bytes on this rank.
 
     Args:
-        standing: of weights, gradients and optimizer.
-        most: at the fullest moment of a step, these included.
+        most: at the fullest moment of a step.
+        standing: of this, weights, gradients and optimizer; the gradients may be fewer then.
     """
 
-    standing: int
     most: int
+    standing: int
 
 
 class MadeUp:
@@ -78,7 +80,7 @@ def measured_step(
     optimizer: OptimizerFactory = _ADAMW, precision: Precision = Precision("fp32"),  # noqa: B008 (frozen)
     how: Mapping[str, object] | None = None,
 ) -> Measured:  # fmt: skip
-    """The second step of a training, when the optimizer's state is there.
+    """Two steps of a training, after a first one: the optimizer's state is there, and buffers that outlive a step are.
 
     Args:
         rank: of this process; torch.distributed is joined where there are several.
@@ -91,30 +93,47 @@ def measured_step(
         how: other arguments of the engine.
     """
     engine = TorchEngine(**(how or {}))  # type: ignore[arg-type]
-    engine.start(Parts(model, MadeUp(), optimizer, precision, 0, plan))
     batch = made_up(shapes, rows).to(devices.device())
-    with native_products():
+
+    def begin() -> None:
+        engine.start(Parts(model, MadeUp(), optimizer, precision, 0, plan))
         engine.step([batch], 1.0)
-        kept = [*engine.model.parameters(), *engine.model.buffers()]
-        gradients = [parameter.grad for parameter in kept if parameter.grad is not None]
-        state = engine.tensors()["optimizer"].values()
-        standing = sum(local(tensor).nbytes for tensor in (*kept, *gradients, *state))
-        return Measured(standing, standing + most_allocated(lambda: engine.step([batch], 1.0)))
+
+    def go_on() -> None:
+        for _ in range(2):
+            engine.step([batch], 1.0)
+
+    with native_products():
+        return Measured(most_allocated(begin, go_on), _standing(engine))
 
 
-def most_allocated(run: Callable[[], object]) -> int:
-    """Bytes at the fullest moment of a call, over what there was before it; below zero never."""
-    found = devices.most_memory(run)
-    return _on_cpu(run) if found is None else found
+def _standing(engine: TorchEngine) -> int:
+    kept = [*engine.model.parameters(), *engine.model.buffers(), *engine.tensors()["optimizer"].values()]
+    gradients = [parameter.grad for parameter in engine.model.parameters() if parameter.grad is not None]
+    return sum(local(tensor).nbytes for tensor in (*kept, *gradients))
 
 
-def _on_cpu(run: Callable[[], object]) -> int:
+def most_allocated(begin: Callable[[], object], go_on: Callable[[], object]) -> int:
+    """Bytes of all that both calls allocated and that is there at the fullest moment of the second."""
+    if devices.device().type == "cuda":
+        begin()
+        return devices.most_memory(go_on)
+    gc.collect()  # else an earlier engine's memory would be given back meanwhile, and be taken off
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-        run()
+        begin()
+        with record_function(_SECOND):
+            go_on()
     assert seen.profiler is not None and seen.profiler.kineto_results is not None
-    events = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
+    return _fullest(seen.profiler.kineto_results.events())
+
+
+_SECOND = "what is measured"
+
+
+def _fullest(events: Sequence[Any]) -> int:
+    since = next(event.start_ns() for event in events if event.name() == _SECOND)
     now = most = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
+    for event in sorted((one for one in events if one.name() == "[memory]"), key=lambda one: one.start_ns()):
         now += event.nbytes()
-        most = max(most, now)
+        most = max(most, now) if event.start_ns() >= since else now
     return most

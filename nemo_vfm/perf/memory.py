@@ -72,8 +72,9 @@ def memory(
         gpu: whether kernels are those of a GPU; else of a CPU.
     """
     cut = Cut(
-        tensor=plan.tensor, sequence=plan.sequence, narrow=precision == "bf16", gathered=_shared(plan) > 1, gpu=gpu
-    )
+        tensor=plan.tensor, sequence=plan.sequence, narrow=precision == "bf16", gathered=_shared(plan) > 1,
+        ring=plan.context > 1, gpu=gpu,
+    )  # fmt: skip
     held = known.held(cut, microbatch_rows, known.tokens / plan.context)
     count = microbatches or plan.microbatches
     return max(
@@ -163,7 +164,8 @@ def _part(device: _Device, known: ModelFacts, plan: ParallelPlan, cut: Cut) -> P
     return Part(
         place=device.place, blocks=device.blocks, first=device.first, last=device.last,
         block_weights=width * local(known.block), outer_weights=width * local(outer),
-        block_gradients=block, all_gradients=block * sum(device.blocks) + standing(outer),
+        block_gradients=block,
+        all_gradients=block * sum(device.blocks) + standing(outer),
         last_gradients=standing(known.last) if device.last else 0, casts=cut.narrow and not cut.gathered,
         gathered=cut.gathered, whole=sum(device.blocks) * local(known.block) + local(outer),
     )  # fmt: skip

@@ -65,41 +65,44 @@ def _one_after_another(held: Held, part: Part, recompute: bool, microbatches: in
     kept = held.stream if recompute else held.block
     casts = n * part.block_weights if recompute and part.casts else 0
     back = _block_backward(held, recompute)
-    full = there + held.entered + n * kept + _gathered(part)
+    full = there + held.entered + n * kept
+    outer, block = (part.outer_weights, part.block_weights) if part.gathered else (0, 0)
+    # At a block's turn its weights are there, and what came from the wire for it and comes for the next one.
+    blocks = outer + 3 * block
     return {
-        "the last layers": full + casts + held.leave_forward,
-        "the loss's backward": full + held.leave_backward,
-        "the last block's backward": full + left + back,
-        "the first block's backward": full - (n - 1) * kept + left + (n - 1) * grown + back,
-        "the first layers' backward": full - n * kept + left + n * grown + held.enter_backward,
+        "the last layers": full + casts + held.leave_forward + outer + block,
+        "the loss's backward": full + held.leave_backward + outer + block,
+        "the last block's backward": full + left + back + blocks,
+        "the first block's backward": full - (n - 1) * kept + left + (n - 1) * grown + back + blocks,
+        "the first layers' backward": full - n * kept + left + n * grown + held.enter_backward + outer,
     }
 
 
 def _block_backward(held: Held, recompute: bool) -> float:
-    """The most in it, over what was kept for it."""
+    """The most in it, over what was kept for it; computed again is all but the block's output."""
     if not recompute:
         return held.block_backward
-    return max(held.block_forward, held.block + held.block_backward)
-
-
-def _gathered(part: Part) -> float:
-    """Weights that are here for a while: those of the root, of the block at work and of the next one, which is on its
-    way and so there twice."""
-    return part.outer_weights + 3 * part.block_weights if part.gathered else 0
+    return max(held.block_forward, held.block + held.block_backward) - held.stream
 
 
 def _pipelined(held: Held, part: Part, plan: ParallelPlan, recompute: bool, microbatches: int) -> dict[str, float]:
     """A stage, or several; what is in flight waits for its backward, and so do buffers for each microbatch."""
     kept = held.stream if recompute else held.block
-    chunk = sum(part.blocks) / len(part.blocks)
-    waiting = in_flight(plan, part.place, microbatches) * (held.entered + chunk * kept)
     stages = len(part.blocks)
+    one = held.entered + sum(part.blocks) / stages * kept
+    flying = in_flight(plan, part.place, microbatches)
     buffers = microbatches * held.stream * (2 * stages - part.first - part.last)
-    full = waiting + buffers + _gathered_once(part)
-    moments = {"a block's backward": full + held.stream + _block_backward(held, recompute)}
+    there = buffers + _gathered_once(part) + held.stream
+    back = _block_backward(held, recompute)
+    moments = {"the last microbatch's backward": there + (flying - 1) * one + held.entered + kept + back}
+    if flying < microbatches * stages:  # another one takes the place of the first, when all gradients are there
+        moments["a block's backward"] = there + flying * one + back
+    else:
+        moments["the first microbatch's backward"] = there + flying * one - part.all_gradients + back
     if part.last:
-        moments["the last layers"] = full + held.leave_forward
-        moments["the loss's backward"] = full + held.leave_backward
+        last = there + flying * one - (0 if microbatches > 1 else part.all_gradients)
+        moments["the last layers"] = last + held.leave_forward
+        moments["the loss's backward"] = last + held.leave_backward
     return moments
 
 

@@ -21,9 +21,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from nemo_vfm.parallel.portions import split_axis
 from nemo_vfm.parallel.products import native_products
 from nemo_vfm.parallel.stage import Cuttable
-from nemo_vfm.perf.emulated import as_on_gpu, exchanging
+from nemo_vfm.perf.emulated import Kernels, exchanging
 from nemo_vfm.perf.live import Live
 from nemo_vfm.perf.stand_ins import Shapes, fake_inputs
+
+#: Tokens of a trace, at least: what is computed in runs of 256 (parallel/vocabulary.py) then has some.
+_RUNS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,7 @@ class Cut:
         sequence: whether they also split the tokens between these.
         narrow: bf16 arithmetic; else fp32.
         gathered: whether weights come in the dtype of the arithmetic, as FSDP brings them; else autocast makes copies.
+        ring: whether tokens are spread over context ranks.
         gpu: whether attention and norms are those of a GPU; else of a CPU.
     """
 
@@ -42,6 +46,7 @@ class Cut:
     sequence: bool = False
     narrow: bool = True
     gathered: bool = False
+    ring: bool = False
     gpu: bool = True
 
 
@@ -105,7 +110,8 @@ def traced(model: Cuttable, shapes: Shapes, cut: Cut, *, tokens: int, single: bo
         tokens: of a sample, about; it does not matter but for what is computed in runs.
         single: for one sample at a time, of which torch copies less than of several.
     """
-    few, many, first = max(1, tokens // 4), max(2, tokens), 1 if single else 2
+    few, first = max(_RUNS, tokens // 4), 1 if single else 2
+    many = max(tokens, 2 * few)
     small, s = _moments(model, shapes, cut, first, few)
     large, m = _moments(model, shapes, cut, first, many)
     more, _ = (small, s) if single else _moments(model, shapes, cut, first + 1, few)
@@ -146,8 +152,7 @@ def _moments(model: Cuttable, shapes: Shapes, cut: Cut, rows: int, tokens: int) 
         stack.enter_context(native_products())
         exchanging(small, cut.tensor, cut.sequence)
         live = stack.enter_context(Live([*_module(small).parameters(), *_module(small).buffers()]))
-        if cut.gpu:
-            stack.enter_context(as_on_gpu())
+        stack.enter_context(Kernels(gpu=cut.gpu, ring=cut.ring))
         live.now = sum(tensor.nbytes for tensor in inside.values())
         step = _Step(small, inside, outside, live, cut.narrow)
         step.run()
