@@ -158,13 +158,21 @@ class Train:
         next((plan for plan in plans if plan.world == num_ranks), plans[0]).require(num_ranks)
 
     def plan_for(self, num_gpus: int) -> DevicePlan:
-        """See `Planned`: the engine's plan, with what training keeps besides."""
-        plan = self.engine.plan_for(num_gpus, self.parallel, self.model, self.optimizer)
+        """See `Planned`: the engine's plan, with what training keeps besides; of the phase for so many, if one is."""
+        layouts = [phase.plan for phase in self.phases if phase.plan.world == num_gpus] or [self.parallel]
+        plan = self.engine.plan_for(num_gpus, layouts[0], self.model, self.optimizer)
         average = {"running average": plan.state_bytes["weights"]} if self.ema is not None else {}
+        notes = (*plan.notes, *self._uneven(layouts[0]), *map(str, self.phases))
+        return replace(plan, state_bytes={**plan.state_bytes, **average}, notes=notes)
+
+    def _uneven(self, layout: ParallelPlan) -> list[str]:
+        """Batches that data ranks cannot share evenly."""
         sizes = self.data.batch_sizes() if isinstance(self.data, Batched) else {}
-        uneven = tuple(f"{name} {size} cannot be divided by {self.parallel.data} (replicate x shard)"
-                       for name, size in sizes.items() if size % self.parallel.data)  # fmt: skip
-        return replace(plan, state_bytes={**plan.state_bytes, **average}, notes=(*plan.notes, *uneven))
+        shared = [(name, size, layout) for name, size in sizes.items() if not self.phases]
+        shared += [(f"batch_size of phase {phase.name}", phase.phase.batch_size or size, phase.plan)
+                   for phase in self.phases for size in sizes.values()]  # fmt: skip
+        return [f"{name} {size} cannot be divided by {plan.data} (replicate x shard)"
+                for name, size, plan in shared if size % plan.data]  # fmt: skip
 
     def _start(self, run: Run) -> Fit:
         saved = self._newest(run)

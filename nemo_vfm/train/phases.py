@@ -80,6 +80,10 @@ class Stretch:
     end: int
     plan: ParallelPlan
 
+    def __str__(self) -> str:
+        batch = f", batches of {self.phase.batch_size:,}" if self.phase.batch_size else ""
+        return f"phase {self.name}: steps {self.first + 1:,} to {self.end:,} on {self.plan.world:,} devices{batch}"
+
 
 def stretches(
     phases: Mapping[str, Phase], data: TrainingData, plan: ParallelPlan, most: Duration | None = None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from nemo_vfm.cli.main import main
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.data.tokens.data import TokenData, TokenSource
 from nemo_vfm.data.tokens.write import write_tokens
@@ -102,6 +103,14 @@ def test_a_training_cut_short_ends_within_a_phase() -> None:
     given = {"one": steps(3), "two": steps(3), "three": steps(3)}
     found = stretches(given, Videos(), ParallelPlan(), Duration(4, "steps"))  # type: ignore[arg-type]
     assert [(one.name, one.first, one.end, one.last) for one in found] == [("one", 0, 3, 3), ("two", 3, 4, 6)]
+
+
+def test_a_check_lists_the_phases_and_says_whose_batches_cannot_be_shared(capsys: pytest.CaptureFixture[str]) -> None:
+    uneven = "phases.main.batch_size=2300"
+    assert main(["check", str(ROOT / "recipes/llm/nemotron4_340b.yaml"), "--gpus", "6144", uneven]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "phase small: steps 1 to 63,579 on 1,536 devices" in said
+    assert "batch_size of phase main 2300 cannot be divided by 64 (replicate x shard)" in said
 
 
 def asked(*each: str) -> str:
