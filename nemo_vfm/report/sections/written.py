@@ -43,7 +43,7 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
 
 
 def _label(step: Step) -> str:
-    return "untrained" if step.name in UNTRAINED else "it went on"
+    return "untrained" if step.name in UNTRAINED else "trained"
 
 
 def _texts(run: RunFolder, step: Step) -> dict[int, tuple[str, str]]:
