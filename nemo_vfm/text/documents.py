@@ -7,6 +7,7 @@ A file's documents come in its own order and files in the order of their names, 
 
 import gzip
 import json
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,7 +95,7 @@ class Documents:
                 yield from _jsonl(file, self.column)
             else:
                 raise UserError(f"{file} is no file of documents; known are {', '.join(SUFFIXES)}")
-        except (OSError, EOFError, ValueError) as error:  # a gzip that breaks off, a Parquet that is none
+        except (OSError, EOFError, ValueError, zlib.error) as error:  # a gzip that breaks off, a Parquet that is none
             if isinstance(error, UserError):
                 raise
             raise DataError(f"{file} cannot be read: {error}") from error
