@@ -24,19 +24,25 @@ def written(folder: Path, texts: list[tuple[str, str]]) -> Path:
 def test_texts_are_judged_beyond_their_beginnings(tmp_path: Path) -> None:
     told = story(0, 1)
     begin, rest = " ".join(told.sentences[:3]), " " + " ".join(told.sentences[3:])
-    texts = [(begin, rest), (begin, ""), (begin, " Now"), (begin, rest.replace(".", ". Nonsense.", 1)), ("Once.", rest)]
+    texts = [
+        (begin, rest),
+        (begin, ""),
+        (begin, " Now"),
+        (begin, rest.replace(".", ". Nonsense.", 1)),
+        ("Nonsense. " + begin, rest),
+    ]
     baseline = written(tmp_path / "untrained", [(begin, "\u2028 x") for _ in texts])
     job = JudgeStories(texts=written(tmp_path / "trained", texts), baseline=baseline)
     outcome = job.run(Run(tmp_path / "judged"))
     found = json.loads((tmp_path / "judged/judged.json").read_text())
-    assert isinstance(job, Job) and [row["grammatical"] for row in found["texts"]] == [True, False, False, False, False]
+    assert isinstance(job, Job) and [row["grammatical"] for row in found["texts"]] == [True, False, False, False, True]
     count = len(told.sentences) - 3
     assert [(row["sentences"], row["right"]) for row in found["texts"][:4]] == [
         (count, count), (0, 0), (0, 0), (count + 1, count),
     ]  # fmt: skip
     assert found["texts"][3]["wrong"] == ["'Nonsense.': it is no sentence of this grammar"]
-    assert outcome.figures["grammatical"] == 0.2 and found["untrained"]["grammatical"] == 0
-    assert outcome.summary == "of 5 texts, 20% agree with themselves (untrained: 0%)"
+    assert outcome.figures["grammatical"] == 0.4 and found["untrained"]["grammatical"] == 0
+    assert outcome.summary == "of 5 texts, 40% agree with themselves (untrained: 0%)"
 
 
 def test_a_step_that_is_not_done_is_said(tmp_path: Path) -> None:
