@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A recipe that leaves values to the user in, small real inputs for each of them out."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -98,6 +99,15 @@ def random_language_model(folder: Path) -> Path:
     return folder
 
 
+def lines_of_text(folder: Path) -> Path:
+    """A file of documents."""
+    from tests.support.tiny_tokenizers import LINES
+
+    folder.mkdir()
+    (folder / "texts.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in LINES))
+    return folder
+
+
 def latents_for(recipe: Path, folder: Path) -> Path:
     """Latent shards as the recipe's own codec, text encoder and buckets make them, of random pixels."""
     packed = "packed" in recipe.name
@@ -186,6 +196,7 @@ def given(request: pytest.FixtureRequest, tmp_path: Path) -> Given:
             [(None, "folder"), ("nemo_vfm.data.tokens.data.TokenSource", "folder")],
             lambda _: request.getfixturevalue("tokens"),
         ),
+        ("nemo_vfm.text.documents.Documents", "path"): lambda _: lines_of_text(tmp_path / "texts"),
         ("nemo_vfm.text.tokenize.TokenizeText", "path"): lambda _: (
             request.getfixturevalue("tokens").parents[1] / "texts.jsonl"
         ),
