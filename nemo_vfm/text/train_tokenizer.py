@@ -62,7 +62,8 @@ class TrainTokenizer:
 
     def _made_of(self, seed: int) -> Json:
         return {
-            "documents": self.documents.state(), "column": self.documents.column, "share": self.share,
+            "documents": self.documents.state(), "column": self.documents.column,
+            "max_document_mb": self.documents.max_document_mb, "share": self.share,
             "seed": seed if self.share < 1 else None, "learner": dict(self.learner.settings()),
             "libraries": {name: _version(name) for name in ("tokenizers", "sentencepiece")},
         }  # fmt: skip

@@ -21,6 +21,9 @@ def rows(texts: list[str]) -> bytes:
     return "".join(json.dumps({"id": n, "text": text}) + "\n" for n, text in enumerate(texts)).encode()
 
 
+MANY = rows(TEXTS * 5000)
+
+
 def read(path: Path, **more: str) -> tuple[list[str], dict[str, int]]:
     skipped: Counter[str] = Counter()
     return list(Documents(path=path, **more).texts(skipped)), dict(skipped)
@@ -42,7 +45,7 @@ def test_bad_and_empty_documents_are_counted_by_reason(tmp_path: Path) -> None:
              b"", b'{"text": "end"}']  # fmt: skip
     (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
     (tmp_path / "b.txt").write_bytes(b"\xff\xfe\xfd")
-    told = {"not JSON": 1, "without 'text'": 2, "'text' is no text": 1, "empty": 2, "not UTF-8": 1}
+    told = {"not JSON": 1, "without 'text'": 1, "no JSON object": 1, "'text' is no text": 1, "empty": 3, "not UTF-8": 1}
     assert read(tmp_path) == (["good", "end"], told)
 
 
@@ -57,14 +60,14 @@ def test_many_bad_ones_among_good_ones_stop_nothing(tmp_path: Path) -> None:
     assert read(tmp_path) == (["good"] * 5, {"not JSON": 50})
 
 
-@pytest.mark.parametrize("name", ["a.parquet", "a.jsonl.gz"])
-def test_a_damaged_file_is_a_sentence(name: str, tmp_path: Path) -> None:
-    whole = tmp_path / "whole.parquet"
-    pyarrow.parquet.write_table(pyarrow.table({"text": TEXTS}), whole)
-    content = whole.read_bytes() if name.endswith("parquet") else gzip.compress(rows(TEXTS * 100))
-    (tmp_path / name).write_bytes(content[: len(content) // 2])
-    with pytest.raises(DataError, match=r"cannot be read"):
-        read(tmp_path / name)
+def test_a_parquet_file_that_breaks_off_is_a_sentence_and_a_gzip_gives_what_came_before(tmp_path: Path) -> None:
+    pyarrow.parquet.write_table(pyarrow.table({"text": TEXTS}), tmp_path / "whole")
+    for name, content in (("a.parquet", (tmp_path / "whole").read_bytes()), ("a.jsonl.gz", gzip.compress(MANY))):
+        (tmp_path / name).write_bytes(content[: len(content) // 2])
+    with pytest.raises(DataError, match=r"a\.parquet is no Parquet file that can be read"):
+        read(tmp_path / "a.parquet")
+    texts, skipped = read(tmp_path / "a.jsonl.gz")
+    assert texts and texts == (TEXTS * 5000)[: len(texts)] and skipped == {"damaged from here on: EOFError": 1}
 
 
 def test_what_is_not_there_is_said(tmp_path: Path) -> None:
