@@ -164,7 +164,9 @@ def trained(rank: int, words: list[str]) -> list[str]:
 def metrics(folder: Path) -> list[dict[str, float]]:
     """The lines of a run, by step; the clock's left out."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if k not in ("time_s", "samples_per_s", "mfu")} for line in lines]
+    return [
+        {k: v for k, v in line.items() if k not in ("time_s", "samples_per_s", "tokens_per_s", "mfu")} for line in lines
+    ]
 
 
 def notes(folder: Path) -> dict[int, dict[int, list[tuple[str, ...]]]]:

@@ -16,6 +16,7 @@ from tests.support.ranks import on_ranks
 from tests.support.repository import ROOT
 from tests.support.tiny_training import metrics
 
+THROUGHPUT = "callbacks={throughput: {_target_: nemo_vfm.train.callbacks.throughput.Throughput}}"
 RECIPE = str(ROOT / "recipes/llm/nemotron4_1b.yaml")
 
 
@@ -44,11 +45,12 @@ def trained(rank: int, folder: Path, given: list[str]) -> None:
 
 
 def test_perplexity_is_that_of_the_vocabulary_at_first_and_falls(tokens: Path, tmp_path: Path) -> None:
-    given = words(tokens, "duration=30 steps", "optimizer.lr=1e-2", "checkpoint.every_steps=30")
+    given = words(tokens, "duration=30 steps", "optimizer.lr=1e-2", "checkpoint.every_steps=30", THROUGHPUT)
     on_ranks(1, trained, tmp_path, given)
     measured = [line["val_perplexity"] for line in metrics(tmp_path) if "val_perplexity" in line]
     assert 300 < measured[0] < 600 and measured[-1] < 100
     last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["tokens_per_s"] == pytest.approx(32 * last["samples_per_s"]) and last["mfu"] > 0
     assert last["val_perplexity"] == pytest.approx(math.exp(last["val_loss"]))
 
 

@@ -54,7 +54,7 @@ def test_losses_after_a_folder_of_transformers_are_those_of_one_device(tmp_path:
     found = {}
     layouts = ("", "parallel.tensor=2", "parallel.shard=2", "parallel.pipeline=2 parallel.microbatches=2")
     for number, layout in enumerate((*layouts, "start_from=ours")):
-        nemo_vfm(tmp_path, "run", "r.yaml", "--conf", "ours/conf", f"run_dir={number}", *layout.split())
-        lines = (tmp_path / str(number) / "metrics.jsonl").read_text().splitlines()
+        nemo_vfm(tmp_path, "run", "r.yaml", "--conf", "ours/conf", f"run_dir=run{number}", *layout.split())
+        lines = (tmp_path / f"run{number}" / "metrics.jsonl").read_text().splitlines()
         found[layout] = [json.loads(line)["loss"] for line in lines]
     assert all(losses == pytest.approx(found[""], abs=1e-5) and len(losses) == 2 for losses in found.values()), found

@@ -18,7 +18,7 @@ ORDER = 50
 BUDGET_MB = 0.0
 MAX_OTHERS = 8
 AXES = ("step", "time_s")
-KNOWN = ("loss", "val_loss", "val_perplexity", "lr", "samples_per_s", "mfu", "grad_norm")
+KNOWN = ("loss", "val_loss", "val_perplexity", "lr", "samples_per_s", "tokens_per_s", "mfu", "grad_norm")
 NUM_TONES = 8
 MFU = "MFU is {formula}; the peak is {peak}."
 
@@ -97,7 +97,10 @@ def _losses(values: Values) -> Iterator[Markup]:
 def _speeds(values: Values, times: Mapping[float, float]) -> Iterator[Markup]:
     if "lr" in values:
         yield line_chart("Learning rate", [Line("", values["lr"], "c")], x_label="step", zero=True)
-    for key, title, factor in (("samples_per_s", "Samples per second", 1), ("mfu", "MFU, percent of peak", 100)):
+    speed = (
+        ("tokens_per_s", "Tokens per second") if "tokens_per_s" in values else ("samples_per_s", "Samples per second")
+    )
+    for key, title, factor in ((*speed, 1), ("mfu", "MFU, percent of peak", 100)):
         if points := values.get(key):
             known = all(step in times for step, _ in points)
             moved = [(times[x] if known else x, y * factor) for x, y in points]
@@ -137,8 +140,10 @@ def _cards(values: Values) -> tuple[Card, ...]:
             cards.append(Card(label, figure(points[-1][1]), f"from {figure(points[0][1])}" if len(points) > 1 else ""))
     used = values.get("mfu")
     utilised = f"MFU {100 * _median(used):.1f} %" if used else "median"
-    if speed := values.get("samples_per_s"):
-        cards.append(Card("samples a second", figure(_median(speed)), utilised))
+    for key, label in (("tokens_per_s", "tokens a second"), ("samples_per_s", "samples a second")):
+        if speed := values.get(key):
+            cards.append(Card(label, figure(_median(speed)), utilised))
+            break
     return tuple(cards)
 
 

@@ -1,7 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The time between steps in; samples a second and the model FLOPs utilisation out, with its formula and its peak."""
+"""The time between steps in; samples and tokens a second and the model FLOPs utilisation out, and what that means."""
 
+import math
 import time
 from collections import deque
 
@@ -13,7 +14,7 @@ from nemo_vfm.train.fit import Fit
 
 
 class Throughput:
-    """Adds samples_per_s of all devices, and mfu of each where the model says what it costs.
+    """Adds samples_per_s of all devices, of text also tokens_per_s, and mfu of each where the model says what it costs.
 
     Args:
         window_steps: steps the rate is averaged over.
@@ -30,12 +31,12 @@ class Throughput:
         if causal_attention not in CONVENTIONS:
             raise ValueError(f"causal_attention must be full or causal, got {causal_attention!r}")
         self.window_steps, self.causal_attention = window_steps, causal_attention
-        self._seen: deque[tuple[float, int, float]] = deque()
+        self._seen: deque[tuple[float, int, int, float]] = deque()  # when, and how many samples, tokens, FLOPs
         self._peak: Peak | None = None
 
     def on_start(self, fit: Fit) -> None:
         """Begin the clock, and say once what mfu will mean."""
-        self._seen = deque([(time.perf_counter(), 0, 0.0)], maxlen=self.window_steps + 1)
+        self._seen = deque([(time.perf_counter(), 0, 0, 0.0)], maxlen=self.window_steps + 1)
         if isinstance(fit.model, Costed) and ranks.is_first():  # several that measure at once would slow each other
             self._peak = peak_flops()
             said = {"formula": formula(self.causal_attention), "peak": str(self._peak)}
@@ -45,13 +46,15 @@ class Throughput:
     def on_step(self, fit: Fit) -> None:
         """Rates over the window."""
         assert fit.result is not None
-        flops = self._flops(fit)
-        self._seen.append((time.perf_counter(), fit.result.num_samples, flops))
-        (begin, _, _), *rest = self._seen
+        self._seen.append((time.perf_counter(), fit.result.num_samples, _tokens(fit), self._flops(fit)))
+        (begin, *_), *rest = self._seen
         seconds = rest[-1][0] - begin
-        fit.metrics["samples_per_s"] = sum(samples for _, samples, _ in rest) / seconds
+        _, samples, tokens, flops = (sum(column) for column in zip(*rest, strict=True))
+        fit.metrics["samples_per_s"] = samples / seconds
+        if tokens:
+            fit.metrics["tokens_per_s"] = tokens / seconds
         if self._peak is not None:
-            fit.metrics["mfu"] = mfu(sum(f for _, _, f in rest), seconds, self._peak)
+            fit.metrics["mfu"] = mfu(flops, seconds, self._peak)
 
     def _flops(self, fit: Fit) -> float:
         model = fit.model
@@ -59,3 +62,10 @@ class Throughput:
             return 0.0
         own = sum(training_flops(model.ops(shapes), self.causal_attention) for shapes in fit.result.shapes)
         return own * fit.plan.data / fit.plan.world  # the ranks of one slice share its arithmetic
+
+
+def _tokens(fit: Fit) -> int:
+    """Of text, in this step on all devices; 0 where there are none."""
+    assert fit.result is not None
+    shapes = (shapes["tokens_BS"] for shapes in fit.result.shapes if "tokens_BS" in shapes)
+    return sum(map(math.prod, shapes)) * fit.plan.data
