@@ -55,7 +55,7 @@ class Refused:
 
     Args:
         about: which degree is wrong, or memory.
-        degree: its value; of memory, 0.
+        degree: its value; of memory, the bytes that are needed.
         why: the sentence of who refuses it.
     """
 

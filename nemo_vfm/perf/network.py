@@ -23,7 +23,7 @@ class Link:
 
     gb_per_s: float
     share: float = 0.8
-    latency_us: float = 10.0
+    latency_us: float = 5.0
 
     def __post_init__(self) -> None:
         if self.gb_per_s <= 0 or not 0 < self.share <= 1 or self.latency_us < 0:
@@ -110,6 +110,7 @@ class Network:
         return outward if near == 1 else min(self.inside.bytes_per_s, outward)
 
     def _latency_s(self, group: Group) -> float:
-        """Of as many messages as a tree is deep."""
-        link = self.inside if self.members_inside(group) == group.size else self.between
-        return math.ceil(math.log2(group.size)) * link.latency_us * 1e-6
+        """A tree inside the machine, then a ring that passes each machine once: what thousands of GPUs wait for."""
+        near = self.members_inside(group)
+        beyond = math.ceil(group.size / near) - 1
+        return (math.ceil(math.log2(near)) * self.inside.latency_us + beyond * self.between.latency_us) * 1e-6

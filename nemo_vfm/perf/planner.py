@@ -74,8 +74,8 @@ class Group:
     Args:
         about: which degree is wrong, or memory.
         count: how many ways to divide the GPUs that concerns.
-        values: of the degree that were refused.
-        why: one of the sentences.
+        values: of the degree that were refused; of memory, none.
+        why: one of the sentences; of memory, that of the layout which misses it by least.
     """
 
     about: About
@@ -111,6 +111,8 @@ class Answer:
 
     def _group(self, kind: About) -> Group:
         found = [why for _, why in self.refused if why.about == kind]
+        if kind == "memory":
+            return Group(kind, len(found), (), min(found, key=lambda why: why.degree).why)
         return Group(kind, len(found), tuple(sorted({why.degree for why in found})), found[-1].why)
 
 
@@ -151,7 +153,7 @@ class Planner:
                 continue
             if isinstance(found, Choice):
                 over.append(found)
-                found = Refused("memory", 0, self._too_much(found))
+                found = Refused("memory", found.memory.total, self._too_much(found))
             refused.append((at, found))
         ranked = sorted(families.values(), key=lambda one: one.time.total)
         nearest = min(over, key=lambda one: one.memory.total, default=None)
@@ -213,4 +215,7 @@ class Planner:
     def _too_much(self, choice: Choice) -> str:
         gpu = self.question.machine.gpu
         needed, there = choice.memory.total / 2**30, gpu.usable_bytes / 2**30
-        return f"at least {needed:.1f} GiB, of which one {gpu.name} has {there:.1f} to fill"
+        return (
+            f"at least {needed:.1f} GiB with recomputation and as few samples at a time as can be, and one {gpu.name} "
+            f"has {there:.1f} to fill; more shard, context or tensor ranks would do, or engine.offload_optimizer"
+        )

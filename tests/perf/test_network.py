@@ -42,8 +42,9 @@ def test_an_exchange_goes_to_each_alike():
 
 def test_a_message_costs_its_latency_however_small_it_is():
     slow = Network(gpus_per_node=8, inside=Link(gb_per_s=100), between=Link(gb_per_s=10, latency_us=20), host=BOX.host)
-    assert slow.gather_s(0, Group(8)) == pytest.approx(3 * 10e-6)
-    assert slow.gather_s(0, Group(64)) == pytest.approx(6 * 20e-6)
+    assert slow.gather_s(0, Group(8)) == pytest.approx(3 * 5e-6)
+    assert slow.gather_s(0, Group(64)) == pytest.approx(3 * 5e-6 + 7 * 20e-6)
+    assert slow.gather_s(0, Group(1024, stride=8)) == pytest.approx(1023 * 20e-6)
 
 
 def test_zionex_gives_what_its_paper_measured_over_128_gpus():

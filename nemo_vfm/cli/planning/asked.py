@@ -41,6 +41,8 @@ class Asked:
         phase: the phase it is, where the recipe has several; else empty.
         steps: of this phase or the training; None where only the clock or the data know.
         own: the recipe's layout.
+        where: the address at which it is written, or would be.
+        written: what stands there: the same, or for a phase without one of its own nothing but defaults.
         recompute: whether the recipe's engine runs blocks again.
         kept: checkpoints that stay on the disk; None keeps all.
         checkpoint_bytes: of one.
@@ -51,6 +53,8 @@ class Asked:
     phase: str
     steps: int | None
     own: ParallelPlan
+    where: str
+    written: ParallelPlan
     recompute: bool
     kept: int | None
     checkpoint_bytes: int
@@ -68,7 +72,7 @@ def asked(arguments: argparse.Namespace) -> Asked:
         raise UserError(f"layouts are planned for TorchEngine, and this recipe has {type(job.engine).__name__}")
     model = _on_meta(job)
     sample = sample_of(job, model, recipe, latents=arguments.latents, tokens=arguments.tokens)
-    phase, own, batch, steps = _phase(job, arguments.gpus, arguments.phase, sample.tokens)
+    phase, own, written, batch, steps = _phase(job, arguments.gpus, arguments.phase, sample.tokens)
     known = facts(model, sample.inputs, job.optimizer)
     known = known if arguments.gpus == 1 else sketch(known)
     work = work_of(model, sample.inputs, sample.tokens)
@@ -84,10 +88,10 @@ def asked(arguments: argparse.Namespace) -> Asked:
         subject=subject, work=work, known=known, machine=machine, precision=_precision(job),
         average=job.ema is not None, offload=job.engine.offload_optimizer,
     )  # fmt: skip
-    keep = job.checkpoint.keep
+    keep, where = job.checkpoint.keep, f"phases.{phase}.parallel" if phase else "parallel"
     each = 4 + (4 if job.ema is not None else 0)
     return Asked(
-        question=question, sample=sample, phase=phase, steps=steps, own=own, recompute=job.engine.recompute == "blocks",
+        question=question, sample=sample, phase=phase, steps=steps, own=own, where=where, written=written, recompute=job.engine.recompute == "blocks",
         kept=None if keep.last is None else keep.last + keep.best,
         checkpoint_bytes=each * work.parameters + known.kept.by(torch.float32, work.parameters),
     )  # fmt: skip
@@ -113,19 +117,22 @@ def _precision(job: "Train") -> Literal["fp32", "bf16"]:
     return "fp32" if job.precision.compute == "fp32" else "bf16"
 
 
-def _phase(job: "Train", gpus: int, wanted: str | None, tokens: int) -> tuple[str, ParallelPlan, int, int | None]:
-    """(name, layout, samples of a global batch, steps) of the phase that is planned, or of the whole training."""
+def _phase(
+    job: "Train", gpus: int, wanted: str | None, tokens: int
+) -> tuple[str, ParallelPlan, ParallelPlan, int, int | None]:
+    """(name, layout, what the recipe writes of it, samples of a global batch, steps) of what is planned."""
     own = job.data.batch_sizes()["batch_size"] if isinstance(job.data, Batched) else 1
     if not job.phases:
         if wanted is not None:
             raise UserError(f"--phase {wanted}: the recipe has no phases")
-        return "", job.parallel, own, _steps(job, own, tokens)
+        return "", job.parallel, job.parallel, own, _steps(job, own, tokens)
     names = [one.name for one in job.phases]
     if wanted is not None and wanted not in names:
         raise UserError(f"there is no phase {wanted}; the recipe has {', '.join(names)}")
     fits = [one for one in job.phases if one.name == wanted or (wanted is None and one.plan.world == gpus)]
     chosen = max(fits or job.phases, key=lambda one: one.last - one.first)
-    return chosen.name, chosen.plan, chosen.phase.batch_size or own, chosen.last - chosen.first
+    written = chosen.phase.parallel or ParallelPlan()
+    return chosen.name, chosen.plan, written, chosen.phase.batch_size or own, chosen.last - chosen.first
 
 
 def _steps(job: "Train", batch: int, tokens: int) -> int | None:

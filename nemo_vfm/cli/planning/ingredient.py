@@ -36,7 +36,7 @@ def changes(choice: Choice, own: ParallelPlan, where: str, *, recompute: bool) -
     """What to change of a recipe, as words of a command line; a mapping there is laid over what the recipe has.
 
     Args:
-        own: the recipe's layout.
+        own: what the recipe writes there.
         where: the address of it.
         recompute: what the recipe's engine does.
     """

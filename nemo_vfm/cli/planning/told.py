@@ -107,7 +107,15 @@ def _columns(with_days: bool) -> "Table":
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("", justify="right")
     table.add_column("layout", overflow="fold", min_width=24)
-    for name in ("parts x rows", "GiB", "step s", "MFU %", "waits %", "exchange %", *(["days"] if with_days else [])):
+    for name in (
+        "parts x rows",
+        "GiB",
+        "step s",
+        "MFU %",
+        "waits %",
+        "sends %",
+        *(["days", "GPU h"] if with_days else []),
+    ):
         table.add_column(name, justify="right", no_wrap=True)
     return table
 
@@ -124,6 +132,7 @@ def _row(asked: Asked, number: int, choice: Choice) -> Iterator[str]:
     yield percent(told.exchanges)
     if told.days is not None:
         yield f"{told.days:.3g}"
+        yield large(told.gpu_hours or 0)
 
 
 def _own(asked: Asked, answer: Answer, own: Choice | None) -> Iterator[str]:
@@ -169,7 +178,7 @@ def _values(group: Group) -> str:
 
 
 def _advice(paper: Paper, asked: Asked, best: Choice, recipe: str) -> None:
-    told, where = cost(best, asked.question, asked.steps), _address(asked)
+    told = cost(best, asked.question, asked.steps)
     paper.line("\nRecommended", "bold")
     length = "" if told.days is None else f", {told.days:.3g} days and {large(told.gpu_hours or 0)} GPU hours"
     paper.prose(f"{layout(best.plan)}: {large(told.tokens_per_s)} tokens/s{length}.", 2)
@@ -177,10 +186,6 @@ def _advice(paper: Paper, asked: Asked, best: Choice, recipe: str) -> None:
         "each stays" if asked.kept is None else f"{size(asked.kept * asked.checkpoint_bytes)} for the {asked.kept} kept"
     )
     paper.prose(f"A checkpoint is {size(asked.checkpoint_bytes)}, {kept}.", 2)
-    wanted = changes(best, asked.own, where, recompute=asked.recompute)
+    wanted = changes(best, asked.written, asked.where, recompute=asked.recompute)
     if wanted:
         paper.line("  nemo-vfm run " + shlex.join([recipe, *wanted]))
-
-
-def _address(asked: Asked) -> str:
-    return f"phases.{asked.phase}.parallel" if asked.phase else "parallel"
