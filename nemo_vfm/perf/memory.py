@@ -172,11 +172,8 @@ def _part(device: _Device, known: ModelFacts, plan: ParallelPlan, cut: Cut) -> P
 
 
 def _updating(known: ModelFacts, plan: ParallelPlan, learned: int, cut: Cut) -> float:
-    """While weights are updated: torch's optimizers that go over all weights at once take a copy of a moment.
-
-    On a CPU they go from weight to weight.
-    """
-    if cut.gpu:
+    """While weights are updated: all at once with a copy of a moment, or from weight to weight, as on a CPU."""
+    if cut.gpu and known.update_copies:
         return 4 * learned
     weights = (*known.block, *known.first, *known.last, *known.every)
-    return 8 * max(weight.own(plan.tensor, _shared(plan)) for weight in weights)
+    return 0 if cut.gpu else 8 * max(weight.own(plan.tensor, _shared(plan)) for weight in weights)

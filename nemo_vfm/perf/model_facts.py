@@ -60,6 +60,9 @@ class ModelFacts:
         every: those that every stage has.
         buffers: bytes of what is no parameter.
         optimizer: builds the optimizer.
+        kept: what it keeps.
+        traces: what was found of ways to cut the blocks.
+        update_copies: whether, on a GPU, it makes a copy of a moment while it updates.
     """
 
     model: Cuttable
@@ -74,6 +77,7 @@ class ModelFacts:
     optimizer: OptimizerFactory
     kept: Kept
     traces: dict[tuple[Cut, bool], Even] = field(default_factory=dict)
+    update_copies: bool = True
 
     def held(self, cut: Cut, rows: float, tokens: float) -> Held:
         """What a step holds; a way of cutting blocks is traced when it is first asked for."""
@@ -113,7 +117,14 @@ def facts(model: nn.Module, inputs: Shapes, optimizer: OptimizerFactory = _ADAMW
         last=tuple(weight for name, weight in outer.items() if placed[name] == "last"),
         every=tuple(weight for name, weight in outer.items() if placed[name] == "every"),
         buffers=sum(buffer.nbytes for buffer in model.buffers()), optimizer=optimizer, kept=Kept(optimizer),
+        update_copies=_copies(optimizer),
     )  # fmt: skip
+
+
+def _copies(optimizer: OptimizerFactory) -> bool:
+    """torch's optimizers do on a GPU, where they go over all weights at once, unless one kernel does all of it."""
+    options = optimizer([nn.Parameter(torch.zeros(2, 3))]).defaults
+    return not options.get("fused") and options.get("foreach") is not False
 
 
 def _under(model: nn.Module, patterns: tuple[str, ...]) -> set[str]:

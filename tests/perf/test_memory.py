@@ -161,6 +161,15 @@ def test_what_saves_memory_saves_it():
     assert averaged.total == plain.total + plain.parameters
 
 
+def test_an_optimizer_of_one_kernel_takes_no_copy_while_it_updates():
+    needed = []
+    for fused in (False, True):
+        with torch.device("meta"):
+            few = facts(gpt(), {"tokens_BS": (1, 16)}, partial(torch.optim.AdamW, lr=1e-4, fused=fused))
+        needed.append(memory(few, ParallelPlan(), recompute="blocks"))
+    assert needed[0].moment == "the optimizer's update" and needed[1].total < needed[0].total
+
+
 def test_a_model_that_does_not_say_how_it_is_cut_is_refused():
     with pytest.raises(ValueError, match="Linear does not say how it is cut"):
         facts(nn.Linear(2, 2), {"tokens_BS": (1, 4)})
