@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A language model's folder of transformers in, our weights and the model as an ingredient out; and the way back.
 
-The tokenizer goes along. Weights pass one by one, so that neither way takes the memory of a model.
+The tokenizer goes along. Weights come in one by one, and go out a file at a time, so that neither way takes the memory
+of a model.
 """
 
 import shutil
