@@ -1,0 +1,58 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""MFU of a step is the model's FLOPs by the convention asked for, and the run folder says by which."""
+
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_vfm.core.types import Run
+from nemo_vfm.models.gpt import GPT
+from nemo_vfm.parallel.engine import StepResult
+from nemo_vfm.parallel.plan import ParallelPlan
+from nemo_vfm.perf.flops import Peak
+from nemo_vfm.train.callbacks import throughput
+from nemo_vfm.train.callbacks.throughput import Throughput
+from nemo_vfm.train.fit import Fit
+
+WIDTH, LENGTH, ROWS, WORDS = 32, 64, 2, 100
+MODEL = GPT(vocab=WORDS, width=WIDTH, depth=1, heads=4, mlp_hidden=48)
+ATTENTION = 4 * ROWS * LENGTH**2 * WIDTH
+LINEARS = 2 * ROWS * LENGTH * WIDTH * (4 * WIDTH + 3 * 48 + WORDS)
+
+
+def one_step(folder: Path, monkeypatch: pytest.MonkeyPatch, plan: ParallelPlan, **options: Any) -> float:
+    """The mfu of a step of two seconds on a machine of a million FLOP/s."""
+    clock = itertools.count(0.0, 2.0)
+    monkeypatch.setattr(throughput.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(throughput, "peak_flops", lambda: Peak(1e6, "a test"))
+    nothing: Any = None
+    fit = Fit(Run(folder), nothing, MODEL, nothing, nothing, nothing, None, total_steps=None, plan=plan)
+    callback = Throughput(**options)
+    callback.on_start(fit)
+    fit.result = StepResult(1.0, 1.0, 1.0, ROWS, [{"tokens_BS": (ROWS, LENGTH)}])
+    callback.on_step(fit)
+    return fit.metrics["mfu"]
+
+
+def test_mfu_counts_causal_attention_as_asked_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    full = one_step(tmp_path, monkeypatch, ParallelPlan())
+    assert full == pytest.approx(3 * (LINEARS + ATTENTION) / 2 / 1e6)
+    said = json.loads((tmp_path / "mfu.json").read_text())
+    assert "masked half included" in said["formula"] and "1e-06 TFLOP/s (a test)" in said["peak"]
+    causal = one_step(tmp_path, monkeypatch, ParallelPlan(), causal_attention="causal")
+    assert causal == pytest.approx(3 * (LINEARS + ATTENTION / 2) / 2 / 1e6)
+    assert "not masked" in json.loads((tmp_path / "mfu.json").read_text())["formula"]
+
+
+def test_ranks_of_one_slice_share_its_arithmetic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    alone = one_step(tmp_path, monkeypatch, ParallelPlan())
+    assert one_step(tmp_path, monkeypatch, ParallelPlan(tensor=2, shard=2)) == pytest.approx(alone / 2)
+
+
+def test_a_convention_that_there_is_not_is_refused():
+    with pytest.raises(ValueError, match="full or causal, got 'half'"):
+        Throughput(causal_attention="half")  # type: ignore[arg-type]
