@@ -67,7 +67,10 @@ def test_a_refusal_that_concerns_all_is_raised_as_such_at_once(server, code):
     assert len(server.paths) == 1
 
 
-@pytest.mark.parametrize("after", ["86400", "1e300", "-5", "nan", "soon", "9" * 400, formatdate(time.time() + 1e6)])
+AFTER = ["86400", "1e300", "-5", "nan", "soon", "9" * 400, formatdate(time.time() + 1e6)]
+
+
+@pytest.mark.parametrize("after", AFTER, ids=range(len(AFTER)))  # the last one's own name is another in each process
 def test_an_absurd_retry_after_is_not_waited_for(server, after):
     server.faults = [status(429, b"slow down", Retry_After=after)]
     began = time.monotonic()
