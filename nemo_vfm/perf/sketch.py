@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of a model in; the same, so that thousands of layouts ask for four traces of its blocks, out.
+"""What is known of a model in; the same, so that thousands of layouts ask for a few traces of its blocks, out.
 
-A trace takes half a second. One device is traced, alone and as one of a ring of context ranks. What a block holds on
-one of t tensor ranks is a part that they share and a part that they do not, a + b / t: two traces, of two and four, say
-both; what a ring adds is shared. A sample at a time stands for several, of which torch copies a little more. All this
-is held against traces in the tests.
+A trace takes half a second. One device is traced, alone and as one of a ring of context ranks, and one of two tensor
+ranks; of a language model one of four, too. What a block holds on one of t is a part that they share and a part that
+they do not, a + b / t, which two of the traces say; what a ring adds is shared. A sample at a time stands for several,
+of which torch copies a little more. All this is held against traces in the tests.
 """
 
 from collections.abc import Callable
@@ -27,20 +27,20 @@ class Sketch(ModelFacts):
 
     def _brought(self, cut: Cut, rows: float, tokens: float) -> Held:
         """With weights as FSDP brings them."""
-        one = replace(cut, tensor=1, sequence=False)
         if cut.tensor == 1 or self.model.plan().heads % _MORE:  # then there is little to sketch
             return self._traced(cut, rows, tokens)
-        if not cut.sequence:  # what is between the linears stays whole
-            first, second = self._traced(one, rows, tokens), self._traced(replace(cut, tensor=_FEW), rows, tokens)
-            return _made(lambda name: _at((1, getattr(first, name)), (_FEW, getattr(second, name)), cut.tensor))
-        few, more = (self._traced(replace(cut, tensor=n, ring=False), rows, tokens) for n in (_FEW, _MORE))
-        found = _made(lambda name: _at((_FEW, getattr(few, name)), (_MORE, getattr(more, name)), cut.tensor))
-        if not cut.ring:
+        with_ring, alone = (replace(cut, tensor=1, sequence=False, ring=ring) for ring in (True, False))
+        if not cut.sequence:  # what is between the linears stays whole; a ring's part is in both
+            ends = (with_ring if cut.ring else alone), replace(cut, tensor=_FEW)
+        else:  # a split vocabulary begins with two: one device is not on the line
+            begin = replace(cut, tensor=_FEW, ring=False) if self.model.plan().vocabulary else alone
+            ends = begin, replace(cut, tensor=2 * begin.tensor, sequence=True, ring=False)
+        low, high = ((end.tensor, self._traced(end, rows, tokens)) for end in ends)
+        found = _through(low, high, cut.tensor)
+        if not cut.ring or not cut.sequence:
             return found
-        with_ring, without = (self._traced(replace(one, ring=ring), rows, tokens) for ring in (True, False))
-        return _made(
-            lambda name: getattr(found, name) + (getattr(with_ring, name) - getattr(without, name)) / cut.tensor
-        )
+        more, less = (self._traced(one, rows, tokens) for one in (with_ring, alone))
+        return _made(lambda name: getattr(found, name) + (getattr(more, name) - getattr(less, name)) / cut.tensor)
 
     def _traced(self, cut: Cut, rows: float, tokens: float) -> Held:
         super().held(cut, 1, tokens)
@@ -61,10 +61,15 @@ def _made(number: Callable[[str], float]) -> Held:
     return Held(**{field.name: number(field.name) for field in fields(Held)})
 
 
-def _at(few: tuple[int, float], more: tuple[int, float], tensor: int) -> float:
-    """Through two points (ranks, number), as a part that all have and one that they share."""
-    shared = (few[1] - more[1]) / (1 / few[0] - 1 / more[0])
-    return more[1] + shared * (1 / tensor - 1 / more[0])
+def _through(few: tuple[int, Held], more: tuple[int, Held], tensor: int) -> Held:
+    """Through two points (ranks, what is held), as a part that all have and one that they share."""
+
+    def number(name: str) -> float:
+        low: float = getattr(few[1], name)
+        high: float = getattr(more[1], name)
+        return high + (low - high) / (1 / few[0] - 1 / more[0]) * (1 / tensor - 1 / more[0])
+
+    return _made(number)
 
 
 def sketch(known: ModelFacts) -> ModelFacts:

@@ -91,8 +91,8 @@ def asked(arguments: argparse.Namespace) -> Asked:
     keep, where = job.checkpoint.keep, f"phases.{phase}.parallel" if phase else "parallel"
     each = 4 + (4 if job.ema is not None else 0)
     return Asked(
-        question=question, sample=sample, phase=phase, steps=steps, own=own, where=where, written=written, recompute=job.engine.recompute == "blocks",
-        kept=None if keep.last is None else keep.last + keep.best,
+        question=question, sample=sample, phase=phase, steps=steps, own=own, where=where, written=written,
+        recompute=job.engine.recompute == "blocks", kept=None if keep.last is None else keep.last + keep.best,
         checkpoint_bytes=each * work.parameters + known.kept.by(torch.float32, work.parameters),
     )  # fmt: skip
 
