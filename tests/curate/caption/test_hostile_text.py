@@ -31,9 +31,9 @@ HOSTILE = [
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_a_hostile_text_becomes_one_plain_line(text):
-    began = time.monotonic()
+    began = time.process_time()
     line = clean(text)
-    assert time.monotonic() - began < 0.5
+    assert time.process_time() - began < 0.5
     assert len(line) <= MAX_CHARS and line == " ".join(line.split()) and len(f"{line}.".splitlines()) == 1
     assert not {unicodedata.category(char) for char in line} & {"Cc", "Cs", "Zl", "Zp"}
     assert not line.startswith(("=", "+", "-", "@")) and not set(line) & set("\u202e\u2066\u2069\u200b\ufeff")

@@ -144,7 +144,7 @@ def test_a_million_clips_take_milliseconds():
     camera = Labels(("pan", "static"), random.integers(-1, 2, 10**6).astype(np.int32))
     table = Table({**columns, "camera": camera}, np.ones(10**6, bool), np.ones(10**6, np.int64))
     part = parse('motion.mean > 1e-3 and aesthetic.p10 > pct(15) and camera != "static"')
-    began = time.perf_counter()
+    began = time.process_time()
     verdict = truth(part, table)
-    assert time.perf_counter() - began < 0.5  # about 40 ms on one core: ten times that is still no wait
+    assert time.process_time() - began < 0.5  # about 40 ms on one core: ten times that is still no wait
     assert verdict.true.sum() == pytest.approx(10**6 * 0.999 * 0.85 / 3, rel=0.01)
