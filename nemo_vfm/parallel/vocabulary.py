@@ -60,7 +60,9 @@ class _CrossEntropy(torch.autograd.Function):
         scale = grads[0] * counted
         for (part, at), grad in zip(_runs(scores, log_sum), torch.split(scale, _RUN), strict=True):
             part.copy_((part.float() - at[:, None]).exp_().mul_(grad[:, None]))
-        scores.scatter_add_(1, own[:, None], (-scale * here)[:, None].to(scores.dtype))
+        # Not scatter_add_, which on a CPU makes an fp32 copy of all 16-bit scores (torch 2.13).
+        token = torch.arange(len(own), device=own.device)
+        scores[token, own] = (scores[token, own].float() - scale * here).to(scores.dtype)
         return scores, None, None
 
 

@@ -21,7 +21,7 @@ TEXT: dict[str, Any] = {"vocab": 1000, "width": 256, "depth": 3, "heads": 8, "gr
 MODELS: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
     "dit": (DiT, VIDEO),
     "dit with more": (DiT, VIDEO | {"modulation_rank": 16, "text_in_modulation": True, "padding_mask": True}),
-    "dit with places": (DiT, VIDEO | {"position_embedding": True, "learned_positions": (4, 4, 4)}),
+    "dit with places": (DiT, VIDEO | {"position_embedding": True, "learned_positions": (3, 4, 6)}),
     "st_dit": (STDiT, VIDEO),
     "st_dit without full attention": (STDiT, VIDEO | {"reaches": ("temporal", "spatial"), "modulation_rank": None}),
     "gpt like llama": (GPT, TEXT),
@@ -35,7 +35,7 @@ def inputs_of(model: nn.Module) -> dict[str, Tensor]:
     if isinstance(model, GPT):
         return {name: torch.zeros(2, 64, dtype=torch.int64) for name in ("tokens_BS", "labels_BS")}
     text, mask = torch.zeros(2, 20, 64, requires_grad=True), torch.ones(2, 20, dtype=torch.bool)
-    latents = torch.zeros(2, 16, 4, 8, 8, requires_grad=True)
+    latents = torch.zeros(2, 16, 3, 8, 12, requires_grad=True)  # 3 x 4 x 6 tokens: no side is another's
     return {"latents_BCTHW": latents, "text_BLD": text, "text_mask_BL": mask, "noise_B": torch.zeros(2),
             "fps_B": torch.zeros(2)}  # fmt: skip
 
