@@ -18,6 +18,10 @@ from nemo_vfm.config import hints
 from nemo_vfm.config.locate import DEFAULT_TRUST, NotLocated, Target, locate
 from nemo_vfm.config.roots import Roots
 from nemo_vfm.core.types import Job
+from nemo_vfm.perf.network import Network
+
+#: What fills ingredients that no recipe takes: a verb reads them, such as `plan --network dgx_h100`.
+READ_BY_VERBS: dict[str, type] = {"network": Network}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,7 @@ def catalogue(roots: Roots, trust: Sequence[str], *, more: Iterable[str] = (), a
             found.left_out[name] = str(error)
         except Exception as error:  # some optional packages raise RuntimeError and the like when imported
             found.left_out[name] = f"{name} cannot be imported: {type(error).__name__}: {error}"
-    found.slots = [Slot(Job), *_reachable(found, trust)]
+    found.slots = [Slot(Job), *map(Slot, READ_BY_VERBS.values()), *_reachable(found, trust)]
     prefixes = {*trusted} - {*named_in(roots), *more}  # a package that is trusted is no class, and nobody said it was
     found.left_out = {name: why for name, why in found.left_out.items() if name in found.named - prefixes}
     return found
@@ -118,7 +122,7 @@ def _reachable(found: Catalogue, trust: Sequence[str]) -> list[Slot]:
     """Breadth first; a kind is followed once."""
     slots: list[Slot] = []
     seen: set[str] = set()
-    wanted = found.filling(Job)
+    wanted = [name for kind in (Job, *READ_BY_VERBS.values()) for name in found.filling(kind)]
     while wanted:
         name = wanted.pop(0)
         if name in seen:

@@ -15,7 +15,7 @@ from pathlib import PurePath
 from typing import Any, get_args, get_origin
 
 from nemo_vfm.cli.catalogue.arguments import Described, describe, node_of
-from nemo_vfm.cli.catalogue.components import Catalogue, Slot, slots_in
+from nemo_vfm.cli.catalogue.components import READ_BY_VERBS, Catalogue, Slot, slots_in
 from nemo_vfm.cli.catalogue.docstring import summary
 from nemo_vfm.config import hints
 from nemo_vfm.config.tree import TARGET, plain
@@ -74,6 +74,7 @@ class Schemas:
         self.more = {"defaults": {"$ref": "#/$defs/defaults"}}
         arguments = [argument for name in self.found.reached() for argument in self._describe(name, 0)]
         named = [argument.hint for argument in arguments if argument.name == slot]
+        named += [READ_BY_VERBS[slot]] if slot in READ_BY_VERBS else []
         wanted = named or [hint for argument in arguments for hint in _entries(argument.hint)]
         fitting = [hint for hint in wanted if any(map(self._fits, slots_in(hint)))]
         options = _distinct(option for hint in fitting for option in self._options(hint, complete=False))
