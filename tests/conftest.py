@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A test run in, the seconds each folder took out: every room pays for its own minutes. Also settings for all tests."""
 
+import os
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -15,6 +16,9 @@ from tests.support import loopback, object_store
 # A loaded machine is no reason to fail: what a case asserts is its result, never its time.
 settings.register_profile("ours", deadline=None)
 settings.load_profile("ours")
+
+# Processes that share the tests tell theirs of 80 columns; what is printed is as wide as where nobody says.
+os.environ.pop("COLUMNS", None)
 
 # A shell's background jobs begin deaf to Ctrl-C, and so would all that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

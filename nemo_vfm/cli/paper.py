@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from rich.console import Console
 
+NARROW = 16  # columns; a last cell with less is put below
 WIDEST = 110  # longer lines of prose are hard to read on any screen
 
 
@@ -42,7 +43,9 @@ class Paper:
             sys.stdout.write(f"{text}\n")
 
     def table(self, rows: Sequence[tuple[str, ...]], styles: Mapping[str, str]) -> None:
-        """Columns, the last one wrapped; a first cell that is a word of `styles` looks like that.
+        """Columns, the last one wrapped, or below its row where a narrow terminal has no room for it beside the others.
+
+        A first cell that is a word of `styles` looks like that.
 
         A row of one cell is a heading in the margin, and as wide as it likes.
         """
@@ -53,7 +56,17 @@ class Paper:
                 for (heading,) in group:
                     self.line(heading, "bold")
             else:
-                self._draw(list(group), widths, styles)
+                self._fit(list(group), widths, styles)
+
+    def _fit(self, rows: Sequence[tuple[str, ...]], widths: Sequence[int], styles: Mapping[str, str]) -> None:
+        room = self.width - sum(width + 2 for width in widths)
+        if room >= min(NARROW, max(len(row[-1]) for row in rows)):
+            return self._draw(rows, widths, styles)
+        for *others, last in rows:
+            self._draw([tuple(others)], widths, styles)
+            if last:
+                self.prose(last, 4)
+        return None
 
     def _draw(self, rows: Sequence[tuple[str, ...]], widths: Sequence[int], styles: Mapping[str, str]) -> None:
         from rich.table import Table

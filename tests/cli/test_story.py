@@ -66,12 +66,20 @@ def test_a_dropped_clip_is_told_with_the_rule_and_what_would_spare_it(kitchen, c
     black = one(run, "dropped", "black")
     shown = told(kitchen, capsys, run, black["clip_id"])
     assert "dropped by the rule black" in shown and "in no shard" in shown
+    assert "drops black_ratio > 0.5" in " ".join(shown.split())
     line = r"^  black +drops <- +1, 0.5 too high; would pass at 1 +drops"
     assert re.search(line, shown, re.M)
     assert re.search(r"^  too_short +passes +2, 1 to spare +drops", shown, re.M)
     assert re.search(r"^  static +drops  ", shown, re.M), "a later rule that would drop it, too"
     assert re.search(r"^  black_ratio +1 +of its frames +highest of \d+$", shown, re.M)
     assert "frames 30 to 53, 2.50 to 4.50 s: 24 frames, 2.00 s" in shown
+
+
+@pytest.mark.parametrize("columns", ["40", "80"])
+def test_a_narrow_terminal_loses_no_column(kitchen, capsys, run, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    shown = " ".join(told(kitchen, capsys, run, one(run, "dropped", "black")["clip_id"]).split())
+    assert "drops black_ratio > 0.5" in shown and "keeps motion > 0.1 and sharpness > pct(1)" in shown
 
 
 def test_a_duplicate_and_its_keeper_name_each_other(kitchen, capsys, run):
