@@ -106,7 +106,8 @@ def split_linears(model: nn.Module, mesh: Mesh) -> None:
     with _shared_kept(model):
         parallelize_module(model, mesh.devices["tensor"], styles)
         for name in _matched(how.vocabulary, names):
-            _split_words(names[name], mesh.devices["tensor"], between)
+            if names[name].weight is not None:  # that of another pipeline stage is hollow
+                _split_words(names[name], mesh.devices["tensor"], between)
 
 
 def _split_words(embedding: nn.Module, mesh: DeviceMesh, between: Placement) -> None:

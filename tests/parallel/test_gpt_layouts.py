@@ -111,6 +111,7 @@ def alone(model: dict[str, Any], packed: bool) -> dict[str, Any]:
         (PIPELINE, TIED, False),
         pytest.param(*(PIPELINE | {"shard": 2}, NEMOTRON, True), marks=pytest.mark.soak),
         (INTERLEAVED | SEQUENCE, TIED, True),
+        (PIPELINE | SEQUENCE, NEMOTRON, True),
         (INTERLEAVED | {"context": 2, "schedule": "zero_bubble"}, LLAMA, False),
     ],
     ids=str,
