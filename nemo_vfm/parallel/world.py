@@ -26,6 +26,7 @@ from nemo_vfm.parallel.watch import SILENCE_S, OnLost, Watch
 TIMEOUT_S = 1800.0
 _POLL_S = 0.05
 _TRACE_S = 4.0  # three signs of life that do not come; what there is to hear is heard in twice that time
+_READ_S = 30.0  # for the others to read one line
 _INNOCENT = "another rank is to blame"
 _CURRENT: list["World"] = []
 
@@ -160,20 +161,38 @@ def joined(
 def _meet(recipe_sha256: str, timeout_s: float) -> Store:
     """The store, once every rank has come to it with the same recipe."""
     store = connect(timeout_s)
+    try:
+        _compare(store, recipe_sha256, timeout_s)
+    except RuntimeError as error:
+        raise UserError(f"rank {ranks.rank()} met rank 0 at {address()}, which then was gone before all had come; look "
+                        f"at its output ({one_line(error)})") from error  # fmt: skip
+    return store
+
+
+def _compare(store: Store, recipe_sha256: str, timeout_s: float) -> None:
     names = [f"here/{rank}" for rank in range(ranks.count())]
     store.set(names[ranks.rank()], recipe_sha256)
-    until = time.monotonic() + timeout_s
-    while not store.check(names):
-        if time.monotonic() > until:
-            absent = [str(rank) for rank, name in enumerate(names) if not store.check([name])]
-            raise UserError(f"rank {', '.join(absent)} of {ranks.count()} did not come within {timeout_s:.0f} s; look "
-                            f"at its output, and whether it can reach {address()}")  # fmt: skip
-        time.sleep(_POLL_S)
+    if absent := _absent(store, names, timeout_s):
+        raise UserError(f"rank {', '.join(absent)} of {ranks.count()} did not come within {timeout_s:.0f} s; look "
+                        f"at its output, and whether it can reach {address()}")  # fmt: skip
     found = [store.get(name).decode() for name in names]
     if other := [str(rank) for rank, recipe in enumerate(found) if recipe != found[0]]:
+        # The store goes with rank 0: the others must have read what they are refused for.
+        store.set(f"read/{ranks.rank()}", "")
+        if ranks.is_first():
+            _absent(store, [f"read/{rank}" for rank in range(ranks.count())], _READ_S)
         raise UserError(
             f"rank {', '.join(other)} of {ranks.count()} was given another recipe than rank 0 "
             f"({found[int(other[0])][:12]} instead of {found[0][:12]}): the same file, changes and ingredients must "
             f"lie on every machine. Nothing was run"
         )
-    return store
+
+
+def _absent(store: Store, names: list[str], timeout_s: float) -> list[str]:
+    """The ranks, by number, whose key of `names` is still not there after some time."""
+    until = time.monotonic() + timeout_s
+    while not store.check(names):
+        if time.monotonic() > until:
+            return [str(rank) for rank, name in enumerate(names) if not store.check([name])]
+        time.sleep(_POLL_S)
+    return []
