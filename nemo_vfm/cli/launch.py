@@ -29,14 +29,8 @@ PIPE = "NEMO_VFM_LAUNCHER"  #: names the open end of a pipe, by number, in a ran
 INTERRUPTED = 130
 GRACE_S = 30.0  # for the others to find out whom they lost, and say it, once one has ended badly
 _POLL_S = 0.05
-_FINAL = (
-    0,
-    2,
-    3,
-    PREEMPTED,
-    NextPhase.exit_code,
-    INTERRUPTED,
-)  # trying again would end in the same way, or is not wanted
+_WELL = (0, PREEMPTED, NextPhase.exit_code)  # all ranks end so together
+_FINAL = (*_WELL, 2, 3, INTERRUPTED)  # trying again would end in the same way, or is not wanted
 _OWN = (*_FINAL, 1)  # what a rank that was neither killed nor crashed says of itself
 
 
@@ -116,9 +110,7 @@ class _Ranks:
             for rank, process in list(self._running.items()):
                 if (code := process.poll()) is not None:
                     self._bury(rank, code)
-                    until = until or (
-                        time.monotonic() + GRACE_S if code not in (0, PREEMPTED, NextPhase.exit_code) else None
-                    )
+                    until = until or (time.monotonic() + GRACE_S if code not in _WELL else None)
             if until is not None and time.monotonic() > until:
                 self.kill()
             time.sleep(_POLL_S)

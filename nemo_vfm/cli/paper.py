@@ -61,12 +61,11 @@ class Paper:
     def _fit(self, rows: Sequence[tuple[str, ...]], widths: Sequence[int], styles: Mapping[str, str]) -> None:
         room = self.width - sum(width + 2 for width in widths)
         if room >= min(NARROW, max(len(row[-1]) for row in rows)):
-            return self._draw(rows, widths, styles)
+            self._draw(rows, widths, styles)
+            return
         for *others, last in rows:
             self._draw([tuple(others)], widths, styles)
-            if last:
-                self.prose(last, 4)
-        return None
+            self.prose(last, 4)
 
     def _draw(self, rows: Sequence[tuple[str, ...]], widths: Sequence[int], styles: Mapping[str, str]) -> None:
         from rich.table import Table

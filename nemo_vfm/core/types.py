@@ -149,7 +149,7 @@ class Batch:
     sizes_THW: tuple[tuple[int, int, int], ...] = ()  #: packed: latent frames, rows and columns of each sample
     apart: int = 0  #: packed, but to be run one by one, in so many pieces: what packing is compared with; 0 is together
     tokens_BS: "Tensor | None" = None  #: text, int64
-    labels_BS: "Tensor | None" = None  #: the token after each of `tokens_BS`, int64; -100 where none is asked for
+    labels_BS: "Tensor | None" = None  #: the token after each of `tokens_BS`, int64; IGNORED where none is asked for
     documents: tuple[tuple[int, ...], ...] = ()  #: of each row, how long the documents are that do not see each other
 
     def __len__(self) -> int:
@@ -217,6 +217,8 @@ def _even(ends: Sequence[int], parts: int) -> list[int]:
     return [*borders, last]
 
 
+#: A label that has no loss.
+IGNORED = -100
 #: Inputs of a model that say how samples are packed. They are read on the host, and change no other input's shape.
 LAID = ("sizes_N3", "lengths_N")
 

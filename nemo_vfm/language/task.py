@@ -12,9 +12,7 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types import Batch, Prepared
-
-IGNORED = -100  #: a label that has no loss; `parallel/vocabulary.py` has the same
+from nemo_vfm.core.types import IGNORED, Batch, Prepared
 
 
 class NextToken:

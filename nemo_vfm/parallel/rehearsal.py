@@ -19,13 +19,12 @@ from torch import Tensor, nn
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.seed import generator
-from nemo_vfm.core.types import LAID, Batch, Factory, Sized, Task
+from nemo_vfm.core.types import IGNORED, LAID, Batch, Factory, Sized, Task
 from nemo_vfm.parallel.engine import Parts
 from nemo_vfm.parallel.footprint import OptimizerFactory
 from nemo_vfm.parallel.local import copy_own
 from nemo_vfm.parallel.plan import ParallelPlan
 from nemo_vfm.parallel.torch_engine import TorchEngine
-from nemo_vfm.parallel.vocabulary import IGNORED
 
 SAMPLES = 8  #: of a global batch: two for each of four ranks
 _WEIGHTS = (1.0, 2.0, 0.5, 1.0, 1.5, 0.0, 3.0, 1.0)

@@ -14,10 +14,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from nemo_vfm.core.types import IGNORED
 from nemo_vfm.parallel.layout import active
-
-#: The target of a token that has no loss.
-IGNORED = -100
 
 
 def token_losses(scores_NV: Tensor, targets_N: Tensor) -> Tensor:

@@ -12,13 +12,13 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from nemo_vfm.core.types import IGNORED
 from nemo_vfm.data.tokens.fill import fill
 from nemo_vfm.data.tokens.remembered import Remembered
 from nemo_vfm.data.tokens.shuffle import shuffled
 from nemo_vfm.data.tokens.spans import Spans
 from nemo_vfm.data.tokens.stream import Pieces, TokenStream
 
-IGNORED = -100  #: a label that has no loss
 WINDOW = 1024  #: rows whose documents are packed together
 SPAN = 32  #: rows of neighbouring documents in a window: a span's two ends cut a document each
 _PLANS = 4  # windows that are remembered; one has some 10,000 documents, 250 KB
