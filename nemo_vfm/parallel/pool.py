@@ -172,6 +172,7 @@ def _joined(function: OnRank, arguments: Sequence[Any], rank: int, count: int, s
     names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
     os.environ.update({name: str(value) for name, value in names.items()})
     dist.init_process_group("gloo", f"file://{store}", rank=rank, world_size=count, timeout=_WAITS)
+    dist.barrier()  # one that is done at once would leave while others still connect to it, and they would fail
     try:
         return function(rank, *arguments)
     finally:
@@ -183,10 +184,26 @@ def _joined(function: OnRank, arguments: Sequence[Any], rank: int, count: int, s
 def _forget_groups() -> None:
     """Let go of what still refers to the groups of this call: a gloo group that lives on has a thread that wakes up a
     hundred times a second. After 300 calls there were 390 of them in each process, which took most of two cores.
+
+    Torch offers nothing for this: it remembers by mesh how tensors travel and how products are split, without end.
     """
     for name, module in list(sys.modules.items()):
-        if name.startswith("torch.distributed"):  # it caches by mesh how tensors travel
-            for kept in list(vars(module).values()):
-                if type(kept) is functools._lru_cache_wrapper:  # isinstance would ask what is deprecated there
-                    kept.cache_clear()
+        if name.startswith("torch.distributed"):
+            _forget_cached(module)
+    if planners := sys.modules.get("torch.distributed.tensor._redistribute"):
+        getattr(planners, "_planner_cache", {}).clear()
+    if "torch.distributed.tensor" in sys.modules:
+        from torch.distributed.tensor import debug
+
+        getattr(debug, "_clear_sharding_prop_cache", int)()
     gc.collect()
+
+
+def _forget_cached(owner: object) -> None:
+    """Empty the caches of a module's functions, and of its classes' methods."""
+    for kept in list(vars(owner).values()):
+        function = kept.__func__ if type(kept) is staticmethod else kept
+        if type(function) is functools._lru_cache_wrapper:  # isinstance would ask what is deprecated there
+            function.cache_clear()
+        elif type(kept) is type and not isinstance(owner, type):
+            _forget_cached(kept)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from nemo_vfm.parallel.pool import Pool
 from tests.support.repository import ROOT
 
 STARTS = """
@@ -46,3 +47,28 @@ def test_no_process_outlives_the_one_that_started_it(number: signal.Signals, tmp
     while any(map(is_there, members)) and time.monotonic() < until:
         time.sleep(0.05)
     assert not any(map(is_there, members))
+
+
+def threads(rank: int) -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def holds_meshes(rank: int, degree: int) -> None:
+    """What torch remembers by mesh: a spread tensor's product and how its parts travel."""
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (degree, 2 // degree), mesh_dim_names=("tensor", "shard"))
+    spread = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0), Shard(1)])
+    assert float((spread @ spread).redistribute(mesh, [Replicate(), Replicate()]).to_local().sum()) == 64.0
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
+def test_groups_of_earlier_calls_leave_no_threads_behind():
+    with Pool(2) as pool:
+        pool.call(2, holds_meshes, 1)
+        before = pool.call(2, threads)
+        for degree in (2, 1, 2):
+            pool.call(2, holds_meshes, degree)
+        assert pool.call(2, threads) == before
