@@ -50,7 +50,7 @@ def test_no_process_outlives_the_one_that_started_it(number: signal.Signals, tmp
 
 
 def threads(rank: int) -> int:
-    return len(os.listdir("/proc/self/task"))
+    return len(list(Path("/proc/self/task").iterdir()))
 
 
 def holds_meshes(rank: int, degree: int) -> None:
