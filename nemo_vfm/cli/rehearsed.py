@@ -38,7 +38,7 @@ def rehearsed(
     from nemo_vfm.parallel.torch_engine import TorchEngine
 
     small = argparse.Namespace(**{**vars(arguments), "overlay": [*overlays, *arguments.overlay]})
-    job = _training(_built(small), arguments.recipe)
+    job = _training(_built(small)[0], arguments.recipe)
     if not isinstance(job.engine, TorchEngine):
         raise UserError(f"layouts are tried with TorchEngine, and this recipe has {type(job.engine).__name__}")
     try:
@@ -58,21 +58,23 @@ def built_training(arguments: argparse.Namespace) -> "tuple[Train, Path]":
         RecipeError: the recipe is wrong, or more than paths and texts is missing.
         UserError: it has no training, or several.
     """
-    return _training(_built(arguments), arguments.recipe), composed_recipe(arguments).path
+    job, path = _built(arguments)
+    return _training(job, arguments.recipe), path
 
 
-def _built(arguments: argparse.Namespace) -> "Job":
+def _built(arguments: argparse.Namespace) -> "tuple[Job, Path]":
+    """The job, and the recipe's file. To compose a recipe takes a second: it is done again only where it must be."""
     from nemo_vfm.cli.gpus import stand_in_job
-    from nemo_vfm.config import RecipeError, check, trust_list
+    from nemo_vfm.config import RecipeError, build, check, trust_list
 
-    trust = trust_list(arguments.trust)
-    problems = check(composed_recipe(arguments), trust)
+    trust, composed = trust_list(arguments.trust), composed_recipe(arguments)
+    problems = check(composed, trust)
     if any(problem.kind != "missing" for problem in problems):
         raise RecipeError(problems)
-    job = stand_in_job(arguments, problems, trust)
+    job = stand_in_job(arguments, problems, trust) if problems else build(composed, trust)
     if job is None:  # more than paths and texts is missing
         raise RecipeError(problems)
-    return job
+    return job, composed.path
 
 
 def _training(job: "Job", name: str) -> "Train":

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import chain, combinations
 
 from nemo_vfm.parallel.plan import ParallelPlan
-from nemo_vfm.perf.memory import Memory, memory
+from nemo_vfm.perf.memory import Memory
 from nemo_vfm.perf.planner import Question
-from nemo_vfm.perf.step_time import Clock
 
 SMALLER, AGAIN, NARROW, OFFLOAD, NO_AVERAGE = (
     "parallel.microbatches", "engine.recompute=blocks", "precision=bf16", "engine.offload_optimizer=true", "~ema",
@@ -102,10 +101,6 @@ def _way(question: Question, state: State, changes: tuple[str, ...]) -> Way:
     )  # fmt: skip
     rows, again = 1 if SMALLER in changes else state.rows, state.recompute or AGAIN in changes
     plan = replace(state.plan, microbatches=max(1, question.subject.batch // state.plan.data // rows))
-    needed = memory(
-        question.known, plan, precision=changed.precision, recompute="blocks" if again else "none",
-        microbatch_rows=rows, offload_optimizer=changed.offload, average=changed.average,
-    )  # fmt: skip
-    clock = Clock(question.work, question.machine, fp32=changed.precision == "fp32")
-    time = clock.step(plan, rows, recompute=again, offload=changed.offload)
-    return Way(changes, plan.microbatches, needed, time.total, needed.total <= question.machine.gpu.usable_bytes)
+    needed = changed.memory(plan, rows, again)
+    time = changed.clock().step(plan, rows, recompute=again, offload=changed.offload)
+    return Way(changes, plan.microbatches, needed, time.total, changed.fits(needed))

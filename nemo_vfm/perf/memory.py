@@ -7,7 +7,7 @@ way of cutting them is asked for. Counted are tensors: what torch, CUDA and NCCL
 allocator cannot use, comes on top.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,7 +16,7 @@ import torch
 from nemo_vfm.parallel.plan import ParallelPlan
 from nemo_vfm.parallel.stage import shares
 from nemo_vfm.perf.model_facts import ModelFacts as ModelFacts
-from nemo_vfm.perf.model_facts import Weight
+from nemo_vfm.perf.model_facts import Where
 from nemo_vfm.perf.model_facts import facts as facts
 from nemo_vfm.perf.moments import Part, step_moments
 from nemo_vfm.perf.traced import Cut, Held
@@ -136,38 +136,34 @@ def _on(
 
 
 def _numbers(device: _Device, known: ModelFacts, plan: ParallelPlan, *, learning: bool) -> int:
-    """That this device keeps."""
+    """That this device keeps; what every stage has, each of several stages keeps whole."""
     sharing = _shared(plan)
-
-    def kept(weights: Sequence[Weight], sharing: int = sharing) -> int:
-        return sum(weight.own(plan.tensor, sharing) for weight in weights if weight.learns or not learning)
-
-    every = kept(known.every, 1 if plan.virtual > 1 else sharing)  # kept whole by each of several stages
-    return (
-        sum(device.blocks) * kept(known.block) + every + device.first * kept(known.first)
-        + device.last * kept(known.last)
+    every = known.own("every", plan.tensor, 1 if plan.virtual > 1 else sharing, learning=learning)
+    block, first, last = (
+        known.own(where, plan.tensor, sharing, learning=learning) for where in ("block", "first", "last")
     )  # fmt: skip
+    return sum(device.blocks) * block + every + device.first * first + device.last * last
 
 
 def _part(device: _Device, known: ModelFacts, plan: ParallelPlan, cut: Cut) -> Part:
     """What of the model is here, in bytes."""
     width = 2 if cut.narrow else 4
 
-    def local(weights: Sequence[Weight]) -> int:
-        return sum(weight.local(plan.tensor) for weight in weights)
+    here: list[Where] = ["every"]
+    here += ["first"] if device.first else []
+    here += ["last"] if device.last else []
 
-    def standing(weights: Sequence[Weight]) -> int:
-        return 4 * sum(weight.own(plan.tensor, _shared(plan)) for weight in weights if weight.learns)
+    def standing(where: Where) -> int:
+        return 4 * known.own(where, plan.tensor, _shared(plan), learning=True)
 
-    block = standing(known.block)
-    outer = [*known.every, *(known.first if device.first else ()), *(known.last if device.last else ())]
+    outer = sum(known.local(where, plan.tensor) for where in here)
+    block, weights = standing("block"), known.local("block", plan.tensor)
     return Part(
         place=device.place, blocks=device.blocks, first=device.first, last=device.last,
-        block_weights=width * local(known.block), outer_weights=width * local(outer),
-        block_gradients=block,
-        all_gradients=block * sum(device.blocks) + standing(outer),
-        last_gradients=standing(known.last) if device.last else 0, casts=cut.narrow and not cut.gathered,
-        gathered=cut.gathered, whole=sum(device.blocks) * local(known.block) + local(outer),
+        block_weights=width * weights, outer_weights=width * outer, block_gradients=block,
+        all_gradients=block * sum(device.blocks) + sum(map(standing, here)),
+        last_gradients=standing("last") if device.last else 0, casts=cut.narrow and not cut.gathered,
+        gathered=cut.gathered, whole=sum(device.blocks) * weights + outer,
     )  # fmt: skip
 
 

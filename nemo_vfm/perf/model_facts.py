@@ -5,6 +5,7 @@
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
+from typing import Literal
 
 import torch
 from torch import nn
@@ -16,6 +17,7 @@ from nemo_vfm.parallel.stage import Cuttable
 from nemo_vfm.perf.stand_ins import Shapes, sample_tokens
 from nemo_vfm.perf.traced import Cut, Even, Held, traced, two_blocks
 
+Where = Literal["block", "first", "last", "every"]
 _ADAMW: OptimizerFactory = partial(torch.optim.AdamW, lr=1e-4)
 
 
@@ -62,6 +64,7 @@ class ModelFacts:
         optimizer: builds the optimizer.
         kept: what it keeps.
         traces: what was found of ways to cut the blocks.
+        sums: what was added up once: a plan asks some 100,000 times.
         update_copies: whether, on a GPU, it makes a copy of a moment while it updates.
     """
 
@@ -78,6 +81,30 @@ class ModelFacts:
     kept: Kept
     traces: dict[tuple[Cut, bool], Even] = field(default_factory=dict)
     update_copies: bool = True
+    sums: dict[tuple[object, ...], int] = field(default_factory=dict)
+
+    def own(self, where: Where, tensor: int, sharing: int, *, learning: bool = False) -> int:
+        """Numbers of these weights on the fullest of so many tensor ranks and ranks that share rows.
+
+        Args:
+            where: block (one of them), first, last or every.
+            tensor: ranks that split them.
+            sharing: ranks that share the rows of each.
+            learning: only those with a gradient.
+        """
+        key = where, tensor, sharing, learning
+        if key not in self.sums:
+            weights: tuple[Weight, ...] = getattr(self, where)
+            self.sums[key] = sum(one.own(tensor, sharing) for one in weights if one.learns or not learning)
+        return self.sums[key]
+
+    def local(self, where: Where, tensor: int) -> int:
+        """The same where nobody shares rows and none is left out for it."""
+        key = where, tensor
+        if key not in self.sums:
+            weights: tuple[Weight, ...] = getattr(self, where)
+            self.sums[key] = sum(one.local(tensor) for one in weights)
+        return self.sums[key]
 
     def held(self, cut: Cut, rows: float, tokens: float) -> Held:
         """What a step holds; a way of cutting blocks is traced when it is first asked for."""

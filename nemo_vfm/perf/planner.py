@@ -42,6 +42,21 @@ class Question:
     average: bool = False
     offload: bool = False
 
+    def clock(self) -> Clock:
+        """What tells how long a step takes."""
+        return Clock(self.work, self.machine, fp32=self.precision == "fp32")
+
+    def memory(self, plan: ParallelPlan, rows: int, recompute: bool) -> Memory:
+        """Of the fullest device, with so many samples in a microbatch."""
+        return memory(
+            self.known, plan, precision=self.precision, recompute="blocks" if recompute else "none",
+            microbatch_rows=rows, offload_optimizer=self.offload, average=self.average,
+        )  # fmt: skip
+
+    def fits(self, needed: Memory) -> bool:
+        """Whether the GPU has so much."""
+        return needed.total <= self.machine.gpu.usable_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -129,9 +144,8 @@ class Planner:
     allowed: Allowed = field(init=False)
 
     def __post_init__(self) -> None:
-        asked = self.question
-        self.clock = Clock(asked.work, asked.machine, fp32=asked.precision == "fp32")
-        self.allowed = Allowed(asked.subject)
+        self.clock = self.question.clock()
+        self.allowed = Allowed(self.question.subject)
         self._memories: dict[tuple[object, ...], Memory] = {}
 
     def answer(self, gpus: int) -> Answer:
@@ -146,7 +160,7 @@ class Planner:
         refused, over = [], []
         for at in degrees(gpus):
             found = self.allowed.refused(at) or self._best(at)
-            if isinstance(found, Choice) and self.fits(found.memory):
+            if isinstance(found, Choice) and self.question.fits(found.memory):
                 before = families.get(found.family)
                 if before is None or found.time.total < before.time.total:
                     families[found.family] = found
@@ -171,10 +185,6 @@ class Planner:
         rows = max(1, self.question.subject.batch // plan.data // plan.microbatches)
         return self._made(plan, rows, recompute, self._time(plan, rows, recompute))
 
-    def fits(self, needed: Memory) -> bool:
-        """Whether the GPU has so much."""
-        return needed.total <= self.question.machine.gpu.usable_bytes
-
     def _best(self, at: Degrees) -> Choice:
         """The quickest layout of these degrees that fits; where none does, the one that needs least."""
         tried = [
@@ -184,14 +194,14 @@ class Planner:
         ]
         least = min(tried, key=lambda one: (one[2], one[1].virtual, not one[3]))
         smallest = self._made(*least[1:], least[0])
-        if not self.fits(smallest.memory):
+        if not self.question.fits(smallest.memory):
             return smallest
         too_many: dict[tuple[object, ...], int] = {}  # rows: more of them do not fit either
         for time, plan, rows, again in sorted(tried, key=lambda one: one[0].total):
             kind = plan.virtual, plan.schedule, again
             if rows >= too_many.get(kind, rows + 1):
                 continue
-            if self.fits((made := self._made(plan, rows, again, time)).memory):
+            if self.question.fits((made := self._made(plan, rows, again, time)).memory):
                 return made
             too_many[kind] = rows
         return smallest
@@ -205,11 +215,7 @@ class Planner:
     def _memory(self, plan: ParallelPlan, rows: int, recompute: bool) -> Memory:
         key = (*plan.sizes, plan.sequence, plan.virtual, plan.schedule, plan.microbatches, rows, recompute)
         if key not in self._memories:
-            asked = self.question
-            self._memories[key] = memory(
-                asked.known, plan, precision=asked.precision, recompute="blocks" if recompute else "none",
-                microbatch_rows=rows, offload_optimizer=asked.offload, average=asked.average,
-            )  # fmt: skip
+            self._memories[key] = self.question.memory(plan, rows, recompute)
         return self._memories[key]
 
     def _too_much(self, choice: Choice) -> str:

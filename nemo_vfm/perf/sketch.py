@@ -9,7 +9,7 @@ of which torch copies a little more. All this is held against traces in the test
 """
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
 
 from nemo_vfm.perf.model_facts import ModelFacts
 from nemo_vfm.perf.traced import Cut, Held
@@ -17,13 +17,23 @@ from nemo_vfm.perf.traced import Cut, Held
 _FEW, _MORE = 2, 4
 
 
+@dataclass(frozen=True)
 class Sketch(ModelFacts):
-    """See the module."""
+    """See the module.
+
+    Args:
+        sketched: what was asked for before.
+    """
+
+    sketched: dict[tuple[Cut, float, float], Held] = field(default_factory=dict)
 
     def held(self, cut: Cut, rows: float, tokens: float) -> Held:
         """See `ModelFacts.held`."""
-        found = self._brought(replace(cut, gathered=True), rows, tokens)
-        return found if cut.gathered or not cut.narrow else self._copied(found, cut.tensor)
+        key = cut, rows, tokens
+        if key not in self.sketched:
+            found = self._brought(replace(cut, gathered=True), rows, tokens)
+            self.sketched[key] = found if cut.gathered or not cut.narrow else self._copied(found, cut.tensor)
+        return self.sketched[key]
 
     def _brought(self, cut: Cut, rows: float, tokens: float) -> Held:
         """With weights as FSDP brings them."""
@@ -48,8 +58,8 @@ class Sketch(ModelFacts):
 
     def _copied(self, found: Held, tensor: int) -> Held:
         """Where autocast copies weights into the dtype of the arithmetic, and keeps the copies for backward."""
-        block = 2 * sum(weight.local(tensor) for weight in self.block)
-        last = 2 * sum(weight.local(tensor) for weight in self.last)
+        block = 2 * self.local("block", tensor)
+        last = 2 * self.local("last", tensor)
         return replace(
             found, block=found.block + block, block_forward=found.block_forward + block,
             leave_forward=found.leave_forward + last, leave_kept=found.leave_kept + last,
@@ -58,7 +68,7 @@ class Sketch(ModelFacts):
 
 
 def _made(number: Callable[[str], float]) -> Held:
-    return Held(**{field.name: number(field.name) for field in fields(Held)})
+    return Held(**{one.name: number(one.name) for one in fields(Held)})
 
 
 def _through(few: tuple[int, Held], more: tuple[int, Held], tensor: int) -> Held:
@@ -74,4 +84,4 @@ def _through(few: tuple[int, Held], more: tuple[int, Held], tensor: int) -> Held
 
 def sketch(known: ModelFacts) -> ModelFacts:
     """The same facts, quicker."""
-    return Sketch(**{field.name: getattr(known, field.name) for field in fields(known)})
+    return Sketch(**{one.name: getattr(known, one.name) for one in fields(known)})

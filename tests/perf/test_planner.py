@@ -134,7 +134,7 @@ def test_all_that_is_ranked_fits_and_the_quickest_comes_first():
     answer = planner.answer(16)
     seconds = [one.time.total for one in answer.ranked]
     assert seconds == sorted(seconds) and len({one.family for one in answer.ranked}) == len(seconds) > 5
-    assert all(planner.fits(one.memory) and one.plan.world == 16 for one in answer.ranked)
+    assert all(planner.question.fits(one.memory) and one.plan.world == 16 for one in answer.ranked)
     alone = answer.rank_of((1, 1, 1, 16))
     assert alone is not None and answer.ranked[alone - 1].recompute  # 7 B on 8,192 tokens: too much without
     assert sum(group.count for group in answer.groups()) == len(answer.refused)

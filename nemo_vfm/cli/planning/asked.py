@@ -3,7 +3,6 @@
 """The words behind `nemo-vfm plan` in; the planner's question, and what the recipe itself asks for, out."""
 
 import argparse
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -125,7 +124,8 @@ def _phase(
     if not job.phases:
         if wanted is not None:
             raise UserError(f"--phase {wanted}: the recipe has no phases")
-        return "", job.parallel, job.parallel, own, _steps(job, own, tokens)
+        steps = None if job.duration is None else job.duration.steps(samples=own, tokens=tokens)
+        return "", job.parallel, job.parallel, own, steps
     names = [one.name for one in job.phases]
     if wanted is not None and wanted not in names:
         raise UserError(f"there is no phase {wanted}; the recipe has {', '.join(names)}")
@@ -133,10 +133,3 @@ def _phase(
     chosen = max(fits or job.phases, key=lambda one: one.last - one.first)
     written = chosen.phase.parallel or ParallelPlan()
     return chosen.name, chosen.plan, written, chosen.phase.batch_size or own, chosen.last - chosen.first
-
-
-def _steps(job: "Train", batch: int, tokens: int) -> int | None:
-    if job.duration is None:
-        return None
-    per_step = {"steps": 1, "samples": batch, "tokens": batch * tokens}.get(job.duration.unit)
-    return None if per_step is None else max(1, math.ceil(job.duration.amount / per_step - 1e-9))

@@ -45,7 +45,7 @@ def _choice(asked: Asked, choice: Choice) -> "Json":
     return {
         "parallel": asdict(choice.plan), "rows": choice.rows, "recompute": "blocks" if choice.recompute else "none",
         "memory_bytes": asdict(memory) | {"total": memory.total},
-        "fits": memory.total <= question.machine.gpu.usable_bytes,
+        "fits": question.fits(memory),
         **asdict(cost(choice, question, asked.steps)), "seconds": asdict(choice.time),
         "rules": {str(rule.number): follows for rule, follows in judged(choice.plan, of)},
     }  # fmt: skip

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from nemo_vfm.cli.paper import Paper
 from nemo_vfm.cli.planning.asked import Asked
 from nemo_vfm.cli.planning.ingredient import changes
-from nemo_vfm.cli.planning.words import count, gib, large, layout, percent, seconds, size
+from nemo_vfm.cli.planning.words import count, digits, gib, large, layout, percent, size
 from nemo_vfm.perf.cost import cost
 from nemo_vfm.perf.levers import Way
 from nemo_vfm.perf.planner import Answer, Choice, Group
@@ -60,7 +60,7 @@ def tell_ways(asked: Asked, found: Sequence[Way], gpus: int, more: int | None) -
     paper.prose(f"On {number} it does not fit as it is: {gib(as_it_is.memory.total)} GiB, {room}. "
                 f"Fullest: {as_it_is.memory.moment}.")  # fmt: skip
     paper.line("\nWhat would make it fit", "bold")
-    rows = [("fits" if way.fits else "too large", gib(way.memory.total), f"{seconds(way.step_s)} s a step",
+    rows = [("fits" if way.fits else "too large", gib(way.memory.total), f"{digits(way.step_s)} s a step",
              " ".join(way.words())) for way in others]  # fmt: skip
     paper.table([("", "GiB", "", "changes"), *rows], {"fits": "green", "too large": "red"})
     if more is not None and more > gpus:
@@ -126,12 +126,12 @@ def _row(asked: Asked, number: int, choice: Choice) -> Iterator[str]:
     yield layout(choice.plan) + ("; recompute" if choice.recompute else "")
     yield f"{choice.plan.microbatches} x {choice.rows}"
     yield gib(choice.memory.total)
-    yield seconds(told.step_s)
+    yield digits(told.step_s)
     yield percent(told.mfu)
     yield percent(told.waits) if choice.plan.pipeline > 1 else "-"
     yield percent(told.exchanges)
     if told.days is not None:
-        yield f"{told.days:.3g}"
+        yield digits(told.days)
         yield large(told.gpu_hours or 0)
 
 
@@ -141,10 +141,10 @@ def _own(asked: Asked, answer: Answer, own: Choice | None) -> Iterator[str]:
             yield f"The recipe's own layout ({asked.own}) is for {asked.own.world:,} GPUs."
         return
     told, place = cost(own, asked.question, asked.steps), answer.rank_of(own.family)
-    fits = own.memory.total <= asked.question.machine.gpu.usable_bytes
+    fits = asked.question.fits(own.memory)
     where = f"its kind is number {place} of {len(answer.ranked)}" if place else "no layout of its kind fits"
     yield (
-        f"The recipe's own layout ({layout(own.plan)}): {seconds(told.step_s)} s, MFU {percent(told.mfu)} %, "
+        f"The recipe's own layout ({layout(own.plan)}): {digits(told.step_s)} s, MFU {percent(told.mfu)} %, "
         f"{gib(own.memory.total)} GiB{'' if fits else ', more than there is'}; {where}."
     )
 
@@ -180,7 +180,7 @@ def _values(group: Group) -> str:
 def _advice(paper: Paper, asked: Asked, best: Choice, recipe: str) -> None:
     told = cost(best, asked.question, asked.steps)
     paper.line("\nRecommended", "bold")
-    length = "" if told.days is None else f", {told.days:.3g} days and {large(told.gpu_hours or 0)} GPU hours"
+    length = "" if told.days is None else f", {digits(told.days)} days and {large(told.gpu_hours or 0)} GPU hours"
     paper.prose(f"{layout(best.plan)}: {large(told.tokens_per_s)} tokens/s{length}.", 2)
     kept = (
         "each stays" if asked.kept is None else f"{size(asked.kept * asked.checkpoint_bytes)} for the {asked.kept} kept"

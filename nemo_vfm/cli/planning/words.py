@@ -31,9 +31,9 @@ def gib(num_bytes: float) -> str:
     return f"{num_bytes / _GIB:.1f}"
 
 
-def seconds(value: float) -> str:
-    """Three digits."""
-    return f"{value:.3g}"
+def digits(value: float) -> str:
+    """Three that count, `0.408` and `16.9`; whole from a thousand on, `1,912`."""
+    return f"{value:,.0f}" if value >= 999.5 else f"{value:.3g}"
 
 
 def percent(share: float) -> str:
