@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Text such as "400 steps" in, a Duration with a unit out: a length of training that cannot be misread."""
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Literal, Self, get_args
@@ -46,6 +47,16 @@ class Duration:
             raise UserError(f"{text!r} is not a duration; write a number and a unit, such as '400 steps' or '2 epochs'")
         amount = float(match[1].replace("_", "")) * (60 if word in ("min", "minutes") else 1)
         return cls(amount, unit)  # type: ignore[arg-type]
+
+    def steps(self, *, samples: float = math.nan, tokens: float = math.nan) -> int | None:
+        """Whole optimizer steps, rounded up; None where only the clock or the data know.
+
+        Args:
+            samples: of a global batch.
+            tokens: of a sample.
+        """
+        per_step = {"steps": 1.0, "samples": samples, "tokens": samples * tokens}.get(self.unit)
+        return None if per_step is None else max(1, math.ceil(self.amount / per_step - 1e-9))
 
     def __str__(self) -> str:
         return f"{self.amount:g} {self.unit}"

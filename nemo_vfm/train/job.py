@@ -244,14 +244,15 @@ class Train:
         amount, unit = self.duration.amount, self.duration.unit
         if unit in ("s", "h"):
             return None, amount * (3600 if unit == "h" else 1)
-        if unit == "tokens":
-            assert isinstance(self.data, Phaseable)
-            amount /= self.data.tokens_per_sample() * self.data.samples_per_batch()
-        elif unit == "epochs":
-            amount *= self.data.batches_per_epoch()
-        elif unit == "samples":
-            amount *= self.data.batches_per_epoch() / self.data.num_train_samples()
-        return max(1, math.ceil(amount - 1e-9)), None
+        if unit == "epochs":
+            return Duration(amount * self.data.batches_per_epoch(), "steps").steps(), None
+        return self.duration.steps(**({} if unit == "steps" else self._per_step())), None
+
+    def _per_step(self) -> dict[str, float]:
+        """What the data says; a stream that was never read to its end cannot."""
+        if isinstance(self.data, Phaseable):
+            return {"samples": self.data.samples_per_batch(), "tokens": self.data.tokens_per_sample()}
+        return {"samples": self.data.num_train_samples() / self.data.batches_per_epoch()}
 
     def _loop(self, fit: Fit) -> None:
         from nemo_vfm.data.lightning_module import BatchModule

@@ -48,16 +48,17 @@ class Phase:
         Raises:
             ValueError: the data does not say how many tokens or samples a step takes.
         """
-        if self.duration.unit == "steps":
-            return math.ceil(self.duration.amount)
-        if not isinstance(data, Phaseable):
+        if self.duration.unit != "steps" and not isinstance(data, Phaseable):
             raise ValueError(
                 f"{type(data).__name__} does not say what a step takes; give the phase's duration in steps"
             )
-        samples = self.duration.amount
-        if self.duration.unit == "tokens":
-            samples /= data.tokens_per_sample()
-        return math.ceil(samples / (self.batch_size or data.samples_per_batch()) - 1e-9)
+        known = (
+            {"samples": self.batch_size or data.samples_per_batch(), "tokens": data.tokens_per_sample()}
+            if isinstance(data, Phaseable) else {}
+        )  # fmt: skip
+        steps = self.duration.steps(**known)
+        assert steps is not None, "no other unit was let in"
+        return steps
 
 
 @dataclass(frozen=True, slots=True)

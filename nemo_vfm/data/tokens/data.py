@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -138,12 +138,15 @@ class TokenData(TrainingData):
         """
         if self.batch_size % num_ranks:
             raise UserError(f"batch_size {self.batch_size} is not divisible by {num_ranks} ranks")
+        by = _By(seed, first_batch, rank, num_ranks)
+        if self._started and self._started.by == by:
+            return  # a training starts its data to learn its length, and Lightning does once more
         streams = self._streams()
         for name, stream in streams.items():
             self._require_enough(name, stream)
         mixture = self._mixture(streams, seed)
         rows = {name: self._rows(stream, derive(seed, "source", name)) for name, stream in streams.items()}
-        self._started = _Started(streams, mixture, rows, first_batch, rank, num_ranks)
+        self._started = _Started(streams, mixture, rows, by)
         for name, stream in streams.items():
             share = float(mixture.shares[name])
             info(f"{name}: {stream.num_tokens:,} tokens of {stream.num_documents:,} documents, {share:.2%} of the rows")
@@ -152,12 +155,12 @@ class TokenData(TrainingData):
         """This rank's batches; once it is started."""
         opened = self._open()
         return TokenBatches(
-            opened.mixture, opened.rows, self.sequence_length, self.batch_size, opened.rank, opened.ranks
+            opened.mixture, opened.rows, self.sequence_length, self.batch_size, opened.by.rank, opened.by.ranks
         )
 
     def train_dataloader(self) -> Iterable[Batch]:
         """See `TrainingData.train_dataloader`."""
-        first = self._open().first_batch
+        first = self._open().by.first_batch
         return Batches(self.by_number(), first=first, num_workers=self.num_workers, faults=self.faults)
 
     def val_dataloader(self) -> Iterable[Batch]:
@@ -256,6 +259,13 @@ class TokenData(TrainingData):
         return self._started
 
 
+class _By(NamedTuple):
+    seed: int
+    first_batch: int
+    rank: int
+    ranks: int
+
+
 @dataclass(frozen=True, slots=True)
 class _Started:
     """What follows from the seed and the rank."""
@@ -263,9 +273,7 @@ class _Started:
     streams: Mapping[str, TokenStream]
     mixture: Mixture
     rows: Mapping[str, Rows]
-    first_batch: int
-    rank: int
-    ranks: int
+    by: _By
 
 
 class TokenBatches:
