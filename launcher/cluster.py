@@ -1,0 +1,157 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""What `conf/cluster/*.yaml` says in, where jobs run and in what out: a cluster of Slurm's, or this machine."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from launcher.quoting import in_bind, option_name, variable
+
+GpuRequest = Literal["gpus_per_node", "gres", "none"]
+_TIME = re.compile(r"(\d+-)?\d+(:[0-5]?\d){0,2}")
+
+#: What the script decides by itself, so that a cluster cannot say it twice: stopping, going on and logs depend on it.
+OURS = frozenset((
+    "array", "chdir", "comment", "cpus-per-task", "dependency", "error", "exclude", "exclusive", "export",
+    "gpus-per-node", "gres", "job-name", "mem", "nodes", "ntasks", "ntasks-per-node", "open-mode", "output", "requeue", "segment",
+    "signal", "time", "wrap",
+))  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pyxis:
+    """A container that srun itself starts, by NVIDIA's pyxis and enroot.
+
+    Args:
+        image: a squashfs file, or an image that enroot can name, such as `registry#team/image:tag`.
+        mounts: further folders, as path outside -> path inside; the run folder, the code and the folder of the
+            submission are mounted in any case, at the same paths.
+        writable: whether the root of the container may be written, for the time of the job.
+    """
+
+    image: str
+    mounts: Mapping[str, str] = field(default_factory=dict)
+    writable: bool = False
+
+    def __post_init__(self) -> None:
+        _check_container(self.image, self.mounts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Apptainer:
+    """A container that Apptainer (or Singularity) starts in each task, where a cluster has no pyxis.
+
+    Args:
+        image: a .sif file, or an address that Apptainer knows.
+        mounts: further folders, as path outside -> path inside; the run folder, the code and the folder of the
+            submission are mounted in any case, at the same paths.
+        program: the program, by name or path.
+    """
+
+    image: str
+    mounts: Mapping[str, str] = field(default_factory=dict)
+    program: str = "apptainer"
+
+    def __post_init__(self) -> None:
+        _check_container(self.image, self.mounts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Where a recipe is run: what `cluster=NAME` names.
+
+    Args:
+        environment: variables for the job: a text replaces what is derived, null leaves a derived one out.
+        secrets: variable -> a file that only you can read (mode 0600), whose first line is the value.
+    """
+
+    environment: Mapping[str, str | None] = field(default_factory=dict)
+    secrets: Mapping[str, Path] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in (*self.environment, *self.secrets):
+            variable(name)
+        if twice := sorted(set(self.environment) & set(self.secrets)):
+            raise ValueError(f"{twice[0]} is in environment and in secrets; keep the one that is meant")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Local(Cluster):
+    """This machine: the same run folder and exit statuses, and no queue."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slurm(Cluster):
+    """A cluster that Slurm looks after, or a part of it whose nodes are alike.
+
+    Args:
+        gpu: the kind of GPU, as `nemo-vfm plan --gpu` names it; null where there is none.
+        gpus_per_node: GPUs of a node; null asks the cluster, 0 is a cluster without.
+        cpus_per_node: cores of a node; null asks the cluster.
+        memory_gb: memory that a job takes of each node, in GB; null takes all of it.
+        time: the longest time of one attempt, as Slurm writes it: `30` minutes, `4:00:00`, `2-00:00:00`.
+        partition: of the cluster; null takes its default, as in the four that follow.
+        account: who is billed.
+        qos: quality of service.
+        reservation: nodes that are kept for you.
+        constraint: features that nodes must have.
+        exclude: nodes that no attempt may use.
+        exclusive: whether nodes are shared with nobody.
+        gpu_request: how GPUs are asked for: by `--gpus-per-node`, by `--gres`, or not at all, where Slurm has not been
+            told of them and whole nodes are given.
+        segment: nodes that must stand in one NVLink domain (a rack of NVL72 has 18); null leaves that to Slurm.
+        most_at_once: tasks of an array that run at the same time; null is no limit.
+        mpi: how srun starts tasks (pmix, pmi2, none); null takes the best of what the cluster has.
+        container: what tasks run in; null is the Python of the submission.
+        modules: environment modules to load first.
+        source: a shell file to read first, such as a virtual environment's `activate`.
+        options: further options of sbatch, without dashes -> value; null where the option takes none.
+        step_options: further options of srun, likewise.
+    """
+
+    gpu: str | None = None
+    gpus_per_node: int | None = None
+    cpus_per_node: int | None = None
+    memory_gb: int | None = None
+    time: str = "4:00:00"
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    reservation: str | None = None
+    constraint: str | None = None
+    exclude: Sequence[str] = ()
+    exclusive: bool = True
+    gpu_request: GpuRequest = "gpus_per_node"
+    segment: int | None = None
+    most_at_once: int | None = None
+    mpi: str | None = None
+    container: Pyxis | Apptainer | None = None
+    modules: Sequence[str] = ()
+    source: Path | None = None
+    options: Mapping[str, str | None] = field(default_factory=dict)
+    step_options: Mapping[str, str | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        Cluster.__post_init__(self)
+        if not _TIME.fullmatch(self.time):
+            raise ValueError(f"time is {self.time!r}; Slurm's times are such as 30 (minutes), 4:00:00 or 2-00:00:00")
+        for name in ("cpus_per_node", "memory_gb", "segment", "most_at_once"):
+            if (number := getattr(self, name)) is not None and number < 1:
+                raise ValueError(f"{name} is {number}; it is at least 1, or null")
+        if self.gpus_per_node is not None and self.gpus_per_node < 0:
+            raise ValueError(f"gpus_per_node is {self.gpus_per_node}; 0 is a cluster without GPUs")
+        for name in (*self.options, *self.step_options):
+            option_name(name)
+        if ours := sorted(OURS & set(self.options)):
+            raise ValueError(f"options: {ours[0]} is decided by the script; see the arguments that Slurm takes")
+
+
+def _check_container(image: str, mounts: Mapping[str, str]) -> None:
+    """What would be read as something else: an empty image, or a path that the list of mounts would cut in two."""
+    if not image or image.startswith("-"):
+        raise ValueError(f"image is {image!r}; it is a file or an address")
+    for outside, inside in mounts.items():
+        in_bind(outside), in_bind(inside)

@@ -1,0 +1,85 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Text of anybody's in, the same text for bash, for a line of `#SBATCH` or for a list of mounts out; or a refusal."""
+
+import re
+import shlex
+
+_PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./-]+")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_OPTION = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+
+def quoted(text: str) -> str:
+    """One word of bash that is this text, byte for byte.
+
+    Raises:
+        ValueError: it holds a zero byte, which no word can, or what UTF-8 cannot write.
+    """
+    _writable(text)
+    if "\0" in text:
+        raise ValueError(f"{text!r} holds a zero byte, which no program can be given")
+    return shlex.quote(text)
+
+
+def directive(name: str, value: str | None = None) -> str:
+    """One line `#SBATCH --name=value`, quoted as sbatch reads it: in double quotes, `\\` before what would end them.
+
+    Raises:
+        ValueError: the name is none of an option, or the value holds what would end the line.
+    """
+    option_name(name)
+    if value is None:
+        return f"#SBATCH --{name}"
+    _writable(value)
+    if not value.isprintable():  # a newline would begin a line of its own, which sbatch may read as another option
+        raise ValueError(f"{name}: {value!r} holds a line break or a control character, which no option of Slurm may")
+    if _PLAIN.fullmatch(value):
+        return f"#SBATCH --{name}={value}"
+    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'#SBATCH --{name}="{escaped}"'
+
+
+def remark(text: str) -> str:
+    """A comment of one line: what would end it stands as `?`."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def variable(name: str) -> str:
+    """The name of a variable, as it is.
+
+    Raises:
+        ValueError: bash has no such names.
+    """
+    if not _VARIABLE.fullmatch(name):
+        raise ValueError(f"{name!r} is not the name of a variable: letters, digits and _, not first a digit")
+    return name
+
+
+def option_name(name: str) -> str:
+    """The long name of an option of Slurm's, as it is.
+
+    Raises:
+        ValueError: there are no such names.
+    """
+    if not _OPTION.fullmatch(name):
+        raise ValueError(f"{name!r} is not an option of Slurm; write the long name without its dashes")
+    return name
+
+
+def in_bind(path: str) -> str:
+    """A path for a list of mounts, as it is.
+
+    Raises:
+        ValueError: it is relative, or holds one of the characters that part such a list.
+    """
+    if not path.startswith("/") or not path.isprintable() or set(path) & set(':,"'):
+        raise ValueError(f"{path!r} cannot be mounted: a whole path is needed, without colons, commas and quotes")
+    return path
+
+
+def _writable(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{text!r} is no text that can be written as UTF-8") from error
