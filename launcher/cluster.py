@@ -16,8 +16,8 @@ _TIME = re.compile(r"(\d+-)?\d+(:[0-5]?\d){0,2}")
 #: What the script decides by itself, so that a cluster cannot say it twice: stopping, going on and logs depend on it.
 OURS = frozenset((
     "array", "chdir", "comment", "cpus-per-task", "dependency", "error", "exclude", "exclusive", "export",
-    "gpus-per-node", "gres", "job-name", "mem", "nodes", "ntasks", "ntasks-per-node", "open-mode", "output", "requeue", "segment",
-    "signal", "time", "wrap",
+    "gpus-per-node", "gres", "job-name", "mem", "nodes", "ntasks", "ntasks-per-node", "open-mode", "output",
+    "requeue", "segment", "signal", "time", "wrap",
 ))  # fmt: skip
 
 
@@ -80,7 +80,12 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Local(Cluster):
-    """This machine: the same run folder and exit statuses, and no queue."""
+    """This machine: the same run folder and exit statuses, and no queue.
+
+    Args:
+        environment: variables for the job: a text replaces what is derived, null leaves a derived one out.
+        secrets: variable -> a file that only you can read (mode 0600), whose first line is the value.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +115,8 @@ class Slurm(Cluster):
         source: a shell file to read first, such as a virtual environment's `activate`.
         options: further options of sbatch, without dashes -> value; null where the option takes none.
         step_options: further options of srun, likewise.
+        environment: variables for the job: a text replaces what is derived, null leaves a derived one out.
+        secrets: variable -> a file that only you can read (mode 0600), whose first line is the value.
     """
 
     gpu: str | None = None
