@@ -9,7 +9,7 @@ name what the step was asked for (its part of the recipe) and what came before i
 import re
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from nemo_vfm.core.log import info
 from nemo_vfm.core.place import Place, place
 from nemo_vfm.core.ranks import announce
 from nemo_vfm.core.secret import conceal, conceal_names
-from nemo_vfm.core.types import Job, Outcome, Run, Spread
+from nemo_vfm.core.types import Changing, Job, Outcome, Run, Spread
 
 STARTED, DONE = "started.json", "done.json"
 REPLACED = "_replaced"  #: folder of what older versions of a step left
@@ -82,14 +82,15 @@ class Workflow:
         Returns:
             The figures of every step as `<step>/<figure>`.
         """
-        outcomes: dict[str, Outcome] = {}
+        return _together({one.name: one.perform() for one in self._turns(run)})
+
+    def _turns(self, run: Run) -> "Iterator[_Turn]":
         before = run.before or sha256_text(f"seed {run.seed}")
         for number, (name, job) in enumerate(self.steps.items(), 1):
             step = replace(run.step(name), recipe=section(run.recipe, "steps", name), before=before)
             ask = Ask.of(step, before)
-            outcomes[name] = perform(job, step, ask, title=f"[{number}/{len(self.steps)}] {name}")
+            yield _Turn(name, job, step, ask, f"[{number}/{len(self.steps)}] {name}")
             before = ask.after()
-        return _together(outcomes)
 
     def num_ranks(self) -> int:
         """See `Spread`: what its widest step needs. The other steps are rank 0's alone."""
@@ -112,6 +113,70 @@ class Workflow:
         """The job of a step, or of a step of a step."""
         job = self.steps[names[0]]
         return job.job_in(*names[1:]) if isinstance(job, Workflow) and len(names) > 1 else job
+
+
+class OneStep(Workflow):
+    """One step of a workflow, whose earlier ones are done already: each may have a machine of its own.
+
+    Args:
+        workflow: the whole.
+        name: of the step.
+
+    Raises:
+        UserError: it has no such step.
+    """
+
+    def __init__(self, workflow: Workflow, name: str) -> None:
+        if name not in workflow.steps:
+            raise UserError(f"there is no step {name}; the recipe has {', '.join(workflow.steps)}")
+        super().__init__(steps=workflow.steps, input=workflow.input)
+        self.name, self._job = name, workflow.steps[name]
+
+    def run(self, run: Run) -> Outcome:
+        """Run it where it is not done.
+
+        Raises:
+            UserError: an earlier step is not done, or was done otherwise.
+        """
+        for turn in self._turns(run):
+            if turn.name == self.name:
+                return turn.perform()
+            if not turn.is_done():
+                raise UserError(f"step {self.name} comes after {turn.name}, which is not done in {turn.run.folder} as "
+                                f"this recipe asks for it; run that one first, or all of them")  # fmt: skip
+        raise AssertionError(f"no step {self.name}")
+
+    def num_ranks(self) -> int:
+        """See `Spread`: of this step alone."""
+        return num_ranks(self._job)
+
+    def ranks_now(self, folder: Path) -> int:
+        """See `Changing`: of the workflow's folder."""
+        here = folder / self.name
+        return self._job.ranks_now(here) if isinstance(self._job, Changing) else self.num_ranks()
+
+    def require(self, num_ranks: int) -> None:
+        """See `Spread`."""
+        Workflow(steps={self.name: self._job}).require(num_ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """A step whose turn it is."""
+
+    name: str
+    job: Job
+    run: Run
+    ask: Ask
+    title: str
+
+    def perform(self) -> Outcome:
+        return perform(self.job, self.run, self.ask, title=self.title)
+
+    def is_done(self) -> bool:
+        if isinstance(self.job, Workflow):
+            return all(turn.is_done() for turn in self.job._turns(self.run))
+        return _done(self.run.folder, self.ask) is not None
 
 
 def num_ranks(job: Job) -> int:

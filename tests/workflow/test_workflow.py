@@ -203,3 +203,48 @@ def test_a_section_is_cut_out_of_our_own_yaml(names, part):
 def test_a_workflow_that_cannot_be_is_refused(steps, words):
     with pytest.raises(ValueError, match=words):
         Workflow(steps=steps)
+
+
+def test_steps_can_be_run_one_by_one(kitchen, capsys):
+    kitchen.write("r.yaml", STEPS % "weight: 1.0")
+    for number, step in enumerate(("first", "second", "third"), 1):
+        assert kitchen.main("run", "r.yaml", "--only", step) == 0
+        assert list(ran().values()) == [1] * number + [0] * (3 - number)
+    assert kitchen.main("run", "r.yaml") == 0
+    assert "3 steps done, 3 of them before" in capsys.readouterr().out
+    assert (Path("out/third/steps/000")).read_text() == "7"
+
+
+def test_one_step_is_not_run_before_those_that_it_needs(kitchen, capsys):
+    kitchen.write("r.yaml", STEPS % "weight: 1.0")
+    assert kitchen.main("run", "r.yaml", "--only", "first") == 0
+    assert kitchen.main("run", "r.yaml", "--only", "third") == 2
+    assert "step third comes after second, which is not done in out/second as this recipe" in capsys.readouterr().err
+    assert ran() == {"first": 1, "second": 0, "third": 0}
+
+
+def test_a_step_whose_predecessor_was_done_otherwise_is_not_run(kitchen, capsys):
+    kitchen.write("r.yaml", STEPS % "weight: 1.0")
+    assert kitchen.main("run", "r.yaml") == 0
+    changed = ["r.yaml", "steps.first.duration=4 steps", "--only", "third", "--allow", "steps.first.duration"]
+    assert kitchen.main("run", *changed) == 2
+    assert "step third comes after first, which is not done" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--only", "fourth"), "there is no step fourth; the recipe has first, second, third"),
+        (("--only", "first", "--sweep", "seed=1,2"), "a sweep runs all steps; leave --only first out"),
+    ],
+)
+def test_a_step_that_cannot_be_run_alone_is_refused(kitchen, capsys, words, said):
+    kitchen.write("r.yaml", STEPS % "weight: 1.0")
+    assert kitchen.main("run", "r.yaml", *words) == 2
+    assert said in capsys.readouterr().err and not Path("out").exists()
+
+
+def test_a_recipe_without_steps_has_none_to_be_run_alone(kitchen, capsys):
+    kitchen.write("one.yaml", "_target_: '@.Count'\nduration: 1 steps\nrun_dir: one\n")
+    assert kitchen.main("run", "one.yaml", "--only", "first") == 2
+    assert "--only first: the recipe has no steps; leave it out" in capsys.readouterr().err

@@ -12,7 +12,7 @@ from nemo_vfm.cli.quick import without_collection
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from nemo_vfm.config import Problem
+    from nemo_vfm.config import Composed, Problem
     from nemo_vfm.core.types import Job
 
 
@@ -20,6 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The recipe, and how many GPUs it is meant for."""
     add_recipe_arguments(parser)
     parser.add_argument("--gpus", metavar="N", type=int, help="say what it would do with N GPUs; none is needed")
+    parser.add_argument("--work", action="store_true",
+                        help="print its steps, their ranks and phases as JSON, for a scheduler")  # fmt: skip
 
 
 @without_collection()
@@ -36,13 +38,30 @@ def run(arguments: argparse.Namespace) -> int:
     job = None if problems else build(composed, trust)
     if problems and all(problem.kind == "missing" for problem in problems):
         problems = [*problems, *_refused_already(arguments, problems, trust)]
+    errors = sum(problem.kind == "error" for problem in problems)
+    if arguments.work and not errors:
+        return _say_work(arguments, composed, job, problems, trust)
     if problems:
         sys.stdout.write(f"{RecipeError(problems)}\n")
-    errors = sum(problem.kind == "error" for problem in problems)
     if arguments.gpus is not None and not errors:
         _say_plan(arguments, job, problems, trust)
     sys.stdout.write(f"{composed.path}: {_verdict(errors, len(problems) - errors)}\n")
     return 2 if errors else 0
+
+
+def _say_work(
+    arguments: argparse.Namespace, composed: "Composed", job: "Job | None", missing: "Sequence[Problem]",
+    trust: "Sequence[str]",
+) -> int:  # fmt: skip
+    import json
+
+    from nemo_vfm.cli.gpus import stand_in_job
+    from nemo_vfm.cli.work import described
+
+    job = job or stand_in_job(arguments, missing, trust)
+    told = described(composed, job, [problem.path for problem in missing])
+    sys.stdout.write(f"{json.dumps(told, indent=2)}\n")
+    return 0
 
 
 def _refused_already(

@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe_arguments(parser)
     parser.add_argument("--allow", metavar="KEY", action="append", default=[],
                         help="go on in a run folder although this key differs")  # fmt: skip
+    parser.add_argument("--only", metavar="STEP", help="of a workflow: this step alone, whose earlier ones are done")
     parser.add_argument("--sweep", metavar="KEY=A,B", action="extend", nargs="+", default=[],
                         help="a run for every combination of these values, and a table at the end")  # fmt: skip
     parser.add_argument("--preempt", metavar="SIGNAL", action="append", default=[],
@@ -48,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Compose, check, build, run, report."""
     if arguments.sweep:
+        _require_all(arguments.only)
         from nemo_vfm.cli.sweep import run_sweep
 
         return run_sweep(arguments)
@@ -65,8 +67,27 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(str(error)) from error
     composed = composed_recipe(arguments)
     folder = run_folder(composed)
-    job = build(composed, trust_list(arguments.trust))
+    job = _wanted(build(composed, trust_list(arguments.trust)), arguments.only)
     return _through_phases(arguments, composed, folder, job, signals)
+
+
+def _require_all(step: str | None) -> None:
+    from nemo_vfm.core.errors import UserError
+
+    if step is not None:
+        raise UserError(f"a sweep runs all steps; leave --only {step} out")
+
+
+def _wanted(job: "Job", step: str | None) -> "Job":
+    """All of it, or one step."""
+    from nemo_vfm.core.errors import UserError
+    from nemo_vfm.workflow import OneStep, Workflow
+
+    if step is None:
+        return job
+    if not isinstance(job, Workflow):
+        raise UserError(f"--only {step}: the recipe has no steps; leave it out")
+    return OneStep(job, step)
 
 
 def _through_phases(
@@ -145,6 +166,7 @@ def _words(arguments: argparse.Namespace) -> list[str]:
     """The command again, for the ranks."""
     names = ("conf", "overlay", "trust", "allow", "preempt")
     options = [f"--{name}={value}" for name in names for value in vars(arguments)[name]]
+    options += [f"--only={arguments.only}"] if arguments.only else []
     limits = [f"--rank-timeout={arguments.rank_timeout}", f"--rank-silence={arguments.rank_silence}"]
     return [arguments.recipe, *arguments.overrides, *options, *limits]
 
