@@ -136,12 +136,12 @@ setup(
     license="Apache-2.0",
     license_files=["LICENSE"],
     python_requires=">=3.11,<3.13",
-    packages=find_packages(include=["nemo_vfm", "nemo_vfm.*"]),
+    packages=find_packages(include=["nemo_vfm", "nemo_vfm.*", "launcher", "launcher.*"]),
     # Templates and styles of rooms; Python files come by themselves.
     package_data={"nemo_vfm": ["py.typed", "**/*.html", "**/*.css", "**/*.js", "**/*.j2", "**/*.svg", "**/*.tmpl"]},
     include_package_data=False,
     install_requires=RUNTIME,
     extras_require=EXTRAS,
-    entry_points={"console_scripts": ["nemo-vfm = nemo_vfm.cli.main:main"]},
+    entry_points={"console_scripts": ["nemo-vfm = nemo_vfm.cli.main:main", "vfm-launch = launcher.cli:main"]},
     cmdclass={"build_py": BuildWithRecipes},
 )

@@ -15,9 +15,9 @@ import pytest
 
 from nemo_vfm.config import compose
 from tests.support import foreign
-from tests.support.repository import ROOT, yaml_files
+from tests.support.repository import CODE, ROOT, yaml_files
 
-SOURCES = ("nemo_vfm", "conf", "recipes", "docs", "tests", "benchmarks", ".ci")
+SOURCES = ("nemo_vfm", "launcher", "conf", "recipes", "docs", "tests", "benchmarks", ".ci")
 BUILD_SDIST = "from setuptools.build_meta import build_sdist; build_sdist('dist')"
 RECIPES = {str(path.relative_to(ROOT / "recipes").with_suffix("")) for path in yaml_files("recipes")}
 #: What a user does with an installed copy, all in one process, since each would pay some seconds for importing torch.
@@ -88,12 +88,12 @@ def names(wheel):
         return archive.namelist()
 
 
-def test_the_wheel_puts_one_package_into_site_packages(names):
-    assert {name.split("/")[0] for name in names} == {"nemo_vfm", "nemo_vfm-0.1.0.dist-info"}
+def test_the_wheel_puts_two_packages_into_site_packages(names):
+    assert {name.split("/")[0] for name in names} == {"nemo_vfm", "launcher", "nemo_vfm-0.1.0.dist-info"}
 
 
 def test_the_wheel_holds_every_module(names):
-    here = {str(path.relative_to(ROOT)) for path in (ROOT / "nemo_vfm").rglob("*.py")}
+    here = {str(path.relative_to(ROOT)) for folder in CODE for path in (ROOT / folder).rglob("*.py")}
     assert {name for name in names if name.endswith(".py")} == here
 
 
