@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from nemo_vfm.core import progress
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.files import read_json, sha256_text, write_json
 from nemo_vfm.core.log import info
@@ -198,6 +199,7 @@ def perform(job: Job, run: Run, ask: Ask, *, title: str, set_aside: bool = True)
         return done
     resume = _prepare(run.folder, ask, title, set_aside)
     info(f"{title}: {'goes on' if resume else 'starts'}")
+    progress.forget()
     began = time.monotonic()
     run = replace(run, resume=resume)
     if num_ranks(job) > 1:

@@ -16,7 +16,7 @@ from nemo_vfm.cli.lock import NAME as LOCK
 from nemo_vfm.cli.lock import lock
 from nemo_vfm.cli.manifest import SCHEMA, manifest, now
 from nemo_vfm.config import read_values
-from nemo_vfm.core import held
+from nemo_vfm.core import held, progress
 from nemo_vfm.core.errors import RunFolderError
 from nemo_vfm.core.files import read_json, write_json, write_text
 from nemo_vfm.core.log import info, warn, warn_once
@@ -155,7 +155,7 @@ class Status:
         """
         process = {"pid": os.getpid(), "host": socket.gethostname()}
         times = {"started": self._started, "heartbeat": now()}
-        self.put({"state": state, **process, **times, **more})
+        self.put({"state": state, **process, **times, **progress.told(), **more})
 
     def put(self, whole: Json) -> None:
         """Replace the file by what it holds from now on."""

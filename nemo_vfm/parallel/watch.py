@@ -12,11 +12,14 @@ import time
 from contextlib import suppress
 from typing import Protocol
 
+from nemo_vfm.core.types import Json
 from nemo_vfm.parallel.store import Store
 
 BEAT_S = 1.0
 SILENCE_S = 150.0  # as of a run folder's lease: a load that keeps Python busy in one call for a minute is no death
+READS = "reads the samples"  #: how what a rank does begins while it waits for its data
 _LOST = "lost"
+_WEIGHT = 0.1  # of the newest in the mean time that a rank takes to read
 
 
 class OnLost(Protocol):
@@ -42,6 +45,7 @@ class Watch:
         self._store, self._rank, self._num_ranks = store, rank, num_ranks
         self._silence_s, self._on_lost = silence_s, on_lost
         self._stop, self._doing = threading.Event(), "starts"
+        self._since, self._reads_s = time.monotonic(), 0.0
         self._seen: dict[int, tuple[bytes, float]] = {}  # the last sign of a rank, and when it came
         self._began = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="signs of life", daemon=True)
@@ -52,7 +56,10 @@ class Watch:
 
     def at(self, doing: str) -> None:
         """What this rank does from here on, in a few words: said of it once it is lost."""
-        self._doing = doing
+        before, since = self._doing, self._since
+        self._doing, self._since = doing, time.monotonic()
+        if before.startswith(READS):
+            self._reads_s += _WEIGHT * (self._since - since - self._reads_s)
 
     def stop(self) -> None:
         """No sign is expected of this rank any more."""
@@ -76,12 +83,20 @@ class Watch:
         doing = {rank: text.decode().partition(" ")[2] for rank, text in told.items() if text not in (b"", b"end")}
         return {rank: text for rank, text in doing.items() if text and text != self._doing}
 
+    def facts(self) -> dict[str, Json]:
+        """On rank 0, of all: how many, who reads longest, and who lives and does something else than rank 0."""
+        reads = {rank: _reads_s(told) for rank, (told, _) in dict(self._seen).items() if told not in (b"", b"end")}
+        slowest, longest = max({0: self._reads_s, **reads}.items(), key=lambda one: one[1])
+        elsewhere: dict[str, Json] = {str(rank): doing for rank, doing in self.elsewhere().items()}
+        return {"ranks": self._num_ranks, "reads_longest": {"rank": slowest, "seconds": round(longest, 6)},
+                "elsewhere": elsewhere}  # fmt: skip
+
     def _run(self) -> None:
         number = 0
         try:
             while not self._stop.wait(min(BEAT_S, self._silence_s / 4)):
                 number += 1
-                self._store.set(_beat(self._rank), f"{number} {self._doing}")
+                self._store.set(_beat(self._rank), f"{number}/{self._reads_s:.6f} {self._doing}")
                 if sentence := self._look():
                     self._on_lost(sentence)
                     return
@@ -111,6 +126,10 @@ class Watch:
             self._seen[rank] = told, time.monotonic()
             return None
         return told.decode().partition(" ")[2] or "starts" if time.monotonic() - since > self._silence_s else None
+
+
+def _reads_s(told: bytes) -> float:
+    return float(told.partition(b" ")[0].partition(b"/")[2] or 0)
 
 
 def _beat(rank: int) -> str:

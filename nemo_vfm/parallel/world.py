@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from nemo_vfm.core import ranks
+from nemo_vfm.core import progress, ranks
 from nemo_vfm.core.errors import LostRank, UserError
 from nemo_vfm.core.types import Run
 from nemo_vfm.parallel.store import PrefixStore, Store, address, connect, one_line
@@ -151,9 +151,11 @@ def joined(
                             timeout=timedelta(seconds=timeout_s))  # fmt: skip
     world = World(PrefixStore("orders", store), watch)
     _CURRENT[:] = [world]
+    progress.ask(watch if ranks.is_first() else None)
     yield world
     # Only at a good end: to take a group down whose members are gone may wait for ever.
     _CURRENT.clear()
+    progress.ask(None)
     watch.stop()
     dist.destroy_process_group()
 

@@ -16,11 +16,12 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.loggers import Logger
 from torch import Tensor
 
-from nemo_vfm.core import log, preempt
+from nemo_vfm.core import log, preempt, progress
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.predict import predictions
 from nemo_vfm.core.types import Batch, Predicts
+from nemo_vfm.parallel.watch import READS
 from nemo_vfm.parallel.world import now
 from nemo_vfm.train.callbacks.callback import HOOKS, Callback
 from nemo_vfm.train.fit import Fit
@@ -42,6 +43,7 @@ class TrainModule(LightningModule):
         """One optimizer step."""
         now(f"takes step {self.fit.step + 1}")
         self.fit.advance(batch)
+        progress.step(self.fit.step, self.fit.total_steps)
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """What the model says of a batch, (B, T, K), through the task that it is trained by.
@@ -96,7 +98,7 @@ class _Stop(LightningCallback):
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         assert isinstance(pl_module, TrainModule)
         trainer.should_stop = pl_module.fit.finished or pl_module.fit.preempted
-        now(f"reads the samples of step {pl_module.fit.step + 1}")
+        now(f"{READS} of step {pl_module.fit.step + 1}")
 
 
 class _Alone(LightningEnvironment):

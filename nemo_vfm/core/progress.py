@@ -1,0 +1,49 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""How far the work of this process is, told by whoever does it; out again for the heartbeat in `status.json`."""
+
+import time
+from collections import deque
+from typing import Protocol
+
+from nemo_vfm.core.types import Json
+
+_RECENT = 20  # steps whose mean time tells how long the rest will take
+_TOLD: dict[str, Json] = {}
+_ENDS: deque[float] = deque(maxlen=_RECENT + 1)
+_ASKED: list["Asked"] = []
+
+
+class Asked(Protocol):
+    """Whoever knows more at the moment of a heartbeat."""
+
+    def facts(self) -> dict[str, Json]:
+        """By name."""
+        ...
+
+
+def step(number: int, total: int | None) -> None:
+    """An optimizer step is done; `total` is None where only the clock knows the end."""
+    _ENDS.append(time.monotonic())
+    _TOLD.update(step=number, total_steps=total)
+
+
+def forget() -> None:
+    """Another job begins."""
+    _TOLD.clear()
+    _ENDS.clear()
+
+
+def ask(whom: Asked | None) -> None:
+    """Ask this one, too, and nobody else; None asks nobody."""
+    _ASKED[:] = [] if whom is None else [whom]
+
+
+def told() -> dict[str, Json]:
+    """`step`, `total_steps`, `step_s` (mean seconds of the last steps), and what those who are asked say."""
+    found = dict(_TOLD)
+    if len(_ENDS) > 1:
+        found["step_s"] = round((_ENDS[-1] - _ENDS[0]) / (len(_ENDS) - 1), 6)
+    for one in _ASKED:
+        found.update(one.facts())
+    return found
