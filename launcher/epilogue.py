@@ -1,0 +1,151 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A job in, what its batch script has before and behind the working line out: what is kept of an attempt, what then.
+
+Slurm 22.05, tried: a script that asks for its own requeue is sent SIGTERM at once and SIGKILL after KillWait, so it has
+some seconds left, in which its job counts as pending and takes a list of excluded nodes. A job that somebody cancelled
+would come back, too, if it were requeued: so only one that is still running is, or one whose time is over.
+"""
+
+from collections.abc import Mapping
+
+from launcher.ending import KINDS, branches, names
+from launcher.job import SlurmJob
+from launcher.quoting import quoted
+
+ATTEMPTS = "attempts.tsv"
+#: Of attempts.tsv, in order: `moved` is yes where the attempt got further, `blamed` the node of the rank that was lost.
+COLUMNS = ("time", "job", "restart", "status", "kind", "step", "nodes", "sentence", "moved", "blamed")
+_EARLY_S = 90  # Slurm may signal up to a minute before the lead that was asked for; the rest is for the save
+
+_PROLOGUE = r"""
+# -- What there is before this attempt, so that its end shows whether it got further.
+run=@RUN@
+launch=@LAUNCH@
+job="$SLURM_JOB_ID"
+[[ -v SLURM_ARRAY_TASK_ID ]] && job="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"  # the bare number may mean them all
+log="$(readlink "/proc/$$/fd/1")"
+log_began="$(stat --format=%s "$log" 2> /dev/null || echo 0)"
+ends_at="$(date --date="$(squeue --noheader --jobs="$job" --format=%e)" +%s 2> /dev/null || echo 0)"
+
+newest_step() {  # of all checkpoints; -1 where there is none
+  find "$run" -maxdepth 4 -path '*/checkpoints/step-*' -prune -printf '%f\n' 2> /dev/null |
+    sed -n 's/^step-0*\([0-9][0-9]*\)$/\1/p' | sort -n | tail -n 1 | grep . || echo -1
+}
+files_made() {  # below the run folder's own, by work that has no checkpoints
+  find "$run" -mindepth 2 \( -name launch -o -name ranks -o -name '.*' \) -prune -o -type f -print 2> /dev/null | wc -l
+}
+note() {  # one line of attempts.tsv: status, kind, sentence, moved, blamed
+  printf '%s\t' "$(date --utc +%Y-%m-%dT%H:%M:%SZ)" "$job" "${SLURM_RESTART_COUNT:-0}" "$1" "$2" "$(newest_step)" \
+    "$SLURM_JOB_NODELIST" "${3//[[:cntrl:]]/ }" "$4" >> "$launch/@ATTEMPTS@"
+  printf '%s\n' "$5" >> "$launch/@ATTEMPTS@"
+}
+
+mark="$launch/attempt-$SLURM_JOB_ID"  # is there while an attempt runs, and is older than whatever the attempt writes
+if [[ -e $mark ]]; then
+  down="$(sinfo --noheader --Node --nodes="$(< "$mark")" --states=down,drain,fail --format=%N | sort -u | paste -sd,)"
+  note - "$([[ -n $down ]] && echo node_fault || echo unknown)" "the attempt before ended without a word" no "$down"
+fi
+printf '%s\n' "$SLURM_JOB_NODELIST" > "$mark"
+step_before="$(newest_step)"
+files_before="$(files_made)"
+"""
+
+_EPILOGUE = r"""
+# -- How it ended. What the run says of itself goes before the status: srun hands on the highest of all tasks.
+heard="$(tail --bytes="+$((log_began + 1))" "$log" 2> /dev/null | tail -n 300)"
+told=
+[[ $run/status.json -nt $mark ]] && told="$(sed -n 's/^ "error": "\(.*\)",\{0,1\}$/\1/p' "$run/status.json")"
+said="${told:-$heard}
+$(grep -E '^(srun|slurmstepd)' <<< "$heard")"
+first="$(sed -n 's/^srun: error: [^ ]*: tasks\{0,1\} 0[-,0-9]*: Exited with exit code \([123]\)$/\1/p' <<< "$heard")"
+[[ $status == 69 && -n $first ]] && status="${first%%$'\n'*}"  # rank 0 failed by itself, the others only lost it
+now="$(date +%s)"
+near=far
+(( ends_at > 0 && now >= ends_at - @EARLY@ )) && near=near
+case "$status:$near:$said" in
+@BRANCHES@
+esac
+
+# -- Whose node was it? And did the attempt get further than the one before?
+killed="$(sed -n \
+  -e 's/^srun: error: \([^ ]*\): tasks\{0,1\} [-,0-9]*: \(Killed\|Aborted\|Segmentation fault\|Bus error\).*/\1/p' \
+  -e 's/^srun: error: Node failure on \([^ ]*\).*/\1/p' <<< "$heard" | head -n 1)"
+blamed=
+case "$kind" in
+  @BLAMING@)
+    mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+    blamed="$killed"
+    if [[ $told =~ rank\ ([0-9]+)\ of && $told != *"in vain"* && ($kind == hang || -z $killed) ]]; then
+      blamed="${hosts[BASH_REMATCH[1] / @TASKS@]:-}"
+    fi
+    [[ " ${hosts[*]} " == *" $blamed "* ]] || blamed=
+    ;;
+esac
+before="$(awk -F '\t' -v job="$job" -v node="$blamed" '$2 == job && $10 == node' "$launch/@ATTEMPTS@" 2> /dev/null)"
+step="$(newest_step)"
+moved=no
+(( step > step_before || (step < 0 && $(files_made) > files_before) )) && moved=yes
+
+# -- What then.
+state="$(squeue --noheader --jobs="$job" --format=%T)"
+if [[ $state != RUNNING ]] && (( now < ends_at )) && ! scontrol show job "$job" | grep -q 'EndTime=Unknown'; then
+  kind=interrupted  # by scancel: a job that is given back by Slurm has no end yet
+  told="cancelled; $told"
+fi
+note "$status" "$kind" "${told:0:500}" "$moved" "$blamed"
+rm -f "$mark"
+stuck="$(awk -F '\t' -v job="$job" '$2 == job && $5 != "preempted" { n = $9 == "no" ? n + 1 : 0 } END { print n + 0 }' \
+  "$launch/@ATTEMPTS@")"
+echo "vfm-launch: $kind (status $status), newest checkpoint: step $step. ${told:0:500}"
+case "$kind" in
+  @GOOD@) exit 0 ;;
+  @AGAIN@) ;;
+  *) exit "$status" ;;
+esac
+if (( stuck >= @MOST@ )); then
+  echo "vfm-launch: not begun again, since @MOST@ attempts one after the other got no further. Look at their ends in" \
+    "$launch/@ATTEMPTS@, and at this log; vfm-launch retry begins anew."
+  exit "$status"
+fi
+if [[ $state == RUNNING ]] || (( ends_at > 0 && now >= ends_at )); then
+  scontrol requeue "$job" || exit "$status"  # from here on this shell has KillWait seconds
+fi
+# A node that failed, or that lost a rank for the second time, takes no part any more, if there are enough without it.
+if [[ -n $blamed && ($kind == node_fault || -n $before) ]]; then
+  left="$(sinfo --noheader --Node --partition="$SLURM_JOB_PARTITION" --states=idle,allocated,mixed,completing \
+    --format=%N | sort -u | grep -v -c -x -F "$blamed")"
+  excluded="$(scontrol show job --oneliner "$job" | sed -n 's/.* ExcNodeList=\([^ ]*\).*/\1/p')"
+  [[ $excluded == "(null)" ]] && excluded=
+  if (( left < SLURM_JOB_NUM_NODES )); then
+    echo "vfm-launch: $blamed is not excluded, since only $left nodes would be left"
+  elif scontrol update JobId="$job" ExcNodeList="${excluded:+$excluded,}$blamed"; then
+    echo "vfm-launch: $blamed is excluded from what follows"
+  fi
+fi
+exit "$status"
+"""
+
+
+def prologue(job: SlurmJob) -> str:
+    """What goes before the working line."""
+    return _filled(_PROLOGUE, {"RUN": quoted(str(job.run_dir)), "LAUNCH": quoted(str(job.folder)),
+                               "ATTEMPTS": ATTEMPTS})  # fmt: skip
+
+
+def epilogue(job: SlurmJob) -> str:
+    """What goes behind it; it expects the exit status in `$status`, and SIGTERM trapped."""
+    good = [KINDS["ok"], KINDS["next_phase"]]
+    again = [kind for kind in KINDS.values() if kind.again]
+    blaming = [kind for kind in KINDS.values() if kind.blames_node]
+    return _filled(_EPILOGUE, {
+        "BRANCHES": branches(), "EARLY": str(job.lead_s + _EARLY_S), "TASKS": str(job.tasks_per_node),
+        "MOST": str(job.most_restarts), "ATTEMPTS": ATTEMPTS, "GOOD": names(good), "AGAIN": names(again),
+        "BLAMING": names(blaming),
+    })  # fmt: skip
+
+
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    for name, value in values.items():
+        text = text.replace(f"@{name}@", value)
+    return text.strip("\n") + "\n"
