@@ -20,7 +20,7 @@ from nemo_vfm.core.log import info
 from nemo_vfm.core.place import Place, place
 from nemo_vfm.core.ranks import announce
 from nemo_vfm.core.secret import conceal, conceal_names
-from nemo_vfm.core.types import Changing, Job, Outcome, Run, Spread
+from nemo_vfm.core.types import LAUNCH, Changing, Job, Outcome, Run, Spread
 
 STARTED, DONE = "started.json", "done.json"
 REPLACED = "_replaced"  #: folder of what older versions of a step left
@@ -75,6 +75,8 @@ class Workflow:
         for name in steps:
             if not _NAME.fullmatch(name):
                 raise ValueError(f"a step's name is also its folder: letters, digits, _ and -, got {name!r}")
+            if name == LAUNCH:
+                raise ValueError(f"no step may be called {LAUNCH}: a launcher keeps its scripts in such a folder")
         self.steps, self.input = dict(steps), None if input is None else place(input)
 
     def run(self, run: Run) -> Outcome:

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 
 from nemo_vfm.cli.lock import holder
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types import LAUNCH, Json
 
 MAX_DEPTH = 4  # a sweep's runs lie one deeper than others; links may lead in circles
 _MAX_BYTES = 4 << 20
@@ -27,7 +27,7 @@ class Line:
 
     Args:
         state: running, stalled (it says running, and its process is gone), done, failed, nothing_kept, preempted,
-            between_phases, interrupted, prepared (nothing has run yet), damaged or not a run.
+            between_phases, interrupted, submitted (it waits in a queue), prepared (nothing has run yet), damaged or not a run.
         at: of a workflow, the step that it is in or ended in.
         steps_done: of a workflow, finished steps and all steps.
         error: what it ended with.
@@ -68,7 +68,12 @@ def _below(folder: Path, depth: int, seen: set[Path]) -> Iterator[Path]:
 
 
 def _is_run(folder: Path) -> bool:
-    return (folder / "recipe.yaml").is_file()
+    return (folder / "recipe.yaml").is_file() or _is_submitted(folder)
+
+
+def _is_submitted(folder: Path) -> bool:
+    """A launcher has put it into a queue, and nothing of it has run yet."""
+    return (folder / LAUNCH / "launch.json").is_file() and not (folder / "recipe.yaml").is_file()
 
 
 def look(folder: Path) -> Line:
@@ -77,7 +82,7 @@ def look(folder: Path) -> Line:
     if not _is_run(folder):
         return line
     manifest, status = (_object(folder / name, line.notes) for name in ("manifest.json", "status.json"))
-    line.state = _state(folder, status)
+    line.state = "submitted" if _is_submitted(folder) else _state(folder, status)
     line.recipe, line.error = _text(manifest.get("recipe")), _text(status.get("error"))
     line.seed = manifest["seed"] if type(manifest.get("seed")) is int else None
     line.started = _text(status.get("started")) or _text(manifest.get("created"))

@@ -32,6 +32,10 @@ class Factory(Protocol[P, T_co]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T_co: ...
 
 
+#: What a launcher keeps in a run folder: its scripts, its copy of the code, its logs. No job writes there.
+LAUNCH = "launch"
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """What the command line tells a job: where to write, from which recipe, with which seed.

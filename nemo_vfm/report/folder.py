@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
+from nemo_vfm.core.types import LAUNCH
 from nemo_vfm.report.text import mapping
 
 MAX_FILE_BYTES = 64 << 20
@@ -52,7 +53,9 @@ class RunFolder:
         return run
 
     def _step_names(self) -> list[str]:
-        found = sorted(p.name for p in self.root.iterdir() if p.is_dir() and not p.name.startswith((".", "_")))
+        found = sorted(
+            p.name for p in self.root.iterdir() if p.is_dir() and p.name != LAUNCH and not p.name.startswith((".", "_"))
+        )
         asked = self.planned_steps()
         return sorted(found, key=lambda name: asked.index(name) if name in asked else len(asked))
 

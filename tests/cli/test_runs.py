@@ -13,6 +13,7 @@ import pytest
 
 from nemo_vfm.cli.lock import lock
 from nemo_vfm.cli.survey import look
+from nemo_vfm.report.folder import RunFolder
 from tests.support.repository import ROOT
 
 COUNT = "_target_: @.Count\nduration: 4 steps\n"
@@ -179,3 +180,16 @@ def test_it_imports_neither_torch_nor_yaml(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == 0
+
+
+def test_what_a_launcher_keeps_in_a_run_folder_is_neither_a_run_nor_in_the_way_of_one(kitchen, listed):
+    kitchen.write("count.yaml", COUNT)
+    launch = kitchen.folder / "runs/count/launch"
+    (launch / "code").mkdir(parents=True)
+    for name, text in (("launch.json", "{}"), ("recipe.yaml", COUNT), ("code/recipe.yaml", COUNT)):
+        (launch / name).write_text(text)
+    assert {name: record["state"] for name, record in listed().items()} == {"count": "submitted"}
+    assert kitchen.main("run", "count.yaml") == 0
+    assert {name: record["state"] for name, record in listed().items()} == {"count": "done"}
+    assert (launch / "recipe.yaml").read_text() == COUNT
+    assert [step.name for step in RunFolder.open(launch.parent).steps] == [""]

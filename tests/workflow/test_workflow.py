@@ -248,3 +248,11 @@ def test_a_recipe_without_steps_has_none_to_be_run_alone(kitchen, capsys):
     kitchen.write("one.yaml", "_target_: '@.Count'\nduration: 1 steps\nrun_dir: one\n")
     assert kitchen.main("run", "one.yaml", "--only", "first") == 2
     assert "--only first: the recipe has no steps; leave it out" in capsys.readouterr().err
+
+
+def test_no_step_takes_the_folder_of_the_launcher(kitchen, capsys):
+    kitchen.write(
+        "r.yaml", "_target_: nemo_vfm.workflow.Workflow\nsteps:\n  launch: {_target_: '@.Count', duration: 1 steps}\n"
+    )
+    assert kitchen.main("check", "r.yaml") == 2
+    assert "no step may be called launch" in " ".join(capsys.readouterr().err.split())
