@@ -1,11 +1,17 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A module of tests in, a real Slurm of two nodes out, where this machine has one."""
+"""A module of tests in; a real Slurm of two nodes, where this machine has one, and nemo-vfm in this process out."""
 
-from collections.abc import Iterator
+import io
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
 
 import pytest
 
+from launcher import facts
+from launcher.facts import Said
 from tests.support.slurm import Slurm, lacking, slurm
 
 
@@ -16,3 +22,20 @@ def real_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
         pytest.skip(f"tests of the launcher against a real Slurm need one: {why}")
     with slurm(tmp_path_factory.mktemp("slurm")) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def asked_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """`nemo-vfm check` and `plan` in this process: each in one of its own would take some seconds to import torch."""
+    from nemo_vfm.cli.main import main
+
+    alone = threading.Lock()  # standard output is one
+
+    def said(words: Sequence[str], code: Path | None) -> Said:
+        out, err = io.StringIO(), io.StringIO()
+        with alone, redirect_stdout(out), redirect_stderr(err):
+            status = main(words)
+        return Said(status, out.getvalue(), err.getvalue())
+
+    monkeypatch.setattr(facts, "_said", said)
+    yield

@@ -1,0 +1,115 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The words of a command line in; what they ask of the recipe, of the cluster and of its size out, told apart.
+
+`cluster`, everything below it, and `nodes` are the launcher's words. Every other change is the recipe's.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nemo_vfm.config.errors import fail
+from nemo_vfm.config.overrides import Override, parse_override
+from nemo_vfm.config.tree import Scalar
+from nemo_vfm.core.errors import UserError
+
+_OPTIONS = ("overlay", "trust", "allow")  # of `nemo-vfm run`, passed on word by word
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What somebody wants to run, and where.
+
+    Args:
+        recipe: its file or name.
+        changes: of the recipe.
+        cluster: the name of a cluster's file.
+        cluster_changes: of the cluster: `cluster.partition=short`.
+        nodes: how many; None where the recipe's layout says it.
+        conf: folders of ingredients that are searched first.
+        overlays: over the recipe.
+        trust: packages that the recipe may name.
+        allow: keys in which the recipe may differ from the run that is there.
+        code: whether the working tree is taken along.
+    """
+
+    recipe: str
+    changes: tuple[str, ...] = ()
+    cluster: str
+    cluster_changes: tuple[str, ...] = ()
+    nodes: int | None = None
+    conf: tuple[Path, ...] = ()
+    overlays: tuple[str, ...] = ()
+    trust: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+    code: bool = True
+
+    def recipe_words(self) -> list[str]:
+        """Behind a verb of `nemo-vfm`: the recipe as it is asked for here."""
+        named = {"--overlay": self.overlays, "--trust": self.trust, "--conf": [str(path) for path in self.conf]}
+        options = [f"{name}={value}" for name, values in named.items() for value in values]
+        return [self.recipe, *self.changes, *options]
+
+    def run_words(self) -> tuple[str, ...]:
+        """Options of `nemo-vfm run` for the composed recipe, which needs no folder of ingredients and no overlay."""
+        named = {"--trust": self.trust, "--allow": self.allow}
+        return tuple(f"{name}={value}" for name, values in named.items() for value in values)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """RECIPE, changes, and the options that a recipe needs."""
+    parser.add_argument("recipe", metavar="RECIPE", help="a file, or a name that `nemo-vfm list` shows")
+    parser.add_argument("overrides", metavar="CHANGE", nargs="*", default=[],
+                        help="cluster=NAME takes conf/cluster/NAME.yaml, cluster.a=b changes it, nodes=N is its size; "
+                        "any other is for the recipe")  # fmt: skip
+    parser.add_argument("--conf", metavar="DIR", type=Path, action="append", default=[],
+                        help="a folder of your own ingredients and clusters, searched first")  # fmt: skip
+    parser.add_argument("--overlay", metavar="NAME", action="append", default=[],
+                        help="conf/overlay/NAME over every component it is for; `smoke` makes it tiny")  # fmt: skip
+    parser.add_argument("--trust", metavar="PREFIX", action="append", default=[],
+                        help="a package whose classes the recipe may name; its code will run")  # fmt: skip
+    parser.add_argument("--allow", metavar="KEY", action="append", default=[],
+                        help="go on in a run folder although this key differs")  # fmt: skip
+    parser.add_argument("--no-code", action="store_true", help="take no working tree along: what is installed runs")
+
+
+def asked(arguments: argparse.Namespace) -> Asked:
+    """What the arguments ask for.
+
+    Raises:
+        UserError: no cluster is named, or a word of the launcher's is wrong.
+    """
+    changes = [(word, parse_override(word)) for word in arguments.overrides]
+    ours = {word: change for word, change in changes if change.path.partition(".")[0] in ("cluster", "nodes")}
+    return Asked(
+        recipe=arguments.recipe, changes=tuple(word for word, _ in changes if word not in ours),
+        cluster=_cluster([change for change in ours.values() if change.path == "cluster"]),
+        cluster_changes=tuple(word for word, change in ours.items() if change.path.startswith("cluster.")),
+        nodes=_nodes([change for change in ours.values() if change.path.startswith("nodes")]),
+        conf=tuple(arguments.conf), overlays=tuple(arguments.overlay), trust=tuple(arguments.trust),
+        allow=tuple(arguments.allow), code=not arguments.no_code,
+    )  # fmt: skip
+
+
+def _cluster(changes: Sequence[Override]) -> str:
+    if not changes:
+        from nemo_vfm.config import Roots
+
+        there = ", ".join(Roots.standard().choices("cluster"))
+        raise UserError(f"say where: cluster=NAME. There are {there}; one of your own is conf/cluster/NAME.yaml")
+    last = changes[-1]
+    if not isinstance(last.value, Scalar) or not last.text:
+        raise fail("a cluster is given by the name of its file: cluster=NAME", last.mark)
+    return last.text
+
+
+def _nodes(changes: Sequence[Override]) -> int | None:
+    if not changes:
+        return None
+    last = changes[-1]
+    value = last.value.value if isinstance(last.value, Scalar) and last.path == "nodes" else None
+    if type(value) is not int or value < 1:
+        raise fail(f"nodes is a whole number of one or more, got {last.text or last.path}", last.mark)
+    return value

@@ -1,0 +1,125 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The steps of a recipe, a cluster and a number of nodes in, a chain of shares out: how much of the cluster each takes.
+
+Each share but the first begins when the one before it has ended well. A training whose phases are for different numbers
+of devices has a share for each such number.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from launcher.chosen import Where
+from launcher.cluster import Slurm
+from launcher.facts import Phase, Step, Work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one job takes of a cluster.
+
+    Args:
+        name: of the share, which also names its script: the step, the phase, or both; `job` where there is one only.
+        step: what `--only` takes; empty for the whole recipe.
+        phase: the first phase that it does; empty where there is one number of devices.
+        kind: the class of the job.
+        ranks: processes.
+        nodes: how many.
+        tasks_per_node: processes of a node.
+        gpus_per_node: GPUs of a node.
+        cpus_per_task: cores of a process.
+        on_gpu: whether a GPU is of use.
+        degrees: of the widest layout.
+        ray: whether a Ray cluster is wanted.
+        problem: why it cannot be: the layout does not fit the nodes; empty where it can.
+    """
+
+    name: str
+    step: str = ""
+    phase: str = ""
+    kind: str = ""
+    ranks: int
+    nodes: int
+    tasks_per_node: int
+    gpus_per_node: int
+    cpus_per_task: int
+    on_gpu: bool
+    degrees: Mapping[str, int] = field(default_factory=dict)
+    ray: bool = False
+    problem: str = ""
+
+
+def chain(work: Work, cluster: Where, nodes: int | None) -> list[Share]:
+    """The shares, in order.
+
+    Args:
+        nodes: what was asked for, of the widest share; None where the layout says it.
+    """
+    parts = [part for step in work.steps for part in _parts(step)]
+    widest = max((ranks for _, _, ranks, _ in parts), default=1)
+    return [
+        _share(step, phase, ranks, degrees, cluster, nodes if ranks == widest else None, alone=len(parts) == 1)
+        for step, phase, ranks, degrees in parts
+    ]
+
+
+def _parts(step: Step) -> Iterator[tuple[Step, str, int, Mapping[str, int]]]:
+    """(step, its phase, ranks, degrees): neighbouring phases on as many ranks are one."""
+    groups = [list(group) for _, group in groupby(step.phases, key=lambda phase: phase.ranks)]
+    if len(groups) < 2:
+        yield step, "", step.ranks, step.degrees
+        return
+    for group in groups:
+        first: Phase = group[0]
+        yield step, first.name, first.ranks, first.degrees
+
+
+def _share(
+    step: Step, phase: str, ranks: int, degrees: Mapping[str, int], cluster: Where, nodes: int | None, *, alone: bool
+) -> Share:
+    devices = cluster.gpus_per_node or 0 if isinstance(cluster, Slurm) else 0
+    uses_gpus = bool(step.on_gpu and devices)
+    count, tasks, problem = _fitted(ranks, devices if uses_gpus else 0, nodes)
+    cores = (cluster.cpus_per_node or 0) if isinstance(cluster, Slurm) else 0
+    return Share(
+        name="job" if alone else "-".join(filter(None, (step.name, phase))), step=step.name, phase=phase,
+        kind=step.kind, ranks=ranks, nodes=count, tasks_per_node=tasks, gpus_per_node=tasks if uses_gpus else 0,
+        cpus_per_task=max(1, cores // max(tasks, devices if uses_gpus else 1)), on_gpu=step.on_gpu, degrees=degrees,
+        ray=step.ray, problem=problem,
+    )  # fmt: skip
+
+
+def _fitted(ranks: int, devices: int, nodes: int | None) -> tuple[int, int, str]:
+    """(nodes, tasks of a node, what does not fit)."""
+    if devices:
+        return _on_devices(ranks, devices, nodes)
+    count = nodes or 1
+    if ranks % count == 0:
+        return count, ranks // count, ""
+    fits = ", ".join(f"nodes={n}" for n in range(1, ranks + 1) if ranks % n == 0)
+    return count, max(1, ranks // count), f"{ranks} ranks cannot be spread evenly over {count} nodes; {fits} would fit"
+
+
+def _on_devices(ranks: int, devices: int, nodes: int | None) -> tuple[int, int, str]:
+    needed, rest = divmod(ranks, devices)
+    if ranks <= devices:
+        fits, tasks = 1, ranks
+    else:
+        fits, tasks = needed, devices
+    if rest and ranks > devices:
+        whole = f"{needed * devices} or {(needed + 1) * devices}"
+        problem = (f"the recipe's layout is for {ranks} GPUs, which are not whole nodes of {devices}; change its "
+                   f"degrees so that their product is {whole}")  # fmt: skip
+        return nodes or needed + 1, devices, problem
+    if nodes is None or nodes == fits:
+        return fits, tasks, ""
+    problem = (f"nodes={nodes} are {nodes * devices} GPUs, {devices} a node, and the degrees of the recipe's layout "
+               f"multiply to {ranks}: nodes={fits} would fit, or other degrees")  # fmt: skip
+    return nodes, devices, problem
+
+
+def before(shares: Sequence[Share]) -> list[tuple[Share, str]]:
+    """Each share with the name of the one that it waits for; the first waits for none."""
+    names = ["", *(share.name for share in shares)]
+    return list(zip(shares, names, strict=False))

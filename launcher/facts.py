@@ -1,0 +1,146 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A recipe in; what nemo-vfm says of it out: its steps, whether it is right, memory, time. Asked in other processes.
+
+So the launcher imports neither torch nor a recipe's classes, and a class that breaks at import breaks there.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.asked import Asked
+from nemo_vfm.core.errors import UserError
+
+_PATIENCE_S = 600.0  # a plan for thousands of GPUs takes some tens of seconds
+_OF_RANKS = ("SLURM_", "PMI", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """A part of a training on one number of ranks.
+
+    Args:
+        name: of the phase.
+        ranks: how many.
+        degrees: of its layout, by axis.
+    """
+
+    name: str
+    ranks: int
+    degrees: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What runs by itself.
+
+    Args:
+        name: as `nemo-vfm run --only` takes it; empty for a recipe that is one job.
+        kind: the class of its job.
+        ranks: on how many it works, in its widest phase.
+        on_gpu: whether a GPU is of use to it.
+        phases: where their number changes.
+        degrees: of its widest layout, by axis.
+        ray: whether it wants a Ray cluster.
+        missing: addresses of values that are still to be given.
+    """
+
+    name: str
+    kind: str
+    ranks: int
+    on_gpu: bool
+    phases: tuple[Phase, ...] = ()
+    degrees: Mapping[str, int]
+    ray: bool = False
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A recipe, as one who puts it into a queue must know it.
+
+    Args:
+        name: of its file.
+        header: the first line of its comment.
+        steps: in the order in which they run.
+        missing: addresses of values that are still to be given.
+    """
+
+    name: str
+    header: str
+    steps: tuple[Step, ...]
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a verb said, and its exit status."""
+
+    status: int
+    text: str
+    complaint: str = ""
+
+
+def work(asked: Asked, code: Path | None = None) -> Work:
+    """The steps of a recipe.
+
+    Args:
+        code: folder that is put first on the path of modules, as it will be in the job.
+
+    Raises:
+        UserError: the recipe is wrong; the text says all that is.
+    """
+    said = _said(["check", *asked.recipe_words(), "--work"], code)
+    if said.status:
+        raise UserError((said.text + said.complaint).strip() or f"nemo-vfm check ended with status {said.status}")
+    found: Any = json.loads(said.text)
+    return Work(name=found["name"], header=found["header"] or "", missing=tuple(found["missing"]),
+                steps=tuple(map(_step, found["steps"])))  # fmt: skip
+
+
+def checked(asked: Asked, gpus: int, code: Path | None = None) -> Said:
+    """What `check --gpus` says."""
+    return _said(["check", *asked.recipe_words(), "--gpus", str(gpus)], code)
+
+
+def planned(
+    asked: Asked, gpus: int, gpu: str, network: str, *, phase: str = "", code: Path | None = None
+) -> Mapping[str, Any] | str:
+    """What `plan --json` says of one training, or in a sentence why it says nothing."""
+    words = ["--gpus", str(gpus), "--gpu", gpu, "--network", network, "--json", *(["--phase", phase] if phase else [])]
+    said = _said(["plan", *asked.recipe_words(), *words], code)
+    try:
+        found = json.loads(said.text)
+    except ValueError:
+        return (said.complaint or said.text).strip() or f"nemo-vfm plan ended with status {said.status}"
+    return found if isinstance(found, dict) else "nemo-vfm plan gave no estimate"
+
+
+def _step(found: Mapping[str, Any]) -> Step:
+    return Step(
+        name=found["name"], kind=found["class"], ranks=found["ranks"], on_gpu=found["devices"] == "gpu",
+        phases=tuple(Phase(name=one["name"], ranks=one["ranks"], degrees=one.get("degrees", {}))
+                     for one in found["phases"]),
+        degrees=found["degrees"], ray=found["ray"], missing=tuple(found["missing"]),
+    )  # fmt: skip
+
+
+def _said(words: Sequence[str], code: Path | None) -> Said:
+    """Run a verb as nobody's rank: what a scheduler or a launcher left in the environment is not meant for it."""
+    path = [*([str(code)] if code else []), str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
+    own = {name: value for name, value in os.environ.items() if not name.startswith(_OF_RANKS)}
+    environment = {**own, "PYTHONPATH": os.pathsep.join(filter(None, path)), "COLUMNS": "110"}
+    # Our own interpreter and module, words as arguments; -P: the working directory is not searched for yaml.py.
+    command = [sys.executable, "-P", "-m", "nemo_vfm", *words]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE_S,  # noqa: S603
+                              env=environment, stdin=subprocess.DEVNULL)  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return Said(1, "", f"nemo-vfm {words[0]} did not end within {_PATIENCE_S:.0f} s")
+    return Said(done.returncode, done.stdout, done.stderr)

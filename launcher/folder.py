@@ -1,0 +1,230 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A launch in, `launch/` of its run folder out, and back: recipe, scripts, code, packages, and which jobs there were.
+
+`launch.json` is written last, so a folder without it is no launch. It is replaced as a whole at each change.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from launcher.launch import NAME, Launch, words_of
+from launcher.snapshot import Code
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.files import read_json, sha256_text, write_json, write_text
+from nemo_vfm.core.types import Json
+
+SCHEMA = "nemo_vfm.launch/1"
+_FILE = "launch.json"
+
+
+@dataclass(slots=True)
+class Kept:
+    """What a launch folder says.
+
+    Args:
+        run_dir: the run folder.
+        values: of launch.json.
+    """
+
+    run_dir: Path
+    values: dict[str, Any]
+
+    @property
+    def folder(self) -> Path:
+        """Of the launch."""
+        return self.run_dir / NAME
+
+    @property
+    def jobs(self) -> list[dict[str, Any]]:
+        """In order: name, script, which one it waits for, and numbers that Slurm gave, the latest last."""
+        found: list[dict[str, Any]] = self.values["jobs"]
+        return found
+
+    @property
+    def recipe(self) -> str:
+        """The composed recipe."""
+        return (self.folder / "recipe.yaml").read_text()
+
+    def slurm_ids(self) -> list[str]:
+        """The latest number of each job that was submitted."""
+        return [job["slurm"][-1] for job in self.jobs if job["slurm"]]
+
+    def submitted(self, name: str, slurm_id: str) -> None:
+        """Note a number, at once: a job that nobody knows of cannot be cancelled."""
+        for job in self.jobs:
+            if job["name"] == name:
+                job["slurm"].append(slurm_id)
+        self.save()
+
+    def save(self) -> None:
+        """Write launch.json."""
+        write_json(self.folder / _FILE, self.values)
+
+    def attempts(self) -> list["Attempt"]:
+        """Ends of attempts, as the jobs themselves wrote them down; half a line is passed over."""
+        try:
+            lines = (self.folder / "attempts.tsv").read_text(errors="replace").splitlines()
+        except FileNotFoundError:
+            return []
+        rows = [line.split("\t") for line in lines]
+        return [Attempt(*row) for row in rows if len(row) == len(fields(Attempt)) and row[0] != "time"]
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt's end.
+
+    Args:
+        time: in UTC.
+        job: Slurm's number.
+        restart: how often it had been begun again.
+        status: exit status.
+        kind: what that means.
+        step: of the newest checkpoint; -1 where there is none.
+        nodes: that it ran on.
+        sentence: for people.
+        moved: whether it got further than the one before.
+        blamed: the node that it was laid to, if any.
+    """
+
+    time: str
+    job: str
+    restart: str
+    status: str
+    kind: str
+    step: str
+    nodes: str
+    sentence: str
+    moved: str
+    blamed: str
+
+
+def read(path: Path) -> Kept:
+    """The launch in a run folder, or in its `launch/`.
+
+    Raises:
+        UserError: there is none, or a newer launcher wrote it.
+    """
+    run_dir = path.absolute()
+    if run_dir.name == NAME and (run_dir / _FILE).is_file():
+        run_dir = run_dir.parent
+    try:
+        values = read_json(run_dir / NAME / _FILE)
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{path} was not launched: it holds no {NAME}/{_FILE}; `vfm-launch list` shows what was"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{run_dir / NAME / _FILE} cannot be read: {error}") from error
+    if not isinstance(values, dict) or values.get("schema") != SCHEMA:
+        raise UserError(f"{run_dir / NAME / _FILE} was written by another version of the launcher; use that one")
+    return Kept(run_dir, values)
+
+
+def existing(run_dir: Path) -> Kept | None:
+    """The launch that a folder holds already, if any."""
+    return read(run_dir) if (run_dir / NAME / _FILE).is_file() else None
+
+
+@contextmanager
+def held(run_dir: Path) -> Iterator[None]:
+    """Be the only one who submits in this folder while the block runs.
+
+    Raises:
+        UserError: somebody else is submitting there, or it cannot be written.
+    """
+    folder = run_dir / NAME
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)  # code and logs are the owner's
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise UserError(f"cannot write in {run_dir}: {error.strerror}; take another run_dir") from error
+    try:
+        _lock(descriptor, run_dir)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, run_dir: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise UserError(f"somebody else is submitting in {run_dir} at this moment; try again") from error
+    except OSError:  # some cluster file systems have no locks: then nobody may submit twice in the same second
+        return
+
+
+def write(launch: Launch, scripts: Mapping[str, str]) -> Kept:
+    """Put a launch into its folder.
+
+    Args:
+        scripts: text of each share's script by the share's name.
+    """
+    folder, before = launch.folder, existing(launch.run_dir)
+    write_text(folder / "recipe.yaml", launch.recipe)
+    write_text(folder / "packages.txt", launch.packages)
+    (folder / "logs").mkdir(exist_ok=True)
+    _write_code(launch.code, folder)
+    for name, text in scripts.items():
+        _write_script(folder / f"{name}.sh", text)
+    kept = Kept(launch.run_dir, {**_values(launch), "earlier": _earlier(before, launch.id)})
+    if before is not None and before.values["id"] == launch.id:  # the same again: its numbers go on
+        for job, old in zip(kept.jobs, before.jobs, strict=True):
+            job["slurm"] = old["slurm"]
+    kept.save()
+    return kept
+
+
+def _write_code(code: Code, folder: Path) -> None:
+    write_text(folder / "code.sha256", code.listing())
+    if code.files:
+        code.write(folder / "code")
+
+
+def _write_script(path: Path, text: str) -> None:
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700), "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _values(launch: Launch) -> dict[str, Any]:
+    code = launch.code
+    return {
+        "schema": SCHEMA, "id": launch.id, "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "name": launch.name, "title": launch.work.header, "recipe": launch.work.name, "run_dir": str(launch.run_dir),
+        "workdir": str(launch.workdir), "words": words_of(launch.asked), "cluster": launch.values,
+        "recipe_sha256": sha256_text(launch.recipe), "packages_sha256": sha256_text(launch.packages),
+        "code": {"sha256": code.hash(), "commit": code.commit, "files": len(code.files), "bytes": code.num_bytes,
+                 "root": str(code.root) if code.root else None},
+        "jobs": _jobs(launch),
+    }  # fmt: skip
+
+
+def _jobs(launch: Launch) -> list[Json]:
+    names = ["", *(share.name for share in launch.shares)]
+    return [
+        {"name": share.name, "script": f"{share.name}.sh", "step": share.step, "phase": share.phase,
+         "waits_for": previous, "nodes": share.nodes, "tasks_per_node": share.tasks_per_node,
+         "gpus_per_node": share.gpus_per_node, "kind": share.kind, "slurm": []}
+        for share, previous in zip(launch.shares, names, strict=False)
+    ]  # fmt: skip
+
+
+def _earlier(before: Kept | None, now: str) -> Sequence[Json]:
+    """What stood in the folder before, in short: each other launch with its numbers."""
+    if before is None:
+        return []
+    ids = {job["name"]: job["slurm"] for job in before.jobs}
+    old: list[Json] = before.values.get("earlier", [])
+    if before.values["id"] == now:
+        return old
+    return [*old, {"id": before.values["id"], "created": before.values["created"], "jobs": ids}]

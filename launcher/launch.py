@@ -1,0 +1,168 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""What somebody asks for in, everything that a launch consists of out: nothing is written, nothing submitted.
+
+The same words on the same files give the same bytes, so what a dry run shows is what would be submitted.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from launcher.asked import Asked
+from launcher.chain import Share, chain
+from launcher.chosen import Where, cluster_of
+from launcher.cluster import Slurm
+from launcher.facts import Work, work
+from launcher.job import SlurmJob
+from launcher.snapshot import Code, nothing, packages, take
+from nemo_vfm.config import Composed, compose
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.files import sha256_text
+from nemo_vfm.core.secret import conceal
+from nemo_vfm.core.types import Json
+
+NAME = "launch"  #: folder of a run folder
+_VARIABLE = re.compile(r"\$\{(?:oc\.)?env:([A-Za-z_]\w*)\}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A launch that may be submitted.
+
+    Args:
+        asked: the words.
+        where: the cluster, with all that had to be asked of it.
+        values: of the cluster, as its file and the changes say.
+        recipe: the composed recipe's text.
+        run_dir: the run folder, whole path.
+        workdir: where it is submitted.
+        work: the steps of the recipe.
+        code: the working tree.
+        packages: a line each.
+        shares: of the cluster, in order.
+        unknown: what should have been asked of the cluster and could not be.
+        lead_s: seconds before a time limit at which a job is asked to end.
+    """
+
+    asked: Asked
+    where: Where
+    values: Json
+    recipe: str
+    run_dir: Path
+    workdir: Path
+    work: Work
+    code: Code
+    packages: str
+    shares: tuple[Share, ...]
+    unknown: tuple[str, ...] = ()
+    lead_s: int = 300
+    id: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "id", self._hash())
+
+    @property
+    def folder(self) -> Path:
+        """Of the launch."""
+        return self.run_dir / NAME
+
+    @property
+    def name(self) -> str:
+        """Of the launch, for people and for the queue."""
+        return self.run_dir.name
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Variables that the recipe reads, by name."""
+        return tuple(dict.fromkeys(_VARIABLE.findall(self.recipe)))
+
+    def jobs(self) -> list[SlurmJob]:
+        """A job for each share, in order."""
+        assert isinstance(self.where, Slurm)
+        return [_job(self, self.where, share) for share in self.shares]
+
+    def _hash(self) -> str:
+        """Of everything that makes the launch, 12 digits."""
+        shapes = [
+            (one.name, one.nodes, one.tasks_per_node, one.gpus_per_node, one.cpus_per_task) for one in self.shares
+        ]
+        whole = {
+            "recipe": self.recipe, "cluster": self.values, "shares": shapes, "words": self.asked.run_words(),
+            "code": self.code.hash(), "commit": self.code.commit, "packages": sha256_text(self.packages),
+            "run_dir": str(self.run_dir), "workdir": str(self.workdir),
+        }  # fmt: skip
+        return sha256_text(json.dumps(whole, sort_keys=True))[:12]
+
+
+def prepared(asked: Asked) -> Launch:
+    """Look at everything that the words name.
+
+    Raises:
+        UserError: something in them cannot be, whatever the cluster says.
+    """
+    where, values = cluster_of(asked)
+    composed = compose(asked.recipe, asked.changes, asked.conf, asked.overlays)
+    text, run_dir = composed.to_yaml(), _run_dir(composed)
+    _require_no_secret(text)
+    code = take(Path.cwd(), [run_dir]) if asked.code else nothing("no code is taken along: what is installed runs")
+    found = work(asked, code.root)
+    known, unknown = _known(where)
+    return Launch(
+        asked=asked, where=known, values=values, recipe=text, run_dir=run_dir, workdir=Path.cwd(), work=found,
+        code=code, packages=packages(), shares=tuple(chain(found, known, asked.nodes)), unknown=tuple(unknown),
+    )  # fmt: skip
+
+
+def _known(where: Where) -> tuple[Where, Sequence[str]]:
+    """The cluster with what its file leaves to Slurm, and what nobody could say."""
+    if not isinstance(where, Slurm):
+        return where, ()
+    unknown = [name for name in ("gpus_per_node", "cpus_per_node") if getattr(where, name) is None]
+    return where, unknown
+
+
+def _run_dir(composed: Composed) -> Path:
+    from nemo_vfm.core.place import local
+
+    try:
+        return Path.cwd() / local(composed.run_dir, "run_dir")
+    except ValueError as error:
+        raise UserError(f"{error}: a run folder needs a file system that all nodes share") from error
+
+
+def _require_no_secret(text: str) -> None:
+    """What is submitted is written down, so a key must come by name."""
+    wrong = [shown for line, shown in zip(text.splitlines(), conceal(text).splitlines(), strict=False) if line != shown]
+    if wrong:
+        raise UserError(
+            f"the recipe would hold a secret, and launch folders and scripts keep none: {wrong[0].strip()}. Put it "
+            "into a variable of your environment and write ${env:NAME} instead"
+        )
+
+
+def _job(launch: Launch, cluster: Slurm, share: Share) -> SlurmJob:
+    alone = len(launch.shares) == 1
+    only = ("--only", share.step) if share.step else ()
+    command = ("nemo-vfm",) if cluster.container else (sys.executable, "-P", "-m", "nemo_vfm")
+    return SlurmJob(
+        name=launch.name if alone else f"{launch.name}-{share.name}", run_id=launch.id, folder=launch.folder,
+        run_dir=launch.run_dir, recipe=launch.folder / "recipe.yaml", workdir=launch.workdir,
+        title=": ".join(filter(None, (launch.work.name, launch.work.header))), command=command,
+        words=(*only, *launch.asked.run_words()), nodes=share.nodes, tasks_per_node=share.tasks_per_node,
+        gpus_per_node=share.gpus_per_node, cpus_per_task=share.cpus_per_task, memory_gb=cluster.memory_gb or 0,
+        gpu=cluster.gpu if share.gpus_per_node else None, degrees=share.degrees,
+        engine="torch" if share.degrees else "", lead_s=launch.lead_s,
+        code=launch.folder / "code" if launch.code.files else None,
+        needed=tuple(name for name in launch.needed if name not in cluster.secrets), ray=share.ray, cluster=cluster,
+    )  # fmt: skip
+
+
+def words_of(asked: Asked) -> Json:
+    """The words as they are kept, secrets left out."""
+    found = asdict(asked) | {"conf": [str(path) for path in asked.conf]}
+    return {name: [conceal(one) for one in value] if isinstance(value, list | tuple) else value
+            for name, value in found.items()}  # fmt: skip

@@ -1,0 +1,154 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A launch in, what is known of it before it runs out: what is wrong or missing, memory, time, GPU hours, storage."""
+
+import os
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from launcher.chain import Share
+from launcher.cluster import Slurm
+from launcher.facts import Said, checked, planned
+from launcher.launch import Launch
+from nemo_vfm.config import Roots
+
+#: Networks that `nemo-vfm plan` knows, by kind of GPU; another is reckoned as the nearest, and this is said.
+_NETWORKS = {"a100": "dgx_a100", "h100": "dgx_h100", "gb200": "gb200_nvl72"}
+_NEAREST = "dgx_h100"
+_TRAINING = "nemo_vfm.train.job.Train"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that a preflight found.
+
+    Args:
+        about: in a word.
+        text: a sentence.
+        wrong: whether it keeps the launch from being submitted.
+    """
+
+    about: str
+    text: str
+    wrong: bool = False
+
+
+def preflight(launch: Launch) -> list[Finding]:
+    """All of them, what is wrong first."""
+    with ThreadPoolExecutor(2) as pool:
+        check = pool.submit(_check, launch)
+        plan = pool.submit(_plan, launch)
+        found = [*_missing(launch), *_size(launch), *check.result(), *plan.result(), *_kept(launch)]
+    return sorted(found, key=lambda one: not one.wrong)
+
+
+def _missing(launch: Launch) -> Iterator[Finding]:
+    for path in launch.work.missing:
+        yield Finding("recipe", f"you must give {path}: {path}=VALUE", wrong=True)
+    secrets = launch.where.secrets
+    for name in launch.needed:
+        if name not in os.environ and name not in secrets:
+            yield Finding("environment", f"the recipe reads ${{env:{name}}}, and {name} is not set; export it, or "
+                          f"name a file under cluster.secrets", wrong=True)  # fmt: skip
+
+
+def _size(launch: Launch) -> Iterator[Finding]:
+    for share in launch.shares:
+        if share.problem:
+            yield Finding(share.name, share.problem, wrong=True)
+        else:
+            yield Finding(share.name, _in_words(share))
+    for name in launch.unknown:
+        yield Finding("cluster", f"{name} is left to the cluster, and no Slurm answers here; give cluster.{name}=N",
+                      wrong=True)  # fmt: skip
+
+
+def _in_words(share: Share) -> str:
+    gpus = f", {share.gpus_per_node} GPUs a node" if share.gpus_per_node else ""
+    nodes = "1 node" if share.nodes == 1 else f"{share.nodes} nodes"
+    tasks = "1 task" if share.tasks_per_node == 1 else f"{share.tasks_per_node} tasks"
+    cores = "1 core" if share.cpus_per_task == 1 else f"{share.cpus_per_task} cores"
+    return f"{nodes}, {tasks} a node{gpus}, {cores} a task"
+
+
+def _check(launch: Launch) -> list[Finding]:
+    """What nemo-vfm thinks of it on so many GPUs."""
+    gpus = max((share.nodes * share.gpus_per_node for share in launch.shares), default=0)
+    if not gpus:
+        return []
+    said: Said = checked(launch.asked, gpus, launch.code.root)
+    lines = said.text.strip().splitlines()
+    if said.status:
+        return [Finding("check", "\n".join([*lines, *said.complaint.strip().splitlines()]), wrong=True)]
+    sentences = " ".join(lines[:-1]) if not launch.work.missing else ""  # what is missing is said already
+    return [Finding("check", sentences)] if sentences else []
+
+
+def _plan(launch: Launch) -> list[Finding]:
+    """Memory, time and storage of a training on GPUs."""
+    share = max(launch.shares, key=lambda one: one.ranks)
+    where = launch.where
+    alone = share.kind == _TRAINING and not share.step
+    if not (isinstance(where, Slurm) and where.gpu and share.gpus_per_node and alone) or share.problem:
+        return []
+    network = _NETWORKS.get(where.gpu, _NEAREST)
+    known = network in Roots.standard(launch.asked.conf).choices("network")
+    found = planned(launch.asked, share.ranks, where.gpu, network if known else _NEAREST, phase=share.phase,
+                    code=launch.code.root)  # fmt: skip
+    if isinstance(found, str):
+        return [Finding("estimate", f"none: {found}")]
+    return list(_estimates(found, where, share, launch))
+
+
+def _estimates(found: Mapping[str, Any], where: Slurm, share: Share, launch: Launch) -> Iterator[Finding]:
+    own = found.get("own")
+    if own is None:
+        why = "; ".join(str(one["why"]) for one in found.get("refused", [])[:2])
+        yield Finding("estimate", f"none of this layout{f': {why}' if why else ''}")
+    else:
+        yield from _of_layout(found, own, where, share)
+    yield from _storage(found, launch)
+
+
+def _of_layout(found: Mapping[str, Any], own: Mapping[str, Any], where: Slurm, share: Share) -> Iterator[Finding]:
+    total, usable = own["memory_bytes"]["total"], found["gpu"]["usable_bytes"]
+    text = f"{_bytes(total)} of the {_bytes(usable)} that a {where.gpu} has for it"
+    if own["fits"]:
+        yield Finding("memory", f"{text}, estimated")
+    else:
+        yield Finding("memory", f"{text}: it does not fit; `nemo-vfm plan` names layouts that do", wrong=True)
+    network = "" if where.gpu in _NETWORKS else f", reckoned with the network of a {_NEAREST}"
+    yield Finding("time", f"{own['step_s']:.3g} s a step{network}, estimated")
+    if own["gpu_hours"] is not None:
+        hours = own["days"] * 24
+        yield Finding("cost", f"{own['gpu_hours']:,.0f} GPU hours: {found['steps']:,} steps, {_span(hours)} on "
+                      f"{share.ranks:,} GPUs, in attempts of at most {where.time}")  # fmt: skip
+
+
+def _storage(found: Mapping[str, Any], launch: Launch) -> Iterator[Finding]:
+    each, kept = found["checkpoint_bytes"], found["checkpoints_kept"]
+    if kept is None:
+        yield Finding("storage", f"{_bytes(each)} a checkpoint, and all are kept, in {launch.run_dir}")
+    else:
+        yield Finding("storage", f"{_bytes(each * kept)}: {kept} checkpoints of {_bytes(each)}, one more while it is "
+                      f"written, in {launch.run_dir}")  # fmt: skip
+
+
+def _kept(launch: Launch) -> Iterator[Finding]:
+    code = launch.code
+    size = f", {_bytes(code.num_bytes)}" if code.files else ""
+    yield Finding("code", f"{code.why}{size}")
+
+
+def _span(hours: float) -> str:
+    return f"{hours:.1f} hours" if hours < 48 else f"{hours / 24:.1f} days"
+
+
+def _bytes(number: float) -> str:
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if number < 1000 or unit == "TB":
+            return f"{number:.3g} {unit}" if unit != "B" else f"{number:.0f} B"
+        number /= 1000
+    raise AssertionError

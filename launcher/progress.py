@@ -1,0 +1,149 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A run folder in, how far its work is out: from status.json, metrics.jsonl and checkpoints; no queue is asked."""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+_TAIL_BYTES = 64 << 10  # of metrics.jsonl
+_MOST_BYTES = 4 << 20
+_STEP = re.compile(r"step-(\d{1,18})")
+SILENT_S = 60.0  # six heartbeats: worth saying, and no proof
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What a run folder says; None where it says nothing.
+
+    Args:
+        state: of status.json.
+        error: what it ended with.
+        step: done.
+        total_steps: of the run.
+        step_s: mean seconds of the last steps.
+        loss: of the last step.
+        rates: work a second, by name.
+        checkpoint: step of the newest one.
+        checkpoint_age_s: how old that is.
+        silent_s: since the last heartbeat.
+        slowest: a sentence on the rank that the others wait for; empty where none stands out.
+        elsewhere: what ranks do that do something else than rank 0, by rank.
+    """
+
+    state: str | None = None
+    error: str | None = None
+    step: int | None = None
+    total_steps: int | None = None
+    step_s: float | None = None
+    loss: float | None = None
+    rates: Mapping[str, float]
+    checkpoint: int | None = None
+    checkpoint_age_s: float | None = None
+    silent_s: float | None = None
+    slowest: str = ""
+    elsewhere: Mapping[str, str]
+
+    @property
+    def left_s(self) -> float | None:
+        """Until its last step."""
+        if self.step is None or self.total_steps is None or self.step_s is None or self.state != "running":
+            return None
+        return max(0, self.total_steps - self.step) * self.step_s
+
+
+def progress(folder: Path, below: Path | None = None) -> Progress:
+    """Look at a run; `below` is the folder of the step of a workflow that is of interest."""
+    status, now = _object(folder / "status.json"), datetime.now(UTC).timestamp()
+    inner = below or folder
+    last = next(_records(inner / "metrics.jsonl"), {})
+    checkpoint = _newest_checkpoint(inner)
+    beat = _time(status.get("heartbeat"))
+    return Progress(
+        state=_text(status.get("state")), error=_text(status.get("error")),
+        step=_whole(status.get("step")) if _whole(status.get("step")) is not None else _whole(last.get("step")),
+        total_steps=_whole(status.get("total_steps")), step_s=_number(status.get("step_s")),
+        loss=_number(last.get("loss")), rates=_rates(last),
+        checkpoint=checkpoint[0] if checkpoint else None, checkpoint_age_s=now - checkpoint[1] if checkpoint else None,
+        silent_s=None if beat is None else max(0.0, now - beat), slowest=_slowest(status),
+        elsewhere=_elsewhere(status),
+    )  # fmt: skip
+
+
+def _rates(record: Mapping[str, Any]) -> dict[str, float]:
+    found = {name: _number(record.get(name)) for name in ("samples_per_s", "tokens_per_s", "mfu")}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _slowest(status: Mapping[str, Any]) -> str:
+    found = status.get("reads_longest")
+    if not isinstance(found, dict):
+        return ""
+    rank, seconds = _whole(found.get("rank")), _number(found.get("seconds"))
+    return "" if rank is None or seconds is None else f"rank {rank} takes longest to read: {seconds:.3g} s a step"
+
+
+def _elsewhere(status: Mapping[str, Any]) -> dict[str, str]:
+    found = status.get("elsewhere")
+    pairs = found.items() if isinstance(found, dict) else ()
+    return {rank: text for rank, doing in pairs if (text := _text(doing))}
+
+
+def _newest_checkpoint(folder: Path) -> tuple[int, float] | None:
+    """(step, when it was written). One that is being written has no manifest yet."""
+    found = []
+    for manifest in folder.glob("checkpoints/step-*/manifest.json"):
+        if match := _STEP.fullmatch(manifest.parent.name):
+            with suppress(OSError):
+                found.append((int(match[1]), manifest.stat().st_mtime))
+    return max(found, default=None)
+
+
+def _records(file: Path) -> Iterator[Mapping[str, Any]]:
+    """The last lines, the newest first; half a line is passed over."""
+    try:
+        with file.open("rb") as opened:
+            opened.seek(max(0, file.stat().st_size - _TAIL_BYTES))
+            lines = opened.read(_TAIL_BYTES).split(b"\n")
+    except OSError:
+        return
+    for line in reversed(lines):
+        with suppress(ValueError, RecursionError):
+            record = json.loads(line)
+            if isinstance(record, dict):
+                yield record
+
+
+def _object(file: Path) -> dict[str, Any]:
+    with suppress(OSError, ValueError, RecursionError):
+        if file.stat().st_size <= _MOST_BYTES:
+            found = json.loads(file.read_bytes())
+            return found if isinstance(found, dict) else {}
+    return {}
+
+
+def _text(value: object) -> str | None:
+    """One printable line: these files may be anybody's."""
+    if not isinstance(value, str):
+        return None
+    return "".join(c if c.isprintable() else " " for c in value[:2000]).strip()
+
+
+def _whole(value: object) -> int | None:
+    return value if type(value) is int and 0 <= value < 10**18 else None
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _time(value: object) -> float | None:
+    with suppress(ValueError, OverflowError):
+        return datetime.fromisoformat(value).timestamp() if isinstance(value, str) else None
+    return None

@@ -1,0 +1,89 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Submit a recipe: `vfm-launch submit RECIPE [CHANGE ...] cluster=NAME nodes=N`. The same words again go on.
+
+A workflow becomes a chain of jobs, one a step. --dry-run writes nothing and needs no Slurm: it prints the scripts, byte
+for byte, on standard output, and what was found out on standard error.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from launcher.asked import add_arguments as add_asked
+
+if TYPE_CHECKING:
+    from launcher.launch import Launch
+    from launcher.preflight import Finding
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to run and where."""
+    add_asked(parser)
+    parser.add_argument("--dry-run", action="store_true", help="show the scripts and what is known; write nothing")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0 where it was submitted, or shown; 2 where it cannot be."""
+    from launcher.asked import asked
+    from launcher.cluster import Local
+    from launcher.launch import prepared
+    from launcher.preflight import preflight
+
+    launch = prepared(asked(arguments))
+    texts = {} if isinstance(launch.where, Local) else scripts(launch)
+    found = preflight(launch)
+    _say(found)
+    if arguments.dry_run:
+        _show(launch, texts)
+        return 0
+    if any(one.wrong for one in found):
+        sys.stderr.write("nothing was submitted\n")
+        return 2
+    if isinstance(launch.where, Local):
+        from launcher.local import run_here
+
+        return run_here(launch)
+    from nemo_vfm.core.errors import UserError
+
+    raise UserError("submitting is not there yet; --dry-run shows what it would be")
+
+
+def scripts(launch: "Launch") -> dict[str, str]:
+    """The text of each job's script by its share's name.
+
+    Raises:
+        UserError: a word cannot stand in a script.
+    """
+    from launcher.script import script
+    from nemo_vfm.core.errors import UserError
+
+    try:
+        return {share.name: script(job) for share, job in zip(launch.shares, launch.jobs(), strict=True)}
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def _say(found: "Sequence[Finding]") -> None:
+    """On standard error: standard output is for scripts."""
+    width = max(len(one.about) for one in found)
+    for one in found:
+        mark = "PROBLEM" if one.wrong else "       "
+        first, *rest = one.text.splitlines() or [""]
+        sys.stderr.write(f"{mark} {one.about:<{width}}  {first}\n")
+        sys.stderr.writelines(f"{' ' * (width + 10)}{line}\n" for line in rest)
+
+
+def _show(launch: "Launch", texts: Mapping[str, str]) -> None:
+    """One script as it is; several with a line before each that says whose it is."""
+    from launcher.cluster import Local
+
+    if isinstance(launch.where, Local):
+        from launcher.local import command
+
+        sys.stdout.write(f"{command(launch)}\n")
+    for name, text in texts.items():
+        if len(texts) > 1:
+            sys.stdout.write(f"# -------- {launch.folder / name}.sh\n")
+        sys.stdout.write(text)

@@ -1,0 +1,86 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Words of a command line in; what of them is the launcher's, the cluster that they name, or why not, out."""
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from launcher.asked import add_arguments, asked
+from launcher.chosen import cluster_again, cluster_of
+from launcher.cluster import Apptainer, Slurm
+from nemo_vfm.core.errors import UserError
+
+
+def words(*given: str):
+    """What the words ask for."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return asked(parser.parse_intermixed_args(given))
+
+
+def test_cluster_and_nodes_are_the_launchers_and_all_else_is_the_recipes():
+    found = words("r.yaml", "model=dit_xl", "cluster=dgx_h100", "nodes=2", "a.nodes=3", "cluster.time=1:00:00", "~ema")
+    assert found.changes == ("model=dit_xl", "a.nodes=3", "~ema")
+    assert (found.cluster, found.nodes, found.cluster_changes) == ("dgx_h100", 2, ("cluster.time=1:00:00",))
+
+
+@pytest.mark.parametrize(
+    "word", ["nodes=0", "nodes=two", "nodes=1.5", "nodes=true", "nodes.a=1", "nodes=[1]", "~nodes"]
+)
+def test_nodes_that_are_no_number_are_refused(word):
+    with pytest.raises(UserError, match="nodes is a whole number of one or more"):
+        words("r.yaml", "cluster=local", word)
+
+
+def test_without_a_cluster_those_there_are_are_named():
+    with pytest.raises(UserError, match=r"There are cpu_slurm, dgx_a100.* local"):
+        words("r.yaml")
+
+
+def test_an_unknown_cluster_gets_the_nearest_name():
+    with pytest.raises(UserError, match="did you mean dgx_h100"):
+        cluster_of(words("r.yaml", "cluster=dgx_h10"))
+
+
+def test_a_cluster_takes_changes_and_ingredients_as_a_recipe_does():
+    found, values = cluster_of(
+        words(
+            "r",
+            "cluster=dgx_h100",
+            "cluster.account=vision",
+            "cluster.container=apptainer",
+            "cluster.container.image=x.sif",
+            "cluster.options={nice: '5'}",
+        )
+    )
+    assert isinstance(found, Slurm) and (found.gpus_per_node, found.account) == (8, "vision")
+    assert found.container == Apptainer(image="x.sif") and found.options == {"nice": "5"}
+    assert cluster_again(values) == found
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [("cluster.acount=x", "did you mean account"), ("cluster.segment=0", "segment is 0"),
+     ("cluster.gpus_per_node=eight", "expected a whole number"), ("cluster.time=soon", "Slurm's times are such as")],
+)  # fmt: skip
+def test_a_mistake_in_a_cluster_is_said_at_its_place(change, said):
+    with pytest.raises(UserError, match=said):
+        cluster_of(words("r", "cluster=dgx_h100", change))
+
+
+def test_a_cluster_takes_nothing_from_the_environment_since_it_would_stand_in_the_script(monkeypatch):
+    monkeypatch.setenv("WANDB_API_KEY", "canary-5f3a")
+    change = "cluster.environment={WANDB_API_KEY: '${env:WANDB_API_KEY}'}"
+    with pytest.raises(UserError, match=r"cluster\.secrets") as caught:
+        cluster_of(words("r", "cluster=dgx_h100", change))
+    assert "canary" not in str(caught.value)
+
+
+def test_a_cluster_of_ones_own_comes_from_conf(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = Path("conf/cluster/mine.yaml")
+    file.parent.mkdir(parents=True)
+    file.write_text("_target_: launcher.cluster.Slurm\ngpus_per_node: 4\n")
+    assert cluster_of(words("r", "cluster=mine"))[0].gpus_per_node == 4

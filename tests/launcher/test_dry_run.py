@@ -1,0 +1,120 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Words in; what a dry run prints, where there is no Slurm and nothing may be written, out."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher.cli import main
+from tests.support.repository import ROOT
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_here) -> Path:
+    """An empty working directory, and no Slurm on the path."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/nonexistent")
+    return tmp_path
+
+
+def left(folder: Path) -> list[Path]:
+    """Everything below a folder."""
+    return sorted(folder.rglob("*"))
+
+
+def dry(*words: str) -> list[str]:
+    """The words of a dry run of the films recipe."""
+    return ["submit", "synthetic/shapes", *words, "--dry-run"]
+
+
+def test_a_dry_run_prints_the_script_alone_and_writes_nothing_and_needs_no_slurm(desk, capsys):
+    assert main(dry("cluster=dgx_h100", "nodes=1")) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("#!/bin/bash\n# shapes: Make a dozen small films")
+    assert f"run {desk}/runs/shapes/launch/recipe.yaml run_dir={desk}/runs/shapes" in said.out
+    assert "1 node, 1 task a node" in said.err
+    assert left(desk) == []
+
+
+def test_the_same_words_give_the_same_bytes_and_other_words_another_run(desk, capsys):
+    texts = []
+    for words in ((), (), ("seed=1",), ("cluster.time=1:00:00",)):
+        assert main(dry("cluster=dgx_h100", *words)) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1]
+    assert len({text.partition("--comment=")[2].partition("\n")[0] for text in texts}) == 3
+
+
+def test_a_failed_preflight_is_printed_and_the_dry_run_is_still_ok(desk, capsys):
+    words = ["submit", "diffusion/dit_7b_8k", "cluster=dgx_h100", "nodes=3", "--dry-run"]
+    assert main(words) == 0
+    said = capsys.readouterr()
+    assert "PROBLEM recipe" in said.err and "data.shards=VALUE" in said.err
+    assert "nodes=3 are 24 GPUs, 8 a node" in said.err and "nodes=8 would fit" in said.err
+    assert said.out.startswith("#!/bin/bash")
+
+
+def test_what_would_not_run_is_not_submitted_and_nothing_is_written(desk, capsys):
+    assert main(["submit", "diffusion/dit_7b_8k", "cluster=dgx_h100", "nodes=3"]) == 2
+    assert "nothing was submitted" in capsys.readouterr().err
+    assert left(desk) == []
+
+
+def test_a_training_gets_its_memory_time_cost_and_storage_before_it_runs(desk, capsys):
+    assert main(["submit", "llm/nemotron4_1b", "cluster=dgx_h100", "--dry-run"]) == 0
+    said = capsys.readouterr().err
+    for words in ("a h100 has for it", "s a step, estimated", "GPU hours", "checkpoints of"):
+        assert words in said
+
+
+def test_a_recipe_that_is_wrong_is_said_as_nemo_vfm_says_it_in_a_process_of_its_own(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(dry("cluster=dgx_h100", "cuont=3")) == 2
+    assert "takes no argument cuont" in capsys.readouterr().err
+
+
+def test_a_workflow_is_a_job_a_step_each_with_its_own_size(desk, capsys):
+    assert main(["submit", "quickstart", "cluster=dgx_h100", "--dry-run"]) == 0
+    said = capsys.readouterr()
+    assert said.out.count("#!/bin/bash") == 7
+    train = said.out.partition("launch/train.sh\n")[2].partition("# --------")[0]
+    videos = said.out.partition("launch/videos.sh\n")[2].partition("# --------")[0]
+    assert "--only train" in train and "--gpus-per-node=1" in train
+    assert "--only videos" in videos and "--gpus-per-node" not in videos
+
+
+def test_a_key_that_is_typed_is_refused_since_folders_and_scripts_keep_none(desk, capsys, monkeypatch):
+    key = "canary-7d1f0a-key"
+    assert main(dry("cluster=dgx_h100", f"api_key={key}")) == 2
+    said = capsys.readouterr()
+    assert key not in said.out + said.err
+
+
+def test_a_variable_that_the_recipe_reads_is_in_the_script_by_name_alone(desk, capsys, monkeypatch):
+    monkeypatch.setenv("MY_FOLDER_OF_FILMS", "canary-1b2c3d")
+    assert (
+        main(["submit", "curation/clips", "cluster=dgx_h100", "source.path=${env:MY_FOLDER_OF_FILMS}", "--dry-run"])
+        == 0
+    )
+    said = capsys.readouterr()
+    assert "canary" not in said.out and "MY_FOLDER_OF_FILMS" in said.out
+
+
+def test_help_comes_at_once_and_without_torch():
+    began = time.monotonic()
+    code = "import sys; from launcher.cli import main; main(['--help']); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True).returncode == 0
+    assert time.monotonic() - began < 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [(["sumbit"], "did you mean submit"), (["fly"], "there are"), ([], "usage")]
+)
+def test_a_verb_that_does_not_exist_gets_the_nearest(words, said, capsys):
+    assert main(words) == 2
+    told = capsys.readouterr()
+    assert said in told.out + told.err
