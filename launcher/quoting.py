@@ -11,7 +11,7 @@ _OPTION = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
 def quoted(text: str) -> str:
-    """One word of bash that is this text, byte for byte.
+    """One word of bash that is this text, byte for byte, on one line.
 
     Raises:
         ValueError: it holds a zero byte, which no word can, or what UTF-8 cannot write.
@@ -19,7 +19,10 @@ def quoted(text: str) -> str:
     _writable(text)
     if "\0" in text:
         raise ValueError(f"{text!r} holds a zero byte, which no program can be given")
-    return shlex.quote(text)
+    if text.isprintable():
+        return shlex.quote(text)
+    # Line breaks, and letters that turn the direction of reading, would show something else than what is run.
+    return f"$'{''.join(map(_spelt, text))}'"
 
 
 def directive(name: str, value: str | None = None) -> str:
@@ -76,6 +79,12 @@ def in_bind(path: str) -> str:
     if not path.startswith("/") or not path.isprintable() or set(path) & set(':,"'):
         raise ValueError(f"{path!r} cannot be mounted: a whole path is needed, without colons, commas and quotes")
     return path
+
+
+def _spelt(character: str) -> str:
+    if character.isprintable() and character not in "\\'":
+        return character
+    return "".join(f"\\{byte:03o}" for byte in character.encode())
 
 
 def _writable(text: str) -> None:

@@ -14,6 +14,8 @@ from nemo_vfm.config.roots import Roots
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 _TARGET = re.compile(r"""_target_["']?:\s*["']?([A-Za-z_]\w*(?:\.\w+)+)""")
+#: Folders of `conf/` from which no recipe takes an ingredient: overlays, and what the launcher alone reads.
+_NOT_FOR_RECIPES = (OVERLAY, "cluster", "container")
 _NO_COMPONENTS = ("cli", "config")
 _LIGHTNING = "lightning"
 
@@ -76,9 +78,9 @@ def ingredients_of(roots: Roots, name: str) -> dict[str, list[str]]:
 
 
 def slots_of(roots: Roots) -> list[str]:
-    """The folders of ingredients; those of overlays hold no ingredients."""
+    """The folders of ingredients that a recipe may take."""
     folders = [folder for root in roots.conf if root.is_dir() for folder in sorted(root.iterdir()) if folder.is_dir()]
-    return list(dict.fromkeys(folder.name for folder in folders if folder.name != OVERLAY))
+    return list(dict.fromkeys(folder.name for folder in folders if folder.name not in _NOT_FOR_RECIPES))
 
 
 def full_names(short: str, roots: Roots) -> list[str]:
@@ -94,8 +96,11 @@ def everything(roots: Roots) -> list[str]:
 
 
 def _yaml_files(roots: Roots) -> Iterator[Path]:
+    """Of recipes and ingredients. Overlays count too: they name classes of ours."""
     for root in (*roots.conf, *roots.recipes):
-        yield from sorted(root.rglob("*.yaml")) if root.is_dir() else ()
+        for file in sorted(root.rglob("*.yaml")) if root.is_dir() else ():
+            if root not in roots.conf or file.relative_to(root).parts[0] not in _NOT_FOR_RECIPES[1:]:
+                yield file
 
 
 def _text(file: Path) -> str:

@@ -1,0 +1,99 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The kind of GPU, the layout and what trains in, the variables that follow from them out, each with its reason.
+
+What suits one GPU and one layout harms another: one queue of work to the GPU is what Megatron's tensor parallel wants
+and what FSDP must not have. So nobody writes a list; `cluster.environment` has the last word, name by name.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+_BLACKWELL = ("b200", "gb200", "b300", "gb300")
+_GRACE = ("gb200", "gb300", "gh200")
+#: More threads than this a process only waits for memory; a round number, not measured.
+_MOST_THREADS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One variable.
+
+    Args:
+        name: of the variable.
+        value: as text.
+        reason: why, in one line.
+    """
+
+    name: str
+    value: str
+    reason: str
+
+
+def environment(
+    *, gpu: str | None, degrees: Mapping[str, int], engine: str, gpus_per_node: int = 8, cpus_per_task: int = 8
+) -> list[Setting]:
+    """The variables of a job.
+
+    Args:
+        gpu: by name, such as h100; None where there is none.
+        degrees: devices on each axis of the layout, as `SlurmJob.degrees`.
+        engine: `torch`, `megatron`, or empty where nothing is trained.
+        gpus_per_node: GPUs that NVLink joins.
+        cpus_per_task: cores of a process.
+    """
+    found = [*_always(cpus_per_task)]
+    if gpu is not None:
+        found += _of_gpus(gpu)
+    if gpu is not None and engine:
+        found += _queues(gpu, degrees, engine)
+        found += _training(degrees, engine, gpus_per_node)
+    return found
+
+
+def _always(cpus_per_task: int) -> Iterator[Setting]:
+    threads = min(cpus_per_task, _MOST_THREADS)
+    yield Setting("PYTHONUNBUFFERED", "1", "the log has the last words of a process that is killed")
+    yield Setting("PYTHONFAULTHANDLER", "1", "a crash in native code says which line of Python led there")
+    yield Setting("OMP_NUM_THREADS", str(threads), "threads a process: else each takes the whole node's cores")
+    yield Setting("TOKENIZERS_PARALLELISM", "false", "data workers are forked, and threads do not live through that")
+    yield Setting("HF_HUB_OFFLINE", "1", "weights and tokenizers are folders; nobody waits for a server")
+
+
+def _of_gpus(gpu: str) -> Iterator[Setting]:
+    yield Setting("NCCL_DEBUG", "WARN", "NCCL says what it objects to, and nothing else")
+    yield Setting("PYTORCH_ALLOC_CONF", "expandable_segments:True", "sizes change from step to step: fewer gaps")
+    if gpu in _GRACE:
+        yield Setting("NCCL_NET_GDR_C2C", "1", "network cards hang on Grace: its link to the GPU carries their traffic")
+        yield Setting("NCCL_NET_GDR_LEVEL", "PHB", "... also where the path leads over Grace's PCIe bridge")
+
+
+def _queues(gpu: str, degrees: Mapping[str, int], engine: str) -> Iterator[Setting]:
+    """CUDA_DEVICE_MAX_CONNECTIONS: images made for Megatron have 1, so that it must be said where 1 is wrong."""
+    name = "CUDA_DEVICE_MAX_CONNECTIONS"
+    if gpu in _BLACKWELL:
+        yield Setting(name, "32", "Blackwell sends and computes at once from queues of their own")
+    elif engine == "torch" and _of(degrees, "shard") * _of(degrees, "context") > 1:
+        yield Setting(name, "8", "weights are gathered while a block computes: 1 queue would end that")
+    elif engine == "megatron" and max(_of(degrees, "tensor"), _of(degrees, "context")) > 1:
+        yield Setting(name, "1", "one queue keeps each send before the products that Megatron overlaps it with")
+
+
+def _training(degrees: Mapping[str, int], engine: str, gpus_per_node: int) -> Iterator[Setting]:
+    pipeline, inner = _of(degrees, "pipeline"), _of(degrees, "tensor") * _of(degrees, "context")
+    inner *= _of(degrees, "shard") * _of(degrees, "replicate")
+    if pipeline > 1 and inner * pipeline > gpus_per_node:
+        yield Setting("NCCL_P2P_NET_CHUNKSIZE", "2097152", "stages on several nodes: activations in pieces of 2 MiB")
+    if engine != "megatron":
+        return
+    if _of(degrees, "tensor") > 1:
+        yield Setting("NCCL_NVLS_ENABLE", "0", "NVLink SHARP takes GPU memory, and Megatron has none registered")
+    if _of(degrees, "virtual") > 1:
+        for way in ("FWD", "BWD"):
+            yield Setting(
+                f"NVTE_{way}_LAYERNORM_SM_MARGIN", "16", "norms leave cores to the sends of interleaved stages"
+            )
+
+
+def _of(degrees: Mapping[str, int], axis: str) -> int:
+    return degrees.get(axis, 1)
