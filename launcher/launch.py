@@ -9,9 +9,10 @@ import json
 import re
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from launcher import slurm
 from launcher.asked import Asked
 from launcher.chain import Share, chain
 from launcher.chosen import Where, cluster_of
@@ -118,11 +119,32 @@ def prepared(asked: Asked) -> Launch:
 
 
 def _known(where: Where) -> tuple[Where, Sequence[str]]:
-    """The cluster with what its file leaves to Slurm, and what nobody could say."""
+    """The cluster with what its file leaves to Slurm, and sentences on what nobody could say."""
     if not isinstance(where, Slurm):
         return where, ()
     unknown = [name for name in ("gpus_per_node", "cpus_per_node") if getattr(where, name) is None]
-    return where, unknown
+    try:
+        return (_told(where) if slurm.is_here() else where), () if slurm.is_here() else _unknown(unknown, "is not here")
+    except UserError as error:  # a dry run needs none; whoever submits is told this again
+        return where, _unknown(unknown, f"does not answer ({error})")
+
+
+def _unknown(names: Sequence[str], why: str) -> list[str]:
+    return [f"{name} is left to the cluster, and Slurm {why}; give cluster.{name}=N" for name in names]
+
+
+def _told(where: Slurm) -> Slurm:
+    """Raises UserError where Slurm does not answer."""
+    found = None
+    if where.gpus_per_node is None or where.cpus_per_node is None:
+        found = slurm.machines(where.partition)
+        if found is None:
+            raise UserError(f"the partition {where.partition or 'that jobs go to by default'} has no nodes")
+    gpus = where.gpus_per_node if found is None or where.gpus_per_node is not None else found.gpus
+    cores = where.cpus_per_node if found is None or where.cpus_per_node is not None else found.cores
+    # Our ranks meet by themselves, so the plainest way to start them is the best: others fail where a site's MPI does.
+    mpi = "none" if where.mpi is None and "none" in slurm.mpi_flavours() else where.mpi
+    return replace(where, gpus_per_node=gpus, cpus_per_node=cores, mpi=mpi)
 
 
 def _run_dir(composed: Composed) -> Path:
@@ -157,7 +179,8 @@ def _job(launch: Launch, cluster: Slurm, share: Share) -> SlurmJob:
         gpu=cluster.gpu if share.gpus_per_node else None, degrees=share.degrees,
         engine="torch" if share.degrees else "", lead_s=launch.lead_s,
         code=launch.folder / "code" if launch.code.files else None,
-        needed=tuple(name for name in launch.needed if name not in cluster.secrets), ray=share.ray, cluster=cluster,
+        needed=tuple(name for name in launch.needed if name not in cluster.secrets), ray=share.ray,
+        mpi=cluster.mpi or "", cluster=cluster,
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from launcher.chain import Share
 from launcher.cluster import Slurm
 from launcher.facts import Said, checked, planned
 from launcher.launch import Launch
+from launcher.occupied import objections
 from nemo_vfm.config import Roots
 
 #: Networks that `nemo-vfm plan` knows, by kind of GPU; another is reckoned as the nearest, and this is said.
@@ -40,8 +41,13 @@ def preflight(launch: Launch) -> list[Finding]:
     with ThreadPoolExecutor(2) as pool:
         check = pool.submit(_check, launch)
         plan = pool.submit(_plan, launch)
-        found = [*_missing(launch), *_size(launch), *check.result(), *plan.result(), *_kept(launch)]
+        found = [*_folder(launch), *_missing(launch), *_size(launch), *check.result(), *plan.result(), *_kept(launch)]
     return sorted(found, key=lambda one: not one.wrong)
+
+
+def _folder(launch: Launch) -> Iterator[Finding]:
+    for text in objections(launch):
+        yield Finding("run_dir", text, wrong=True)
 
 
 def _missing(launch: Launch) -> Iterator[Finding]:
@@ -60,9 +66,8 @@ def _size(launch: Launch) -> Iterator[Finding]:
             yield Finding(share.name, share.problem, wrong=True)
         else:
             yield Finding(share.name, _in_words(share))
-    for name in launch.unknown:
-        yield Finding("cluster", f"{name} is left to the cluster, and no Slurm answers here; give cluster.{name}=N",
-                      wrong=True)  # fmt: skip
+    for text in launch.unknown:
+        yield Finding("cluster", text, wrong=True)
 
 
 def _in_words(share: Share) -> str:

@@ -45,9 +45,9 @@ def run(arguments: argparse.Namespace) -> int:
         from launcher.local import run_here
 
         return run_here(launch)
-    from nemo_vfm.core.errors import UserError
+    from launcher.submission import submit
 
-    raise UserError("submitting is not there yet; --dry-run shows what it would be")
+    return submit(launch, texts)
 
 
 def scripts(launch: "Launch") -> dict[str, str]:

@@ -1,0 +1,32 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of text, spans and numbers in; what a terminal shows of them out, without what could move its cursor."""
+
+import sys
+from collections.abc import Iterable, Sequence
+
+from nemo_vfm.core.log import plain
+
+
+def say(text: str = "") -> None:
+    """A line on standard output."""
+    sys.stdout.write(f"{plain(text)}\n")
+
+
+def table(rows: Iterable[Sequence[str]], indent: int = 0) -> None:
+    """Columns as wide as they need; the last one runs on, so that lines can be pasted."""
+    cells = [[plain(cell).replace("\n", " ") for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*(row[:-1] for row in cells), strict=True)]
+    for *others, last in cells:
+        padded = [cell.ljust(width) for cell, width in zip(others, widths, strict=True)]
+        sys.stdout.write(f"{' ' * indent}{'  '.join([*padded, last])}".rstrip() + "\n")
+
+
+def span(seconds: float) -> str:
+    """A time that people can read."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    if minutes < 100:
+        return f"{minutes:.0f} min"
+    return f"{minutes / 60:.1f} h" if minutes < 48 * 60 else f"{minutes / 1440:.1f} days"

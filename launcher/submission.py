@@ -1,0 +1,66 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A launch and its scripts in; its folder written, its jobs in the queue and their numbers noted out."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from launcher import slurm
+from launcher.columns import say, table
+from launcher.folder import Kept, held, write
+from launcher.launch import Launch
+from launcher.occupied import objections
+from nemo_vfm.core.errors import UserError
+
+
+def submit(launch: Launch, scripts: Mapping[str, str]) -> int:
+    """Write the folder and put every job into the queue.
+
+    Raises:
+        UserError: the folder is taken, or Slurm refuses.
+    """
+    with held(launch.run_dir):
+        if found := objections(launch):  # again, now that nobody else submits here
+            raise UserError("; ".join(found))
+        kept = write(launch, scripts)
+        enqueue(kept, kept.jobs)
+    tell(kept)
+    return 0
+
+
+def enqueue(kept: Kept, jobs: Sequence[dict[str, Any]]) -> None:
+    """Put these jobs of a launch into the queue, each behind the one that it waits for, where that is among them.
+
+    Raises:
+        UserError: Slurm refuses one; then none of them stays in the queue.
+    """
+    numbers: dict[str, str] = {}
+    for job in jobs:
+        after = [numbers[job["waits_for"]]] if job["waits_for"] in numbers else []
+        try:
+            numbers[job["name"]] = slurm.submit(kept.folder / job["script"], Path(kept.values["workdir"]), after=after)
+        except UserError as error:
+            _take_back(list(numbers.values()))
+            raise UserError(f"{error}. Nothing of {kept.run_dir} is in the queue") from error
+        kept.submitted(job["name"], numbers[job["name"]])
+
+
+def _take_back(ids: Sequence[str]) -> None:
+    try:
+        slurm.cancel(ids)
+    except UserError as error:
+        raise UserError(f"{error}; end them by hand: scancel {' '.join(ids)}") from error
+
+
+def tell(kept: Kept) -> None:
+    """What was submitted, and how to look at it."""
+    say(f"{kept.run_dir} is launch {kept.values['id']}")
+    numbers = {job["name"]: job["slurm"][-1] for job in kept.jobs if job["slurm"]}
+    rows = [
+        (name, f"job {number}", f"after {numbers[job['waits_for']]}" if job["waits_for"] in numbers else "")
+        for job in kept.jobs
+        if (number := numbers.get(name := job["name"]))
+    ]
+    table(rows, indent=2)
+    say(f"look at it: vfm-launch status {kept.run_dir}, or vfm-launch logs -f {kept.run_dir}")
