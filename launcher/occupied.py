@@ -51,15 +51,17 @@ def _of_jobs(launch: Launch) -> Iterator[str]:
 
 
 def still_there(kept: Kept) -> Iterator[str]:
-    """A sentence for each job of an earlier launch that waits or runs."""
+    """A sentence on the jobs of an earlier launch that wait or run."""
     ids = kept.slurm_ids()
     if not ids or not slurm.is_here():
         return
     names = {job["slurm"][-1]: job["name"] for job in kept.jobs if job["slurm"]}
-    for found in slurm.queued(ids).values():
-        if found.waits_or_runs:
-            yield (f"job {found.id} ({names.get(found.array, found.name)}) of {kept.run_dir} is {found.state} already; "
-                   f"wait for it, or end it: vfm-launch cancel {kept.run_dir}")  # fmt: skip
+    live = [f"{one.id} ({names.get(one.array, one.name)}) is {one.state}" for one in slurm.queued(ids).values()
+            if one.waits_or_runs]  # fmt: skip
+    if live:
+        more = f" and {len(live) - _SHOWN} more wait or run" if len(live) > _SHOWN else ""
+        yield (f"{kept.run_dir} has jobs in the queue: {', '.join(live[:_SHOWN])}{more}. Wait for them, or end them: "
+               f"vfm-launch cancel {kept.run_dir}")  # fmt: skip
 
 
 def differences(there: Any, now: Any) -> Differences:

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A launch and its scripts in; its folder written, its jobs in the queue and their numbers noted out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +53,10 @@ def _take_back(ids: Sequence[str]) -> None:
         raise UserError(f"{error}; end them by hand: scancel {' '.join(ids)}") from error
 
 
-def tell(kept: Kept) -> None:
-    """What was submitted, and how to look at it."""
+def tell(kept: Kept, names: Collection[str] | None = None) -> None:
+    """What was submitted, and how to look at it; `names` are the jobs that were, None all."""
     say(f"{kept.run_dir} is launch {kept.values['id']}")
-    numbers = {job["name"]: job["slurm"][-1] for job in kept.jobs if job["slurm"]}
+    numbers = {job["name"]: job["slurm"][-1] for job in kept.jobs if names is None or job["name"] in names}
     rows = [
         (name, f"job {number}", f"after {numbers[job['waits_for']]}" if job["waits_for"] in numbers else "")
         for job in kept.jobs

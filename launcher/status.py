@@ -1,0 +1,143 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A launch in, how each of its jobs is out: what Slurm says while it remembers, else what the jobs left in the folder.
+
+No accounting is needed: Slurm forgets a job some minutes after its end, and its own line in attempts.tsv stays.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher import slurm
+from launcher.folder import Attempt, Kept
+from launcher.progress import SILENT_S, Progress, progress
+from launcher.slurm import Queued
+from nemo_vfm.core.errors import UserError
+
+GOOD = ("ok", "next_phase")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobState:
+    """One job of a launch.
+
+    Args:
+        name: of the job.
+        number: Slurm's, the latest; empty where it was never submitted.
+        state: a word: done, running, waiting, or how it ended.
+        more: why, where or since when.
+        live: whether it waits or runs.
+        ended: its last attempt, if one has ended.
+        tasks: states of the tasks of an array, by number.
+    """
+
+    name: str
+    number: str
+    state: str
+    more: str = ""
+    live: bool = False
+    ended: Attempt | None = None
+    tasks: Mapping[str, str]
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left of it to do."""
+        return self.state in ("done", "phase done")
+
+
+def queue_of(kept: Kept) -> tuple[dict[str, Queued], str]:
+    """What Slurm knows of a launch's jobs; where it does not answer, why."""
+    ids = kept.slurm_ids()
+    if not ids:
+        return {}, ""
+    if not slurm.is_here():
+        return {}, "no Slurm on this machine, so this is what the folder says"
+    try:
+        return slurm.queued(ids), ""
+    except UserError as error:
+        return {}, f"Slurm does not answer ({error}), so this is what the folder says"
+
+
+def states(kept: Kept, queue: Mapping[str, Queued]) -> list[JobState]:
+    """Each job, in order."""
+    attempts = kept.attempts()
+    if not kept.slurm_ids():
+        return [_here(kept)]
+    return [_state(kept, job, queue, attempts) for job in kept.jobs]
+
+
+def looked_at(kept: Kept, name: str) -> Progress:
+    """How far the work of one job is."""
+    step = next((job["step"] for job in kept.jobs if job["name"] == name), "")
+    return progress(kept.run_dir, kept.run_dir / step if step else None)
+
+
+def silent(found: Progress) -> str:
+    """A sentence where a run that says it is running gives no sign of life; else empty."""
+    if found.state != "running" or found.silent_s is None or found.silent_s < SILENT_S:
+        return ""
+    return f"no sign of life for {found.silent_s:.0f} s, where one comes every 10 s"
+
+
+def _state(kept: Kept, job: Mapping[str, Any], queue: Mapping[str, Queued], attempts: Sequence[Attempt]) -> JobState:
+    number = job["slurm"][-1] if job["slurm"] else ""
+    mine = [one for one in attempts if one.job.partition("_")[0] in job["slurm"]]
+    found = [one for one in queue.values() if number and number in (one.id, one.array)]
+    ended = mine[-1] if mine else None
+    tasks = {one.id.partition("_")[2]: one.state for one in found if "_" in one.id}
+    live = [one for one in found if one.waits_or_runs]
+    if live:
+        state, more = _waiting(live, ended)
+    elif step_done(kept.run_dir, job):
+        state, more = "done", ""
+    else:
+        state, more = _over(job, ended, found[0] if found else None)
+    return JobState(name=job["name"], number=number, state=state, more=more, live=bool(live), ended=ended, tasks=tasks)
+
+
+def _waiting(live: Sequence[Queued], ended: Attempt | None) -> tuple[str, str]:
+    first = next((one for one in live if one.state == "RUNNING"), live[0])
+    if first.state == "RUNNING":
+        return "running", f"on {first.nodes} since {first.begins}, {first.left} left of its time"
+    if ended is not None:
+        return "waiting", f"to go on after {ended.kind} ({_reason(first)})"
+    return "waiting", _reason(first)
+
+
+def _reason(job: Queued) -> str:
+    words = {"Dependency": "for the job before it", "Priority": "others come first", "Resources": "for free nodes",
+             "BeginTime": f"until {job.begins}", "None": "just submitted",
+             "DependencyNeverSatisfied": "for ever: the job before it failed"}  # fmt: skip
+    return words.get(job.reason, job.reason if job.state == "PENDING" else job.state)
+
+
+def _over(job: Mapping[str, Any], ended: Attempt | None, last: Queued | None) -> tuple[str, str]:
+    """Of a job that is not in the queue any more."""
+    if not job["slurm"]:
+        return "not submitted", ""
+    if ended is not None and ended.job.partition("_")[0] == job["slurm"][-1]:
+        word = {"ok": "done", "next_phase": "phase done"}.get(ended.kind, ended.kind)
+        return word, "" if ended.kind in GOOD else ended.sentence
+    if last is not None:
+        return last.state.lower(), _never_begun(last)
+    return "not begun", "it is not in the queue, and has left no line in attempts.tsv"
+
+
+def _never_begun(job: Queued) -> str:
+    if job.state == "CANCELLED" and job.reason in ("Dependency", "DependencyNeverSatisfied"):
+        return "the job before it failed"
+    return "" if job.reason == "None" else job.reason
+
+
+def step_done(run_dir: Path, job: Mapping[str, Any]) -> bool:
+    """Whether a step of a workflow has left its mark; of a job that is all of a recipe, its attempts tell."""
+    return bool(job["step"]) and not job["phase"] and (run_dir / job["step"] / "done.json").is_file()
+
+
+def _here(kept: Kept) -> JobState:
+    """A launch without a queue."""
+    found = progress(kept.run_dir)
+    state = found.state or "not begun"
+    return JobState(name="here", number="", state=state, more=found.error or "", live=state == "running", tasks={})

@@ -1,0 +1,81 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A launch in, what its jobs write into their logs out, while they write it."""
+
+import sys
+import time
+from pathlib import Path
+
+from launcher import slurm
+from launcher.folder import Kept
+from nemo_vfm.core.log import plain
+
+_LOOK_S = 1.0
+_ASK_S = 10.0  # between two questions to Slurm, which has others to serve
+_MOST_BYTES = 4 << 20
+
+
+def log_files(kept: Kept, name: str | None = None) -> list[Path]:
+    """The logs of the latest numbers of its jobs, in order; those of an array's tasks follow one another."""
+    found: list[Path] = []
+    for job in kept.jobs:
+        if job["slurm"] and name in (None, job["name"]):
+            number = job["slurm"][-1]
+            found += sorted((kept.folder / "logs").glob(f"*-{number}.out"))
+            found += sorted((kept.folder / "logs").glob(f"*-{number}_*.out"))
+    return found
+
+
+class Tail:
+    """The ends of some logs.
+
+    Args:
+        kept: the launch.
+        name: of one of its jobs; None is all.
+    """
+
+    def __init__(self, kept: Kept, name: str | None) -> None:
+        self._kept, self._name = kept, name
+        self._read: dict[Path, int] = {}
+        self._last: Path | None = None
+        self._asked = 0.0
+
+    def show(self, lines: int) -> None:
+        """The last lines of each."""
+        for file in log_files(self._kept, self._name):
+            end = file.read_bytes()[-_MOST_BYTES:].splitlines(keepends=True)[-lines:] if lines > 0 else []
+            self._read[file] = file.stat().st_size
+            self._say(file, b"".join(end))
+
+    def follow(self) -> None:
+        """Until no job waits or runs."""
+        while True:
+            over = self._is_over()
+            self._more()
+            if over:
+                return
+            time.sleep(_LOOK_S)
+
+    def _more(self) -> None:
+        for file in log_files(self._kept, self._name):
+            with file.open("rb") as opened:
+                opened.seek(self._read.get(file, 0))
+                text = opened.read(_MOST_BYTES)
+            self._read[file] = self._read.get(file, 0) + len(text)
+            if text:
+                self._say(file, text)
+
+    def _is_over(self) -> bool:
+        if time.monotonic() - self._asked < _ASK_S and self._asked:
+            return False
+        self._asked = time.monotonic()
+        ids = [job["slurm"][-1] for job in self._kept.jobs if job["slurm"] and self._name in (None, job["name"])]
+        return not any(job.waits_or_runs for job in slurm.queued(ids).values())
+
+    def _say(self, file: Path, text: bytes) -> None:
+        if file != self._last and (self._last is not None or len(self._kept.jobs) > 1):
+            sys.stdout.write(f"==> {file.stem} <==\n")
+        self._last = file
+        # Bars of progress go back to the beginning of their line; shown here, each state is a line.
+        sys.stdout.write(plain(text.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")))
+        sys.stdout.flush()

@@ -1,0 +1,27 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Cancel a launch's jobs that wait or run; `vfm-launch retry` goes on from their last checkpoints."""
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which launch."""
+    parser.add_argument("run", metavar="RUN", type=Path, help="its run folder")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0 also where nothing was left to cancel."""
+    from launcher import slurm
+    from launcher.columns import say
+    from launcher.folder import read
+
+    kept = read(arguments.run)
+    live = [job for job in slurm.queued(kept.slurm_ids()).values() if job.waits_or_runs]
+    slurm.cancel([job.id for job in reversed(live)])  # the last first: none begins because the one before has ended
+    for job in live:
+        say(f"cancelled job {job.id} ({job.name}), which was {job.state}")
+    if not live:
+        say(f"no job of {kept.run_dir} waits or runs")
+    return 0

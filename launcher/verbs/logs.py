@@ -1,0 +1,35 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Show the end of a launch's logs; -f goes on as they grow, from one job of a chain to the next, until all ended."""
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which launch, which of its jobs, how much."""
+    parser.add_argument("run", metavar="RUN", type=Path, help="its run folder")
+    parser.add_argument("--job", metavar="NAME", help="of one of its jobs only")
+    parser.add_argument("--lines", metavar="N", type=int, default=40, help="from the end of each (40)")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on as they grow")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0 also where there is no log yet."""
+    from launcher.columns import say
+    from launcher.folder import read
+    from launcher.tail import Tail, log_files
+    from nemo_vfm.core.errors import UserError
+
+    kept = read(arguments.run)
+    if arguments.job and arguments.job not in [job["name"] for job in kept.jobs]:
+        names = ", ".join(job["name"] for job in kept.jobs)
+        raise UserError(f"{kept.run_dir} has no job {arguments.job}; it has {names}")
+    files = log_files(kept, arguments.job)
+    if not files and not arguments.follow:
+        say(f"no job of {kept.run_dir} has a log yet")
+    tail = Tail(kept, arguments.job)
+    tail.show(arguments.lines)
+    if arguments.follow:
+        tail.follow()
+    return 0

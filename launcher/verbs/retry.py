@@ -1,0 +1,39 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Submit again what of a launch is not done, from the same recipe, scripts and code; a chain goes on from what failed.
+
+For a recipe or code that you have changed, submit it again instead.
+"""
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which launch."""
+    parser.add_argument("run", metavar="RUN", type=Path, help="its run folder")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0 also where everything is done."""
+    from launcher import slurm
+    from launcher.columns import say
+    from launcher.folder import held, read
+    from launcher.occupied import require_free
+    from launcher.status import states
+    from launcher.submission import enqueue, tell
+    from nemo_vfm.core.errors import UserError
+
+    kept = read(arguments.run)
+    if not any((kept.folder / job["script"]).is_file() for job in kept.jobs):
+        raise UserError(f"{kept.run_dir} was run without a queue; submit the same words again, and it goes on")
+    with held(kept.run_dir):
+        require_free(kept)
+        found = states(kept, slurm.queued(kept.slurm_ids()))
+        left = [job for job, one in zip(kept.jobs, found, strict=True) if not one.done]
+        if not left:
+            say(f"everything of {kept.run_dir} is done")
+            return 0
+        enqueue(kept, left)
+    tell(kept, {job["name"] for job in left})
+    return 0

@@ -1,0 +1,92 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Say how a launch is: each job, its step, speed and end in sight, the slowest rank, the last checkpoint, its attempts.
+
+Slurm is asked while it remembers the job; accounting never is. Without Slurm, what the run folder says is shown.
+"""
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from launcher.folder import Kept
+    from launcher.progress import Progress
+    from launcher.status import JobState
+
+_MOST = 8  # attempts that are shown
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which launch."""
+    parser.add_argument("run", metavar="RUN", type=Path, help="its run folder")
+    parser.add_argument("--json", action="store_true", help="everything that is known, for machines")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Look, and change nothing."""
+    from launcher.columns import say, table
+    from launcher.folder import read
+    from launcher.status import looked_at, queue_of, states
+
+    kept = read(arguments.run)
+    queue, why = queue_of(kept)
+    found = states(kept, queue)
+    if arguments.json:
+        _print_json(kept, found, why)
+        return 0
+    say(f"{kept.run_dir}  launch {kept.values['id']} on {kept.values['words']['cluster']}, {kept.values['created']}")
+    if why:
+        say(why)
+    width = max(len(one.name) for one in found)
+    for one in found:
+        table([(one.name.ljust(width), f"job {one.number}" if one.number else "", one.state.ljust(10), one.more)])
+        if one.state not in ("not begun", "not submitted") and (one.live or one is found[-1] or not one.done):
+            _say_progress(looked_at(kept, one.name))
+    _say_attempts(kept)
+    return 0
+
+
+def _say_progress(found: "Progress") -> None:
+    from launcher.columns import say, span
+    from launcher.status import silent
+
+    if found.step is not None:
+        of = f" of {found.total_steps:,}" if found.total_steps else ""
+        pace = f", {found.step_s:.3g} s a step" if found.step_s else ""
+        end = f", done in {span(found.left_s)}" if found.left_s is not None else ""
+        say(f"  step {found.step:,}{of}{pace}{end}")
+    rates = [f"{value:,.3g} {name.replace('_per_s', ' a second')}" for name, value in found.rates.items()]
+    if found.loss is not None or rates:
+        say("  " + ", ".join([*([f"loss {found.loss:.4g}"] if found.loss is not None else []), *rates]))
+    if found.checkpoint is not None and found.checkpoint_age_s is not None:
+        say(f"  last checkpoint: step {found.checkpoint:,}, {span(found.checkpoint_age_s)} ago")
+    for text in (found.slowest, silent(found), *(f"rank {rank} {doing}" for rank, doing in found.elsewhere.items())):
+        if text:
+            say(f"  {text}")
+
+
+def _say_attempts(kept: "Kept") -> None:
+    from launcher.columns import say, table
+
+    attempts = kept.attempts()
+    if not attempts:
+        return
+    say("attempts" + (f", the last {_MOST} of {len(attempts)}" if len(attempts) > _MOST else ""))
+    rows = [
+        (one.time, one.job, one.kind, "" if one.step in ("", "-1") else f"step {one.step}", one.nodes, one.sentence)
+        for one in attempts[-_MOST:]
+    ]
+    table(rows, indent=2)
+
+
+def _print_json(kept: "Kept", found: "list[JobState]", why: str) -> None:
+    from launcher.status import looked_at
+
+    jobs = [asdict(one) | {"done": one.done, "progress": asdict(looked_at(kept, one.name))} for one in found]
+    whole = {"run_dir": str(kept.run_dir), "id": kept.values["id"], "without_slurm": why or None, "jobs": jobs,
+             "attempts": [asdict(one) for one in kept.attempts()]}  # fmt: skip
+    sys.stdout.write(f"{json.dumps(whole, indent=1)}\n")
