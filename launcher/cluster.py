@@ -9,15 +9,20 @@ from pathlib import Path
 from typing import Literal
 
 from launcher.quoting import in_bind, option_name, variable
+from nemo_vfm.core.secret import is_secret_name
 
 GpuRequest = Literal["gpus_per_node", "gres", "none"]
+#: Names that mean something to the script's own shell, or to the srun in it.
+_NOT_FOR_JOBS = re.compile(
+    r"BASH\w*|SHELLOPTS|IFS|PS[0-4]|ENV|PROMPT_COMMAND|E?UID|PPID|_|RANDOM|SECONDS|LINENO|(SLURM|SBATCH|SRUN|PMIX?|SPANK)_\w*"
+)
 _TIME = re.compile(r"(\d+-)?\d+(:[0-5]?\d){0,2}")
 
 #: What the script decides by itself, so that a cluster cannot say it twice: stopping, going on and logs depend on it.
 OURS = frozenset((
-    "array", "chdir", "comment", "cpus-per-task", "dependency", "error", "exclude", "exclusive", "export",
-    "gpus-per-node", "gres", "job-name", "mem", "nodes", "ntasks", "ntasks-per-node", "open-mode", "output",
-    "requeue", "segment", "signal", "time", "wrap",
+    "account", "array", "chdir", "comment", "constraint", "cpus-per-task", "dependency", "error", "exclude",
+    "exclusive", "export", "gpus-per-node", "gres", "job-name", "mem", "nodes", "ntasks", "ntasks-per-node",
+    "open-mode", "output", "partition", "qos", "requeue", "reservation", "segment", "signal", "time", "wrap",
 ))  # fmt: skip
 
 
@@ -73,7 +78,13 @@ class Cluster:
 
     def __post_init__(self) -> None:
         for name in (*self.environment, *self.secrets):
-            variable(name)
+            if _NOT_FOR_JOBS.fullmatch(variable(name)):
+                raise ValueError(f"{name} cannot be set for a job: bash or Slurm reads or sets it itself")
+        for name in self.environment:
+            if is_secret_name(name):
+                raise ValueError(
+                    f"{name} would stand in the script; name a file for it in cluster.secrets, or export it"
+                )
         if twice := sorted(set(self.environment) & set(self.secrets)):
             raise ValueError(f"{twice[0]} is in environment and in secrets; keep the one that is meant")
 

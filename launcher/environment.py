@@ -42,7 +42,10 @@ def environment(
         gpus_per_node: GPUs that NVLink joins.
         cpus_per_task: cores of a process.
     """
-    found = [*_always(cpus_per_task)]
+    found = [*_always()]
+    if engine:
+        threads = str(min(cpus_per_task, _MOST_THREADS))
+        found.append(Setting("OMP_NUM_THREADS", threads, "of a process: else each takes all the node's cores"))
     if gpu is not None:
         found += _of_gpus(gpu)
     if gpu is not None and engine:
@@ -51,11 +54,9 @@ def environment(
     return found
 
 
-def _always(cpus_per_task: int) -> Iterator[Setting]:
-    threads = min(cpus_per_task, _MOST_THREADS)
+def _always() -> Iterator[Setting]:
     yield Setting("PYTHONUNBUFFERED", "1", "the log has the last words of a process that is killed")
     yield Setting("PYTHONFAULTHANDLER", "1", "a crash in native code says which line of Python led there")
-    yield Setting("OMP_NUM_THREADS", str(threads), "threads a process: else each takes the whole node's cores")
     yield Setting("TOKENIZERS_PARALLELISM", "false", "data workers are forked, and threads do not live through that")
     yield Setting("HF_HUB_OFFLINE", "1", "weights and tokenizers are folders; nobody waits for a server")
 

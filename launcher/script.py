@@ -50,6 +50,7 @@ def _head(job: SlurmJob) -> Iterator[str]:
 def _start(job: SlurmJob) -> Iterator[str]:
     cluster = job.cluster
     if cluster.modules:
+        yield "# shellcheck source=/dev/null"
         yield "type module > /dev/null 2>&1 || source /etc/profile  # where it is defined"
         yield f"module load {' '.join(map(quoted, cluster.modules))}"
     if cluster.source is not None:
@@ -64,7 +65,7 @@ def _exports(job: SlurmJob) -> Iterator[str]:
     lines = [(f"export {item.name}={quoted(item.value)}", item.reason) for item in _settings(job)]
     if job.code is not None:
         lines.append((_path_of_code(job), "the code as it was when the job was submitted"))
-    width = min(max((len(text) for text, _ in lines), default=0), 60)
+    width = max(len(text) for text, _ in lines if len(text) <= 60)
     for text, reason in lines:
         yield f"{text:<{width}}  # {remark(reason)}"
 

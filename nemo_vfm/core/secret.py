@@ -114,12 +114,13 @@ def _stream(stream: TextIO) -> TextIO:
 
 def _named() -> set[str]:
     """Values of variables that are secret by their name, as the environment is now."""
-    found = (value for name, value in os.environ.items() if _is_secret_name(name))
+    found = (value for name, value in os.environ.items() if is_secret_name(name))
     return {value for value in found if _is_worth_hiding(value) and not _is_place(value)}
 
 
 @cache
-def _is_secret_name(name: str) -> bool:
+def is_secret_name(name: str) -> bool:
+    """Whether a variable of this name holds a secret."""
     return _SECRET_NAME.search(name) is not None
 
 

@@ -1,0 +1,81 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The files of conf/cluster and conf/container in, and wrong ones; components, or sentences of what to change, out."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from launcher.cluster import OURS, Apptainer, Local, Pyxis, Slurm
+from nemo_vfm.config import RecipeError, ingredient, trust_list
+from nemo_vfm.perf.gpus import gpu_named
+from tests.support.repository import ROOT
+from tests.support.slurm_jobs import cluster_named, cluster_names
+
+
+def test_there_is_a_cluster_for_each_machine_that_people_have():
+    known = {"cpu_slurm", "dgx_a100", "dgx_b200", "dgx_gb200", "dgx_h100", "dgx_h200", "local"}
+    assert set(cluster_names()) == known
+
+
+@pytest.mark.parametrize("name", cluster_names())
+def test_a_cluster_is_what_its_file_says(name):
+    found = cluster_named(name)
+    if isinstance(found, Local):
+        return
+    gpus = int(match[1]) if (match := re.search(r"^gpus_per_node: (\d+)", _text(name), re.MULTILINE)) else None
+    assert found.gpus_per_node == gpus
+    assert found.gpu is None or gpu_named(found.gpu).name == found.gpu, "the name that plan --gpu takes"
+    assert (found.gpu is None) == (found.gpus_per_node == 0)
+
+
+def _text(name: str) -> str:
+    return (ROOT / f"conf/cluster/{name}.yaml").read_text()
+
+
+def test_a_rack_of_nvl72_is_eighteen_nodes():
+    rack = cluster_named("dgx_gb200")
+    assert isinstance(rack, Slurm) and rack.segment is not None and rack.segment * (rack.gpus_per_node or 0) == 72
+
+
+@pytest.mark.parametrize("name", ["pyxis", "apptainer"])
+def test_a_container_asks_for_its_image(name):
+    with pytest.raises(RecipeError, match="you must give this"):
+        ingredient("container", name, Pyxis if name == "pyxis" else Apptainer, trust=(*trust_list(), "launcher."))
+
+
+def test_a_recipe_cannot_name_a_cluster():
+    with pytest.raises(RecipeError, match="not trusted"):
+        ingredient("cluster", "dgx_h100", Slurm)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ({"time": "4h"}, "4:00:00"), ({"time": "1\n#SBATCH --uid=0"}, "times"), ({"segment": 0}, "segment is 0"),
+        ({"gpus_per_node": -1}, "gpus_per_node"), ({"memory_gb": 0}, "memory_gb is 0"),
+        ({"options": {"signal": "KILL@5"}}, "signal is decided by the script"), ({"options": {"a b": None}}, "option"),
+        ({"step_options": {"--x": None}}, "option"), ({"environment": {"A-B": "1"}}, "name of a variable"),
+        ({"environment": {"SLURM_NNODES": "1"}}, "SLURM_NNODES"), ({"environment": {"BASH_ENV": "x"}}, "BASH_ENV"),
+        ({"environment": {"WANDB_API_KEY": "0123456789"}}, "cluster.secrets"),
+        ({"environment": {"A": "1"}, "secrets": {"A": Path("/a")}}, "in environment and in secrets"),
+        ({"environment": {"UID": "0"}}, "UID"), ({"secrets": {"A B": Path("/a")}}, "name of a variable"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_said_in_a_sentence(wrong, sentence):
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        Slurm(**wrong)
+
+
+@pytest.mark.parametrize("kind", [Pyxis, Apptainer])
+@pytest.mark.parametrize("wrong", [{"image": "--help"}, {"image": ""}, {"image": "x", "mounts": {"/a": "/b:/etc"}}])
+def test_a_container_that_would_be_read_as_something_else_is_refused(kind, wrong):
+    with pytest.raises(ValueError, match=r"image is|cannot be mounted"):
+        kind(**wrong)
+
+
+def test_what_a_cluster_has_arguments_for_is_no_free_option():
+    named = {field.name.replace("_", "-") for field in fields(Slurm)}
+    assert {"exclusive", "exclude", "time", "segment"} <= named & OURS

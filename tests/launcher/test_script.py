@@ -1,0 +1,243 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs in, harmless and hostile ones; their scripts as text, and what a real bash does with them, out."""
+
+import json
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launcher.cluster import Apptainer, Pyxis, Slurm
+from launcher.job import SlurmJob
+from launcher.script import script
+from tests.launcher.test_quoting import HOSTILE, PRINTABLE
+from tests.support.slurm_jobs import GOLDEN, golden_jobs, run, small_job
+
+CANARY = "canary-8c1f-value"
+RENEW = "if that is meant: python -m tests.support.slurm_jobs, and look at the difference"
+
+
+def options(text: str) -> list[str]:
+    """The lines that sbatch reads."""
+    return [line for line in text.splitlines() if line.startswith("#SBATCH")]
+
+
+@pytest.mark.parametrize("stem", golden_jobs())
+def test_the_script_of_each_cluster_is_the_one_that_was_looked_at(stem):
+    assert script(golden_jobs()[stem]) == (GOLDEN / f"{stem}.sh").read_text(), RENEW
+
+
+def test_no_golden_script_is_left_over():
+    assert {file.stem for file in GOLDEN.glob("*")} == set(golden_jobs())
+
+
+def test_shellcheck_has_nothing_to_say_of_any_script(tmp_path: Path):
+    if shutil.which("shellcheck") is None:
+        pytest.skip("no shellcheck on this machine; on Debian and Ubuntu: apt-get install shellcheck")
+    hostile = tmp_path / "hostile.sh"
+    hostile.write_text(script(_hostile(tmp_path, '; it\'s "so" & so')))
+    done = subprocess.run(
+        ["shellcheck", hostile, *sorted(GOLDEN.glob("*.sh"))], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_same_job_gives_the_same_text_whatever_the_environment_says(tmp_path: Path, monkeypatch):
+    before = script(small_job(tmp_path))
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    monkeypatch.setenv("WANDB_API_KEY", CANARY)
+    monkeypatch.chdir(tmp_path)
+    assert script(small_job(tmp_path)) == before
+
+
+def test_one_line_does_the_work_and_its_words_are_the_jobs(tmp_path: Path):
+    job = small_job(tmp_path, words=("--trust", "x y", "a='b'"))
+    done = run(job, tmp_path / "fakes")
+    assert done.steps == [
+        ["--export=ALL", "--cpus-per-task=4", "nemo-vfm", "run", str(job.recipe), f"run_dir={job.run_dir}", *job.words]
+    ]
+    assert done.status == 0
+
+
+@pytest.mark.parametrize("status", [2, 3, 69, 1])
+def test_the_status_of_the_work_is_that_of_the_job(tmp_path: Path, status):
+    done = run(small_job(tmp_path, most_restarts=1), tmp_path / "fakes", FAKE_STATUS=str(status))
+    assert done.status == status
+
+
+def test_variables_reach_the_work_byte_by_byte_and_keep_their_names(tmp_path: Path):
+    wanted = {f"value_{number}": text for number, text in enumerate(HOSTILE)} | {"Mixed_Case": "1", "_x": "2"}
+    done = run(small_job(tmp_path, Slurm(environment=wanted)), tmp_path / "fakes")
+    assert {name: done.variables[0].get(name) for name in wanted} == wanted
+    assert not list(tmp_path.rglob("canary"))
+
+
+def test_what_a_cluster_says_replaces_what_was_derived_and_null_leaves_it_out(tmp_path: Path):
+    job = small_job(tmp_path, Slurm(environment={"PYTHONUNBUFFERED": "0", "HF_HUB_OFFLINE": None}))
+    assert script(job).count("PYTHONUNBUFFERED") == 1 and "HF_HUB_OFFLINE" not in script(job)
+    assert run(job, tmp_path / "fakes").variables[0]["PYTHONUNBUFFERED"] == "0"
+
+
+def _hostile(folder: Path, text: str) -> SlurmJob:
+    """A job that has the text wherever somebody may write one."""
+    plain = text if "/" not in text and text == text.strip() else "plain"
+    cluster = Slurm(
+        partition=text, account=text, qos=text, reservation=text, constraint=text, exclude=[text], mpi=text,
+        container=Apptainer(image=f"/images/{text}"), modules=[text], options={"licenses": text},
+        step_options={"network": text}, environment={"VALUE": text}, secrets={"KEY": folder / "no such file" / text},
+    )  # fmt: skip
+    return small_job(
+        folder, cluster, name=plain, title=text, run_id=text, words=(text, f"a={text}"), command=("nemo-vfm", text),
+        recipe=folder / text / "r.yaml", mpi=text, gpu=text, array=1, task_words=((text,),),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("text", PRINTABLE)
+def test_nothing_hostile_is_run_wherever_it_stands_and_srun_gets_it_as_it_is(tmp_path: Path, text):
+    job = replace(_hostile(tmp_path, text), cluster=replace(_hostile(tmp_path, text).cluster, secrets={}))
+    done = run(job, tmp_path / "fakes", SLURM_ARRAY_TASK_ID="0", SLURM_ARRAY_JOB_ID="7")
+    inside = ["apptainer", "exec", "--bind", f"{tmp_path}:{tmp_path}", "--pwd", str(tmp_path), f"/images/{text}"]
+    command = ["nemo-vfm", text, "run", str(job.recipe), f"run_dir={job.run_dir}", text, f"a={text}", text]
+    assert done.steps == [
+        ["--export=ALL", "--cpus-per-task=4", f"--mpi={text}", f"--network={text}", *inside, *command]
+    ]
+    assert (tmp_path / "fakes" / "module").read_text() == f"load\0{text}\0"
+    assert not list(tmp_path.rglob("canary"))
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_words_with_line_breaks_reach_the_work_and_add_no_option(tmp_path: Path, text):
+    job = small_job(tmp_path, words=(text,), title=text, run_id="x")
+    done = run(job, tmp_path / "fakes")
+    assert done.steps[0][-1] == text
+    assert len(options(script(job))) == len(options(script(small_job(tmp_path))))
+    assert not list(tmp_path.rglob("canary"))
+
+
+@pytest.mark.parametrize("field", ["partition", "account", "qos", "reservation", "constraint", "exclude", "options"])
+def test_no_line_break_in_an_options_value_begins_another_option(tmp_path: Path, field):
+    text = "x\n#SBATCH --uid=0\n"
+    value = {"exclude": [text], "options": {"licenses": text}}.get(field, text)
+    with pytest.raises(ValueError, match="line break"):
+        script(small_job(tmp_path, Slurm(**{field: value})))
+
+
+@pytest.mark.parametrize("folder", ["a b", "50%j", "$(touch canary)", "quo'te", 'quo"te', "ünï", "-x", "a;b", "#"])
+def test_a_job_may_stand_in_a_folder_of_any_name(tmp_path: Path, folder):
+    (tmp_path / folder).mkdir()
+    job = small_job(tmp_path / folder)
+    done = run(job, tmp_path / "fakes", "-x")
+    assert done.steps[0][-1] == f"run_dir={job.run_dir}"
+    assert "0123456789ab" in script(job) and (job.folder / "attempts.tsv").read_text().count("\n") == 1
+    assert not list(tmp_path.rglob("canary"))
+
+
+def test_a_folder_whose_name_slurm_would_read_otherwise_is_refused(tmp_path: Path):
+    with pytest.raises(ValueError, match="backslash"):
+        script(small_job(tmp_path / "back\\slash"))
+    with pytest.raises(ValueError, match="colon"):
+        script(small_job(tmp_path, code=tmp_path / "a:b"))
+
+
+def test_a_secret_reaches_the_work_and_nothing_that_anybody_reads(tmp_path: Path):
+    file = tmp_path / "key"
+    file.write_text(f"{CANARY}\nsecond line\n")
+    file.chmod(0o600)
+    job = small_job(tmp_path, Slurm(secrets={"WANDB_API_KEY": file}), needed=("MLFLOW_TOKEN",))
+    done = run(job, tmp_path / "fakes", "-x", MLFLOW_TOKEN=f"{CANARY}-2", FAKE_STATUS="1")
+    assert done.variables[0]["WANDB_API_KEY"] == CANARY and done.variables[0]["MLFLOW_TOKEN"] == f"{CANARY}-2"
+    assert "srun --export=ALL" in done.said, "bash has told each command"
+    kept = [path for path in job.folder.rglob("*") if path.is_file()]
+    assert CANARY not in done.said and len(kept) >= 3
+    assert not [path for path in kept if CANARY in path.read_text()]
+    assert CANARY not in json.dumps(done.steps)
+
+
+def test_a_secret_without_a_last_line_break_is_whole_and_one_of_the_shell_is_not_taken_in_its_place(tmp_path: Path):
+    file = tmp_path / "key"
+    file.write_text(CANARY)
+    job = small_job(tmp_path, Slurm(secrets={"KEY": file}))
+    assert run(job, tmp_path / "fakes", KEY="another").variables[0]["KEY"] == CANARY
+    file.unlink()
+    done = run(job, tmp_path / "more", KEY="another")
+    assert done.status == 2 and done.steps == [] and "not set: KEY" in done.said
+
+
+def test_a_variable_that_nobody_exported_ends_the_job_before_its_work_and_is_written_down(tmp_path: Path):
+    job = small_job(tmp_path, needed=("NEVER_EXPORTED",))
+    done = run(job, tmp_path / "fakes")
+    assert done.status == 2 and done.steps == [] and "NEVER_EXPORTED" in done.said
+    assert "\tconfiguration\t" in (job.folder / "attempts.tsv").read_text()
+
+
+@pytest.mark.parametrize("name", ["status", "job", "launch", "run", "told"])
+def test_a_variable_that_the_script_counts_with_is_refused(tmp_path: Path, name):
+    with pytest.raises(ValueError, match=f"a variable {name} of its own"):
+        script(small_job(tmp_path, Slurm(environment={name: "x"})))
+
+
+def test_pyxis_gets_the_folders_once_and_keeps_our_variables_before_those_of_the_image(tmp_path: Path):
+    cluster = Slurm(container=Pyxis(image="/i.sqsh", mounts={"/data": "/d"}, writable=True), environment={"A": "1"})
+    outside = tmp_path / "other"
+    job = small_job(tmp_path, cluster, run_dir=outside, needed=("HOME",))
+    step = run(job, tmp_path / "fakes").steps[0]
+    assert "--container-image=/i.sqsh" in step and "--container-writable" in step
+    assert f"--container-mounts={tmp_path}:{tmp_path},/data:/d" in step
+    (names,) = [word for word in step if word.startswith("--container-env=")]
+    assert {"A", "PYTHONUNBUFFERED", "HOME"} <= set(names.partition("=")[2].split(","))
+    assert step.index(f"--container-workdir={tmp_path}") < step.index("nemo-vfm")
+
+
+def test_folders_that_are_not_inside_one_another_are_all_mounted(tmp_path: Path):
+    job = small_job(tmp_path, Slurm(container=Pyxis(image="i")), workdir=Path("/desk"), code=Path("/code"))
+    mounts = f"/code:/code,/desk:/desk,{job.run_dir}:{job.run_dir}"
+    assert f"--container-mounts={mounts}" in script(job)
+
+
+def test_each_task_of_an_array_gets_its_own_words(tmp_path: Path):
+    words = (("shard=0/2",), ("shard=1/2", "x y"))
+    job = small_job(tmp_path, Slurm(most_at_once=4), array=2, task_words=words, words=("all",))
+    assert "#SBATCH --array=0-1%4" in script(job) and "%x-%A_%a.out" in script(job)
+    for number in (0, 1):
+        done = run(job, tmp_path / str(number), SLURM_ARRAY_TASK_ID=str(number), SLURM_ARRAY_JOB_ID="7")
+        assert done.steps[0][-1 - len(words[number]) :] == ["all", *words[number]]
+
+
+def test_a_ray_cluster_is_begun_before_the_work_and_ended_behind_it(tmp_path: Path):
+    job = small_job(tmp_path, nodes=3, ray=True)
+    text = script(job)
+    begun, work, ended = (text.index(word) for word in ("ray start --head", "nemo-vfm run", 'kill "${ray[@]}"'))
+    assert begun < text.index("--relative=1 --nodes=2") < work < ended < text.index("-- How it ended")
+    assert "--overlap --nodes=1 --ntasks=1" in text
+
+
+@pytest.mark.parametrize(("nodes", "segment"), [(18, 18), (16, 16), (36, 18), (20, 10), (1, 1), (72, 18)])
+def test_nodes_of_a_rack_are_asked_for_in_equal_groups(tmp_path: Path, nodes, segment):
+    assert f"#SBATCH --segment={segment} " in script(small_job(tmp_path, Slurm(segment=18), nodes=nodes))
+
+
+def test_nodes_that_no_equal_groups_within_racks_make_are_refused(tmp_path: Path):
+    with pytest.raises(ValueError, match=r"19 nodes cannot be cut .* ask for 18 or 36 nodes"):
+        script(small_job(tmp_path, Slurm(segment=18), nodes=19))
+
+
+@pytest.mark.parametrize(
+    ("request_by", "line"), [("gpus_per_node", "--gpus-per-node=4"), ("gres", "--gres=gpu:4"), ("none", None)]
+)
+def test_gpus_are_asked_for_as_the_cluster_knows_them(tmp_path: Path, request_by, line):
+    job = small_job(tmp_path, Slurm(gpu_request=request_by), gpus_per_node=4, tasks_per_node=4)
+    asked = [one for one in options(script(job)) if one.startswith(("#SBATCH --gpu", "#SBATCH --gres"))]
+    assert asked == ([f"#SBATCH {line}"] if line else [])
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [({"name": "a/b"}, "log file"), ({"nodes": 0}, "nodes is 0"), ({"recipe": Path("r.yaml")}, "whole paths"),
+     ({"array": 3, "task_words": ((),)}, "1 lists of words for an array of 3")],
+)  # fmt: skip
+def test_a_job_that_cannot_be_is_refused(tmp_path: Path, change, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        small_job(tmp_path, **change)
