@@ -20,7 +20,7 @@ from nemo_vfm.core.log import info
 from nemo_vfm.core.place import Place, place
 from nemo_vfm.core.ranks import announce
 from nemo_vfm.core.secret import conceal, conceal_names
-from nemo_vfm.core.types import LAUNCH, Changing, Job, Outcome, Run, Spread
+from nemo_vfm.core.types import LAUNCH, PARTS, Changing, Job, Json, Outcome, Run, Spread
 
 STARTED, DONE = "started.json", "done.json"
 REPLACED = "_replaced"  #: folder of what older versions of a step left
@@ -75,8 +75,8 @@ class Workflow:
         for name in steps:
             if not _NAME.fullmatch(name):
                 raise ValueError(f"a step's name is also its folder: letters, digits, _ and -, got {name!r}")
-            if name == LAUNCH:
-                raise ValueError(f"no step may be called {LAUNCH}: a launcher keeps its scripts in such a folder")
+            if name in (LAUNCH, PARTS):
+                raise ValueError(f"no step may be called {name}: such a folder is for what a launcher or parts keep")
         self.steps, self.input = dict(steps), None if input is None else place(input)
 
     def run(self, run: Run) -> Outcome:
@@ -87,12 +87,12 @@ class Workflow:
         """
         return _together({one.name: one.perform() for one in self._turns(run)})
 
-    def _turns(self, run: Run) -> "Iterator[_Turn]":
+    def _turns(self, run: Run) -> "Iterator[Turn]":
         before = run.before or sha256_text(f"seed {run.seed}")
         for number, (name, job) in enumerate(self.steps.items(), 1):
             step = replace(run.step(name), recipe=section(run.recipe, "steps", name), before=before)
             ask = Ask.of(step, before)
-            yield _Turn(name, job, step, ask, f"[{number}/{len(self.steps)}] {name}")
+            yield Turn(name, job, step, ask, f"[{number}/{len(self.steps)}] {name}")
             before = ask.after()
 
     def num_ranks(self) -> int:
@@ -141,9 +141,17 @@ class OneStep(Workflow):
         Raises:
             UserError: an earlier step is not done, or was done otherwise.
         """
+        return self.turn(run).perform()
+
+    def turn(self, run: Run) -> "Turn":
+        """This step as it is asked for, all before it being done.
+
+        Raises:
+            UserError: an earlier step is not done, or was done otherwise.
+        """
         for turn in self._turns(run):
             if turn.name == self.name:
-                return turn.perform()
+                return turn
             if not turn.is_done():
                 raise UserError(f"step {self.name} comes after {turn.name}, which is not done in {turn.run.folder} as "
                                 f"this recipe asks for it; run that one first, or all of them")  # fmt: skip
@@ -164,8 +172,8 @@ class OneStep(Workflow):
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
-    """A step whose turn it is."""
+class Turn:
+    """A step whose turn it is, what it is asked for, and what to call it."""
 
     name: str
     job: Job
@@ -174,9 +182,11 @@ class _Turn:
     title: str
 
     def perform(self) -> Outcome:
+        """Run it, unless it is done."""
         return perform(self.job, self.run, self.ask, title=self.title)
 
     def is_done(self) -> bool:
+        """Whether it has done just this before."""
         if isinstance(self.job, Workflow):
             return all(turn.is_done() for turn in self.job._turns(self.run))
         return _done(self.run.folder, self.ask) is not None
@@ -242,9 +252,23 @@ def _done(folder: Path, ask: Ask) -> Outcome | None:
     return Outcome(marker["summary"], marker["figures"], did_nothing=True)
 
 
+def begin(turn: Turn) -> None:
+    """Mark a step as begun whose parts do its work; each of them may be the first.
+
+    Raises:
+        UserError: its folder holds what was made of something else.
+    """
+    folder = turn.run.folder
+    earlier = _begun(folder)
+    if earlier is not None and earlier != _marker(turn.ask):
+        raise UserError(f"{folder} holds work that was begun from another recipe or other earlier steps; take another "
+                        f"run_dir, or run the whole once, which sets it aside")  # fmt: skip
+    _prepare(folder, turn.ask, turn.title, set_aside=False)
+
+
 def _prepare(folder: Path, ask: Ask, title: str, set_aside: bool) -> bool:
     """Make the folder ready and say whether there is something to go on from."""
-    earlier = read_json(folder / STARTED) if (folder / STARTED).is_file() else None
+    earlier = _begun(folder)
     if earlier is None and folder.is_dir() and set_aside and any(folder.iterdir()):
         raise UserError(f"{folder} holds files that no step of this workflow wrote; move them, or take another run_dir")
     if earlier is not None and earlier["before"] != ask.before and set_aside:
@@ -255,6 +279,11 @@ def _prepare(folder: Path, ask: Ask, title: str, set_aside: bool) -> bool:
     (folder / DONE).unlink(missing_ok=True)
     write_json(folder / STARTED, _marker(ask))
     return earlier is not None
+
+
+def _begun(folder: Path) -> Json:
+    """What was asked for when it was begun; None where nothing was."""
+    return read_json(folder / STARTED) if (folder / STARTED).is_file() else None
 
 
 def _marker(ask: Ask) -> dict[str, str]:

@@ -20,7 +20,7 @@ from nemo_vfm.core import held, progress
 from nemo_vfm.core.errors import RunFolderError
 from nemo_vfm.core.files import read_json, write_json, write_text
 from nemo_vfm.core.log import info, warn, warn_once
-from nemo_vfm.core.types import LAUNCH, Json, Run
+from nemo_vfm.core.types import LAUNCH, PARTS, Json, Run
 
 HEARTBEAT_S = 10.0
 MANIFEST = "manifest.json"
@@ -81,8 +81,8 @@ def _require_known(earlier: dict[str, Json], path: Path) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    """What a start that was killed may leave before the recipe is there, and what a launcher has put there."""
-    return name in (LOCK, MANIFEST, LAUNCH) or _TEMPORARY.fullmatch(name) is not None
+    """What a start that was killed may leave before the recipe is there, and what is no job's."""
+    return name in (LOCK, MANIFEST, LAUNCH, PARTS) or _TEMPORARY.fullmatch(name) is not None
 
 
 def _describe(

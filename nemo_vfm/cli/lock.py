@@ -24,7 +24,7 @@ from typing import TextIO
 from uuid import uuid4
 
 from nemo_vfm.core import held
-from nemo_vfm.core.errors import RunFolderError
+from nemo_vfm.core.errors import FolderInUse, RunFolderError
 from nemo_vfm.core.log import info, warn
 
 NAME = ".lock"
@@ -156,7 +156,7 @@ def _name(path: Path) -> str:
 
 
 def _in_use(path: Path, name: str) -> RunFolderError:
-    return RunFolderError(f"{_name(path)} is in use by {name}; wait for it, end it, or take another run_dir")
+    return FolderInUse(f"{_name(path)} is in use by {name}; wait for it, end it, or take another run_dir")
 
 
 @contextmanager

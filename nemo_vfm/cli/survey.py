@@ -27,7 +27,8 @@ class Line:
 
     Args:
         state: running, stalled (it says running, and its process is gone), done, failed, nothing_kept, preempted,
-            between_phases, interrupted, submitted (it waits in a queue), prepared (nothing has run yet), damaged or not a run.
+            between_phases, interrupted, submitted (it waits in a queue), prepared (nothing has run yet), damaged or
+            not a run.
         at: of a workflow, the step that it is in or ended in.
         steps_done: of a workflow, finished steps and all steps.
         error: what it ended with.

@@ -38,6 +38,10 @@ class RunFolderError(UserError):
     """The run folder belongs to another recipe, is in use, or cannot be written."""
 
 
+class FolderInUse(RunFolderError):
+    """Another process holds the run folder."""
+
+
 class StoreError(UserError):
     """An object store cannot be used as asked. It is never a fault of one sample: the run stops and can go on later."""
 

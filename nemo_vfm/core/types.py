@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, Self, TypeVar, runtime_checkable
 
@@ -32,8 +33,8 @@ class Factory(Protocol[P, T_co]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T_co: ...
 
 
-#: What a launcher keeps in a run folder: its scripts, its copy of the code, its logs. No job writes there.
-LAUNCH = "launch"
+#: Folders in a run folder that no job writes to: a launcher's scripts, copy of the code and logs; how parts went.
+LAUNCH, PARTS = "launch", "parts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,38 @@ class Changing(Protocol):
 
     def ranks_now(self, folder: Path) -> int:
         """On how many it goes on with what its run folder holds."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of several shares of a job's work.
+
+    Args:
+        number: which, from 0.
+        count: of so many.
+        round: of the job's rounds, from 0: the second begins when all parts of the first are done.
+    """
+
+    number: int
+    count: int
+    round: int = 0
+
+    def has(self, name: str) -> bool:
+        """Whether the thing of this name is this part's: a function of the name alone, so none is left over."""
+        return int(sha256(name.encode()).hexdigest(), 16) % self.count == self.number
+
+
+@runtime_checkable
+class Parted(Protocol):
+    """A job whose work parts can do without each other; a run after them does the rest and comes to the same."""
+
+    def rounds(self) -> int:
+        """How often all parts are gone through; known from the recipe alone."""
+        ...
+
+    def run_part(self, run: Run, part: Part) -> Outcome:
+        """Do this part's share in the run's folder, which the other parts work in, too."""
         ...
 
 

@@ -36,13 +36,14 @@ def encode_kept(
     failed = -1
     while failed != (failed := sum(record.message is not None for record in records)):
         job.decide(records)
-        _encode_missing(files, job, media, hands)
+        encode_missing(files, job, media, hands)
     for record in records:
         if record.decision == "kept":
             set_fact(record, media.fact_of(record.clip.id))
 
 
-def _encode_missing(files: Sequence[FileRecord], job: Deciding, media: Media, hands: Hands) -> None:
+def encode_missing(files: Sequence[FileRecord], job: Deciding, media: Media, hands: Hands) -> None:
+    """Encode what is kept of these files and not there; a clip that cannot be encoded gets its message."""
     work = [(file, missing) for file in files if (missing := _missing(file, media))]
     if work:
         job.ready()

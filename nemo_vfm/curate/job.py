@@ -12,7 +12,7 @@ from nemo_vfm.core.errors import NothingKept
 from nemo_vfm.core.files import read_json, sha256_text, write_json
 from nemo_vfm.core.log import info
 from nemo_vfm.core.place import Address
-from nemo_vfm.core.types import Json, Outcome, Run
+from nemo_vfm.core.types import Json, Outcome, Part, Run
 from nemo_vfm.curate.balance import Balance
 from nemo_vfm.curate.cache import fingerprint
 from nemo_vfm.curate.caption.columns import check_captions
@@ -25,7 +25,7 @@ from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.decide.survival import survival
 from nemo_vfm.curate.decide.table import table_of
 from nemo_vfm.curate.decide.vectors import write_vectors
-from nemo_vfm.curate.encode_kept import encode_kept
+from nemo_vfm.curate.encode_kept import encode_kept, encode_missing
 from nemo_vfm.curate.examine import Examine
 from nemo_vfm.curate.execute.processes import Processes
 from nemo_vfm.curate.execute.work import Executor
@@ -137,6 +137,40 @@ class Curate:
         self._copy(places.shards)
         write_json(places.done, state)
         return Outcome(_summary(ledger), _figures(ledger))
+
+    def rounds(self) -> int:
+        """See `Parted`: files are examined, all is decided on together, and then clips are encoded."""
+        return 2
+
+    def run_part(self, run: Run, part: Part) -> Outcome:
+        """See `Parted`: first the scores of this part's files, then media and captions of what is kept of them.
+
+        In the second round every part decides on all clips by itself, from the scores of the first.
+        """
+        places, hands = _Places(run.folder), Hands(self.executor, self.limits, [])
+        if isinstance(self.source, Fetching):
+            self.source.fetch_into(places.work / "fetched")
+        found = self.source.files()
+        own = {one.name for one in found if part.has(one.name)}
+        wanted = found if part.round else [one for one in found if one.name in own]
+        files = probe_all(wanted, hands, max_frames=self.max_frames, folder=places.work / "probed")
+        self._examine(files, hands, places)
+        mine = [file for file in files if file.found.name in own]
+        if part.round:
+            self._encode_share(files, mine, hands, places)
+        return Outcome(f"{len(mine)} of {len(found)} files {'encoded' if part.round else 'examined'}",
+                       {"files": len(mine)})  # fmt: skip
+
+    def _encode_share(
+        self, files: Sequence[FileRecord], mine: Sequence[FileRecord], hands: Hands, places: "_Places"
+    ) -> None:
+        records = [clip for file in files for clip in file.clips]
+        add_likeness(records, self.stages)
+        self.decide(records)
+        media = Media.of(places.media, self.transcode, self.restore)
+        encode_missing(mine, self, media, hands)
+        there = [clip for file in mine for clip in file.clips if media.fact_of(clip.clip.id) is not None]
+        write_captions(there, self.captions, lambda record: media.path(record.clip.id), places.work / "captions")
 
     def ready(self) -> None:
         """Ask captioners whether they can work, such as at their address and with the key there is."""

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
-from nemo_vfm.core.types import LAUNCH
+from nemo_vfm.core.types import LAUNCH, PARTS
 from nemo_vfm.report.text import mapping
 
 MAX_FILE_BYTES = 64 << 20
@@ -53,9 +53,9 @@ class RunFolder:
         return run
 
     def _step_names(self) -> list[str]:
-        found = sorted(
-            p.name for p in self.root.iterdir() if p.is_dir() and p.name != LAUNCH and not p.name.startswith((".", "_"))
-        )
+        apart = (".", "_")
+        names = [path.name for path in self.root.iterdir() if path.is_dir() and path.name not in (LAUNCH, PARTS)]
+        found = sorted(name for name in names if not name.startswith(apart))
         asked = self.planned_steps()
         return sorted(found, key=lambda name: asked.index(name) if name in asked else len(asked))
 

@@ -15,7 +15,7 @@ from nemo_vfm.core.device import device
 from nemo_vfm.core.place import Place, place
 from nemo_vfm.core.precision import Precision, PrecisionName
 from nemo_vfm.core.seed import derive
-from nemo_vfm.core.types import Factory, Json, Outcome, Run, Tokenizer
+from nemo_vfm.core.types import Factory, Json, Outcome, Part, Run, Tokenizer
 from nemo_vfm.language.choice import Choice
 from nemo_vfm.language.generate import Continues, generate
 from nemo_vfm.parallel.checkpoint import load_weights
@@ -81,6 +81,19 @@ class Generate:
         text = (f"wrote {len(missing)} of {len(asked)} texts, {figures['tokens']:,.0f} tokens in all, into "
                 f"{run.folder / 'texts.jsonl'}")  # fmt: skip
         return Outcome(text, figures, did_nothing=not missing)
+
+    def rounds(self) -> int:
+        """See `Parted`."""
+        return 1
+
+    def run_part(self, run: Run, part: Part) -> Outcome:
+        """See `Parted`: every `part.count`-th text."""
+        parts = run.folder / "texts"
+        done = _read(parts)
+        missing = [one for one in self._asked() if one.index % part.count == part.number and one.index not in done]
+        if missing:
+            self._write(sorted(missing, key=lambda one: -len(one.tokens)), parts, run.seed)
+        return Outcome(f"wrote {len(missing)} texts into {parts}", {"texts": len(missing)}, did_nothing=not missing)
 
     def _asked(self) -> list[_Asked]:
         prompts = [prompt.text for prompt in self.prompts.prompts()]

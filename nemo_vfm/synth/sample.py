@@ -14,7 +14,7 @@ from nemo_vfm.core import log
 from nemo_vfm.core.device import device
 from nemo_vfm.core.files import atomic_path, write_json
 from nemo_vfm.core.place import Place, place
-from nemo_vfm.core.types import Factory, Outcome, Run
+from nemo_vfm.core.types import Factory, Outcome, Part, Run
 from nemo_vfm.data.decode import read_all
 from nemo_vfm.data.encode import encode_mp4
 from nemo_vfm.data.grid import write_grid
@@ -69,6 +69,20 @@ class Sample:
         write_grid(run.folder / "grid", videos, self.fps)
         write_json(run.folder / "samples.json", [self._entry(i, p, folder, run) for i, p in enumerate(prompts)])
         return Outcome(f"drew {len(missing)} of {len(prompts)} videos into {folder}", {"videos": len(prompts)})
+
+    def rounds(self) -> int:
+        """See `Parted`."""
+        return 1
+
+    def run_part(self, run: Run, part: Part) -> Outcome:
+        """See `Parted`: every `part.count`-th batch, since what a video becomes may depend on its batch."""
+        folder = run.folder / "samples"
+        folder.mkdir(parents=True, exist_ok=True)
+        groups = list(_groups(list(enumerate(self.prompts.prompts())), self.batch_size))[part.number :: part.count]
+        missing = [(i, prompt) for group in groups for i, prompt in group if not self._file(folder, i).is_file()]
+        if missing:
+            self._draw(missing, folder, run.seed)
+        return Outcome(f"drew {len(missing)} videos into {folder}", {"videos": len(missing)}, did_nothing=not missing)
 
     def _draw(self, missing: Sequence[tuple[int, Prompt]], folder: Path, seed: int) -> None:
         model = build_model(self.model, seed)

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nemo_vfm.core.errors import NothingKept
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types import Part, Run
 from nemo_vfm.curate.child import Child
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.execute.inline import Inline
@@ -141,6 +141,26 @@ def test_a_second_run_does_nothing_and_changes_nothing(films, done):
 def test_results_do_not_depend_on_who_works(films, done, tmp_path, executor):
     job(films, executor=executor).run(Run(tmp_path))
     assert outputs(tmp_path) == outputs(done)
+
+
+def test_parts_leave_nothing_but_the_last_words_to_the_whole_which_gives_the_same_bytes(
+    films, done, tmp_path, monkeypatch
+):
+    for round_ in range(job(films).rounds()):
+        for number in (2, 0, 1):
+            job(films, executor=Inline()).run_part(Run(tmp_path), Part(number, 3, round_))
+    run, worked = Inline.run, []
+
+    def noting(self, steps, items, watch):
+        worked.extend(step.name for step in steps for _ in items)
+        return run(self, steps, items, watch)
+
+    monkeypatch.setattr(Inline, "run", noting)
+    job(films, executor=Inline()).run(Run(tmp_path))
+    assert outputs(tmp_path) == outputs(done)
+    assert worked == []
+    job(films, executor=Inline()).run_part(Run(tmp_path / "other"), Part(0, 3))
+    assert "probe" in worked
 
 
 def test_another_threshold_decides_again_without_decoding(films, done, tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import json
 import logging as logging  # an alias as careless modules have it: `parts.logging.os.system` must stay out of reach
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial as partial
@@ -21,7 +21,7 @@ from pydantic import Field
 
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import NothingKept
-from nemo_vfm.core.types import Factory, Outcome, Run
+from nemo_vfm.core.types import Factory, Outcome, Part, Run
 
 
 class Stage(Protocol):
@@ -326,3 +326,37 @@ class Nested:
 
     def apply(self, value: float) -> float:
         return value
+
+
+class Shared:
+    """Makes files, which parts may share.
+
+    Args:
+        num: how many.
+    """
+
+    def __init__(self, *, num: int) -> None:
+        self.num = num
+
+    def run(self, run: Run) -> Outcome:
+        """Make what is missing."""
+        missing = self._missing(run, range(self.num))
+        return Outcome(f"made {self._make(run, missing)} of {self.num}", {"made": len(missing)})
+
+    def rounds(self) -> int:
+        """See `Parted`."""
+        return 1
+
+    def run_part(self, run: Run, part: Part) -> Outcome:
+        """See `Parted`."""
+        own = [number for number in range(self.num) if part.has(str(number))]
+        return Outcome(f"made {self._make(run, self._missing(run, own))}")
+
+    def _missing(self, run: Run, numbers: Iterable[int]) -> list[int]:
+        return [number for number in numbers if not (run.folder / "made" / str(number)).exists()]
+
+    def _make(self, run: Run, numbers: list[int]) -> int:
+        (run.folder / "made").mkdir(parents=True, exist_ok=True)
+        for number in numbers:
+            (run.folder / "made" / str(number)).touch()
+        return len(numbers)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types import Part, Run
 from nemo_vfm.data.decode import open_video
 from nemo_vfm.diffusion.guidance import ClassifierFree
 from nemo_vfm.diffusion.objective import FlowMatching
@@ -73,6 +73,16 @@ def test_an_interrupted_run_draws_only_what_is_missing_and_the_same(tmp_path: Pa
     assert "1 of 3" in job(batch_size=3).run(Run(tmp_path, seed=3)).summary
     assert redrawn.read_bytes() == before
     assert kept.stat().st_mtime_ns == when
+
+
+def test_parts_draw_the_videos_of_the_whole(tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    job().run(Run(whole, seed=3))
+    drawn = [job().run_part(Run(parts, seed=3), Part(number, 3)).figures["videos"] for number in (1, 0, 2)]
+    assert drawn == [1, 2, 0]
+    assert "drew 0 of 3" in job().run(Run(parts, seed=3)).summary
+    for index in range(3):
+        assert (parts / f"samples/{index:03d}.mp4").read_bytes() == (whole / f"samples/{index:03d}.mp4").read_bytes()
 
 
 def test_trained_weights_change_the_picture_and_untrained_ones_ignore_the_prompt(tmp_path: Path) -> None:

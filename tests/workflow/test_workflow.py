@@ -235,7 +235,7 @@ def test_a_step_whose_predecessor_was_done_otherwise_is_not_run(kitchen, capsys)
     ("words", "said"),
     [
         (("--only", "fourth"), "there is no step fourth; the recipe has first, second, third"),
-        (("--only", "first", "--sweep", "seed=1,2"), "a sweep runs all steps; leave --only first out"),
+        (("--only", "first", "--sweep", "seed=1,2"), "a sweep runs all of each combination; leave --only first out"),
     ],
 )
 def test_a_step_that_cannot_be_run_alone_is_refused(kitchen, capsys, words, said):

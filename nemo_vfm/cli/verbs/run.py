@@ -33,6 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--allow", metavar="KEY", action="append", default=[],
                         help="go on in a run folder although this key differs")  # fmt: skip
     parser.add_argument("--only", metavar="STEP", help="of a workflow: this step alone, whose earlier ones are done")
+    parser.add_argument("--part", metavar="K/N", help="this part alone of N that share the work, from 0; K/N@1 is of "
+                        "the second round; a run of the whole comes after them")  # fmt: skip
     parser.add_argument("--sweep", metavar="KEY=A,B", action="extend", nargs="+", default=[],
                         help="a run for every combination of these values, and a table at the end")  # fmt: skip
     parser.add_argument("--preempt", metavar="SIGNAL", action="append", default=[],
@@ -49,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Compose, check, build, run, report."""
     if arguments.sweep:
-        _require_all(arguments.only)
+        _require_all(arguments)
         from nemo_vfm.cli.sweep import run_sweep
 
         return run_sweep(arguments)
@@ -68,14 +70,20 @@ def run(arguments: argparse.Namespace) -> int:
     composed = composed_recipe(arguments)
     folder = run_folder(composed)
     job = _wanted(build(composed, trust_list(arguments.trust)), arguments.only)
+    if arguments.part is not None:
+        from nemo_vfm.cli.part import Share, part_of
+
+        job = share = Share(job, part_of(arguments.part), folder)
+        folder = share.folder
     return _through_phases(arguments, composed, folder, job, signals)
 
 
-def _require_all(step: str | None) -> None:
+def _require_all(arguments: argparse.Namespace) -> None:
     from nemo_vfm.core.errors import UserError
 
-    if step is not None:
-        raise UserError(f"a sweep runs all steps; leave --only {step} out")
+    for name in ("only", "part"):
+        if (value := vars(arguments)[name]) is not None:
+            raise UserError(f"a sweep runs all of each combination; leave --{name} {value} out")
 
 
 def _wanted(job: "Job", step: str | None) -> "Job":
