@@ -200,7 +200,7 @@ def _values(launch: Launch) -> dict[str, Any]:
     code = launch.code
     return {
         "schema": SCHEMA, "id": launch.id, "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "name": launch.name, "title": launch.work.header, "recipe": launch.work.name, "run_dir": str(launch.run_dir),
+        "name": launch.name, "title": launch.title, "recipe": launch.name_of_recipe, "run_dir": str(launch.run_dir),
         "workdir": str(launch.workdir), "words": words_of(launch.asked), "cluster": launch.values,
         "recipe_sha256": sha256_text(launch.recipe), "packages_sha256": sha256_text(launch.packages),
         "code": {"sha256": code.hash(), "commit": code.commit, "files": len(code.files), "bytes": code.num_bytes,

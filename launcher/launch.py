@@ -46,6 +46,8 @@ class Launch:
         packages: a line each.
         shares: of the cluster, in order.
         unknown: what should have been asked of the cluster and could not be.
+        name_of_recipe: of its file.
+        title: the first line of its comment.
         lead_s: seconds before a time limit at which a job is asked to end.
     """
 
@@ -60,6 +62,8 @@ class Launch:
     packages: str
     shares: tuple[Share, ...]
     unknown: tuple[str, ...] = ()
+    name_of_recipe: str
+    title: str
     lead_s: int = 300
     id: str = field(default="", init=False)
 
@@ -107,18 +111,18 @@ def prepared(asked: Asked) -> Launch:
     """
     where, values = cluster_of(asked)
     composed = compose(asked.recipe, asked.changes, asked.conf, asked.overlays)
-    text, run_dir = composed.to_yaml(), _run_dir(composed)
-    _require_no_secret(text)
+    text, run_dir = composed_text(composed), _run_dir(composed)
     code = take(Path.cwd(), [run_dir]) if asked.code else nothing("no code is taken along: what is installed runs")
     found = work(asked, code.root)
-    known, unknown = _known(where)
+    where, unknown = known(where)
     return Launch(
-        asked=asked, where=known, values=values, recipe=text, run_dir=run_dir, workdir=Path.cwd(), work=found,
-        code=code, packages=packages(), shares=tuple(chain(found, known, asked.nodes)), unknown=tuple(unknown),
+        asked=asked, where=where, values=values, recipe=text, run_dir=run_dir, workdir=Path.cwd(), work=found,
+        name_of_recipe=found.name, title=found.header,
+        code=code, packages=packages(), shares=tuple(chain(found, where, asked.nodes)), unknown=tuple(unknown),
     )  # fmt: skip
 
 
-def _known(where: Where) -> tuple[Where, Sequence[str]]:
+def known(where: Where) -> tuple[Where, Sequence[str]]:
     """The cluster with what its file leaves to Slurm, and sentences on what nobody could say."""
     if not isinstance(where, Slurm):
         return where, ()
@@ -156,14 +160,20 @@ def _run_dir(composed: Composed) -> Path:
         raise UserError(f"{error}: a run folder needs a file system that all nodes share") from error
 
 
-def _require_no_secret(text: str) -> None:
-    """What is submitted is written down, so a key must come by name."""
+def composed_text(composed: Composed) -> str:
+    """The recipe's text, which is written down; so a key must come by name.
+
+    Raises:
+        UserError: a secret stands in it.
+    """
+    text = composed.to_yaml()
     wrong = [shown for line, shown in zip(text.splitlines(), conceal(text).splitlines(), strict=False) if line != shown]
     if wrong:
         raise UserError(
             f"the recipe would hold a secret, and launch folders and scripts keep none: {wrong[0].strip()}. Put it "
             "into a variable of your environment and write ${env:NAME} instead"
         )
+    return text
 
 
 def _job(launch: Launch, cluster: Slurm, share: Share) -> SlurmJob:
@@ -173,7 +183,7 @@ def _job(launch: Launch, cluster: Slurm, share: Share) -> SlurmJob:
     return SlurmJob(
         name=launch.name if alone else f"{launch.name}-{share.name}", run_id=launch.id, folder=launch.folder,
         run_dir=launch.run_dir, recipe=launch.folder / "recipe.yaml", workdir=launch.workdir,
-        title=": ".join(filter(None, (launch.work.name, launch.work.header))), command=command,
+        title=": ".join(filter(None, (launch.name_of_recipe, launch.title))), command=command,
         words=(*only, *launch.asked.run_words()), nodes=share.nodes, tasks_per_node=share.tasks_per_node,
         gpus_per_node=share.gpus_per_node, cpus_per_task=share.cpus_per_task, memory_gb=cluster.memory_gb or 0,
         gpu=cluster.gpu if share.gpus_per_node else None, degrees=share.degrees,

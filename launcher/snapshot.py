@@ -106,6 +106,13 @@ def take(folder: Path, leave_out: Sequence[Path] = ()) -> Code:
     return Code(root, commit, files, f"{len(files)} files of {root} at {(commit or 'no commit yet')[:12]}")
 
 
+def read_copy(folder: Path, commit: str | None) -> Code:
+    """What `Code.write` has put there."""
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_symlink() or path.is_file()]
+    files = {str(path.relative_to(folder)): _read(folder, str(path.relative_to(folder))) for path in paths}
+    return Code(folder, commit, dict(sorted(files.items())), f"{len(files)} files, as they were kept in {folder}")
+
+
 def packages() -> str:
     """Every installed package with its version, a line each."""
     found = {f"{one.name}=={one.version}" for one in distributions() if one.name}

@@ -63,7 +63,7 @@ def queue_of(kept: Kept) -> tuple[dict[str, Queued], str]:
 def states(kept: Kept, queue: Mapping[str, Queued]) -> list[JobState]:
     """Each job, in order."""
     attempts = kept.attempts()
-    if not kept.slurm_ids():
+    if kept.values["cluster"]["_target_"].endswith(".Local"):
         return [_here(kept)]
     return [_state(kept, job, queue, attempts) for job in kept.jobs]
 

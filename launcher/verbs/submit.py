@@ -27,15 +27,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """0 where it was submitted, or shown; 2 where it cannot be."""
     from launcher.asked import asked
-    from launcher.cluster import Local
     from launcher.launch import prepared
+
+    return launched(prepared(asked(arguments)), dry_run=arguments.dry_run)
+
+
+def launched(launch: "Launch", *, dry_run: bool) -> int:
+    """Look at a launch, say what was found, and submit it where nothing is wrong."""
+    from launcher.cluster import Local
     from launcher.preflight import preflight
 
-    launch = prepared(asked(arguments))
     texts = {} if isinstance(launch.where, Local) else scripts(launch)
     found = preflight(launch)
     _say(found)
-    if arguments.dry_run:
+    if dry_run:
         _show(launch, texts)
         return 0
     if any(one.wrong for one in found):

@@ -1,0 +1,22 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Submit a launch once more into another run folder: the same recipe, cluster, size and code as they were then."""
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which launch, and where to."""
+    parser.add_argument("run", metavar="RUN", type=Path, help="its run folder")
+    parser.add_argument("to", metavar="NEW", type=Path, help="the run folder of the new one")
+    parser.add_argument("--dry-run", action="store_true", help="show the scripts and what is known; write nothing")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """As `submit`."""
+    from launcher.again import again
+    from launcher.folder import read
+    from launcher.verbs.submit import launched
+
+    return launched(again(read(arguments.run), arguments.to), dry_run=arguments.dry_run)

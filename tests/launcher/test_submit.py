@@ -1,0 +1,221 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Words and a queue in which nothing runs in; what is submitted, kept, refused, said and gone on with out."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from launcher.cli import main
+from tests.support.fake_queue import FakeQueue
+
+SHAPES = ("submit", "synthetic/shapes", "--overlay=smoke", "cluster=cpu_slurm", "run_dir=runs/a")
+CHAIN = ("submit", "quickstart", "--overlay=smoke", "cluster=cpu_slurm", "run_dir=runs/q")
+
+
+@pytest.fixture
+def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_here) -> FakeQueue:
+    """A queue on the path, and an empty working directory beside it."""
+    found = FakeQueue(tmp_path / "slurm")
+    monkeypatch.setenv("PATH", f"{found.bin}{os.pathsep}{os.environ['PATH']}")
+    (tmp_path / "desk").mkdir()
+    monkeypatch.chdir(tmp_path / "desk")
+    return found
+
+
+def launch_json(run: str = "runs/a") -> dict:
+    """What the launch folder says."""
+    return json.loads(Path(run, "launch/launch.json").read_text())
+
+
+def ended(run: str, *rows: tuple[int, str, str]) -> None:
+    """Lines of attempts.tsv: number of the job, kind, sentence."""
+    with Path(run, "launch/attempts.tsv").open("a") as file:
+        for number, kind, sentence in rows:
+            file.write(f"2026-01-01T00:00:00Z\t{number}\t0\t1\t{kind}\t-1\tn1\t{sentence}\tno\t\n")
+
+
+def test_what_is_submitted_is_byte_for_byte_what_the_dry_run_showed(queue, capsys):
+    assert main([*SHAPES, "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert queue.asked("sbatch") == []
+    assert main([*SHAPES]) == 0
+    assert queue.submitted(101) == shown.encode() == Path("runs/a/launch/job.sh").read_bytes()
+    assert "job 101" in capsys.readouterr().out
+
+
+def test_the_folder_holds_recipe_script_packages_and_what_was_asked_for_its_owner_alone(queue):
+    assert main([*SHAPES]) == 0
+    folder = Path("runs/a/launch")
+    found = launch_json()
+    assert found["schema"] == "nemo_vfm.launch/1" and found["jobs"][0]["slurm"] == ["101"]
+    assert found["id"] in (folder / "job.sh").read_text()
+    assert "torch==" in (folder / "packages.txt").read_text()
+    assert "run_dir: runs/a" in (folder / "recipe.yaml").read_text()
+    assert folder.stat().st_mode & 0o077 == 0 and (folder / "job.sh").stat().st_mode & 0o777 == 0o700
+
+
+def test_the_working_tree_is_kept_as_it_was_and_is_part_of_the_run(queue):
+    subprocess.run(["git", "init", "-q"], check=True)
+    Path("mine.py").write_text("x = 1\n")
+    assert main([*SHAPES]) == 0
+    Path("mine.py").write_text("x = 2\n")
+    assert Path("runs/a/launch/code/mine.py").read_text() == "x = 1\n"
+    assert "launch/code" in Path("runs/a/launch/job.sh").read_text()
+    first = launch_json()["id"]
+    queue.now(101, "COMPLETED")
+    assert main([*SHAPES]) == 0
+    assert Path("runs/a/launch/code/mine.py").read_text() == "x = 2\n" and launch_json()["id"] != first
+    assert launch_json()["earlier"][0]["id"] == first
+
+
+def test_a_surrounding_job_leaves_nothing_in_the_environment_of_what_is_submitted(queue, monkeypatch):
+    for name in ("SLURM_JOB_ID", "SBATCH_PARTITION", "PMIX_RANK", "WORLD_SIZE"):
+        monkeypatch.setenv(name, "7")
+    monkeypatch.setenv("MY_OWN", "kept")
+    assert main([*SHAPES]) == 0
+    seen = queue.environment(101)
+    assert "MY_OWN" in seen
+    assert not {"SLURM_JOB_ID", "SBATCH_PARTITION", "PMIX_RANK", "WORLD_SIZE"} & set(seen)
+
+
+def test_the_same_again_is_refused_while_it_waits_or_runs_and_goes_on_once_it_has_ended(queue, capsys):
+    assert main([*SHAPES]) == 0
+    assert main([*SHAPES]) == 2
+    assert "has jobs in the queue: 101 (job) is PENDING" in capsys.readouterr().err
+    queue.now(101, "FAILED")
+    assert main([*SHAPES]) == 0
+    assert launch_json()["jobs"][0]["slurm"] == ["101", "102"]
+    assert launch_json()["earlier"] == []
+
+
+def test_a_folder_of_another_recipe_is_refused_with_what_differs_and_allow_goes_on(queue, capsys):
+    assert main([*SHAPES]) == 0
+    queue.forgets()
+    Path("runs/a/recipe.yaml").write_bytes(Path("runs/a/launch/recipe.yaml").read_bytes())  # as the run does first
+    assert main([*SHAPES, "seed=3"]) == 2
+    assert "seed: 0 there, 3 now" in capsys.readouterr().err
+    assert main([*SHAPES, "seed=3", "--allow", "seed"]) == 0
+    assert "--allow=seed" in Path("runs/a/launch/job.sh").read_text()
+
+
+def test_a_folder_with_somebody_elses_files_is_refused(queue, capsys):
+    Path("runs/a").mkdir(parents=True)
+    Path("runs/a/thesis.tex").write_text("")
+    assert main([*SHAPES]) == 2
+    assert "holds thesis.tex and is no run folder" in capsys.readouterr().err
+
+
+def test_what_sbatch_says_is_passed_on(queue, capsys):
+    queue.refuse("sbatch", "sbatch: error: Batch job submission failed: Invalid account")
+    assert main([*SHAPES]) == 2
+    assert "sbatch refused: Batch job submission failed: Invalid account" in capsys.readouterr().err
+
+
+def test_a_chain_waits_step_by_step_and_none_of_it_stays_where_one_is_refused(queue, capsys):
+    assert main([*CHAIN]) == 0
+    calls = queue.asked("sbatch")
+    assert [word for call in calls for word in call if word.startswith("--dependency")] == [
+        f"--dependency=afterok:{number}" for number in range(101, 107)
+    ]
+    assert main(["cancel", "runs/q"]) == 0
+    assert queue.asked("scancel") == [[str(number) for number in range(107, 100, -1)]]
+
+
+def test_of_a_chain_whose_second_job_is_refused_the_first_is_taken_back(queue, monkeypatch, capsys):
+    from launcher import slurm
+    from nemo_vfm.core.errors import UserError
+
+    real, calls = slurm.submit, []
+
+    def second_fails(*args, **kwargs):
+        calls.append(args)
+        if len(calls) == 2:
+            raise UserError("sbatch refused: QOSMaxSubmitJobPerUserLimit")
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(slurm, "submit", second_fails)
+    assert main([*CHAIN]) == 2
+    assert "QOSMaxSubmit" in capsys.readouterr().err
+    assert queue.asked("scancel") == [["101"]]
+
+
+def test_retry_submits_what_failed_and_what_waited_for_it_from_the_same_scripts(queue, capsys):
+    assert main([*CHAIN]) == 0
+    for number in (101, 102):
+        queue.now(number, "COMPLETED")
+    queue.now(103, "FAILED")
+    for number in range(104, 108):
+        queue.now(number, "CANCELLED", "DependencyNeverSatisfied")
+    ended("runs/q", (101, "ok", ""), (102, "ok", ""), (103, "configuration", "no such folder"))
+    capsys.readouterr()
+    assert main(["status", "runs/q"]) == 0
+    said = capsys.readouterr().out
+    assert "configuration" in said and "no such folder" in said and "the job before it failed" in said
+    assert main(["retry", "runs/q"]) == 0
+    assert [Path(call[-1]).name for call in queue.asked("sbatch")[7:]] == [
+        "encode.sh", "train.sh", "sample.sh", "baseline.sh", "evaluate.sh"
+    ]  # fmt: skip
+    assert queue.submitted(108) == queue.submitted(103)
+    assert not any(word.startswith("--dependency") for word in queue.asked("sbatch")[7])
+    assert main(["retry", "runs/q"]) == 2  # it is in the queue now
+
+
+def test_retry_of_what_is_done_submits_nothing(queue, capsys):
+    assert main([*SHAPES]) == 0
+    queue.forgets()
+    ended("runs/a", (101, "ok", ""))
+    assert main(["retry", "runs/a"]) == 0
+    assert "everything of" in capsys.readouterr().out and len(queue.asked("sbatch")) == 1
+
+
+def test_rerun_takes_recipe_cluster_and_code_as_they_were_into_another_folder(queue, capsys):
+    subprocess.run(["git", "init", "-q"], check=True)
+    Path("mine.py").write_text("x = 1\n")
+    assert main([*SHAPES, "seed=5", "cluster.time=1:00:00"]) == 0
+    Path("mine.py").write_text("x = 2\n")
+    assert main(["rerun", "runs/a", "runs/a"]) == 2
+    assert main(["rerun", "runs/a", "runs/b"]) == 0
+    assert Path("runs/b/launch/code/mine.py").read_text() == "x = 1\n"
+    text = Path("runs/b/launch/job.sh").read_text()
+    assert "--time=1:00:00" in text and "runs/b" in text and "runs/a" not in text
+    capsys.readouterr()
+    assert main(["diff", "runs/a", "runs/b"]) == 0
+    assert capsys.readouterr().out == "recipe, cluster, size, code and packages are the same\n"
+
+
+def test_diff_names_what_changed_of_recipe_cluster_and_code(queue, capsys):
+    subprocess.run(["git", "init", "-q"], check=True)
+    Path("mine.py").write_text("x = 1\n")
+    assert main([*SHAPES]) == 0
+    Path("mine.py").write_text("x = 2\n")
+    Path("new.py").write_text("")
+    assert main([*SHAPES, "run_dir=runs/b", "seed=1", "cluster.qos=short"]) == 0
+    capsys.readouterr()
+    assert main(["diff", "runs/a", "runs/b"]) == 0
+    said = capsys.readouterr().out
+    for line in ("seed         0 -> 1", 'cluster.qos  nothing -> "short"', "mine.py  changed", "new.py   only in B"):
+        assert line in said or " ".join(line.split()) in " ".join(said.split())
+
+
+def test_logs_show_the_ends_of_the_latest_numbers_without_what_steers_a_terminal(queue, capsys):
+    assert main([*SHAPES]) == 0
+    capsys.readouterr()
+    assert main(["logs", "runs/a"]) == 0
+    assert "has a log yet" in capsys.readouterr().out
+    Path("runs/a/launch/logs/a-101.out").write_text("".join(f"line {n}\n" for n in range(100)) + "\x1b[2Jred\n")
+    assert main(["logs", "runs/a", "--lines", "3"]) == 0
+    assert capsys.readouterr().out == "line 98\nline 99\n?[2Jred\n"
+    queue.now(101, "COMPLETED")
+    assert main(["logs", "-f", "runs/a", "--lines", "1"]) == 0
+    assert capsys.readouterr().out == "?[2Jred\n"
+
+
+def test_a_folder_that_was_not_launched_says_so(queue, capsys):
+    Path("runs").mkdir()
+    for words in (["status", "runs"], ["retry", "runs"], ["diff", "runs", "runs"]):
+        assert main(words) == 2
+        assert "was not launched" in capsys.readouterr().err
