@@ -65,7 +65,7 @@ JobRequeue=1
 FirstJobId={first}
 {gres}
 {nodes}
-PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:4
+PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP {partition}
 {more}
 """
 NODE = ("NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} Sockets=1 CoresPerSocket=16 "
@@ -96,13 +96,15 @@ class Slurm:
         nodes: how many.
         gpus: device files a node, which compute nothing.
         kill_wait_s: between SIGTERM and SIGKILL where Slurm ends a job.
-        more: lines for its configuration, partitions for example.
+        partition: of all nodes, what more is said of it.
+        more: lines for its configuration, another partition for example.
     """
 
     def __init__(
-        self, root: Path, *, nodes: int = 2, gpus: int = 0, kill_wait_s: int = 10, more: Sequence[str] = ()
-    ) -> None:
-        self.root, self.gpus, self.kill_wait_s, self.more = root, gpus, kill_wait_s, more
+        self, root: Path, *, nodes: int = 2, gpus: int = 0, kill_wait_s: int = 10,
+        partition: str = "OverSubscribe=FORCE:4", more: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        self.root, self.gpus, self.kill_wait_s, self.partition, self.more = root, gpus, kill_wait_s, partition, more
         self.nodes = [f"n{number + 1}" for number in range(nodes)]
         self.conf = root / "slurm.conf"
         self._running: dict[str, subprocess.Popen[bytes]] = {}
@@ -167,6 +169,18 @@ class Slurm:
         self.until(lambda: self.job(number)["JobState"] in states, f"job {number} {states}", within_s)
         return self.job(number)
 
+    def ended(self, number: str, within_s: float = 240.0) -> dict[str, str]:
+        """Wait for the end of a job that may be begun again, without the two minutes that Slurm leaves between."""
+        end, begun = time.monotonic() + within_s, ""
+        while (job := self.job(number))["JobState"] in ("PENDING", "RUNNING", "COMPLETING"):
+            assert time.monotonic() < end, f"job {number} did not end within {within_s:g} s: {job}\n{self.said()}"
+            if job["Reason"] == "BeginTime" and begun != job["Restarts"]:
+                # Not at once: for a second a node takes what comes of the job for a part of the attempt before.
+                self.say("scontrol", "update", f"JobId={number}", "StartTime=now+2")
+                begun = job["Restarts"]
+            time.sleep(0.1)
+        return job
+
     def until(self, is_so: Callable[[], bool], what: str, within_s: float = START_S) -> None:
         """Ask again until it is so."""
         end = time.monotonic() + within_s
@@ -196,7 +210,8 @@ class Slurm:
         first = random.SystemRandom().randrange(1000, 9_000_000, 50)
         self.conf.write_text(CONF.format(
             host=host, port=ports[0], user=getuser(), root=self.root, nodes="\n".join(lines), first=first,
-            gres="GresTypes=gpu" if self.gpus else "", kill_wait_s=self.kill_wait_s, more="\n".join(self.more),
+            gres="GresTypes=gpu" if self.gpus else "", kill_wait_s=self.kill_wait_s, partition=self.partition,
+            more="\n".join(self.more),
         ))  # fmt: skip
         (self.root / "cgroup.conf").write_text(CGROUP)
         if self.gpus:
@@ -228,10 +243,11 @@ class Slurm:
 
 @contextmanager
 def slurm(
-    root: Path, *, nodes: int = 2, gpus: int = 0, kill_wait_s: int = 10, more: Sequence[str] = ()
-) -> Iterator[Slurm]:
+    root: Path, *, nodes: int = 2, gpus: int = 0, kill_wait_s: int = 10, partition: str = "OverSubscribe=FORCE:4",
+    more: Sequence[str] = (),
+) -> Iterator[Slurm]:  # fmt: skip
     """A cluster for the time of the block."""
-    cluster = Slurm(root, nodes=nodes, gpus=gpus, kill_wait_s=kill_wait_s, more=more)
+    cluster = Slurm(root, nodes=nodes, gpus=gpus, kill_wait_s=kill_wait_s, partition=partition, more=more)
     try:
         cluster.start()
         yield cluster

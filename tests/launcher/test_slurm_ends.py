@@ -1,0 +1,144 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs on a real Slurm to which something happens in, how each attempt ended and what became of the job out."""
+
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from launcher import slurm
+from launcher.cluster import Slurm as Cluster
+from launcher.epilogue import COLUMNS
+from launcher.job import SlurmJob
+from launcher.script import script
+from nemo_vfm.config import compose
+from tests.support import tiny_training
+from tests.support.ranks import on_ranks
+from tests.support.repository import ROOT
+from tests.support.slurm import Slurm, lacking
+from tests.support.slurm import slurm as cluster_in
+from tests.support.tiny_training import changes, fate, metrics, trained
+
+#: Names of nodes here are nobody's address.
+HERE = {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
+TOY = ("--trust", "tests.support.spread", "--rank-silence", "8", "--rank-timeout", "60")
+#: Whoever comes with the partition `urgent` gets the nodes of others, who have a while to save.
+PREEMPTING = ("PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE",
+              "PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    """Three nodes, one more than any job here needs, with a second partition that goes before."""
+    if why := lacking():
+        pytest.skip(f"a real Slurm is needed: {why}")
+    partition = "PriorityTier=1 GraceTime=120"
+    with cluster_in(tmp_path_factory.mktemp("slurm"), nodes=3, partition=partition, more=PREEMPTING) as cluster:
+        yield cluster
+
+
+@dataclass
+class Submitted:
+    """A job in the queue.
+
+    Args:
+        cluster: of the test.
+        run_dir: its run folder.
+        number: of the job.
+    """
+
+    cluster: Slurm
+    run_dir: Path
+    number: str
+
+    def attempts(self, *columns: str) -> list[tuple[str, ...]]:
+        """What is kept of each."""
+        lines = [line.split("\t") for line in (self.run_dir / "launch/attempts.tsv").read_text().splitlines()]
+        return [tuple(dict(zip(COLUMNS, line, strict=True))[name] for name in columns) for line in lines]
+
+    def story(self) -> str:
+        """The log of all attempts, and what Slurm itself says."""
+        return self.log() + self.cluster.said()
+
+    def log(self) -> str:
+        """Of all attempts."""
+        return (self.run_dir / f"launch/logs/toy-{self.number}.out").read_text()
+
+    def ended(self, within_s: float = 240.0) -> str:
+        """How, in Slurm's word."""
+        return self.cluster.ended(self.number, within_s)["JobState"]
+
+
+def submitted(
+    cluster: Slurm, run_dir: Path, recipe: str, words: Sequence[str], *, time: str = "10", lead_s: int = 60,
+    most_restarts: int = 3, steps: Mapping[str, str | None] | None = None,
+) -> Submitted:  # fmt: skip
+    """The recipe on two nodes, two processes on each."""
+    folder = run_dir / "launch"
+    (folder / "logs").mkdir(parents=True)
+    (folder / "recipe.yaml").write_text(recipe)
+    where = Cluster(time=time, exclusive=False, environment=HERE, step_options=steps or {})
+    text = script(SlurmJob(
+        name="toy", run_id="0123456789ab", folder=folder, run_dir=run_dir, recipe=folder / "recipe.yaml", workdir=ROOT,
+        command=(sys.executable, "-m", "nemo_vfm"), words=tuple(words), nodes=2, tasks_per_node=2, gpus_per_node=0,
+        cpus_per_task=1, lead_s=lead_s, most_restarts=most_restarts, cluster=where,
+    ))  # fmt: skip
+    (folder / "job.sh").write_text(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLURM_CONF", str(cluster.conf))
+        return Submitted(cluster, run_dir, slurm.submit(folder / "job.sh", ROOT))
+
+
+def toy(**settings: object) -> str:
+    """A recipe of a job that counts."""
+    lines = [f"{name}: {value}" for name, value in {"num": 4, **settings}.items()]
+    return "\n".join(["_target_: tests.support.spread.Together", *lines, ""])
+
+
+def counted(run_dir: Path) -> list[int]:
+    """The steps that were taken, in order."""
+    return [int(line) for line in (run_dir / "count").read_text().split()]
+
+
+def test_a_training_that_others_go_before_is_saved_begun_again_and_ends_with_the_losses_of_an_undisturbed_one(
+    three: Slurm, tmp_path: Path
+) -> None:
+    data = tiny_training.shards(tmp_path / "shards")
+    layout = ["parallel.shard=2", "parallel.replicate=2", fate("nothing", pause_s=0.5)]
+    words = changes(data, tmp_path / "run", *layout, steps=8)
+    recipe = compose(tiny_training.RECIPE, words, overlays=["smoke"]).to_yaml()
+    job = submitted(three, tmp_path / "run", recipe, ["--trust", tiny_training.NAME])
+    saved = tmp_path / f"run/checkpoints/step-{tiny_training.SAVED:08d}"
+    three.until(saved.is_dir, "a checkpoint", within_s=120)
+    three.say("srun", "--partition=urgent", "--nodes=3", "--exclusive", "true")
+    on_ranks(1, trained, changes(data, tmp_path / "alone", steps=8))
+    assert job.ended() == "COMPLETED", job.story()
+    assert job.attempts("restart", "status", "kind", "moved") == [
+        ("0", "75", "preempted", "yes"), ("1", "0", "ok", "yes"),
+    ]  # fmt: skip
+    first = int(job.attempts("step")[0][0])
+    assert tiny_training.SAVED <= first < 8 and f"resuming at step {first}" in " ".join(job.log().split())
+    ours, theirs = metrics(tmp_path / "run"), metrics(tmp_path / "alone")
+    assert [line["step"] for line in ours] == [line["step"] for line in theirs]
+    for our, their in zip(ours, theirs, strict=True):
+        assert our == pytest.approx(their, rel=1e-5)
+
+
+def test_a_recipe_that_is_wrong_is_not_begun_again(three: Slurm, tmp_path: Path):
+    job = submitted(three, tmp_path / "run", toy(num=3), TOY)
+    assert job.ended() == "FAILED" and three.job(job.number)["Restarts"] == "0"
+    assert three.job(job.number)["ExitCode"] == "2:0"
+    assert job.attempts("status", "kind") == [("2", "configuration")]
+    assert "the plan is for 3 devices (shard 3), and there are 4" in job.log()
+
+
+def test_a_process_that_is_killed_lets_the_job_begin_again_once_and_end(three: Slurm, tmp_path: Path):
+    job = submitted(three, tmp_path / "run", toy(how="is_killed", who=2), TOY)
+    assert job.ended() == "COMPLETED", job.story()
+    assert counted(tmp_path / "run") == [0, 1, 2, 3]
+    second = f"n{re.findall(r'[0-9]+', job.attempts('nodes')[0][0])[1]}"  # where process 2 of 0 to 3 was
+    assert job.attempts("restart", "kind", "blamed") == [("0", "lost_rank", second), ("1", "ok", "")]
