@@ -28,6 +28,13 @@ def step(number: int, total: int | None) -> None:
     _TOLD.update(step=number, total_steps=total)
 
 
+def checkpoint(seconds: float) -> None:
+    """One was written, in so many seconds from its copy in memory to its last byte; the slowest is kept."""
+    before = _TOLD.get("checkpoint_s", 0.0)
+    assert isinstance(before, float)
+    _TOLD["checkpoint_s"] = max(before, round(seconds, 3))
+
+
 def forget() -> None:
     """Another job begins."""
     _TOLD.clear()
@@ -40,7 +47,12 @@ def ask(whom: Asked | None) -> None:
 
 
 def told() -> dict[str, Json]:
-    """`step`, `total_steps`, `step_s` (mean seconds of the last steps), and what those who are asked say."""
+    """What is known.
+
+    Returns:
+        `step`, `total_steps`, `step_s` (mean seconds of the last steps), `checkpoint_s` (of the slowest), and what
+        those who are asked say; what is not known is left out.
+    """
     found = dict(_TOLD)
     if len(_ENDS) > 1:
         found["step_s"] = round((_ENDS[-1] - _ENDS[0]) / (len(_ENDS) - 1), 6)

@@ -5,11 +5,12 @@
 The step loop waits for the copy alone, and where a save comes before the one before it is written, for that one.
 """
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
 
-from nemo_vfm.core import log
+from nemo_vfm.core import log, progress
 from nemo_vfm.core.types import Json
 from nemo_vfm.parallel.checkpoint_ranks import ALONE
 from nemo_vfm.parallel.checkpoint_snapshot import Buffers, Groups, Owners, Snapshot, snapshot
@@ -88,6 +89,8 @@ class Saver:
     def _write(
         self, taken: Snapshot, state: Json, keep: Keep, about: About, then: Callable[[], None] | None
     ) -> None:  # fmt: skip
+        began = time.monotonic()
         write(self.folder, taken, state, keep, about, self._ranks)
         if then is not None and self._ranks.rank() == 0:
             then()
+        progress.checkpoint(time.monotonic() - began)
