@@ -35,7 +35,7 @@ def again(kept: Kept, run_dir: Path) -> Launch:
         asked=asked, where=where, values=kept.values["cluster"], recipe=composed_text(composed), run_dir=target,
         workdir=Path(kept.values["workdir"]), work=found, name_of_recipe=kept.values["recipe"],
         title=kept.values["title"], code=code, packages=packages(),
-        shares=tuple(chain(found, where, asked.nodes)), unknown=tuple(unknown),
+        shares=tuple(chain(found, where, asked.nodes, asked.parts)), unknown=tuple(unknown),
     )  # fmt: skip
 
 
@@ -44,6 +44,7 @@ def _asked(kept: Kept, target: Path) -> Asked:
     return Asked(
         recipe=str(kept.folder / "recipe.yaml"), changes=(f"run_dir={target}",), cluster=words["cluster"],
         nodes=words["nodes"], trust=tuple(words["trust"]), allow=tuple(words["allow"]), code=words["code"],
+        parts=words["parts"],
     )  # fmt: skip
 
 

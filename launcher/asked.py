@@ -16,6 +16,7 @@ from nemo_vfm.config.tree import Scalar
 from nemo_vfm.core.errors import UserError
 
 _OPTIONS = ("overlay", "trust", "allow")  # of `nemo-vfm run`, passed on word by word
+_MOST_PARTS = 1000  # Slurm's own limit for arrays, where nobody has raised it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,7 @@ class Asked:
         trust: packages that the recipe may name.
         allow: keys in which the recipe may differ from the run that is there.
         code: whether the working tree is taken along.
+        parts: into how many tasks of an array work is shared out that can be; 0 is not at all.
     """
 
     recipe: str
@@ -45,6 +47,7 @@ class Asked:
     trust: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
     code: bool = True
+    parts: int = 0
 
     def recipe_words(self) -> list[str]:
         """Behind a verb of `nemo-vfm`: the recipe as it is asked for here."""
@@ -72,6 +75,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="a package whose classes the recipe may name; its code will run")  # fmt: skip
     parser.add_argument("--allow", metavar="KEY", action="append", default=[],
                         help="go on in a run folder although this key differs")  # fmt: skip
+    parser.add_argument("--parts", metavar="N", type=int, default=0,
+                        help="share curation and sampling out to N tasks of an array")  # fmt: skip
     parser.add_argument("--no-code", action="store_true", help="take no working tree along: what is installed runs")
 
 
@@ -81,6 +86,8 @@ def asked(arguments: argparse.Namespace) -> Asked:
     Raises:
         UserError: no cluster is named, or a word of the launcher's is wrong.
     """
+    if not 0 <= arguments.parts <= _MOST_PARTS:
+        raise UserError(f"--parts takes 1 to {_MOST_PARTS:,}, got {arguments.parts}")
     changes = [(word, parse_override(word)) for word in arguments.overrides]
     ours = {word: change for word, change in changes if change.path.partition(".")[0] in ("cluster", "nodes")}
     return Asked(
@@ -90,6 +97,7 @@ def asked(arguments: argparse.Namespace) -> Asked:
         nodes=_nodes([change for change in ours.values() if change.path.startswith("nodes")]),
         conf=tuple(arguments.conf), overlays=tuple(arguments.overlay), trust=tuple(arguments.trust),
         allow=tuple(arguments.allow), code=not arguments.no_code,
+        parts=arguments.parts,
     )  # fmt: skip
 
 

@@ -3,16 +3,19 @@
 """The steps of a recipe, a cluster and a number of nodes in, a chain of shares out: how much of the cluster each takes.
 
 Each share but the first begins when the one before it has ended well. A training whose phases are for different numbers
-of devices has a share for each such number.
+of devices has a share for each such number. Work that can be shared out has an array of tasks for each of its rounds,
+and then one job that does what needs all of it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from launcher.chosen import Where
 from launcher.cluster import Slurm
 from launcher.facts import Phase, Step, Work
+
+ALONE = "job"  #: the name of the one share of a recipe that is one job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +23,7 @@ class Share:
     """What one job takes of a cluster.
 
     Args:
-        name: of the share, which also names its script: the step, the phase, or both; `job` where there is one only.
+        name: of the share, which also names its script: step, phase, or both; `job` of a recipe with neither.
         step: what `--only` takes; empty for the whole recipe.
         phase: the first phase that it does; empty where there is one number of devices.
         kind: the class of the job.
@@ -32,6 +35,8 @@ class Share:
         on_gpu: whether a GPU is of use.
         degrees: of the widest layout.
         ray: whether a Ray cluster is wanted.
+        array: tasks of an array; 0 is none.
+        round: of its parts.
         problem: why it cannot be: the layout does not fit the nodes; empty where it can.
     """
 
@@ -47,24 +52,39 @@ class Share:
     on_gpu: bool
     degrees: Mapping[str, int] = field(default_factory=dict)
     ray: bool = False
+    array: int = 0
+    round: int = 0
     problem: str = ""
 
+    def task_words(self) -> tuple[tuple[str, ...], ...]:
+        """What each task of the array is told besides."""
+        return tuple(("--part", f"{number}/{self.array}@{self.round}") for number in range(self.array))
 
-def chain(work: Work, cluster: Where, nodes: int | None) -> list[Share]:
+
+def chain(work: Work, cluster: Where, nodes: int | None, parts: int = 0) -> list[Share]:
     """The shares, in order.
 
     Args:
         nodes: what was asked for, of the widest share; None where the layout says it.
+        parts: tasks of each array, for work that can be shared out; 0 makes none.
     """
-    parts = [part for step in work.steps for part in _parts(step)]
-    widest = max((ranks for _, _, ranks, _ in parts), default=1)
-    return [
-        _share(step, phase, ranks, degrees, cluster, nodes if ranks == widest else None, alone=len(parts) == 1)
-        for step, phase, ranks, degrees in parts
+    pieces = [piece for step in work.steps for piece in _pieces(step)]
+    widest = max((ranks for _, _, ranks, _ in pieces), default=1)
+    found = [
+        _share(step, phase, ranks, degrees, cluster, nodes if ranks == widest else None)
+        for step, phase, ranks, degrees in pieces
     ]
+    arrays = {step.name: step.rounds if parts else 0 for step in work.steps}
+    return [one for share in found for one in (*_arrays(share, arrays[share.step], parts), share)]
 
 
-def _parts(step: Step) -> Iterator[tuple[Step, str, int, Mapping[str, int]]]:
+def _arrays(share: Share, rounds: int, parts: int) -> Iterator[Share]:
+    for number in range(rounds):
+        name = f"parts-{number}" if share.name == ALONE else f"{share.name}-parts-{number}"
+        yield replace(share, name=name, array=parts, round=number)
+
+
+def _pieces(step: Step) -> Iterator[tuple[Step, str, int, Mapping[str, int]]]:
     """(step, its phase, ranks, degrees): neighbouring phases on as many ranks are one."""
     groups = [list(group) for _, group in groupby(step.phases, key=lambda phase: phase.ranks)]
     if len(groups) < 2:
@@ -75,15 +95,13 @@ def _parts(step: Step) -> Iterator[tuple[Step, str, int, Mapping[str, int]]]:
         yield step, first.name, first.ranks, first.degrees
 
 
-def _share(
-    step: Step, phase: str, ranks: int, degrees: Mapping[str, int], cluster: Where, nodes: int | None, *, alone: bool
-) -> Share:
+def _share(step: Step, phase: str, ranks: int, degrees: Mapping[str, int], cluster: Where, nodes: int | None) -> Share:
     devices = cluster.gpus_per_node or 0 if isinstance(cluster, Slurm) else 0
     uses_gpus = bool(step.on_gpu and devices)
     count, tasks, problem = _fitted(ranks, devices if uses_gpus else 0, nodes)
     cores = (cluster.cpus_per_node or 0) if isinstance(cluster, Slurm) else 0
     return Share(
-        name="job" if alone else "-".join(filter(None, (step.name, phase))), step=step.name, phase=phase,
+        name="-".join(filter(None, (step.name, phase))) or ALONE, step=step.name, phase=phase,
         kind=step.kind, ranks=ranks, nodes=count, tasks_per_node=tasks, gpus_per_node=tasks if uses_gpus else 0,
         cpus_per_task=max(1, cores // max(tasks, devices if uses_gpus else 1)), on_gpu=step.on_gpu, degrees=degrees,
         ray=step.ray, problem=problem,
@@ -117,9 +135,3 @@ def _on_devices(ranks: int, devices: int, nodes: int | None) -> tuple[int, int, 
     problem = (f"nodes={nodes} are {nodes * devices} GPUs, {devices} a node, and the degrees of the recipe's layout "
                f"multiply to {ranks}: nodes={fits} would fit, or other degrees")  # fmt: skip
     return nodes, devices, problem
-
-
-def before(shares: Sequence[Share]) -> list[tuple[Share, str]]:
-    """Each share with the name of the one that it waits for; the first waits for none."""
-    names = ["", *(share.name for share in shares)]
-    return list(zip(shares, names, strict=False))

@@ -48,6 +48,7 @@ class Step:
         phases: where their number changes.
         degrees: of its widest layout, by axis.
         ray: whether it wants a Ray cluster.
+        rounds: how often parts of its work, which need nothing of each other, are gone through; 0 where it has none.
         missing: addresses of values that are still to be given.
     """
 
@@ -58,6 +59,7 @@ class Step:
     phases: tuple[Phase, ...] = ()
     degrees: Mapping[str, int]
     ray: bool = False
+    rounds: int = 0
     missing: tuple[str, ...] = ()
 
 
@@ -127,7 +129,8 @@ def _step(found: Mapping[str, Any]) -> Step:
         name=found["name"], kind=found["class"], ranks=found["ranks"], on_gpu=found["devices"] == "gpu",
         phases=tuple(Phase(name=one["name"], ranks=one["ranks"], degrees=one.get("degrees", {}))
                      for one in found["phases"]),
-        degrees=found["degrees"], ray=found["ray"], missing=tuple(found["missing"]),
+        degrees=found["degrees"], ray=found["ray"],
+        rounds=found["rounds"], missing=tuple(found["missing"]),
     )  # fmt: skip
 
 

@@ -214,7 +214,7 @@ def _jobs(launch: Launch) -> list[Json]:
     return [
         {"name": share.name, "script": f"{share.name}.sh", "step": share.step, "phase": share.phase,
          "waits_for": previous, "nodes": share.nodes, "tasks_per_node": share.tasks_per_node,
-         "gpus_per_node": share.gpus_per_node, "kind": share.kind, "slurm": []}
+         "gpus_per_node": share.gpus_per_node, "array": share.array, "kind": share.kind, "slurm": []}
         for share, previous in zip(launch.shares, names, strict=False)
     ]  # fmt: skip
 

@@ -117,8 +117,8 @@ def prepared(asked: Asked) -> Launch:
     where, unknown = known(where)
     return Launch(
         asked=asked, where=where, values=values, recipe=text, run_dir=run_dir, workdir=Path.cwd(), work=found,
-        name_of_recipe=found.name, title=found.header,
-        code=code, packages=packages(), shares=tuple(chain(found, where, asked.nodes)), unknown=tuple(unknown),
+        name_of_recipe=found.name, title=found.header, code=code, packages=packages(),
+        shares=tuple(chain(found, where, asked.nodes, asked.parts)), unknown=tuple(unknown),
     )  # fmt: skip
 
 
@@ -190,7 +190,7 @@ def _job(launch: Launch, cluster: Slurm, share: Share) -> SlurmJob:
         engine="torch" if share.degrees else "", lead_s=launch.lead_s,
         code=launch.folder / "code" if launch.code.files else None,
         needed=tuple(name for name in launch.needed if name not in cluster.secrets), ray=share.ray,
-        mpi=cluster.mpi or "", cluster=cluster,
+        mpi=cluster.mpi or "", array=share.array, task_words=share.task_words(), cluster=cluster,
     )  # fmt: skip
 
 

@@ -75,7 +75,8 @@ def _in_words(share: Share) -> str:
     nodes = "1 node" if share.nodes == 1 else f"{share.nodes} nodes"
     tasks = "1 task" if share.tasks_per_node == 1 else f"{share.tasks_per_node} tasks"
     cores = "1 core" if share.cpus_per_task == 1 else f"{share.cpus_per_task} cores"
-    return f"{nodes}, {tasks} a node{gpus}, {cores} a task"
+    array = f"{share.array} tasks of an array, each " if share.array else ""
+    return f"{array}{nodes}, {tasks} a node{gpus}, {cores} a task"
 
 
 def _check(launch: Launch) -> list[Finding]:

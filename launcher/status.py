@@ -30,7 +30,7 @@ class JobState:
         more: why, where or since when.
         live: whether it waits or runs.
         ended: its last attempt, if one has ended.
-        tasks: states of the tasks of an array, by number.
+        left: tasks of an array that are not done.
     """
 
     name: str
@@ -39,7 +39,7 @@ class JobState:
     more: str = ""
     live: bool = False
     ended: Attempt | None = None
-    tasks: Mapping[str, str]
+    left: tuple[int, ...] = ()
 
     @property
     def done(self) -> bool:
@@ -85,16 +85,29 @@ def _state(kept: Kept, job: Mapping[str, Any], queue: Mapping[str, Queued], atte
     number = job["slurm"][-1] if job["slurm"] else ""
     mine = [one for one in attempts if one.job.partition("_")[0] in job["slurm"]]
     found = [one for one in queue.values() if number and number in (one.id, one.array)]
-    ended = mine[-1] if mine else None
-    tasks = {one.id.partition("_")[2]: one.state for one in found if "_" in one.id}
     live = [one for one in found if one.waits_or_runs]
+    ended, left = _last(mine), _left(job, mine)
     if live:
         state, more = _waiting(live, ended)
-    elif step_done(kept.run_dir, job):
+    elif step_done(kept.run_dir, job) or (job["array"] and not left):
         state, more = "done", ""
     else:
         state, more = _over(job, ended, found[0] if found else None)
-    return JobState(name=job["name"], number=number, state=state, more=more, live=bool(live), ended=ended, tasks=tasks)
+    counted = [f"{job['array'] - len(left)} of {job['array']} tasks are done"] if job["array"] else []
+    return JobState(name=job["name"], number=number, state=state, more="; ".join(filter(None, [*counted, more])),
+                    live=bool(live), ended=ended, left=left)  # fmt: skip
+
+
+def _last(attempts: Sequence[Attempt]) -> Attempt | None:
+    """Of an array the last that was not well, so that one good task hides none."""
+    last = {one.job.partition("_")[2]: one for one in attempts}
+    return next((one for one in reversed(last.values()) if one.kind not in GOOD), attempts[-1] if attempts else None)
+
+
+def _left(job: Mapping[str, Any], attempts: Sequence[Attempt]) -> tuple[int, ...]:
+    """Tasks without a good end, under whatever number they were tried."""
+    good = {one.job.partition("_")[2] for one in attempts if one.kind in GOOD}
+    return tuple(number for number in range(job["array"]) if str(number) not in good)
 
 
 def _waiting(live: Sequence[Queued], ended: Attempt | None) -> tuple[str, str]:
@@ -133,11 +146,13 @@ def _never_begun(job: Queued) -> str:
 
 def step_done(run_dir: Path, job: Mapping[str, Any]) -> bool:
     """Whether a step of a workflow has left its mark; of a job that is all of a recipe, its attempts tell."""
-    return bool(job["step"]) and not job["phase"] and (run_dir / job["step"] / "done.json").is_file()
+    return (
+        bool(job["step"]) and not job["phase"] and not job["array"] and (run_dir / job["step"] / "done.json").is_file()
+    )
 
 
 def _here(kept: Kept) -> JobState:
     """A launch without a queue."""
     found = progress(kept.run_dir)
     state = found.state or "not begun"
-    return JobState(name="here", number="", state=state, more=found.error or "", live=state == "running", tasks={})
+    return JobState(name="here", number="", state=state, more=found.error or "", live=state == "running")

@@ -4,6 +4,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from launcher import slurm
@@ -29,8 +30,13 @@ def submit(launch: Launch, scripts: Mapping[str, str]) -> int:
     return 0
 
 
-def enqueue(kept: Kept, jobs: Sequence[dict[str, Any]]) -> None:
+def enqueue(
+    kept: Kept, jobs: Sequence[dict[str, Any]], tasks: Mapping[str, Sequence[int]] = MappingProxyType({})
+) -> None:
     """Put these jobs of a launch into the queue, each behind the one that it waits for, where that is among them.
+
+    Args:
+        tasks: by the name of a job that is an array, which of its tasks; where it is not named, all of them.
 
     Raises:
         UserError: Slurm refuses one; then none of them stays in the queue.
@@ -38,12 +44,20 @@ def enqueue(kept: Kept, jobs: Sequence[dict[str, Any]]) -> None:
     numbers: dict[str, str] = {}
     for job in jobs:
         after = [numbers[job["waits_for"]]] if job["waits_for"] in numbers else []
+        words = _only(kept, tasks[job["name"]]) if job["name"] in tasks else []
+        script, workdir = kept.folder / job["script"], Path(kept.values["workdir"])
         try:
-            numbers[job["name"]] = slurm.submit(kept.folder / job["script"], Path(kept.values["workdir"]), after=after)
+            numbers[job["name"]] = slurm.submit(script, workdir, after=after, words=words)
         except UserError as error:
             _take_back(list(numbers.values()))
             raise UserError(f"{error}. Nothing of {kept.run_dir} is in the queue") from error
         kept.submitted(job["name"], numbers[job["name"]])
+
+
+def _only(kept: Kept, tasks: Sequence[int]) -> list[str]:
+    """Tasks of an array, so many at once as the cluster's file says; this goes before what the script says."""
+    most = kept.values["cluster"].get("most_at_once")
+    return [f"--array={','.join(map(str, tasks))}{f'%{most}' if most else ''}"]
 
 
 def _take_back(ids: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which launch, and where to."""
     parser.add_argument("run", metavar="RUN", type=Path, help="its run folder")
-    parser.add_argument("to", metavar="NEW", type=Path, help="the run folder of the new one")
+    parser.add_argument("to", metavar="run_dir=DIR", help="the run folder of the new one")
     parser.add_argument("--dry-run", action="store_true", help="show the scripts and what is known; write nothing")
 
 
@@ -19,4 +19,5 @@ def run(arguments: argparse.Namespace) -> int:
     from launcher.folder import read
     from launcher.verbs.submit import launched
 
-    return launched(again(read(arguments.run), arguments.to), dry_run=arguments.dry_run)
+    to = Path(arguments.to.removeprefix("run_dir="))
+    return launched(again(read(arguments.run), to), dry_run=arguments.dry_run)

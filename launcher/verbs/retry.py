@@ -34,6 +34,6 @@ def run(arguments: argparse.Namespace) -> int:
         if not left:
             say(f"everything of {kept.run_dir} is done")
             return 0
-        enqueue(kept, left)
+        enqueue(kept, left, {one.name: one.left for one in found if one.left})
     tell(kept, {job["name"] for job in left})
     return 0

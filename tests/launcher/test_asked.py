@@ -9,7 +9,7 @@ import pytest
 
 from launcher.asked import add_arguments, asked
 from launcher.chosen import cluster_again, cluster_of
-from launcher.cluster import Apptainer, Slurm
+from launcher.cluster import Apptainer, Pyxis, Slurm
 from nemo_vfm.core.errors import UserError
 
 
@@ -84,3 +84,19 @@ def test_a_cluster_of_ones_own_comes_from_conf(tmp_path, monkeypatch):
     file.parent.mkdir(parents=True)
     file.write_text("_target_: launcher.cluster.Slurm\ngpus_per_node: 4\n")
     assert cluster_of(words("r", "cluster=mine"))[0].gpus_per_node == 4
+
+
+def test_a_cluster_of_ones_own_may_begin_with_a_container_of_ours(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = Path("conf/cluster/mine.yaml")
+    file.parent.mkdir(parents=True)
+    file.write_text("defaults: [{container: pyxis}]\n_target_: launcher.cluster.Slurm\ncontainer: {image: ours.sqsh}\n")
+    assert cluster_of(words("r", "cluster=mine"))[0].container == Pyxis(image="ours.sqsh")
+    assert cluster_of(words("r", "cluster=mine", "~cluster.container"))[0].container is None
+
+
+def test_a_key_that_is_written_into_a_cluster_is_refused_and_not_shown(monkeypatch):
+    monkeypatch.setenv("SOME_API_KEY", "canary-99d1e2")
+    with pytest.raises(UserError, match=r"cluster\.secrets") as caught:
+        cluster_of(words("r", "cluster=dgx_h100", "cluster.environment={X: canary-99d1e2}"))
+    assert "canary" not in str(caught.value)

@@ -26,12 +26,19 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_here) -> FakeQu
     return found
 
 
+@pytest.fixture
+def films(tmp_path: Path) -> list[str]:
+    """The words of a curation."""
+    (tmp_path / "films").mkdir()
+    return ["submit", "curation/clips", "cluster=cpu_slurm", f"source.path={tmp_path}/films", "run_dir=runs/a"]
+
+
 def launch_json(run: str = "runs/a") -> dict:
     """What the launch folder says."""
     return json.loads(Path(run, "launch/launch.json").read_text())
 
 
-def ended(run: str, *rows: tuple[int, str, str]) -> None:
+def ended(run: str, *rows: tuple[object, str, str]) -> None:
     """Lines of attempts.tsv: number of the job, kind, sentence."""
     with Path(run, "launch/attempts.tsv").open("a") as file:
         for number, kind, sentence in rows:
@@ -172,13 +179,42 @@ def test_retry_of_what_is_done_submits_nothing(queue, capsys):
     assert "everything of" in capsys.readouterr().out and len(queue.asked("sbatch")) == 1
 
 
+def test_work_that_can_be_shared_out_is_an_array_for_each_round_and_then_one_job_for_the_rest(queue, films):
+    assert main([*films, "--parts", "8"]) == 0
+    assert [Path(call[-1]).name for call in queue.asked("sbatch")] == ["parts-0.sh", "parts-1.sh", "job.sh"]
+    script = queue.submitted(102).decode()
+    assert "--array=0-7" in script and "3) share=(--part 3/8@1)" in script
+    assert "--dependency=afterok:101" in queue.asked("sbatch")[1]
+    assert "--part " not in queue.submitted(103).decode()
+
+
+def test_retry_of_an_array_submits_the_tasks_that_failed_and_no_other(queue, films, capsys):
+    assert main([*films, "--parts", "8", "cluster.most_at_once=4"]) == 0
+    queue.forgets()
+    for task in range(8):
+        ended("runs/a", (f"101_{task}", "unknown" if task in (2, 5) else "ok", "a bad day"))
+    capsys.readouterr()
+    assert main(["status", "runs/a"]) == 0
+    assert "6 of 8 tasks are done; a bad day" in capsys.readouterr().out
+    assert main(["retry", "runs/a"]) == 0
+    again = queue.asked("sbatch")[3:]
+    assert [[word for word in call if word.startswith("--array")] for call in again] == [
+        ["--array=2,5%4"], ["--array=0,1,2,3,4,5,6,7%4"], []
+    ]  # fmt: skip
+    assert [Path(call[-1]).name for call in again] == ["parts-0.sh", "parts-1.sh", "job.sh"]
+    queue.forgets()
+    ended("runs/a", *((f"104_{task}", "ok", "") for task in (2, 5)))
+    assert main(["retry", "runs/a"]) == 0
+    assert [Path(call[-1]).name for call in queue.asked("sbatch")[6:]] == ["parts-1.sh", "job.sh"]
+
+
 def test_rerun_takes_recipe_cluster_and_code_as_they_were_into_another_folder(queue, capsys):
     subprocess.run(["git", "init", "-q"], check=True)
     Path("mine.py").write_text("x = 1\n")
     assert main([*SHAPES, "seed=5", "cluster.time=1:00:00"]) == 0
     Path("mine.py").write_text("x = 2\n")
-    assert main(["rerun", "runs/a", "runs/a"]) == 2
-    assert main(["rerun", "runs/a", "runs/b"]) == 0
+    assert main(["rerun", "runs/a", "run_dir=runs/a"]) == 2
+    assert main(["rerun", "runs/a", "run_dir=runs/b"]) == 0
     assert Path("runs/b/launch/code/mine.py").read_text() == "x = 1\n"
     text = Path("runs/b/launch/job.sh").read_text()
     assert "--time=1:00:00" in text and "runs/b" in text and "runs/a" not in text
