@@ -94,7 +94,7 @@ def test_a_machine_without_a_fitting_python_is_told_what_to_install(tmp_path):
 
 
 def checkout(folder: Path) -> Path:
-    """A checkout with nothing but .ci/run, and a make that tells what it was called with."""
+    """A checkout with nothing but .ci/run, a make that tells what it was called with, and an apt-get that does too."""
     (folder / "checkout" / ".ci").mkdir(parents=True)
     shutil.copy(ROOT / ".ci" / "run", folder / "checkout" / ".ci" / "run")
     (folder / "bin").mkdir()
@@ -102,13 +102,17 @@ def checkout(folder: Path) -> Path:
         '#!/bin/sh\necho "make $* with ${NEMO_VFM_TEST_DATA:-nothing}"\nexit ${CODE:-0}\n'
     )
     (folder / "bin" / "make").chmod(0o755)
+    apt = f'#!/bin/sh\necho "$*" >> {folder}/apt\nexit ${{APT:-0}}\n'
+    for tool, text in {"apt-get": apt, "id": "#!/bin/sh\necho ${WHO:-0}\n"}.items():
+        (folder / "bin" / tool).write_text(text)
+        (folder / "bin" / tool).chmod(0o755)
     return folder / "checkout" / ".ci" / "run"
 
 
 def run_ci(script: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run .ci/run from elsewhere with the make that only tells."""
     env = {name: value for name, value in os.environ.items() if name != "NEMO_VFM_TEST_DATA"}
-    env |= {"PATH": f"{script.parents[2] / 'bin'}:{env['PATH']}", **environment}
+    env = {**env, "PATH": f"{script.parents[2] / 'bin'}:{env['PATH']}", **environment}
     return subprocess.run(["bash", script], cwd="/", env=env, capture_output=True, text=True, timeout=60)
 
 
@@ -125,6 +129,36 @@ def test_ci_runs_without_real_videos_too_and_says_so(tmp_path):
 
 def test_ci_fails_when_the_tests_fail(tmp_path):
     assert run_ci(checkout(tmp_path), CODE="2").returncode == 2
+
+
+def run_bare_ci(script: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run it where there is no Slurm: of a usual machine it sees the most needful tools alone."""
+    tools = script.parents[2] / "tools"
+    tools.mkdir()
+    for tool in ("bash", "dirname", "timeout", "sh"):
+        (tools / tool).symlink_to(shutil.which(tool))
+    return run_ci(script, **{"PATH": f"{script.parents[2] / 'bin'}:{tools}", **environment})
+
+
+def test_ci_installs_slurm_where_it_is_absent_and_may(tmp_path):
+    done = run_bare_ci(checkout(tmp_path))
+    update, install = (tmp_path / "apt").read_text().splitlines()
+    assert update.endswith("update") and install.endswith("install --no-install-recommends slurm-wlm munge shellcheck")
+    assert (
+        done.returncode == 0 and "make test" in done.stdout and "skip themselves" not in done.stdout.split("\n", 1)[1]
+    )
+
+
+def test_ci_goes_on_where_slurm_cannot_be_installed(tmp_path):
+    done = run_bare_ci(checkout(tmp_path), APT="100")
+    assert done.returncode == 0 and "make test" in done.stdout
+    assert "slurm-wlm munge shellcheck could not be installed: tests that need them skip themselves" in done.stdout
+
+
+def test_ci_of_somebody_who_is_not_root_installs_nothing(tmp_path):
+    done = run_bare_ci(checkout(tmp_path), WHO="1000")
+    assert done.returncode == 0 and "make test" in done.stdout and not (tmp_path / "apt").exists()
+    assert "Without slurm-wlm munge shellcheck" in done.stdout
 
 
 def instructions() -> list[tuple[str, str]]:
