@@ -19,6 +19,7 @@ from launcher.chosen import Where, cluster_of
 from launcher.cluster import Slurm
 from launcher.facts import Work, work
 from launcher.job import SlurmJob
+from launcher.lead import USUAL_S, lead_s
 from launcher.snapshot import Code, nothing, packages, take
 from nemo_vfm.config import Composed, compose
 from nemo_vfm.core.errors import UserError
@@ -64,7 +65,7 @@ class Launch:
     unknown: tuple[str, ...] = ()
     name_of_recipe: str
     title: str
-    lead_s: int = 300
+    lead_s: int = USUAL_S
     id: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
@@ -118,7 +119,7 @@ def prepared(asked: Asked) -> Launch:
     return Launch(
         asked=asked, where=where, values=values, recipe=text, run_dir=run_dir, workdir=Path.cwd(), work=found,
         name_of_recipe=found.name, title=found.header, code=code, packages=packages(),
-        shares=tuple(chain(found, where, asked.nodes, asked.parts)), unknown=tuple(unknown),
+        shares=tuple(chain(found, where, asked.nodes, asked.parts)), unknown=tuple(unknown), lead_s=lead_s(run_dir),
     )  # fmt: skip
 
 

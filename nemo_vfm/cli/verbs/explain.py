@@ -151,7 +151,7 @@ def _default(argument: "Described") -> str:
         return "required"
     node = node_of(argument.default)
     if isinstance(node, Map):
-        return f"default {(node.target() or '').rpartition('.')[2]}"
+        return f"default {(node.target() or '{}').rpartition('.')[2]}"
     if node is None:
         return "has a default of its own"
     return f"default {text_of(node.value) if isinstance(node, Scalar) else plain(node)}"
