@@ -17,7 +17,7 @@ if (folder / f"{{name}}.refuses").exists():
     sys.exit((folder / f"{{name}}.refuses").read_text())
 jobs = json.loads((folder / "jobs.json").read_text())
 if name == "sbatch":
-    number = str(101 + len(jobs))
+    number = str(101 + len(list(folder.glob("*.environment"))))
     (folder / f"{{number}}.sh").write_bytes(Path(words[-1]).read_bytes())
     (folder / f"{{number}}.environment").write_text("\\n".join(sorted(os.environ)))
     waits = any(word.startswith("--dependency=") for word in words)
