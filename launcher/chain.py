@@ -99,6 +99,8 @@ def _share(step: Step, phase: str, ranks: int, degrees: Mapping[str, int], clust
     devices = cluster.gpus_per_node or 0 if isinstance(cluster, Slurm) else 0
     uses_gpus = bool(step.on_gpu and devices)
     count, tasks, problem = _fitted(ranks, devices if uses_gpus else 0, nodes)
+    if not isinstance(cluster, Slurm) and (nodes or 1) > 1:
+        problem = f"nodes={nodes} cannot be had: this cluster is one machine, the one that you are on"
     cores = (cluster.cpus_per_node or 0) if isinstance(cluster, Slurm) else 0
     return Share(
         name="-".join(filter(None, (step.name, phase))) or ALONE, step=step.name, phase=phase,
@@ -116,7 +118,8 @@ def _fitted(ranks: int, devices: int, nodes: int | None) -> tuple[int, int, str]
     if ranks % count == 0:
         return count, ranks // count, ""
     fits = ", ".join(f"nodes={n}" for n in range(1, ranks + 1) if ranks % n == 0)
-    return count, max(1, ranks // count), f"{ranks} ranks cannot be spread evenly over {count} nodes; {fits} would fit"
+    processes = "one process" if ranks == 1 else f"{ranks} processes"
+    return count, max(1, ranks // count), f"{processes} cannot be spread evenly over {count} nodes; {fits} would fit"
 
 
 def _on_devices(ranks: int, devices: int, nodes: int | None) -> tuple[int, int, str]:

@@ -35,12 +35,8 @@ def run_here(launch: Launch) -> int:
     """Run it and wait.
 
     Raises:
-        UserError: more than one node is asked for, or a secret cannot be read.
+        UserError: a secret cannot be read.
     """
-    if (launch.asked.nodes or 1) > 1:
-        raise UserError(
-            f"cluster={launch.asked.cluster} is this machine alone, so nodes={launch.asked.nodes} cannot be"
-        )
     environment = _environment(launch)
     with held(launch.run_dir):
         write(launch, {})

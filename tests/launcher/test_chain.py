@@ -1,0 +1,69 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Steps, clusters and numbers of nodes in; how much of a cluster each job takes, or why it cannot be, out."""
+
+import re
+
+import pytest
+
+from launcher.chain import chain
+from launcher.cluster import Slurm
+from launcher.facts import Phase, Step, Work
+
+DGX = Slurm(gpu="h100", gpus_per_node=8, cpus_per_node=112)
+CPU = Slurm(gpus_per_node=0, cpus_per_node=16)
+
+
+def step(ranks: int, *, name: str = "", on_gpu: bool = True, phases: tuple[int, ...] = (), rounds: int = 0) -> Step:
+    """One step."""
+    named = tuple(Phase(name=f"p{n}", ranks=one, degrees={}) for n, one in enumerate(phases))
+    return Step(name=name, kind="", ranks=ranks, on_gpu=on_gpu, phases=named, degrees={}, rounds=rounds)
+
+
+def work(*steps: Step) -> Work:
+    """A recipe of these."""
+    return Work(name="r", header="", steps=steps)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "cluster", "nodes", "expected"),
+    [(64, DGX, None, (8, 8, 8, 14)), (64, DGX, 8, (8, 8, 8, 14)), (8, DGX, 1, (1, 8, 8, 14)),
+     (4, DGX, None, (1, 4, 4, 14)), (1, DGX, 1, (1, 1, 1, 14)), (4, CPU, 2, (2, 2, 0, 8)),
+     (4, CPU, None, (1, 4, 0, 4)), (1, CPU, 1, (1, 1, 0, 16))],
+)  # fmt: skip
+def test_nodes_tasks_gpus_and_cores_follow_from_the_layout(ranks, cluster, nodes, expected):
+    (share,) = chain(work(step(ranks)), cluster, nodes)
+    assert share.problem == "" and share.name == "job"
+    assert (share.nodes, share.tasks_per_node, share.gpus_per_node, share.cpus_per_task) == expected
+
+
+@pytest.mark.parametrize(
+    ("ranks", "cluster", "nodes", "said"),
+    [(64, DGX, 3, "nodes=3 are 24 GPUs, 8 a node, .* multiply to 64: nodes=8 would fit"),
+     (4, DGX, 2, "nodes=1 would fit"), (12, DGX, None, "not whole nodes of 8; .* product is 8 or 16"),
+     (4, CPU, 3, "nodes=1, nodes=2, nodes=4 would fit"), (1, CPU, 2, "one process cannot be spread")],
+)  # fmt: skip
+def test_a_size_that_does_not_fit_says_which_would(ranks, cluster, nodes, said):
+    (share,) = chain(work(step(ranks)), cluster, nodes)
+    assert re.search(said, share.problem), share.problem
+
+
+def test_a_step_for_cpus_asks_for_no_gpu_and_nodes_are_those_of_the_widest_step():
+    films, train = chain(work(step(1, name="films", on_gpu=False), step(16, name="train")), DGX, 2)
+    assert (films.nodes, films.gpus_per_node, films.cpus_per_task) == (1, 0, 112)
+    assert (train.nodes, train.gpus_per_node) == (2, 8) and not films.problem + train.problem
+
+
+def test_a_training_has_a_job_for_each_number_of_devices_and_neighbours_on_as_many_are_one():
+    shares = chain(work(step(32, phases=(8, 8, 16, 32, 32))), DGX, 4)
+    assert [(one.name, one.nodes, one.problem) for one in shares] == [("p0", 1, ""), ("p2", 2, ""), ("p3", 4, "")]
+    (alone,) = chain(work(step(8, phases=(8, 8))), DGX, None)
+    assert alone.name == "job"
+
+
+def test_work_that_can_be_shared_out_has_an_array_a_round_before_the_whole():
+    shares = chain(work(step(1, name="curate", on_gpu=False, rounds=2), step(1, name="train")), CPU, None, 8)
+    assert [(one.name, one.array) for one in shares] == [
+        ("curate-parts-0", 8), ("curate-parts-1", 8), ("curate", 0), ("train", 0)
+    ]  # fmt: skip
+    assert shares[1].task_words()[3] == ("--part", "3/8@1") and shares[2].task_words() == ()

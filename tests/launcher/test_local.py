@@ -1,0 +1,86 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""cluster=local in; the same run folder and exit status as on a cluster, here and at once, out."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher.cli import main
+from tests.support.repository import ROOT
+
+TRUST = ("--trust", "tests.support.needing", "--trust", "tests.support.spread")
+MINE = """\
+import os
+
+from nemo_vfm.core.types import Outcome, Run
+
+
+class Mine:
+    def run(self, run: Run) -> Outcome:
+        (run.folder / "told").write_text(f"{__file__} {os.environ['COLOUR']}")
+        return Outcome("ran")
+"""
+NEEDY = "_target_: tests.support.needing.Needs\npath: given.txt\n"
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_here) -> Path:
+    """A working directory."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_it_runs_here_in_the_same_folder_and_its_exit_status_is_passed_on(desk, capfd):
+    (desk / "needy.yaml").write_text(NEEDY)
+    assert main(["submit", "needy.yaml", "cluster=local", *TRUST]) == 2
+    assert "given.txt is not there yet" in capfd.readouterr().err
+    (desk / "given.txt").touch()
+    assert main(["submit", "needy.yaml", "cluster=local", *TRUST]) == 0
+    assert (desk / "runs/needy/ran").exists() and (desk / "runs/needy/launch/launch.json").exists()
+    capfd.readouterr()
+    assert main(["status", "runs/needy"]) == 0
+    assert main(["list"]) == 0
+    said = capfd.readouterr().out
+    assert "here" in said and "done" in said and "local" in said
+
+
+def test_the_code_is_that_of_the_launch_and_what_the_cluster_sets_reaches_the_run(desk, capfd):
+    subprocess.run(["git", "init", "-q"], check=True)
+    (desk / "mine.py").write_text(MINE)
+    (desk / "mine.yaml").write_text("_target_: mine.Mine\n")
+    words = ["submit", "mine.yaml", "cluster=local", "cluster.environment={COLOUR: red}", "--trust", "mine"]
+    done = subprocess.run([sys.executable, "-m", "launcher", *words], cwd=desk, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (desk / "runs/mine/told").read_text() == f"{desk}/runs/mine/launch/code/mine.py red"
+
+
+def test_several_nodes_are_not_this_machine(desk, capsys):
+    (desk / "needy.yaml").write_text(NEEDY)
+    (desk / "given.txt").touch()
+    assert main(["submit", "needy.yaml", "cluster=local", "nodes=2", *TRUST]) == 2
+    assert "this cluster is one machine" in capsys.readouterr().err
+    assert not (desk / "runs").exists()
+
+
+def test_a_signal_is_handed_on_to_the_run_which_saves_and_ends_with_its_own_status(desk):
+    (desk / "long.yaml").write_text("_target_: tests.support.spread.Together\nnum: 1\nsteps: 400\npause_s: 0.1\n")
+    words = [sys.executable, "-m", "launcher", "submit", "long.yaml", "cluster=local", *TRUST]
+    process = subprocess.Popen(words, cwd=desk, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    try:
+        until = time.monotonic() + 120
+        while not (desk / "runs/long/count").is_file():
+            assert time.monotonic() < until and process.poll() is None
+            time.sleep(0.1)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 75
+    finally:
+        process.kill()
+    assert json.loads((desk / "runs/long/status.json").read_text())["state"] == "preempted"
