@@ -25,6 +25,7 @@ from tests.support.repository import ROOT
 
 NEEDED = ("slurmctld", "slurmd", "sbatch", "munged")
 START_S = 30.0
+ENDS = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "DEADLINE")
 #: Nobody may listen beyond loopback: whoever reaches slurmd may run what he likes.
 CONF = """\
 ClusterName=test
@@ -172,7 +173,7 @@ class Slurm:
     def ended(self, number: str, within_s: float = 240.0) -> dict[str, str]:
         """Wait for the end of a job that may be begun again, without the two minutes that Slurm leaves between."""
         end, begun = time.monotonic() + within_s, ""
-        while (job := self.job(number))["JobState"] in ("PENDING", "RUNNING", "COMPLETING"):
+        while (job := self.job(number))["JobState"] not in ENDS:
             assert time.monotonic() < end, f"job {number} did not end within {within_s:g} s: {job}\n{self.said()}"
             if job["Reason"] == "BeginTime" and begun != job["Restarts"]:
                 # Not at once: for a second a node takes what comes of the job for a part of the attempt before.

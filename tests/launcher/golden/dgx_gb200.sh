@@ -131,15 +131,16 @@ case "$status:$near:$said" in
 esac
 
 # -- Whose node was it? And did the attempt get further than the one before?
+failed="$(sed -n 's/^srun: error: Node failure on \([^ ]*\).*/\1/p' <<< "$heard" | head -n 1)"
 killed="$(sed -n \
-  -e 's/^srun: error: \([^ ]*\): tasks\{0,1\} [-,0-9]*: \(Killed\|Aborted\|Segmentation fault\|Bus error\).*/\1/p' \
-  -e 's/^srun: error: Node failure on \([^ ]*\).*/\1/p' <<< "$heard" | head -n 1)"
+  's/^srun: error: \([^ ]*\): tasks\{0,1\} [-,0-9]*: \(Killed\|Aborted\|Segmentation fault\|Bus error\).*/\1/p' \
+  <<< "$heard" | head -n 1)"
 blamed=
 case "$kind" in
   hang | lost_rank | node_fault)
     mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
-    blamed="$killed"
-    if [[ $told =~ rank\ ([0-9]+)\ of && $told != *"in vain"* && ($kind == hang || -z $killed) ]]; then
+    blamed="${failed:-$killed}"
+    if [[ $told =~ rank\ ([0-9]+)\ of && $told != *"in vain"* && ($kind == hang || -z $blamed) ]]; then
       blamed="${hosts[BASH_REMATCH[1] / 4]:-}"
     fi
     [[ " ${hosts[*]} " == *" $blamed "* ]] || blamed=
@@ -152,8 +153,9 @@ moved=no
 
 # -- What then.
 state="$(squeue --noheader --jobs="$job" --format=%T)"
-if [[ $state != RUNNING ]] && (( now < ends_at )) && ! scontrol show job "$job" | grep -q 'EndTime=Unknown'; then
-  kind=interrupted  # by scancel: a job that is given back by Slurm has no end yet
+by_hand='\*\*\* JOB [0-9]+ ON [^ ]+ CANCELLED AT [^ ]+ (DUE [Tt][Oo] SIGNAL.*)?\*\*\*'
+if grep -q -E "^slurmstepd[^ ]*: error: $by_hand" <<< "$heard"; then
+  kind=interrupted  # by scancel: where Slurm itself ends a job, it says DUE TO what
   told="cancelled; $told"
 fi
 note "$status" "$kind" "${told:0:500}" "$moved" "$blamed"
@@ -171,7 +173,7 @@ if (( stuck >= 3 )); then
     "$launch/attempts.tsv, and at this log; vfm-launch retry begins anew."
   exit "$status"
 fi
-if [[ $state == RUNNING ]] || (( ends_at > 0 && now >= ends_at )); then
+if [[ $state =~ ^(RUNNING|SIGNALING)$ ]] || (( ends_at > 0 && now >= ends_at )); then  # else Slurm has done it already
   scontrol requeue "$job" || exit "$status"  # from here on this shell has KillWait seconds
 fi
 # A node that failed, or that lost a rank for the second time, takes no part any more, if there are enough without it.
