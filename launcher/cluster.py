@@ -120,7 +120,7 @@ class Slurm(Cluster):
             told of them and whole nodes are given.
         segment: nodes that must stand in one NVLink domain (a rack of NVL72 has 18); null leaves that to Slurm.
         most_at_once: tasks of an array that run at the same time; null is no limit.
-        mpi: how srun starts tasks (pmix, pmi2, none); null takes the best of what the cluster has.
+        mpi: how srun starts tasks (pmix, pmi2, none); null takes none where the cluster has it: ranks meet without.
         container: what tasks run in; null is the Python of the submission.
         modules: environment modules to load first.
         source: a shell file to read first, such as a virtual environment's `activate`.

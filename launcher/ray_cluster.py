@@ -2,50 +2,77 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job in, the lines that begin a Ray cluster on its nodes, and those that end it, out."""
 
+import re
+from collections.abc import Sequence
+
 from launcher.job import SlurmJob
 from launcher.quoting import quoted
 
-#: Ray's processes must outlive the signals that ask the job to save: it still needs them to finish what it began.
-_DEAF = """bash -c 'trap "" USR1 TERM; exec "$@"' ray"""
-_FIRST_PORT, _NUM_PORTS = 25_000, 5_000  # below what systems give out by themselves, above those of rendezvous
+_FIRST_PORT, _NUM_PORTS = 25_000, 5_000  # below what systems give out by themselves, and not where ranks meet
+_WAIT_S = 180
+#: What the lines below export.
+VARIABLES = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_raylet_start_wait_time_s")
+
+_BEGIN = r"""
+# -- A Ray cluster on the nodes of this job: a head on the first, a worker on each other. It serves only those who have
+# the token, says in ray.log what it does, and ends when this script closes its end of a pipe, or is gone.
+# shellcheck disable=SC2317  # called on each node, by srun
+ray_node() {
+  trap '' USR1  # the work is asked to save, and needs Ray until it has
+  local role=(--address="$RAY_ADDRESS")
+  if (( SLURM_PROCID == 0 )); then
+    role=(--head --port="${RAY_ADDRESS##*:}" --include-dashboard=false)
+    # Where Slurm knows the node by a name, Ray finds its address by itself.
+    [[ ${RAY_ADDRESS%:*} =~ ^[0-9.]+$ ]] && role+=(--node-ip-address="${RAY_ADDRESS%:*}")
+  else
+    until (: < "/dev/tcp/${RAY_ADDRESS/://}") 2> /dev/null; do sleep 1; done
+  fi
+  "$@" "${role[@]}" < /dev/null &
+  read -r
+  kill "$!"
+  wait "$!"
+}
+read -r ray_head < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+ray_head="$(scontrol show node --oneliner "$ray_head" | sed -n 's/.* NodeAddr=\([^ ]*\) .*/\1/p')"
+export RAY_ADDRESS="$ray_head:$(( @FIRST@ + SLURM_JOB_ID % @COUNT@ ))" RAY_AUTH_MODE=token
+export RAY_AUTH_TOKEN_PATH=@FOLDER@/ray-$SLURM_JOB_ID.token
+export RAY_raylet_start_wait_time_s=150  # many nodes that read Python from one disk begin slowly
+( umask 077; od -An -N32 -tx1 /dev/urandom | tr -d ' \n' > "$RAY_AUTH_TOKEN_PATH" )
+ray_log=@FOLDER@/logs/ray-$SLURM_JOB_ID.log
+: > "$ray_log"
+exec {ray}> >(srun --overlap --cpus-per-task=@CPUS@ @ENTER@bash -c "$(declare -f ray_node); ray_node \"\$@\"" ray \
+  @PROGRAM@ start --num-cpus=@CPUS@ --num-gpus=@GPUS@ --disable-usage-stats --block >> "$ray_log" 2>&1)
+ray_step=$!
+for (( waited = 0; waited < @WAIT@; waited++ )); do
+  (( $(grep -c 'Ray runtime started' "$ray_log") >= SLURM_JOB_NUM_NODES )) && break
+  sleep 1
+done
+(( waited < @WAIT@ )) || echo "vfm-launch: Ray is not on all nodes after @WAIT@ s, see $ray_log" >&2
+"""
+
+_FINISH = r"""
+exec {ray}>&-
+wait "$ray_step"
+rm -f "$RAY_AUTH_TOKEN_PATH"
+"""
 
 
-def begin(job: SlurmJob, step: list[str]) -> list[str]:
+def begin(job: SlurmJob, enter: Sequence[str]) -> list[str]:
     """The lines before the working one.
 
     Args:
-        step: options of srun and words that every process of the job needs, such as its container; quoted.
+        enter: options of srun and words that lead into the job's container, quoted.
     """
-    enter = " ".join(step)
-    size = f"--num-cpus={job.cpus_per_task} --num-gpus={job.gpus_per_node} --disable-usage-stats --block"
-    lines = [
-        "# -- A Ray cluster on the nodes of this job: a head on the first, a worker on each other. Nobody without the",
-        "# token may use it. What it says is in ray.log beside the logs.",
-        'read -r ray_head < <(scontrol show hostnames "$SLURM_JOB_NODELIST")',
-        f"ray_port=$(( {_FIRST_PORT} + SLURM_JOB_ID % {_NUM_PORTS} ))",
-        f"ray_log={quoted(f'{job.folder}/logs/ray.log')}",
-        'export RAY_ADDRESS="$ray_head:$ray_port"',
-        f"export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH={quoted(f'{job.folder}/ray.token')}",
-        '( umask 077; od -An -N32 -tx1 /dev/urandom | tr -d " \\n" > "$RAY_AUTH_TOKEN_PATH" )',
-        f"srun --overlap --nodes=1 --ntasks=1 {enter} {_DEAF} \\",
-        f'    ray start --head --port="$ray_port" --include-dashboard=false {size} >> "$ray_log" 2>&1 &',
-        "ray=($!)",
-        'until (: < "/dev/tcp/$ray_head/$ray_port") 2> /dev/null || (( ++waited > 120 )); do sleep 1; done',
-    ]
-    if job.nodes > 1:
-        others = job.nodes - 1
-        lines += [
-            f"srun --overlap --relative=1 --nodes={others} --ntasks={others} {enter} {_DEAF} \\",
-            f'    ray start --address="$RAY_ADDRESS" {size} >> "$ray_log" 2>&1 &',
-            "ray+=($!)",
-        ]
-    return lines
+    # Ray of the Python that runs the job; in a container, the one on its path.
+    program = f"{quoted(job.command[0])} -m ray.scripts.scripts" if "-m" in job.command else "ray"
+    values = {
+        "FIRST": _FIRST_PORT, "COUNT": _NUM_PORTS, "WAIT": _WAIT_S, "FOLDER": quoted(str(job.folder)),
+        "CPUS": job.cpus_per_task, "GPUS": job.gpus_per_node, "PROGRAM": program,
+        "ENTER": "".join(f"{word} " for word in enter),
+    }  # fmt: skip
+    return re.sub(r"@([A-Z]+)@", lambda match: str(values[match[1]]), _BEGIN).strip("\n").split("\n")
 
 
 def finish() -> list[str]:
-    """The lines behind the working one: srun, asked to end, ends its processes on every node."""
-    return [
-        'kill "${ray[@]}" 2> /dev/null',
-        'wait "${ray[@]}"',
-        'rm -f "$RAY_AUTH_TOKEN_PATH"',
-    ]
+    """The lines behind it."""
+    return _FINISH.strip("\n").split("\n")

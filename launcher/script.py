@@ -171,4 +171,5 @@ def _step(job: SlurmJob) -> list[str]:
 def _names(job: SlurmJob) -> list[str]:
     """The variables that the script exports."""
     names = [item.name for item in _settings(job)] + (["PYTHONPATH"] if job.code is not None else [])
+    names += ray_cluster.VARIABLES if job.ray else ()
     return list(dict.fromkeys([*names, *job.cluster.secrets, *job.needed]))

@@ -207,11 +207,22 @@ def test_each_task_of_an_array_gets_its_own_words(tmp_path: Path):
 
 
 def test_a_ray_cluster_is_begun_before_the_work_and_ended_behind_it(tmp_path: Path):
-    job = small_job(tmp_path, nodes=3, ray=True)
-    text = script(job)
-    begun, work, ended = (text.index(word) for word in ("ray start --head", "nemo-vfm run", 'kill "${ray[@]}"'))
-    assert begun < text.index("--relative=1 --nodes=2") < work < ended < text.index("-- How it ended")
-    assert "--overlap --nodes=1 --ntasks=1" in text
+    job = small_job(tmp_path, ray=True, gpus_per_node=2)
+    done = run(job, tmp_path / "fakes", "-x", SLURM_JOB_ID="5003")
+    work, ray = done.steps  # Ray's own step ends last, when the script closes its pipe
+    assert work[:5] == ["--export=ALL", "--cpus-per-task=4", "--overlap", "--nodes=1", "--ntasks=1"]
+    assert ray[-7:] == ["ray", "ray", "start", "--num-cpus=4", "--num-gpus=2", "--disable-usage-stats", "--block"]
+    assert done.variables[0]["RAY_ADDRESS"] == "127.0.0.1:25003" == done.variables[1]["RAY_ADDRESS"]
+    assert done.status == 0 and not list(job.folder.glob("*.token"))
+
+
+def test_nobody_else_reads_the_token_of_a_ray_cluster(tmp_path: Path):
+    job = small_job(tmp_path, ray=True, command=("bash", "-c", "true"))
+    kept = script(job).replace('rm -f "$RAY_AUTH_TOKEN_PATH"', "true")
+    done = run(job, tmp_path / "fakes", "-x", text=kept)
+    (token,) = job.folder.glob("*.token")
+    assert token.stat().st_mode & 0o777 == 0o600 and len(token.read_text()) == 64
+    assert token.read_text() not in done.said and done.variables[0]["RAY_AUTH_MODE"] == "token"
 
 
 @pytest.mark.parametrize(("nodes", "segment"), [(18, 18), (16, 16), (36, 18), (20, 10), (1, 1), (72, 18)])

@@ -20,8 +20,11 @@ from tests.support.repository import ROOT
 GOLDEN = ROOT / "tests/launcher/golden"
 #: Fakes of Slurm's commands: srun keeps its words and variables and ends as it is told, the others say little.
 _FAKES = {
-    "srun": """printf '%s\\0' "$@" > "$FAKES/argv.$$"; env -0 > "$FAKES/env.$$"; exit "${FAKE_STATUS:-0}" """,
-    "scontrol": 'if [[ $1 == show && $2 == hostnames ]]; then echo n1; fi; echo "$@" >> "$FAKES/scontrol"',
+    "srun": """[[ "$*" == *ray_node* ]] && echo "Ray runtime started" && cat
+printf '%s\\0' "$@" > "$FAKES/argv.$$"; env -0 > "$FAKES/env.$$"; exit "${FAKE_STATUS:-0}" """,
+    "scontrol": """echo "$@" >> "$FAKES/scontrol"
+[[ $1 == show && $2 == hostnames ]] && echo n1
+[[ $1 == show && $2 == node ]] && echo "NodeName=n1 NodeAddr=127.0.0.1 Version=22" """,
     "squeue": '[[ "$*" == *%T* ]] && echo RUNNING',
     "sinfo": "true",
     "module": """printf '%s\\0' "$@" > "$FAKES/module" """,
@@ -70,22 +73,23 @@ class Done:
     variables: list[dict[str, str]]
 
 
-def run(job: SlurmJob, fakes: Path, *options: str, **environment: str) -> Done:
+def run(job: SlurmJob, fakes: Path, *options: str, text: str = "", **environment: str) -> Done:
     """Run a job's script in a real bash, where Slurm's commands are false.
 
     Args:
         fakes: an empty folder.
         options: of bash.
+        text: what is run instead of the job's script.
         environment: what the shell that submitted had.
     """
     _write_fakes(fakes)
     (job.folder / "logs").mkdir(parents=True, exist_ok=True)
-    text, log = job.folder / "job.sh", job.folder / "logs" / "log"
-    text.write_text(script(job), encoding="utf-8")
+    file, log = job.folder / "job.sh", job.folder / "logs" / "log"
+    file.write_text(text or script(job), encoding="utf-8")
     said = {"PATH": f"{fakes}:{os.environ['PATH']}", "FAKES": str(fakes), "HOME": str(fakes), "LC_ALL": "C.UTF-8"}
     with log.open("wb") as out:
         done = subprocess.run(
-            ["bash", *options, text], cwd=fakes, env={**said, **_SLURM_SAYS, **environment}, stdout=out, stderr=out,
+            ["bash", *options, file], cwd=fakes, env={**said, **_SLURM_SAYS, **environment}, stdout=out, stderr=out,
             stdin=subprocess.DEVNULL, timeout=60, check=False,
         )  # fmt: skip
     return Done(done.returncode, log.read_text(), [*map(_words, _kept(fakes, "argv"))],

@@ -67,28 +67,47 @@ printf '%s\n' "$SLURM_JOB_NODELIST" > "$mark"
 step_before="$(newest_step)"
 files_before="$(files_made)"
 
-# -- A Ray cluster on the nodes of this job: a head on the first, a worker on each other. Nobody without the
-# token may use it. What it says is in ray.log beside the logs.
+# -- A Ray cluster on the nodes of this job: a head on the first, a worker on each other. It serves only those who have
+# the token, says in ray.log what it does, and ends when this script closes its end of a pipe, or is gone.
+# shellcheck disable=SC2317  # called on each node, by srun
+ray_node() {
+  trap '' USR1  # the work is asked to save, and needs Ray until it has
+  local role=(--address="$RAY_ADDRESS")
+  if (( SLURM_PROCID == 0 )); then
+    role=(--head --port="${RAY_ADDRESS##*:}" --include-dashboard=false)
+    # Where Slurm knows the node by a name, Ray finds its address by itself.
+    [[ ${RAY_ADDRESS%:*} =~ ^[0-9.]+$ ]] && role+=(--node-ip-address="${RAY_ADDRESS%:*}")
+  else
+    until (: < "/dev/tcp/${RAY_ADDRESS/://}") 2> /dev/null; do sleep 1; done
+  fi
+  "$@" "${role[@]}" < /dev/null &
+  read -r
+  kill "$!"
+  wait "$!"
+}
 read -r ray_head < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
-ray_port=$(( 25000 + SLURM_JOB_ID % 5000 ))
-ray_log=/lustre/video/runs/dit/launch/logs/ray.log
-export RAY_ADDRESS="$ray_head:$ray_port"
-export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH=/lustre/video/runs/dit/launch/ray.token
-( umask 077; od -An -N32 -tx1 /dev/urandom | tr -d " \n" > "$RAY_AUTH_TOKEN_PATH" )
-srun --overlap --nodes=1 --ntasks=1  bash -c 'trap "" USR1 TERM; exec "$@"' ray \
-    ray start --head --port="$ray_port" --include-dashboard=false --num-cpus=64 --num-gpus=0 --disable-usage-stats --block >> "$ray_log" 2>&1 &
-ray=($!)
-until (: < "/dev/tcp/$ray_head/$ray_port") 2> /dev/null || (( ++waited > 120 )); do sleep 1; done
-srun --overlap --relative=1 --nodes=3 --ntasks=3  bash -c 'trap "" USR1 TERM; exec "$@"' ray \
-    ray start --address="$RAY_ADDRESS" --num-cpus=64 --num-gpus=0 --disable-usage-stats --block >> "$ray_log" 2>&1 &
-ray+=($!)
+ray_head="$(scontrol show node --oneliner "$ray_head" | sed -n 's/.* NodeAddr=\([^ ]*\) .*/\1/p')"
+export RAY_ADDRESS="$ray_head:$(( 25000 + SLURM_JOB_ID % 5000 ))" RAY_AUTH_MODE=token
+export RAY_AUTH_TOKEN_PATH=/lustre/video/runs/dit/launch/ray-$SLURM_JOB_ID.token
+export RAY_raylet_start_wait_time_s=150  # many nodes that read Python from one disk begin slowly
+( umask 077; od -An -N32 -tx1 /dev/urandom | tr -d ' \n' > "$RAY_AUTH_TOKEN_PATH" )
+ray_log=/lustre/video/runs/dit/launch/logs/ray-$SLURM_JOB_ID.log
+: > "$ray_log"
+exec {ray}> >(srun --overlap --cpus-per-task=64 bash -c "$(declare -f ray_node); ray_node \"\$@\"" ray \
+  /opt/venv/bin/python -m ray.scripts.scripts start --num-cpus=64 --num-gpus=0 --disable-usage-stats --block >> "$ray_log" 2>&1)
+ray_step=$!
+for (( waited = 0; waited < 180; waited++ )); do
+  (( $(grep -c 'Ray runtime started' "$ray_log") >= SLURM_JOB_NUM_NODES )) && break
+  sleep 1
+done
+(( waited < 180 )) || echo "vfm-launch: Ray is not on all nodes after 180 s, see $ray_log" >&2
 
 # -- The work.
 srun --export=ALL --cpus-per-task=64 --overlap --nodes=1 --ntasks=1 --mpi=pmix \
     /opt/venv/bin/python -P -m nemo_vfm run /lustre/video/runs/dit/launch/recipe.yaml run_dir=/lustre/video/runs/dit
 status=$?
-kill "${ray[@]}" 2> /dev/null
-wait "${ray[@]}"
+exec {ray}>&-
+wait "$ray_step"
 rm -f "$RAY_AUTH_TOKEN_PATH"
 
 # -- How it ended. What the run says of itself goes before the status: srun hands on the highest of all tasks.
@@ -137,15 +156,16 @@ case "$status:$near:$said" in
 esac
 
 # -- Whose node was it? And did the attempt get further than the one before?
+failed="$(sed -n 's/^srun: error: Node failure on \([^ ]*\).*/\1/p' <<< "$heard" | head -n 1)"
 killed="$(sed -n \
-  -e 's/^srun: error: \([^ ]*\): tasks\{0,1\} [-,0-9]*: \(Killed\|Aborted\|Segmentation fault\|Bus error\).*/\1/p' \
-  -e 's/^srun: error: Node failure on \([^ ]*\).*/\1/p' <<< "$heard" | head -n 1)"
+  's/^srun: error: \([^ ]*\): tasks\{0,1\} [-,0-9]*: \(Killed\|Aborted\|Segmentation fault\|Bus error\).*/\1/p' \
+  <<< "$heard" | head -n 1)"
 blamed=
 case "$kind" in
   hang | lost_rank | node_fault)
     mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
-    blamed="$killed"
-    if [[ $told =~ rank\ ([0-9]+)\ of && $told != *"in vain"* && ($kind == hang || -z $killed) ]]; then
+    blamed="${failed:-$killed}"
+    if [[ $told =~ rank\ ([0-9]+)\ of && $told != *"in vain"* && ($kind == hang || -z $blamed) ]]; then
       blamed="${hosts[BASH_REMATCH[1] / 1]:-}"
     fi
     [[ " ${hosts[*]} " == *" $blamed "* ]] || blamed=
@@ -158,8 +178,9 @@ moved=no
 
 # -- What then.
 state="$(squeue --noheader --jobs="$job" --format=%T)"
-if [[ $state != RUNNING ]] && (( now < ends_at )) && ! scontrol show job "$job" | grep -q 'EndTime=Unknown'; then
-  kind=interrupted  # by scancel: a job that is given back by Slurm has no end yet
+by_hand='\*\*\* JOB [0-9]+ ON [^ ]+ CANCELLED AT [^ ]+ (DUE [Tt][Oo] SIGNAL.*)?\*\*\*'
+if grep -q -E "^slurmstepd[^ ]*: error: $by_hand" <<< "$heard"; then
+  kind=interrupted  # by scancel: where Slurm itself ends a job, it says DUE TO what
   told="cancelled; $told"
 fi
 note "$status" "$kind" "${told:0:500}" "$moved" "$blamed"
@@ -177,7 +198,7 @@ if (( stuck >= 3 )); then
     "$launch/attempts.tsv, and at this log; vfm-launch retry begins anew."
   exit "$status"
 fi
-if [[ $state == RUNNING ]] || (( ends_at > 0 && now >= ends_at )); then
+if [[ $state =~ ^(RUNNING|SIGNALING)$ ]] || (( ends_at > 0 && now >= ends_at )); then  # else Slurm has done it already
   scontrol requeue "$job" || exit "$status"  # from here on this shell has KillWait seconds
 fi
 # A node that failed, or that lost a rank for the second time, takes no part any more, if there are enough without it.
