@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 
 from nemo_vfm.core import secret
-from tests.support import loopback, object_store, slurm
+from tests.support import loopback, object_store
 
 # A loaded machine is no reason to fail: what a case asserts is its result, never its time.
 settings.register_profile("ours", deadline=None)
@@ -59,15 +59,6 @@ def failing(small_store: object_store.Failing) -> Iterator[object_store.Failing]
         yield small_store
     small_store.faults.clear()
     small_store.times = 10**9
-
-
-@pytest.fixture(scope="module")
-def real_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[slurm.Slurm]:
-    """A Slurm of two nodes of 16 cores, one a file of tests, where this machine has one."""
-    if why := slurm.lacking():
-        pytest.skip(f"a real Slurm is needed: {why}")
-    with slurm.slurm(tmp_path_factory.mktemp("slurm")) as cluster:
-        yield cluster
 
 
 loopback.watch()

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs on a real Slurm to which something happens in, how each attempt ended and what became of the job out."""
 
+import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from launcher import slurm
+from launcher.cli import main
 from launcher.cluster import Slurm as Cluster
 from launcher.epilogue import COLUMNS
 from launcher.job import SlurmJob
 from launcher.script import script
-from nemo_vfm.config import compose
 from tests.support import tiny_training
 from tests.support.ranks import on_ranks
 from tests.support.repository import ROOT
@@ -24,7 +25,7 @@ from tests.support.slurm import slurm as cluster_in
 from tests.support.tiny_training import changes, fate, metrics, trained
 
 #: Names of nodes here are nobody's address.
-HERE = {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
+HERE = {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
 TOY = ("--trust", "tests.support.spread", "--rank-silence", "8", "--rank-timeout", "60")
 #: Whoever comes with the partition `urgent` gets the nodes of others, who have a while to save.
 PREEMPTING = ("PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE",
@@ -66,7 +67,8 @@ class Submitted:
 
     def log(self) -> str:
         """Of all attempts."""
-        return (self.run_dir / f"launch/logs/toy-{self.number}.out").read_text()
+        (file,) = (self.run_dir / "launch/logs").glob(f"*-{self.number}.out")
+        return file.read_text()
 
     def ended(self, within_s: float = 240.0) -> str:
         """How, in Slurm's word."""
@@ -81,7 +83,7 @@ def submitted(
     folder = run_dir / "launch"
     (folder / "logs").mkdir(parents=True)
     (folder / "recipe.yaml").write_text(recipe)
-    where = Cluster(time=time, exclusive=False, environment=HERE, step_options=steps or {})
+    where = Cluster(time=time, exclusive=False, environment={**HERE, "PYTHONPATH": str(ROOT)}, step_options=steps or {})
     text = script(SlurmJob(
         name="toy", run_id="0123456789ab", folder=folder, run_dir=run_dir, recipe=folder / "recipe.yaml", workdir=ROOT,
         command=(sys.executable, "-m", "nemo_vfm"), words=tuple(words), nodes=2, tasks_per_node=2, gpus_per_node=0,
@@ -105,13 +107,19 @@ def counted(run_dir: Path) -> list[int]:
 
 
 def test_a_training_that_others_go_before_is_saved_begun_again_and_ends_with_the_losses_of_an_undisturbed_one(
-    three: Slurm, tmp_path: Path
+    three: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_here: None
 ) -> None:
     data = tiny_training.shards(tmp_path / "shards")
     layout = ["parallel.shard=2", "parallel.replicate=2", fate("nothing", pause_s=0.5)]
     words = changes(data, tmp_path / "run", *layout, steps=8)
-    recipe = compose(tiny_training.RECIPE, words, overlays=["smoke"]).to_yaml()
-    job = submitted(three, tmp_path / "run", recipe, ["--trust", tiny_training.NAME])
+    monkeypatch.setenv("SLURM_CONF", str(three.conf))
+    monkeypatch.chdir(ROOT)
+    options = ("--overlay", "smoke", "--trust", tiny_training.NAME)
+    where = ("cluster=cpu_slurm", "nodes=2", "cluster.time=0:10:00", "cluster.exclusive=false", "cluster.cpus_per_node=2",
+             f"cluster.environment={{{', '.join(f'{name}: {value}' for name, value in HERE.items())}}}")  # fmt: skip
+    assert main(["submit", tiny_training.RECIPE, *words, *options, *where]) == 0
+    (number,) = json.loads((tmp_path / "run/launch/launch.json").read_text())["jobs"][0]["slurm"]
+    job = Submitted(three, tmp_path / "run", number)
     saved = tmp_path / f"run/checkpoints/step-{tiny_training.SAVED:08d}"
     three.until(saved.is_dir, "a checkpoint", within_s=120)
     three.say("srun", "--partition=urgent", "--nodes=3", "--exclusive", "true")
@@ -142,3 +150,57 @@ def test_a_process_that_is_killed_lets_the_job_begin_again_once_and_end(three: S
     assert counted(tmp_path / "run") == [0, 1, 2, 3]
     second = f"n{re.findall(r'[0-9]+', job.attempts('nodes')[0][0])[1]}"  # where process 2 of 0 to 3 was
     assert job.attempts("restart", "kind", "blamed") == [("0", "lost_rank", second), ("1", "ok", "")]
+
+
+@pytest.mark.soak
+def test_a_job_whose_time_is_up_is_saved_begun_again_and_ends(three: Slurm, tmp_path: Path):
+    # What only counts leaves neither checkpoints nor files by which to see that it gets further.
+    job = submitted(three, tmp_path / "run", toy(steps=60, pause_s=0.7), TOY, time="1", lead_s=20, most_restarts=9)
+    assert job.ended(600) == "COMPLETED", job.story()
+    kinds = [kind for (kind,) in job.attempts("kind")]
+    assert kinds[-1] == "ok" and len(kinds) >= 2 and set(kinds[:-1]) == {"time_limit"}
+    assert {status for (status,) in job.attempts("status")[:-1]} == {"75"}
+    assert counted(tmp_path / "run") == list(range(60))
+
+
+@pytest.mark.soak
+def test_a_node_that_is_gone_takes_no_part_any_more(three: Slurm, tmp_path: Path):
+    job = submitted(three, tmp_path / "run", toy(steps=20, pause_s=0.5), TOY)
+    three.until((tmp_path / "run/count").is_file, "a step", within_s=120)
+    _, second = (f"n{number}" for number in re.findall(r"[0-9]+", three.job(job.number)["NodeList"]))
+    three.lose(second)
+    try:
+        assert job.ended(400) == "COMPLETED", job.story()
+    finally:
+        three.begin(second)
+        three.until(lambda: three.states()[second] == "idle", "the node", within_s=120)
+    assert three.job(job.number)["ExcNodeList"] == second
+    assert counted(tmp_path / "run") == list(range(20))
+    assert job.attempts("restart", "kind", "blamed") == [("0", "node_fault", second), ("1", "ok", "")]
+
+
+def test_a_job_that_somebody_cancels_is_not_begun_again(three: Slurm, tmp_path: Path):
+    job = submitted(three, tmp_path / "run", toy(steps=600, pause_s=0.1), TOY)
+    three.until((tmp_path / "run/count").is_file, "a step", within_s=120)
+    three.say("scancel", job.number)
+    assert job.ended() == "CANCELLED" and three.job(job.number)["Restarts"] == "0"
+    three.until((tmp_path / "run/launch/attempts.tsv").is_file, "the script's last line")
+    assert job.attempts("kind") == [("interrupted",)]
+
+
+@pytest.mark.soak
+def test_a_crash_that_comes_again_and_again_is_not_tried_for_ever(three: Slurm, tmp_path: Path):
+    job = submitted(three, tmp_path / "run", toy(how="crashes", tries=99), TOY, most_restarts=2)
+    assert job.ended() == "FAILED", job.story()
+    assert job.attempts("kind", "moved") == [("lost_rank", "no")] * 2
+    assert "not begun again, since 2 attempts one after the other got no further" in job.log()
+
+
+@pytest.mark.soak
+def test_a_process_that_hangs_is_named_and_the_job_begun_again(three: Slurm, tmp_path: Path):
+    job = submitted(three, tmp_path / "run", toy(how="is_stopped", who=3), TOY, steps={"wait": "5"})
+    assert job.ended() == "COMPLETED", job.story()
+    assert counted(tmp_path / "run") == [0, 1, 2, 3]
+    (kind, sentence, blamed), _ = job.attempts("kind", "sentence", "blamed")
+    assert kind == "hang" and "rank 3 of 4 has given no sign of life for 8 s" in sentence
+    assert blamed == f"n{re.findall('[0-9]+', job.attempts('nodes')[0][0])[1]}"
