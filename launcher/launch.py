@@ -179,6 +179,8 @@ def composed_text(composed: Composed) -> str:
 
 def _job(launch: Launch, cluster: Slurm, share: Share) -> SlurmJob:
     alone = len(launch.shares) == 1
+    if share.phase and share.ranks == 1:  # else it would begin the processes of the next phase by itself, here
+        cluster = replace(cluster, environment={"RANK": "0", "WORLD_SIZE": "1", **cluster.environment})
     only = ("--only", share.step) if share.step else ()
     command = ("nemo-vfm",) if cluster.container else (sys.executable, "-P", "-m", "nemo_vfm")
     return SlurmJob(

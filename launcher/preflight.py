@@ -129,7 +129,8 @@ def _of_layout(found: Mapping[str, Any], own: Mapping[str, Any], where: Slurm, s
     yield Finding("time", f"{own['step_s']:.3g} s a step{network}, estimated")
     if own["gpu_hours"] is not None:
         hours = own["days"] * 24
-        yield Finding("cost", f"{own['gpu_hours']:,.0f} GPU hours: {found['steps']:,} steps, {_span(hours)} on "
+        phase = f" of the phase {found['phase']}" if found.get("phase") else ""
+        yield Finding("cost", f"{own['gpu_hours']:,.0f} GPU hours: {found['steps']:,} steps{phase}, {_span(hours)} on "
                       f"{share.ranks:,} GPUs, in attempts of at most {where.time}")  # fmt: skip
 
 

@@ -41,13 +41,22 @@ def run(arguments: argparse.Namespace) -> int:
     say(f"{kept.run_dir}  launch {kept.values['id']} on {kept.values['words']['cluster']}, {kept.values['created']}")
     if why:
         say(why)
-    width = max(len(one.name) for one in found)
+    width, now = max(len(one.name) for one in found), _now(found)
     for one in found:
         table([(one.name.ljust(width), f"job {one.number}" if one.number else "", one.state.ljust(10), one.more)])
-        if one.state not in ("not begun", "not submitted") and (one.live or one is found[-1] or not one.done):
+        if one is now:
             _say_progress(looked_at(kept, one.name))
     _say_attempts(kept)
     return 0
+
+
+def _now(found: "list[JobState]") -> "JobState | None":
+    """The job whose work is of interest: the one that runs, else the first that has ended badly or waits to go on."""
+    running = (one for one in found if one.state == "running")
+    left = (one for one in found if not one.done)
+    last = found[-1] if found[-1].done else None
+    one = next(running, None) or next(left, last)
+    return one if one is not None and (one.ended is not None or one.state == "running" or not one.number) else None
 
 
 def _say_progress(found: "Progress") -> None:
