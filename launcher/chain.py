@@ -71,7 +71,7 @@ def chain(work: Work, cluster: Where, nodes: int | None, parts: int = 0) -> list
     pieces = [piece for step in work.steps for piece in _pieces(step)]
     widest = max((ranks for _, _, ranks, _ in pieces), default=1)
     found = [
-        _share(step, phase, ranks, degrees, cluster, nodes if ranks == widest else None)
+        _share(step, phase, ranks, degrees, cluster, nodes if ranks == widest or step.ray else None)
         for step, phase, ranks, degrees in pieces
     ]
     arrays = {step.name: step.rounds if parts else 0 for step in work.steps}
@@ -98,14 +98,17 @@ def _pieces(step: Step) -> Iterator[tuple[Step, str, int, Mapping[str, int]]]:
 def _share(step: Step, phase: str, ranks: int, degrees: Mapping[str, int], cluster: Where, nodes: int | None) -> Share:
     devices = cluster.gpus_per_node or 0 if isinstance(cluster, Slurm) else 0
     uses_gpus = bool(step.on_gpu and devices)
-    count, tasks, problem = _fitted(ranks, devices if uses_gpus else 0, nodes)
+    with_ray = step.ray and isinstance(cluster, Slurm)  # one process, which Ray has work for all nodes from
+    count, tasks, problem = (nodes or 1, 1, "") if with_ray else _fitted(ranks, devices if uses_gpus else 0, nodes)
     if not isinstance(cluster, Slurm) and (nodes or 1) > 1:
         problem = f"nodes={nodes} cannot be had: this cluster is one machine, the one that you are on"
     cores = (cluster.cpus_per_node or 0) if isinstance(cluster, Slurm) else 0
+    gpus = devices if with_ray else tasks
+    parts = max(tasks, devices if uses_gpus and not with_ray else 1)
     return Share(
         name="-".join(filter(None, (step.name, phase))) or ALONE, step=step.name, phase=phase,
-        kind=step.kind, ranks=ranks, nodes=count, tasks_per_node=tasks, gpus_per_node=tasks if uses_gpus else 0,
-        cpus_per_task=max(1, cores // max(tasks, devices if uses_gpus else 1)), on_gpu=step.on_gpu, degrees=degrees,
+        kind=step.kind, ranks=ranks, nodes=count, tasks_per_node=tasks, gpus_per_node=gpus if uses_gpus else 0,
+        cpus_per_task=max(1, cores // parts), on_gpu=step.on_gpu, degrees=degrees,
         ray=step.ray, problem=problem,
     )  # fmt: skip
 

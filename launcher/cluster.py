@@ -119,6 +119,9 @@ class Slurm(Cluster):
         gpu_request: how GPUs are asked for: by `--gpus-per-node`, by `--gres`, or not at all, where Slurm has not been
             told of them and whole nodes are given.
         segment: nodes that must stand in one NVLink domain (a rack of NVL72 has 18); null leaves that to Slurm.
+        cpu_nodes: nodes without GPUs that a job with a Ray cluster has besides: one heterogeneous job.
+        cpus_per_cpu_node: cores of such a node.
+        cpu_partition: where these nodes are; null takes `partition`.
         most_at_once: tasks of an array that run at the same time; null is no limit.
         mpi: how srun starts tasks (pmix, pmi2, none); null takes none where the cluster has it: ranks meet without.
         container: what tasks run in; null is the Python of the submission.
@@ -144,6 +147,9 @@ class Slurm(Cluster):
     exclusive: bool = True
     gpu_request: GpuRequest = "gpus_per_node"
     segment: int | None = None
+    cpu_nodes: int = 0
+    cpus_per_cpu_node: int | None = None
+    cpu_partition: str | None = None
     most_at_once: int | None = None
     mpi: str | None = None
     container: Pyxis | Apptainer | None = None
@@ -156,11 +162,13 @@ class Slurm(Cluster):
         Cluster.__post_init__(self)
         if not _TIME.fullmatch(self.time):
             raise ValueError(f"time is {self.time!r}; Slurm's times are such as 30 (minutes), 4:00:00 or 2-00:00:00")
-        for name in ("cpus_per_node", "memory_gb", "segment", "most_at_once"):
+        for name in ("cpus_per_node", "cpus_per_cpu_node", "memory_gb", "segment", "most_at_once"):
             if (number := getattr(self, name)) is not None and number < 1:
                 raise ValueError(f"{name} is {number}; it is at least 1, or null")
         if self.gpus_per_node is not None and self.gpus_per_node < 0:
             raise ValueError(f"gpus_per_node is {self.gpus_per_node}; 0 is a cluster without GPUs")
+        if self.cpu_nodes < 0 or (self.cpu_nodes and self.cpus_per_cpu_node is None):
+            raise ValueError(f"cpu_nodes is {self.cpu_nodes}; it is at least 0, and needs cpus_per_cpu_node")
         for name in (*self.options, *self.step_options):
             option_name(name)
         if ours := sorted(OURS & set(self.options)):

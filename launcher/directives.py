@@ -10,7 +10,7 @@ from launcher.quoting import directive
 
 def directives(job: SlurmJob) -> list[str]:
     """The lines, in paragraphs."""
-    parts = (_names(job), _nodes(job), _time(job), _log(job), _site(job))
+    parts = (_names(job), _nodes(job), _time(job), _log(job), _site(job), _second_part(job))
     return [line for part in parts if (found := list(part)) for line in ("", *found)][1:]
 
 
@@ -39,6 +39,26 @@ def _nodes(job: SlurmJob) -> Iterator[str]:
         yield f"{directive('segment', str(size))}  # nodes at a time in one NVLink domain of {job.cluster.segment}"
     if job.cluster.exclude:
         yield directive("exclude", ",".join(job.cluster.exclude))
+
+
+def _second_part(job: SlurmJob) -> Iterator[str]:
+    """Nodes without GPUs: what is not said again here, Slurm would take from its defaults."""
+    if not job.cpu_nodes:
+        return
+    cluster = job.cluster
+    nodes = "1 node" if job.cpu_nodes == 1 else f"{job.cpu_nodes} nodes"
+    yield f"# {nodes} without GPUs for Ray, the second part of this job: both begin and end together."
+    yield "#SBATCH hetjob"
+    named = {"account": cluster.account, "partition": cluster.cpu_partition or cluster.partition, "qos": cluster.qos}
+    for name, value in {**named, "reservation": cluster.reservation}.items():
+        if value is not None:
+            yield directive(name, value)
+    sizes = {"nodes": job.cpu_nodes, "ntasks-per-node": 1, "cpus-per-task": cluster.cpus_per_cpu_node, "mem": 0}
+    for name, number in sizes.items():
+        yield directive(name, str(number))
+    if cluster.exclusive:
+        yield directive("exclusive")
+    yield directive("time", cluster.time)
 
 
 def _segment(nodes: int, domain: int) -> int:

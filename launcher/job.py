@@ -84,6 +84,11 @@ class SlurmJob:
             raise ValueError(f"{len(self.task_words)} lists of words for an array of {self.array}")
 
     @property
+    def cpu_nodes(self) -> int:
+        """Nodes without GPUs that the job has besides, as the second part of a heterogeneous one."""
+        return self.cluster.cpu_nodes if self.ray else 0
+
+    @property
     def tasks(self) -> int:
         """Processes of all nodes."""
         return self.nodes * self.tasks_per_node

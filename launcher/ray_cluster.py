@@ -10,6 +10,7 @@ from launcher.quoting import quoted
 
 _FIRST_PORT, _NUM_PORTS = 25_000, 5_000  # below what systems give out by themselves, and not where ranks meet
 _WAIT_S = 180
+_FUNCTION = r"""bash -c "$(declare -f ray_node); ray_node \"\$@\"" ray"""
 #: What the lines below export.
 VARIABLES = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_raylet_start_wait_time_s")
 
@@ -40,11 +41,10 @@ export RAY_raylet_start_wait_time_s=150  # many nodes that read Python from one 
 ( umask 077; od -An -N32 -tx1 /dev/urandom | tr -d ' \n' > "$RAY_AUTH_TOKEN_PATH" )
 ray_log=@FOLDER@/logs/ray-$SLURM_JOB_ID.log
 : > "$ray_log"
-exec {ray}> >(srun --overlap --cpus-per-task=@CPUS@ @ENTER@bash -c "$(declare -f ray_node); ray_node \"\$@\"" ray \
-  @PROGRAM@ start --num-cpus=@CPUS@ --num-gpus=@GPUS@ --disable-usage-stats --block >> "$ray_log" 2>&1)
+exec {ray}> >(srun @STEP@ >> "$ray_log" 2>&1)
 ray_step=$!
 for (( waited = 0; waited < @WAIT@; waited++ )); do
-  (( $(grep -c 'Ray runtime started' "$ray_log") >= SLURM_JOB_NUM_NODES )) && break
+  (( $(grep -c 'Ray runtime started' "$ray_log") >= @NODES@ )) && break
   sleep 1
 done
 (( waited < @WAIT@ )) || echo "vfm-launch: Ray is not on all nodes after @WAIT@ s, see $ray_log" >&2
@@ -63,14 +63,23 @@ def begin(job: SlurmJob, enter: Sequence[str]) -> list[str]:
     Args:
         enter: options of srun and words that lead into the job's container, quoted.
     """
+    step = _on_each_node(job, enter, job.cpus_per_task, job.gpus_per_node)
+    if job.cpu_nodes:
+        more = _on_each_node(job, enter, job.cluster.cpus_per_cpu_node or 1, 0)
+        step = f"--het-group=0 {step} \\\n  : --het-group=1 {more}"
+    values = {"FIRST": _FIRST_PORT, "COUNT": _NUM_PORTS, "WAIT": _WAIT_S, "FOLDER": quoted(str(job.folder)),
+              "STEP": step, "NODES": job.nodes + job.cpu_nodes}  # fmt: skip
+    return re.sub(r"@([A-Z]+)@", lambda match: str(values[match[1]]), _BEGIN).strip("\n").split("\n")
+
+
+def _on_each_node(job: SlurmJob, enter: Sequence[str], cpus: int, gpus: int) -> str:
+    """What follows srun, for nodes that are alike."""
     # Ray of the Python that runs the job; in a container, the one on its path.
     program = f"{quoted(job.command[0])} -m ray.scripts.scripts" if "-m" in job.command else "ray"
-    values = {
-        "FIRST": _FIRST_PORT, "COUNT": _NUM_PORTS, "WAIT": _WAIT_S, "FOLDER": quoted(str(job.folder)),
-        "CPUS": job.cpus_per_task, "GPUS": job.gpus_per_node, "PROGRAM": program,
-        "ENTER": "".join(f"{word} " for word in enter),
-    }  # fmt: skip
-    return re.sub(r"@([A-Z]+)@", lambda match: str(values[match[1]]), _BEGIN).strip("\n").split("\n")
+    mpi = f" --mpi={quoted(job.mpi)}" if job.mpi else ""
+    size = f"--num-cpus={cpus} --num-gpus={gpus} --disable-usage-stats --block"
+    lines = (f"--overlap --cpus-per-task={cpus}{mpi}", *enter, _FUNCTION, f"{program} start {size}")
+    return " \\\n    ".join(lines)
 
 
 def finish() -> list[str]:

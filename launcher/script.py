@@ -117,7 +117,7 @@ def _work(job: SlurmJob) -> Iterator[str]:
     enter = [quoted(word) for word in containers.options(job, _names(job))]
     inside = [quoted(word) for word in containers.before(job)]
     if job.ray:
-        yield from ray_cluster.begin(job, [*enter, *inside])
+        yield from ray_cluster.begin(job, [*enter, " ".join(inside)] if inside else enter)
         yield ""
     yield from _about(job)
     words = [*map(quoted, ("run", str(job.recipe), f"run_dir={job.run_dir}", *job.words))]

@@ -3,6 +3,7 @@
 """Steps, clusters and numbers of nodes in; how much of a cluster each job takes, or why it cannot be, out."""
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -46,6 +47,13 @@ def test_nodes_tasks_gpus_and_cores_follow_from_the_layout(ranks, cluster, nodes
 def test_a_size_that_does_not_fit_says_which_would(ranks, cluster, nodes, said):
     (share,) = chain(work(step(ranks)), cluster, nodes)
     assert re.search(said, share.problem), share.problem
+
+
+def test_a_step_with_ray_has_one_process_on_each_of_the_nodes_and_all_that_they_have():
+    curate = replace(step(1, name="curate"), ray=True)
+    for shares in (chain(work(curate), DGX, 3), chain(work(curate, step(16, name="train")), DGX, 2)):
+        assert (shares[0].tasks_per_node, shares[0].gpus_per_node, shares[0].cpus_per_task) == (1, 8, 112)
+        assert shares[0].nodes == (3 if len(shares) == 1 else 2) and shares[0].problem == "" and shares[0].ray
 
 
 def test_a_step_for_cpus_asks_for_no_gpu_and_nodes_are_those_of_the_widest_step():

@@ -61,7 +61,8 @@ def test_a_recipe_cannot_name_a_cluster():
         ({"environment": {"SLURM_NNODES": "1"}}, "SLURM_NNODES"), ({"environment": {"BASH_ENV": "x"}}, "BASH_ENV"),
         ({"environment": {"WANDB_API_KEY": "0123456789"}}, "cluster.secrets"),
         ({"environment": {"A": "1"}, "secrets": {"A": Path("/a")}}, "in environment and in secrets"),
-        ({"environment": {"UID": "0"}}, "UID"), ({"secrets": {"A B": Path("/a")}}, "name of a variable"),
+        ({"cpu_nodes": 2}, "needs cpus_per_cpu_node"), ({"environment": {"UID": "0"}}, "UID"),
+        ({"secrets": {"A B": Path("/a")}}, "name of a variable"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_said_in_a_sentence(wrong, sentence):

@@ -104,10 +104,14 @@ def golden_jobs() -> Mapping[str, SlurmJob]:
     curation = replace(_training("dgx_h100"), name="clips", title="curation/clips: clips from films", gpu=None, nodes=1,
                        tasks_per_node=1, gpus_per_node=0, cpus_per_task=64, degrees={}, engine="", cluster=cpu,
                        command=("/opt/venv/bin/python", "-P", "-m", "nemo_vfm"), words=(), needed=())  # fmt: skip
+    mixed = replace(_training("dgx_h100"), name="clips", title="curation/full: clips from films", nodes=2, ray=True,
+                    tasks_per_node=1, cpus_per_task=112, degrees={}, engine="", words=(), needed=())  # fmt: skip
+    nodes = replace(mixed.cluster, cpu_nodes=8, cpus_per_cpu_node=64, cpu_partition="cpu")
+    mixed = replace(mixed, cluster=nodes)
     shares = tuple(("run_dir=/lustre/video/runs/dit/shards/" + str(n), f"shard={n}/4") for n in range(4))
     return {
         **jobs, "cpu_slurm": curation, "array": replace(curation, array=4, task_words=shares),
-        "ray": replace(curation, nodes=4, ray=True),
+        "ray": replace(curation, nodes=4, ray=True), "heterogeneous": mixed,
     }  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps and items in; actors on a Ray cluster do them, in numbers that make every step equally quick, out."""
 
+import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -25,7 +26,8 @@ class Ray:
     actor that dies is replaced, and its item begun once more.
 
     Args:
-        address: of a cluster, such as `auto` or `ray://head:10001`; None begins one on this machine, for this run.
+        address: of a cluster, such as `auto` or `ray://head:10001`; None takes the one that RAY_ADDRESS names, as in a
+            job of the launcher's, and else begins one on this machine, for this run.
         cpus_per_actor: cores each actor counts for, also a part of one.
         max_actors: of each step at most.
         attempts: how often an item is begun before it has failed.
@@ -52,11 +54,12 @@ class Ray:
             pipeline.stop()
 
     def _begin(self) -> None:
-        ray = ray_module(own=self.address is None)
+        address = self.address or os.environ.get("RAY_ADDRESS")
+        ray = ray_module(own=address is None)
         if ray.is_initialized():
             return
-        if self.address is not None:
-            ray.init(address=self.address, log_to_driver=False, logging_level="ERROR")
+        if address is not None:
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR")
             return
         # On loopback as far as Ray lets one choose. Told that metrics have no port, -1, its raylet dies at once.
         ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR", _node_ip_address="127.0.0.1")

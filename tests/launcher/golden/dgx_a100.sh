@@ -53,7 +53,10 @@ job="$SLURM_JOB_ID"
 [[ -v SLURM_ARRAY_TASK_ID ]] && job="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"  # the bare number may mean them all
 log="$(readlink "/proc/$$/fd/1")"
 log_began="$(stat --format=%s "$log" 2> /dev/null || echo 0)"
-ends_at="$(date --date="$(squeue --noheader --jobs="$job" --format=%e)" +%s 2> /dev/null || echo 0)"
+said_of() {  # by Slurm, of this job; one of two parts has a line for each
+  squeue --noheader --jobs="$job" --format="$1" | head -n 1
+}
+ends_at="$(date --date="$(said_of %e)" +%s 2> /dev/null || echo 0)"
 
 newest_step() {  # of all checkpoints; -1 where there is none
   find "$run" -maxdepth 4 -path '*/checkpoints/step-*' -prune -printf '%f\n' 2> /dev/null |
@@ -71,7 +74,8 @@ note() {  # one line of attempts.tsv: status, kind, sentence, moved, blamed
 mark="$launch/attempt-$SLURM_JOB_ID"  # is there while an attempt runs, and is older than whatever the attempt writes
 if [[ -e $mark ]]; then
   down="$(sinfo --noheader --Node --nodes="$(< "$mark")" --states=down,drain,fail --format=%N | sort -u | paste -sd,)"
-  note - "$([[ -n $down ]] && echo node_fault || echo unknown)" "the attempt before ended without a word" no "$down"
+  SLURM_JOB_NODELIST="$(< "$mark")" SLURM_RESTART_COUNT="$(( ${SLURM_RESTART_COUNT:-1} - 1 ))" \
+    note - "$([[ -n $down ]] && echo node_fault || echo unknown)" "it ended without a word" no "$down"
 fi
 printf '%s\n' "$SLURM_JOB_NODELIST" > "$mark"
 step_before="$(newest_step)"
@@ -84,6 +88,8 @@ files_before="$(files_made)"
 srun --export=ALL --cpus-per-task=16 --label --kill-on-bad-exit=0 --wait=300 --distribution=block:block \
     /opt/venv/bin/python -P -m nemo_vfm run /lustre/video/runs/dit/launch/recipe.yaml run_dir=/lustre/video/runs/dit --trust our_package
 status=$?
+
+trap '' TERM  # neither this shell nor what it calls from here on: a requeue ends, by SIGTERM, whatever the job runs
 
 # -- How it ended. What the run says of itself goes before the status: srun hands on the highest of all tasks.
 heard="$(tail --bytes="+$((log_began + 1))" "$log" 2> /dev/null | tail -n 300)"
@@ -152,7 +158,7 @@ moved=no
 (( step > step_before || (step < 0 && $(files_made) > files_before) )) && moved=yes
 
 # -- What then.
-state="$(squeue --noheader --jobs="$job" --format=%T)"
+state="$(said_of %T)"
 by_hand='\*\*\* JOB [0-9]+ ON [^ ]+ CANCELLED AT [^ ]+ (DUE [Tt][Oo] SIGNAL.*)?\*\*\*'
 if grep -q -E "^slurmstepd[^ ]*: error: $by_hand" <<< "$heard"; then
   kind=interrupted  # by scancel: where Slurm itself ends a job, it says DUE TO what
@@ -160,8 +166,8 @@ if grep -q -E "^slurmstepd[^ ]*: error: $by_hand" <<< "$heard"; then
 fi
 note "$status" "$kind" "${told:0:500}" "$moved" "$blamed"
 rm -f "$mark"
-stuck="$(awk -F '\t' -v job="$job" '$2 == job && $5 != "preempted" { n = $9 == "no" ? n + 1 : 0 } END { print n + 0 }' \
-  "$launch/attempts.tsv")"
+stuck="$(awk -F '\t' -v job="$job" '$2 == job { if ($9 == "yes") n = 0; else if ($5 != "preempted") n++ }
+  END { print n + 0 }' "$launch/attempts.tsv")"
 echo "vfm-launch: $kind (status $status), newest checkpoint: step $step. ${told:0:500}"
 case "$kind" in
   ok | next_phase) exit 0 ;;

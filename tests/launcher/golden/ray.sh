@@ -43,7 +43,10 @@ job="$SLURM_JOB_ID"
 [[ -v SLURM_ARRAY_TASK_ID ]] && job="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"  # the bare number may mean them all
 log="$(readlink "/proc/$$/fd/1")"
 log_began="$(stat --format=%s "$log" 2> /dev/null || echo 0)"
-ends_at="$(date --date="$(squeue --noheader --jobs="$job" --format=%e)" +%s 2> /dev/null || echo 0)"
+said_of() {  # by Slurm, of this job; one of two parts has a line for each
+  squeue --noheader --jobs="$job" --format="$1" | head -n 1
+}
+ends_at="$(date --date="$(said_of %e)" +%s 2> /dev/null || echo 0)"
 
 newest_step() {  # of all checkpoints; -1 where there is none
   find "$run" -maxdepth 4 -path '*/checkpoints/step-*' -prune -printf '%f\n' 2> /dev/null |
@@ -61,7 +64,8 @@ note() {  # one line of attempts.tsv: status, kind, sentence, moved, blamed
 mark="$launch/attempt-$SLURM_JOB_ID"  # is there while an attempt runs, and is older than whatever the attempt writes
 if [[ -e $mark ]]; then
   down="$(sinfo --noheader --Node --nodes="$(< "$mark")" --states=down,drain,fail --format=%N | sort -u | paste -sd,)"
-  note - "$([[ -n $down ]] && echo node_fault || echo unknown)" "the attempt before ended without a word" no "$down"
+  SLURM_JOB_NODELIST="$(< "$mark")" SLURM_RESTART_COUNT="$(( ${SLURM_RESTART_COUNT:-1} - 1 ))" \
+    note - "$([[ -n $down ]] && echo node_fault || echo unknown)" "it ended without a word" no "$down"
 fi
 printf '%s\n' "$SLURM_JOB_NODELIST" > "$mark"
 step_before="$(newest_step)"
@@ -93,11 +97,12 @@ export RAY_raylet_start_wait_time_s=150  # many nodes that read Python from one 
 ( umask 077; od -An -N32 -tx1 /dev/urandom | tr -d ' \n' > "$RAY_AUTH_TOKEN_PATH" )
 ray_log=/lustre/video/runs/dit/launch/logs/ray-$SLURM_JOB_ID.log
 : > "$ray_log"
-exec {ray}> >(srun --overlap --cpus-per-task=64 bash -c "$(declare -f ray_node); ray_node \"\$@\"" ray \
-  /opt/venv/bin/python -m ray.scripts.scripts start --num-cpus=64 --num-gpus=0 --disable-usage-stats --block >> "$ray_log" 2>&1)
+exec {ray}> >(srun --overlap --cpus-per-task=64 --mpi=pmix \
+    bash -c "$(declare -f ray_node); ray_node \"\$@\"" ray \
+    /opt/venv/bin/python -m ray.scripts.scripts start --num-cpus=64 --num-gpus=0 --disable-usage-stats --block >> "$ray_log" 2>&1)
 ray_step=$!
 for (( waited = 0; waited < 180; waited++ )); do
-  (( $(grep -c 'Ray runtime started' "$ray_log") >= SLURM_JOB_NUM_NODES )) && break
+  (( $(grep -c 'Ray runtime started' "$ray_log") >= 4 )) && break
   sleep 1
 done
 (( waited < 180 )) || echo "vfm-launch: Ray is not on all nodes after 180 s, see $ray_log" >&2
@@ -109,6 +114,8 @@ status=$?
 exec {ray}>&-
 wait "$ray_step"
 rm -f "$RAY_AUTH_TOKEN_PATH"
+
+trap '' TERM  # neither this shell nor what it calls from here on: a requeue ends, by SIGTERM, whatever the job runs
 
 # -- How it ended. What the run says of itself goes before the status: srun hands on the highest of all tasks.
 heard="$(tail --bytes="+$((log_began + 1))" "$log" 2> /dev/null | tail -n 300)"
@@ -177,7 +184,7 @@ moved=no
 (( step > step_before || (step < 0 && $(files_made) > files_before) )) && moved=yes
 
 # -- What then.
-state="$(squeue --noheader --jobs="$job" --format=%T)"
+state="$(said_of %T)"
 by_hand='\*\*\* JOB [0-9]+ ON [^ ]+ CANCELLED AT [^ ]+ (DUE [Tt][Oo] SIGNAL.*)?\*\*\*'
 if grep -q -E "^slurmstepd[^ ]*: error: $by_hand" <<< "$heard"; then
   kind=interrupted  # by scancel: where Slurm itself ends a job, it says DUE TO what
@@ -185,8 +192,8 @@ if grep -q -E "^slurmstepd[^ ]*: error: $by_hand" <<< "$heard"; then
 fi
 note "$status" "$kind" "${told:0:500}" "$moved" "$blamed"
 rm -f "$mark"
-stuck="$(awk -F '\t' -v job="$job" '$2 == job && $5 != "preempted" { n = $9 == "no" ? n + 1 : 0 } END { print n + 0 }' \
-  "$launch/attempts.tsv")"
+stuck="$(awk -F '\t' -v job="$job" '$2 == job { if ($9 == "yes") n = 0; else if ($5 != "preempted") n++ }
+  END { print n + 0 }' "$launch/attempts.tsv")"
 echo "vfm-launch: $kind (status $status), newest checkpoint: step $step. ${told:0:500}"
 case "$kind" in
   ok | next_phase) exit 0 ;;

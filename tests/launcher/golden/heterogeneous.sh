@@ -1,0 +1,266 @@
+#!/bin/bash
+# curation/full: clips from films
+#
+# Run 0123456789ab, written by vfm-launch: the same recipe, cluster and code give the same text.
+# Change those, not this file. What it makes, and how each attempt ended (launch/attempts.tsv), is in
+#   /lustre/video/runs/dit
+
+#SBATCH --job-name=clips
+#SBATCH --comment="vfm 0123456789ab"
+#SBATCH --account=video
+
+# 2 nodes of 8 GPUs (h100), one process on each.
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=112
+#SBATCH --gpus-per-node=8
+#SBATCH --mem=0  # all that a node has
+#SBATCH --exclusive  # shared with nobody
+
+# The longest that one attempt takes. So many seconds before, USR1 asks each process to save and to leave;
+# then this script begins the job again. (Without B: before USR1, or this shell would get it instead.)
+#SBATCH --time=4:00:00
+#SBATCH --signal=USR1@420
+#SBATCH --requeue  # where a node fails, Slurm itself begins the job again, on others
+
+# One log for all attempts.
+#SBATCH --output=/lustre/video/runs/dit/launch/logs/%x-%j.out
+#SBATCH --open-mode=append
+#SBATCH --chdir=/lustre/video
+
+# 8 nodes without GPUs for Ray, the second part of this job: both begin and end together.
+#SBATCH hetjob
+#SBATCH --account=video
+#SBATCH --partition=cpu
+#SBATCH --nodes=8
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=64
+#SBATCH --mem=0
+#SBATCH --exclusive
+#SBATCH --time=4:00:00
+
+set -uo pipefail  # not -e: what follows a failure is decided at the end
+trap : TERM USR1  # the job is asked to end, and this shell has still to write down how it ended
+
+# -- Variables: they follow from the kind of GPU and the layout; cluster.environment changes them.
+export PYTHONUNBUFFERED=1                             # the log has the last words of a process that is killed
+export PYTHONFAULTHANDLER=1                           # a crash in native code says which line of Python led there
+export TOKENIZERS_PARALLELISM=false                   # data workers are forked, and threads do not live through that
+export HF_HUB_OFFLINE=1                               # weights and tokenizers are folders; nobody waits for a server
+export NCCL_DEBUG=WARN                                # NCCL says what it objects to, and nothing else
+export PYTORCH_ALLOC_CONF=expandable_segments:True    # sizes change from step to step: fewer gaps
+export PYTHONPATH=/lustre/video/runs/dit/launch/code  # the code as it was when the job was submitted
+
+# -- Secrets: from files that only you can read, or from the shell that submitted. No value stands here.
+missing=
+unset WANDB_API_KEY; IFS= read -r WANDB_API_KEY < /lustre/video/.keys/wandb; export WANDB_API_KEY
+[[ ${WANDB_API_KEY:+set} ]] || missing+=' WANDB_API_KEY'
+
+# -- What there is before this attempt, so that its end shows whether it got further.
+run=/lustre/video/runs/dit
+launch=/lustre/video/runs/dit/launch
+job="$SLURM_JOB_ID"
+[[ -v SLURM_ARRAY_TASK_ID ]] && job="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"  # the bare number may mean them all
+log="$(readlink "/proc/$$/fd/1")"
+log_began="$(stat --format=%s "$log" 2> /dev/null || echo 0)"
+said_of() {  # by Slurm, of this job; one of two parts has a line for each
+  squeue --noheader --jobs="$job" --format="$1" | head -n 1
+}
+ends_at="$(date --date="$(said_of %e)" +%s 2> /dev/null || echo 0)"
+
+newest_step() {  # of all checkpoints; -1 where there is none
+  find "$run" -maxdepth 4 -path '*/checkpoints/step-*' -prune -printf '%f\n' 2> /dev/null |
+    sed -n 's/^step-0*\([0-9][0-9]*\)$/\1/p' | sort -n | tail -n 1 | grep . || echo -1
+}
+files_made() {  # below the run folder's own, by work that has no checkpoints
+  find "$run" -mindepth 2 \( -name launch -o -name ranks -o -name '.*' \) -prune -o -type f -print 2> /dev/null | wc -l
+}
+note() {  # one line of attempts.tsv: status, kind, sentence, moved, blamed
+  printf '%s\t' "$(date --utc +%Y-%m-%dT%H:%M:%SZ)" "$job" "${SLURM_RESTART_COUNT:-0}" "$1" "$2" "$(newest_step)" \
+    "$SLURM_JOB_NODELIST" "${3//[[:cntrl:]]/ }" "$4" >> "$launch/attempts.tsv"
+  printf '%s\n' "$5" >> "$launch/attempts.tsv"
+}
+
+mark="$launch/attempt-$SLURM_JOB_ID"  # is there while an attempt runs, and is older than whatever the attempt writes
+if [[ -e $mark ]]; then
+  down="$(sinfo --noheader --Node --nodes="$(< "$mark")" --states=down,drain,fail --format=%N | sort -u | paste -sd,)"
+  SLURM_JOB_NODELIST="$(< "$mark")" SLURM_RESTART_COUNT="$(( ${SLURM_RESTART_COUNT:-1} - 1 ))" \
+    note - "$([[ -n $down ]] && echo node_fault || echo unknown)" "it ended without a word" no "$down"
+fi
+printf '%s\n' "$SLURM_JOB_NODELIST" > "$mark"
+step_before="$(newest_step)"
+files_before="$(files_made)"
+
+# -- A Ray cluster on the nodes of this job: a head on the first, a worker on each other. It serves only those who have
+# the token, says in ray.log what it does, and ends when this script closes its end of a pipe, or is gone.
+# shellcheck disable=SC2317  # called on each node, by srun
+ray_node() {
+  trap '' USR1  # the work is asked to save, and needs Ray until it has
+  local role=(--address="$RAY_ADDRESS")
+  if (( SLURM_PROCID == 0 )); then
+    role=(--head --port="${RAY_ADDRESS##*:}" --include-dashboard=false)
+    # Where Slurm knows the node by a name, Ray finds its address by itself.
+    [[ ${RAY_ADDRESS%:*} =~ ^[0-9.]+$ ]] && role+=(--node-ip-address="${RAY_ADDRESS%:*}")
+  else
+    until (: < "/dev/tcp/${RAY_ADDRESS/://}") 2> /dev/null; do sleep 1; done
+  fi
+  "$@" "${role[@]}" < /dev/null &
+  read -r
+  kill "$!"
+  wait "$!"
+}
+read -r ray_head < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+ray_head="$(scontrol show node --oneliner "$ray_head" | sed -n 's/.* NodeAddr=\([^ ]*\) .*/\1/p')"
+export RAY_ADDRESS="$ray_head:$(( 25000 + SLURM_JOB_ID % 5000 ))" RAY_AUTH_MODE=token
+export RAY_AUTH_TOKEN_PATH=/lustre/video/runs/dit/launch/ray-$SLURM_JOB_ID.token
+export RAY_raylet_start_wait_time_s=150  # many nodes that read Python from one disk begin slowly
+( umask 077; od -An -N32 -tx1 /dev/urandom | tr -d ' \n' > "$RAY_AUTH_TOKEN_PATH" )
+ray_log=/lustre/video/runs/dit/launch/logs/ray-$SLURM_JOB_ID.log
+: > "$ray_log"
+exec {ray}> >(srun --het-group=0 --overlap --cpus-per-task=112 --mpi=pmix \
+    --container-image=/lustre/images/nemo_vfm.sqsh \
+    --container-mounts=/lustre/video:/lustre/video,/lustre/data:/data \
+    --container-workdir=/lustre/video \
+    --no-container-mount-home \
+    --container-env=PYTHONUNBUFFERED,PYTHONFAULTHANDLER,TOKENIZERS_PARALLELISM,HF_HUB_OFFLINE,NCCL_DEBUG,PYTORCH_ALLOC_CONF,PYTHONPATH,RAY_ADDRESS,RAY_AUTH_MODE,RAY_AUTH_TOKEN_PATH,RAY_raylet_start_wait_time_s,WANDB_API_KEY \
+    bash -c "$(declare -f ray_node); ray_node \"\$@\"" ray \
+    ray start --num-cpus=112 --num-gpus=8 --disable-usage-stats --block \
+  : --het-group=1 --overlap --cpus-per-task=64 --mpi=pmix \
+    --container-image=/lustre/images/nemo_vfm.sqsh \
+    --container-mounts=/lustre/video:/lustre/video,/lustre/data:/data \
+    --container-workdir=/lustre/video \
+    --no-container-mount-home \
+    --container-env=PYTHONUNBUFFERED,PYTHONFAULTHANDLER,TOKENIZERS_PARALLELISM,HF_HUB_OFFLINE,NCCL_DEBUG,PYTORCH_ALLOC_CONF,PYTHONPATH,RAY_ADDRESS,RAY_AUTH_MODE,RAY_AUTH_TOKEN_PATH,RAY_raylet_start_wait_time_s,WANDB_API_KEY \
+    bash -c "$(declare -f ray_node); ray_node \"\$@\"" ray \
+    ray start --num-cpus=64 --num-gpus=0 --disable-usage-stats --block >> "$ray_log" 2>&1)
+ray_step=$!
+for (( waited = 0; waited < 180; waited++ )); do
+  (( $(grep -c 'Ray runtime started' "$ray_log") >= 10 )) && break
+  sleep 1
+done
+(( waited < 180 )) || echo "vfm-launch: Ray is not on all nodes after 180 s, see $ray_log" >&2
+
+# -- The work.
+if [[ $missing ]]; then
+  echo "not set:$missing; export them before you submit, or name files in cluster.secrets" >&2
+  status=2
+else
+  srun --export=ALL --cpus-per-task=112 --overlap --nodes=1 --ntasks=1 --mpi=pmix \
+      --container-image=/lustre/images/nemo_vfm.sqsh \
+      --container-mounts=/lustre/video:/lustre/video,/lustre/data:/data \
+      --container-workdir=/lustre/video \
+      --no-container-mount-home \
+      --container-env=PYTHONUNBUFFERED,PYTHONFAULTHANDLER,TOKENIZERS_PARALLELISM,HF_HUB_OFFLINE,NCCL_DEBUG,PYTORCH_ALLOC_CONF,PYTHONPATH,RAY_ADDRESS,RAY_AUTH_MODE,RAY_AUTH_TOKEN_PATH,RAY_raylet_start_wait_time_s,WANDB_API_KEY \
+      nemo-vfm run /lustre/video/runs/dit/launch/recipe.yaml run_dir=/lustre/video/runs/dit
+  status=$?
+fi
+exec {ray}>&-
+wait "$ray_step"
+rm -f "$RAY_AUTH_TOKEN_PATH"
+
+trap '' TERM  # neither this shell nor what it calls from here on: a requeue ends, by SIGTERM, whatever the job runs
+
+# -- How it ended. What the run says of itself goes before the status: srun hands on the highest of all tasks.
+heard="$(tail --bytes="+$((log_began + 1))" "$log" 2> /dev/null | tail -n 300)"
+told=
+[[ $run/status.json -nt $mark ]] && told="$(sed -n 's/^ "error": "\(.*\)",\{0,1\}$/\1/p' "$run/status.json")"
+said="${told:-$heard}
+$(grep -E '^(srun|slurmstepd)' <<< "$heard")"
+first="$(sed -n 's/^srun: error: [^ ]*: tasks\{0,1\} 0[-,0-9]*: Exited with exit code \([123]\)$/\1/p' <<< "$heard")"
+[[ $status == 69 && -n $first ]] && status="${first%%$'\n'*}"  # rank 0 failed by itself, the others only lost it
+now="$(date +%s)"
+near=far
+(( ends_at > 0 && now >= ends_at - 510 )) && near=near
+case "$status:$near:$said" in
+  0:*:*) kind=ok ;;
+  76:*:*) kind=next_phase ;;
+  75:near:* | 138:near:* | 143:near:*) kind=time_limit ;;
+  75:*:* | 138:*:* | 143:*:*) kind=preempted ;;
+  130:*:*) kind=interrupted ;;
+  3:*:*) kind=nothing_kept ;;
+  [1-9]*:*:*'Node failure on'*) kind=node_fault ;;
+  [1-9]*:*:*'DUE TO NODE FAILURE'*) kind=node_fault ;;
+  [1-9]*:*:*'uncorrectable ECC'*) kind=node_fault ;;
+  [1-9]*:*:*'fallen off the bus'*) kind=node_fault ;;
+  [1-9]*:*:*'Communication connection failure'*) kind=node_fault ;;
+  [1-9]*:*:*'Unable to contact slurmd'*) kind=node_fault ;;
+  [1-9]*:*:*'out of memory'*) kind=out_of_memory ;;
+  [1-9]*:*:*OutOfMemoryError*) kind=out_of_memory ;;
+  [1-9]*:*:*MemoryError*) kind=out_of_memory ;;
+  [1-9]*:*:*oom_kill*) kind=out_of_memory ;;
+  [1-9]*:*:*oom-kill*) kind=out_of_memory ;;
+  [1-9]*:*:*'OOM Killed'*) kind=out_of_memory ;;
+  69:*:*'has given no sign of life'* | 1[2-9][0-9]:*:*'has given no sign of life'*) kind=hang ;;
+  69:*:*'which wait for it, give up'* | 1[2-9][0-9]:*:*'which wait for it, give up'*) kind=hang ;;
+  2:*:*'is not finite at batch'* | 69:*:*'is not finite at batch'*) kind=non_finite ;;
+  2:*:* | 126:*:* | 127:*:*) kind=configuration ;;
+  69:*:*' ended: UserError:'*) kind=configuration ;;
+  69:*:*' ended: ValueError:'*) kind=configuration ;;
+  69:*:*' ended: '*) kind=unknown ;;
+  69:*:*'signs of life have ended'*) kind=lost_rank ;;
+  69:*:*'waited for the others in vain'*) kind=lost_rank ;;
+  69:*:*'cannot hear rank 0'*) kind=lost_rank ;;
+  69:*:*'lost the store that the ranks meet in'*) kind=lost_rank ;;
+  1[2-9][0-9]:*:*) kind=lost_rank ;;
+  *:*:*) kind=unknown ;;
+esac
+
+# -- Whose node was it? And did the attempt get further than the one before?
+failed="$(sed -n 's/^srun: error: Node failure on \([^ ]*\).*/\1/p' <<< "$heard" | head -n 1)"
+killed="$(sed -n \
+  's/^srun: error: \([^ ]*\): tasks\{0,1\} [-,0-9]*: \(Killed\|Aborted\|Segmentation fault\|Bus error\).*/\1/p' \
+  <<< "$heard" | head -n 1)"
+blamed=
+case "$kind" in
+  hang | lost_rank | node_fault)
+    mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+    blamed="${failed:-$killed}"
+    if [[ $told =~ rank\ ([0-9]+)\ of && $told != *"in vain"* && ($kind == hang || -z $blamed) ]]; then
+      blamed="${hosts[BASH_REMATCH[1] / 1]:-}"
+    fi
+    [[ " ${hosts[*]} " == *" $blamed "* ]] || blamed=
+    ;;
+esac
+before="$(awk -F '\t' -v job="$job" -v node="$blamed" '$2 == job && $10 == node' "$launch/attempts.tsv" 2> /dev/null)"
+step="$(newest_step)"
+moved=no
+(( step > step_before || (step < 0 && $(files_made) > files_before) )) && moved=yes
+
+# -- What then.
+state="$(said_of %T)"
+by_hand='\*\*\* JOB [0-9]+ ON [^ ]+ CANCELLED AT [^ ]+ (DUE [Tt][Oo] SIGNAL.*)?\*\*\*'
+if grep -q -E "^slurmstepd[^ ]*: error: $by_hand" <<< "$heard"; then
+  kind=interrupted  # by scancel: where Slurm itself ends a job, it says DUE TO what
+  told="cancelled; $told"
+fi
+note "$status" "$kind" "${told:0:500}" "$moved" "$blamed"
+rm -f "$mark"
+stuck="$(awk -F '\t' -v job="$job" '$2 == job { if ($9 == "yes") n = 0; else if ($5 != "preempted") n++ }
+  END { print n + 0 }' "$launch/attempts.tsv")"
+echo "vfm-launch: $kind (status $status), newest checkpoint: step $step. ${told:0:500}"
+case "$kind" in
+  ok | next_phase) exit 0 ;;
+  preempted | time_limit | hang | lost_rank | node_fault) ;;
+  *) exit "$status" ;;
+esac
+if (( stuck >= 3 )); then
+  echo "vfm-launch: not begun again, since 3 attempts one after the other got no further. Look at their ends in" \
+    "$launch/attempts.tsv, and at this log; vfm-launch retry begins anew."
+  exit "$status"
+fi
+if [[ $state =~ ^(RUNNING|SIGNALING)$ ]] || (( ends_at > 0 && now >= ends_at )); then  # else Slurm has done it already
+  scontrol requeue "$job" || exit "$status"  # from here on this shell has KillWait seconds
+fi
+# A node that failed, or that lost a rank for the second time, takes no part any more, if there are enough without it.
+if [[ -n $blamed && ($kind == node_fault || -n $before) ]]; then
+  left="$(sinfo --noheader --Node --partition="$SLURM_JOB_PARTITION" --states=idle,allocated,mixed,completing \
+    --format=%N | sort -u | grep -v -c -x -F "$blamed")"
+  excluded="$(scontrol show job --oneliner "$job" | sed -n 's/.* ExcNodeList=\([^ ]*\).*/\1/p')"
+  [[ $excluded == "(null)" ]] && excluded=
+  if (( left < SLURM_JOB_NUM_NODES )); then
+    echo "vfm-launch: $blamed is not excluded, since only $left nodes would be left"
+  elif scontrol update JobId="$job" ExcNodeList="${excluded:+$excluded,}$blamed"; then
+    echo "vfm-launch: $blamed is excluded from what follows"
+  fi
+fi
+exit "$status"
