@@ -94,6 +94,8 @@ def _check(launch: Launch) -> list[Finding]:
 
 def _plan(launch: Launch) -> list[Finding]:
     """Memory, time and storage of a training on GPUs."""
+    if not launch.shares:  # too much of the recipe is still to be given
+        return []
     share = max(launch.shares, key=lambda one: one.ranks)
     where = launch.where
     alone = share.kind == _TRAINING and not share.step

@@ -13,6 +13,7 @@ import stat
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
 
@@ -113,6 +114,7 @@ def read_copy(folder: Path, commit: str | None) -> Code:
     return Code(folder, commit, dict(sorted(files.items())), f"{len(files)} files, as they were kept in {folder}")
 
 
+@cache
 def packages() -> str:
     """Every installed package with its version, a line each."""
     found = {f"{one.name}=={one.version}" for one in distributions() if one.name}

@@ -30,12 +30,15 @@ def asked_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     from nemo_vfm.cli.main import main
 
     alone = threading.Lock()  # standard output is one
+    known: dict[tuple[str, ...], Said] = {}  # what a recipe is does not change within a test
 
     def said(words: Sequence[str], code: Path | None) -> Said:
         out, err = io.StringIO(), io.StringIO()
         with alone, redirect_stdout(out), redirect_stderr(err):
-            status = main(words)
-        return Said(status, out.getvalue(), err.getvalue())
+            if tuple(words) not in known:
+                status = main(words)
+                known[tuple(words)] = Said(status, out.getvalue(), err.getvalue())
+        return known[tuple(words)]
 
     monkeypatch.setattr(facts, "_said", said)
     yield

@@ -1,0 +1,51 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Every recipe that we bring in; the bytes that a dry run shows and the bytes that sbatch gets out."""
+
+import argparse
+import os
+from pathlib import Path
+
+import pytest
+
+from launcher.asked import add_arguments, asked
+from launcher.facts import Said
+from launcher.launch import prepared
+from launcher.submission import submit
+from launcher.verbs.submit import launched, scripts
+from nemo_vfm.config import Roots
+from tests.support.fake_queue import FakeQueue
+from tests.support.repository import ROOT
+
+RECIPES = [name for name, file in Roots.standard().all_recipes() if file.resolve().is_relative_to(ROOT)]
+
+
+def test_there_are_recipes():
+    assert len(RECIPES) > 20
+
+
+def words(name: str):
+    """A recipe on a cluster that suits it."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return asked(parser.parse_args([name, "cluster=dgx_h100", "run_dir=runs/r"]))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_what_a_dry_run_shows_is_what_sbatch_gets(name, tmp_path, monkeypatch, capsys, asked_here):
+    queue = FakeQueue(tmp_path / "slurm")
+    monkeypatch.setenv("PATH", f"{queue.bin}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    # What is said beside the scripts takes a minute for the largest, and has tests of its own.
+    monkeypatch.setattr("launcher.preflight.planned", lambda *_, **__: "not asked here")
+    monkeypatch.setattr("launcher.preflight.checked", lambda *_: Said(0, "ok"))
+    assert launched(prepared(words(name)), dry_run=True) == 0
+    shown = capsys.readouterr().out
+    launch = prepared(words(name))
+    assert submit(launch, scripts(launch)) == 0
+    given = [queue.submitted(101 + number).decode() for number in range(len(launch.shares))]
+    if len(given) == 1:
+        assert shown == given[0]
+    else:
+        names = [Path(call[-1]) for call in queue.asked("sbatch")]
+        assert shown == "".join(f"# -------- {name}\n{text}" for name, text in zip(names, given, strict=True))
