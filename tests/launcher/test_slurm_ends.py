@@ -115,8 +115,9 @@ def test_a_training_that_others_go_before_is_saved_begun_again_and_ends_with_the
     monkeypatch.setenv("SLURM_CONF", str(three.conf))
     monkeypatch.chdir(ROOT)
     options = ("--overlay", "smoke", "--trust", tiny_training.NAME)
-    where = ("cluster=cpu_slurm", "nodes=2", "cluster.time=0:10:00", "cluster.exclusive=false", "cluster.cpus_per_node=2",
-             f"cluster.environment={{{', '.join(f'{name}: {value}' for name, value in HERE.items())}}}")  # fmt: skip
+    there = ", ".join(f"{name}: {value}" for name, value in HERE.items())
+    where = ("cluster=cpu_slurm", "nodes=2", "cluster.time=0:10:00", "cluster.exclusive=false",
+             "cluster.cpus_per_node=2", f"cluster.environment={{{there}}}")  # fmt: skip
     assert main(["submit", tiny_training.RECIPE, *words, *options, *where]) == 0
     (number,) = json.loads((tmp_path / "run/launch/launch.json").read_text())["jobs"][0]["slurm"]
     job = Submitted(three, tmp_path / "run", number)
@@ -204,3 +205,37 @@ def test_a_process_that_hangs_is_named_and_the_job_begun_again(three: Slurm, tmp
     (kind, sentence, blamed), _ = job.attempts("kind", "sentence", "blamed")
     assert kind == "hang" and "rank 3 of 4 has given no sign of life for 8 s" in sentence
     assert blamed == f"n{re.findall('[0-9]+', job.attempts('nodes')[0][0])[1]}"
+
+
+@pytest.mark.soak
+def test_a_node_that_loses_a_second_process_takes_no_part_any_more(three: Slurm, tmp_path: Path):
+    job = submitted(three, tmp_path / "run", toy(how="is_killed", who=2, tries=2), TOY)
+    assert job.ended() == "COMPLETED", job.story()
+    (first, _, one), (second, _, other), (third, *_) = job.attempts("kind", "nodes", "blamed")
+    assert (first, second, third) == ("lost_rank", "lost_rank", "ok")
+    assert one == other == three.job(job.number)["ExcNodeList"]
+
+
+@pytest.mark.soak
+def test_the_loss_of_the_node_that_the_script_runs_on_is_noted_by_the_next_attempt(three: Slurm, tmp_path: Path):
+    job = submitted(three, tmp_path / "run", toy(steps=20, pause_s=0.5), TOY)
+    three.until((tmp_path / "run/count").is_file, "a step", within_s=120)
+    first = f"n{re.findall('[0-9]+', three.job(job.number)['NodeList'])[0]}"
+    three.lose(first)
+    try:
+        assert job.ended(400) == "COMPLETED", job.story()
+    finally:
+        three.begin(first)
+        three.until(lambda: three.states()[first] == "idle", "the node", within_s=120)
+    assert counted(tmp_path / "run") == list(range(20))
+    assert job.attempts("restart", "kind", "blamed") == [("0", "node_fault", first), ("1", "ok", "")]
+
+
+@pytest.mark.soak
+def test_a_job_that_an_administrator_sends_back_goes_on(three: Slurm, tmp_path: Path):
+    job = submitted(three, tmp_path / "run", toy(steps=30, pause_s=0.3), TOY)
+    three.until((tmp_path / "run/count").is_file, "a step", within_s=120)
+    three.say("scontrol", "requeue", job.number)
+    assert job.ended() == "COMPLETED", job.story()
+    assert job.attempts("restart", "kind") == [("0", "preempted"), ("1", "ok")]
+    assert counted(tmp_path / "run") == list(range(30))
