@@ -83,6 +83,13 @@ class Code:
         fresh.replace(folder)
 
 
+def _in_words(commit: str | None) -> str:
+    if commit is None:
+        return "without a commit yet"
+    number, changed, _ = commit.partition("+")
+    return f"commit {number[:12]}{' and changes' if changed else ''}"
+
+
 def nothing(why: str) -> Code:
     """No code, and why."""
     return Code(None, None, {}, why)
@@ -104,7 +111,7 @@ def take(folder: Path, leave_out: Sequence[Path] = ()) -> Code:
     _require_small(root, paths)
     files = {path: _read(root, path) for path in sorted(paths)}
     commit = _commit(root)
-    return Code(root, commit, files, f"{len(files)} files of {root} at {(commit or 'no commit yet')[:12]}")
+    return Code(root, commit, files, f"{len(files)} files of {root}, {_in_words(commit)}")
 
 
 def read_copy(folder: Path, commit: str | None) -> Code:

@@ -87,11 +87,13 @@ def test_a_workflow_is_a_job_a_step_each_with_its_own_size(desk, capsys):
     assert "--only videos" in videos and "--gpus-per-node" not in videos
 
 
-def test_a_key_that_is_typed_is_refused_since_folders_and_scripts_keep_none(desk, capsys, monkeypatch):
+def test_a_key_that_is_typed_is_refused_since_folders_and_scripts_keep_none(desk, capsys):
     key = "canary-7d1f0a-key"
-    assert main(dry("cluster=dgx_h100", f"api_key={key}")) == 2
+    (desk / "r.yaml").write_text("_target_: nemo_vfm.workflow.Workflow\nsteps: {secret: 'recipe:synthetic/shapes'}\n")
+    assert main(["submit", "r.yaml", "cluster=dgx_h100", f"input={key}", f"steps.secret.x={key}", "--dry-run"]) == 2
     said = capsys.readouterr()
-    assert key not in said.out + said.err
+    assert "would hold a secret" in said.err and key not in said.out + said.err
+    assert left(desk) == [desk / "r.yaml"]
 
 
 def test_a_variable_that_the_recipe_reads_is_in_the_script_by_name_alone(desk, capsys, monkeypatch):

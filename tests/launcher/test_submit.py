@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher.cli import main
+from launcher.folder import held
 from tests.support.fake_queue import FakeQueue
 
 SHAPES = ("submit", "synthetic/shapes", "--overlay=smoke", "cluster=cpu_slurm", "run_dir=runs/a")
@@ -114,6 +115,13 @@ def test_a_folder_with_somebody_elses_files_is_refused(queue, capsys):
     Path("runs/a/thesis.tex").write_text("")
     assert main([*SHAPES]) == 2
     assert "holds thesis.tex and is no run folder" in capsys.readouterr().err
+
+
+def test_of_two_who_submit_in_one_folder_at_the_same_moment_one_is_refused(queue, capsys):
+    with held(Path("runs/a").absolute()):
+        assert main([*SHAPES]) == 2
+    assert "somebody else is submitting" in capsys.readouterr().err
+    assert queue.asked("sbatch") == [] and main([*SHAPES]) == 0
 
 
 def test_what_sbatch_says_is_passed_on(queue, capsys):
@@ -248,6 +256,50 @@ def test_logs_show_the_ends_of_the_latest_numbers_without_what_steers_a_terminal
     queue.now(101, "COMPLETED")
     assert main(["logs", "-f", "runs/a", "--lines", "1"]) == 0
     assert capsys.readouterr().out == "?[2Jred\n"
+
+
+def test_a_key_of_the_environment_is_in_no_file_and_in_nothing_that_is_said(queue, films, monkeypatch, capfd):
+    canary = "canary-4e1d77b0"
+    monkeypatch.setenv("WANDB_API_KEY", canary)
+    monkeypatch.setenv("FILMS_LIE_HERE", f"films/{canary}")
+    words = [*films[:3], "source.path=${env:FILMS_LIE_HERE}", "run_dir=runs/a"]
+    assert main([*words, "--dry-run"]) == 0
+    assert main(words) == 0
+    for more in (
+        ["status", "runs/a"],
+        ["status", "runs/a", "--json"],
+        ["list"],
+        ["logs", "runs/a"],
+        ["retry", "runs/a"],
+    ):
+        main(more)
+    said = capfd.readouterr()
+    assert canary not in said.out + said.err
+    files = [path for path in Path("runs").rglob("*") if path.is_file()]
+    assert len(files) > 4 and not [path for path in files if canary.encode() in path.read_bytes()]
+    assert "FILMS_LIE_HERE" in Path("runs/a/launch/job.sh").read_text()
+
+
+def test_where_slurm_does_not_answer_status_says_so_and_what_the_folder_says(queue, capsys):
+    assert main([*SHAPES]) == 0
+    ended("runs/a", (101, "lost_rank", "rank 1 of 2 was killed"))
+    queue.refuse("squeue", "slurm_load_jobs error: Unable to contact slurm controller")
+    capsys.readouterr()
+    assert main(["status", "runs/a"]) == 0
+    said = capsys.readouterr().out
+    assert "Slurm does not answer" in said and "rank 1 of 2 was killed" in said
+    assert main(["list"]) == 0
+    assert main(["submit", *SHAPES[1:]]) == 2  # nobody knows whether it still runs
+
+
+def test_a_dry_run_shows_what_it_can_where_slurm_does_not_answer(queue, capsys):
+    queue.refuse("sinfo", "slurm_load_partitions: Unable to contact slurm controller")
+    assert main([*SHAPES, "--dry-run"]) == 0
+    said = capsys.readouterr()
+    assert (
+        "PROBLEM cluster" in said.err and "cluster.cpus_per_node=N" in said.err and said.out.startswith("#!/bin/bash")
+    )
+    assert main([*SHAPES]) == 2
 
 
 def test_a_folder_that_was_not_launched_says_so(queue, capsys):
