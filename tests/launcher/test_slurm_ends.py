@@ -80,19 +80,33 @@ def submitted(
     most_restarts: int = 3, steps: Mapping[str, str | None] | None = None,
 ) -> Submitted:  # fmt: skip
     """The recipe on two nodes, two processes on each."""
-    folder = run_dir / "launch"
-    (folder / "logs").mkdir(parents=True)
-    (folder / "recipe.yaml").write_text(recipe)
     where = Cluster(time=time, exclusive=False, environment={**HERE, "PYTHONPATH": str(ROOT)}, step_options=steps or {})
-    text = script(SlurmJob(
+    folder = run_dir / "launch"
+    return put(cluster, recipe, SlurmJob(
         name="toy", run_id="0123456789ab", folder=folder, run_dir=run_dir, recipe=folder / "recipe.yaml", workdir=ROOT,
         command=(sys.executable, "-m", "nemo_vfm"), words=tuple(words), nodes=2, tasks_per_node=2, gpus_per_node=0,
         cpus_per_task=1, lead_s=lead_s, most_restarts=most_restarts, cluster=where,
     ))  # fmt: skip
-    (folder / "job.sh").write_text(text)
+
+
+def put(cluster: Slurm, recipe: str, job: SlurmJob) -> Submitted:
+    """A job into the queue, with its folder."""
+    (job.folder / "logs").mkdir(parents=True)
+    job.recipe.write_text(recipe)
+    (job.folder / "job.sh").write_text(script(job))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SLURM_CONF", str(cluster.conf))
-        return Submitted(cluster, run_dir, slurm.submit(folder / "job.sh", ROOT))
+        return Submitted(cluster, job.run_dir, slurm.submit(job.folder / "job.sh", ROOT))
+
+
+def of_bash(cluster: Slurm, run_dir: Path, text: str, *, nodes: int = 1, array: int = 0) -> Submitted:
+    """A job whose processes are quick to begin, one a node."""
+    folder = run_dir / "launch"
+    return put(cluster, "", SlurmJob(
+        name="toy", run_id="0123456789ab", folder=folder, run_dir=run_dir, recipe=folder / "recipe.yaml", workdir=ROOT,
+        command=("bash", "-c", text), nodes=nodes, tasks_per_node=1, gpus_per_node=0, cpus_per_task=1, array=array,
+        task_words=((),) * array, cluster=Cluster(exclusive=False),
+    ))  # fmt: skip
 
 
 def toy(**settings: object) -> str:
@@ -153,6 +167,16 @@ def test_a_process_that_is_killed_lets_the_job_begin_again_once_and_end(three: S
     assert job.attempts("restart", "kind", "blamed") == [("0", "lost_rank", second), ("1", "ok", "")]
 
 
+def test_a_task_of_an_array_that_is_killed_is_begun_again_without_the_others(three: Slurm, tmp_path: Path):
+    fragile = "[[ $SLURM_ARRAY_TASK_ID != 1 || -v SLURM_RESTART_COUNT ]] || kill -9 $$"
+    job = of_bash(three, tmp_path / "run", fragile, array=2)
+    for task in (0, 1):
+        assert three.ended(f"{job.number}_{task}")["JobState"] == "COMPLETED"
+    assert sorted(job.attempts("job", "restart", "kind")) == [
+        (f"{job.number}_0", "0", "ok"), (f"{job.number}_1", "0", "lost_rank"), (f"{job.number}_1", "1", "ok"),
+    ]  # fmt: skip
+
+
 @pytest.mark.soak
 def test_a_job_whose_time_is_up_is_saved_begun_again_and_ends(three: Slurm, tmp_path: Path):
     # What only counts leaves neither checkpoints nor files by which to see that it gets further.
@@ -181,8 +205,8 @@ def test_a_node_that_is_gone_takes_no_part_any_more(three: Slurm, tmp_path: Path
 
 
 def test_a_job_that_somebody_cancels_is_not_begun_again(three: Slurm, tmp_path: Path):
-    job = submitted(three, tmp_path / "run", toy(steps=600, pause_s=0.1), TOY)
-    three.until((tmp_path / "run/count").is_file, "a step", within_s=120)
+    job = of_bash(three, tmp_path / "run", f"touch {tmp_path}/begun; exec sleep 600", nodes=2)
+    three.until((tmp_path / "begun").is_file, "the work", within_s=60)
     three.say("scancel", job.number)
     assert job.ended() == "CANCELLED" and three.job(job.number)["Restarts"] == "0"
     three.until((tmp_path / "run/launch/attempts.tsv").is_file, "the script's last line")
