@@ -109,6 +109,7 @@ class Slurm:
         self.nodes = [f"n{number + 1}" for number in range(nodes)]
         self.conf = root / "slurm.conf"
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._watcher: subprocess.Popen[bytes] | None = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -144,10 +145,9 @@ class Slurm:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        sweep(str(self.conf), besides=(self._watcher.pid,))
-        assert self._watcher.stdin is not None
-        self._watcher.stdin.close()
-        self._watcher.wait(START_S)
+        sweep(str(self.conf))
+        if self._watcher is not None:
+            self._watcher.communicate(timeout=START_S)
 
     def say(self, *words: str, expect: int | None = 0) -> str:
         """What one of Slurm's commands prints."""
@@ -299,10 +299,10 @@ def end(pid: int) -> None:
         return
 
 
-def sweep(conf: str, besides: Sequence[int] = ()) -> None:
+def sweep(conf: str) -> None:
     """Kill one by one whatever carries the mark, until nothing does."""
     until = time.monotonic() + START_S
-    while (left := marked(conf) - set(besides)) and time.monotonic() < until:
+    while (left := marked(conf)) and time.monotonic() < until:
         for pid in left:
             end(pid)
         time.sleep(0.02)
