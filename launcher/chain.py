@@ -17,6 +17,8 @@ from launcher.facts import Phase, Step, Work
 
 ALONE = "job"  #: the name of the one share of a recipe that is one job
 
+_NEMO = "nemo_vfm.nemo."
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
@@ -68,7 +70,7 @@ def chain(work: Work, cluster: Where, nodes: int | None, parts: int = 0) -> list
         nodes: what was asked for, of the widest share; None where the layout says it.
         parts: tasks of each array, for work that can be shared out; 0 makes none.
     """
-    pieces = [piece for step in work.steps for piece in _pieces(step)]
+    pieces = [piece for step in work.steps for piece in _pieces(_sized(step, cluster, nodes))]
     widest = max((ranks for _, _, ranks, _ in pieces), default=1)
     found = [
         _share(step, phase, ranks, degrees, cluster, nodes if ranks == widest or step.ray else None)
@@ -76,6 +78,14 @@ def chain(work: Work, cluster: Where, nodes: int | None, parts: int = 0) -> list
     ]
     arrays = {step.name: step.rounds if parts else 0 for step in work.steps}
     return [one for share in found for one in (*_arrays(share, arrays[share.step], parts), share)]
+
+
+def _sized(step: Step, cluster: Where, nodes: int | None) -> Step:
+    """NeMo's own files say how many processes they are for, unread by us: whole nodes, as many as are asked for."""
+    if not step.kind.startswith(_NEMO):
+        return step
+    devices = cluster.gpus_per_node or 1 if isinstance(cluster, Slurm) else 1
+    return replace(step, ranks=(nodes or 1) * devices)
 
 
 def _arrays(share: Share, rounds: int, parts: int) -> Iterator[Share]:

@@ -75,3 +75,10 @@ def test_work_that_can_be_shared_out_has_an_array_a_round_before_the_whole():
         ("curate-parts-0", 8), ("curate-parts-1", 8), ("curate", 0), ("train", 0)
     ]  # fmt: skip
     assert shares[1].task_words()[3] == ("--part", "3/8@1") and shares[2].task_words() == ()
+
+
+@pytest.mark.parametrize(("cluster", "nodes", "expected"), [(DGX, 4, (4, 8)), (DGX, None, (1, 8)), (CPU, 2, (2, 1))])
+def test_an_experiment_of_nemo_takes_as_many_whole_nodes_as_are_asked_for(cluster, nodes, expected):
+    experiment = Step(name="", kind="nemo_vfm.nemo.experiment.NeMoExperiment", ranks=1, on_gpu=True, degrees={})
+    (share,) = chain(work(experiment), cluster, nodes)
+    assert share.problem == "" and (share.nodes, share.tasks_per_node) == expected
