@@ -43,6 +43,8 @@ def _mounts(job: SlurmJob) -> Iterator[str]:
     for folder in ours:
         if not any(_holds(other, folder) for other in ours):
             yield f"{in_bind(str(folder))}:{in_bind(str(folder))}"
+    if job.ray:  # its processes and ours are in containers of their own, and meet at sockets there
+        yield "/tmp:/tmp"  # noqa: S108
     for outside, inside in container.mounts.items():
         yield f"{outside}:{inside}"
 

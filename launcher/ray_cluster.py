@@ -12,7 +12,9 @@ _FIRST_PORT, _NUM_PORTS = 25_000, 5_000  # below what systems give out by themse
 _WAIT_S = 180
 _FUNCTION = r"""bash -c "$(declare -f ray_node); ray_node \"\$@\"" ray"""
 #: What the lines below export.
-VARIABLES = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_raylet_start_wait_time_s")
+VARIABLES = (
+    "RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH", "RAY_TMPDIR", "RAY_raylet_start_wait_time_s",
+)  # fmt: skip
 
 _BEGIN = r"""
 # -- A Ray cluster on the nodes of this job: a head on the first, a worker on each other. It serves only those who have
@@ -20,6 +22,8 @@ _BEGIN = r"""
 # shellcheck disable=SC2317  # called on each node, by srun
 ray_node() {
   trap '' USR1  # the work is asked to save, and needs Ray until it has
+  mkdir -m 700 "$RAY_TMPDIR" 2> /dev/null
+  [[ -O $RAY_TMPDIR ]] || exit 1
   local role=(--address="$RAY_ADDRESS")
   if (( SLURM_PROCID == 0 )); then
     role=(--head --port="${RAY_ADDRESS##*:}" --include-dashboard=false)
@@ -32,11 +36,13 @@ ray_node() {
   read -r
   kill "$!"
   wait "$!"
+  rm -rf "$RAY_TMPDIR"
 }
 read -r ray_head < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 ray_head="$(scontrol show node --oneliner "$ray_head" | sed -n 's/.* NodeAddr=\([^ ]*\) .*/\1/p')"
 export RAY_ADDRESS="$ray_head:$(( @FIRST@ + SLURM_JOB_ID % @COUNT@ ))" RAY_AUTH_MODE=token
 export RAY_AUTH_TOKEN_PATH=@FOLDER@/ray-$SLURM_JOB_ID.token
+export RAY_TMPDIR="/tmp/ray-$SLURM_JOB_ID"  # not Ray's usual one, in which others would find this cluster
 export RAY_raylet_start_wait_time_s=150  # many nodes that read Python from one disk begin slowly
 ( umask 077; od -An -N32 -tx1 /dev/urandom | tr -d ' \n' > "$RAY_AUTH_TOKEN_PATH" )
 ray_log=@FOLDER@/logs/ray-$SLURM_JOB_ID.log

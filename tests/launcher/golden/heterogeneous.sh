@@ -96,6 +96,8 @@ files_before="$(files_made)"
 # shellcheck disable=SC2317  # called on each node, by srun
 ray_node() {
   trap '' USR1  # the work is asked to save, and needs Ray until it has
+  mkdir -m 700 "$RAY_TMPDIR" 2> /dev/null
+  [[ -O $RAY_TMPDIR ]] || exit 1
   local role=(--address="$RAY_ADDRESS")
   if (( SLURM_PROCID == 0 )); then
     role=(--head --port="${RAY_ADDRESS##*:}" --include-dashboard=false)
@@ -108,29 +110,31 @@ ray_node() {
   read -r
   kill "$!"
   wait "$!"
+  rm -rf "$RAY_TMPDIR"
 }
 read -r ray_head < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 ray_head="$(scontrol show node --oneliner "$ray_head" | sed -n 's/.* NodeAddr=\([^ ]*\) .*/\1/p')"
 export RAY_ADDRESS="$ray_head:$(( 25000 + SLURM_JOB_ID % 5000 ))" RAY_AUTH_MODE=token
 export RAY_AUTH_TOKEN_PATH=/lustre/video/runs/dit/launch/ray-$SLURM_JOB_ID.token
+export RAY_TMPDIR="/tmp/ray-$SLURM_JOB_ID"  # not Ray's usual one, in which others would find this cluster
 export RAY_raylet_start_wait_time_s=150  # many nodes that read Python from one disk begin slowly
 ( umask 077; od -An -N32 -tx1 /dev/urandom | tr -d ' \n' > "$RAY_AUTH_TOKEN_PATH" )
 ray_log=/lustre/video/runs/dit/launch/logs/ray-$SLURM_JOB_ID.log
 : > "$ray_log"
 exec {ray}> >(srun --het-group=0 --overlap --cpus-per-task=112 --mpi=pmix \
     --container-image=/lustre/images/nemo_vfm.sqsh \
-    --container-mounts=/lustre/video:/lustre/video,/lustre/data:/data \
+    --container-mounts=/lustre/video:/lustre/video,/tmp:/tmp,/lustre/data:/data \
     --container-workdir=/lustre/video \
     --no-container-mount-home \
-    --container-env=PYTHONUNBUFFERED,PYTHONFAULTHANDLER,TOKENIZERS_PARALLELISM,HF_HUB_OFFLINE,NCCL_DEBUG,PYTORCH_ALLOC_CONF,PYTHONPATH,RAY_ADDRESS,RAY_AUTH_MODE,RAY_AUTH_TOKEN_PATH,RAY_raylet_start_wait_time_s,WANDB_API_KEY \
+    --container-env=PYTHONUNBUFFERED,PYTHONFAULTHANDLER,TOKENIZERS_PARALLELISM,HF_HUB_OFFLINE,NCCL_DEBUG,PYTORCH_ALLOC_CONF,PYTHONPATH,RAY_ADDRESS,RAY_AUTH_MODE,RAY_AUTH_TOKEN_PATH,RAY_TMPDIR,RAY_raylet_start_wait_time_s,WANDB_API_KEY \
     bash -c "$(declare -f ray_node); ray_node \"\$@\"" ray \
     ray start --num-cpus=112 --num-gpus=8 --disable-usage-stats --block \
   : --het-group=1 --overlap --cpus-per-task=64 --mpi=pmix \
     --container-image=/lustre/images/nemo_vfm.sqsh \
-    --container-mounts=/lustre/video:/lustre/video,/lustre/data:/data \
+    --container-mounts=/lustre/video:/lustre/video,/tmp:/tmp,/lustre/data:/data \
     --container-workdir=/lustre/video \
     --no-container-mount-home \
-    --container-env=PYTHONUNBUFFERED,PYTHONFAULTHANDLER,TOKENIZERS_PARALLELISM,HF_HUB_OFFLINE,NCCL_DEBUG,PYTORCH_ALLOC_CONF,PYTHONPATH,RAY_ADDRESS,RAY_AUTH_MODE,RAY_AUTH_TOKEN_PATH,RAY_raylet_start_wait_time_s,WANDB_API_KEY \
+    --container-env=PYTHONUNBUFFERED,PYTHONFAULTHANDLER,TOKENIZERS_PARALLELISM,HF_HUB_OFFLINE,NCCL_DEBUG,PYTORCH_ALLOC_CONF,PYTHONPATH,RAY_ADDRESS,RAY_AUTH_MODE,RAY_AUTH_TOKEN_PATH,RAY_TMPDIR,RAY_raylet_start_wait_time_s,WANDB_API_KEY \
     bash -c "$(declare -f ray_node); ray_node \"\$@\"" ray \
     ray start --num-cpus=64 --num-gpus=0 --disable-usage-stats --block >> "$ray_log" 2>&1)
 ray_step=$!
@@ -147,10 +151,10 @@ if [[ $missing ]]; then
 else
   srun --export=ALL --cpus-per-task=112 --overlap --nodes=1 --ntasks=1 --mpi=pmix \
       --container-image=/lustre/images/nemo_vfm.sqsh \
-      --container-mounts=/lustre/video:/lustre/video,/lustre/data:/data \
+      --container-mounts=/lustre/video:/lustre/video,/tmp:/tmp,/lustre/data:/data \
       --container-workdir=/lustre/video \
       --no-container-mount-home \
-      --container-env=PYTHONUNBUFFERED,PYTHONFAULTHANDLER,TOKENIZERS_PARALLELISM,HF_HUB_OFFLINE,NCCL_DEBUG,PYTORCH_ALLOC_CONF,PYTHONPATH,RAY_ADDRESS,RAY_AUTH_MODE,RAY_AUTH_TOKEN_PATH,RAY_raylet_start_wait_time_s,WANDB_API_KEY \
+      --container-env=PYTHONUNBUFFERED,PYTHONFAULTHANDLER,TOKENIZERS_PARALLELISM,HF_HUB_OFFLINE,NCCL_DEBUG,PYTORCH_ALLOC_CONF,PYTHONPATH,RAY_ADDRESS,RAY_AUTH_MODE,RAY_AUTH_TOKEN_PATH,RAY_TMPDIR,RAY_raylet_start_wait_time_s,WANDB_API_KEY \
       nemo-vfm run /lustre/video/runs/dit/launch/recipe.yaml run_dir=/lustre/video/runs/dit
   status=$?
 fi

@@ -76,6 +76,8 @@ files_before="$(files_made)"
 # shellcheck disable=SC2317  # called on each node, by srun
 ray_node() {
   trap '' USR1  # the work is asked to save, and needs Ray until it has
+  mkdir -m 700 "$RAY_TMPDIR" 2> /dev/null
+  [[ -O $RAY_TMPDIR ]] || exit 1
   local role=(--address="$RAY_ADDRESS")
   if (( SLURM_PROCID == 0 )); then
     role=(--head --port="${RAY_ADDRESS##*:}" --include-dashboard=false)
@@ -88,11 +90,13 @@ ray_node() {
   read -r
   kill "$!"
   wait "$!"
+  rm -rf "$RAY_TMPDIR"
 }
 read -r ray_head < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 ray_head="$(scontrol show node --oneliner "$ray_head" | sed -n 's/.* NodeAddr=\([^ ]*\) .*/\1/p')"
 export RAY_ADDRESS="$ray_head:$(( 25000 + SLURM_JOB_ID % 5000 ))" RAY_AUTH_MODE=token
 export RAY_AUTH_TOKEN_PATH=/lustre/video/runs/dit/launch/ray-$SLURM_JOB_ID.token
+export RAY_TMPDIR="/tmp/ray-$SLURM_JOB_ID"  # not Ray's usual one, in which others would find this cluster
 export RAY_raylet_start_wait_time_s=150  # many nodes that read Python from one disk begin slowly
 ( umask 077; od -An -N32 -tx1 /dev/urandom | tr -d ' \n' > "$RAY_AUTH_TOKEN_PATH" )
 ray_log=/lustre/video/runs/dit/launch/logs/ray-$SLURM_JOB_ID.log
