@@ -1,0 +1,40 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The files that `cluster.secrets` names in, what is wrong with them out; their first line where somebody needs it."""
+
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from nemo_vfm.core.errors import UserError
+
+
+def value(name: str, file: Path) -> str:
+    """The secret: the first line of its file.
+
+    Raises:
+        UserError: it cannot be read, is empty, or others can read it.
+    """
+    if why := _wrong(file):
+        raise UserError(f"cluster.secrets.{name}: {why}")
+    return file.read_text(encoding="utf-8").partition("\n")[0]
+
+
+def objections(secrets: Mapping[str, Path]) -> Iterator[str]:
+    """A sentence for each file that no job should take a secret from."""
+    for name, file in secrets.items():
+        if why := _wrong(file):
+            yield f"cluster.secrets.{name}: {why}"
+
+
+def _wrong(file: Path) -> str:
+    if not file.is_absolute():
+        return f"{file} is not a whole path, and the job begins elsewhere"
+    try:
+        mode = file.stat().st_mode
+        first = file.read_bytes().partition(b"\n")[0] if stat.S_ISREG(mode) else b""
+    except OSError as error:
+        return f"{file} cannot be read: {error.strerror}"
+    if mode & 0o077:
+        return f"{file} can be read by others (mode {stat.S_IMODE(mode):04o}); chmod 600 it"
+    return "" if first.strip() else f"{file} has nothing on its first line"
