@@ -15,6 +15,7 @@ from typing import Any
 _TAIL_BYTES = 64 << 10  # of metrics.jsonl
 _MOST_BYTES = 4 << 20
 _STEP = re.compile(r"step-(\d{1,18})")
+_NOTHING_S = 1e-3  # a step's reading that takes less holds nobody up
 SILENT_S = 60.0  # six heartbeats: worth saying, and no proof
 
 
@@ -83,15 +84,19 @@ def _rates(record: Mapping[str, Any]) -> dict[str, float]:
 
 def _slowest(status: Mapping[str, Any]) -> str:
     found = status.get("reads_longest")
-    if not isinstance(found, dict):
+    if not isinstance(found, dict) or status.get("state") != "running":
         return ""
     rank, seconds = _whole(found.get("rank")), _number(found.get("seconds"))
-    return "" if rank is None or seconds is None else f"rank {rank} takes longest to read: {seconds:.3g} s a step"
+    return (
+        ""
+        if rank is None or seconds is None or seconds < _NOTHING_S
+        else f"rank {rank} takes longest to read: {seconds:.3g} s a step"
+    )
 
 
 def _elsewhere(status: Mapping[str, Any]) -> dict[str, str]:
     found = status.get("elsewhere")
-    pairs = found.items() if isinstance(found, dict) else ()
+    pairs = found.items() if isinstance(found, dict) and status.get("state") == "running" else ()
     return {rank: text for rank, doing in pairs if (text := _text(doing))}
 
 
