@@ -28,7 +28,7 @@ def test_a_file_that_others_can_open_is_refused_and_its_content_is_not_told(key:
     key.chmod(mode)
     (said,) = objections({"KEY": key})
     assert f"mode {mode:04o}" in said and "chmod 600" in said and "canary" not in said
-    with pytest.raises(UserError, match="cluster.secrets.KEY"):
+    with pytest.raises(UserError, match=r"cluster\.secrets\.KEY"):
         value("KEY", key)
 
 
