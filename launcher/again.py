@@ -42,7 +42,7 @@ def again(kept: Kept, run_dir: Path) -> Launch:
 def _asked(kept: Kept, target: Path) -> Asked:
     words = kept.values["words"]
     return Asked(
-        recipe=str(kept.folder / "recipe.yaml"), changes=(f"run_dir={target}",), cluster=words["cluster"],
+        recipe=str(kept.recipe_file), changes=(f"run_dir={target}",), cluster=words["cluster"],
         nodes=words["nodes"], trust=tuple(words["trust"]), allow=tuple(words["allow"]), code=words["code"],
         parts=words["parts"],
     )  # fmt: skip

@@ -48,9 +48,14 @@ class Kept:
         return found
 
     @property
+    def recipe_file(self) -> Path:
+        """The composed recipe, under the name of what it was composed from."""
+        return self.folder / f"{self.values['recipe']}.yaml"
+
+    @property
     def recipe(self) -> str:
-        """The composed recipe."""
-        return (self.folder / "recipe.yaml").read_text()
+        """The composed recipe, without the line above it."""
+        return self.recipe_file.read_text().partition("\n")[2]
 
     def slurm_ids(self) -> list[str]:
         """The latest number of each job that was submitted."""
@@ -170,7 +175,7 @@ def write(launch: Launch, scripts: Mapping[str, str]) -> Kept:
         scripts: text of each share's script by the share's name.
     """
     folder, before = launch.folder, existing(launch.run_dir)
-    write_text(folder / "recipe.yaml", launch.recipe)
+    write_text(launch.recipe_file, f"# {launch.title or launch.name_of_recipe}\n{launch.recipe}")
     write_text(folder / "packages.txt", launch.packages)
     (folder / "logs").mkdir(exist_ok=True)
     _write_code(launch.code, folder)

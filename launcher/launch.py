@@ -82,6 +82,11 @@ class Launch:
         return self.run_dir.name
 
     @property
+    def recipe_file(self) -> Path:
+        """Where the composed recipe lies: under its own name, which the report shows."""
+        return self.folder / f"{self.name_of_recipe}.yaml"
+
+    @property
     def needed(self) -> tuple[str, ...]:
         """Variables that the recipe reads, by name."""
         return tuple(dict.fromkeys(_VARIABLE.findall(self.recipe)))
@@ -185,7 +190,7 @@ def _job(launch: Launch, cluster: Slurm, share: Share) -> SlurmJob:
     command = ("nemo-vfm",) if cluster.container else (sys.executable, "-P", "-m", "nemo_vfm")
     return SlurmJob(
         name=launch.name if alone else f"{launch.name}-{share.name}", run_id=launch.id, folder=launch.folder,
-        run_dir=launch.run_dir, recipe=launch.folder / "recipe.yaml", workdir=launch.workdir,
+        run_dir=launch.run_dir, recipe=launch.recipe_file, workdir=launch.workdir,
         title=": ".join(filter(None, (launch.name_of_recipe, launch.title))), command=command,
         words=(*only, *launch.asked.run_words()), nodes=share.nodes, tasks_per_node=share.tasks_per_node,
         gpus_per_node=share.gpus_per_node, cpus_per_task=share.cpus_per_task, memory_gb=cluster.memory_gb or 0,

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from launcher import secret_files
 from launcher.folder import held, write
 from launcher.launch import Launch
-from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.files import write_text
 
 _PASSED_ON = (signal.SIGTERM, signal.SIGUSR1)  # a Ctrl-C reaches the run by itself: it is in the terminal's group
@@ -21,7 +21,7 @@ _PASSED_ON = (signal.SIGTERM, signal.SIGUSR1)  # a Ctrl-C reaches the run by its
 
 def words(launch: Launch) -> list[str]:
     """The command, word by word."""
-    recipe = str(launch.folder / "recipe.yaml")
+    recipe = str(launch.recipe_file)
     return [sys.executable, "-P", "-m", "nemo_vfm", "run", recipe, f"run_dir={launch.run_dir}",
             *launch.asked.run_words()]  # fmt: skip
 
@@ -56,10 +56,7 @@ def _environment(launch: Launch) -> dict[str, str]:
         found.pop(name, None)
         found.update({} if value is None else {name: value})
     for name, file in launch.where.secrets.items():
-        try:
-            found[name] = file.read_text().partition("\n")[0]
-        except OSError as error:
-            raise UserError(f"cluster.secrets.{name}: {file} cannot be read: {error.strerror}") from error
+        found[name] = secret_files.value(name, file)
     return found
 
 

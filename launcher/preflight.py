@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from launcher import secret_files
 from launcher.chain import Share
 from launcher.cluster import Slurm
 from launcher.facts import Said, checked, planned
@@ -58,6 +59,8 @@ def _missing(launch: Launch) -> Iterator[Finding]:
         if name not in os.environ and name not in secrets:
             yield Finding("environment", f"the recipe reads ${{env:{name}}}, and {name} is not set; export it, or "
                           f"name a file under cluster.secrets", wrong=True)  # fmt: skip
+    for text in secret_files.objections(secrets):
+        yield Finding("secrets", text, wrong=True)
 
 
 def _size(launch: Launch) -> Iterator[Finding]:
@@ -66,6 +69,8 @@ def _size(launch: Launch) -> Iterator[Finding]:
             yield Finding(share.name, share.problem, wrong=True)
         else:
             yield Finding(share.name, _in_words(share))
+    if not launch.shares:
+        yield Finding("recipe", "its steps are known once these values are given", wrong=True)
     for text in launch.unknown:
         yield Finding("cluster", text, wrong=True)
 
@@ -95,6 +100,8 @@ def _check(launch: Launch) -> list[Finding]:
 def _plan(launch: Launch) -> list[Finding]:
     """Memory, time and storage of a training on GPUs."""
     if not launch.shares:  # too much of the recipe is still to be given
+        return []
+    if not launch.shares:
         return []
     share = max(launch.shares, key=lambda one: one.ranks)
     where = launch.where

@@ -35,7 +35,7 @@ def test_a_dry_run_prints_the_script_alone_and_writes_nothing_and_needs_no_slurm
     assert main(dry("cluster=dgx_h100", "nodes=1")) == 0
     said = capsys.readouterr()
     assert said.out.startswith("#!/bin/bash\n# shapes: Make a dozen small films")
-    assert f"run {desk}/runs/shapes/launch/recipe.yaml run_dir={desk}/runs/shapes" in said.out
+    assert f"run {desk}/runs/shapes/launch/shapes.yaml run_dir={desk}/runs/shapes" in said.out
     assert "1 node, 1 task a node" in said.err
     assert left(desk) == []
 
@@ -56,6 +56,14 @@ def test_a_failed_preflight_is_printed_and_the_dry_run_is_still_ok(desk, capsys)
     assert "PROBLEM recipe" in said.err and "data.shards=VALUE" in said.err
     assert "nodes=3 are 24 GPUs, 8 a node" in said.err and "nodes=8 would fit" in said.err
     assert said.out.startswith("#!/bin/bash")
+
+
+def test_a_recipe_too_little_of_which_is_given_to_be_built_says_what_is_missing(desk, capsys):
+    words = ["llm/nemotron4_340b", "data.sources.another.folder=/data/another", "cluster=dgx_h100"]
+    assert main(["submit", *words, "--dry-run"]) == 0
+    said = capsys.readouterr()
+    assert "data.sources.english.folder=VALUE" in said.err and "once these values are given" in said.err
+    assert main(["submit", *words]) == 2 and left(desk) == []
 
 
 def test_what_would_not_run_is_not_submitted_and_nothing_is_written(desk, capsys):

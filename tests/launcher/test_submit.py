@@ -4,6 +4,7 @@
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -62,7 +63,8 @@ def test_the_folder_holds_recipe_script_packages_and_what_was_asked_for_its_owne
     assert found["schema"] == "nemo_vfm.launch/1" and found["jobs"][0]["slurm"] == ["101"]
     assert found["id"] in (folder / "job.sh").read_text()
     assert "torch==" in (folder / "packages.txt").read_text()
-    assert "run_dir: runs/a" in (folder / "recipe.yaml").read_text()
+    kept = (folder / "shapes.yaml").read_text()  # its name and first line are what the report shows
+    assert "run_dir: runs/a" in kept and re.match(r"# [A-Z].+\n_target_: ", kept)
     assert folder.stat().st_mode & 0o077 == 0 and (folder / "job.sh").stat().st_mode & 0o777 == 0o700
 
 
@@ -103,7 +105,7 @@ def test_the_same_again_is_refused_while_it_waits_or_runs_and_goes_on_once_it_ha
 def test_a_folder_of_another_recipe_is_refused_with_what_differs_and_allow_goes_on(queue, capsys):
     assert main([*SHAPES]) == 0
     queue.forgets()
-    Path("runs/a/recipe.yaml").write_bytes(Path("runs/a/launch/recipe.yaml").read_bytes())  # as the run does first
+    Path("runs/a/recipe.yaml").write_bytes(Path("runs/a/launch/shapes.yaml").read_bytes())  # as the run does first
     assert main([*SHAPES, "seed=3"]) == 2
     assert "seed: 0 there, 3 now" in capsys.readouterr().err
     assert main([*SHAPES, "seed=3", "--allow", "seed"]) == 0
