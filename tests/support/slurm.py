@@ -15,6 +15,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -34,11 +35,11 @@ SlurmctldPort={port}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
-AuthInfo=socket={root}/munge/sock
+AuthInfo=socket={short}/munge/sock
 CredType=cred/munge
 CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
 StateSaveLocation={root}/state
-SlurmdSpoolDir={root}/spool/%n
+SlurmdSpoolDir={short}/spool/%n
 SlurmctldPidFile={root}/slurmctld.pid
 SlurmdPidFile={root}/slurmd.%n.pid
 SlurmctldLogFile={root}/log/slurmctld.log
@@ -73,7 +74,7 @@ NODE = ("NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} Sock
         "ThreadsPerCore=1 RealMemory=2000 {gres} State=UNKNOWN")  # fmt: skip
 GPU_GRES = "NodeName={names} Name=gpu Flags=nvidia_gpu_env File={root}/dev/gpu[0-{last}]\n"
 CGROUP = "CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n"
-WATCHER = "import sys; from tests.support.slurm import watch; watch(sys.argv[1])"
+WATCHER = "import sys; from tests.support.slurm import watch; watch(*sys.argv[1:])"
 
 
 def lacking() -> str:
@@ -108,6 +109,7 @@ class Slurm:
         self.root, self.gpus, self.kill_wait_s, self.partition, self.more = root, gpus, kill_wait_s, partition, more
         self.nodes = [f"n{number + 1}" for number in range(nodes)]
         self.conf = root / "slurm.conf"
+        self._short = root  # the same folder by a name of a few letters: sockets' names have 107 at most
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._watcher: subprocess.Popen[bytes] | None = None
 
@@ -121,8 +123,10 @@ class Slurm:
         """Up to where every node is idle."""
         for folder in ("munge", "state", "log", "dev", *(f"spool/{node}" for node in self.nodes)):
             (self.root / folder).mkdir(parents=True)
+        self._short = Path(tempfile.mkdtemp(prefix="slurm-")) / "r"
+        self._short.symlink_to(self.root)
         self._configure()
-        watcher = [sys.executable, "-c", WATCHER, str(self.conf)]
+        watcher = [sys.executable, "-c", WATCHER, str(self.conf), str(self._short)]
         # Its own session: the Ctrl-C that ends the tests must leave it to clean up behind them.
         self._watcher = subprocess.Popen(watcher, stdin=subprocess.PIPE, start_new_session=True, cwd=ROOT)
         self._begin_munge()
@@ -210,7 +214,8 @@ class Slurm:
         # The port of a job's processes follows from its number: two clusters at a time need numbers far apart.
         first = random.SystemRandom().randrange(1000, 9_000_000, 50)
         self.conf.write_text(CONF.format(
-            host=host, port=ports[0], user=getuser(), root=self.root, nodes="\n".join(lines), first=first,
+            host=host, port=ports[0], user=getuser(), root=self.root, short=self._short, first=first,
+            nodes="\n".join(lines),
             gres="GresTypes=gpu" if self.gpus else "", kill_wait_s=self.kill_wait_s, partition=self.partition,
             more="\n".join(self.more),
         ))  # fmt: skip
@@ -223,7 +228,7 @@ class Slurm:
             (self.root / "gres.conf").write_text(text)
 
     def _begin_munge(self) -> None:
-        folder = self.root / "munge"
+        folder = self._short / "munge"
         folder.chmod(0o711)  # munged refuses a folder that others may write
         (folder / "key").write_bytes(os.urandom(128))
         (folder / "key").chmod(0o400)
@@ -308,7 +313,9 @@ def sweep(conf: str) -> None:
         time.sleep(0.02)
 
 
-def watch(conf: str) -> None:
-    """Wait until the test process closes its end or dies, then end what it left."""
+def watch(conf: str, short: str) -> None:
+    """Wait until the test process closes its end or dies, then end what it left, and take its short name away."""
     sys.stdin.buffer.read()
     sweep(conf)
+    Path(short).unlink(missing_ok=True)
+    Path(short).parent.rmdir()
