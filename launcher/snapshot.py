@@ -22,6 +22,8 @@ from nemo_vfm.core.files import sha256_text
 
 MOST_BYTES = 64 << 20
 _NAMED = 5  # of the largest files
+#: What git sets inside of its own hooks, where it would be another repository's.
+_OF_ANOTHER = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
 _RUN = ({"launch/launch.json"}, {"recipe.yaml", "manifest.json"})  # what tells a run folder
 
 
@@ -175,7 +177,8 @@ def _names(root: Path, *words: str) -> list[str]:
 def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
     # Fixed words; and no program that the repository's own settings name is started.
     command = [shutil.which("git") or "git", "-C", str(folder), "-c", "core.fsmonitor=false", *words]
-    return subprocess.run(command, capture_output=True, check=False, timeout=120, env={**os.environ, "LC_ALL": "C"})  # noqa: S603
+    outer = {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER}
+    return subprocess.run(command, capture_output=True, check=False, timeout=120, env={**outer, "LC_ALL": "C"})  # noqa: S603
 
 
 def _commit(root: Path) -> str | None:

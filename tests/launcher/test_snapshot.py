@@ -133,3 +133,11 @@ def test_a_repository_inside_is_taken_along(tree):
     git(tree / "inner", "add", ".")
     git(tree / "inner", "commit", "-q", "-m", "inner")
     assert "inner/deep.py" in take(tree).files
+
+
+def test_variables_of_a_git_around_us_lead_to_no_other_repository(tree, tmp_path, monkeypatch):
+    before = take(tree)
+    git(tmp_path, "init", "-q", "other")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "other/.git"))
+    monkeypatch.setenv("GIT_WORK_TREE", str(tmp_path / "other"))
+    assert take(tree) == before
