@@ -136,7 +136,7 @@ def test_a_training_that_others_go_before_is_saved_begun_again_and_ends_with_the
     (number,) = json.loads((tmp_path / "run/launch/launch.json").read_text())["jobs"][0]["slurm"]
     job = Submitted(three, tmp_path / "run", number)
     saved = tmp_path / f"run/checkpoints/step-{tiny_training.SAVED:08d}"
-    three.until(saved.is_dir, "a checkpoint", within_s=120)
+    three.until(saved.is_dir, "a checkpoint", within_s=240)
     three.say("srun", "--partition=urgent", "--nodes=3", "--exclusive", "true")
     on_ranks(1, trained, changes(data, tmp_path / "alone", steps=8))
     assert job.ended() == "COMPLETED", job.story()

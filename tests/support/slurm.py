@@ -155,7 +155,7 @@ class Slurm:
 
     def say(self, *words: str, expect: int | None = 0) -> str:
         """What one of Slurm's commands prints."""
-        done = subprocess.run(words, env=self.environment, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(words, env=self.environment, capture_output=True, text=True, timeout=240, check=False)
         assert expect is None or done.returncode == expect, f"{words} ended with {done.returncode}: {done.stderr}"
         return done.stdout.strip()
 
