@@ -108,7 +108,7 @@ class Slurm(Cluster):
         gpus_per_node: GPUs of a node; null asks the cluster, 0 is a cluster without.
         cpus_per_node: cores of a node; null asks the cluster.
         memory_gb: memory that a job takes of each node, in GB; null takes all of it.
-        time: the longest time of one attempt, as Slurm writes it: `30` minutes, `4:00:00`, `2-00:00:00`.
+        time: the longest time of one attempt, as Slurm writes it: 30 minutes, `4:00:00`, `2-00:00:00`.
         partition: of the cluster; null takes its default, as in the four that follow.
         account: who is billed.
         qos: quality of service.
@@ -137,7 +137,7 @@ class Slurm(Cluster):
     gpus_per_node: int | None = None
     cpus_per_node: int | None = None
     memory_gb: int | None = None
-    time: str = "4:00:00"
+    time: str | int = "4:00:00"
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
@@ -160,7 +160,7 @@ class Slurm(Cluster):
 
     def __post_init__(self) -> None:
         Cluster.__post_init__(self)
-        if not _TIME.fullmatch(self.time):
+        if not _TIME.fullmatch(str(self.time)):
             raise ValueError(f"time is {self.time!r}; Slurm's times are such as 30 (minutes), 4:00:00 or 2-00:00:00")
         for name in ("cpus_per_node", "cpus_per_cpu_node", "memory_gb", "segment", "most_at_once"):
             if (number := getattr(self, name)) is not None and number < 1:

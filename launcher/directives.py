@@ -58,7 +58,7 @@ def _second_part(job: SlurmJob) -> Iterator[str]:
         yield directive(name, str(number))
     if cluster.exclusive:
         yield directive("exclusive")
-    yield directive("time", cluster.time)
+    yield directive("time", str(cluster.time))
 
 
 def _segment(nodes: int, domain: int) -> int:
@@ -79,7 +79,7 @@ def _segment(nodes: int, domain: int) -> int:
 def _time(job: SlurmJob) -> Iterator[str]:
     yield "# The longest that one attempt takes. So many seconds before, USR1 asks each process to save and to leave;"
     yield "# then this script begins the job again. (Without B: before USR1, or this shell would get it instead.)"
-    yield directive("time", job.cluster.time)
+    yield directive("time", str(job.cluster.time))
     yield directive("signal", f"USR1@{job.lead_s}")
     yield f"{directive('requeue')}  # where a node fails, Slurm itself begins the job again, on others"
     if job.array:

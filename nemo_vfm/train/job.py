@@ -287,6 +287,8 @@ def _quiet_lightning() -> None:
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", category=UserWarning, module=r"lightning\.pytorch")
+    # Where Slurm is installed, that we do not use it: tasks of srun are adopted as ranks, and need no Lightning for it.
+    warnings.filterwarnings("ignore", message=r"The `srun` command is available on your system")
     warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\).*")  # its own, under torch 2.13
     # FSDP's fear is for outputs that somebody changes in place; a task computes a loss of them.
     warnings.filterwarnings("ignore", message=r"FSDP2-wrapped module .* returned a view tensor")

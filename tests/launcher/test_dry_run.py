@@ -49,6 +49,11 @@ def test_the_same_words_give_the_same_bytes_and_other_words_another_run(desk, ca
     assert len({text.partition("--comment=")[2].partition("\n")[0] for text in texts}) == 3
 
 
+def test_a_time_in_minutes_is_a_plain_number(desk, capsys):
+    assert main(dry("cluster=dgx_h100", "cluster.time=30")) == 0
+    assert "\n#SBATCH --time=30\n" in capsys.readouterr().out
+
+
 def test_a_failed_preflight_is_printed_and_the_dry_run_is_still_ok(desk, capsys):
     words = ["submit", "diffusion/dit_7b_8k", "cluster=dgx_h100", "nodes=3", "--dry-run"]
     assert main(words) == 0

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from functools import partial
 from pathlib import Path
 
@@ -215,6 +216,16 @@ def test_a_checkpoint_of_another_model_is_refused_with_names(tmp_path: Path) -> 
 
     with pytest.raises(Exception, match=r"another model \(unknown: net\.0\.bias\)"):
         train("4 steps", model=other).run(Run(tmp_path, resume=True))
+
+
+def test_nothing_is_said_of_slurm_where_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "srun").write_text("#!/bin/sh\n")
+    (tmp_path / "srun").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        train("1 steps").run(Run(tmp_path / "run"))
+    assert not [one for one in said if "srun" in str(one.message)]
 
 
 class InterruptAt(KillAt):
