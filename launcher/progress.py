@@ -5,14 +5,15 @@
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-_TAIL_BYTES = 64 << 10  # of metrics.jsonl
+from nemo_vfm.core.files import last_records
+
 _MOST_BYTES = 4 << 20
 _STEP = re.compile(r"step-(\d{1,18})")
 _NOTHING_S = 1e-3  # a step's reading that takes less holds nobody up
@@ -63,7 +64,7 @@ def progress(folder: Path, below: Path | None = None) -> Progress:
     """Look at a run; `below` is the folder of the step of a workflow that is of interest."""
     status, now = _object(folder / "status.json"), datetime.now(UTC).timestamp()
     inner = below or folder
-    last = next(_records(inner / "metrics.jsonl"), {})
+    last = next(last_records(inner / "metrics.jsonl"), {})
     checkpoint = _newest_checkpoint(inner)
     beat = _time(status.get("heartbeat"))
     return Progress(
@@ -108,21 +109,6 @@ def _newest_checkpoint(folder: Path) -> tuple[int, float] | None:
             with suppress(OSError):
                 found.append((int(match[1]), manifest.stat().st_mtime))
     return max(found, default=None)
-
-
-def _records(file: Path) -> Iterator[Mapping[str, Any]]:
-    """The last lines, the newest first; half a line is passed over."""
-    try:
-        with file.open("rb") as opened:
-            opened.seek(max(0, file.stat().st_size - _TAIL_BYTES))
-            lines = opened.read(_TAIL_BYTES).split(b"\n")
-    except OSError:
-        return
-    for line in reversed(lines):
-        with suppress(ValueError, RecursionError):
-            record = json.loads(line)
-            if isinstance(record, dict):
-                yield record
 
 
 def _object(file: Path) -> dict[str, Any]:

@@ -1,108 +1,23 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The words of a command line in, an exit status out; nothing heavy is imported before a verb runs."""
+"""The words behind `nemo-vfm` in, an exit status out."""
 
-import argparse
-import ast
-import difflib
-import os
-import pkgutil
-import sys
-import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from nemo_vfm import __version__
 from nemo_vfm.cli.parser import VerbParser
-from nemo_vfm.core.errors import NemoVfmError
-from nemo_vfm.core.secret import concealing_streams, register_arguments
+from nemo_vfm.core.program import Program
 
-VERBS = Path(__file__).parent / "verbs"
-INTERRUPTED = 130
-_EXITS = """exit status: 0 ok, 1 something unexpected, 2 you can fix it, 3 nothing was kept, 69 another rank was lost,
-75 preempted (the same command goes on), 130 interrupted"""
+PROGRAM = Program(
+    name="nemo-vfm", about="From raw video to a trained world model, by recipe.",
+    folder=Path(__file__).parent / "verbs", package="nemo_vfm.cli.verbs",
+    version=f"nemo_vfm {__version__}", parser=VerbParser,
+    exits="""exit status: 0 ok, 1 something unexpected, 2 you can fix it, 3 nothing was kept, 69 another rank was lost,
+75 preempted (the same command goes on), 130 interrupted""",
+)  # fmt: skip
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run one verb.
-
-    Args:
-        words: what the user typed behind `nemo-vfm`; taken from the process if None.
-    """
-    words = sys.argv[1:] if words is None else list(words)
-    known = verbs()
-    if not words or words[0] in ("-h", "--help"):
-        sys.stdout.write(_help(known))
-        return 0 if words else 2
-    if words[0] == "--version":
-        sys.stdout.write(f"nemo_vfm {_version()}\n")
-        return 0
-    if words[0] not in known:
-        close = difflib.get_close_matches(words[0], known, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
-        sys.stderr.write(f"nemo-vfm has no verb {words[0]!r}; {hint}\n")
-        return 2
-    register_arguments(words)
-    with concealing_streams():
-        return _guarded(words[0], words[1:])
-
-
-def verbs() -> dict[str, str]:
-    """Every verb with the first line of its file's docstring; the files are read, not imported."""
-    files = sorted(file for file in VERBS.glob("*.py") if file.stem != "__init__")
-    assert files, f"no verbs in {VERBS}"
-    return {file.stem: _first_line(file) for file in files}
-
-
-def _first_line(file: Path) -> str:
-    return (ast.get_docstring(ast.parse(file.read_bytes())) or "").partition("\n")[0]
-
-
-def _help(known: dict[str, str]) -> str:
-    width = max(map(len, known))
-    lines = (f"  {name:<{width}}  {line}" for name, line in known.items())
-    return (
-        "usage: nemo-vfm VERB ...\n\nFrom raw video to a trained world model, by recipe.\n\n"
-        + "\n".join(lines)
-        + f"\n\n`nemo-vfm VERB --help` says more.\n{_EXITS}\n"
-    )
-
-
-def _version() -> str:
-    from nemo_vfm import __version__
-
-    return __version__
-
-
-def _guarded(name: str, words: Sequence[str]) -> int:
-    """Run a verb and turn what it raises into a sentence and a status."""
-    try:
-        return _dispatch(name, words)
-    except NemoVfmError as error:
-        sys.stderr.write(f"{_plain(error)}\n")
-        return error.exit_code
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
-        return INTERRUPTED
-    except BrokenPipeError:  # `nemo-vfm show ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except Exception as error:
-        traceback.print_exc()
-        sys.stderr.write(f"unexpected: {type(error).__name__}: {_plain(error)}\n")
-        return 1
-
-
-def _dispatch(name: str, words: Sequence[str]) -> int:
-    module = pkgutil.resolve_name(f"nemo_vfm.cli.verbs.{name}")  # name is one of the files that were found
-    parser = VerbParser(prog=f"nemo-vfm {name}", description=module.__doc__, epilog=_EXITS,
-                        formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    module.add_arguments(parser)
-    status: int = module.run(parser.parse_intermixed_args(words))
-    return status
-
-
-def _plain(error: Exception) -> str:
-    """Its words, which may hold the name of a file, and that is anybody's."""
-    from nemo_vfm.core.log import plain
-
-    return plain(str(error))
+    """Run one verb; `words` are taken from the process if None."""
+    return PROGRAM.main(words)

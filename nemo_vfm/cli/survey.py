@@ -13,11 +13,11 @@ from datetime import datetime
 from pathlib import Path
 
 from nemo_vfm.cli.lock import holder
+from nemo_vfm.core.files import last_records
 from nemo_vfm.core.types import LAUNCH, Json
 
 MAX_DEPTH = 4  # a sweep's runs lie one deeper than others; links may lead in circles
 _MAX_BYTES = 4 << 20
-_TAIL_BYTES = 256 << 10  # of metrics.jsonl: some thousand steps, whatever its size
 _STEPS = re.compile(r"^steps:[ \t]*\n((?:[ ]+.*\n?|[ \t]*\n)*)", re.M)
 
 
@@ -126,28 +126,13 @@ def _metrics(folders: list[Path], line: Line) -> None:
     files = [folder / "metrics.jsonl" for folder in folders if (folder / "metrics.jsonl").is_file()]
     if not files:
         return
-    for record in _tail(max(files, key=_mtime)):
+    for record in last_records(max(files, key=_mtime)):
         if line.step is None:
             line.step = record["step"] if type(record.get("step")) is int else None
         line.loss = _number(record.get("loss")) if line.loss is None else line.loss
         line.val_loss = _number(record.get("val_loss"))
         if line.val_loss is not None:
             break
-
-
-def _tail(file: Path) -> Iterator[Mapping[str, Json]]:
-    """The last records, the newest first; half a line is passed over."""
-    try:
-        with file.open("rb") as opened:
-            opened.seek(max(0, file.stat().st_size - _TAIL_BYTES))
-            lines = opened.read(_TAIL_BYTES).split(b"\n")
-    except OSError:
-        return
-    for text in reversed(lines):
-        with suppress(ValueError, RecursionError):
-            record = json.loads(text)
-            if isinstance(record, dict):
-                yield record
 
 
 def _object(file: Path, notes: list[str]) -> dict[str, Json]:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,24 @@ def sha256_file(path: Path) -> str:
     """The hexadecimal sha256 of a file's bytes, read in blocks."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def last_records(file: Path, most_bytes: int = 256 << 10) -> Iterator[dict[str, Any]]:
+    """JSON objects, a line each, the newest first, from the end of a file that others append to: its last `most_bytes`.
+
+    Half a line, and what is no object, is passed over; a file that cannot be read has none.
+    """
+    try:
+        with file.open("rb") as opened:
+            opened.seek(max(0, file.stat().st_size - most_bytes))
+            lines = opened.read(most_bytes).split(b"\n")
+    except OSError:
+        return
+    for line in reversed(lines):
+        with suppress(ValueError, RecursionError):
+            record = json.loads(line)
+            if isinstance(record, dict):
+                yield record
 
 
 def sha256_text(text: str) -> str:

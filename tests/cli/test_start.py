@@ -5,6 +5,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -53,11 +54,10 @@ def test_help_names_every_verb_with_a_line(capsys):
         assert any(line.strip().startswith(f"{verb} ") and line.endswith(".") for line in shown.splitlines())
 
 
-def test_a_verb_is_a_file(monkeypatch, tmp_path):
+def test_a_verb_is_a_file(tmp_path):
     (tmp_path / "sing.py").write_text('"""Sing a song."""\n')
     (tmp_path / "__init__.py").write_text("")
-    monkeypatch.setattr(cli, "VERBS", tmp_path)
-    assert cli.verbs() == {"sing": "Sing a song."}
+    assert replace(cli.PROGRAM, folder=tmp_path).verbs() == {"sing": "Sing a song."}
 
 
 @pytest.mark.parametrize(("words", "said"), [(["rnu"], "did you mean run?"), (["x"], "; there are check, ")])

@@ -3,11 +3,12 @@
 """Which errors of writing say that no other file would fare better."""
 
 import errno
+from pathlib import Path
 
 import av.error
 import pytest
 
-from nemo_vfm.core.files import is_full
+from nemo_vfm.core.files import is_full, last_records
 
 
 @pytest.mark.parametrize(
@@ -22,3 +23,11 @@ from nemo_vfm.core.files import is_full
 )
 def test_a_full_disk_is_known_whoever_met_it(error, full):
     assert is_full(error) is full
+
+
+def test_the_last_records_of_a_file_come_newest_first_without_rubbish(tmp_path: Path) -> None:
+    lines = [b'{"step": 1}', b"not json", b"[3]", b'{"step": 4}', b'{"step": 5', b"\xff\xfe"]
+    (tmp_path / "metrics.jsonl").write_bytes(b"\n".join(lines))
+    assert list(last_records(tmp_path / "metrics.jsonl")) == [{"step": 4}, {"step": 1}]
+    assert list(last_records(tmp_path / "metrics.jsonl", 30)) == [{"step": 4}]  # the first is cut off
+    assert list(last_records(tmp_path / "absent")) == []

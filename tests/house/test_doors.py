@@ -29,9 +29,8 @@ DOORS = {
 IMPORTS_BY_NAME = {
     "nemo_vfm/config/locate.py": "a recipe, after the trust list was asked",
     "nemo_vfm/core/optional.py": "our own code",
-    "nemo_vfm/cli/main.py": "the files of its own folder",
+    "nemo_vfm/core/program.py": "the files of a program's own folder",
     "nemo_vfm/report/page.py": "the files of its own folder",
-    "launcher/cli.py": "the files of its own folder",
 }
 WAYS_TO_IMPORT = ("importlib.import_module", "importlib.reload", "importlib.util.module_from_spec", "__import__",
                   "pkgutil.resolve_name", "runpy.run_module", "runpy.run_path")  # fmt: skip

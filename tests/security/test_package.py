@@ -43,7 +43,7 @@ def run(*words):
             statuses[stage] = main(list(words))
         except SystemExit as end:
             statuses[stage] = end.code
-recipes, verbs = json.loads(sys.argv[1]), sorted(__import__("nemo_vfm.cli.main", fromlist=["verbs"]).verbs())
+recipes, verbs = json.loads(sys.argv[1]), sorted(__import__("nemo_vfm.cli.main", fromlist=["PROGRAM"]).PROGRAM.verbs())
 run("--help")
 for verb in verbs:
     run(verb, "--help")

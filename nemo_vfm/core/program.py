@@ -1,0 +1,110 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The words of a command line in, an exit status out; nothing heavy is imported before a verb runs."""
+
+import argparse
+import ast
+import difflib
+import os
+import pkgutil
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nemo_vfm.core.errors import NemoVfmError
+from nemo_vfm.core.secret import concealing_streams, register_arguments
+
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A command with verbs.
+
+    Args:
+        name: as it is typed.
+        about: what it is for, in a line.
+        folder: of the verbs' files, each with `add_arguments(parser)` and `run(arguments) -> int`.
+        package: the same folder's dotted name.
+        exits: what its exit statuses mean.
+        version: what --version prints.
+        parser: reads the words behind a verb.
+    """
+
+    name: str
+    about: str
+    folder: Path
+    package: str
+    exits: str
+    version: str
+    parser: type[argparse.ArgumentParser] = argparse.ArgumentParser
+
+    def main(self, words: Sequence[str] | None = None) -> int:
+        """Run one verb.
+
+        Args:
+            words: what the user typed behind the name; taken from the process if None.
+        """
+        words = sys.argv[1:] if words is None else list(words)
+        known = self.verbs()
+        if not words or words[0] in ("-h", "--help"):
+            sys.stdout.write(self._help(known))
+            return 0 if words else 2
+        if words[0] == "--version":
+            sys.stdout.write(f"{self.version}\n")
+            return 0
+        if words[0] not in known:
+            close = difflib.get_close_matches(words[0], known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+            sys.stderr.write(f"{self.name} has no verb {words[0]!r}; {hint}\n")
+            return 2
+        register_arguments(words)
+        with concealing_streams():
+            return self._guarded(words[0], words[1:])
+
+    def verbs(self) -> dict[str, str]:
+        """Every verb with the first line of its file's docstring; the files are read, not imported."""
+        files = sorted(file for file in self.folder.glob("*.py") if file.stem != "__init__")
+        assert files, f"no verbs in {self.folder}"
+        return {file.stem: (ast.get_docstring(ast.parse(file.read_bytes())) or "").partition("\n")[0] for file in files}
+
+    def _help(self, known: dict[str, str]) -> str:
+        width = max(map(len, known))
+        lines = "\n".join(f"  {name:<{width}}  {line}" for name, line in known.items())
+        more = f"`{self.name} VERB --help` says more.\n{self.exits}"
+        return f"usage: {self.name} VERB ...\n\n{self.about}\n\n{lines}\n\n{more}\n"
+
+    def _guarded(self, verb: str, words: Sequence[str]) -> int:
+        """Run a verb and turn what it raises into a sentence and a status."""
+        try:
+            return self._dispatch(verb, words)
+        except NemoVfmError as error:
+            sys.stderr.write(f"{_plain(error)}\n")
+            return error.exit_code
+        except KeyboardInterrupt:
+            sys.stderr.write("interrupted\n")
+            return INTERRUPTED
+        except BrokenPipeError:  # `nemo-vfm show ... | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        except Exception as error:
+            traceback.print_exc()
+            sys.stderr.write(f"unexpected: {type(error).__name__}: {_plain(error)}\n")
+            return 1
+
+    def _dispatch(self, verb: str, words: Sequence[str]) -> int:
+        module = pkgutil.resolve_name(f"{self.package}.{verb}")  # one of the files that were found
+        parser = self.parser(prog=f"{self.name} {verb}", description=module.__doc__, epilog=self.exits,
+                             formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+        module.add_arguments(parser)
+        status: int = module.run(parser.parse_intermixed_args(words))
+        return status
+
+
+def _plain(error: Exception) -> str:
+    """Its words, which may hold the name of a file, and that is anybody's."""
+    from nemo_vfm.core.log import plain
+
+    return plain(str(error))
