@@ -14,11 +14,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from launcher.launch import NAME, Launch, words_of
+from launcher.launch import Launch, words_of
 from launcher.snapshot import Code
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.files import read_json, sha256_text, write_json, write_text
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types import LAUNCH, Json
 
 SCHEMA = "nemo_vfm.launch/1"
 _FILE = "launch.json"
@@ -39,7 +39,7 @@ class Kept:
     @property
     def folder(self) -> Path:
         """Of the launch."""
-        return self.run_dir / NAME
+        return self.run_dir / LAUNCH
 
     @property
     def jobs(self) -> list[dict[str, Any]]:
@@ -118,24 +118,24 @@ def read(path: Path) -> Kept:
         UserError: there is none, or a newer launcher wrote it.
     """
     run_dir = path.absolute()
-    if run_dir.name == NAME and (run_dir / _FILE).is_file():
+    if run_dir.name == LAUNCH and (run_dir / _FILE).is_file():
         run_dir = run_dir.parent
     try:
-        values = read_json(run_dir / NAME / _FILE)
+        values = read_json(run_dir / LAUNCH / _FILE)
     except FileNotFoundError as error:
         raise UserError(
-            f"{path} was not launched: it holds no {NAME}/{_FILE}; `vfm-launch list` shows what was"
+            f"{path} was not launched: it holds no {LAUNCH}/{_FILE}; `vfm-launch list` shows what was"
         ) from error
     except (OSError, ValueError) as error:
-        raise UserError(f"{run_dir / NAME / _FILE} cannot be read: {error}") from error
+        raise UserError(f"{run_dir / LAUNCH / _FILE} cannot be read: {error}") from error
     if not isinstance(values, dict) or values.get("schema") != SCHEMA:
-        raise UserError(f"{run_dir / NAME / _FILE} was written by another version of the launcher; use that one")
+        raise UserError(f"{run_dir / LAUNCH / _FILE} was written by another version of the launcher; use that one")
     return Kept(run_dir, values)
 
 
 def existing(run_dir: Path) -> Kept | None:
     """The launch that a folder holds already, if any."""
-    return read(run_dir) if (run_dir / NAME / _FILE).is_file() else None
+    return read(run_dir) if (run_dir / LAUNCH / _FILE).is_file() else None
 
 
 @contextmanager
@@ -145,7 +145,7 @@ def held(run_dir: Path) -> Iterator[None]:
     Raises:
         UserError: somebody else is submitting there, or it cannot be written.
     """
-    folder = run_dir / NAME
+    folder = run_dir / LAUNCH
     try:
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o700)  # code and logs are the owner's

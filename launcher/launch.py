@@ -25,9 +25,8 @@ from nemo_vfm.config import Composed, compose
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.files import sha256_text
 from nemo_vfm.core.secret import conceal
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types import LAUNCH, Json
 
-NAME = "launch"  #: folder of a run folder
 _VARIABLE = re.compile(r"\$\{(?:oc\.)?env:([A-Za-z_]\w*)\}")
 
 
@@ -74,7 +73,7 @@ class Launch:
     @property
     def folder(self) -> Path:
         """Of the launch."""
-        return self.run_dir / NAME
+        return self.run_dir / LAUNCH
 
     @property
     def name(self) -> str:
@@ -177,7 +176,7 @@ def composed_text(composed: Composed) -> str:
     if wrong:
         raise UserError(
             f"the recipe would hold a secret, and launch folders and scripts keep none: {wrong[0].strip()}. Put it "
-            "into a variable of your environment and write ${env:NAME} instead"
+            "into a variable of your environment and write ${env:LAUNCH} instead"
         )
     return text
 

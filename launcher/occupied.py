@@ -8,11 +8,12 @@ from typing import Any
 
 from launcher import slurm
 from launcher.folder import Kept, existing
-from launcher.launch import NAME, Launch
+from launcher.launch import Launch
 from nemo_vfm.config import read_values
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types import LAUNCH
 
-_OURS = (NAME, ".lock", "manifest.json")  # what a run folder may hold before its recipe is there
+_OURS = (LAUNCH, ".lock", "manifest.json")  # what a run folder may hold before its recipe is there
 _SHOWN = 6
 _LONGEST = 80
 Differences = dict[str, tuple[str, str]]

@@ -53,9 +53,9 @@ def told() -> dict[str, Json]:
         `step`, `total_steps`, `step_s` (mean seconds of the last steps), `checkpoint_s` (of the slowest), and what
         those who are asked say; what is not known is left out.
     """
-    found = dict(_TOLD)
-    if len(_ENDS) > 1:
-        found["step_s"] = round((_ENDS[-1] - _ENDS[0]) / (len(_ENDS) - 1), 6)
+    found, ends = dict(_TOLD), tuple(_ENDS)  # the heartbeat asks from a thread of its own
+    if len(ends) > 1:
+        found["step_s"] = round((ends[-1] - ends[0]) / (len(ends) - 1), 6)
     for one in _ASKED:
         found.update(one.facts())
     return found

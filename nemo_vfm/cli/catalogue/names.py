@@ -14,8 +14,8 @@ from nemo_vfm.config.roots import Roots
 
 _PACKAGE = Path(__file__).resolve().parents[2]
 _TARGET = re.compile(r"""_target_["']?:\s*["']?([A-Za-z_]\w*(?:\.\w+)+)""")
-#: Folders of `conf/` from which no recipe takes an ingredient: overlays, and what the launcher alone reads.
-_NOT_FOR_RECIPES = (OVERLAY, "cluster", "container")
+#: Folders of `conf/` that the launcher alone reads: no recipe takes an ingredient of them.
+_LAUNCHERS = ("cluster", "container")
 _NO_COMPONENTS = ("cli", "config")
 _LIGHTNING = "lightning"
 
@@ -80,7 +80,7 @@ def ingredients_of(roots: Roots, name: str) -> dict[str, list[str]]:
 def slots_of(roots: Roots) -> list[str]:
     """The folders of ingredients that a recipe may take."""
     folders = [folder for root in roots.conf if root.is_dir() for folder in sorted(root.iterdir()) if folder.is_dir()]
-    return list(dict.fromkeys(folder.name for folder in folders if folder.name not in _NOT_FOR_RECIPES))
+    return list(dict.fromkeys(folder.name for folder in folders if folder.name not in (OVERLAY, *_LAUNCHERS)))
 
 
 def full_names(short: str, roots: Roots) -> list[str]:
@@ -99,7 +99,7 @@ def _yaml_files(roots: Roots) -> Iterator[Path]:
     """Of recipes and ingredients. Overlays count too: they name classes of ours."""
     for root in (*roots.conf, *roots.recipes):
         for file in sorted(root.rglob("*.yaml")) if root.is_dir() else ():
-            if root not in roots.conf or file.relative_to(root).parts[0] not in _NOT_FOR_RECIPES[1:]:
+            if root not in roots.conf or file.relative_to(root).parts[0] not in _LAUNCHERS:
                 yield file
 
 
