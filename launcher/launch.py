@@ -176,7 +176,7 @@ def composed_text(composed: Composed) -> str:
     if wrong:
         raise UserError(
             f"the recipe would hold a secret, and launch folders and scripts keep none: {wrong[0].strip()}. Put it "
-            "into a variable of your environment and write ${env:LAUNCH} instead"
+            "into a variable of your environment and write ${env:NAME} instead"
         )
     return text
 
