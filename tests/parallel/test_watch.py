@@ -42,12 +42,14 @@ def test_rank_0_tells_who_reads_longest_and_who_is_elsewhere(monkeypatch: pytest
         one.start()
     first.at(f"{READS} of step 3")
     first.at("takes step 3")
+    began = time.monotonic()
     second.at(f"{READS} of step 3")
     time.sleep(0.3)
     second.at("takes step 3")
+    took_s = time.monotonic() - began  # a busy machine sleeps longer than it was told to
     until(lambda: first.facts()["reads_longest"]["rank"] == 1)
     told = first.facts()
-    assert 0.03 <= told["reads_longest"]["seconds"] < 0.1  # a tenth of what it read just now
+    assert 0.03 <= told["reads_longest"]["seconds"] <= took_s / 10 + 1e-6  # a tenth of what it read just now, rounded
     assert (told["ranks"], told["elsewhere"]) == (2, {})
     second.at("is in on_step of Slow after step 3")
     until(lambda: first.facts()["elsewhere"] == {"1": "is in on_step of Slow after step 3"})

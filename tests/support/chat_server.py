@@ -35,6 +35,7 @@ class ChatServer:
     paths: list[str] = field(default_factory=list)
     at_once: int = 0
     most_at_once: int = 0
+    flooded_mb: int = 0  #: what `flood` could give away
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -120,6 +121,7 @@ def flood(declared: bool) -> Fault:
         handler.close_connection = True
         for _i in range(10_000):
             handler.wfile.write(b" " * 1_000_000)
+            handler.state.flooded_mb += 1
 
     return send
 

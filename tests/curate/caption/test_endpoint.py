@@ -140,12 +140,12 @@ def test_a_dead_endpoint_ends_the_run_after_some_clips(server, media, tmp_path, 
 
 
 def test_one_that_hangs_holds_up_nobody_else(server, media, tmp_path):
-    server.faults = [hang(1.0)]
+    server.faults = [hang(30)]
     vlm = captioner(server, concurrency=2)
     vlm.chat.endpoint.timeout_s = 0.5
     began = time.monotonic()
     write(records := [record(number) for number in range(6)], media, tmp_path, vlm=vlm)
-    assert all(r.caption for r in records) and time.monotonic() - began < 2
+    assert all(r.caption for r in records) and time.monotonic() - began < 15
 
 
 def test_a_clip_whose_file_is_damaged_is_a_failure_and_nothing_is_sent(server, media, tmp_path):
