@@ -46,6 +46,7 @@ from nemo_vfm.curate.score.sharpness import Sharpness
 from nemo_vfm.curate.source import Folder
 from nemo_vfm.curate.split.adaptive import AdaptiveSplit
 from nemo_vfm.curate.transcode import Transcode
+from nemo_vfm.curate.unchanged import state_of
 from nemo_vfm.data.encode import encode_mp4
 
 FPS, SIDE_PX, PAIRS, FLOW_PX, CRF, PRESET = 24, 256, 16, 160, 18, "veryfast"
@@ -80,7 +81,10 @@ def stages() -> dict[str, object]:
 def ours(path: Path, thumbnails: Path) -> Scores:
     """Shots and their scores, by the very code a worker runs."""
     examine = Examine(AdaptiveSplit(max_length_s=600.0), stages(), SIDE_PX, thumbnails)
-    request = {"path": str(path), "name": path.name, "source_id": path.stem, "spans": None, "stages": list(stages())}
+    request = {
+        "path": str(path), "name": path.name, "source_id": path.stem, "state": state_of(path), "spans": None,
+        "stages": list(stages()),
+    }  # fmt: skip
     *clips, _ = (reply.fact for reply in Here(examine).ask(request, video_s=0, tick=lambda frames: None))
     return {tuple(c["span"]): {n: v for f in c["found"].values() for n, v in f["scores"].items()} for c in clips}
 

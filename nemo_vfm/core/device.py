@@ -22,7 +22,8 @@ def describe() -> str:
         return torch.cuda.get_device_name(device())
     import platform
 
-    return f"{platform.processor() or platform.machine()} CPU, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    return f"{platform.processor() or platform.machine()} CPU, {threads} {'thread' if threads == 1 else 'threads'}"
 
 
 def synchronize() -> None:

@@ -47,6 +47,11 @@ def fingerprint(*parts: object) -> str:
     return sha256_text(json.dumps([settings(part) for part in parts], sort_keys=True))[:16]
 
 
+def in_names(decode: str) -> tuple[str, ...]:
+    """What a place to decode adds to fingerprints: nothing for the CPU, whose pixels are equal everywhere."""
+    return () if decode == "cpu" else (decode,)
+
+
 class Cache:
     """One JSON file a key. A damaged entry is as if absent.
 

@@ -90,7 +90,8 @@ class Deduplicate:
         self._write(folder, looked, records, choices, ledger)
         if not ledger.clips.kept:
             raise NothingKept(f"not one of {len(clips)} clips could be read: {dict(ledger.clips.failed)}")
-        summary = f"kept {ledger.clips.kept} of {len(clips)} clips; dropped {dict(ledger.clips.dropped) or 'none'}"
+        dropped = ", ".join(f"{number} by {rule}" for rule, number in ledger.clips.dropped.most_common())
+        summary = f"kept {ledger.clips.kept} of {len(clips)} clips; dropped {dropped or 'none'}"
         figures = {"clips": float(len(clips)), "clips_kept": float(ledger.clips.kept)}
         write_json(done, {"made_of": state, "summary": summary, "figures": figures})
         return Outcome(summary, figures)

@@ -10,8 +10,9 @@ from nemo_vfm.curate.execute.work import Item, Lost, Step
 from nemo_vfm.curate.ledger import FileRecord
 from nemo_vfm.curate.media import MediaWork
 from nemo_vfm.curate.stage import ClipRecord, Restorer
-from nemo_vfm.curate.survey import Hands
+from nemo_vfm.curate.survey import GPU_SLICE, Hands
 from nemo_vfm.curate.transcode import Encode, Media, Transcode, set_fact
+from nemo_vfm.data.codecs import Decoding
 
 
 class Deciding(Protocol):
@@ -19,6 +20,7 @@ class Deciding(Protocol):
 
     transcode: Transcode
     restore: Mapping[str, Restorer]
+    decode: Decoding
 
     def decide(self, records: Sequence[ClipRecord]) -> None:
         """Set the fate of every clip that has not failed."""
@@ -47,7 +49,9 @@ def encode_missing(files: Sequence[FileRecord], job: Deciding, media: Media, han
     work = [(file, missing) for file in files if (missing := _missing(file, media))]
     if work:
         job.ready()
-    steps = [Step("transcode", MediaWork(Encode(job.transcode, job.restore, media), hands.limits))]
+    encode = Encode(job.transcode, job.restore, media, job.decode)
+    gpus = GPU_SLICE if job.decode == "nvdec" or job.transcode.encoder == "nvenc" else 0.0
+    steps = [Step("transcode", MediaWork(encode, hands.limits), gpus=gpus)]
     total = sum(record.clip.num_frames for _, missing in work for record in missing)
     items = [_item(file, missing) for file, missing in work]
     for (file, missing), replies in zip(work, hands.work("transcode", total, steps, items), strict=True):

@@ -18,6 +18,7 @@ from nemo_vfm.curate.probe import elapsed_us, reason_of
 from nemo_vfm.curate.stage import Comparison, Frame, Learned, ReadsVectors, Score, Span, Splitter, Stage
 from nemo_vfm.curate.unchanged import Unchanged
 from nemo_vfm.curate.walk import Walk
+from nemo_vfm.data.codecs import Decoding
 from nemo_vfm.data.sample import Clip
 
 _THUMBNAIL_HEIGHT_PX, _THUMBNAIL_WIDTH_PX = 96, 960  # a strip beyond JPEG's 65,500 pixels cost the whole file
@@ -33,12 +34,14 @@ class Examine:
         stages: measure each shot, by name; of a learned one the frames it wants are sent back.
         side_px: stages see frames whose short side is at most this.
         thumbnails: folder for `<clip id>.jpg`.
+        decode: where frames are decoded, cpu or nvdec.
     """
 
     splitter: Splitter
     stages: Mapping[str, Stage]
     side_px: int
     thumbnails: Path
+    decode: Decoding = "cpu"
 
     def __call__(self, request: Json, tick: Callable[[int], None]) -> Iterator[Reply]:
         """A reply a shot, and a last one that says how far the file could be read; see `findings.py` for their form."""
@@ -47,7 +50,8 @@ class Examine:
         problems: list[str] = []
         unchanged = Unchanged(request)
         unchanged.check()
-        with Walk(path, side_px=self.side_px, vectors=_want_vectors(chosen), tick=tick) as walk:
+        vectors = _want_vectors(chosen)
+        with Walk(path, side_px=self.side_px, vectors=vectors, tick=tick, decode=self.decode) as walk:
             spans = self._spans(walk, request["spans"], lambda error: problems.append(reason_of(error, path, name)))
             for span in spans:
                 unchanged.check()

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from nemo_vfm import __version__
 from nemo_vfm.core.types import Json
-from nemo_vfm.curate.cache import Cache, fingerprint
+from nemo_vfm.curate.cache import Cache, fingerprint, in_names
 from nemo_vfm.curate.child import Reply
 from nemo_vfm.curate.ledger import FileRecord
 from nemo_vfm.curate.stage import ClipRecord, Splitter, Stage
+from nemo_vfm.data.codecs import Decoding
 from nemo_vfm.data.sample import Clip
 
 
@@ -43,12 +44,19 @@ class Findings:
         splitter: of the recipe.
         side_px: the size of the frames that stages see.
         stages: of the recipe, by name.
+        decode: where frames are decoded.
     """
 
     def __init__(
-        self, folder: Path, thumbnails: Path, splitter: Splitter, side_px: int, stages: Mapping[str, Stage]
+        self,
+        folder: Path,
+        thumbnails: Path,
+        splitter: Splitter,
+        side_px: int,
+        stages: Mapping[str, Stage],
+        decode: Decoding = "cpu",
     ) -> None:
-        base = [__version__, splitter, side_px]
+        base = [__version__, splitter, side_px, *in_names(decode)]
         self._thumbnails = thumbnails
         self._shots = Cache(folder / fingerprint("shots", *base))
         self._stages = {name: Cache(folder / fingerprint(*base, stage)) for name, stage in stages.items()}

@@ -7,14 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from nemo_vfm import __version__
-from nemo_vfm.core.device import gpus
 from nemo_vfm.core.errors import NothingKept
 from nemo_vfm.core.files import read_json, sha256_text, write_json
 from nemo_vfm.core.log import info
 from nemo_vfm.core.place import Address
 from nemo_vfm.core.types import Json, Outcome, Part, Run
 from nemo_vfm.curate.balance import Balance
-from nemo_vfm.curate.cache import fingerprint
+from nemo_vfm.curate.cache import fingerprint, in_names
 from nemo_vfm.curate.caption.columns import check_captions
 from nemo_vfm.curate.caption.words import Editor, Viewer
 from nemo_vfm.curate.caption.write import write_captions
@@ -30,6 +29,7 @@ from nemo_vfm.curate.examine import Examine
 from nemo_vfm.curate.execute.processes import Processes
 from nemo_vfm.curate.execute.work import Executor
 from nemo_vfm.curate.findings import Findings
+from nemo_vfm.curate.lacking import say_what_codecs_lack, say_what_nvdec_leaves
 from nemo_vfm.curate.ledger import FileRecord, Ledger, count
 from nemo_vfm.curate.stage import FACTS, Captioner, ClipRecord, Fetching, Ready, Restorer, Source, Splitter, Stage
 from nemo_vfm.curate.survey import Hands, examine_all, probe_all
@@ -37,7 +37,7 @@ from nemo_vfm.curate.transcode import Media, Transcode
 from nemo_vfm.curate.write import copy_files, remove_unfinished, replace_folder, shape_of, write_scores, write_shards
 from nemo_vfm.data.bucket import Buckets
 from nemo_vfm.data.bucket_count import buckets_line, count_buckets
-from nemo_vfm.data.codecs import COSTS, usable, why_not
+from nemo_vfm.data.codecs import Decoding, check_decoding
 from nemo_vfm.data.shard_upload import upload_shards
 
 
@@ -65,6 +65,10 @@ class Curate:
         balance: thins groups of what the rules keep, under the rule `balance`; None keeps all of it.
         buckets: shapes that training will ask for: buckets.json counts the kept clips that each receives; None counts
             nothing. They decide nothing.
+        decode: where videos are decoded for shots, scores and encoding: cpu, or nvdec, a GPU's decoder. That may give
+            other pixels, so what was found and encoded with one is not taken for the other, and gives no motion
+            vectors, so CodecMotion takes flow. Where it does not work it is refused before any work; codecs it does not
+            know go to the CPU, which is said once. It has run on no GPU yet.
     """
 
     def __init__(
@@ -85,6 +89,7 @@ class Curate:
         copy_to: Address | None = None,
         balance: Balance | None = None,
         buckets: Buckets | None = None,
+        decode: Decoding = "cpu",
     ) -> None:
         for name, value, least in (("samples_per_shard", samples_per_shard, 1), ("side_px", side_px, 32)):
             if value < least:
@@ -100,6 +105,7 @@ class Curate:
         self.executor, self.limits, self.side_px = executor or Processes(), limits or Limits(), side_px
         self.samples_per_shard, self.max_frames, self.copy_to = samples_per_shard, max_frames, copy_to
         self.balance, self.buckets = balance, buckets
+        self.decode: Decoding = decode
 
     def run(self, run: Run) -> Outcome:
         """Do the work; the second time it does only what is missing.
@@ -109,7 +115,7 @@ class Curate:
             NothingKept: every clip was dropped or failed; the tables and the ledger are written all the same.
         """
         places = _Places(run.folder)
-        _say_what_codecs_lack(self.transcode)
+        say_what_codecs_lack(self.transcode, self.decode)
         fingerprint(self.captions)  # a model's folder that is none is said now, and not after hours of encoding
         if not places.done.is_file():  # a whole run has its captions, and needs no key to be told so
             self.ready()
@@ -121,7 +127,7 @@ class Curate:
         self._examine(files, hands, places)
         records = [clip for file in files for clip in file.clips]
         add_likeness(records, self.stages)
-        media = Media.of(places.media, self.transcode, self.restore)
+        media = Media.of(places.media, self.transcode, self.restore, self.decode)
         encode_kept(files, records, self, media, hands)
         told = write_captions(records, self.captions, lambda r: media.path(r.clip.id), places.work / "captions")
         ledger = count(files)
@@ -148,6 +154,7 @@ class Curate:
         In the second round every part decides on all clips by itself, from the scores of the first.
         """
         places, hands = _Places(run.folder), Hands(self.executor, self.limits, [])
+        check_decoding(self.decode)
         if isinstance(self.source, Fetching):
             self.source.fetch_into(places.work / "fetched")
         found = self.source.files()
@@ -167,7 +174,7 @@ class Curate:
         records = [clip for file in files for clip in file.clips]
         add_likeness(records, self.stages)
         self.decide(records)
-        media = Media.of(places.media, self.transcode, self.restore)
+        media = Media.of(places.media, self.transcode, self.restore, self.decode)
         encode_missing(mine, self, media, hands)
         there = [clip for file in mine for clip in file.clips if media.fact_of(clip.clip.id) is not None]
         write_captions(there, self.captions, lambda record: media.path(record.clip.id), places.work / "captions")
@@ -184,8 +191,9 @@ class Curate:
 
     def _examine(self, files: Sequence[FileRecord], hands: Hands, places: "_Places") -> None:
         thumbnails = (places.work / "thumbnails").absolute()
-        findings = Findings(places.work / "findings", thumbnails, self.splitter, self.side_px, self.stages)
-        examine = Examine(self.splitter, self.stages, self.side_px, thumbnails)
+        findings = Findings(places.work / "findings", thumbnails, self.splitter, self.side_px, self.stages, self.decode)
+        examine = Examine(self.splitter, self.stages, self.side_px, thumbnails, self.decode)
+        say_what_nvdec_leaves(files, self.decode)
         examine_all(files, examine, findings, self.stages, hands)
 
     def decide(self, records: Sequence[ClipRecord]) -> None:
@@ -225,6 +233,7 @@ class Curate:
                 self.samples_per_shard,
                 self.balance,
                 self.buckets,
+                *in_names(self.decode),
             ),
             [[file.found.name, file.source_id, *file.fate()] for file in files],
             [
@@ -279,14 +288,6 @@ class Curate:
         write_json(folder / "restored.json", {"restorers": list(self.restore), "clips": clips})
         names = {media.path(record.clip.id).with_suffix(".jpg").name: f"{record.clip.id}.jpg" for record in mended}
         copy_files(media.folder, folder / "restored", names)
-
-
-def _say_what_codecs_lack(transcode: Transcode) -> None:
-    """Refuse an encoder that does not work, and say once what is slower than it could be."""
-    usable(transcode.encoder)
-    if gpus() and transcode.encoder == "x264":
-        reason = why_not("nvenc")
-        info(f"nvenc does not work ({reason}): {COSTS['nvenc']}" if reason else "encoder=nvenc would encode on the GPU")
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,10 @@ from nemo_vfm.curate.probe import Probe, mark_exact_duplicates, read_probed
 from nemo_vfm.curate.stage import Found, Learned, Ready, Stage
 from nemo_vfm.curate.unchanged import state_of
 
+#: Ray hides GPUs from a worker that asks for none. So each that decodes or encodes there asks for a slice, and a model
+#: beside eight of them for the rest: a whole one would never be free.
+GPU_SLICE, GPU_REST = 1 / 32, 3 / 4
+
 
 @dataclass(frozen=True, slots=True)
 class Hands:
@@ -106,9 +110,10 @@ def examine_all(
         examine.splitter.ready()
     learned = {name: stage for name, stage in stages.items() if isinstance(stage, Learned)}
     learned = {name: stage for name, stage in learned.items() if any(name in missing.stages for _, missing in work)}
-    steps = [Step("split and score", MediaWork(examine, hands.limits))]
+    slices, rest = (GPU_SLICE, GPU_REST) if examine.decode == "nvdec" else (0.0, 1.0)
+    steps = [Step("split and score", MediaWork(examine, hands.limits), gpus=slices)]
     if learned:
-        steps.append(Step("judge", JudgeWork(learned), gpus=1.0))
+        steps.append(Step("judge", JudgeWork(learned), gpus=rest))
     items = [_item(file, missing) for file, missing in work]
     total = sum(file.info.num_frames for file, _ in work if file.info is not None)
     for (file, missing), replies in zip(work, hands.work("split and score", total, steps, items), strict=True):

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.files import is_full, read_json, write_bytes, write_json
 from nemo_vfm.core.types import Json
-from nemo_vfm.curate.cache import fingerprint
+from nemo_vfm.curate.cache import fingerprint, in_names
 from nemo_vfm.curate.child import Reply
 from nemo_vfm.curate.probe import reason_of
 from nemo_vfm.curate.stage import ClipRecord, Restoration, Restorer, Span
 from nemo_vfm.curate.unchanged import Unchanged
-from nemo_vfm.data.codecs import ENCODERS, PRESETS, EncoderName
+from nemo_vfm.data.codecs import ENCODERS, PRESETS, Decoding, EncoderName
 from nemo_vfm.data.encode import encode_mp4
 from nemo_vfm.data.pyav_reader import PyAVReader
 
@@ -60,9 +60,11 @@ class Media:
     stamp: str
 
     @classmethod
-    def of(cls, folder: Path, transcode: Transcode, restore: Mapping[str, Restorer]) -> "Media":
+    def of(
+        cls, folder: Path, transcode: Transcode, restore: Mapping[str, Restorer], decode: Decoding = "cpu"
+    ) -> "Media":
         """The place of clips encoded with these settings."""
-        return cls(folder, fingerprint(transcode, list(restore.items()))[:8])
+        return cls(folder, fingerprint(transcode, list(restore.items()), *in_names(decode))[:8])
 
     def path(self, clip_id: str) -> Path:
         """Where a clip's mp4 lies, or will lie."""
@@ -84,17 +86,19 @@ class Encode:
         transcode: the encoder's settings.
         restore: looks at clips and mends them, in this order.
         media: where clips go.
+        decode: where frames are decoded, cpu or nvdec.
     """
 
     transcode: Transcode
     restore: Mapping[str, Restorer]
     media: Media
+    decode: Decoding = "cpu"
 
     def __call__(self, request: Json, tick: Callable[[int], None]) -> Iterator[Reply]:
         """A reply a clip: `{"id", "message"}`; message is None where it is encoded."""
         path, name, unchanged = Path(request["path"]), request["name"], Unchanged(request)
         unchanged.check()
-        with PyAVReader(path) as reader:
+        with PyAVReader(path, decode=self.decode) as reader:
             for clip in request["clips"]:
                 message = None
                 try:

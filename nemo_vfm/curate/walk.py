@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from nemo_vfm.curate.footage import Footage, MotionVectors
 from nemo_vfm.curate.stage import Frame, Span
+from nemo_vfm.data.codecs import Decoding
 from nemo_vfm.data.decode import VideoInfo
 from nemo_vfm.data.pyav_reader import PyAVReader
 
@@ -33,6 +34,7 @@ class Walk:
         vectors: motion vectors are remembered, too, where the codec has them.
         max_held_bytes: what is remembered at most; footage of what had to be forgotten is decoded again.
         tick: called with the number of frames since the last call.
+        decode: see `PyAVReader`.
     """
 
     def __init__(
@@ -43,11 +45,14 @@ class Walk:
         vectors: bool = False,
         max_held_bytes: int = 512 << 20,
         tick: Callable[[int], None] = lambda count: None,
+        decode: Decoding = "cpu",
     ) -> None:
         self._path, self._wants_vectors, self._max_held_bytes, self._tick = path, vectors, max_held_bytes, tick
-        self._reader = PyAVReader(path, vectors=vectors)
+        self._decode: Decoding = decode
+        self._reader = PyAVReader(path, vectors=vectors, decode=decode)
         self._small = _Small(self._reader.info(), side_px)
-        self._has_vectors = vectors and self._reader.info().codec not in _NO_VECTORS
+        codec, on_cpu = self._reader.info().codec, self._reader.decode == "cpu"
+        self._has_vectors = vectors and on_cpu and codec not in _NO_VECTORS
         self._held: deque[_Held] = deque()
         self.held_bytes = 0
         self._first = 0  # the number of the first frame that is held
@@ -110,7 +115,7 @@ class Walk:
         """Footage that is decoded when it is asked for; a second decoder, since the first is in the middle."""
 
         def pick(numbers: Sequence[int]) -> list[_Held]:
-            with PyAVReader(self._path, vectors=self._wants_vectors) as reader:
+            with PyAVReader(self._path, vectors=self._wants_vectors, decode=self._decode) as reader:
                 wanted = [span[0] + number for number in numbers]
                 return [self._remembered(frame) for _, frame in reader.decoded(wanted)]
 

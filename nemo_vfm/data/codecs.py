@@ -20,6 +20,9 @@ from nemo_vfm.core.errors import UserError
 os.environ.setdefault("SVT_LOG", "1")
 
 EncoderName = Literal["x264", "nvenc", "svtav1", "vp9"]
+Decoding = Literal["cpu", "nvdec"]
+#: What FFmpeg's usual decoders pass on to NVDEC. AV1 is not among it: dav1d, which reads it here, has no such way.
+NVDEC_CODECS = frozenset({"h264", "hevc", "vp8", "vp9", "mpeg2video"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,16 @@ def usable(name: EncoderName) -> Encoder:
         return ENCODERS[name]
     others = [other for other in ENCODERS if other != name and why_not(other) is None]
     raise UserError(f"the encoder {name} does not work here: {reason}. Set encoder to one of {', '.join(others)}")
+
+
+def check_decoding(where: Decoding) -> None:
+    """Refuse what does not work here.
+
+    Raises:
+        UserError: nvdec is asked for, and no frame can be decoded with it.
+    """
+    if where == "nvdec" and (reason := nvdec_why_not()) is not None:
+        raise UserError(f"NVDEC does not work here: {reason}. Set decode to cpu: {COSTS['nvdec']}")
 
 
 @cache

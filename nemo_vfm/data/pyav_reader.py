@@ -13,11 +13,13 @@ from types import TracebackType
 import av
 import av.error
 import numpy as np
+from av.codec.hwaccel import HWAccel
 from av.container import InputContainer
 from av.stream import Disposition
 from av.video.reformatter import VideoReformatter
 
 from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.data.codecs import NVDEC_CODECS, Decoding
 from nemo_vfm.data.decode import MAX_FRAME_PX, MAX_FRAMES, Picture, VideoInfo, check_indices, check_size, name_of
 
 # Playlists and concatenations name other files and addresses; opening one must not reach beyond the bytes given.
@@ -38,11 +40,16 @@ class PyAVReader:
 
     Args:
         source: a path, or the file's bytes.
-        vectors: the decoder gives the motion vectors of each frame, too, where the codec has them.
+        vectors: the decoder gives the motion vectors of each frame, too, where the codec has them; NVDEC gives none.
+        decode: where frames are decoded. `nvdec`, a GPU's decoder, takes the codecs of `NVDEC_CODECS` and leaves others
+            to the CPU. Its pixels may be others than the CPU's, so what was made with one is not taken for the other.
+            It was written without a GPU at hand and has run on none.
     """
 
-    def __init__(self, source: Path | bytes, *, vectors: bool = False) -> None:
+    def __init__(self, source: Path | bytes, *, vectors: bool = False, decode: Decoding = "cpu") -> None:
         self._source, self._name, self._vectors = source, name_of(source), vectors
+        self._wanted: Decoding = decode
+        self.decode: Decoding = "cpu"  # looking over a file is the CPU's in any case
         self._container: InputContainer | None = None
         self._process = 0
         self._info: VideoInfo | None = None
@@ -76,6 +83,9 @@ class PyAVReader:
                 raise DataError(f"{self._name} is damaged: {error}") from error
             except IndexError as error:
                 raise DataError(f"{self._name} {LATE_STREAM}") from error
+            if self._wanted == "nvdec" and self._info.codec in NVDEC_CODECS:
+                self.close()
+                self.decode = "nvdec"
         return self._info
 
     def read(self, indices: Sequence[int]) -> Picture:
@@ -143,7 +153,8 @@ class PyAVReader:
                 if index is not None:
                     yield index, frame
         except (av.error.FFmpegError, EOFError) as error:
-            raise DataError(f"{self._name} is damaged: {error}") from error
+            or_not = ", or of a kind that the GPU cannot decode (decode=cpu can)" if self.decode == "nvdec" else ""
+            raise DataError(f"{self._name} is damaged{or_not}: {error}") from error
         except IndexError as error:
             raise DataError(f"{self._name} {LATE_STREAM}") from error
 
@@ -183,8 +194,10 @@ class PyAVReader:
             raise UserError(f"there is no video file {self._source}")
         file = io.BytesIO(self._source) if isinstance(self._source, bytes) else f"file:{self._source.absolute()}"
         try:
-            container = av.open(file, "r", options=OPTIONS)
-        except (av.error.FFmpegError, EOFError, ValueError) as error:
+            container = av.open(file, "r", options=OPTIONS, hwaccel=_accelerated(self.decode))
+        except (av.error.FFmpegError, EOFError, ValueError, RuntimeError) as error:
+            if self.decode == "nvdec":
+                raise DataError(f"{self._name} cannot be given to the GPU (decode=cpu needs none): {error}") from error
             raise DataError(f"{self._name} is not a video that can be opened: {error}") from error
         if not container.streams.video:
             container.close()
@@ -198,7 +211,7 @@ class PyAVReader:
             raise DataError(f"{self._name} holds a video in a codec that is not known here")
         # One thread: curation and loaders run one process a core, and 720p H.264 was faster so (503 against 331 fps).
         stream.thread_count = 1
-        vectors = {"flags2": "+export_mvs"} if self._vectors else {}
+        vectors = {"flags2": "+export_mvs"} if self._vectors and self.decode == "cpu" else {}
         stream.codec_context.options = _DECODER_OPTIONS | vectors
         self._container, self._process = container, os.getpid()
         return container
@@ -254,6 +267,11 @@ class PyAVReader:
             return tuple(sorted(stamps)), [0]
         step = max(1, round(1 / (fps * time_base)))
         return tuple(index * step for index in range(len(seen))), [0]
+
+
+def _accelerated(decode: Decoding) -> HWAccel | None:
+    """NVDEC or an error: FFmpeg would go on with the CPU in silence. Frames come back into memory, as NV12."""
+    return HWAccel(device_type="cuda", allow_software_fallback=False) if decode == "nvdec" else None
 
 
 def _film(container: InputContainer) -> av.VideoStream:

@@ -16,6 +16,7 @@ from nemo_vfm.dedup.cluster import clusters, num_clusters
 from nemo_vfm.dedup.cosine import Pair
 
 Signatures = NDArray[np.float32]  # (T, D)
+Kept = NDArray[np.float16] | Signatures  # as they are remembered: half the bytes, made float32 where they are compared
 
 RATE = 8.0  #: signatures a second: those of a cut copy lie at most a sixteenth of a second off
 _SIDE_PX = 32
@@ -87,20 +88,36 @@ def _matches(short_TD: Signatures, long_TD: Signatures) -> NDArray[np.float32]:
     return widest
 
 
-def alike(sequences: Sequence[Signatures], above: float) -> list[Pair]:
+def alike(sequences: Sequence[Kept], above: float) -> list[Pair]:
     """Every pair of sequences of which one holds more than `above` of the other, in order of position."""
-    pairs = (Pair(a, b, contained(sequences[a], sequences[b])) for a, b in _candidates(sequences))
+    pairs = (Pair(a, b, contained(_fine(sequences[a]), _fine(sequences[b]))) for a, b in _candidates(sequences))
     return [pair for pair in pairs if pair.cosine > above]
 
 
-def _candidates(sequences: Sequence[Signatures]) -> list[tuple[int, int]]:
+def _fine(kept_TD: Kept) -> Signatures:
+    return kept_TD.astype(np.float32, copy=False)
+
+
+def _scaled(sequences: Sequence[Kept]) -> Signatures:
+    """All moments, by length, in one array: the only copy, since it holds 5 kB for each second of all videos."""
+    width = sequences[0].shape[1] if sequences else 1
+    scaled = np.empty((sum(len(sequence) for sequence in sequences), width), np.float32)
+    first = 0
+    for sequence in sequences:
+        fine = _fine(sequence)
+        lengths = np.sqrt(np.square(fine).sum(axis=1, keepdims=True) + _NOISE)
+        np.divide(fine, lengths, out=scaled[first : first + len(fine)])
+        first += len(fine)
+    return scaled
+
+
+def _candidates(sequences: Sequence[Kept]) -> list[tuple[int, int]]:
     """Pairs with at least one moment in common; only these are aligned.
 
     Of many moments only those in a common cluster are compared. A copy has so many that one pair of them is found.
     """
-    frames = np.concatenate(sequences) if sequences else np.zeros((0, 1), np.float32)
     owners = np.repeat(np.arange(len(sequences)), [len(sequence) for sequence in sequences])
-    scaled = frames / np.sqrt(np.square(frames).sum(axis=1, keepdims=True) + _NOISE)
+    scaled = _scaled(sequences)
     found: set[tuple[int, int]] = set()
     for members in clusters(scaled, num_clusters(len(scaled)) if len(scaled) > _ALL_WITH_ALL else 1):
         for top in range(0, len(members), _ROWS):

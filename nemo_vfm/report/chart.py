@@ -178,8 +178,13 @@ _LINES = """
 {% endfor %}"""
 
 
-def line_chart(title: str, lines: Sequence[Line], *, x_label: str, log_y: bool = False, zero: bool = False) -> Markup:
-    """Lines over a common x; `log_y` is obeyed where all values are positive and sane, `zero` starts y there."""
+def line_chart(
+    title: str, lines: Sequence[Line], *, x_label: str, log_y: bool = False, zero: bool = False, whole: bool = False
+) -> Markup:
+    """Lines over a common x; `log_y` is obeyed where all values are positive and sane, `zero` starts y there.
+
+    `whole`: y counts something, so only whole numbers stand beside it.
+    """
     lines = [line for line in lines if line.points]
     xs = [x for line in lines for x, _ in line.points]
     ys = [y for line in lines for _, y in line.points]
@@ -196,7 +201,8 @@ def line_chart(title: str, lines: Sequence[Line], *, x_label: str, log_y: bool =
     ]  # fmt: skip
     legend = [(line.name, line.tone, line.style) for line in lines if line.name]
     inside = fragment(_LINES, {"lines": paths})
-    return _frame(title, _told(title, lines, x_label), x_axis, y_axis, x_label, legend, inside, y_axis.ticks(6))
+    ticks = [tick for tick in y_axis.ticks(6) if not whole or tick == int(tick)]
+    return _frame(title, _told(title, lines, x_label), x_axis, y_axis, x_label, legend, inside, ticks)
 
 
 def _told(title: str, lines: Sequence[Line], x_label: str) -> str:
@@ -227,7 +233,7 @@ def histogram(title: str, groups: Sequence[Group], *, limit: tuple[str, float] |
     if not values:
         return fragment('<p class="quiet">{{ t }}: no finite value was recorded.</p>', {"t": title})
     low, high = _aligned(*_inner_range(values, limit), limit, bins)
-    counts = [_count(group.values, low, high, bins) for group in groups]
+    counts = [_count(group.values, low, high, bins, limit) for group in groups]
     x_axis, y_axis = Axis(low, high), Axis(0, max(map(sum, zip(*counts, strict=True))) * 1.15)
     inside = fragment(_BARS, _bars(groups, counts, y_axis) | {"limit": _limit(limit, x_axis)})
     beyond = sum(value < low or value > high for value in values)
@@ -257,10 +263,16 @@ def _aligned(low: float, high: float, limit: tuple[str, float] | None, bins: int
     return start, start + bins * width
 
 
-def _count(values: Sequence[float], low: float, high: float, bins: int) -> list[int]:
+def _count(
+    values: Sequence[float], low: float, high: float, bins: int, limit: tuple[str, float] | None = None
+) -> list[int]:
+    """Values a bar; one that is the threshold itself stands on the side that its rule puts it on."""
     counts = [0] * bins
     for value in values:
-        counts[min(max(int((value - low) / (high - low) * bins), 0), bins - 1)] += 1
+        place = (value - low) / (high - low) * bins
+        if limit is not None and value == limit[1]:
+            place = round(place) - (1 if limit[0] in (">", "<=") else 0)
+        counts[min(max(int(place), 0), bins - 1)] += 1
     return counts
 
 

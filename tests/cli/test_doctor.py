@@ -66,7 +66,7 @@ def test_a_clip_is_really_written_and_read_here(probe):
 
 def test_torch_really_multiplies_here():
     answer = ask("torch")
-    assert answer.state == "ok" and "threads" in answer.detail
+    assert answer.state == "ok" and " thread" in answer.detail
 
 
 def test_a_package_that_ends_the_process_is_a_finding(fakes):

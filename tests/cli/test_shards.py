@@ -66,7 +66,7 @@ def test_a_folder_is_told_in_counts_sizes_and_histograms(kitchen, capsys, films)
 
 
 def test_a_tar_and_anyones_tar_are_told_too(kitchen, capsys, films):
-    assert "2 samples in 1 shards" in told(kitchen, capsys, "films/shard-000001.tar")
+    assert "2 samples in 1 shard, " in told(kitchen, capsys, "films/shard-000001.tar")
     (films / "shards.json").unlink()
     shown = told(kitchen, capsys, films)
     assert "5 samples in 3 shards" in shown and re.search(r"^  80x64 +3$", shown, re.MULTILINE)

@@ -99,6 +99,8 @@ def test_what_stays_is_untouched(done: Path, folders: list[Path]):
 def test_the_ledger_adds_up_to_all_that_the_folders_hold(done: Path, folders: list[Path]):
     ledger = json.loads((done / "ledger.json").read_text())["clips"]
     assert ledger["in"] == sum(len(ShardSet(folder)) for folder in folders) == 7
+    summary = json.loads((done / "made_of.json").read_text())["summary"]
+    assert summary == "kept 3 of 7 clips; dropped 2 by exact_duplicate, 1 by near"
     assert (ledger["kept"], ledger["dropped"], sum(ledger["failed"].values())) == (
         3,
         {"exact_duplicate": 2, "near": 1},

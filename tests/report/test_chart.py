@@ -51,6 +51,20 @@ def test_every_value_of_a_histogram_is_in_some_bar_and_no_bar_straddles_the_thre
     histogram("t", [Group("kept", values, "kept")], limit=(side, at))
 
 
+@pytest.mark.parametrize(("side", "beside"), [(">", -1), ("<=", -1), ("<", 0), (">=", 0)])
+def test_a_value_that_is_the_threshold_stands_on_the_side_its_rule_puts_it_on(side: str, beside: int):
+    low, high = chart._aligned(*chart._inner_range([0.0, 0.5, 1.0], (side, 0.5)), (side, 0.5), 32)
+    at = round((0.5 - low) / (high - low) * 32)
+    counts = chart._count([0.5], low, high, 32, (side, 0.5))
+    assert counts.index(1) == at + beside and sum(counts) == 1
+
+
+def test_what_is_counted_has_whole_numbers_beside_it():
+    line = [Line("clips", [(0.0, 0.0), (1.0, 2.0)], "kept")]
+    told = line_chart("t", line, x_label="x", zero=True, whole=True)
+    assert ">1.5<" not in told and ">2<" in told
+
+
 def test_the_side_that_a_rule_drops_is_the_one_shaded():
     group = [Group("kept", [float(i) for i in range(100)], "kept")]
     left = re.search(r'class="gone" x="([\d.]+)" width="([\d.]+)"', histogram("t", group, limit=("<", 20)))

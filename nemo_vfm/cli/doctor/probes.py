@@ -66,7 +66,7 @@ def nvdec_works() -> str:
     reason = nvdec_why_not()
     if reason is not None:
         raise UserError(f"{reason}; {COSTS['nvdec']}")
-    return "H.264 is decoded on the GPU"
+    return "H.264 is decoded on the GPU: decode=nvdec of a curation"
 
 
 def nccl_works() -> str:

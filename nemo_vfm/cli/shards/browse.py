@@ -76,7 +76,9 @@ def _write_summary(paper: Paper, name: str, told: Summary) -> None:
     paper.line(printable(name, 1000), "bold")
     clips = f" of {told.clips:,} clips" if told.clips != told.samples else ""
     size = sum(member.total for member in told.members.values())
-    paper.line(f"  {told.samples:,} samples{clips} in {told.shards:,} shards, {size:,.0f} bytes of members")
+    samples, shards = ("" if count == 1 else "s" for count in (told.samples, told.shards))
+    there = f"{told.samples:,} sample{samples}{clips} in {told.shards:,} shard{shards}"
+    paper.line(f"  {there}, {size:,.0f} bytes of members")
     paper.line("\nMembers", "bold")
     paper.line(f"  {'':<24} {'samples':>9}  {'bytes':>16}  {'smallest':>14} {'median':>14} {'largest':>14}")
     for member, found in told.members.items():

@@ -16,7 +16,7 @@ from nemo_vfm.curate.footage import Footage, Pictures
 from nemo_vfm.curate.stage import ClipRecord
 from nemo_vfm.dedup.cosine import Pair
 from nemo_vfm.dedup.groups import kept_by_likeness
-from nemo_vfm.dedup.sequence import RATE, Signatures, alike, signature
+from nemo_vfm.dedup.sequence import RATE, Kept, alike, signature
 
 _MAX_SECONDS = 600  # longer clips are looked at less often, and only copies of the same length are found
 _LEAST = 0.3  # below this a likeness is reported as 0: it is between different shots
@@ -89,6 +89,7 @@ def _compared(vectors: tuple[str, ...], above: float) -> list[Pair]:
     return [*(Pair(a, b, 1.0) for a, b in sorted(exact)), *aligned]
 
 
-def _signatures(text: str) -> Signatures:
+def _signatures(text: str) -> Kept:
     _, width, data = text.split(":")
-    return np.frombuffer(base64.b64decode(data), dtype="<f2").astype(np.float32).reshape(-1, int(width))
+    kept: Kept = np.frombuffer(base64.b64decode(data), dtype="<f2").reshape(-1, int(width))
+    return kept

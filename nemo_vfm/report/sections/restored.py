@@ -18,7 +18,7 @@ _SHEET = """
 <div class="pairs">
 {% for c in clips %}
 <figure class="clip wide">{{ medium(c.medium, c.alt, "strip") }}
-<figcaption><span class="fact">{{ c.what }}</span>
+<figcaption><span class="fact tone-kept">{{ c.what }}</span>
 <span class="caption">{{ c.facts }}</span>
 <span class="source">{{ c.source }}</span></figcaption></figure>
 {% endfor %}
@@ -34,7 +34,8 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             shown = [_clip(step, key, fact, media) for key, fact in list(clips.items())[:MAX_CLIPS]]
             if len(clips) > MAX_CLIPS:
                 run.note(f"{len(clips) - MAX_CLIPS:,} more clips were mended.")
-            lead = f"{exact(len(clips))} clips, each before (left) and after (right). All others kept every bit."
+            count = "One clip" if len(clips) == 1 else f"{exact(len(clips))} clips, each"
+            lead = f"{count} before (left) and after (right). All others kept every bit."
             yield Section("What was mended", fragment(_SHEET, {"clips": shown}), lead, step.name)
 
 

@@ -78,4 +78,4 @@ def _chart(name: str, curve: Mapping[str, Any], points: list[tuple[float, float]
         lines.append(Line("now", here, "dropped", "dots"))
     score = clean(str(curve.get("score")), 60)
     title = f"{words(clean(name, 60))}: {score} {clean(str(curve.get('op')), 4)}"
-    return line_chart(title, lines, x_label=score, zero=True)
+    return line_chart(title, lines, x_label=score, zero=True, whole=True)

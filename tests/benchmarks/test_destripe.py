@@ -1,0 +1,20 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmark of destriping: eight pictures, both directions, gain what was asked, and a picture is written."""
+
+from pathlib import Path
+
+import cv2
+
+from tests.support.benchmarks import figures_of
+
+
+def test_eight_pictures_gain_more_than_was_asked_in_both_directions(tmp_path: Path):
+    picture = tmp_path / "picture.png"
+    figures = figures_of("destripe", "--quick", "--picture", str(picture), folder=tmp_path)
+    for direction in ("vertical", "horizontal"):
+        assert figures[direction]["gain_db"] >= 5.5
+        assert figures[direction]["gain_over_emptied_db"] >= 0.5
+    assert figures["ms_256x256"] > 0
+    seen = cv2.imread(str(picture))
+    assert seen is not None and seen.shape[1] == 4 * 256

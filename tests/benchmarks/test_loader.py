@@ -1,0 +1,30 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmark of the loader: bytes of ranks that share are the formula's, and every part ends."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.benchmarks import figures_of
+
+PEERS = ("webdataset", "megatron.energon")
+
+
+def test_bytes_of_ranks_that_share_are_those_of_the_formula(tmp_path: Path):
+    for name in PEERS:
+        pytest.importorskip(name)
+    figures = figures_of("loader", "--quick", "--rounds", "1", "--only", "unique", folder=tmp_path)
+    for ranks in (2, 4):
+        assert figures[f"unique_fetched_over_formula_{ranks}"] == 1
+        assert figures[f"unique_gathered_over_formula_{ranks}"] == 1
+        assert figures[f"plain_over_unique_fetched_{ranks}"] == ranks
+
+
+@pytest.mark.soak
+def test_every_part_gives_its_figures(tmp_path: Path):
+    for name in PEERS:
+        pytest.importorskip(name)
+    figures = figures_of("loader", "--quick", "--rounds", "1", folder=tmp_path)
+    assert figures["samples_per_s_ratio"] > 1 and figures["energon_samples_per_s_ratio"] > 1
+    assert {"resume_ratio", "video_clips_per_s_ratio", "video_clips_per_cpu_s_ratio"} <= figures.keys()

@@ -1,0 +1,35 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A benchmark's name in; its module, or what it wrote when it was run as a user runs it, out."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tests.support.repository import ROOT
+
+
+def module_of(name: str) -> ModuleType:
+    """`benchmarks/<name>.py`, imported."""
+    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", ROOT / "benchmarks" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look themselves up
+    spec.loader.exec_module(module)
+    return module
+
+
+def figures_of(name: str, *words: str, folder: Path, timeout_s: float = 300) -> Any:
+    """What `python benchmarks/<name>.py <words> --json FILE` writes; it must end well."""
+    file = folder / "figures.json"
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), *words, "--json", str(file)],
+        capture_output=True, text=True, timeout=timeout_s, env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
+    return json.loads(file.read_text())
