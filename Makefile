@@ -48,7 +48,7 @@ setup: $(RUNTIME_STAMP) ## only install what running needs
 setup-dev: $(DEV_STAMP) ## install what testing and benchmarks need, too
 
 test: $(DEV_STAMP) ## every test but the long ones; ends with the seconds each folder took
-	@$(BIN)/pytest -m 'not soak' -n $(JOBS) --dist loadfile -rs --durations=15 --durations-min=1 $(PYTEST_ARGS)
+	@$(BIN)/pytest -m 'not soak' -n $(JOBS) --dist loadfile --no-loadscope-reorder -rs --durations=15 --durations-min=1 $(PYTEST_ARGS)
 
 soak: $(DEV_STAMP) ## the long version: more kills, more fuzz cases, every layout
 	@$(BIN)/pytest -m soak --durations=30 $(PYTEST_ARGS)

@@ -7,7 +7,7 @@
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nemo_vfm.config.errors import fail
@@ -35,6 +35,9 @@ class Asked:
         allow: keys in which the recipe may differ from the run that is there.
         code: whether the working tree is taken along.
         parts: into how many tasks of an array work is shared out that can be; 0 is not at all.
+        rank_silence: seconds without a sign of life after which a rank is lost; None is nemo-vfm's own.
+        rank_timeout: seconds that one may wait for another; None is nemo-vfm's own.
+        sweep: values of the recipe, every combination of which is a task of an array: `optimizer.lr=1e-4,3e-4`.
     """
 
     recipe: str
@@ -48,6 +51,13 @@ class Asked:
     allow: tuple[str, ...] = ()
     code: bool = True
     parts: int = 0
+    rank_silence: float | None = None
+    rank_timeout: float | None = None
+    sweep: tuple[str, ...] = ()
+
+    def alone(self, changes: Sequence[str]) -> "Asked":
+        """One combination of a sweep, which has these changes besides."""
+        return replace(self, changes=(*self.changes, *changes), sweep=())
 
     def recipe_words(self) -> list[str]:
         """Behind a verb of `nemo-vfm`: the recipe as it is asked for here."""
@@ -58,7 +68,9 @@ class Asked:
     def run_words(self) -> tuple[str, ...]:
         """Options of `nemo-vfm run` for the composed recipe, which needs no folder of ingredients and no overlay."""
         named = {"--trust": self.trust, "--allow": self.allow}
-        return tuple(f"{name}={value}" for name, values in named.items() for value in values)
+        limits = {"--rank-silence": self.rank_silence, "--rank-timeout": self.rank_timeout}
+        return (*(f"{name}={value}" for name, values in named.items() for value in values),
+                *(f"{name}={value:g}" for name, value in limits.items() if value is not None))  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,6 +89,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="go on in a run folder although this key differs")  # fmt: skip
     parser.add_argument("--parts", metavar="N", type=int, default=0,
                         help="share curation and sampling out to N tasks of an array")  # fmt: skip
+    parser.add_argument("--sweep", metavar="KEY=A,B", action="extend", nargs="+", default=[],
+                        help="a task of an array for every combination of these values")  # fmt: skip
+    for name, what in (("silence", "without a sign of life are a lost rank"), ("timeout", "may one rank wait")):
+        parser.add_argument(f"--rank-{name}", metavar="SECONDS", type=float, help=f"so many {what}, as nemo-vfm run")
     parser.add_argument("--no-code", action="store_true", help="take no working tree along: what is installed runs")
 
 
@@ -88,7 +104,17 @@ def asked(arguments: argparse.Namespace) -> Asked:
     """
     if not 0 <= arguments.parts <= _MOST_PARTS:
         raise UserError(f"--parts takes 1 to {_MOST_PARTS:,}, got {arguments.parts}")
-    changes = [(word, parse_override(word)) for word in arguments.overrides]
+    for name in ("rank_silence", "rank_timeout"):
+        if (value := vars(arguments)[name]) is not None and not 1 <= value < float("inf"):
+            raise UserError(f"--{name.replace('_', '-')} is {value:g}; it takes seconds, one or more")
+    if arguments.parts and arguments.sweep:
+        raise UserError("--parts shares one run out and --sweep makes several; leave one of them out")
+    # Whatever follows --sweep is among its words, also what says where.
+    swept = [word for word in arguments.sweep if not word.lstrip("~").startswith(("cluster=", "cluster.", "nodes="))]
+    if arguments.sweep and not swept:
+        raise UserError("--sweep takes values of the recipe, such as optimizer.lr=1e-4,3e-4; it got none")
+    given = [*arguments.overrides, *(word for word in arguments.sweep if word not in swept)]
+    changes = [(word, parse_override(word)) for word in given]
     ours = {word: change for word, change in changes if change.path.partition(".")[0] in ("cluster", "nodes")}
     return Asked(
         recipe=arguments.recipe, changes=tuple(word for word, _ in changes if word not in ours),
@@ -97,7 +123,8 @@ def asked(arguments: argparse.Namespace) -> Asked:
         nodes=_nodes([change for change in ours.values() if change.path.startswith("nodes")]),
         conf=tuple(arguments.conf), overlays=tuple(arguments.overlay), trust=tuple(arguments.trust),
         allow=tuple(arguments.allow), code=not arguments.no_code,
-        parts=arguments.parts,
+        parts=arguments.parts, rank_silence=arguments.rank_silence, rank_timeout=arguments.rank_timeout,
+        sweep=tuple(swept),
     )  # fmt: skip
 
 

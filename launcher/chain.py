@@ -36,6 +36,7 @@ class Share:
         cpus_per_task: cores of a process.
         on_gpu: whether a GPU is of use.
         degrees: of the widest layout.
+        engine: what trains: `torch`, `megatron`, or empty where nothing does.
         ray: whether a Ray cluster is wanted.
         array: tasks of an array; 0 is none.
         round: of its parts.
@@ -53,6 +54,7 @@ class Share:
     cpus_per_task: int
     on_gpu: bool
     degrees: Mapping[str, int] = field(default_factory=dict)
+    engine: str = ""
     ray: bool = False
     array: int = 0
     round: int = 0
@@ -119,7 +121,7 @@ def _share(step: Step, phase: str, ranks: int, degrees: Mapping[str, int], clust
         name="-".join(filter(None, (step.name, phase))) or ALONE, step=step.name, phase=phase,
         kind=step.kind, ranks=ranks, nodes=count, tasks_per_node=tasks, gpus_per_node=gpus if uses_gpus else 0,
         cpus_per_task=max(1, cores // parts), on_gpu=step.on_gpu, degrees=degrees,
-        ray=step.ray, problem=problem,
+        engine=step.engine, ray=step.ray, problem=problem,
     )  # fmt: skip
 
 

@@ -107,7 +107,8 @@ class Slurm(Cluster):
         gpu: the kind of GPU, as `nemo-vfm plan --gpu` names it; null where there is none.
         gpus_per_node: GPUs of a node; null asks the cluster, 0 is a cluster without.
         cpus_per_node: cores of a node; null asks the cluster.
-        memory_gb: memory that a job takes of each node, in GB; null takes all of it.
+        memory_gb: memory that a job takes of each node, in GB; null takes all of it, and of a
+            shared node what its partition gives for so many cores.
         time: the longest time of one attempt, as Slurm writes it: 30 minutes, `4:00:00`, `2-00:00:00`.
         partition: of the cluster; null takes its default, as in the four that follow.
         account: who is billed.

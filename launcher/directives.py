@@ -31,7 +31,10 @@ def _nodes(job: SlurmJob) -> Iterator[str]:
         yield directive("gpus-per-node", str(job.gpus_per_node))
     elif job.gpus_per_node and job.cluster.gpu_request == "gres":
         yield directive("gres", f"gpu:{job.gpus_per_node}")
-    yield directive("mem", f"{job.memory_gb}G") if job.memory_gb else f"{directive('mem', '0')}  # all that a node has"
+    if job.memory_gb:
+        yield directive("mem", f"{job.memory_gb}G")
+    elif job.cluster.exclusive:  # on a shared node the partition's own share for each core: all would shut others out
+        yield f"{directive('mem', '0')}  # all that a node has"
     if job.cluster.exclusive:
         yield f"{directive('exclusive')}  # shared with nobody"
     if job.cluster.segment is not None:

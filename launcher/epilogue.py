@@ -21,7 +21,7 @@ _EARLY_S = 90  # Slurm may signal up to a minute before the lead that was asked 
 
 _PROLOGUE = r"""
 # -- What there is before this attempt, so that its end shows whether it got further.
-run=@RUN@
+@RUN@
 launch=@LAUNCH@
 job="$SLURM_JOB_ID"
 [[ -v SLURM_ARRAY_TASK_ID ]] && job="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"  # the bare number may mean them all
@@ -137,8 +137,9 @@ exit "$status"
 
 
 def prologue(job: SlurmJob) -> str:
-    """What goes before the working line."""
-    return _filled(_PROLOGUE, {"RUN": quoted(str(job.run_dir)), "LAUNCH": quoted(str(job.folder)),
+    """What goes before the working line; each run of a sweep has set `run` already."""
+    run = "# run= stands above, for each task" if job.task_runs else f"run={quoted(str(job.run_dir))}"
+    return _filled(_PROLOGUE, {"RUN": run, "LAUNCH": quoted(str(job.folder)),
                                "ATTEMPTS": ATTEMPTS})  # fmt: skip
 
 

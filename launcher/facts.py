@@ -16,6 +16,7 @@ from typing import Any
 
 from launcher.asked import Asked
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types import Json
 
 _PATIENCE_S = 600.0  # a plan for thousands of GPUs takes some tens of seconds
 _OF_RANKS = ("SLURM_", "PMI", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -47,6 +48,7 @@ class Step:
         on_gpu: whether a GPU is of use to it.
         phases: where their number changes.
         degrees: of its widest layout, by axis.
+        engine: what trains: `torch`, `megatron`, or empty where nothing does.
         ray: whether it wants a Ray cluster.
         rounds: how often parts of its work, which need nothing of each other, are gone through; 0 where it has none.
         missing: addresses of values that are still to be given.
@@ -58,6 +60,7 @@ class Step:
     on_gpu: bool
     phases: tuple[Phase, ...] = ()
     degrees: Mapping[str, int]
+    engine: str = ""
     ray: bool = False
     rounds: int = 0
     missing: tuple[str, ...] = ()
@@ -80,6 +83,36 @@ class Work:
     missing: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One combination of a sweep.
+
+    Args:
+        name: of its folder.
+        changes: of the recipe, its run folder among them.
+        work: of the recipe with these.
+    """
+
+    name: str
+    changes: tuple[str, ...]
+    work: Work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """Every combination of some values.
+
+    Args:
+        folder: in which each has its run folder.
+        points: the combinations.
+        table: what sweep.json in the folder holds before any has run.
+    """
+
+    folder: Path
+    points: tuple[Point, ...]
+    table: Json
+
+
 @dataclass(frozen=True, slots=True)
 class Said:
     """What a verb said, and its exit status."""
@@ -98,12 +131,19 @@ def work(asked: Asked, code: Path | None = None) -> Work:
     Raises:
         UserError: the recipe is wrong; the text says all that is.
     """
-    said = _said(["check", *asked.recipe_words(), "--work"], code)
-    if said.status:
-        raise UserError((said.text + said.complaint).strip() or f"nemo-vfm check ended with status {said.status}")
-    found: Any = json.loads(said.text)
-    return Work(name=found["name"], header=found["header"] or "", missing=tuple(found["missing"]),
-                steps=tuple(map(_step, found["steps"])))  # fmt: skip
+    return _work(_asked(["check", *asked.recipe_words(), "--work"], code))
+
+
+def sweep(asked: Asked, code: Path | None = None) -> Sweep:
+    """Every combination of a sweep.
+
+    Raises:
+        UserError: a combination is wrong; the text says what.
+    """
+    found = _asked(["check", *asked.recipe_words(), "--work", "--sweep", *asked.sweep], code)
+    points = [Point(name=one["name"], changes=tuple(one["changes"]), work=_work(one["work"]))
+              for one in found["points"]]  # fmt: skip
+    return Sweep(folder=Path.cwd() / found["folder"], points=tuple(points), table=found["table"])
 
 
 def checked(asked: Asked, gpus: int, code: Path | None = None) -> Said:
@@ -124,12 +164,25 @@ def planned(
     return found if isinstance(found, dict) else "nemo-vfm plan gave no estimate"
 
 
+def _asked(words: Sequence[str], code: Path | None) -> Any:
+    """Raises UserError with what the verb says where it objects."""
+    said = _said(words, code)
+    if said.status:
+        raise UserError((said.text + said.complaint).strip() or f"nemo-vfm {words[0]} ended with status {said.status}")
+    return json.loads(said.text)
+
+
+def _work(found: Mapping[str, Any]) -> Work:
+    return Work(name=found["name"], header=found["header"] or "", missing=tuple(found["missing"]),
+                steps=tuple(map(_step, found["steps"])))  # fmt: skip
+
+
 def _step(found: Mapping[str, Any]) -> Step:
     return Step(
         name=found["name"], kind=found["class"], ranks=found["ranks"], on_gpu=found["devices"] == "gpu",
         phases=tuple(Phase(name=one["name"], ranks=one["ranks"], degrees=one.get("degrees", {}))
                      for one in found["phases"]),
-        degrees=found["degrees"], ray=found["ray"],
+        degrees=found["degrees"], engine=found["engine"], ray=found["ray"],
         rounds=found["rounds"], missing=tuple(found["missing"]),
     )  # fmt: skip
 

@@ -14,11 +14,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from launcher.launch import Launch, words_of
+from launcher.launch import POINTS, Launch, words_of
 from launcher.snapshot import Code
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.files import read_json, sha256_text, write_json, write_text
-from nemo_vfm.core.types import LAUNCH, Json
+from nemo_vfm.core.types import LAUNCH, SWEEP, Json
 
 SCHEMA = "nemo_vfm.launch/1"
 _FILE = "launch.json"
@@ -49,13 +49,28 @@ class Kept:
 
     @property
     def recipe_file(self) -> Path:
-        """The composed recipe, under the name of what it was composed from."""
-        return self.folder / f"{self.values['recipe']}.yaml"
+        """The composed recipe, under the name of what it was composed from; of a sweep, that of its first run."""
+        return self.recipe_of(self.runs[0]) if self.runs else self.folder / f"{self.values['recipe']}.yaml"
+
+    @property
+    def runs(self) -> list[str]:
+        """Of a sweep, their names, in the order of its tasks; else none."""
+        found: list[str] = self.values.get("runs", [])
+        return found
+
+    def recipe_of(self, run: str) -> Path:
+        """The composed recipe of one run of a sweep."""
+        return self.folder / POINTS / run / f"{self.values['recipe']}.yaml"
 
     @property
     def recipe(self) -> str:
         """The composed recipe, without the line above it."""
         return self.recipe_file.read_text().partition("\n")[2]
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it was run without a queue."""
+        return bool(self.values["cluster"]["_target_"].endswith(".Local"))
 
     def slurm_ids(self) -> list[str]:
         """The latest number of each job that was submitted."""
@@ -175,7 +190,11 @@ def write(launch: Launch, scripts: Mapping[str, str]) -> Kept:
         scripts: text of each share's script by the share's name.
     """
     folder, before = launch.folder, existing(launch.run_dir)
-    write_text(launch.recipe_file, f"# {launch.title or launch.name_of_recipe}\n{launch.recipe}")
+    for file, text in launch.recipes().items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, f"# {launch.title or launch.name_of_recipe}\n{text}")
+    if launch.table is not None:
+        write_json(launch.run_dir / SWEEP, launch.table)
     write_text(folder / "packages.txt", launch.packages)
     (folder / "logs").mkdir(exist_ok=True)
     _write_code(launch.code, folder)
@@ -210,7 +229,7 @@ def _values(launch: Launch) -> dict[str, Any]:
         "recipe_sha256": sha256_text(launch.recipe), "packages_sha256": sha256_text(launch.packages),
         "code": {"sha256": code.hash(), "commit": code.commit, "files": len(code.files), "bytes": code.num_bytes,
                  "root": str(code.root) if code.root else None},
-        "jobs": _jobs(launch),
+        "runs": [run.name for run in launch.runs], "jobs": _jobs(launch),
     }  # fmt: skip
 
 
@@ -219,7 +238,8 @@ def _jobs(launch: Launch) -> list[Json]:
     return [
         {"name": share.name, "script": f"{share.name}.sh", "step": share.step, "phase": share.phase,
          "waits_for": previous, "nodes": share.nodes, "tasks_per_node": share.tasks_per_node,
-         "gpus_per_node": share.gpus_per_node, "array": share.array, "kind": share.kind, "slurm": []}
+         "gpus_per_node": share.gpus_per_node, "array": share.array, "kind": share.kind,
+         "degrees": dict(share.degrees), "slurm": []}
         for share, previous in zip(launch.shares, names, strict=False)
     ]  # fmt: skip
 

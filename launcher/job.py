@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from launcher.cluster import Slurm
+from nemo_vfm.core.ranks import SILENCE_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +28,11 @@ class SlurmJob:
         tasks_per_node: processes of a node.
         gpus_per_node: GPUs of a node; 0 where there are none.
         cpus_per_task: cores of a process.
-        memory_gb: memory of each node in GB; 0 is all of it.
+        memory_gb: memory of each node in GB; 0 is all of it, or of a shared node what the partition gives.
         gpu: the kind of GPU by name, such as h100; None where there are none.
         degrees: the widest layout of the job, by axis: tensor, context, pipeline, shard, replicate, virtual.
         engine: what trains: `torch`, `megatron`, or empty where nothing does.
+        silence_s: seconds without a sign of life after which the ranks give one up.
         lead_s: seconds before the time limit at which the job is asked to end.
         most_restarts: attempts without progress after which it is not begun again.
         code: the copy of the code, put first on PYTHONPATH; None takes what is installed.
@@ -38,6 +40,7 @@ class SlurmJob:
         mpi: how srun starts tasks, as `srun --mpi=list` calls it; empty leaves it to the cluster's default.
         array: tasks of an array; 0 is none.
         task_words: for each task of an array, what follows `words`.
+        task_runs: for each task of an array whose tasks are runs of their own, its recipe and its run folder.
         ray: whether a Ray cluster is begun inside the allocation, and stopped at its end.
         dependency: for the command line of sbatch, never in the script: `afterok:{previous}`, or empty.
         cluster: what its file says.
@@ -60,6 +63,7 @@ class SlurmJob:
     gpu: str | None = None
     degrees: Mapping[str, int] = field(default_factory=dict)
     engine: str = ""
+    silence_s: float = SILENCE_S
     lead_s: int = 300
     most_restarts: int = 3
     code: Path | None = None
@@ -67,6 +71,7 @@ class SlurmJob:
     mpi: str = ""
     array: int = 0
     task_words: tuple[tuple[str, ...], ...] = ()
+    task_runs: tuple[tuple[Path, Path], ...] = ()
     ray: bool = False
     dependency: str = ""
     cluster: Slurm
@@ -82,6 +87,8 @@ class SlurmJob:
             raise ValueError(f"the job's name is {self.name!r}; it names a log file too, so it has no / and no edges")
         if self.task_words and len(self.task_words) != self.array:
             raise ValueError(f"{len(self.task_words)} lists of words for an array of {self.array}")
+        if self.task_runs and len(self.task_runs) != self.array:
+            raise ValueError(f"{len(self.task_runs)} runs for an array of {self.array}")
 
     @property
     def cpu_nodes(self) -> int:

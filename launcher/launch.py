@@ -17,16 +17,19 @@ from launcher.asked import Asked
 from launcher.chain import Share, chain
 from launcher.chosen import Where, cluster_of
 from launcher.cluster import Slurm
-from launcher.facts import Work, work
+from launcher.facts import Work, sweep, work
 from launcher.job import SlurmJob
 from launcher.lead import USUAL_S, lead_s
-from launcher.snapshot import Code, nothing, packages, take
+from launcher.snapshot import Code, nothing, packages, root_of, take
+from launcher.sweep import SweptRun, shared
 from nemo_vfm.config import Composed, compose
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.files import sha256_text
+from nemo_vfm.core.ranks import SILENCE_S
 from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.types import LAUNCH, Json
 
+POINTS = "points"  #: the launch's folder of a sweep's recipes, each in one with the name of its run
 _VARIABLE = re.compile(r"\$\{(?:oc\.)?env:([A-Za-z_]\w*)\}")
 
 
@@ -49,6 +52,8 @@ class Launch:
         name_of_recipe: of its file.
         title: the first line of its comment.
         lead_s: seconds before a time limit at which a job is asked to end.
+        runs: of a sweep, each a task of the one share; `recipe` is that of the first.
+        table: of a sweep: what sweep.json holds before anything has run.
     """
 
     asked: Asked
@@ -65,6 +70,8 @@ class Launch:
     name_of_recipe: str
     title: str
     lead_s: int = USUAL_S
+    runs: tuple[SweptRun, ...] = ()
+    table: Json = None
     id: str = field(default="", init=False)
 
     def __post_init__(self) -> None:
@@ -82,13 +89,25 @@ class Launch:
 
     @property
     def recipe_file(self) -> Path:
-        """Where the composed recipe lies: under its own name, which the report shows."""
-        return self.folder / f"{self.name_of_recipe}.yaml"
+        """Where the composed recipe lies: under its own name, which the report shows; of a sweep, the first one."""
+        return next(iter(self.recipes()))
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """Variables that the recipe reads, by name."""
-        return tuple(dict.fromkeys(_VARIABLE.findall(self.recipe)))
+        """Variables that the recipe reads, or any run's of a sweep, by name."""
+        return tuple(dict.fromkeys(name for text in self.recipes().values() for name in _VARIABLE.findall(text)))
+
+    @property
+    def one(self) -> Asked:
+        """The words, or those for the first run of a sweep."""
+        return self.asked.alone(self.runs[0].changes) if self.runs else self.asked
+
+    def recipes(self) -> dict[Path, str]:
+        """The text of each composed recipe, by where it lies."""
+        file = f"{self.name_of_recipe}.yaml"
+        if not self.runs:
+            return {self.folder / file: self.recipe}
+        return {self.folder / POINTS / run.name / file: run.recipe for run in self.runs}
 
     def jobs(self) -> list[SlurmJob]:
         """A job for each share, in order."""
@@ -104,6 +123,7 @@ class Launch:
             "recipe": self.recipe, "cluster": self.values, "shares": shapes, "words": self.asked.run_words(),
             "code": self.code.hash(), "commit": self.code.commit, "packages": sha256_text(self.packages),
             "run_dir": str(self.run_dir), "workdir": str(self.workdir),
+            **({"runs": {run.name: run.recipe for run in self.runs}} if self.runs else {}),
         }  # fmt: skip
         return sha256_text(json.dumps(whole, sort_keys=True))[:12]
 
@@ -115,9 +135,11 @@ def prepared(asked: Asked) -> Launch:
         UserError: something in them cannot be, whatever the cluster says.
     """
     where, values = cluster_of(asked)
-    composed = compose(asked.recipe, asked.changes, asked.conf, asked.overlays)
-    text, run_dir = composed_text(composed), _run_dir(composed)
-    code = take(Path.cwd(), [run_dir]) if asked.code else nothing("no code is taken along: what is installed runs")
+    if asked.sweep:
+        return _prepared_sweep(asked, where, values)
+    composed = _composed(asked)
+    text, run_dir = composed_text(composed), run_folder(composed)
+    code = _code(asked, run_dir)
     found = work(asked, code.root)
     where, unknown = known(where)
     return Launch(
@@ -125,6 +147,33 @@ def prepared(asked: Asked) -> Launch:
         name_of_recipe=found.name, title=found.header, code=code, packages=packages(),
         shares=tuple(chain(found, where, asked.nodes, asked.parts)), unknown=tuple(unknown), lead_s=lead_s(run_dir),
     )  # fmt: skip
+
+
+def _prepared_sweep(asked: Asked, where: Where, values: Json) -> Launch:
+    found = sweep(asked, root_of(Path.cwd()) if asked.code else None)
+    runs = tuple(swept_run(point.name, asked.alone(point.changes), point.changes) for point in found.points)
+    where, unknown = known(where)
+    first = found.points[0].work
+    return Launch(
+        asked=asked, where=where, values=values, recipe=runs[0].recipe, run_dir=found.folder, workdir=Path.cwd(),
+        work=first, name_of_recipe=first.name, title=first.header, code=_code(asked, found.folder),
+        packages=packages(), shares=shared(found.points, where, asked.nodes), unknown=tuple(unknown), runs=runs,
+        table=found.table,
+    )  # fmt: skip
+
+
+def swept_run(name: str, asked: Asked, changes: Sequence[str]) -> SweptRun:
+    """One run of a sweep; `asked` are the words for it alone."""
+    composed = _composed(asked)
+    return SweptRun(name=name, recipe=composed_text(composed), run_dir=run_folder(composed), changes=tuple(changes))
+
+
+def _composed(asked: Asked) -> Composed:
+    return compose(asked.recipe, asked.changes, asked.conf, asked.overlays)
+
+
+def _code(asked: Asked, run_dir: Path) -> Code:
+    return take(Path.cwd(), [run_dir]) if asked.code else nothing("no code is taken along: what is installed runs")
 
 
 def known(where: Where) -> tuple[Where, Sequence[str]]:
@@ -156,7 +205,12 @@ def _told(where: Slurm) -> Slurm:
     return replace(where, gpus_per_node=gpus, cpus_per_node=cores, mpi=mpi)
 
 
-def _run_dir(composed: Composed) -> Path:
+def run_folder(composed: Composed) -> Path:
+    """Whole path of the run folder that a recipe asks for.
+
+    Raises:
+        UserError: it is an address in an object store.
+    """
     from nemo_vfm.core.place import local
 
     try:
@@ -194,10 +248,12 @@ def _job(launch: Launch, cluster: Slurm, share: Share) -> SlurmJob:
         words=(*only, *launch.asked.run_words()), nodes=share.nodes, tasks_per_node=share.tasks_per_node,
         gpus_per_node=share.gpus_per_node, cpus_per_task=share.cpus_per_task, memory_gb=cluster.memory_gb or 0,
         gpu=cluster.gpu if share.gpus_per_node else None, degrees=share.degrees,
-        engine="torch" if share.degrees else "", lead_s=launch.lead_s,
+        engine=share.engine, silence_s=launch.asked.rank_silence or SILENCE_S, lead_s=launch.lead_s,
         code=launch.folder / "code" if launch.code.files else None,
         needed=tuple(name for name in launch.needed if name not in cluster.secrets), ray=share.ray,
-        mpi=cluster.mpi or "", array=share.array, task_words=share.task_words(), cluster=cluster,
+        mpi=cluster.mpi or "", array=share.array, task_words=() if launch.runs else share.task_words(),
+        task_runs=tuple((file, run.run_dir) for file, run in zip(launch.recipes(), launch.runs, strict=False)),
+        cluster=cluster,
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
@@ -15,24 +15,28 @@ from launcher import secret_files
 from launcher.folder import held, write
 from launcher.launch import Launch
 from nemo_vfm.core.files import write_text
+from nemo_vfm.core.preempt import EXIT_CODE, INTERRUPTED
 
+_OVER = (EXIT_CODE, INTERRUPTED)  # somebody wants this machine for something else, so no other run of a sweep is begun
 _PASSED_ON = (signal.SIGTERM, signal.SIGUSR1)  # a Ctrl-C reaches the run by itself: it is in the terminal's group
 
 
-def words(launch: Launch) -> list[str]:
-    """The command, word by word."""
-    recipe = str(launch.recipe_file)
-    return [sys.executable, "-P", "-m", "nemo_vfm", "run", recipe, f"run_dir={launch.run_dir}",
-            *launch.asked.run_words()]  # fmt: skip
+def commands(launch: Launch) -> list[list[str]]:
+    """Each command, word by word: one, or one for every run of a sweep."""
+    folders = [run.run_dir for run in launch.runs] or [launch.run_dir]
+    return [
+        [sys.executable, "-P", "-m", "nemo_vfm", "run", str(recipe), f"run_dir={folder}", *launch.asked.run_words()]
+        for recipe, folder in zip(launch.recipes(), folders, strict=True)
+    ]
 
 
-def command(launch: Launch) -> str:
-    """The command as a line that a shell reads back as these words."""
-    return shlex.join(words(launch))
+def lines(launch: Launch) -> str:
+    """The commands as lines that a shell reads back as these words."""
+    return "".join(f"{shlex.join(words)}\n" for words in commands(launch))
 
 
 def run_here(launch: Launch) -> int:
-    """Run it and wait.
+    """Run it and wait; of a sweep one run after the other. The status of the first that was not well.
 
     Raises:
         UserError: a secret cannot be read.
@@ -40,9 +44,19 @@ def run_here(launch: Launch) -> int:
     environment = _environment(launch)
     with held(launch.run_dir):
         write(launch, {})
-        write_text(launch.folder / "command.txt", f"{command(launch)}\n")
+        write_text(launch.folder / "command.txt", lines(launch))
+    first = 0
+    for words in commands(launch):
+        status = _run(words, environment, launch)
+        first = first or status
+        if status in _OVER:
+            break
+    return first
+
+
+def _run(words: Sequence[str], environment: Mapping[str, str], launch: Launch) -> int:
     # Our own interpreter and module; the words are arguments, never a shell's.
-    process = subprocess.Popen(words(launch), env=environment, cwd=launch.workdir)  # noqa: S603
+    process = subprocess.Popen(words, env=environment, cwd=launch.workdir)  # noqa: S603
     with _handed_on(process):
         status = process.wait()
     return status if status >= 0 else 128 - status

@@ -3,13 +3,14 @@
 """A launch in, what is known of it before it runs out: what is wrong or missing, memory, time, GPU hours, storage."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from launcher import secret_files
 from launcher.chain import Share
+from launcher.chosen import Where
 from launcher.cluster import Slurm
 from launcher.facts import Said, checked, planned
 from launcher.launch import Launch
@@ -69,19 +70,32 @@ def _size(launch: Launch) -> Iterator[Finding]:
             yield Finding(share.name, share.problem, wrong=True)
         else:
             yield Finding(share.name, _in_words(share))
+    yield from _idle(launch.shares, launch.where)
     if not launch.shares:
         yield Finding("recipe", "its steps are known once these values are given", wrong=True)
     for text in launch.unknown:
         yield Finding("cluster", text, wrong=True)
 
 
+def _idle(shares: Sequence[Share], where: Where) -> Iterator[Finding]:
+    """GPUs that nobody else may use meanwhile."""
+    devices = where.gpus_per_node or 0 if isinstance(where, Slurm) and where.exclusive else 0
+    idle = {share.name: devices - share.gpus_per_node for share in shares if share.gpus_per_node < devices}
+    if idle:
+        each = "; ".join(f"{count} of {devices} by {', '.join(name for name in idle if idle[name] == count)}"
+                         for count in dict.fromkeys(idle.values()))  # fmt: skip
+        yield Finding("GPUs", f"left idle on each node: {each}. cluster.exclusive=false leaves them to others")
+
+
 def _in_words(share: Share) -> str:
-    gpus = f", {share.gpus_per_node} GPUs a node" if share.gpus_per_node else ""
-    nodes = "1 node" if share.nodes == 1 else f"{share.nodes} nodes"
-    tasks = "1 task" if share.tasks_per_node == 1 else f"{share.tasks_per_node} tasks"
-    cores = "1 core" if share.cpus_per_task == 1 else f"{share.cpus_per_task} cores"
+    gpus = f", {_count(share.gpus_per_node, 'GPU')} a node" if share.gpus_per_node else ""
     array = f"{share.array} tasks of an array, each " if share.array else ""
-    return f"{array}{nodes}, {tasks} a node{gpus}, {cores} a task"
+    return (f"{array}{_count(share.nodes, 'node')}, {_count(share.tasks_per_node, 'task')} a node{gpus}, "
+            f"{_count(share.cpus_per_task, 'core')} a task")  # fmt: skip
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def _check(launch: Launch) -> list[Finding]:
@@ -89,7 +103,7 @@ def _check(launch: Launch) -> list[Finding]:
     gpus = max((share.nodes * share.gpus_per_node for share in launch.shares), default=0)
     if not gpus:
         return []
-    said: Said = checked(launch.asked, gpus, launch.code.root)
+    said: Said = checked(launch.one, gpus, launch.code.root)
     lines = said.text.strip().splitlines()
     if said.status:
         return [Finding("check", "\n".join([*lines, *said.complaint.strip().splitlines()]), wrong=True)]
@@ -101,8 +115,6 @@ def _plan(launch: Launch) -> list[Finding]:
     """Memory, time and storage of a training on GPUs."""
     if not launch.shares:  # too much of the recipe is still to be given
         return []
-    if not launch.shares:
-        return []
     share = max(launch.shares, key=lambda one: one.ranks)
     where = launch.where
     alone = share.kind == _TRAINING and not share.step
@@ -110,7 +122,7 @@ def _plan(launch: Launch) -> list[Finding]:
         return []
     network = _NETWORKS.get(where.gpu, _NEAREST)
     known = network in Roots.standard(launch.asked.conf).choices("network")
-    found = planned(launch.asked, share.ranks, where.gpu, network if known else _NEAREST, phase=share.phase,
+    found = planned(launch.one, share.ranks, where.gpu, network if known else _NEAREST, phase=share.phase,
                     code=launch.code.root)  # fmt: skip
     if isinstance(found, str):
         return [Finding("estimate", f"none: {found}")]
@@ -139,17 +151,22 @@ def _of_layout(found: Mapping[str, Any], own: Mapping[str, Any], where: Slurm, s
     if own["gpu_hours"] is not None:
         hours = own["days"] * 24
         phase = f" of the phase {found['phase']}" if found.get("phase") else ""
-        yield Finding("cost", f"{own['gpu_hours']:,.0f} GPU hours: {found['steps']:,} steps{phase}, {_span(hours)} on "
-                      f"{share.ranks:,} GPUs, in attempts of at most {where.time}")  # fmt: skip
+        runs = max(1, share.array)
+        each = f"{runs} runs of " if share.array else ""
+        place = f"{_span(hours)} on {_count(share.ranks, 'GPU')}, in attempts of at most {where.time}"
+        yield Finding(
+            "cost", f"{own['gpu_hours'] * runs:,.0f} GPU hours: {each}{found['steps']:,} steps{phase}, {place}"
+        )
 
 
 def _storage(found: Mapping[str, Any], launch: Launch) -> Iterator[Finding]:
     each, kept = found["checkpoint_bytes"], found["checkpoints_kept"]
+    runs = f"for each of {len(launch.runs)} runs " if launch.runs else ""
     if kept is None:
-        yield Finding("storage", f"{_bytes(each)} a checkpoint, and all are kept, in {launch.run_dir}")
+        yield Finding("storage", f"{runs}{_bytes(each)} a checkpoint, and all are kept, in {launch.run_dir}")
     else:
-        yield Finding("storage", f"{_bytes(each * kept)}: {kept} checkpoints of {_bytes(each)}, one more while it is "
-                      f"written, in {launch.run_dir}")  # fmt: skip
+        yield Finding("storage", f"{runs}{_bytes(each * kept)}: {kept} checkpoints of {_bytes(each)}, one more while "
+                      f"it is written, in {launch.run_dir}")  # fmt: skip
 
 
 def _kept(launch: Launch) -> Iterator[Finding]:

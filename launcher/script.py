@@ -18,8 +18,7 @@ from launcher.job import SlurmJob
 from launcher.quoting import quoted, remark, variable
 
 _THEIRS = "as the cluster's file says"
-#: More than `nemo-vfm run --rank-silence`, after which the ranks know that one of them is lost.
-_LAST_WORDS_S = 300
+_LAST_WORDS_S = 150  # once the silence is over, after which the ranks know that one of them is lost
 
 
 def script(job: SlurmJob) -> str:
@@ -33,7 +32,9 @@ def script(job: SlurmJob) -> str:
 
 def _require_free(job: SlurmJob, *texts: str) -> None:
     """A variable of the job's must not be one that the script itself counts with."""
-    ours = {"status", "missing", "share", "ray", "waited"}.union(*(re.findall(r"\b([a-z_]+)=", text) for text in texts))
+    ours = {"status", "missing", "share", "recipe", "run", "ray", "waited"}.union(
+        *(re.findall(r"\b([a-z_]+)=", text) for text in texts)
+    )
     if taken := sorted(ours & {*job.cluster.environment, *job.cluster.secrets, *job.needed}):
         raise ValueError(f"the script has a variable {taken[0]} of its own; give that of the job another name")
 
@@ -103,13 +104,17 @@ def _secrets(job: SlurmJob) -> Iterator[str]:
 
 
 def _words(job: SlurmJob) -> Iterator[str]:
-    """What each task of an array adds to the command."""
-    if not job.task_words:
+    """What each task of an array has for itself."""
+    if job.task_words:
+        yield "# -- The share of this task of the array."
+        lines = [f"share=({' '.join(map(quoted, words))})" for words in job.task_words]
+    elif job.task_runs:
+        yield "# -- The recipe of this task of the array, and its run folder."
+        lines = [f"recipe={quoted(str(recipe))}; run={quoted(str(run))}" for recipe, run in job.task_runs]
+    else:
         return
-    yield "# -- The share of this task of the array."
     yield 'case "$SLURM_ARRAY_TASK_ID" in'
-    for number, words in enumerate(job.task_words):
-        yield f"  {number}) share=({' '.join(map(quoted, words))}) ;;"
+    yield from (f"  {number}) {line} ;;" for number, line in enumerate(lines))
     yield "esac"
 
 
@@ -120,7 +125,10 @@ def _work(job: SlurmJob) -> Iterator[str]:
         yield from ray_cluster.begin(job, [*enter, " ".join(inside)] if inside else enter)
         yield ""
     yield from _about(job)
-    words = [*map(quoted, ("run", str(job.recipe), f"run_dir={job.run_dir}", *job.words))]
+    which = [quoted(str(job.recipe)), quoted(f"run_dir={job.run_dir}")]
+    if job.task_runs:
+        which = ['"$recipe"', '"run_dir=$run"']
+    words = ["run", *which, *map(quoted, job.words)]
     share = ['"${share[@]}"'] if job.task_words else []
     lines = [" ".join(_step(job)), *enter, " ".join(inside), " ".join([*map(quoted, job.command), *words, *share])]
     yield from _guarded(job, " \\\n    ".join(line for line in lines if line))
@@ -132,9 +140,13 @@ def _about(job: SlurmJob) -> Iterator[str]:
     yield "# -- The work."
     if job.tasks > 1 and not job.ray:
         yield "# A process that dies does not end the others at once (--kill-on-bad-exit=0): they find out whom"
-        yield f"# they lost, say so, and leave; {_LAST_WORDS_S} s after the first has left, srun ends the rest."
+        yield f"# they lost, say so, and leave; {_wait_s(job)} s after the first has left, srun ends the rest."
     if job.tasks_per_node > 1 and job.gpus_per_node > 1:
         yield "# block:block gives neighbouring processes neighbouring cores, on the socket that their GPUs hang on."
+
+
+def _wait_s(job: SlurmJob) -> int:
+    return round(job.silence_s) + _LAST_WORDS_S
 
 
 def _guarded(job: SlurmJob, work: str) -> list[str]:
@@ -158,7 +170,7 @@ def _step(job: SlurmJob) -> list[str]:
     if job.ray:
         found += ["--overlap", "--nodes=1", "--ntasks=1"]
     elif job.tasks > 1:
-        found += ["--label", "--kill-on-bad-exit=0", f"--wait={_LAST_WORDS_S}"]
+        found += ["--label", "--kill-on-bad-exit=0", f"--wait={_wait_s(job)}"]
     if job.tasks_per_node > 1 and job.gpus_per_node > 1:
         found.append("--distribution=block:block")
     if job.mpi:

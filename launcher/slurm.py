@@ -133,26 +133,6 @@ def cancel(ids: Sequence[str]) -> None:
         _said("scancel", *ids)
 
 
-def begin_now(id: str) -> None:
-    """Shorten the two minutes for which Slurm holds a job back after a requeue, to three seconds.
-
-    Within one second nodes would take it for the attempt that they have just ended, and not begin it.
-
-    Raises:
-        UserError: Slurm refuses.
-    """
-    _said("scontrol", "update", f"JobId={id}", "StartTime=now+3")
-
-
-def release(id: str) -> None:
-    """Let a held job, such as one that could not be launched, begin.
-
-    Raises:
-        UserError: Slurm refuses.
-    """
-    _said("scontrol", "release", id)
-
-
 def machines(partition: str | None = None) -> Machines | None:
     """What the nodes of a partition have, the least of each; None where it has none.
 

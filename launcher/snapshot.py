@@ -106,7 +106,7 @@ def take(folder: Path, leave_out: Sequence[Path] = ()) -> Code:
     Raises:
         UserError: it is too large, a link leads out of it, or git cannot read it.
     """
-    root = _root(folder)
+    root = root_of(folder)
     if root is None:
         return nothing(f"{folder} is in no git repository, so no code is taken along: what is installed runs")
     paths = [path for path in _listed(root) if not _is_below(root / path, leave_out)]
@@ -141,7 +141,12 @@ def _escaped(path: str) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace").replace("\n", "\\n")
 
 
-def _root(folder: Path) -> Path | None:
+def root_of(folder: Path) -> Path | None:
+    """Of the git repository that a folder belongs to; None where it belongs to none.
+
+    Raises:
+        UserError: git cannot read it.
+    """
     if shutil.which("git") is None:
         return None
     done = _git(folder, "rev-parse", "--show-toplevel")

@@ -63,8 +63,8 @@ def queue_of(kept: Kept) -> tuple[dict[str, Queued], str]:
 def states(kept: Kept, queue: Mapping[str, Queued]) -> list[JobState]:
     """Each job, in order."""
     attempts = kept.attempts()
-    if kept.values["cluster"]["_target_"].endswith(".Local"):
-        return [_here(kept)]
+    if kept.is_local:
+        return [_runs_here(kept) if kept.runs else _here(kept)]
     return [_state(kept, job, queue, attempts) for job in kept.jobs]
 
 
@@ -72,6 +72,28 @@ def looked_at(kept: Kept, name: str) -> Progress:
     """How far the work of one job is."""
     step = next((job["step"] for job in kept.jobs if job["name"] == name), "")
     return progress(kept.run_dir, kept.run_dir / step if step else None)
+
+
+def run_states(kept: Kept, queue: Mapping[str, Queued], attempts: Sequence[Attempt]) -> list[tuple[str, str, Progress]]:
+    """Of a sweep, each run: its name, a word on it, and how far it is."""
+    (job,) = kept.jobs
+    mine = [one for one in attempts if one.job.partition("_")[0] in job["slurm"]]
+    last = {one.job.partition("_")[2]: one for one in mine}
+    live = {one.id.partition("_")[2]: one for one in queue.values() if one.array in job["slurm"] and one.waits_or_runs}
+    found = []
+    for number, name in enumerate(kept.runs):
+        at = progress(kept.run_dir / name)
+        found.append((name, _word(live.get(str(number)), last.get(str(number)), at), at))
+    return found
+
+
+def _word(live: Queued | None, last: Attempt | None, at: Progress) -> str:
+    """Of one run: what the queue says, else how its last attempt ended, else what its folder says."""
+    if live is not None:
+        return "running" if live.state == "RUNNING" else "waiting"
+    if last is not None:
+        return "done" if last.kind in GOOD else last.kind
+    return at.state or "not begun"
 
 
 def silent(found: Progress) -> str:
@@ -149,6 +171,14 @@ def step_done(run_dir: Path, job: Mapping[str, Any]) -> bool:
     return (
         bool(job["step"]) and not job["phase"] and not job["array"] and (run_dir / job["step"] / "done.json").is_file()
     )
+
+
+def _runs_here(kept: Kept) -> JobState:
+    """A sweep without a queue: its runs follow one another."""
+    found = [progress(kept.run_dir / name).state for name in kept.runs]
+    done, running = found.count("done"), "running" in found
+    state = "running" if running else "done" if done == len(found) else "not begun" if not any(found) else "failed"
+    return JobState(name="here", number="", state=state, more=f"{done} of {len(found)} runs are done", live=running)
 
 
 def _here(kept: Kept) -> JobState:

@@ -16,6 +16,7 @@ from pathlib import Path
 from nemo_vfm.core import progress
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.files import read_json, sha256_text, write_json
+from nemo_vfm.core.inert import INERT
 from nemo_vfm.core.log import info
 from nemo_vfm.core.place import Place, place
 from nemo_vfm.core.ranks import announce
@@ -25,17 +26,9 @@ from nemo_vfm.core.types import LAUNCH, PARTS, Changing, Job, Json, Outcome, Run
 STARTED, DONE = "started.json", "done.json"
 REPLACED = "_replaced"  #: folder of what older versions of a step left
 _NAME = re.compile(r"[A-Za-z][\w-]*")
-# What changes how a step works but not what it makes; a step that differs in these only is still done.
-_INERT = re.compile(
-    r"num_workers|every_steps|keep_(?:last|best|every_steps)|(?:log|save|checkpoint|preview|validate)_every(?:_\w+)?"
-)
-# A line of such a key, or `loggers` with all that stands below it: where numbers go besides.
-_INERT_LINES = re.compile(rf"^ *(?:{_INERT.pattern}): .*\n|^( *)loggers:(?: .*)?\n(?:\1 +.*\n)*", re.MULTILINE)
-
-
-def is_inert(key: str) -> bool:
-    """Whether a key's value has no influence on what a finished step holds."""
-    return _INERT.fullmatch(key) is not None
+# A line of an inert key, or `loggers` with all that stands below it (where numbers go besides): a step that differs in
+# these only is still done.
+_INERT_LINES = re.compile(rf"^ *(?:{INERT.pattern}): .*\n|^( *)loggers:(?: .*)?\n(?:\1 +.*\n)*", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from hypothesis import settings
 
 from nemo_vfm.core import secret
 from tests.support import loopback, object_store
+from tests.support.longest import longest_first
 
 # A loaded machine is no reason to fail: what a case asserts is its result, never its time.
 settings.register_profile("ours", deadline=None)
@@ -81,6 +82,13 @@ def _this_machine_only() -> Iterator[None]:
     if tried := list(loopback.BEYOND):
         loopback.BEYOND.clear()
         pytest.fail(f"this test wanted to {', '.join(tried)}; tests reach this machine only")
+
+
+@pytest.hookimpl(trylast=True)  # when those that are not asked for are gone
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where processes share the tests, put the longest files first."""
+    if hasattr(config, "workerinput"):
+        items[:] = longest_first(items)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -3,7 +3,7 @@
 """Say in what two launches differ: recipe, cluster, size, code, packages."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,8 +74,8 @@ def _packages(a: "Kept", b: "Kept") -> Iterator[_Row]:
             yield name, f"{one.get(name, 'nothing')} -> {other.get(name, 'nothing')}"
 
 
-def _pairs(one: object, other: object) -> Iterator[_Row]:
-    from launcher.occupied import differences
+def _pairs(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[_Row]:
+    from nemo_vfm.config.difference import differences
 
     for key, (old, new) in differences(one, other).items():
         yield key, f"{old} -> {new}"

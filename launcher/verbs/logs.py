@@ -25,6 +25,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.job and arguments.job not in [job["name"] for job in kept.jobs]:
         names = ", ".join(job["name"] for job in kept.jobs)
         raise UserError(f"{kept.run_dir} has no job {arguments.job}; it has {names}")
+    if kept.is_local:
+        say(f"{kept.run_dir} ran on this machine, which keeps no log: what it said went to the terminal. How it ended "
+            f"is in its status.json, what went wrong in its traceback.txt")  # fmt: skip
+        return 0
     files = log_files(kept, arguments.job)
     if not files and not arguments.follow:
         say(f"no job of {kept.run_dir} has a log yet")

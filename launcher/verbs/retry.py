@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     from nemo_vfm.core.errors import UserError
 
     kept = read(arguments.run)
-    if not any((kept.folder / job["script"]).is_file() for job in kept.jobs):
+    if kept.is_local:
         raise UserError(f"{kept.run_dir} was run without a queue; submit the same words again, and it goes on")
     with held(kept.run_dir):
         require_free(kept)

@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from launcher.folder import Kept
     from launcher.progress import Progress
     from launcher.status import JobState
 
 _MOST = 8  # attempts that are shown
+_MOST_RUNS = 40
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,13 +33,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Look, and change nothing."""
     from launcher.columns import say, table
     from launcher.folder import read
-    from launcher.status import looked_at, queue_of, states
+    from launcher.status import looked_at, queue_of, run_states, states
 
     kept = read(arguments.run)
     queue, why = queue_of(kept)
     found = states(kept, queue)
     if arguments.json:
-        _print_json(kept, found, why)
+        _print_json(kept, found, why, run_states(kept, queue, kept.attempts()) if kept.runs else [])
         return 0
     say(f"{kept.run_dir}  launch {kept.values['id']} on {kept.values['words']['cluster']}, {kept.values['created']}")
     if why:
@@ -44,8 +47,10 @@ def run(arguments: argparse.Namespace) -> int:
     width, now = max(len(one.name) for one in found), _now(found)
     for one in found:
         table([(one.name.ljust(width), f"job {one.number}" if one.number else "", one.state.ljust(10), one.more)])
-        if one is now:
+        if one is now and not kept.runs:
             _say_progress(looked_at(kept, one.name))
+    if kept.runs:
+        _say_runs(run_states(kept, queue, kept.attempts()))
     _say_attempts(kept)
     return 0
 
@@ -78,6 +83,22 @@ def _say_progress(found: "Progress") -> None:
             say(f"  {text}")
 
 
+def _say_runs(found: "list[tuple[str, str, Progress]]") -> None:
+    """Those that are not done first, where there are too many for a screen."""
+    from launcher.columns import say, table
+
+    shown = found if len(found) <= _MOST_RUNS else sorted(found, key=lambda one: one[1] == "done")[:_MOST_RUNS]
+    table([(name, word, _in_short(at)) for name, word, at in shown], indent=2)
+    if len(found) > len(shown):
+        say(f"  and {len(found) - len(shown)} more; nemo-vfm report shows all")
+
+
+def _in_short(at: "Progress") -> str:
+    of = f" of {at.total_steps:,}" if at.total_steps else ""
+    step = f"step {at.step:,}{of}" if at.step is not None else ""
+    return ", ".join(filter(None, [step, f"loss {at.loss:.4g}" if at.loss is not None else ""]))
+
+
 def _say_attempts(kept: "Kept") -> None:
     from launcher.columns import say, table
 
@@ -92,10 +113,11 @@ def _say_attempts(kept: "Kept") -> None:
     table(rows, indent=2)
 
 
-def _print_json(kept: "Kept", found: "list[JobState]", why: str) -> None:
+def _print_json(kept: "Kept", found: "list[JobState]", why: str, runs: "Sequence[tuple[str, str, Progress]]") -> None:
     from launcher.status import looked_at
 
     jobs = [asdict(one) | {"done": one.done, "progress": asdict(looked_at(kept, one.name))} for one in found]
     whole = {"run_dir": str(kept.run_dir), "id": kept.values["id"], "without_slurm": why or None, "jobs": jobs,
+             "runs": [{"name": name, "state": word, "progress": asdict(at)} for name, word, at in runs],
              "attempts": [asdict(one) for one in kept.attempts()]}  # fmt: skip
     sys.stdout.write(f"{json.dumps(whole, indent=1)}\n")

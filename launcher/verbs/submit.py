@@ -85,9 +85,9 @@ def _show(launch: "Launch", texts: Mapping[str, str]) -> None:
     from launcher.cluster import Local
 
     if isinstance(launch.where, Local):
-        from launcher.local import command
+        from launcher.local import lines
 
-        sys.stdout.write(f"{command(launch)}\n")
+        sys.stdout.write(lines(launch))
     for name, text in texts.items():
         if len(texts) > 1:
             sys.stdout.write(f"# -------- {launch.folder / name}.sh\n")

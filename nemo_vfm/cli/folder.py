@@ -11,11 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nemo_vfm.cli import difference
 from nemo_vfm.cli.lock import NAME as LOCK
 from nemo_vfm.cli.lock import lock
 from nemo_vfm.cli.manifest import SCHEMA, manifest, now
-from nemo_vfm.config import read_values
+from nemo_vfm.config import difference, read_values
 from nemo_vfm.core import held, progress
 from nemo_vfm.core.errors import RunFolderError
 from nemo_vfm.core.files import read_json, write_json, write_text

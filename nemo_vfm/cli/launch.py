@@ -23,10 +23,9 @@ from nemo_vfm.cli import warden
 from nemo_vfm.core.errors import LostRank, NextPhase, UserError
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.preempt import EXIT_CODE as PREEMPTED
-from nemo_vfm.core.preempt import numbers
+from nemo_vfm.core.preempt import INTERRUPTED, numbers
 
 PIPE = "NEMO_VFM_LAUNCHER"  #: names the open end of a pipe, by number, in a rank's environment
-INTERRUPTED = 130
 GRACE_S = 30.0  # for the others to find out whom they lost, and say it, once one has ended badly
 _POLL_S = 0.05
 _WELL = (0, PREEMPTED, NextPhase.exit_code)  # all ranks end so together

@@ -26,10 +26,10 @@ from uuid import uuid4
 from nemo_vfm.core import held
 from nemo_vfm.core.errors import FolderInUse, RunFolderError
 from nemo_vfm.core.log import info, warn
+from nemo_vfm.core.ranks import SILENCE_S
 
 NAME = ".lock"
 BEAT_S = 10.0  # between two heartbeats
-SILENCE_S = 150.0  # 15 beats missed: a load that keeps Python busy in one call for a minute is no death
 LOOK_S = 25.0  # how long a lock that is old by the clock is watched all the same: clocks can be set
 _BUSY_S = 10.0  # for others who just look at the lock, too
 _NO_FLOCK = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)  # some cluster file systems

@@ -15,12 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from nemo_vfm.cli.launch import INTERRUPTED, PIPE
+from nemo_vfm.cli.launch import PIPE
 from nemo_vfm.core import log, ranks
 from nemo_vfm.core.errors import LostRank, NemoVfmError, NextPhase, Preempted
 from nemo_vfm.core.files import sha256_text
 from nemo_vfm.core.preempt import EXIT_CODE as PREEMPTED
-from nemo_vfm.core.preempt import PreemptedNow, is_interrupt
+from nemo_vfm.core.preempt import INTERRUPTED, PreemptedNow, is_interrupt
 from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.types import Job, Run
 from nemo_vfm.workflow import Workflow

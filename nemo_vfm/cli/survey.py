@@ -14,7 +14,7 @@ from pathlib import Path
 
 from nemo_vfm.cli.lock import holder
 from nemo_vfm.core.files import last_records
-from nemo_vfm.core.types import LAUNCH, Json
+from nemo_vfm.core.types import LAUNCH, SWEEP, Json
 
 MAX_DEPTH = 4  # a sweep's runs lie one deeper than others; links may lead in circles
 _MAX_BYTES = 4 << 20
@@ -73,8 +73,10 @@ def _is_run(folder: Path) -> bool:
 
 
 def _is_submitted(folder: Path) -> bool:
-    """A launcher has put it into a queue, and nothing of it has run yet."""
-    return (folder / LAUNCH / "launch.json").is_file() and not (folder / "recipe.yaml").is_file()
+    """A launcher has put it into a queue, and nothing of it has run yet. A sweep's runs lie below it."""
+    if any((folder / name).is_file() for name in ("recipe.yaml", SWEEP)):
+        return False
+    return (folder / LAUNCH / "launch.json").is_file()
 
 
 def look(folder: Path) -> Line:

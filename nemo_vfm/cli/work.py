@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A recipe's job in, what a scheduler must know of it out: its steps, on how many ranks each works, its phases."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from nemo_vfm.core.types import Job, Json, Parted
 from nemo_vfm.parallel.plan import AXES, ParallelPlan
@@ -12,6 +13,7 @@ from nemo_vfm.workflow import Workflow, num_ranks
 
 if TYPE_CHECKING:
     from nemo_vfm.config import Composed
+    from nemo_vfm.train.job import Train
 
 
 def described(composed: "Composed", job: Job | None, missing: Sequence[str]) -> Json:
@@ -44,6 +46,7 @@ def _step(name: str, job: Job, missing: Sequence[str]) -> Json:
     return {
         "name": name, "class": f"{type(job).__module__}.{type(job).__qualname__}", "ranks": num_ranks(job),
         "devices": "gpu" if _computes(job) else "cpu", "phases": _phases(job), "degrees": _degrees(job),
+        "engine": _engine(job),
         "ray": _has_ray(job), "rounds": job.rounds() if isinstance(job, Parted) else 0, "missing": list(own),
     }  # fmt: skip
 
@@ -55,24 +58,35 @@ def _computes(job: Job) -> bool:
     return any(hasattr(job, name) for name in ("precision", "model", "codec", "engine"))
 
 
-def _phases(job: Job) -> Json:
-    from nemo_vfm.train.job import Train
+def _trains(job: Job) -> "TypeGuard[Train]":
+    """Whether it is a training; where nobody has imported that room yet, none is, and torch need not be waited for."""
+    room = sys.modules.get("nemo_vfm.train.job")
+    return room is not None and isinstance(job, room.Train)
 
-    if not isinstance(job, Train):
+
+def _phases(job: Job) -> Json:
+    if not _trains(job):
         return []
     return [{"name": one.name, "ranks": one.plan.world, "degrees": _sizes(one.plan)} for one in job.phases]
 
 
 def _degrees(job: Job) -> dict[str, int]:
     """Of the widest layout."""
-    from nemo_vfm.train.job import Train
-
     if isinstance(job, Workflow):
         return max(map(_degrees, job.steps.values()), key=lambda one: prod(one.values()))
-    if not isinstance(job, Train):
+    if not _trains(job):
         return {}
     plans = [one.plan for one in job.phases] or [job.parallel]
     return _sizes(max(plans, key=lambda plan: plan.world))
+
+
+def _engine(job: Job) -> str:
+    """What carries a training out: torch, or megatron where a class from such a module does; empty where none is."""
+    if isinstance(job, Workflow):
+        return max(map(_engine, job.steps.values()), key=lambda name: ("", "torch", "megatron").index(name), default="")
+    if _trains(job):
+        return "megatron" if "megatron" in type(job.engine).__module__ else "torch"
+    return "torch" if type(job).__module__.startswith("nemo_vfm.nemo.") else ""
 
 
 def _sizes(plan: ParallelPlan) -> dict[str, int]:

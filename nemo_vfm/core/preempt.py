@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 EXIT_CODE = 75  #: sysexits.h's "try again later": the same command goes on
+INTERRUPTED = 130  #: of a program that Ctrl-C has ended, as shells say it
 DEFAULT = ("TERM", "USR1")
 
 

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nemo_vfm.core.errors import NemoVfmError
+from nemo_vfm.core.preempt import INTERRUPTED
 from nemo_vfm.core.secret import concealing_streams, register_arguments
-
-INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,10 @@ from typing import Protocol
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types import Run
 
+#: Without a sign of life for so long, a rank or a run folder's owner is lost: 15 beats missed. A load that keeps Python
+#: busy in one call for a minute is no death.
+SILENCE_S = 150.0
+TIMEOUT_S = 1800.0  #: how long one rank may wait for another
 _FIRST_PORT, _NUM_PORTS = 15_000, 10_000  # below what systems give out by themselves (32768 and up)
 _TELLERS: list["Teller"] = []
 

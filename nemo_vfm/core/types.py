@@ -35,6 +35,8 @@ class Factory(Protocol[P, T_co]):
 
 #: Folders in a run folder that no job writes to: a launcher's scripts, copy of the code and logs; how parts went.
 LAUNCH, PARTS = "launch", "parts"
+#: The table beside the runs of a sweep.
+SWEEP = "sweep.json"
 
 
 @dataclass(frozen=True, slots=True)

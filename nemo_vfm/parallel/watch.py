@@ -12,11 +12,11 @@ import time
 from contextlib import suppress
 from typing import Protocol
 
+from nemo_vfm.core.ranks import SILENCE_S
 from nemo_vfm.core.types import Json
 from nemo_vfm.parallel.store import Store
 
 BEAT_S = 1.0
-SILENCE_S = 150.0  # as of a run folder's lease: a load that keeps Python busy in one call for a minute is no death
 READS = "reads the samples"  #: how what a rank does begins while it waits for its data
 _LOST = "lost"
 _WEIGHT = 0.1  # of the newest in the mean time that a rank takes to read

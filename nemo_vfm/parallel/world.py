@@ -21,9 +21,8 @@ from nemo_vfm.core import progress, ranks
 from nemo_vfm.core.errors import LostRank, UserError
 from nemo_vfm.core.types import Run
 from nemo_vfm.parallel.store import PrefixStore, Store, address, connect, one_line
-from nemo_vfm.parallel.watch import SILENCE_S, OnLost, Watch
+from nemo_vfm.parallel.watch import OnLost, Watch
 
-TIMEOUT_S = 1800.0
 _POLL_S = 0.05
 _TRACE_S = 4.0  # three signs of life that do not come; what there is to hear is heard in twice that time
 _READ_S = 30.0  # for the others to read one line
@@ -127,7 +126,7 @@ def current() -> World | None:
 
 @contextmanager
 def joined(
-    recipe_sha256: str, *, on_lost: OnLost, timeout_s: float = TIMEOUT_S, silence_s: float = SILENCE_S
+    recipe_sha256: str, *, on_lost: OnLost, timeout_s: float = ranks.TIMEOUT_S, silence_s: float = ranks.SILENCE_S
 ) -> Iterator[World]:
     """Meet the other ranks, and leave them at the end.
 

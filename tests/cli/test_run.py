@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from nemo_vfm.cli import folder
-from nemo_vfm.cli.difference import accept, differences, is_harmless
 from nemo_vfm.cli.main import main
+from nemo_vfm.config.difference import accept, differences, is_harmless
 from nemo_vfm.core.errors import RunFolderError
 
 COUNT = "_target_: @.Count\nduration: 4 steps\nrun_dir: out\n"

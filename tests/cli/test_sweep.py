@@ -83,18 +83,18 @@ def test_values_that_look_alike_have_folders_of_their_own():
 
 def test_a_sweep_runs_all_prints_a_table_and_goes_on(kitchen):
     kitchen.write("count.yaml", COUNT)
-    done = kitchen.command("run", "count.yaml", "--sweep", "weight=1.0,2.0", "duration=1 steps,2 steps")
+    done = kitchen.command("run", "count.yaml", "--sweep", "weight=1.0,2.0", "duration=1 steps")
     assert done.returncode == 0, done.stderr
     kept = json.loads((kitchen.folder / "runs/count-sweep/sweep.json").read_text())
-    assert [point["state"] for point in kept["points"]] == ["done"] * 4
-    assert kept["axes"] == {"weight": ["1.0", "2.0"], "duration": ["1 steps", "2 steps"]}
+    assert [point["state"] for point in kept["points"]] == ["done"] * 2
+    assert kept["axes"] == {"weight": ["1.0", "2.0"], "duration": ["1 steps"]}
     table = done.stdout[done.stdout.rindex("weight  ") :]
-    assert [line.split()[:4] for line in table.splitlines()[2:6]] == [
-        [weight, steps, "steps", "done"] for weight in ("1.0", "2.0") for steps in ("1", "2")
+    assert [line.split()[:4] for line in table.splitlines()[2:4]] == [
+        [weight, "1", "steps", "done"] for weight in ("1.0", "2.0")
     ]
-    again = kitchen.command("run", "count.yaml", "--sweep", "weight=1.0", "duration=2 steps")
+    again = kitchen.command("run", "count.yaml", "--sweep", "weight=1.0", "duration=1 steps")
     assert again.returncode == 0 and again.stdout.count("Nothing to do") == 1
-    assert len(json.loads((kitchen.folder / "runs/count-sweep/sweep.json").read_text())["points"]) == 4
+    assert len(json.loads((kitchen.folder / "runs/count-sweep/sweep.json").read_text())["points"]) == 2
 
 
 def test_one_that_fails_leaves_the_others_and_gives_its_status(kitchen):
@@ -171,3 +171,31 @@ def test_a_run_of_a_sweep_imports_nothing_from_the_working_directory(kitchen):
                           text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120)  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert not (kitchen.folder / "canary").exists()
+
+
+def test_check_looks_at_every_combination_and_says_which_is_wrong(kitchen, capsys):
+    kitchen.write("count.yaml", COUNT)
+    assert kitchen.main("check", "count.yaml", "--sweep", "weight=1.0,heavy") == 2
+    said = capsys.readouterr().out
+    assert (
+        said.index("weight=1.0\n") < said.index("count.yaml: ok") < said.index("weight=heavy\n") < said.index("heavy")
+    )
+    assert kitchen.main("check", "count.yaml", "--sweep", "weight=1.0,2.0") == 0
+    assert not (kitchen.folder / "runs").exists()
+
+
+def test_a_report_of_a_sweep_takes_what_its_runs_say_by_now(kitchen, capsys):
+    kitchen.write("count.yaml", COUNT)
+    assert kitchen.command("run", "count.yaml", "--sweep", "weight=1.0").returncode == 0
+    file = kitchen.folder / "runs/count-sweep/sweep.json"
+    kept = json.loads(file.read_text())
+    for point in kept["points"]:
+        point |= {"state": "waiting", "exit_status": None, "figures": {}}
+    kept["points"].append({**kept["points"][0], "name": "never", "state": "waiting"})
+    file.write_text(json.dumps(kept))
+    assert kitchen.main("report", "runs/count-sweep") == 0
+    again = json.loads(file.read_text())["points"]
+    assert [point["state"] for point in again] == ["done", "waiting"]
+    assert again[0]["figures"] and capsys.readouterr().out.count(" done") == 1
+    assert kitchen.main("runs", "runs/count-sweep", "--json") == 0
+    assert len(json.loads(capsys.readouterr().out)) == 1

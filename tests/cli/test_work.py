@@ -3,10 +3,13 @@
 """Recipes in; what a scheduler is told of them out."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
 from nemo_vfm.cli.main import main
+from tests.support.repository import ROOT
 
 
 def told(capsys: pytest.CaptureFixture[str], *words: str) -> dict:
@@ -48,3 +51,25 @@ def test_a_step_that_works_through_ray_says_so(capsys):
 def test_a_wrong_recipe_is_no_json(capsys):
     assert main(["check", "quickstart", "steps.train.nothing=1", "--work"]) == 2
     assert not capsys.readouterr().out.startswith("{")
+
+
+def test_what_trains_is_told_since_its_environment_depends_on_it(capsys, tmp_path, monkeypatch):
+    text = "from nemo_vfm.parallel.torch_engine import TorchEngine\n\n\nclass Mine(TorchEngine):\n    pass\n"
+    (tmp_path / "our_megatron.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ("diffusion/train_small", "data.shards=given-later")
+    own = ("engine={_target_: our_megatron.Mine}", "--trust", "our_megatron")
+    assert [step["engine"] for more in ((), own) for step in told(capsys, *words, *more)["steps"]] == [
+        "torch",
+        "megatron",
+    ]
+    assert {step["name"]: step["engine"] for step in told(capsys, "quickstart")["steps"]}["curate"] == ""
+
+
+def test_what_needs_no_torch_is_told_without_it(tmp_path):
+    (tmp_path / "needy.yaml").write_text("_target_: tests.support.needing.Needs\n")
+    code = "import sys; from nemo_vfm.cli.main import main; main(sys.argv[1:]); sys.exit('torch' in sys.modules)"
+    words = ["check", str(tmp_path / "needy.yaml"), "--work", "--trust", "tests.support.needing"]
+    done = subprocess.run([sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["steps"][0]["engine"] == ""

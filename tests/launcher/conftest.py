@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A module of tests in; a real Slurm of two nodes, where this machine has one, and nemo-vfm in this process out."""
+"""A module of tests in; a real Slurm of two or three nodes, where there is one, and nemo-vfm in this process out."""
 
 import io
 import threading
@@ -14,6 +14,10 @@ from launcher import facts
 from launcher.facts import Said
 from tests.support.slurm import Slurm, lacking, slurm
 
+#: Whoever comes with the partition `urgent` gets the nodes of others, who have a while to save.
+PREEMPTING = ("PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE",
+              "PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF")  # fmt: skip
+
 
 @pytest.fixture(scope="module")
 def real_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
@@ -21,6 +25,16 @@ def real_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     if why := lacking():
         pytest.skip(f"tests of the launcher against a real Slurm need one: {why}")
     with slurm(tmp_path_factory.mktemp("slurm")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    """Three nodes, one more than any job here needs, with a second partition that goes before."""
+    if why := lacking():
+        pytest.skip(f"tests of the launcher against a real Slurm need one: {why}")
+    partition = "PriorityTier=1 GraceTime=120"
+    with slurm(tmp_path_factory.mktemp("slurm"), nodes=3, partition=partition, more=PREEMPTING) as cluster:
         yield cluster
 
 

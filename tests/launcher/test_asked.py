@@ -10,7 +10,9 @@ import pytest
 from launcher.asked import add_arguments, asked
 from launcher.chosen import cluster_again, cluster_of
 from launcher.cluster import Apptainer, Pyxis, Slurm
+from launcher.script import script
 from nemo_vfm.core.errors import UserError
+from tests.support.slurm_jobs import small_job
 
 
 def words(*given: str):
@@ -100,3 +102,14 @@ def test_a_key_that_is_written_into_a_cluster_is_refused_and_not_shown(monkeypat
     with pytest.raises(UserError, match=r"cluster\.secrets") as caught:
         cluster_of(words("r", "cluster=dgx_h100", "cluster.environment={X: canary-99d1e2}"))
     assert "canary" not in str(caught.value)
+
+
+def test_how_long_ranks_wait_for_each_other_is_handed_on_and_slurm_waits_longer(tmp_path):
+    found = words("r", "cluster=local", "--rank-silence=600", "--rank-timeout", "90")
+    assert found.run_words() == ("--rank-silence=600", "--rank-timeout=90")
+    assert words("r", "cluster=local").run_words() == ()
+    patient = script(small_job(tmp_path, tasks_per_node=2, silence_s=600))
+    assert "--wait=750" in patient and "750 s after" in patient
+    for wrong in ("0", "inf", "nan"):
+        with pytest.raises(UserError, match=r"--rank-silence is .*; it takes seconds, one or more"):
+            words("r", "cluster=local", f"--rank-silence={wrong}")

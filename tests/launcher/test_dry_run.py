@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Words in; what a dry run prints, where there is no Slurm and nothing may be written, out."""
 
+import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -98,6 +98,18 @@ def test_a_workflow_is_a_job_a_step_each_with_its_own_size(desk, capsys):
     videos = said.out.partition("launch/videos.sh\n")[2].partition("# --------")[0]
     assert "--only train" in train and "--gpus-per-node=1" in train
     assert "--only videos" in videos and "--gpus-per-node" not in videos
+    (idle,) = [line for line in said.err.splitlines() if "left idle" in line]
+    assert "8 of 8 by videos, curate, evaluate; 7 of 8 by encode, train" in idle
+
+
+def test_a_shared_node_keeps_no_gpu_idle_and_not_all_of_its_memory(desk, capsys):
+    words = ["submit", "quickstart", "cluster=dgx_h100", "cluster.exclusive=false", "--dry-run"]
+    assert main(words) == 0
+    said = capsys.readouterr()
+    assert "left idle" not in said.err
+    assert "--mem=" not in said.out and "--exclusive" not in said.out
+    assert main([*words, "cluster.memory_gb=64"]) == 0
+    assert "--mem=64G" in capsys.readouterr().out
 
 
 def test_a_key_that_is_typed_is_refused_since_folders_and_scripts_keep_none(desk, capsys):
@@ -120,10 +132,11 @@ def test_a_variable_that_the_recipe_reads_is_in_the_script_by_name_alone(desk, c
 
 
 def test_help_comes_at_once_and_without_torch():
-    began = time.monotonic()
+    before = os.times()
     code = "import sys; from launcher.cli import main; main(['--help']); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True).returncode == 0
-    assert time.monotonic() - began < 1
+    after = os.times()
+    assert sum(after[2:4]) - sum(before[2:4]) < 1  # of the child's own: a busy machine lets it wait longer
 
 
 @pytest.mark.parametrize(

@@ -52,14 +52,16 @@ def test_it_runs_here_in_the_same_folder_and_its_exit_status_is_passed_on(desk, 
     assert "here" in said and "done" in said and "local" in said
 
 
-def test_the_code_is_that_of_the_launch_and_what_the_cluster_sets_reaches_the_run(desk, capfd):
+def test_the_code_is_that_of_the_launch_and_what_the_cluster_sets_reaches_the_run(desk, monkeypatch):
     subprocess.run(["git", "init", "-q"], check=True)
-    (desk / "mine.py").write_text(MINE)
-    (desk / "mine.yaml").write_text("_target_: mine.Mine\n")
-    words = ["submit", "mine.yaml", "cluster=local", "cluster.environment={COLOUR: red}", "--trust", "mine"]
-    done = subprocess.run([sys.executable, "-m", "launcher", *words], cwd=desk, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert (desk / "runs/mine/told").read_text() == f"{desk}/runs/mine/launch/code/mine.py red"
+    (desk / "mine_of_the_launch.py").write_text(MINE)
+    (desk / "mine.yaml").write_text("_target_: mine_of_the_launch.Mine\n")
+    monkeypatch.syspath_prepend(desk)
+    monkeypatch.setitem(sys.modules, "mine_of_the_launch", None)  # so that it is away again after the test
+    del sys.modules["mine_of_the_launch"]
+    words = ["submit", "mine.yaml", "cluster=local", "cluster.environment={COLOUR: red}"]
+    assert main([*words, "--trust", "mine_of_the_launch"]) == 0
+    assert (desk / "runs/mine/told").read_text() == f"{desk}/runs/mine/launch/code/mine_of_the_launch.py red"
 
 
 def test_several_nodes_are_not_this_machine(desk, capsys):

@@ -2,77 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs on a real Slurm to which something happens in, how each attempt ended and what became of the job out."""
 
-import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from launcher import slurm
-from launcher.cli import main
 from launcher.cluster import Slurm as Cluster
-from launcher.epilogue import COLUMNS
 from launcher.job import SlurmJob
-from launcher.script import script
-from tests.support import tiny_training
-from tests.support.ranks import on_ranks
 from tests.support.repository import ROOT
-from tests.support.slurm import Slurm, lacking
-from tests.support.slurm import slurm as cluster_in
-from tests.support.tiny_training import changes, fate, metrics, trained
+from tests.support.slurm import Slurm
+from tests.support.slurm_submitted import HERE, Submitted, put
 
-#: Names of nodes here are nobody's address.
-HERE = {"MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo"}
 TOY = ("--trust", "tests.support.spread", "--rank-silence", "8", "--rank-timeout", "60")
-#: Whoever comes with the partition `urgent` gets the nodes of others, who have a while to save.
-PREEMPTING = ("PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE",
-              "PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF")  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
-    """Three nodes, one more than any job here needs, with a second partition that goes before."""
-    if why := lacking():
-        pytest.skip(f"a real Slurm is needed: {why}")
-    partition = "PriorityTier=1 GraceTime=120"
-    with cluster_in(tmp_path_factory.mktemp("slurm"), nodes=3, partition=partition, more=PREEMPTING) as cluster:
-        yield cluster
-
-
-@dataclass
-class Submitted:
-    """A job in the queue.
-
-    Args:
-        cluster: of the test.
-        run_dir: its run folder.
-        number: of the job.
-    """
-
-    cluster: Slurm
-    run_dir: Path
-    number: str
-
-    def attempts(self, *columns: str) -> list[tuple[str, ...]]:
-        """What is kept of each."""
-        lines = [line.split("\t") for line in (self.run_dir / "launch/attempts.tsv").read_text().splitlines()]
-        return [tuple(dict(zip(COLUMNS, line, strict=True))[name] for name in columns) for line in lines]
-
-    def story(self) -> str:
-        """The log of all attempts, and what Slurm itself says."""
-        return self.log() + self.cluster.said()
-
-    def log(self) -> str:
-        """Of all attempts."""
-        (file,) = (self.run_dir / "launch/logs").glob(f"*-{self.number}.out")
-        return file.read_text()
-
-    def ended(self, within_s: float = 240.0) -> str:
-        """How, in Slurm's word."""
-        return self.cluster.ended(self.number, within_s)["JobState"]
 
 
 def submitted(
@@ -87,16 +30,6 @@ def submitted(
         command=(sys.executable, "-m", "nemo_vfm"), words=tuple(words), nodes=2, tasks_per_node=2, gpus_per_node=0,
         cpus_per_task=1, lead_s=lead_s, most_restarts=most_restarts, cluster=where,
     ))  # fmt: skip
-
-
-def put(cluster: Slurm, recipe: str, job: SlurmJob) -> Submitted:
-    """A job into the queue, with its folder."""
-    (job.folder / "logs").mkdir(parents=True)
-    job.recipe.write_text(recipe)
-    (job.folder / "job.sh").write_text(script(job))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("SLURM_CONF", str(cluster.conf))
-        return Submitted(cluster, job.run_dir, slurm.submit(job.folder / "job.sh", ROOT))
 
 
 def of_bash(cluster: Slurm, run_dir: Path, text: str, *, nodes: int = 1, array: int = 0) -> Submitted:
@@ -118,37 +51,6 @@ def toy(**settings: object) -> str:
 def counted(run_dir: Path) -> list[int]:
     """The steps that were taken, in order."""
     return [int(line) for line in (run_dir / "count").read_text().split()]
-
-
-def test_a_training_that_others_go_before_is_saved_begun_again_and_ends_with_the_losses_of_an_undisturbed_one(
-    three: Slurm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_here: None
-) -> None:
-    data = tiny_training.shards(tmp_path / "shards")
-    layout = ["parallel.shard=2", "parallel.replicate=2", fate("nothing", pause_s=0.5)]
-    words = changes(data, tmp_path / "run", *layout, steps=8)
-    monkeypatch.setenv("SLURM_CONF", str(three.conf))
-    monkeypatch.chdir(ROOT)
-    options = ("--overlay", "smoke", "--trust", tiny_training.NAME)
-    there = ", ".join(f"{name}: {value}" for name, value in HERE.items())
-    where = ("cluster=cpu_slurm", "nodes=2", "cluster.time=0:10:00", "cluster.exclusive=false",
-             "cluster.cpus_per_node=2", f"cluster.environment={{{there}}}")  # fmt: skip
-    assert main(["submit", tiny_training.RECIPE, *words, *options, *where]) == 0
-    (number,) = json.loads((tmp_path / "run/launch/launch.json").read_text())["jobs"][0]["slurm"]
-    job = Submitted(three, tmp_path / "run", number)
-    saved = tmp_path / f"run/checkpoints/step-{tiny_training.SAVED:08d}"
-    three.until(saved.is_dir, "a checkpoint", within_s=240)
-    three.say("srun", "--partition=urgent", "--nodes=3", "--exclusive", "true")
-    on_ranks(1, trained, changes(data, tmp_path / "alone", steps=8))
-    assert job.ended() == "COMPLETED", job.story()
-    assert job.attempts("restart", "status", "kind", "moved") == [
-        ("0", "75", "preempted", "yes"), ("1", "0", "ok", "yes"),
-    ]  # fmt: skip
-    first = int(job.attempts("step")[0][0])
-    assert tiny_training.SAVED <= first < 8 and f"resuming at step {first}" in " ".join(job.log().split())
-    ours, theirs = metrics(tmp_path / "run"), metrics(tmp_path / "alone")
-    assert [line["step"] for line in ours] == [line["step"] for line in theirs]
-    for our, their in zip(ours, theirs, strict=True):
-        assert our == pytest.approx(their, rel=1e-5)
 
 
 def test_a_recipe_that_is_wrong_is_not_begun_again(three: Slurm, tmp_path: Path):

@@ -243,7 +243,7 @@ def test_diff_names_what_changed_of_recipe_cluster_and_code(queue, capsys):
     capsys.readouterr()
     assert main(["diff", "runs/a", "runs/b"]) == 0
     said = capsys.readouterr().out
-    for line in ("seed         0 -> 1", 'cluster.qos  nothing -> "short"', "mine.py  changed", "new.py   only in B"):
+    for line in ("seed         0 -> 1", "cluster.qos  nothing -> short", "mine.py  changed", "new.py   only in B"):
         assert line in said or " ".join(line.split()) in " ".join(said.split())
 
 

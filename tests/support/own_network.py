@@ -10,7 +10,9 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-_UP = 'ip link set lo up 2>/dev/null || true; exec "$@"'
+# A second address, since names are not looked up where there is none but 127.0.0.1; and a name that has one here.
+_UP = """ip link set lo up 2>/dev/null && ip address add 127.0.0.2/8 dev lo 2>/dev/null
+hostname localhost 2>/dev/null || true; exec "$@" """
 
 
 @cache
@@ -23,7 +25,7 @@ def can_unshare() -> bool:
 
 def _words() -> list[str]:
     user = [] if os.geteuid() == 0 else ["--map-root-user"]
-    return ["unshare", "--net", *user, "sh", "-c", _UP, "sh"]
+    return ["unshare", "--net", "--uts", *user, "sh", "-c", _UP, "sh"]
 
 
 def start(text: str, *arguments: object, **options: object) -> subprocess.Popen:

@@ -131,6 +131,8 @@ class Slurm:
         self._watcher = subprocess.Popen(watcher, stdin=subprocess.PIPE, start_new_session=True, cwd=ROOT)
         self._begin_munge()
         self._begin("slurmctld", "-D", "-i", "-f", str(self.conf))
+        # A node that comes before the controller listens tries again only after a second.
+        self.until(lambda: "is UP" in self.say("scontrol", "ping", expect=None), "controller")
         for node in self.nodes:
             self.begin(node)
         self.until(lambda: set(self.states().values()) == {"idle"}, "idle nodes")
@@ -142,13 +144,8 @@ class Slurm:
     def stop(self) -> None:
         """End all jobs, then every process of the cluster, and see that none is left."""
         for process in self._running.values():
-            process.terminate()
-        for process in self._running.values():
-            try:
-                process.wait(5)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.kill()  # asked to end, a node that has just run something takes seconds; nothing of it is kept
+            process.wait()
         sweep(str(self.conf))
         if self._watcher is not None:
             self._watcher.communicate(timeout=START_S)

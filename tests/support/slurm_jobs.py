@@ -110,9 +110,18 @@ def golden_jobs() -> Mapping[str, SlurmJob]:
     mixed = replace(mixed, cluster=nodes)
     shares = tuple(("run_dir=/lustre/video/runs/dit/shards/" + str(n), f"shard={n}/4") for n in range(4))
     return {
-        **jobs, "cpu_slurm": curation, "array": replace(curation, array=4, task_words=shares),
+        **jobs, "cpu_slurm": curation, "array": replace(curation, array=4, task_words=shares), "sweep": _sweep(),
         "ray": replace(curation, nodes=4, ray=True), "heterogeneous": mixed,
     }  # fmt: skip
+
+
+def _sweep() -> SlurmJob:
+    """Two trainings of 64 GPUs, each with a rate of its own."""
+    job, names = _training("dgx_b200"), ("lr=1e-4", "lr=3e-4")
+    folder = Path("/lustre/video/runs/dit-sweep")
+    runs = tuple((folder / "launch/points" / name / "dit.yaml", folder / name) for name in names)
+    return replace(job, name="dit-sweep", run_dir=folder, folder=folder / "launch", code=folder / "launch/code",
+                   recipe=runs[0][0], array=2, task_runs=runs)  # fmt: skip
 
 
 def _training(name: str) -> SlurmJob:

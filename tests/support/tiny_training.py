@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save
 
 from nemo_vfm.config import build, compose, trust_list
-from nemo_vfm.core import log, ranks
+from nemo_vfm.core import log, preempt, ranks
 from nemo_vfm.core.types import Batch, Codec, Prepared, Run, TextEncoder
 from nemo_vfm.data.shards import ShardWriter
 from nemo_vfm.diffusion.objective import Objective
@@ -36,14 +36,15 @@ class Noted(Denoise):
     Args:
         notes: a folder; each process has a file of its own there.
         poison: the key of a sample whose loss is not a number; none where empty.
+        waits: whether the first validation lasts until somebody asks for the end; a file beside the notes says so.
     """
 
     def __init__(
         self, *, objective: Objective, codec: Codec, text_encoder: TextEncoder, text_dropout: float = 0.1, notes: Path,
-        poison: str = "",
+        poison: str = "", waits: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(objective=objective, codec=codec, text_encoder=text_encoder, text_dropout=text_dropout)
-        self.notes, self.poison = notes, poison
+        self.notes, self.poison, self.waits = notes, poison, waits
 
     def prepare(self, batch: Batch, *, seed: int, training: bool) -> Prepared:
         """As ever."""
@@ -52,6 +53,9 @@ class Noted(Denoise):
             self.notes.mkdir(exist_ok=True)
             with (self.notes / f"{ranks.rank()}-{os.getpid()}").open("a") as file:
                 file.write(line + "\n")
+        elif self.waits and not (marker := Path(f"{self.notes}-validates-{ranks.rank()}")).exists():
+            marker.touch()
+            wait_to_be_asked()
         prepared = super().prepare(batch, seed=seed, training=training)
         if self.poison in batch.keys:
             prepared.targets["clean"][batch.keys.index(self.poison)] = float("nan")
@@ -64,6 +68,14 @@ def require_saved(folder: Path, step: int) -> None:
     while not any(int(path.name.rpartition("-")[2]) >= step for path in existing(folder)):
         assert time.monotonic() < end, f"no checkpoint of step {step} in {folder}"
         time.sleep(0.01)
+
+
+def wait_to_be_asked() -> None:
+    """Until a signal has asked this process to end."""
+    end = time.monotonic() + 240
+    while preempt.asked() is None:
+        assert time.monotonic() < end, "nobody has asked this process to end"
+        time.sleep(0.02)
 
 
 class Fate:
@@ -79,8 +91,10 @@ class Fate:
         pause_s: after every step.
     """
 
-    def __init__(self, *, how: How | Literal["terminated"] = "nothing", rank: int = 1, step: int = 3, times: int = 1,
-                 pause_s: float = 0.0) -> None:  # fmt: skip
+    def __init__(
+        self, *, how: How | Literal["terminated", "waits"] = "nothing", rank: int = 1, step: int = 3, times: int = 1,
+        pause_s: float = 0.0,
+    ) -> None:  # fmt: skip
         self.how, self.rank, self.step, self.times, self.pause_s = how, rank, step, times, pause_s
 
     def on_step(self, fit: Fit) -> None:
@@ -94,6 +108,8 @@ class Fate:
             require_saved(fit.run.folder / "checkpoints", SAVED)
             if self.how == "terminated":
                 os.kill(os.getpid(), 15)
+            elif self.how == "waits":
+                wait_to_be_asked()
             else:
                 happen(self.how)
 

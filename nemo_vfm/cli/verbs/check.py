@@ -1,8 +1,12 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Check a recipe: every problem at its place, all at once. Nothing is run and nothing is written."""
+"""Check a recipe: every problem at its place, all at once. Nothing is run and nothing is written.
+
+With --sweep every combination of its values is checked.
+"""
 
 import argparse
+import json
 import sys
 from typing import TYPE_CHECKING
 
@@ -12,14 +16,17 @@ from nemo_vfm.cli.quick import without_collection
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from nemo_vfm.cli.swept import Swept
     from nemo_vfm.config import Composed, Problem
-    from nemo_vfm.core.types import Job
+    from nemo_vfm.core.types import Job, Json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The recipe, and how many GPUs it is meant for."""
     add_recipe_arguments(parser)
     parser.add_argument("--gpus", metavar="N", type=int, help="say what it would do with N GPUs; none is needed")
+    parser.add_argument("--sweep", metavar="KEY=A,B", action="extend", nargs="+", default=[],
+                        help="check every combination of these values")  # fmt: skip
     parser.add_argument("--work", action="store_true",
                         help="print its steps, their ranks and phases as JSON, for a scheduler")  # fmt: skip
 
@@ -27,41 +34,83 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 @without_collection()
 def run(arguments: argparse.Namespace) -> int:
     """0 where the recipe is right, also where it leaves values to the user; 2 else."""
-    from nemo_vfm.config import RecipeError, build, check, trust_list
     from nemo_vfm.core.errors import UserError
 
     if arguments.gpus is not None and arguments.gpus < 1:
         raise UserError(f"--gpus takes one or more, got {arguments.gpus}")
+    if not arguments.sweep:
+        return _one(arguments)
+    from nemo_vfm.cli.swept import swept
+
+    sweep = swept(arguments)
+    return _work_of_all(sweep) if arguments.work else _each(sweep)
+
+
+def _each(sweep: "Swept") -> int:
+    """Every combination under its name."""
+    status = 0
+    for point in sweep.points:
+        sys.stdout.write(f"{' '.join(point.words())}\n")
+        status = max(status, _one(sweep.alone(point)))
+    return status
+
+
+def _one(arguments: argparse.Namespace) -> int:
+    composed, job, problems = _looked_at(arguments)
+    errors = sum(problem.kind == "error" for problem in problems)
+    if arguments.work and not errors:
+        sys.stdout.write(f"{json.dumps(_work(arguments, composed, job, problems), indent=2)}\n")
+        return 0
+    if problems:
+        from nemo_vfm.config import RecipeError
+
+        sys.stdout.write(f"{RecipeError(problems)}\n")
+    if arguments.gpus is not None and not errors:
+        _say_plan(arguments, job, problems)
+    sys.stdout.write(f"{composed.path}: {_verdict(errors, len(problems) - errors)}\n")
+    return 2 if errors else 0
+
+
+def _looked_at(arguments: argparse.Namespace) -> "tuple[Composed, Job | None, list[Problem]]":
+    """A recipe, what it builds where nothing is wrong with it, and what is."""
+    from nemo_vfm.config import build, check, trust_list
+
     composed, trust = composed_recipe(arguments), trust_list(arguments.trust)
     problems = check(composed, trust)
     # Constructors only look at their arguments, and object here rather than in a queue.
     job = None if problems else build(composed, trust)
     if problems and all(problem.kind == "missing" for problem in problems):
         problems = [*problems, *_refused_already(arguments, problems, trust)]
-    errors = sum(problem.kind == "error" for problem in problems)
-    if arguments.work and not errors:
-        return _say_work(arguments, composed, job, problems, trust)
-    if problems:
-        sys.stdout.write(f"{RecipeError(problems)}\n")
-    if arguments.gpus is not None and not errors:
-        _say_plan(arguments, job, problems, trust)
-    sys.stdout.write(f"{composed.path}: {_verdict(errors, len(problems) - errors)}\n")
-    return 2 if errors else 0
+    return composed, job, problems
 
 
-def _say_work(
-    arguments: argparse.Namespace, composed: "Composed", job: "Job | None", missing: "Sequence[Problem]",
-    trust: "Sequence[str]",
-) -> int:  # fmt: skip
-    import json
+def _work_of_all(sweep: "Swept") -> int:
+    """A sweep as one JSON object: its folder, its table before anything has run, and the work of each combination."""
+    from nemo_vfm.cli import sweep_table
 
-    from nemo_vfm.cli.gpus import stand_in_job
-    from nemo_vfm.cli.work import described
-
-    job = job or stand_in_job(arguments, missing, trust)
-    told = described(composed, job, [problem.path for problem in missing])
+    found = []
+    for point in sweep.points:
+        own = sweep.alone(point)
+        composed, job, problems = _looked_at(own)
+        if any(problem.kind == "error" for problem in problems):
+            sys.stdout.write(f"{' '.join(point.words())}\n")
+            return _one(own)
+        work = _work(own, composed, job, problems)
+        found.append({"name": point.name, "changes": sweep.changes(point), "work": work})
+    told = {"folder": str(sweep.folder), "table": sweep_table.before(sweep), "points": found}
     sys.stdout.write(f"{json.dumps(told, indent=2)}\n")
     return 0
+
+
+def _work(
+    arguments: argparse.Namespace, composed: "Composed", job: "Job | None", missing: "Sequence[Problem]"
+) -> "Json":
+    from nemo_vfm.cli.gpus import stand_in_job
+    from nemo_vfm.cli.work import described
+    from nemo_vfm.config import trust_list
+
+    job = job or stand_in_job(arguments, missing, trust_list(arguments.trust))
+    return described(composed, job, [problem.path for problem in missing])
 
 
 def _refused_already(
@@ -75,13 +124,12 @@ def _refused_already(
     return [one for one in found if one.path and not any(f"{path}.".startswith(f"{one.path}.") for path in waiting)]
 
 
-def _say_plan(
-    arguments: argparse.Namespace, job: "Job | None", missing: "Sequence[Problem]", trust: "Sequence[str]"
-) -> None:
+def _say_plan(arguments: argparse.Namespace, job: "Job | None", missing: "Sequence[Problem]") -> None:
     from nemo_vfm.cli.gpus import plan_sentences, stand_in_job, waiting_sentence
     from nemo_vfm.cli.paper import Paper
+    from nemo_vfm.config import trust_list
 
-    job = job or stand_in_job(arguments, missing, trust)
+    job = job or stand_in_job(arguments, missing, trust_list(arguments.trust))
     number = arguments.gpus
     for text in plan_sentences(job, number) if job is not None else [waiting_sentence(missing, number)]:
         Paper().prose(text)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Write the report of a run folder anew, and print its path."""
+"""Write the report of a run folder anew, and print its path; of a sweep, bring its table up to date and print it."""
 
 import argparse
 import sys
@@ -13,9 +13,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Read what the run left and write `report.html`."""
+    """Read what the run left and write `report.html`; of a sweep, `sweep.json`."""
+    from nemo_vfm.cli import sweep_table
     from nemo_vfm.core.errors import RunFolderError
+    from nemo_vfm.core.types import SWEEP
 
+    if (arguments.folder / SWEEP).is_file():
+        found = sweep_table.gathered(arguments.folder)
+        sweep_table.show(list(found["axes"]), found["points"], arguments.folder)
+        return 0
     if not (arguments.folder / "recipe.yaml").is_file():
         raise RunFolderError(f"{arguments.folder} is not a run folder: it has no recipe.yaml")
     from nemo_vfm.report import page

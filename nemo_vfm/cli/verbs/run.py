@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nemo_vfm.cli.arguments import add_recipe_arguments, composed_recipe, run_folder
-from nemo_vfm.core.preempt import DEFAULT, EXIT_CODE, PreemptedNow, is_interrupt, listening
+from nemo_vfm.core.preempt import DEFAULT, EXIT_CODE, INTERRUPTED, PreemptedNow, is_interrupt, listening
+from nemo_vfm.core.ranks import SILENCE_S, TIMEOUT_S
 from nemo_vfm.core.secret import conceal, conceal_keys
 
 if TYPE_CHECKING:
@@ -42,9 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         )  # fmt: skip
     parser.add_argument("--max-restarts", metavar="N", type=int, default=0,
                         help="on several devices: start all again so often when one has died")  # fmt: skip
-    parser.add_argument("--rank-timeout", metavar="SECONDS", type=float, default=1800.0,
+    parser.add_argument("--rank-timeout", metavar="SECONDS", type=float, default=TIMEOUT_S,
                         help="on several devices: how long one may wait for another")  # fmt: skip
-    parser.add_argument("--rank-silence", metavar="SECONDS", type=float, default=150.0,
+    parser.add_argument("--rank-silence", metavar="SECONDS", type=float, default=SILENCE_S,
                         help="on several devices: one that gives no sign of life for so long is lost")  # fmt: skip
 
 
@@ -209,7 +210,7 @@ def _run(job: "Job", run: "Run", status: "Status") -> int:
             return _failed(error, 1, run.folder, status)
         status.write("interrupted")
         sys.stderr.write(f"interrupted; the same command goes on in {run.folder}\n")
-        return 130
+        return INTERRUPTED
     except NemoVfmError as error:
         return _failed(error, error.exit_code, run.folder, status)
     except Exception as error:

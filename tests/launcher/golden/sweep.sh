@@ -1,0 +1,201 @@
+#!/bin/bash
+# diffusion/dit_7b_8k: a DiT of 7 billion weights on sequences of 8K
+#
+# Run 0123456789ab, written by vfm-launch: the same recipe, cluster and code give the same text.
+# Change those, not this file. What it makes, and how each attempt ended (launch/attempts.tsv), is in
+#   /lustre/video/runs/dit-sweep
+
+#SBATCH --job-name=dit-sweep
+#SBATCH --comment="vfm 0123456789ab"
+#SBATCH --account=video
+
+# 8 nodes of 8 GPUs (b200), 8 processes on each.
+#SBATCH --nodes=8
+#SBATCH --ntasks-per-node=8
+#SBATCH --cpus-per-task=14
+#SBATCH --gpus-per-node=8
+#SBATCH --mem=0  # all that a node has
+#SBATCH --exclusive  # shared with nobody
+
+# The longest that one attempt takes. So many seconds before, USR1 asks each process to save and to leave;
+# then this script begins the job again. (Without B: before USR1, or this shell would get it instead.)
+#SBATCH --time=4:00:00
+#SBATCH --signal=USR1@420
+#SBATCH --requeue  # where a node fails, Slurm itself begins the job again, on others
+#SBATCH --array=0-1  # each task has its own attempts
+
+# One log for all attempts.
+#SBATCH --output=/lustre/video/runs/dit-sweep/launch/logs/%x-%A_%a.out
+#SBATCH --open-mode=append
+#SBATCH --chdir=/lustre/video
+
+set -uo pipefail  # not -e: what follows a failure is decided at the end
+trap : TERM USR1  # the job is asked to end, and this shell has still to write down how it ended
+
+# -- Variables: they follow from the kind of GPU and the layout; cluster.environment changes them.
+export PYTHONUNBUFFERED=1                           # the log has the last words of a process that is killed
+export PYTHONFAULTHANDLER=1                         # a crash in native code says which line of Python led there
+export TOKENIZERS_PARALLELISM=false                 # data workers are forked, and threads do not live through that
+export HF_HUB_OFFLINE=1                             # weights and tokenizers are folders; nobody waits for a server
+export OMP_NUM_THREADS=14                           # of a process: else each takes all the node's cores
+export NCCL_DEBUG=WARN                              # NCCL says what it objects to, and nothing else
+export PYTORCH_ALLOC_CONF=expandable_segments:True  # sizes change from step to step: fewer gaps
+export CUDA_DEVICE_MAX_CONNECTIONS=32               # Blackwell sends and computes at once from queues of their own
+export NCCL_P2P_NET_CHUNKSIZE=2097152               # stages on several nodes: activations in pieces of 2 MiB
+export PYTHONPATH=/lustre/video/runs/dit-sweep/launch/code${PYTHONPATH:+:$PYTHONPATH}  # the code as it was when the job was submitted
+
+# -- The recipe of this task of the array, and its run folder.
+case "$SLURM_ARRAY_TASK_ID" in
+  0) recipe=/lustre/video/runs/dit-sweep/launch/points/lr=1e-4/dit.yaml; run=/lustre/video/runs/dit-sweep/lr=1e-4 ;;
+  1) recipe=/lustre/video/runs/dit-sweep/launch/points/lr=3e-4/dit.yaml; run=/lustre/video/runs/dit-sweep/lr=3e-4 ;;
+esac
+
+# -- What there is before this attempt, so that its end shows whether it got further.
+# run= stands above, for each task
+launch=/lustre/video/runs/dit-sweep/launch
+job="$SLURM_JOB_ID"
+[[ -v SLURM_ARRAY_TASK_ID ]] && job="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"  # the bare number may mean them all
+log="$(readlink "/proc/$$/fd/1")"
+log_began="$(stat --format=%s "$log" 2> /dev/null || echo 0)"
+said_of() {  # by Slurm, of this job; one of two parts has a line for each
+  squeue --noheader --jobs="$job" --format="$1" | head -n 1
+}
+ends_at="$(date --date="$(said_of %e)" +%s 2> /dev/null || echo 0)"
+
+newest_step() {  # of all checkpoints; -1 where there is none
+  find "$run" -maxdepth 4 -path '*/checkpoints/step-*' -prune -printf '%f\n' 2> /dev/null |
+    sed -n 's/^step-0*\([0-9][0-9]*\)$/\1/p' | sort -n | tail -n 1 | grep . || echo -1
+}
+files_made() {  # below the run folder's own, by work that has no checkpoints
+  find "$run" -mindepth 2 \( -name launch -o -name ranks -o -name '.*' \) -prune -o -type f -print 2> /dev/null | wc -l
+}
+note() {  # one line of attempts.tsv: status, kind, sentence, moved, blamed
+  printf '%s\t' "$(date --utc +%Y-%m-%dT%H:%M:%SZ)" "$job" "${SLURM_RESTART_COUNT:-0}" "$1" "$2" "$(newest_step)" \
+    "$SLURM_JOB_NODELIST" "${3//[[:cntrl:]]/ }" "$4" >> "$launch/attempts.tsv"
+  printf '%s\n' "$5" >> "$launch/attempts.tsv"
+}
+
+mark="$launch/attempt-$SLURM_JOB_ID"  # is there while an attempt runs, and is older than whatever the attempt writes
+if [[ -e $mark ]]; then
+  down="$(sinfo --noheader --Node --nodes="$(< "$mark")" --states=down,drain,fail --format=%N | sort -u | paste -sd,)"
+  SLURM_JOB_NODELIST="$(< "$mark")" SLURM_RESTART_COUNT="$(( ${SLURM_RESTART_COUNT:-1} - 1 ))" \
+    note - "$([[ -n $down ]] && echo node_fault || echo unknown)" "it ended without a word" no "$down"
+fi
+printf '%s\n' "$SLURM_JOB_NODELIST" > "$mark"
+step_before="$(newest_step)"
+files_before="$(files_made)"
+
+# -- The work.
+# A process that dies does not end the others at once (--kill-on-bad-exit=0): they find out whom
+# they lost, say so, and leave; 300 s after the first has left, srun ends the rest.
+# block:block gives neighbouring processes neighbouring cores, on the socket that their GPUs hang on.
+srun --export=ALL --cpus-per-task=14 --label --kill-on-bad-exit=0 --wait=300 --distribution=block:block \
+    /opt/venv/bin/python -P -m nemo_vfm run "$recipe" "run_dir=$run" --trust our_package
+status=$?
+
+trap '' TERM  # neither this shell nor what it calls from here on: a requeue ends, by SIGTERM, whatever the job runs
+
+# -- How it ended. What the run says of itself goes before the status: srun hands on the highest of all tasks.
+heard="$(tail --bytes="+$((log_began + 1))" "$log" 2> /dev/null | tail -n 300)"
+told=
+[[ $run/status.json -nt $mark ]] && told="$(sed -n 's/^ "error": "\(.*\)",\{0,1\}$/\1/p' "$run/status.json")"
+said="${told:-$heard}
+$(grep -E '^(srun|slurmstepd)' <<< "$heard")"
+first="$(sed -n 's/^srun: error: [^ ]*: tasks\{0,1\} 0[-,0-9]*: Exited with exit code \([123]\)$/\1/p' <<< "$heard")"
+[[ $status == 69 && -n $first ]] && status="${first%%$'\n'*}"  # rank 0 failed by itself, the others only lost it
+now="$(date +%s)"
+near=far
+(( ends_at > 0 && now >= ends_at - 510 )) && near=near
+case "$status:$near:$said" in
+  0:*:*) kind=ok ;;
+  76:*:*) kind=next_phase ;;
+  75:near:* | 138:near:* | 143:near:*) kind=time_limit ;;
+  75:*:* | 138:*:* | 143:*:*) kind=preempted ;;
+  130:*:*) kind=interrupted ;;
+  3:*:*) kind=nothing_kept ;;
+  [1-9]*:*:*'Node failure on'*) kind=node_fault ;;
+  [1-9]*:*:*'DUE TO NODE FAILURE'*) kind=node_fault ;;
+  [1-9]*:*:*'uncorrectable ECC'*) kind=node_fault ;;
+  [1-9]*:*:*'fallen off the bus'*) kind=node_fault ;;
+  [1-9]*:*:*'Communication connection failure'*) kind=node_fault ;;
+  [1-9]*:*:*'Unable to contact slurmd'*) kind=node_fault ;;
+  [1-9]*:*:*'out of memory'*) kind=out_of_memory ;;
+  [1-9]*:*:*OutOfMemoryError*) kind=out_of_memory ;;
+  [1-9]*:*:*MemoryError*) kind=out_of_memory ;;
+  [1-9]*:*:*oom_kill*) kind=out_of_memory ;;
+  [1-9]*:*:*oom-kill*) kind=out_of_memory ;;
+  [1-9]*:*:*'OOM Killed'*) kind=out_of_memory ;;
+  69:*:*'has given no sign of life'* | 1[2-9][0-9]:*:*'has given no sign of life'*) kind=hang ;;
+  69:*:*'which wait for it, give up'* | 1[2-9][0-9]:*:*'which wait for it, give up'*) kind=hang ;;
+  2:*:*'is not finite at batch'* | 69:*:*'is not finite at batch'*) kind=non_finite ;;
+  2:*:* | 126:*:* | 127:*:*) kind=configuration ;;
+  69:*:*' ended: UserError:'*) kind=configuration ;;
+  69:*:*' ended: ValueError:'*) kind=configuration ;;
+  69:*:*' ended: '*) kind=unknown ;;
+  69:*:*'signs of life have ended'*) kind=lost_rank ;;
+  69:*:*'waited for the others in vain'*) kind=lost_rank ;;
+  69:*:*'cannot hear rank 0'*) kind=lost_rank ;;
+  69:*:*'lost the store that the ranks meet in'*) kind=lost_rank ;;
+  1[2-9][0-9]:*:*) kind=lost_rank ;;
+  *:*:*) kind=unknown ;;
+esac
+
+# -- Whose node was it? And did the attempt get further than the one before?
+failed="$(sed -n 's/^srun: error: Node failure on \([^ ]*\).*/\1/p' <<< "$heard" | head -n 1)"
+killed="$(sed -n \
+  's/^srun: error: \([^ ]*\): tasks\{0,1\} [-,0-9]*: \(Killed\|Aborted\|Segmentation fault\|Bus error\).*/\1/p' \
+  <<< "$heard" | head -n 1)"
+blamed=
+case "$kind" in
+  hang | lost_rank | node_fault)
+    mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+    blamed="${failed:-$killed}"
+    if [[ $told =~ rank\ ([0-9]+)\ of && $told != *"in vain"* && ($kind == hang || -z $blamed) ]]; then
+      blamed="${hosts[BASH_REMATCH[1] / 8]:-}"
+    fi
+    [[ " ${hosts[*]} " == *" $blamed "* ]] || blamed=
+    ;;
+esac
+before="$(awk -F '\t' -v job="$job" -v node="$blamed" '$2 == job && $10 == node' "$launch/attempts.tsv" 2> /dev/null)"
+step="$(newest_step)"
+moved=no
+(( step > step_before || (step < 0 && $(files_made) > files_before) )) && moved=yes
+
+# -- What then.
+state="$(said_of %T)"
+by_hand='\*\*\* JOB [0-9]+ ON [^ ]+ CANCELLED AT [^ ]+ (DUE [Tt][Oo] SIGNAL.*)?\*\*\*'
+if grep -q -E "^slurmstepd[^ ]*: error: $by_hand" <<< "$heard"; then
+  kind=interrupted  # by scancel: where Slurm itself ends a job, it says DUE TO what
+  told="cancelled; $told"
+fi
+note "$status" "$kind" "${told:0:500}" "$moved" "$blamed"
+rm -f "$mark"
+stuck="$(awk -F '\t' -v job="$job" '$2 == job { if ($9 == "yes") n = 0; else if ($5 != "preempted") n++ }
+  END { print n + 0 }' "$launch/attempts.tsv")"
+echo "vfm-launch: $kind (status $status), newest checkpoint: step $step. ${told:0:500}"
+case "$kind" in
+  ok | next_phase) exit 0 ;;
+  preempted | time_limit | hang | lost_rank | node_fault) ;;
+  *) exit "$status" ;;
+esac
+if (( stuck >= 3 )); then
+  echo "vfm-launch: not begun again, since 3 attempts one after the other got no further. Look at their ends in" \
+    "$launch/attempts.tsv, and at this log; vfm-launch retry begins anew."
+  exit "$status"
+fi
+if [[ $state =~ ^(RUNNING|SIGNALING)$ ]] || (( ends_at > 0 && now >= ends_at )); then  # else Slurm has done it already
+  scontrol requeue "$job" || exit "$status"  # from here on this shell has KillWait seconds
+fi
+# A node that failed, or that lost a rank for the second time, takes no part any more, if there are enough without it.
+if [[ -n $blamed && ($kind == node_fault || -n $before) ]]; then
+  left="$(sinfo --noheader --Node --partition="$SLURM_JOB_PARTITION" --states=idle,allocated,mixed,completing \
+    --format=%N | sort -u | grep -v -c -x -F "$blamed")"
+  excluded="$(scontrol show job --oneliner "$job" | sed -n 's/.* ExcNodeList=\([^ ]*\).*/\1/p')"
+  [[ $excluded == "(null)" ]] && excluded=
+  if (( left < SLURM_JOB_NUM_NODES )); then
+    echo "vfm-launch: $blamed is not excluded, since only $left nodes would be left"
+  elif scontrol update JobId="$job" ExcNodeList="${excluded:+$excluded,}$blamed"; then
+    echo "vfm-launch: $blamed is excluded from what follows"
+  fi
+fi
+exit "$status"
