@@ -12,6 +12,7 @@ from typing import Literal
 
 import av
 import av.error
+import cv2
 import numpy as np
 
 from nemo_vfm.core.errors import UserError
@@ -21,6 +22,7 @@ os.environ.setdefault("SVT_LOG", "1")
 
 EncoderName = Literal["x264", "nvenc", "svtav1", "vp9"]
 Decoding = Literal["cpu", "nvdec"]
+_AVX_512F = 13  # OpenCV's number of it, for which it has no name in Python
 #: What FFmpeg's usual decoders pass on to NVDEC. AV1 is not among it: dav1d, which reads it here, has no such way.
 NVDEC_CODECS = frozenset({"h264", "hevc", "vp8", "vp9", "mpeg2video"})
 
@@ -48,7 +50,17 @@ class Encoder:
     def options(self, crf: int, preset: str) -> dict[str, str]:
         """What is given to FFmpeg."""
         speed = {self.preset: self.presets.get(preset, preset)} if self.preset is not None else {}
-        return {self.quality[0]: str(crf), **speed, **self.more}
+        return {self.quality[0]: str(crf), **speed, **self.more, **(_steady() if self.codec == "libx264" else {})}
+
+
+@cache
+def _steady() -> dict[str, str]:
+    """What keeps x264 to equal bytes where a processor has AVX-512.
+
+    Its AVX-512 way of macroblock trees reads what nobody wrote: of 60 encodings of the same 23 frames 18 were different
+    ones. Its AVX2 way gives the bytes that it gives on every x86 processor since SSE 4.2, in the same time.
+    """
+    return {"x264-params": "asm=AVX2,FMA3,BMI1,BMI2,LZCNT"} if cv2.checkHardwareSupport(_AVX_512F) else {}
 
 
 _X264 = ("ultrafast", "superfast", "veryfast", "faster", "fast", "medium", "slow", "slower", "veryslow")
