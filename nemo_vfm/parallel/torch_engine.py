@@ -8,7 +8,8 @@ or layers are spread.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Literal
 
 import torch
@@ -105,7 +106,9 @@ class TorchEngine:
         if meta:
             split.fill(model, derive(parts.seed, "initial weights"), device())
         self.layout = _layout(self.mesh)
-        _call_under(model, self.layout)
+        # Weights that are shared are gathered in the dtype of the arithmetic, and take their inputs in no other.
+        shared = self.mesh is not None and self.mesh.sharding is not None
+        _call_under(model, self.layout, parts.precision.autocast if shared else nullcontext)
         return model
 
     def _shared(self, model: nn.Module, stages: Sequence[Stage], mesh: Mesh) -> None:
@@ -248,17 +251,17 @@ def _layout(mesh: Mesh | None) -> Layout:
     return Layout(mesh.tokens, mesh.context, scheme, mesh.tensor)
 
 
-def _call_under(model: nn.Module, layout: Layout) -> None:
+def _call_under(model: nn.Module, layout: Layout, arithmetic: Callable[[], AbstractContextManager[object]]) -> None:
     """Whoever calls the model, a preview or a validation, calls it under the layout it was split for."""
-    entered: list[object] = []
+    entered: list[ExitStack] = []
 
     def before(*_: object) -> None:
-        context = under(layout)
-        context.__enter__()
-        entered.append(context)
+        entered.append(ExitStack())
+        entered[-1].enter_context(under(layout))
+        entered[-1].enter_context(arithmetic())
 
     def after(*_: object) -> None:
-        entered.pop().__exit__(None, None, None)  # type: ignore[attr-defined]
+        entered.pop().close()
 
     model.register_forward_pre_hook(before, prepend=True)
     model.register_forward_hook(after, always_call=True)

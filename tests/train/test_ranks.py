@@ -77,6 +77,17 @@ def test_however_two_processes_share_the_work_the_run_is_that_of_one(
     require_each_sample_once(folder, alone, num_data)
 
 
+def test_weights_that_are_shared_in_bfloat16_draw_previews_and_train_nearly_as_in_float32(
+    data: Path, alone: Path, tmp_path: Path
+) -> None:
+    """A GPU's way, where `auto` takes bfloat16; also where nothing multiplies it quickly."""
+    folder = tmp_path / "run"
+    on_ranks(2, trained, changes(data, folder, "parallel.shard=2", "precision.compute=bf16"))
+    assert len(list((folder / "samples").iterdir())) == 2
+    ours, theirs = ([line["loss"] for line in metrics(one)] for one in (folder, alone))
+    assert ours == pytest.approx(theirs, rel=0.02) and ours != theirs
+
+
 def require_same_weights(folder: Path, other: Path) -> None:
     """Model, average and optimizer after the last step, to 1e-5 of their size."""
     ours, theirs = (checkpoint.newest(one / "checkpoints") for one in (folder, other))
