@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from nemo_vfm.core import progress, ranks
+from nemo_vfm.core import preempt, progress, ranks
 from nemo_vfm.core.errors import LostRank, UserError
 from nemo_vfm.core.types import Run
 from nemo_vfm.parallel.store import PrefixStore, Store, address, connect, one_line
@@ -50,11 +50,11 @@ class World:
     def tell_end(self, *, patience_s: float) -> None:
         """Nothing more comes; waits for a while until all have heard it."""
         self.watch.stop()  # from here on a silence is no death
-        until = time.monotonic() + patience_s
-        with suppress(RuntimeError):
+        until, asked = time.monotonic() + patience_s, preempt.asked()
+        with suppress(RuntimeError), preempt.heeded():
             self._store.set(self._order(), "end")
             while not all(self._store.check([f"left/{rank}"]) for rank in range(1, ranks.count())):
-                if time.monotonic() > until:
+                if time.monotonic() > until or preempt.asked() != asked:
                     return
                 time.sleep(_POLL_S)
 
@@ -86,10 +86,13 @@ class World:
             self.watch.stop()
 
     def why_lost(self) -> str | None:
-        """What rank 0 finds out about a rank that is gone, in a few seconds; None where there is no trace."""
-        until = time.monotonic() + 2 * _TRACE_S
-        with suppress(RuntimeError):
-            while time.monotonic() < until:
+        """What rank 0 finds out about a rank that is gone, in a few seconds; None where there is no trace.
+
+        torchrun and srun ask the others to end meanwhile: then there is no time to look further.
+        """
+        until, asked = time.monotonic() + 2 * _TRACE_S, preempt.asked()
+        with suppress(RuntimeError), preempt.heeded():
+            while time.monotonic() < until and preempt.asked() == asked:
                 if said := self._confessed():
                     return said
                 if silent := self.watch.silent_for(_TRACE_S):

@@ -116,6 +116,7 @@ def test_a_rank_killed_twice_under_torchrun_is_started_again_and_the_run_is_as_i
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr[-3000:]
     assert (folder / "fate-1").read_text() == "xx" and "resuming at step 2" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr, "torchrun's SIGTERM found rank 0 asking who was lost"
     require_same(folder, alone)
     require_same_weights(folder, alone)
     require_each_sample_once(folder, alone, 2)
