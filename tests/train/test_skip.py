@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from nemo_vfm.core.duration import Duration
+from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types import Run
 from nemo_vfm.parallel.torch_engine import TorchEngine
 from nemo_vfm.train.callbacks.checkpoint import SaveCheckpoints
@@ -27,7 +28,7 @@ def train(folder: Path, skip: Skip = NOTHING, steps: int = 6) -> dict[str, torch
     Train(
         model=ToyModel, data=ToyData(), task=ToyTask(), optimizer=partial(torch.optim.AdamW, lr=0.05),
         duration=Duration.parse(f"{steps} steps"), engine=TorchEngine(), ema=EMA(decay=0.9),
-        checkpoint=SaveCheckpoints(every_steps=1, keep_last=None), skip=skip,
+        checkpoint=SaveCheckpoints(every_steps=1, keep_last=None), skip=skip, precision=Precision("fp32"),
     ).run(Run(folder, seed=1))  # fmt: skip
     return weights(folder, steps)
 
