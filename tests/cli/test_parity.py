@@ -77,7 +77,7 @@ def test_two_layouts_that_agree_end_with_zero(capsys: pytest.CaptureFixture[str]
     words = ["--a", "parallel.shard=2", "--b", "parallel.tensor=2", "parallel.sequence=true"]
     assert main(["diverge", SMALL, FP32, *words]) == 0
     shown = capsys.readouterr().out
-    assert "A  diffusion/train_small parallel.shard=2: shard 2, float32" in shown
+    assert f"A  {SMALL} {FP32} parallel.shard=2: shard 2, float32" in shown
     assert "They agree: nothing differs by more than 0.0001" in shown and "not compared" not in shown
 
 
