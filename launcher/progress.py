@@ -17,6 +17,7 @@ from nemo_vfm.core.files import last_records
 _MOST_BYTES = 4 << 20
 _STEP = re.compile(r"step-(\d{1,18})")
 _NOTHING_S = 1e-3  # a step's reading that takes less holds nobody up
+_SLOWER = 1.1  # times as long: equal devices differ by a few per cent
 SILENT_S = 60.0  # six heartbeats: worth saying, and no proof
 
 
@@ -35,7 +36,7 @@ class Progress:
         checkpoint: step of the newest one.
         checkpoint_age_s: how old that is.
         silent_s: since the last heartbeat.
-        slowest: a sentence on the rank that the others wait for; empty where none stands out.
+        slowest: on the rank whose data, or whose device, the others wait for; empty where none stands out.
         elsewhere: what ranks do that do something else than rank 0, by rank.
     """
 
@@ -84,15 +85,21 @@ def _rates(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _slowest(status: Mapping[str, Any]) -> str:
-    found = status.get("reads_longest")
-    if not isinstance(found, dict) or status.get("state") != "running":
-        return ""
-    rank, seconds = _whole(found.get("rank")), _number(found.get("seconds"))
-    return (
-        ""
-        if rank is None or seconds is None or seconds < _NOTHING_S
-        else f"rank {rank} takes longest to read: {seconds:.3g} s a step"
-    )
+    """Whose data, and whose device, the others wait for."""
+    found = []
+    rank, seconds = _of_rank(status, "reads_longest", "seconds")
+    if rank is not None and seconds is not None and seconds >= _NOTHING_S:
+        found.append(f"rank {rank} takes longest to read: {seconds:.3g} s a step")
+    rank, times = _of_rank(status, "computes_slowest", "times")
+    if rank is not None and times is not None and times >= _SLOWER:
+        found.append(f"rank {rank} computes slowest: {times:.3g} times as long as the others for the same product")
+    return "; ".join(found)
+
+
+def _of_rank(status: Mapping[str, Any], name: str, figure: str) -> tuple[int | None, float | None]:
+    """A rank that stands out while a run is under way, and by how much."""
+    found = status.get(name) if status.get("state") == "running" else None
+    return (_whole(found.get("rank")), _number(found.get(figure))) if isinstance(found, dict) else (None, None)
 
 
 def _elsewhere(status: Mapping[str, Any]) -> dict[str, str]:

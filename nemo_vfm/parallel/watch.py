@@ -10,6 +10,7 @@ not know for whom. So a thread of each rank counts up in the store, rank 0 looks
 import threading
 import time
 from contextlib import suppress
+from statistics import median
 from typing import Protocol
 
 from nemo_vfm.core.ranks import SILENCE_S
@@ -45,7 +46,7 @@ class Watch:
         self._store, self._rank, self._num_ranks = store, rank, num_ranks
         self._silence_s, self._on_lost = silence_s, on_lost
         self._stop, self._doing = threading.Event(), "starts"
-        self._since, self._reads_s = time.monotonic(), 0.0
+        self._since, self._reads_s, self._pulse_s = time.monotonic(), 0.0, 0.0
         self._seen: dict[int, tuple[bytes, float]] = {}  # the last sign of a rank, and when it came
         self._began = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="signs of life", daemon=True)
@@ -60,6 +61,10 @@ class Watch:
         self._doing, self._since = doing, time.monotonic()
         if before.startswith(READS):
             self._reads_s += _WEIGHT * (self._since - since - self._reads_s)
+
+    def computes(self, pulse_s: float) -> None:
+        """How long a fixed work took this rank's device just now."""
+        self._pulse_s = pulse_s
 
     def stop(self) -> None:
         """No sign is expected of this rank any more."""
@@ -84,19 +89,21 @@ class Watch:
         return {rank: text for rank, text in doing.items() if text and text != self._doing}
 
     def facts(self) -> dict[str, Json]:
-        """On rank 0, of all: how many, who reads longest, and who lives and does something else than rank 0."""
-        reads = {rank: _reads_s(told) for rank, (told, _) in dict(self._seen).items() if told not in (b"", b"end")}
-        slowest, longest = max({0: self._reads_s, **reads}.items(), key=lambda one: one[1])
+        """On rank 0, of all: how many, who reads longest, whose device is slowest, who is elsewhere than rank 0."""
+        told = {rank: _figures(text) for rank, (text, _) in dict(self._seen).items() if text not in (b"", b"end")}
+        told[0] = self._reads_s, self._pulse_s
+        slowest, (longest, _) = max(sorted(told.items()), key=lambda one: one[1][0])
         elsewhere: dict[str, Json] = {str(rank): doing for rank, doing in self.elsewhere().items()}
+        pulses = {rank: pulse for rank, (_, pulse) in told.items() if pulse}
         return {"ranks": self._num_ranks, "reads_longest": {"rank": slowest, "seconds": round(longest, 6)},
-                "elsewhere": elsewhere}  # fmt: skip
+                "elsewhere": elsewhere, **_slowest(pulses)}  # fmt: skip
 
     def _run(self) -> None:
         number = 0
         try:
             while not self._stop.wait(min(BEAT_S, self._silence_s / 4)):
                 number += 1
-                self._store.set(_beat(self._rank), f"{number}/{self._reads_s:.6f} {self._doing}")
+                self._store.set(_beat(self._rank), f"{number}/{self._reads_s:.6f}/{self._pulse_s:.6f} {self._doing}")
                 if sentence := self._look():
                     self._on_lost(sentence)
                     return
@@ -128,8 +135,19 @@ class Watch:
         return told.decode().partition(" ")[2] or "starts" if time.monotonic() - since > self._silence_s else None
 
 
-def _reads_s(told: bytes) -> float:
-    return float(told.partition(b" ")[0].partition(b"/")[2] or 0)
+def _figures(told: bytes) -> tuple[float, float]:
+    """A rank's mean time to read, and of its device's last pulse; 0 before there was one."""
+    _, reads, pulse = told.partition(b" ")[0].split(b"/")
+    return float(reads), float(pulse)
+
+
+def _slowest(pulses: dict[int, float]) -> dict[str, Json]:
+    """Whose device takes longest, and how many times as long as that of the others; nothing before two have said it."""
+    if len(pulses) < 2:
+        return {}
+    rank = max(pulses, key=lambda one: pulses[one])
+    others = median(seconds for other, seconds in pulses.items() if other != rank)
+    return {"computes_slowest": {"rank": rank, "seconds": pulses[rank], "times": round(pulses[rank] / others, 3)}}
 
 
 def _beat(rank: int) -> str:

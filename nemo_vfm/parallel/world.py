@@ -20,6 +20,7 @@ import torch.distributed as dist
 from nemo_vfm.core import preempt, progress, ranks
 from nemo_vfm.core.errors import LostRank, UserError
 from nemo_vfm.core.types import Run
+from nemo_vfm.parallel.pulse import Pulse
 from nemo_vfm.parallel.store import PrefixStore, Store, address, connect, one_line
 from nemo_vfm.parallel.watch import OnLost, Watch
 
@@ -39,7 +40,7 @@ class World:
     """
 
     def __init__(self, store: Store, watch: Watch) -> None:
-        self._store, self.watch = store, watch
+        self._store, self.watch, self.pulse = store, watch, Pulse()
         self._number = 0
 
     def tell(self, run: Run) -> None:
@@ -120,6 +121,12 @@ def now(doing: str) -> None:
     """What this rank does from here on, such as "takes step 3": said of it when the others wait for it in vain."""
     if _CURRENT:
         _CURRENT[0].watch.at(doing)
+
+
+def take_pulse() -> None:
+    """Between two steps: how quickly this rank's device computes, now and then, where there are others."""
+    if _CURRENT and _CURRENT[0].pulse.is_due():
+        _CURRENT[0].watch.computes(_CURRENT[0].pulse.seconds())
 
 
 def current() -> World | None:

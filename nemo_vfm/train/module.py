@@ -22,7 +22,7 @@ from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.predict import predictions
 from nemo_vfm.core.types import Batch, Predicts
 from nemo_vfm.parallel.watch import READS
-from nemo_vfm.parallel.world import now
+from nemo_vfm.parallel.world import now, take_pulse
 from nemo_vfm.train.callbacks.callback import HOOKS, Callback
 from nemo_vfm.train.fit import Fit
 
@@ -41,6 +41,7 @@ class TrainModule(LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> None:
         """One optimizer step."""
+        take_pulse()
         now(f"takes step {self.fit.step + 1}")
         self.fit.advance(batch)
         progress.step(self.fit.step, self.fit.total_steps)

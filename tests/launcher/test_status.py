@@ -116,6 +116,11 @@ def test_step_speed_end_in_sight_loss_and_the_last_whole_checkpoint_come_from_th
     assert (found.step, found.total_steps, found.left_s, found.loss) == (120, 1000, 440.0, 0.25)
     assert found.rates == {"samples_per_s": 8.0} and found.checkpoint == 100
     assert "rank 3" in found.slowest and found.elsewhere == {"1": "reads the samples"}
+    for times, said in ((1.05, False), (1.4, True), ("1.4", False), (None, False)):
+        more = {"computes_slowest": {"rank": 2, "seconds": 1e-3, "times": times}}
+        (tmp_path / "status.json").write_text(json.dumps(status | more))
+        slowest = progress(tmp_path).slowest
+        assert ("rank 2 computes slowest: 1.4 times as long as the others" in slowest) is said and "rank 3" in slowest
     assert silent(found) == ""
 
 

@@ -50,7 +50,12 @@ def test_rank_0_tells_who_reads_longest_and_who_is_elsewhere(monkeypatch: pytest
     until(lambda: first.facts()["reads_longest"]["rank"] == 1)
     told = first.facts()
     assert 0.03 <= told["reads_longest"]["seconds"] <= took_s / 10 + 1e-6  # a tenth of what it read just now, rounded
-    assert (told["ranks"], told["elsewhere"]) == (2, {})
+    assert (told["ranks"], told["elsewhere"]) == (2, {}) and "computes_slowest" not in told
+    first.computes(0.003)
+    assert "computes_slowest" not in first.facts(), "one rank alone is neither quick nor slow"
+    second.computes(0.004)
+    until(lambda: "computes_slowest" in first.facts())
+    assert first.facts()["computes_slowest"] == {"rank": 1, "seconds": 0.004, "times": 1.333}
     second.at("is in on_step of Slow after step 3")
     until(lambda: first.facts()["elsewhere"] == {"1": "is in on_step of Slow after step 3"})
     for one in (second, first):

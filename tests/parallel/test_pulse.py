@@ -1,0 +1,55 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A pulse: when it is time, what it measures, and that a run's random numbers and kept memory stay what they were."""
+
+import time
+
+import pytest
+import torch
+
+from nemo_vfm.parallel import pulse, world
+from nemo_vfm.parallel.pulse import Pulse
+from nemo_vfm.parallel.watch import Watch
+
+
+def test_it_is_time_once_and_then_after_a_while(monkeypatch: pytest.MonkeyPatch):
+    now = [100.0]
+    monkeypatch.setattr(pulse.time, "monotonic", lambda: now[0])
+    one = Pulse(first_s=10, every_s=60)
+    found = []
+    for now[0] in (100.0, 109.0, 110.0, 111.0, 169.0, 170.0, 171.0):
+        found.append(one.is_due())
+    assert found == [False, False, True, False, False, True, False]
+
+
+def test_it_takes_a_little_time_and_nobodys_random_numbers():
+    before, one = torch.get_rng_state(), Pulse()
+    assert 0 < one.seconds() < 5
+    held = one._matrices
+    assert one.seconds() > 0 and one._matrices is held
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_device_that_others_use_takes_longer(monkeypatch: pytest.MonkeyPatch):
+    real = torch.mm
+
+    def disturbed(*operands: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.05)
+        return real(*operands, out=out)
+
+    quick = Pulse().seconds()
+    monkeypatch.setattr(torch, "mm", disturbed)
+    assert Pulse().seconds() > max(0.05, quick)
+
+
+def test_alone_nothing_is_measured_and_among_others_it_is_told(monkeypatch: pytest.MonkeyPatch):
+    world.take_pulse()  # alone
+    watch = Watch(None, 1, 2, on_lost=lambda sentence: None)  # type: ignore[arg-type]
+    among = world.World(None, watch)  # type: ignore[arg-type]
+    among.pulse = Pulse(first_s=0)
+    monkeypatch.setattr(world, "_CURRENT", [among])
+    world.take_pulse()
+    told = watch._pulse_s
+    assert told > 0
+    world.take_pulse()  # not yet again
+    assert watch._pulse_s == told
