@@ -13,9 +13,10 @@ import torch
 from nemo_vfm.core.device import device, synchronize
 
 FIRST_S, EVERY_S = 10.0, 60.0  # the first steps allocate, compile and warm up
-_ROUNDS = 3  # the best counts: what the system does meanwhile is not the device's
-_SIDE = {"cuda": 2048, "cpu": 256}  # 24 MB and 1.2 ms of an H100's time in all; 3 ms of a core's
-_PRODUCTS = {"cuda": 20, "cpu": 1}  # of a round: a single one on a GPU is over before a clock sees it
+_SIDE = {"cuda": 2048, "cpu": 256}
+# 24 MB and some milliseconds of a GPU. Of a core 25 ms: the best of three single products saw nothing of two other
+# programs on it, since each was over before its turn was.
+_PRODUCTS = {"cuda": 60, "cpu": 64}
 
 
 class Pulse:
@@ -40,18 +41,16 @@ class Pulse:
 
     @torch.no_grad()
     def seconds(self) -> float:
-        """Of the best of a few rounds. What is queued on the device is waited for first."""
-        return min(self._round() for _ in range(_ROUNDS))
-
-    def _round(self) -> float:
+        """Of one product, the mean of many. What is queued on the device is waited for first."""
         kind = device().type
-        a, b, out = self._matrices = self._matrices or _matrices(_SIDE.get(kind, 256))
+        a, b, out = self._matrices = self._matrices or _matrices(_SIDE[kind])
+        torch.mm(a, b, out=out)  # the first one loads what it needs
         synchronize()
         began = time.perf_counter()
-        for _ in range(_PRODUCTS.get(kind, 1)):
+        for _ in range(_PRODUCTS[kind]):
             torch.mm(a, b, out=out)
         synchronize()
-        return time.perf_counter() - began
+        return (time.perf_counter() - began) / _PRODUCTS[kind]
 
 
 def _matrices(side: int) -> list[torch.Tensor]:

@@ -21,6 +21,7 @@ BEAT_S = 1.0
 READS = "reads the samples"  #: how what a rank does begins while it waits for its data
 _LOST = "lost"
 _WEIGHT = 0.1  # of the newest in the mean time that a rank takes to read
+_WEIGHT_OF_PULSE = 0.3  # of the newest
 
 
 class OnLost(Protocol):
@@ -63,8 +64,8 @@ class Watch:
             self._reads_s += _WEIGHT * (self._since - since - self._reads_s)
 
     def computes(self, pulse_s: float) -> None:
-        """How long a fixed work took this rank's device just now."""
-        self._pulse_s = pulse_s
+        """How long a fixed work took this rank's device just now; a while of it counts, not one moment."""
+        self._pulse_s += (_WEIGHT_OF_PULSE if self._pulse_s else 1.0) * (pulse_s - self._pulse_s)
 
     def stop(self) -> None:
         """No sign is expected of this rank any more."""
@@ -103,7 +104,7 @@ class Watch:
         try:
             while not self._stop.wait(min(BEAT_S, self._silence_s / 4)):
                 number += 1
-                self._store.set(_beat(self._rank), f"{number}/{self._reads_s:.6f}/{self._pulse_s:.6f} {self._doing}")
+                self._store.set(_beat(self._rank), f"{number}/{self._reads_s:.6f}/{self._pulse_s:.9f} {self._doing}")
                 if sentence := self._look():
                     self._on_lost(sentence)
                     return
