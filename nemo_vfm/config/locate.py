@@ -34,7 +34,9 @@ DEFAULT_TRUST: tuple[str, ...] = (
 )
 
 #: What is ours and yet starts code that a recipe only points at: prefix -> the word that `--trust` must give besides.
-GUARDED: dict[str, str] = {"nemo_vfm.nemo.": "nemo", "nemo_vfm.data.piped.": "piped"}
+GUARDED: dict[str, str] = {
+    "nemo_vfm.nemo.": "nemo", "nemo_vfm.data.piped.": "piped", "nemo_vfm.curate.learned.cosmos_embed.": "model_code",
+}  # fmt: skip
 
 Target = Callable[..., Any]
 

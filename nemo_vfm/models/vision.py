@@ -156,8 +156,8 @@ def _unsupported(folder: Path, config: Mapping[str, Json]) -> str:
     kind, supported = config.get("model_type"), "CLIP and SigLIP"
     if "auto_map" in config or "cosmos" in str(kind).lower():
         return (
-            f"{folder} holds a model ({kind}) that comes as Python code of its own, as Cosmos-Embed does; such code is "
-            f"never run. Supported are {supported}: give one of those, or convert this model's image encoder to one"
+            f"{folder} holds a model ({kind}) that comes as Python code of its own, which is never run here. Supported "
+            f"are {supported}; for Cosmos-Embed1 take the stage nemo_vfm.curate.learned.cosmos_embed.CosmosEmbed"
         )
     return f"{folder} holds a model of type {kind!r}; supported image encoders are {supported}"
 
@@ -172,7 +172,7 @@ def _load(folder: Path, name: str) -> nn.Module:
         return measured
     if not any(folder.glob("*.safetensors")):
         raise UserError(f"{folder} holds no .safetensors; weights in other forms are not read (they can run code)")
-    with _quiet(transformers):
+    with quiet(transformers):
         try:
             model, report = kind.from_pretrained(
                 folder, config=vision, local_files_only=True, use_safetensors=True, trust_remote_code=False,
@@ -210,8 +210,8 @@ def _check(folder: Path, report: Mapping[str, Json]) -> None:
 
 
 @contextmanager
-def _quiet(transformers: Json) -> Iterator[None]:
-    """Its bars and tables are silenced: what they say is checked, and said as one sentence."""
+def quiet(transformers: Json) -> Iterator[None]:
+    """Bars and tables of transformers are silenced: what they say is checked, and said as one sentence."""
     logging = transformers.utils.logging
     before = logging.get_verbosity()
     logging.set_verbosity(logging.CRITICAL)

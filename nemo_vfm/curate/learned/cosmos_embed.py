@@ -1,0 +1,147 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Frames of a clip in, the vector of a Cosmos-Embed1 out; then all vectors in, and which clips are alike, out.
+
+Such a model comes as Python code in its own folder. A recipe may name this stage only under `--trust model_code`.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.files import sha256_file, sha256_text
+from nemo_vfm.core.optional import require
+from nemo_vfm.curate.footage import Pictures
+from nemo_vfm.curate.learned.frames import evenly
+from nemo_vfm.curate.score.semantic_duplicate import nearest, semantic_duplicates
+from nemo_vfm.curate.stage import ClipRecord, Finding
+from nemo_vfm.dedup.vector import as_text
+from nemo_vfm.models.vision import quiet, read_config
+
+#: Loaded processors and models by fingerprint, once a process: stages are sent between processes, and hold settings.
+_LOADED: dict[str, tuple[Any, Any]] = {}
+
+
+class CosmosEmbed:
+    """Finds clips that are much of the same kind, by one vector a clip; see `score.semantic_duplicate`.
+
+    The folder's own code makes pictures ready and computes: `processor(videos=...)` and
+    `model.get_video_embeddings(videos=...).visual_proj`, in float32. It is run with your rights.
+
+    Args:
+        folder: with config.json (whose auto_map names code in this folder), that code, a processor's settings, and
+            weights as safetensors.
+        num_frames: frames the model takes, spread over the clip; a shorter clip's are repeated.
+        quality: the score by which the better of two clips is told; higher is better, and it may be absent.
+        seed: of the clusters, which only more than 2000 clips have.
+    """
+
+    def __init__(self, *, folder: Path, num_frames: int = 8, quality: str = "sharpness", seed: int = 0) -> None:
+        if num_frames < 1:
+            raise ValueError(f"num_frames is {num_frames}, but at least one frame must be looked at")
+        self.folder, self.num_frames, self.quality, self.seed = folder, num_frames, quality, seed
+        self._fingerprint = ""
+
+    def columns(self) -> Sequence[str]:
+        """The one score."""
+        return ("cosmos_similarity",)
+
+    def wanted(self, num_frames: int, fps: float) -> list[int]:
+        """See `Learned.wanted`."""
+        return evenly(num_frames, self.num_frames)
+
+    def fingerprint(self) -> str:
+        """See `Learned.fingerprint`: of weights, settings and code.
+
+        Raises:
+            UserError: the folder is not one of such a model.
+        """
+        if not self._fingerprint:
+            files = sorted(file for end in ("*.py", "*.json", "*.safetensors") for file in self.folder.glob(end))
+            names = {file.suffix for file in files}
+            if not {".py", ".json", ".safetensors"} <= names:
+                raise UserError(f"{self.folder} is no folder of a Cosmos-Embed1, which holds config.json, its own code "
+                                f"(.py) and weights (.safetensors)")  # fmt: skip
+            hashes = " ".join(f"{file.name}:{sha256_file(file)}" for file in files)
+            self._fingerprint = sha256_text(f"cosmos_embed/1 {self.num_frames} {hashes}")[:32]
+        return self._fingerprint
+
+    def load(self) -> None:
+        """See `Learned.load`.
+
+        Raises:
+            UserError: the folder's code cannot be run here, or is not in the folder.
+        """
+        if self.fingerprint() not in _LOADED:
+            _LOADED[self.fingerprint()] = _loaded(self.folder)
+
+    def judge(self, clips: Sequence[Pictures]) -> list[Finding]:
+        """See `Learned.judge`; vectors are kept in float16. Each clip is asked about alone, so in any company alike."""
+        self.load()
+        return [Finding(vector=as_text(self._vector(frames_THWC))) for frames_THWC in clips]
+
+    def likeness(self, vectors: Sequence[str]) -> list[float]:
+        """Cosine of each clip to the other clip most like it."""
+        return nearest(vectors, self.seed)
+
+    def duplicates(self, clips: Sequence[ClipRecord], vectors: Sequence[str], above: float) -> dict[int, int]:
+        """`{position of a duplicate: position of the clip to keep}`."""
+        return semantic_duplicates(clips, vectors, above, self.quality, self.seed)
+
+    def _vector(self, frames_THWC: Pictures) -> NDArray[np.float32]:
+        import torch
+
+        from nemo_vfm.core.device import device
+
+        if not len(frames_THWC):
+            raise ValueError("a clip without a frame cannot be judged")
+        processor, model = _LOADED[self.fingerprint()]
+        places = np.linspace(0, len(frames_THWC) - 1, self.num_frames).round().astype(int)
+        video_BTCHW = np.ascontiguousarray(frames_THWC[places].transpose(0, 3, 1, 2))[None]
+        with torch.no_grad():
+            ready = processor(videos=video_BTCHW, return_tensors="pt")["videos"]
+            said = model.get_video_embeddings(videos=ready.to(device(), torch.float32)).visual_proj
+        vector_D = said.float().cpu().numpy().reshape(-1)
+        length = float(np.linalg.norm(vector_D))
+        if not np.isfinite(length) or length == 0:
+            raise DataError(f"the model in {self.folder} gives a vector of length {length}, which has no direction")
+        return np.asarray(vector_D / length, dtype=np.float32)
+
+
+def _loaded(folder: Path) -> tuple[Any, Any]:
+    """The folder's processor and its model, on the device."""
+    import torch
+
+    from nemo_vfm.core.device import device
+
+    transformers = require("transformers", install="nemo_vfm[transformers]", purpose="Cosmos-Embed1 from a folder")
+    _require_own_code(folder)
+    ours = {"trust_remote_code": True, "local_files_only": True}
+    try:
+        with quiet(transformers):
+            processor = transformers.AutoProcessor.from_pretrained(folder, **ours)
+            model = transformers.AutoModel.from_pretrained(folder, use_safetensors=True, dtype=torch.float32, **ours)
+        model = model.eval().to(device())
+        assert callable(model.get_video_embeddings)
+    except Exception as error:  # it is anybody's code
+        raise UserError(
+            f"the code in {folder} does not run here with transformers {transformers.__version__} "
+            f"({type(error).__name__}: {' '.join(str(error).split())[:300]}); install a version that it was written for"
+        ) from error
+    return processor, model
+
+
+def _require_own_code(folder: Path) -> None:
+    """An entry such as `somebody/model--file.Class` names code elsewhere, which transformers fetches, local or not."""
+    for file in sorted(folder.glob("*.json")):
+        found = read_config(folder, file.name).get("auto_map", {}) if b'"auto_map"' in file.read_bytes() else {}
+        named = [str(place) for entry in found.values() for place in (entry if isinstance(entry, list) else [entry])]
+        if elsewhere := [place for place in named if "--" in place]:
+            raise UserError(
+                f"{file} takes its code from elsewhere ({elsewhere[0]}); copy those files into {folder} and name them "
+                f"in auto_map without what stands before the --"
+            )
