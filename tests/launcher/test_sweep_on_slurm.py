@@ -33,6 +33,8 @@ def test_of_a_sweep_the_runs_that_failed_are_tried_again_and_the_table_has_all(
     until_over(real_slurm, array)
     assert dict(ends(launch)) == kinds
     assert main(words) == 0 and main(["cancel", "runs/needy-sweep"]) == 0  # the same words again go on
+    # Tasks that were cancelled while they ran are still ending, and nothing is tried again beside them.
+    until_over(real_slurm, json.loads((launch / "launch.json").read_text())["jobs"][0]["slurm"][-1])
 
     Path("given.txt").touch()
     assert main(["retry", "runs/needy-sweep"]) == 0
