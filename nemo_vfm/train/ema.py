@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from nemo_vfm.parallel.checkpoint_pieces import local
 from nemo_vfm.parallel.checkpoint_ranks import joined
 from nemo_vfm.parallel.checkpoint_reader import fill
+from nemo_vfm.parallel.local import copy_own
 
 
 class EMA:
@@ -49,6 +50,11 @@ class EMA:
             CorruptCheckpoint: they are of another model.
         """
         fill(self.weights, weights, joined())
+
+    def replace(self, weights: Mapping[str, Tensor]) -> None:
+        """Put whole values in the place of some averages: of what is measured of the averaged weights, not averaged."""
+        for name, tensor in weights.items():
+            copy_own(self.weights[name], tensor)
 
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[nn.Module]:

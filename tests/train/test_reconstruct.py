@@ -15,10 +15,12 @@ from torch import Tensor
 from nemo_vfm.core import log
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.precision import Precision, PrecisionName
 from nemo_vfm.core.types import Batch, Prepared, Run
 from nemo_vfm.models.autoencoder import CausalAutoencoder, split
 from nemo_vfm.models.trained_autoencoder import TrainedAutoencoder
 from nemo_vfm.parallel import checkpoint
+from nemo_vfm.parallel.local import whole
 from nemo_vfm.parallel.plan import ParallelPlan
 from nemo_vfm.train.callbacks.checkpoint import SaveCheckpoints
 from nemo_vfm.train.ema import EMA
@@ -28,6 +30,7 @@ from nemo_vfm.train.reconstruct.compare import CompareReconstructions
 from nemo_vfm.train.reconstruct.measure import MeasureLatents
 from nemo_vfm.train.reconstruct.task import Reconstruct
 from nemo_vfm.train.reconstruct.terms import Edges, Motion, Pixels, Scales, divergence
+from tests.support.ranks import on_ranks
 from tests.support.toy import ToyData
 
 TERMS = [Pixels(), Pixels(power=2), Edges(), Motion(), Scales(levels=2)]
@@ -66,12 +69,14 @@ def clips(index: int) -> Batch:
     return Batch(index, keys, keys, weight, torch.full((4,), 8.0), video_BCTHW=video)
 
 
-def trained(folder: Path, steps: int, *, held_out: int = 2, model: partial[CausalAutoencoder] = tiny) -> Fit:
+def trained(
+    folder: Path, steps: int, *, held_out: int = 2, model: partial[CausalAutoencoder] = tiny, **how: object
+) -> Fit:
     """A training with both callbacks at its end, and a checkpoint."""
     job = Train(
         model=model, data=Clips(held_out=held_out), task=Reconstruct(terms={"pixels": Pixels(), "edges": Edges()}),  # type: ignore[arg-type]
         optimizer=partial(torch.optim.AdamW, lr=3e-3), duration=Duration.parse(f"{steps} steps"), ema=EMA(decay=0.8),  # type: ignore[arg-type]
-        checkpoint=(saving := SaveCheckpoints(asynchronous=False)),
+        checkpoint=(saving := SaveCheckpoints(asynchronous=False)), **how,  # type: ignore[arg-type]
     )  # fmt: skip
     fit = job._start(Run(folder, seed=1))
     for batch in itertools.islice(job.data.train_dataloader(), steps):
@@ -215,6 +220,24 @@ def test_where_nothing_is_held_out_it_is_said_and_the_scale_is_still_known(
     fit.plan = ParallelPlan(replicate=2)
     with pytest.raises(UserError, match="on several devices latents are measured on those"):
         MeasureLatents().on_step(fit)
+
+
+def measured(rank: int, folder: Path, plan: ParallelPlan, compute: PrecisionName) -> dict[str, Tensor]:
+    """The latents' numbers, of the weights and of their averages, after two steps; each rank sees all clips."""
+    fit = trained(folder, 2, parallel=plan, precision=Precision(compute))
+    names = [name for name in fit.model.state_dict() if name.startswith("latent_")]
+    averages = {} if fit.ema is None else fit.ema.weights
+    return {f"{kind}/{name}": whole(found[name]).clone() for kind, found in
+            (("model", fit.model.state_dict()), ("ema", averages)) for name in names}  # fmt: skip
+
+
+def test_latents_of_weights_that_two_devices_share_measure_the_same(tmp_path: Path) -> None:
+    (alone,) = on_ranks(1, measured, tmp_path / "alone", ParallelPlan(), "fp32")
+    assert len(alone) == 6 and not torch.equal(alone["model/latent_std"], alone["ema/latent_std"])
+    for compute, tolerance in (("fp32", 1e-4), ("bf16", 0.05)):
+        for found in on_ranks(2, measured, tmp_path / compute, ParallelPlan(shard=2), compute):
+            for name, numbers in alone.items():
+                torch.testing.assert_close(found[name], numbers, rtol=tolerance, atol=tolerance)
 
 
 def test_another_training_has_no_reconstructions(run: Fit) -> None:

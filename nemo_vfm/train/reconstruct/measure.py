@@ -44,7 +44,7 @@ class MeasureLatents:
             return
         own = _measured(fit, average=False)
         if fit.ema is not None:
-            fit.ema.load({**fit.ema.weights, **_measured(fit, average=True)})
+            fit.ema.replace(_measured(fit, average=True))
         fit.model.load_state_dict(own, strict=False)
 
 
