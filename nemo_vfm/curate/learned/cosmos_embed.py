@@ -5,6 +5,7 @@
 Such a model comes as Python code in its own folder. A recipe may name this stage only under `--trust model_code`.
 """
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.core.files import sha256_file, sha256_text
+from nemo_vfm.core.files import sha256_text
 from nemo_vfm.core.optional import require
 from nemo_vfm.curate.footage import Pictures
 from nemo_vfm.curate.learned.frames import evenly
 from nemo_vfm.curate.score.semantic_duplicate import nearest, semantic_duplicates
 from nemo_vfm.curate.stage import ClipRecord, Finding
 from nemo_vfm.dedup.vector import as_text
+from nemo_vfm.models.hashes import files_sha256
 from nemo_vfm.models.vision import quiet, read_config
 
 #: Loaded processors and models by fingerprint, once a process: stages are sent between processes, and hold settings.
@@ -61,13 +63,13 @@ class CosmosEmbed:
             UserError: the folder is not one of such a model.
         """
         if not self._fingerprint:
-            files = sorted(file for end in ("*.py", "*.json", "*.safetensors") for file in self.folder.glob(end))
-            names = {file.suffix for file in files}
-            if not {".py", ".json", ".safetensors"} <= names:
+            code = sorted(self.folder.glob("*.py"))
+            if not (code and (self.folder / "config.json").is_file() and any(self.folder.glob("*.safetensors"))):
                 raise UserError(f"{self.folder} is no folder of a Cosmos-Embed1, which holds config.json, its own code "
                                 f"(.py) and weights (.safetensors)")  # fmt: skip
-            hashes = " ".join(f"{file.name}:{sha256_file(file)}" for file in files)
-            self._fingerprint = sha256_text(f"cosmos_embed/1 {self.num_frames} {hashes}")[:32]
+            hashes = " ".join(f"{file.name}:{files_sha256(file)}" for file in code)
+            made_of = f"cosmos_embed/1 {self.num_frames} {files_sha256(self.folder)} {hashes}"
+            self._fingerprint = sha256_text(made_of)[:32]
         return self._fingerprint
 
     def load(self) -> None:
@@ -138,10 +140,9 @@ def _loaded(folder: Path) -> tuple[Any, Any]:
 def _require_own_code(folder: Path) -> None:
     """An entry such as `somebody/model--file.Class` names code elsewhere, which transformers fetches, local or not."""
     for file in sorted(folder.glob("*.json")):
-        found = read_config(folder, file.name).get("auto_map", {}) if b'"auto_map"' in file.read_bytes() else {}
-        named = [str(place) for entry in found.values() for place in (entry if isinstance(entry, list) else [entry])]
-        if elsewhere := [place for place in named if "--" in place]:
+        found = read_config(folder, file.name).get("auto_map") if b'"auto_map"' in file.read_bytes() else None
+        if "--" in (named := json.dumps(found)):
             raise UserError(
-                f"{file} takes its code from elsewhere ({elsewhere[0]}); copy those files into {folder} and name them "
+                f"{file} takes its code from elsewhere ({named}); copy those files into {folder} and name them "
                 f"in auto_map without what stands before the --"
             )
