@@ -47,11 +47,12 @@ demo: $(RUNTIME_STAMP) ## from raw video to sampled video on this machine; INPUT
 setup: $(RUNTIME_STAMP) ## only install what running needs
 setup-dev: $(DEV_STAMP) ## install what testing and benchmarks need, too
 
+# A test that hangs ends its process and with it the run: a process begun anew may be left waiting for ever by xdist.
 test: $(DEV_STAMP) ## every test but the long ones; ends with the seconds each folder took
-	@$(BIN)/pytest -m 'not soak' -n $(JOBS) --dist loadfile --no-loadscope-reorder -rs --durations=15 --durations-min=1 $(PYTEST_ARGS)
+	@$(BIN)/pytest -m 'not soak' -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0 -rs --durations=15 --durations-min=1 $(PYTEST_ARGS)
 
 soak: $(DEV_STAMP) ## the long version: more kills, more fuzz cases, every layout
-	@$(BIN)/pytest -m soak --durations=30 $(PYTEST_ARGS)
+	@$(BIN)/pytest -m soak -o faulthandler_timeout=3600 --durations=30 $(PYTEST_ARGS)
 
 # nemo-toolkit holds lightning 2.4 and omegaconf 2.3, the oldest that setup.py allows: so the rooms that use them are
 # tried here, too. The last result stands in docs/support.md.

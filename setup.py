@@ -39,7 +39,7 @@ RUNTIME = [
 
 # The peers that benchmarks and parity tests compare against, and every tool of `make check` and `make test`.
 DEV = [
-    "pytest>=8",
+    "pytest>=9,<10",  # ends a process whose test hangs
     "pytest-xdist>=3.8,<4",
     "hypothesis>=6.100",
     "omegaconf>=2.3,<2.5",  # our interpolation is tested against its

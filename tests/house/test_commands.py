@@ -4,6 +4,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -79,6 +80,19 @@ def test_the_users_own_videos_and_run_folder_are_passed_on(fresh):
 def test_the_long_tests_are_run_by_soak_alone(fresh):
     assert "not soak" in make("-n", "test", f"VENV={fresh}").stdout
     assert "-m soak" in make("-n", "soak", f"VENV={fresh}").stdout
+
+
+def test_a_test_that_hangs_is_named_and_ends_the_run(fresh, tmp_path):
+    pytest_here = fresh / "bin" / "pytest"
+    pytest_here.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m pytest "$@"\n')
+    pytest_here.chmod(0o755)
+    tried = tmp_path / "test_tried.py"
+    tried.write_text("import time\ndef test_before(): pass\ndef test_hangs(): time.sleep(100)\n")
+    words = f"{tried} -c pyproject.toml --rootdir . -p no:cacheprovider -o faulthandler_timeout=1"
+    done = make("test", f"VENV={fresh}", "JOBS=1", f"PYTEST_ARGS={words}")
+    assert done.returncode != 0 and "Timeout (0:00:01)!" in done.stderr and "in test_hangs" in done.stderr
+    assert re.search(r"worker 'gw0' crashed while running .*test_hangs", done.stdout)
+    assert "1 failed, 1 passed" in done.stdout
 
 
 def test_a_machine_without_a_fitting_python_is_told_what_to_install(tmp_path):
