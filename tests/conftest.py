@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 
 from nemo_vfm.core import secret
+from nemo_vfm.data import scheduling
 from tests.support import loopback, object_store
 from tests.support.longest import longest_first
 
@@ -20,6 +21,8 @@ settings.load_profile("ours")
 
 # Processes that share the tests tell theirs of 80 columns; what is printed is as wide as where nobody says.
 os.environ.pop("COLUMNS", None)
+
+BORN_SO = bool(scheduling.real_time_threads())  # as under chrt
 
 # A shell's background jobs begin deaf to Ctrl-C, and so would all that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -82,6 +85,15 @@ def _this_machine_only() -> Iterator[None]:
     if tried := list(loopback.BEYOND):
         loopback.BEYOND.clear()
         pytest.fail(f"this test wanted to {', '.join(tried)}; tests reach this machine only")
+
+
+@pytest.fixture(autouse=True)
+def _like_all_others() -> Iterator[None]:
+    """Fail a test after which this process is real-time: it gives way to nobody, and the machine can stand still."""
+    yield
+    if not BORN_SO and (raised := scheduling.real_time_threads()):
+        scheduling.make_ordinary(raised)
+        pytest.fail("threads of this process are real-time since this test, or since an import")
 
 
 @pytest.hookimpl(trylast=True)  # when those that are not asked for are gone

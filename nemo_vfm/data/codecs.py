@@ -16,6 +16,7 @@ import cv2
 import numpy as np
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.data.scheduling import kept
 
 # Else SVT-AV1 prints its settings, past our log, for every film.
 os.environ.setdefault("SVT_LOG", "1")
@@ -98,6 +99,7 @@ def why_not(name: EncoderName) -> str | None:
             stream = container.add_stream(encoder.codec, rate=Fraction(24), options=encoder.options(30, "veryfast"))
             assert isinstance(stream, av.VideoStream)
             stream.width, stream.height, stream.pix_fmt = 256, 256, "yuv420p"
+            open_encoder(stream)
             for number in range(4):
                 frame = av.VideoFrame.from_ndarray(np.full((256, 256, 3), 40 * number, np.uint8), format="rgb24")
                 frame = frame.reformat(format="yuv420p")
@@ -107,6 +109,16 @@ def why_not(name: EncoderName) -> str | None:
     except (av.error.FFmpegError, ValueError, OSError) as error:
         return " ".join(str(error).split())[:200] or type(error).__name__
     return None
+
+
+def open_encoder(stream: av.VideoStream) -> None:
+    """Begin to encode with all that was set; the process stays scheduled as it was.
+
+    Raises:
+        av.error.FFmpegError: it cannot be opened, or not so.
+    """
+    with kept():
+        stream.codec_context.open(strict=False)
 
 
 def usable(name: EncoderName) -> Encoder:

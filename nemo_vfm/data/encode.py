@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.files import atomic_path
-from nemo_vfm.data.codecs import ENCODERS, Encoder, EncoderName, usable
+from nemo_vfm.data.codecs import ENCODERS, Encoder, EncoderName, open_encoder, usable
 
 _BT709, _LIMITED_RANGE = 1, 1
 How = tuple[Encoder, int, str]  # with its crf and preset
@@ -101,6 +101,7 @@ def _stream(container: av.container.OutputContainer, frame: av.VideoFrame, fps: 
     context.color_primaries, context.color_trc = frame.color_primaries, frame.color_trc
     # x264 gives other bytes with another number of threads: one, so that every machine writes the same file.
     context.thread_count = 1
+    open_encoder(stream)
     return stream
 
 
