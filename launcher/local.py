@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -14,10 +15,12 @@ from types import FrameType
 from launcher import secret_files
 from launcher.folder import held, write
 from launcher.launch import Launch
+from launcher.local_log import LocalLog, OnTerminal, begun
 from nemo_vfm.core.files import write_text
 from nemo_vfm.core.preempt import EXIT_CODE, INTERRUPTED
 
 _OVER = (EXIT_CODE, INTERRUPTED)  # somebody wants this machine for something else, so no other run of a sweep is begun
+_LOOK_S = 0.1  # between two looks at what it says
 _PASSED_ON = (signal.SIGTERM, signal.SIGUSR1)  # a Ctrl-C reaches the run by itself: it is in the terminal's group
 
 
@@ -45,20 +48,25 @@ def run_here(launch: Launch) -> int:
     with held(launch.run_dir):
         write(launch, {})
         write_text(launch.folder / "command.txt", lines(launch))
+        log = begun(launch.folder)
     first = 0
-    for words in commands(launch):
-        status = _run(words, environment, launch)
-        first = first or status
-        if status in _OVER:
-            break
+    with log:
+        for words in commands(launch):
+            status = _run(words, environment, launch, log)
+            first = first or status
+            if status in _OVER:
+                break
     return first
 
 
-def _run(words: Sequence[str], environment: Mapping[str, str], launch: Launch) -> int:
+def _run(words: Sequence[str], environment: Mapping[str, str], launch: Launch, log: LocalLog | OnTerminal) -> int:
     # Our own interpreter and module; the words are arguments, never a shell's.
-    process = subprocess.Popen(words, env=environment, cwd=launch.workdir)  # noqa: S603
+    process = subprocess.Popen(words, env=environment, cwd=launch.workdir, stdout=log.out, stderr=log.err)  # noqa: S603
     with _handed_on(process):
-        status = process.wait()
+        while process.poll() is None:
+            log.show()
+            time.sleep(_LOOK_S)
+    status = process.returncode
     return status if status >= 0 else 128 - status
 
 
@@ -66,6 +74,7 @@ def _environment(launch: Launch) -> dict[str, str]:
     """Ours, with the launch's code first and with what the cluster's file says."""
     path = [str(launch.folder / "code")] if launch.code.files else []
     found = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [*path, os.environ.get("PYTHONPATH", "")]))}
+    found["PYTHONUNBUFFERED"] = "1"  # the log has the last words of a process that is killed
     for name, value in launch.where.environment.items():
         found.pop(name, None)
         found.update({} if value is None else {name: value})

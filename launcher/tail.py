@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from launcher import slurm
+from launcher import local_log, slurm
 from launcher.folder import Kept
 from nemo_vfm.core.log import plain
 
@@ -17,6 +17,8 @@ _MOST_BYTES = 4 << 20
 
 def log_files(kept: Kept, name: str | None = None) -> list[Path]:
     """The logs of the latest numbers of its jobs, in order; those of an array's tasks follow one another."""
+    if kept.is_local:
+        return local_log.latest(kept.folder)
     found: list[Path] = []
     for job in kept.jobs:
         if job["slurm"] and name in (None, job["name"]):
@@ -43,9 +45,10 @@ class Tail:
     def show(self, lines: int) -> None:
         """The last lines of each."""
         for file in log_files(self._kept, self._name):
-            end = file.read_bytes()[-_MOST_BYTES:].splitlines(keepends=True)[-lines:] if lines > 0 else []
-            self._read[file] = file.stat().st_size
-            self._say(file, b"".join(end))
+            text = file.read_bytes()
+            self._read[file] = len(text)
+            if end := b"".join(text[-_MOST_BYTES:].splitlines(keepends=True)[-lines:] if lines > 0 else []):
+                self._say(file, end)
 
     def follow(self) -> None:
         """Until no job waits or runs."""
@@ -66,6 +69,8 @@ class Tail:
                 self._say(file, text)
 
     def _is_over(self) -> bool:
+        if self._kept.is_local:
+            return local_log.is_over(self._kept.folder)
         if time.monotonic() - self._asked < _ASK_S and self._asked:
             return False
         self._asked = time.monotonic()
@@ -74,7 +79,7 @@ class Tail:
 
     def _say(self, file: Path, text: bytes) -> None:
         if file != self._last and (self._last is not None or len(self._kept.jobs) > 1):
-            sys.stdout.write(f"==> {file.stem} <==\n")
+            sys.stdout.write(f"==> {file.name if self._kept.is_local else file.stem} <==\n")
         self._last = file
         # Bars of progress go back to the beginning of their line; shown here, each state is a line.
         sys.stdout.write(plain(text.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")))

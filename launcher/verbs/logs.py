@@ -25,13 +25,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.job and arguments.job not in [job["name"] for job in kept.jobs]:
         names = ", ".join(job["name"] for job in kept.jobs)
         raise UserError(f"{kept.run_dir} has no job {arguments.job}; it has {names}")
-    if kept.is_local:
-        say(f"{kept.run_dir} ran on this machine, which keeps no log: what it said went to the terminal. How it ended "
-            f"is in its status.json, what went wrong in its traceback.txt")  # fmt: skip
-        return 0
-    files = log_files(kept, arguments.job)
-    if not files and not arguments.follow:
-        say(f"no job of {kept.run_dir} has a log yet")
+    has_logs = bool(log_files(kept, arguments.job))
+    if kept.is_local and not has_logs:
+        say(f"{kept.run_dir} ran in a terminal, which has what it said. How it ended is in its status.json, what went "
+            f"wrong in its traceback.txt; where it is begun without a terminal, a log is kept")  # fmt: skip
+    elif not has_logs and not arguments.follow:
+        say(f"{kept.run_dir} has no log yet")
     tail = Tail(kept, arguments.job)
     tail.show(arguments.lines)
     if arguments.follow:

@@ -251,7 +251,7 @@ def test_logs_show_the_ends_of_the_latest_numbers_without_what_steers_a_terminal
     assert main([*SHAPES]) == 0
     capsys.readouterr()
     assert main(["logs", "runs/a"]) == 0
-    assert "has a log yet" in capsys.readouterr().out
+    assert "has no log yet" in capsys.readouterr().out
     Path("runs/a/launch/logs/a-101.out").write_text("".join(f"line {n}\n" for n in range(100)) + "\x1b[2Jred\n")
     assert main(["logs", "runs/a", "--lines", "3"]) == 0
     assert capsys.readouterr().out == "line 98\nline 99\n?[2Jred\n"

@@ -1,0 +1,136 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A run on this machine in; what it says out: on a terminal, or in two files of its launch and here as they grow.
+
+A terminal gets bars that move, which no file should. The run writes the files itself, so it goes on, and goes on
+writing, also where whoever looks on is gone.
+"""
+
+import codecs
+import fcntl
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TextIO
+
+_PIECE_BYTES = 1 << 20
+
+
+class OnTerminal:
+    """A run that keeps the launcher's terminal."""
+
+    out = err = None
+
+    def __enter__(self) -> "OnTerminal":
+        return self
+
+    def show(self) -> None:
+        """It was seen when it was said."""
+
+    def __exit__(self, *_: object) -> None:
+        """There is nothing to close."""
+
+
+class LocalLog:
+    """The next files of a launch; what is in them when the block ends has been shown.
+
+    Args:
+        folder: of the launch.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        number = max((_number(file) for file in _all(folder)), default=0) + 1
+        out = folder / "logs" / f"local-{number}.out"
+        err = out.with_suffix(".err")
+        self.out, self.err = _opened(out), _opened(err)
+        _lock(self.out)
+        self._shown = [_Shown(out, lambda: sys.stdout), _Shown(err, lambda: sys.stderr)]
+
+    def __enter__(self) -> "LocalLog":
+        return self
+
+    def show(self) -> None:
+        """Say here what has come since the last time."""
+        for one in self._shown:
+            one.more()
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.out)
+        os.close(self.err)
+        for one in self._shown:
+            one.close()
+
+
+def begun(folder: Path) -> LocalLog | OnTerminal:
+    """Where the runs of a launch speak: on the terminal, if one is here to look at."""
+    return OnTerminal() if sys.stderr.isatty() else LocalLog(folder)
+
+
+def latest(folder: Path) -> list[Path]:
+    """What the last launch here wrote, standard error after standard output; nothing where it wrote nothing."""
+    last = max(_all(folder), key=_number, default=None)
+    return [file for file in (last, last.with_suffix(".err")) if file.is_file()] if last else []
+
+
+def is_over(folder: Path) -> bool:
+    """Whether nobody writes the latest any more: who does holds its lock."""
+    for file in latest(folder)[:1]:
+        with file.open("rb") as opened:
+            try:
+                fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            except OSError:  # a file system without locks
+                return True
+    return True
+
+
+class _Shown:
+    """How much of a file has been said here.
+
+    Args:
+        file: that grows.
+        to: where it is said; asked each time, since tests exchange it.
+    """
+
+    def __init__(self, file: Path, to: Callable[[], TextIO]) -> None:
+        self._file, self._to, self._is_heard = file.open("rb"), to, True
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def more(self) -> None:
+        """What has come since."""
+        while self._is_heard and (piece := self._file.read(_PIECE_BYTES)):
+            self._say(self._decoder.decode(piece))
+
+    def close(self) -> None:
+        """All that there is has been said."""
+        self.more()
+        self._file.close()
+
+    def _say(self, text: str) -> None:
+        try:
+            self._to().write(text)
+            self._to().flush()
+        except OSError:  # nobody listens any more, as behind `| head`: the run is no worse for it
+            self._is_heard = False
+
+
+def _opened(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+
+
+def _lock(descriptor: int) -> None:
+    """The run inherits it, so it holds until the last of them has ended."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # some file systems have no locks
+        return
+
+
+def _all(folder: Path) -> list[Path]:
+    return [file for file in (folder / "logs").glob("local-*.out") if file.stem.rpartition("-")[2].isdigit()]
+
+
+def _number(file: Path) -> int:
+    return int(file.stem.rpartition("-")[2])
