@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.optional import available
+from nemo_vfm.data.codecs import open_encoder
 from nemo_vfm.data.decode import VideoInfo, open_video
 from tests.data.conftest import moving, mp4
 
@@ -28,6 +29,7 @@ def encoded(codec: str, container: str, num_frames: int = 12, **options: str) ->
     with av.open(file, "w", format=container) as out:
         stream = out.add_stream(codec, rate=12, options=options)
         stream.width, stream.height, stream.pix_fmt = 96, 64, "yuv420p"
+        open_encoder(stream)
         for picture in moving(num_frames, 64, 96):
             out.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
         out.mux(stream.encode(None))
