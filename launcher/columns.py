@@ -22,6 +22,11 @@ def table(rows: Iterable[Sequence[str]], indent: int = 0) -> None:
         sys.stdout.write(f"{' ' * indent}{'  '.join([*padded, last])}".rstrip() + "\n")
 
 
+def counted(number: int, what: str) -> str:
+    """`1 node`, `1,200 nodes`."""
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
 def span(seconds: float) -> str:
     """A time that people can read."""
     if seconds < 100:

@@ -4,6 +4,7 @@
 
 from collections.abc import Iterator
 
+from launcher.columns import counted
 from launcher.job import SlurmJob
 from launcher.quoting import directive
 
@@ -49,7 +50,7 @@ def _second_part(job: SlurmJob) -> Iterator[str]:
     if not job.cpu_nodes:
         return
     cluster = job.cluster
-    nodes = "1 node" if job.cpu_nodes == 1 else f"{job.cpu_nodes} nodes"
+    nodes = counted(job.cpu_nodes, "node")
     yield f"# {nodes} without GPUs for Ray, the second part of this job: both begin and end together."
     yield "#SBATCH hetjob"
     named = {"account": cluster.account, "partition": cluster.cpu_partition or cluster.partition, "qos": cluster.qos}
@@ -105,11 +106,11 @@ def _site(job: SlurmJob) -> Iterator[str]:
 
 
 def _machines(job: SlurmJob) -> str:
-    nodes = "1 node" if job.nodes == 1 else f"{job.nodes} nodes"
+    nodes = counted(job.nodes, "node")
     tasks = "one process" if job.tasks_per_node == 1 else f"{job.tasks_per_node} processes"
     if not job.gpus_per_node:
         return f"{nodes}, {tasks} on each."
-    gpus = "1 GPU" if job.gpus_per_node == 1 else f"{job.gpus_per_node} GPUs"
+    gpus = counted(job.gpus_per_node, "GPU")
     kind = f" ({job.gpu})" if job.gpu else ""
     return f"{nodes} of {gpus}{kind}, {tasks} on each."
 

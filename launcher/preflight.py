@@ -12,6 +12,7 @@ from launcher import secret_files
 from launcher.chain import Share
 from launcher.chosen import Where
 from launcher.cluster import Slurm
+from launcher.columns import counted
 from launcher.facts import Said, checked, planned
 from launcher.launch import Launch
 from launcher.occupied import objections
@@ -88,14 +89,10 @@ def _idle(shares: Sequence[Share], where: Where) -> Iterator[Finding]:
 
 
 def _in_words(share: Share) -> str:
-    gpus = f", {_count(share.gpus_per_node, 'GPU')} a node" if share.gpus_per_node else ""
+    gpus = f", {counted(share.gpus_per_node, 'GPU')} a node" if share.gpus_per_node else ""
     array = f"{share.array} tasks of an array, each " if share.array else ""
-    return (f"{array}{_count(share.nodes, 'node')}, {_count(share.tasks_per_node, 'task')} a node{gpus}, "
-            f"{_count(share.cpus_per_task, 'core')} a task")  # fmt: skip
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+    return (f"{array}{counted(share.nodes, 'node')}, {counted(share.tasks_per_node, 'task')} a node{gpus}, "
+            f"{counted(share.cpus_per_task, 'core')} a task")  # fmt: skip
 
 
 def _check(launch: Launch) -> list[Finding]:
@@ -153,7 +150,7 @@ def _of_layout(found: Mapping[str, Any], own: Mapping[str, Any], where: Slurm, s
         phase = f" of the phase {found['phase']}" if found.get("phase") else ""
         runs = max(1, share.array)
         each = f"{runs} runs of " if share.array else ""
-        place = f"{_span(hours)} on {_count(share.ranks, 'GPU')}, in attempts of at most {where.time}"
+        place = f"{_span(hours)} on {counted(share.ranks, 'GPU')}, in attempts of at most {where.time}"
         yield Finding(
             "cost", f"{own['gpu_hours'] * runs:,.0f} GPU hours: {each}{found['steps']:,} steps{phase}, {place}"
         )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from launcher.chain import Share, chain
 from launcher.chosen import Where
+from launcher.columns import counted
 from launcher.facts import Point, Step, Work
 from nemo_vfm.core.errors import UserError
 
@@ -78,6 +79,5 @@ def _whole(work: Work, name: str) -> Step:
 
 
 def _size(share: Share) -> str:
-    nodes = "1 node" if share.nodes == 1 else f"{share.nodes} nodes"
-    gpus = f" and {share.gpus_per_node} GPUs" if share.gpus_per_node else ""
-    return f"{nodes} of {share.tasks_per_node} tasks{gpus}"
+    gpus = f" and {counted(share.gpus_per_node, 'GPU')}" if share.gpus_per_node else ""
+    return f"{counted(share.nodes, 'node')} of {counted(share.tasks_per_node, 'task')}{gpus}"

@@ -133,7 +133,7 @@ def test_runs_of_different_sizes_are_told_apart_and_not_submitted(desk, queue, c
     (desk / "long.yaml").write_text("_target_: tests.support.spread.Together\nnum: 1\nsteps: 4\n")
     assert main(["submit", "long.yaml", *CLUSTER, *TRUST, "--sweep", "num=1,2"]) == 2
     said = capsys.readouterr().err
-    assert "num=1 takes 1 node of 1 tasks" in said and "num=2 takes 1 node of 2 tasks" in said
+    assert "num=1 takes 1 node of 1 task," in said and "num=2 takes 1 node of 2 tasks" in said
 
 
 def test_a_launch_of_a_sweep_is_made_once_more_in_another_folder(desk, queue, capsys):
