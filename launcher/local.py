@@ -7,7 +7,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -20,7 +19,6 @@ from nemo_vfm.core.files import write_text
 from nemo_vfm.core.preempt import EXIT_CODE, INTERRUPTED
 
 _OVER = (EXIT_CODE, INTERRUPTED)  # somebody wants this machine for something else, so no other run of a sweep is begun
-_LOOK_S = 0.1  # between two looks at what it says
 _PASSED_ON = (signal.SIGTERM, signal.SIGUSR1)  # a Ctrl-C reaches the run by itself: it is in the terminal's group
 
 
@@ -63,9 +61,7 @@ def _run(words: Sequence[str], environment: Mapping[str, str], launch: Launch, l
     # Our own interpreter and module; the words are arguments, never a shell's.
     process = subprocess.Popen(words, env=environment, cwd=launch.workdir, stdout=log.out, stderr=log.err)  # noqa: S603
     with _handed_on(process):
-        while process.poll() is None:
-            log.show()
-            time.sleep(_LOOK_S)
+        log.wait(process)
     status = process.returncode
     return status if status >= 0 else 128 - status
 

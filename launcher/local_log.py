@@ -9,11 +9,13 @@ writing, also where whoever looks on is gone.
 import codecs
 import fcntl
 import os
+import subprocess
 import sys
-from collections.abc import Callable
+import time
 from pathlib import Path
 from typing import TextIO
 
+_LOOK_S = 0.1
 _PIECE_BYTES = 1 << 20
 
 
@@ -25,8 +27,9 @@ class OnTerminal:
     def __enter__(self) -> "OnTerminal":
         return self
 
-    def show(self) -> None:
-        """It was seen when it was said."""
+    def wait(self, process: "subprocess.Popen[bytes]") -> None:
+        """Until it has ended."""
+        process.wait()
 
     def __exit__(self, *_: object) -> None:
         """There is nothing to close."""
@@ -40,15 +43,21 @@ class LocalLog:
     """
 
     def __init__(self, folder: Path) -> None:
-        number = max((_number(file) for file in _all(folder)), default=0) + 1
+        number = max(_numbered(folder), default=0) + 1
         out = folder / "logs" / f"local-{number}.out"
         err = out.with_suffix(".err")
         self.out, self.err = _opened(out), _opened(err)
         _lock(self.out)
-        self._shown = [_Shown(out, lambda: sys.stdout), _Shown(err, lambda: sys.stderr)]
+        self._shown = [_Shown(out, sys.stdout), _Shown(err, sys.stderr)]
 
     def __enter__(self) -> "LocalLog":
         return self
+
+    def wait(self, process: "subprocess.Popen[bytes]") -> None:
+        """Until it has ended, showing what it says."""
+        while process.poll() is None:
+            self.show()
+            time.sleep(_LOOK_S)
 
     def show(self) -> None:
         """Say here what has come since the last time."""
@@ -69,8 +78,9 @@ def begun(folder: Path) -> LocalLog | OnTerminal:
 
 def latest(folder: Path) -> list[Path]:
     """What the last launch here wrote, standard error after standard output; nothing where it wrote nothing."""
-    last = max(_all(folder), key=_number, default=None)
-    return [file for file in (last, last.with_suffix(".err")) if file.is_file()] if last else []
+    found = _numbered(folder)
+    both = [found[max(found)], found[max(found)].with_suffix(".err")] if found else []
+    return [file for file in both if file.is_file()]  # the second comes a moment after the first
 
 
 def is_over(folder: Path) -> bool:
@@ -91,10 +101,10 @@ class _Shown:
 
     Args:
         file: that grows.
-        to: where it is said; asked each time, since tests exchange it.
+        to: where it is said.
     """
 
-    def __init__(self, file: Path, to: Callable[[], TextIO]) -> None:
+    def __init__(self, file: Path, to: TextIO) -> None:
         self._file, self._to, self._is_heard = file.open("rb"), to, True
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
@@ -110,8 +120,8 @@ class _Shown:
 
     def _say(self, text: str) -> None:
         try:
-            self._to().write(text)
-            self._to().flush()
+            self._to.write(text)
+            self._to.flush()
         except OSError:  # nobody listens any more, as behind `| head`: the run is no worse for it
             self._is_heard = False
 
@@ -123,14 +133,11 @@ def _opened(path: Path) -> int:
 def _lock(descriptor: int) -> None:
     """The run inherits it, so it holds until the last of them has ended."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # who follows may hold it for the moment of a look
     except OSError:  # some file systems have no locks
         return
 
 
-def _all(folder: Path) -> list[Path]:
-    return [file for file in (folder / "logs").glob("local-*.out") if file.stem.rpartition("-")[2].isdigit()]
-
-
-def _number(file: Path) -> int:
-    return int(file.stem.rpartition("-")[2])
+def _numbered(folder: Path) -> dict[int, Path]:
+    files = {file.stem.removeprefix("local-"): file for file in (folder / "logs").glob("local-*.out")}
+    return {int(number): file for number, file in files.items() if number.isdecimal()}

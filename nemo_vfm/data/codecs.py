@@ -16,7 +16,7 @@ import cv2
 import numpy as np
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.data.scheduling import kept
+from nemo_vfm.data import scheduling
 
 # Else SVT-AV1 prints its settings, past our log, for every film.
 os.environ.setdefault("SVT_LOG", "1")
@@ -117,7 +117,7 @@ def open_encoder(stream: av.VideoStream) -> None:
     Raises:
         av.error.FFmpegError: it cannot be opened, or not so.
     """
-    with kept():
+    with scheduling.kept():
         stream.codec_context.open(strict=False)
 
 

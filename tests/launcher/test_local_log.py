@@ -139,8 +139,8 @@ class _Closed(io.StringIO):
 
 def test_nobody_listening_harms_no_run(tmp_path, monkeypatch):
     (tmp_path / "logs").mkdir()
-    with local_log.LocalLog(tmp_path) as log, monkeypatch.context() as patch:
-        patch.setattr(sys, "stdout", _Closed())
+    monkeypatch.setattr(sys, "stdout", _Closed())
+    with local_log.LocalLog(tmp_path) as log:
         os.write(log.out, b"heard by nobody")
         log.show()
     assert local_log.latest(tmp_path)[0].read_bytes() == b"heard by nobody"
