@@ -51,7 +51,8 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def begun(*words: str) -> Iterator[subprocess.Popen[bytes]]:
     """The launcher in a process of its own."""
     command = [sys.executable, "-m", "launcher", *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    # Unbuffered: `communicate` reads past the buffer, so what a line's reading took ahead would be lost.
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0) as process:
         try:
             yield process
         finally:
