@@ -3,6 +3,7 @@
 """Numbers in, small SVG charts out: text stays text, colours come from the page's style, nothing depends on a clock."""
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -58,7 +59,7 @@ class Axis:
         """An axis on which all of `values` fit, with a little air; from zero where `zero`."""
         low, high = min(values), max(values)
         if log:
-            return cls(low / 1.1, high * 1.1, log=True)
+            return cls(low / 1.1, max(high * 1.1, sys.float_info.min), log=True)  # below, a tenth more may be no more
         low = min(low, 0.0) if zero else low
         air = (high - low) * 0.05 or max(abs(high) * 0.1, 1e-9)
         return cls(low if zero and low == 0 else low - air, high + air)

@@ -31,6 +31,7 @@ def test_a_logarithmic_axis_places_the_geometric_mean_in_the_middle():
 
 @given(st.lists(FINITE, min_size=1, max_size=40), st.booleans())
 @example([4.0, 2.2250738585072014e-308], True)
+@example([5e-324], True)
 @settings(max_examples=60, deadline=None)
 def test_any_finite_values_make_a_chart_inside_its_frame(values: list[float], log: bool):
     html = line_chart("t", [Line("a", list(enumerate(values)), style="dots")], x_label="step", log_y=log)
