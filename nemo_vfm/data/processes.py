@@ -12,11 +12,8 @@ half a batch in the pipe; and one that is stopped never hands over the memory of
 import signal
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
 from multiprocessing import active_children
-from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import Any
 
 import cv2
@@ -27,6 +24,7 @@ from nemo_vfm.core.errors import DataError, NemoVfmError
 from nemo_vfm.core.log import warn
 from nemo_vfm.data.by_number import ByNumber, Loaded
 from nemo_vfm.data.worker_memory import own_bytes
+from nemo_vfm.data.worker_watch import WorkerWatch
 
 _LOOK_S = 2.0  # how often a silent worker is looked after
 _LEAST_BATCHES = 8  # that a worker reads before it is replaced: each time, training waits for about one
@@ -81,13 +79,13 @@ def _until_grown(
     )
     due, enough, most = numbers.next, numbers.next + _LEAST_BATCHES * num_workers, 0
     numbers.go_on()
-    given, workers = _started(loader)
+    given, watch = _started(loader)
     try:
         while due < numbers.next or not numbers.stopped:  # once it has given the last it must not be asked again
-            loaded, grown = _next(given, workers, timeout_s)
+            loaded, grown = _next(given, watch, timeout_s)
             if isinstance(loaded, NemoVfmError):
-                _kill(workers)
-                _clear_after(workers)
+                watch.kill()
+                watch.clear()
                 raise loaded
             yield loaded
             due, most = due + 1, max(most, grown)
@@ -95,83 +93,45 @@ def _until_grown(
                 numbers.stop()
         return most
     finally:
-        del given  # else the error's traceback would keep the workers alive for as long as anyone looks at it
+        del given, watch  # else the error's traceback would keep workers and pipe for as long as anyone looks at it
 
 
-def _next(given: Iterator[Answer], workers: Sequence[BaseProcess], timeout_s: float) -> Answer:
+def _next(given: Iterator[Answer], watch: WorkerWatch, timeout_s: float) -> Answer:
     """The next batch, or why there is none."""
     until = time.monotonic() + timeout_s
-    silent = DataError(f"no batch came within {timeout_s:g} s; a worker hangs, or its storage does")
     while True:
         try:
-            with _watched(workers, until + _LOOK_S):
+            with watch.while_waiting(until + _LOOK_S - time.monotonic()):
                 return next(given)
-        except (EOFError, ConnectionError, FileNotFoundError) as error:
-            return (silent if time.monotonic() >= until else _died(f"{type(error).__name__} while it gave a batch")), 0
-        except RuntimeError as error:
+        except (EOFError, OSError, RuntimeError) as error:
             if time.monotonic() >= until:
-                return silent, 0
-            if "exited unexpectedly" in str(error):
-                return _died(str(error).splitlines()[0]), 0
+                return DataError(f"no batch came within {timeout_s:g} s; a worker hangs, or its storage does"), 0
+            if died := watch.died or _death(error):
+                return _died(died), 0
             if not str(error).startswith("DataLoader timed out"):
                 raise
             # Nothing was lost: it may be asked again.
 
 
-def _started(loader: DataLoader[Answer]) -> tuple[Iterator[Answer], list[BaseProcess]]:
-    """An iterator whose workers run, and those; torch's handler gives way to the one that was there before."""
+def _death(error: Exception) -> str:
+    """How a worker's death shows itself before it is seen; empty for what is none."""
+    if isinstance(error, EOFError | ConnectionError | FileNotFoundError):
+        return f"{type(error).__name__} while it gave a batch"
+    return str(error).splitlines()[0] if "exited unexpectedly" in str(error) else ""
+
+
+def _started(loader: DataLoader[Answer]) -> tuple[Iterator[Answer], WorkerWatch]:
+    """An iterator whose workers run, and who looks after them; torch's handler gives way to the one before it."""
     before = signal.getsignal(signal.SIGCHLD)
     others = {child.pid for child in active_children()}
-    given = iter(loader)
+    given: Any = iter(loader)
     workers = [child for child in active_children() if child.pid not in others]
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGCHLD, before)
     # Somebody else's loader may have left torch's handler: it would raise over our workers in the middle of anything.
     torch._C._remove_worker_pids(id(given))
-    given._worker_pids_set = False  # type: ignore[attr-defined]
-    return given, workers
-
-
-@contextmanager
-def _watched(workers: Sequence[BaseProcess], until: float) -> Iterator[None]:
-    """Raises RuntimeError inside the block when a worker dies or was dead before; kills them all at `until`."""
-
-    armed = [True]
-
-    def look(*_: object) -> None:
-        if armed and (dead := [worker for worker in workers if not worker.is_alive()]):
-            armed.clear()  # once: a signal may come between any two lines here, also before this handler is taken off
-            raise RuntimeError(f"process {dead[0].pid} exited unexpectedly with code {dead[0].exitcode}")
-
-    is_main = threading.current_thread() is threading.main_thread()  # only there do signals arrive
-    before = signal.getsignal(signal.SIGCHLD)
-    clock = threading.Timer(max(0.0, until - time.monotonic()), _kill, (workers,))
-    clock.daemon = True
-    try:
-        if is_main:
-            signal.signal(signal.SIGCHLD, look)
-        look()
-        clock.start()
-        yield
-    finally:
-        armed.clear()
-        clock.cancel()
-        if is_main:
-            signal.signal(signal.SIGCHLD, before)
-
-
-def _kill(workers: Sequence[BaseProcess]) -> None:
-    """One that is stopped or hangs would hear nothing else, and be waited for at exit."""
-    for worker in workers:
-        worker.kill()
-
-
-def _clear_after(workers: Sequence[BaseProcess]) -> None:
-    """One that is killed between making shared memory and taking its name away leaves it, named by its process."""
-    for worker in workers:
-        worker.join(_LOOK_S)
-        for left in Path("/dev/shm").glob(f"torch_{worker.pid}_*"):  # noqa: S108
-            left.unlink(missing_ok=True)
+    given._worker_pids_set = False
+    return given, WorkerWatch(given._worker_result_queue, workers)
 
 
 def _died(what: str) -> DataError:
