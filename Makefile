@@ -52,7 +52,7 @@ test: $(DEV_STAMP) ## every test but the long ones; ends with the seconds each f
 	@$(BIN)/pytest -m 'not soak' -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0 -rs --durations=15 --durations-min=1 $(PYTEST_ARGS)
 
 soak: $(DEV_STAMP) ## the long version: more kills, more fuzz cases, every layout
-	@$(BIN)/pytest -m soak -o faulthandler_timeout=3600 --durations=30 $(PYTEST_ARGS)
+	@$(BIN)/pytest -m 'soak or hypothesis' --hypothesis-profile=soak -o faulthandler_timeout=3600 --durations=30 $(PYTEST_ARGS)
 
 # nemo-toolkit holds lightning 2.4 and omegaconf 2.3, the oldest that setup.py allows: so the rooms that use them are
 # tried here, too. The last result stands in docs/support.md.
