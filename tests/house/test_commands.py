@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.support.repository import ROOT
 
@@ -77,9 +78,11 @@ def test_the_users_own_videos_and_run_folder_are_passed_on(fresh):
     assert '"input=my videos"' in script and '"run_dir=out"' in script
 
 
-def test_the_long_tests_are_run_by_soak_alone(fresh):
-    assert "not soak" in make("-n", "test", f"VENV={fresh}").stdout
-    assert "-m soak" in make("-n", "soak", f"VENV={fresh}").stdout
+def test_the_long_tests_and_other_cases_each_time_are_left_to_soak(fresh):
+    usual, long = (make("-n", name, f"VENV={fresh}").stdout for name in ("test", "soak"))
+    assert "-m 'not soak'" in usual and "-m 'soak or hypothesis' --hypothesis-profile=soak" in long
+    assert "profile" not in usual and settings.get_profile("ours").derandomize
+    assert not settings.get_profile("soak").derandomize
 
 
 def test_a_test_that_hangs_is_named_and_ends_the_run(fresh, tmp_path):
