@@ -72,7 +72,8 @@ class WorkerWatch:
         A read that no signal reaches, as in another thread, ends with the last that can write: us.
         """
         with suppress(OSError):  # closed before, or no file can be opened: the next look after a silence finds it
+            ends = self._queue._reader.fileno(), self._queue._writer.fileno()
             nothing = os.open(os.devnull, os.O_RDONLY)
-            for end in (self._queue._reader, self._queue._writer):
-                os.dup2(nothing, end.fileno(), inheritable=False)
+            for end in ends:
+                os.dup2(nothing, end, inheritable=False)
             os.close(nothing)
