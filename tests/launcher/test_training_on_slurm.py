@@ -42,8 +42,12 @@ def training(cluster: Slurm, data: Path, run_dir: Path, *more: str) -> Submitted
 
 
 def others_go_before(job: Submitted) -> None:
-    """Somebody whose jobs go before takes all nodes, for a moment."""
-    job.cluster.say("srun", "--partition=urgent", "--nodes=3", "--exclusive", "true")
+    """Somebody whose jobs go before takes all nodes, for a moment.
+
+    Not by srun: a node that answers seconds after the others have ended makes the whole step one that failed.
+    """
+    urgent = ("--partition=urgent", "--nodes=3", "--exclusive", "--output=/dev/null", "--wrap=true")
+    job.cluster.say("sbatch", "--wait", *urgent)
 
 
 def is_signalled(job: Submitted) -> None:
