@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from nemo_vfm.core import secret
 from nemo_vfm.data import scheduling
@@ -17,8 +17,13 @@ from tests.support.longest import longest_first
 
 # A loaded machine is no reason to fail: what a case asserts is its result, never its time. The cases drawn are the same
 # in every run, so a change fails by its own doing; `make soak` draws others each time, to find what nobody has yet.
-settings.register_profile("ours", deadline=None, derandomize=True)
-settings.register_profile("soak", deadline=None)
+# All is said from hypothesis's "default" on: where CI is set, its own profile for that would be what ours are based on,
+# and soak would draw the same cases again.
+_WHATEVER_THE_MACHINE = settings(
+    settings.get_profile("default"), deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile("ours", _WHATEVER_THE_MACHINE, derandomize=True, database=None)
+settings.register_profile("soak", _WHATEVER_THE_MACHINE, derandomize=False)
 settings.load_profile("ours")
 
 # Processes that share the tests tell theirs of 80 columns; what is printed is as wide as where nobody says.

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from tests.support.repository import ROOT
 
@@ -81,8 +80,28 @@ def test_the_users_own_videos_and_run_folder_are_passed_on(fresh):
 def test_the_long_tests_and_other_cases_each_time_are_left_to_soak(fresh):
     usual, long = (make("-n", name, f"VENV={fresh}").stdout for name in ("test", "soak"))
     assert "-m 'not soak'" in usual and "-m 'soak or hypothesis' --hypothesis-profile=soak" in long
-    assert "profile" not in usual and settings.get_profile("ours").derandomize
-    assert not settings.get_profile("soak").derandomize
+    assert "profile" not in usual
+
+
+@pytest.mark.parametrize("where", ["CI", "GITLAB_CI", "TERM"])
+def test_which_cases_are_drawn_is_the_same_question_on_a_machine_of_continuous_integration(where):
+    """hypothesis takes other settings as its own where a variable such as CI stands."""
+    said = (
+        "from tests.conftest import settings; ours, soak = map(settings.get_profile, ('ours', 'soak'))\n"
+        "print(ours.derandomize, soak.derandomize, soak.database is not None, settings.default == ours)\n"
+        "print(ours.deadline, soak.deadline, len(ours.suppress_health_check), len(soak.suppress_health_check))"
+    )
+    plain = {name: value for name, value in os.environ.items() if name not in ("CI", "GITLAB_CI")}
+    done = subprocess.run(
+        [sys.executable, "-c", said],
+        cwd=ROOT,
+        env={**plain, where: "true"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stdout == "True False True True\nNone None 1 1\n"
 
 
 def test_a_test_that_hangs_is_named_and_ends_the_run(fresh, tmp_path):
