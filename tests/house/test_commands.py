@@ -110,7 +110,7 @@ def test_a_test_that_hangs_is_named_and_ends_the_run(fresh, tmp_path):
     pytest_here.chmod(0o755)
     tried = tmp_path / "test_tried.py"
     tried.write_text("import time\ndef test_before(): pass\ndef test_hangs(): time.sleep(100)\n")
-    words = f"{tried} -c pyproject.toml --rootdir . -p no:cacheprovider -o faulthandler_timeout=1"
+    words = f"{tried} -c pyproject.toml --rootdir . -p no:cacheprovider --color=no -o faulthandler_timeout=1"
     done = make("test", f"VENV={fresh}", "JOBS=1", f"PYTEST_ARGS={words}")
     assert done.returncode != 0 and "Timeout (0:00:01)!" in done.stderr and "in test_hangs" in done.stderr
     assert re.search(r"worker 'gw0' crashed while running .*test_hangs", done.stdout)
