@@ -19,9 +19,10 @@ _KNOWN = 300  # names that are searched for the nearest: each takes some microse
 _LONGEST = 600  # characters of a message, and of a name that is worth a suggestion
 
 
-# Control characters, line breaks that editors do not count, and characters that reorder or hide text on a screen.
+# Control characters, line breaks that editors do not count, characters that reorder or hide text on a screen, and the
+# two below U+10000 that are none (YAML allows no others).
 UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f"
-                    "\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\ud800-\udfff"
+                    "\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\ufffe\uffff\ud800-\udfff"
                     "\U000e0000-\U000e007f]")  # fmt: skip
 
 

@@ -124,6 +124,20 @@ def comes_back(tree):
     assert with_places is not None
 
 
+def test_every_character_but_nul_and_halves_of_one_reads_back():
+    characters = [chr(code) for code in range(1, 0x110000) if not 0xD800 <= code < 0xE000]
+    comes_back(
+        {f"from_{first}": "".join(characters[first : first + 4096]) for first in range(0, len(characters), 4096)}
+    )
+
+
+@pytest.mark.parametrize("character", ["\ufffe", "\uffff"])
+def test_a_character_that_yaml_has_not_is_named_where_it_stands(character):
+    with pytest.raises(RecipeError, match=r"U\+FFF[EF] is not allowed here") as told:
+        parse(f"a: 1\nb: x{character}", "t")
+    assert "t:2:5" in told.value.problems[0].render()
+
+
 test_any_text_is_read_or_refused = settings(max_examples=60, deadline=None)(given(TEXTS)(read_anything))
 test_what_is_written_reads_back = settings(max_examples=60, deadline=None)(given(TREES)(comes_back))
 test_any_text_is_read_or_refused_soak = pytest.mark.soak(
