@@ -346,7 +346,7 @@ def test_a_migrated_recipe_tells_on_top_what_every_recipe_tells(name):
     assert "nemo-vfm run recipes/theirs.yaml" in head
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.sampled_from(list(foreign.ALL.values())), st.integers(0, 3000), st.text(max_size=8), st.integers(0, 12))
 def test_whatever_a_file_holds_the_answer_is_a_recipe_or_a_sentence(text, place, inserted, removed):
     broken = text[:place] + inserted + text[place + removed :]

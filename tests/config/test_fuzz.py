@@ -136,11 +136,7 @@ def test_a_character_that_yaml_has_not_is_named_where_it_stands(character):
     assert "t:2:5" in told.value.problems[0].render()
 
 
-test_any_text_is_read_or_refused = settings(max_examples=60, deadline=None)(given(TEXTS)(read_anything))
-test_what_is_written_reads_back = settings(max_examples=60, deadline=None)(given(TREES)(comes_back))
-test_any_text_is_read_or_refused_soak = pytest.mark.soak(
-    settings(max_examples=2000, deadline=None)(given(TEXTS)(read_anything))
-)
-test_what_is_written_reads_back_soak = pytest.mark.soak(
-    settings(max_examples=2000, deadline=None)(given(TREES)(comes_back))
-)
+test_any_text_is_read_or_refused = settings(max_examples=60)(given(TEXTS)(read_anything))
+test_what_is_written_reads_back = settings(max_examples=60)(given(TREES)(comes_back))
+test_any_text_is_read_or_refused_soak = pytest.mark.soak(settings(max_examples=2000)(given(TEXTS)(read_anything)))
+test_what_is_written_reads_back_soak = pytest.mark.soak(settings(max_examples=2000)(given(TREES)(comes_back)))

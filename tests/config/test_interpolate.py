@@ -47,7 +47,7 @@ def test_a_value_stands_for_another(text, value):
     assert resolved(text)["x"] == value
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.dictionaries(
         st.sampled_from("abcd"), st.sampled_from([1, 2.5, True, "t", "${z.k}", "q-${z.k}-${z.n}"]), min_size=1

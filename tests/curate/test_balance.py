@@ -93,7 +93,7 @@ def test_a_bucket_or_a_source_makes_groups_too():
 GROUPS = st.lists(st.sampled_from(["pan", "static", "zoom", None]), max_size=60)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(GROUPS, st.integers(1, 4), st.sampled_from([{"pan": 0.5}, {"pan": 0.2, "zoom": 0.3}, {"static": 0.0}]))
 def test_shares_come_out_to_a_clip_a_group_and_order_does_not_matter(groups, repeat, shares):
     records = [record(index, group) for index, group in enumerate(groups)]
@@ -109,7 +109,7 @@ def test_shares_come_out_to_a_clip_a_group_and_order_does_not_matter(groups, rep
     assert sum(group["clips"] for group in found.plan["groups"].values()) == len(groups)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(GROUPS, st.integers(0, 20), st.integers(0, 20))
 def test_a_lower_cap_keeps_a_part_of_what_a_higher_one_keeps(groups, one, other):
     chosen = []

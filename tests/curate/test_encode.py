@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load
 
@@ -166,7 +166,6 @@ def test_clips_that_are_not_there_are_the_users_to_fix(tmp_path):
         encode(tmp_path / "absent", tmp_path)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 200), st.sampled_from([12.0, 24.0, 29.97]), st.integers(1, 6))
 def test_windows_lie_inside_the_clip_and_differ(num_frames, fps, max_windows):
     bucket = Bucket(64, 48, 9, 8.0)

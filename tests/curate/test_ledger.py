@@ -6,7 +6,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nemo_vfm.curate.ledger import Account, FileRecord, count
@@ -39,7 +39,6 @@ FILES = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(FILES)
 def test_in_is_kept_and_dropped_and_failed(files):
     ledger = count(files).to_json()

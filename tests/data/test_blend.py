@@ -22,7 +22,7 @@ from tests.data.conftest import LatentShards, moving, mp4
 from tests.data.test_module import LONG, SMALL, contents
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=6), st.integers(0, 99))
 def test_no_source_is_ever_a_whole_batch_from_its_weight(weights: list[int], seed: int) -> None:
     turns = Turns([Fraction(weight) for weight in weights], seed=seed)

@@ -42,7 +42,7 @@ def test_a_slow_clip_needs_a_frame_rate():
     assert str(nearest_miss(shape(fps=6.0), BUCKETS)) == "8 frames per second"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(8, 200), st.integers(8, 200), st.integers(1, 60), st.floats(1, 60))
 def test_a_clip_that_gets_what_it_lacks_fits(width, height, num_frames, fps):
     clip = shape(width, height, num_frames, fps)
@@ -57,7 +57,7 @@ def test_a_clip_that_gets_what_it_lacks_fits(width, height, num_frames, fps):
     assert BUCKETS.assign(more.width, more.height, more.num_frames, more.fps).bucket is not None
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(8, 200), st.integers(8, 200), st.integers(1, 60)), max_size=20))
 def test_every_clip_is_counted_once(sizes):
     found = count_buckets([shape(w, h, n, key=str(i)) for i, (w, h, n) in enumerate(sizes)], BUCKETS)

@@ -218,7 +218,7 @@ def read_all(data: bytes) -> None:
         pass
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10**6))
 def test_damaged_bytes_give_all_frames_or_a_data_error(seed: int) -> None:
     read_all(damaged(seed))

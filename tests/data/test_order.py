@@ -29,7 +29,7 @@ def stream(order: Order, name: str, num_batches: int) -> list[int]:
     return [sample for group, samples in batches if group.name == name for sample in samples]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(1, 23), st.integers(1, 9)), min_size=1, max_size=4), st.integers(0, 99))
 def test_every_sample_comes_once_in_each_epoch_of_its_group(sizes: list[tuple[int, int]], seed: int) -> None:
     order = Order(groups(*sizes), seed=seed)
@@ -41,7 +41,7 @@ def test_every_sample_comes_once_in_each_epoch_of_its_group(sizes: list[tuple[in
             assert sorted(given_samples[epoch * count : (epoch + 1) * count]) == list(group.samples)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(1, 23), st.integers(1, 9)), min_size=1, max_size=4), st.integers(0, 500))
 def test_a_batch_does_not_depend_on_what_was_asked_before(sizes: list[tuple[int, int]], index: int) -> None:
     walked = Order(groups(*sizes), seed=7)

@@ -25,7 +25,7 @@ from tests.data.conftest import LatentShards
 SHAPES = [[2, 1, 4, 4], [2, 3, 4, 4], [2, 5, 4, 6], [2, 2, 6, 4]]  # 4, 12, 30 and 12 tokens
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.integers(1, 100), max_size=200), st.integers(1, 50))
 def test_every_sample_lies_in_one_pack_within_the_budget(lengths: list[int], lookahead: int) -> None:
     packs = pack(lengths, 128, lookahead=lookahead)
@@ -49,7 +49,7 @@ def first_fit(lengths: list[int], budget: int) -> list[list[int]]:
     return sorted(sorted(one) for one in bins)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.integers(1, 128), max_size=100))
 def test_each_sample_goes_where_it_fits_first_the_longest_before_all(lengths: list[int]) -> None:
     assert [list(p.samples) for p in pack(lengths, 128)] == first_fit(lengths, 128)
@@ -62,7 +62,7 @@ def test_ten_thousand_lengths_that_fill_a_pack_each_take_no_look_at_every_pack()
     assert time.process_time() - before < 1.0, "a look at every pack takes several seconds"
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=120))
 def test_a_window_alone_gives_the_same_packs(lengths: list[int]) -> None:
     packs = pack(lengths + lengths, 128, lookahead=len(lengths))

@@ -210,7 +210,7 @@ def index_fuzzed(folder: Path, position: int, value: int) -> None:
             assert len(shards.read(entry, name)) == size
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 5000), st.integers(0, 255))
 def test_a_damaged_index_never_leads_astray(tmp_path_factory, position: int, value: int) -> None:
     index_fuzzed(tmp_path_factory.mktemp("fuzz"), position, value)

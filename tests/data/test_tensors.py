@@ -58,7 +58,7 @@ def test_damaged_headers_are_data_errors(data: bytes) -> None:
         stored_tensors(data)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 200), st.integers(0, 255), st.integers(0, 200))
 def test_damaged_bytes_give_whole_tensors_or_a_data_error(position: int, value: int, cut: int) -> None:
     data = bytearray(save({"x": torch.zeros(4, 5), "y": torch.zeros(3)}))

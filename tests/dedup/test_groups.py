@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random likenesses: whoever goes refers to somebody who stays, and the best of each group stays."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nemo_vfm.dedup.groups import duplicates
@@ -23,7 +23,6 @@ def test_of_equals_the_first_stays():
     assert duplicates([(1.0,), (1.0,)], [(1, 0)]) == {1: 0}
 
 
-@settings(deadline=None)
 @given(GROUPS)
 def test_every_duplicate_refers_to_a_kept_item_at_least_as_good(case):
     preferences, pairs = case
@@ -33,7 +32,6 @@ def test_every_duplicate_refers_to_a_kept_item_at_least_as_good(case):
         assert preferences[keeper] >= preferences[item]
 
 
-@settings(deadline=None)
 @given(GROUPS)
 def test_of_two_that_are_alike_never_both_stay(case):
     preferences, pairs = case

@@ -17,7 +17,7 @@ def video(seed, num_frames, height, width, batch=1):
     return torch.rand(batch, 3, num_frames, height, width, generator=torch.Generator().manual_seed(seed)) * 2 - 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     basis=st.sampled_from(["orthonormal", "mean"]),
     levels_space=st.integers(0, 3), levels_time=st.integers(0, 3), gain=GAINS, detail_gain=GAINS, motion_gain=GAINS,

@@ -32,7 +32,7 @@ def test_a_logarithmic_axis_places_the_geometric_mean_in_the_middle():
 @given(st.lists(FINITE, min_size=1, max_size=40), st.booleans())
 @example([4.0, 2.2250738585072014e-308], True)
 @example([5e-324], True)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_finite_values_make_a_chart_inside_its_frame(values: list[float], log: bool):
     html = line_chart("t", [Line("a", list(enumerate(values)), style="dots")], x_label="step", log_y=log)
     for path in re.findall(r'd="M([^"]+)"', html):
@@ -43,7 +43,7 @@ def test_any_finite_values_make_a_chart_inside_its_frame(values: list[float], lo
 
 
 @given(st.lists(FINITE, min_size=1, max_size=60), st.sampled_from(["<", ">"]), FINITE)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_every_value_of_a_histogram_is_in_some_bar_and_no_bar_straddles_the_threshold(values, side, at):
     low, high = chart._aligned(*chart._inner_range(sorted(values), (side, at)), (side, at), 32)
     assert sum(chart._count(values, low, high, 32)) == len(values)

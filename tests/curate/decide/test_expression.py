@@ -104,7 +104,7 @@ def test_length_number_of_words_and_nesting_are_bounded(text, message):
         parse(text)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.text(alphabet="x.y19()<>=!+-*/,'\" andortispcmg_", max_size=60))
 def test_any_text_is_an_expression_or_a_sentence(text):
     try:
@@ -129,7 +129,7 @@ def joined(parts):
 TRUTHS = st.recursive(LINKS, joined, max_leaves=6)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(TRUTHS)
 def test_without_missing_scores_an_expression_says_what_python_says(text):
     values = {"x": [-1.0, 0.0, 2.5], "z": [3.0, -2.0, 0.5]}

@@ -6,7 +6,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nemo_vfm.curate.decide.check import check_rules
@@ -66,7 +66,6 @@ def test_a_copy_of_a_clip_that_failed_stays():
     assert (small.decision, large.decision) == ("kept", "failed")
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from([0.0, 5.0]), st.integers(32, 34)), max_size=8))
 def test_every_reference_points_to_a_kept_clip(cases):
     records = decided(*(record(i, look, motion=motion, size=size) for i, (look, motion, size) in enumerate(cases)))

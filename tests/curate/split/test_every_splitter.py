@@ -59,7 +59,7 @@ def check_cover(spans: list[tuple[int, int]], num_frames: int) -> None:
 
 
 @pytest.mark.parametrize("name", SPLITTERS)
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(frames=FILMS)
 def test_all_frames_are_in_exactly_one_span_and_every_time_the_same(name, frames):
     splitter, _ = SPLITTERS[name]
@@ -70,7 +70,7 @@ def test_all_frames_are_in_exactly_one_span_and_every_time_the_same(name, frames
 
 
 @pytest.mark.parametrize("name", SPLITTERS)
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(frames=FILMS)
 def test_spans_come_as_early_as_is_promised_and_do_not_hang_on_what_follows(name, frames):
     splitter, behind = SPLITTERS[name]

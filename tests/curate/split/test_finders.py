@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nemo_vfm.curate.split.black import Black
@@ -85,14 +85,12 @@ def pieces_at_once(shot: tuple[int, int], longest: int, tail: int) -> list[tuple
     return list(pairwise([*starts, shot[1]]))
 
 
-@settings(deadline=None)
 @given(st.lists(st.booleans(), max_size=60), st.integers(1, 10))
 def test_black_stretches_are_found_as_in_the_whole_film(dark, min_frames):
     glances = [glance(0 if is_dark else 99) for is_dark in dark]
     assert run(Black(12, min_frames), glances) == black_at_once(dark, min_frames)
 
 
-@settings(deadline=None)
 @given(
     st.sets(st.integers(1, 79)), st.sets(st.integers(1, 79)), st.integers(0, 9), st.integers(0, 9), st.integers(1, 12)
 )
@@ -105,7 +103,6 @@ def test_a_fade_beside_a_hard_cut_does_not_cut_twice():
     assert run(Joined(Told([10, 40]), Told([12, 25, 27]), 5), [glance()] * 50) == [10, 25, 40]
 
 
-@settings(deadline=None)
 @given(st.sets(st.integers(1, 60)), st.integers(1, 20))
 def test_spaced_cuts_are_never_nearer_than_asked_for(cuts, min_frames):
     kept = run(Spaced(Told(cuts), min_frames), [glance()] * 61)
@@ -114,7 +111,6 @@ def test_spaced_cuts_are_never_nearer_than_asked_for(cuts, min_frames):
     assert kept[:1] == sorted(far)[:1]
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 70), max_size=5), st.integers(1, 30), st.integers(0, 30))
 def test_shots_are_cut_into_pieces_as_in_the_whole_film(lengths, longest, tail):
     tail = min(tail, longest)
@@ -126,7 +122,6 @@ def test_shots_are_cut_into_pieces_as_in_the_whole_film(lengths, longest, tail):
     assert told == [piece for shot in pairwise(edges) for piece in pieces_at_once(shot, longest, tail)]
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(0, 100), max_size=50), st.integers(1, 4))
 def test_peaks_stand_out_of_the_mean_of_their_neighbours(scores, window):
     expected = []

@@ -12,7 +12,7 @@ from nemo_vfm.data.tokenizers.bytes import ByteTokenizer
 OURS = ByteTokenizer()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(some.lists(some.text()))
 def test_any_text_comes_back(texts: list[str]) -> None:
     tokens = OURS.encode(texts)
