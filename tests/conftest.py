@@ -15,6 +15,8 @@ from nemo_vfm.data import scheduling
 from tests.support import loopback, object_store
 from tests.support.longest import longest_first
 
+pytest_plugins = ["tests.support.flaky"]
+
 # A loaded machine is no reason to fail: what a case asserts is its result, never its time. The cases drawn are the same
 # in every run, so a change fails by its own doing; `make soak` draws others each time, to find what nobody has yet.
 # All is said from hypothesis's "default" on: where CI is set, its own profile for that would be what ours are based on,

@@ -135,7 +135,7 @@ def checkout(folder: Path) -> Path:
     shutil.copy(ROOT / ".ci" / "run", folder / "checkout" / ".ci" / "run")
     (folder / "bin").mkdir()
     (folder / "bin" / "make").write_text(
-        '#!/bin/sh\necho "make $* with ${NEMO_VFM_TEST_DATA:-nothing}"\nexit ${CODE:-0}\n'
+        '#!/bin/sh\necho "make $1 with ${NEMO_VFM_TEST_DATA:-nothing}"\nexit ${CODE:-0}\n'
     )
     (folder / "bin" / "make").chmod(0o755)
     apt = f'#!/bin/sh\necho "$*" >> {folder}/apt\nexit ${{APT:-0}}\n'
@@ -171,7 +171,7 @@ def run_bare_ci(script: Path, **environment: str) -> subprocess.CompletedProcess
     """Run it where there is no Slurm: of a usual machine it sees the most needful tools alone."""
     tools = script.parents[2] / "tools"
     tools.mkdir()
-    for tool in ("bash", "dirname", "timeout", "sh"):
+    for tool in ("bash", "dirname", "timeout", "sh", "mktemp", "rm"):
         (tools / tool).symlink_to(shutil.which(tool))
     return run_ci(script, **{"PATH": f"{script.parents[2] / 'bin'}:{tools}", **environment})
 
