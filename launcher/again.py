@@ -50,8 +50,8 @@ def _asked(kept: Kept) -> Asked:
     words = kept.values["words"]  # of an older launcher, without what it could not be told
     return Asked(
         recipe=str(kept.recipe_file), cluster=words["cluster"], nodes=words["nodes"], trust=tuple(words["trust"]),
-        allow=tuple(words["allow"]), code=words["code"], parts=words["parts"],
-        rank_silence=words.get("rank_silence"), rank_timeout=words.get("rank_timeout"),
+        allow=tuple(words["allow"]), allow_host=tuple(words.get("allow_host", ())), code=words["code"],
+        parts=words["parts"], rank_silence=words.get("rank_silence"), rank_timeout=words.get("rank_timeout"),
         sweep=tuple(words.get("sweep", ())),
     )  # fmt: skip
 

@@ -6,6 +6,7 @@
 """
 
 import argparse
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from nemo_vfm.config.tree import Scalar
 from nemo_vfm.core.errors import UserError
 
 _OPTIONS = ("overlay", "trust", "allow")  # of `nemo-vfm run`, passed on word by word
+_BUCKET = re.compile(r"(?<![\w:+.-])((?:s3|gs|abfs)://[a-z0-9][a-z0-9._-]{1,62})(?=[/,\]}\"']|$)")
 _MOST_PARTS = 1000  # Slurm's own limit for arrays, where nobody has raised it
 
 
@@ -33,6 +35,7 @@ class Asked:
         overlays: over the recipe.
         trust: packages that the recipe may name.
         allow: keys in which the recipe may differ from the run that is there.
+        allow_host: hosts and buckets that the recipe may reach, those of typed addresses among them.
         code: whether the working tree is taken along.
         parts: into how many tasks of an array work is shared out that can be; 0 is not at all.
         rank_silence: seconds without a sign of life after which a rank is lost; None is nemo-vfm's own.
@@ -49,6 +52,7 @@ class Asked:
     overlays: tuple[str, ...] = ()
     trust: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
+    allow_host: tuple[str, ...] = ()
     code: bool = True
     parts: int = 0
     rank_silence: float | None = None
@@ -61,13 +65,14 @@ class Asked:
 
     def recipe_words(self) -> list[str]:
         """Behind a verb of `nemo-vfm`: the recipe as it is asked for here."""
-        named = {"--overlay": self.overlays, "--trust": self.trust, "--conf": [str(path) for path in self.conf]}
+        named = {"--overlay": self.overlays, "--trust": self.trust, "--conf": [str(path) for path in self.conf],
+                 "--allow-host": self.allow_host}  # fmt: skip
         options = [f"{name}={value}" for name, values in named.items() for value in values]
         return [self.recipe, *self.changes, *options]
 
     def run_words(self) -> tuple[str, ...]:
         """Options of `nemo-vfm run` for the composed recipe, which needs no folder of ingredients and no overlay."""
-        named = {"--trust": self.trust, "--allow": self.allow}
+        named = {"--trust": self.trust, "--allow": self.allow, "--allow-host": self.allow_host}
         limits = {"--rank-silence": self.rank_silence, "--rank-timeout": self.rank_timeout}
         return (*(f"{name}={value}" for name, values in named.items() for value in values),
                 *(f"{name}={value:g}" for name, value in limits.items() if value is not None))  # fmt: skip
@@ -87,6 +92,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="a package whose classes the recipe may name; its code will run")  # fmt: skip
     parser.add_argument("--allow", metavar="KEY", action="append", default=[],
                         help="go on in a run folder although this key differs")  # fmt: skip
+    parser.add_argument("--allow-host", metavar="HOST[=VARIABLE]", action="append", default=[],
+                        help="a host, s3://BUCKET or ray://HOST:PORT that the recipe may reach; VARIABLE holds its key"
+                        )  # fmt: skip
     parser.add_argument("--parts", metavar="N", type=int, default=0,
                         help="share curation and sampling out to N tasks of an array")  # fmt: skip
     parser.add_argument("--sweep", metavar="KEY=A,B", action="extend", nargs="+", default=[],
@@ -122,10 +130,16 @@ def asked(arguments: argparse.Namespace) -> Asked:
         cluster_changes=tuple(word for word, change in ours.items() if change.path.startswith("cluster.")),
         nodes=_nodes([change for change in ours.values() if change.path.startswith("nodes")]),
         conf=tuple(arguments.conf), overlays=tuple(arguments.overlay), trust=tuple(arguments.trust),
-        allow=tuple(arguments.allow), code=not arguments.no_code,
+        allow=tuple(arguments.allow), allow_host=(*arguments.allow_host, *_typed_buckets(given)),
+        code=not arguments.no_code,
         parts=arguments.parts, rank_silence=arguments.rank_silence, rank_timeout=arguments.rank_timeout,
         sweep=tuple(swept),
     )  # fmt: skip
+
+
+def _typed_buckets(words: Sequence[str]) -> list[str]:
+    """Buckets of typed addresses: they are the user's, which the composed recipe that jobs run does not show."""
+    return list(dict.fromkeys(match[1] for word in words for match in _BUCKET.finditer(word)))
 
 
 def _cluster(changes: Sequence[Override]) -> str:

@@ -75,12 +75,14 @@ class Work:
         header: the first line of its comment.
         steps: in the order in which they run.
         missing: addresses of values that are still to be given.
+        recipients: a sentence for every host and every variable, and who would get it.
     """
 
     name: str
     header: str
     steps: tuple[Step, ...]
     missing: tuple[str, ...] = ()
+    recipients: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +176,7 @@ def _asked(words: Sequence[str], code: Path | None) -> Any:
 
 def _work(found: Mapping[str, Any]) -> Work:
     return Work(name=found["name"], header=found["header"] or "", missing=tuple(found["missing"]),
-                steps=tuple(map(_step, found["steps"])))  # fmt: skip
+                steps=tuple(map(_step, found["steps"])), recipients=tuple(found.get("recipients", ())))  # fmt: skip
 
 
 def _step(found: Mapping[str, Any]) -> Step:

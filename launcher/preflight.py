@@ -44,7 +44,15 @@ def preflight(launch: Launch) -> list[Finding]:
     with ThreadPoolExecutor(2) as pool:
         check = pool.submit(_check, launch)
         plan = pool.submit(_plan, launch)
-        found = [*_folder(launch), *_missing(launch), *_size(launch), *check.result(), *plan.result(), *_kept(launch)]
+        found = [
+            *_folder(launch),
+            *_missing(launch),
+            *_sent(launch),
+            *_size(launch),
+            *check.result(),
+            *plan.result(),
+            *_kept(launch),
+        ]
     return sorted(found, key=lambda one: not one.wrong)
 
 
@@ -63,6 +71,11 @@ def _missing(launch: Launch) -> Iterator[Finding]:
                           f"name a file under cluster.secrets", wrong=True)  # fmt: skip
     for text in secret_files.objections(secrets):
         yield Finding("secrets", text, wrong=True)
+
+
+def _sent(launch: Launch) -> Iterator[Finding]:
+    for text in launch.work.recipients:
+        yield Finding("network", text)
 
 
 def _size(launch: Launch) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
-    """RECIPE, changes, --conf and --trust."""
+    """RECIPE, changes, --conf, --trust and --allow-host."""
     parser.add_argument("recipe", metavar="RECIPE", help="a file, or a name that `nemo-vfm list` shows")
     parser.add_argument("overrides", metavar="CHANGE", nargs="*", default=[],
                         help="slot=choice takes another ingredient, a.b=value sets a value, ~a.b removes")  # fmt: skip
@@ -20,6 +20,14 @@ def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overlay", metavar="NAME", action="append", default=[],
                         help="conf/overlay/NAME over every component it is for; `smoke` makes it tiny")  # fmt: skip
     add_trust(parser, "the recipe may name")
+    add_allow_host(parser)
+
+
+def add_allow_host(parser: argparse.ArgumentParser) -> None:
+    """--allow-host, for every verb that builds a recipe's job."""
+    parser.add_argument("--allow-host", metavar="HOST[=VARIABLE]", action="append", default=[],
+                        help="a host, s3://BUCKET or ray://HOST:PORT that the recipe may reach; VARIABLE holds its key"
+                        )  # fmt: skip
 
 
 def add_conf(parser: argparse.ArgumentParser) -> None:

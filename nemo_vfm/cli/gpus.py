@@ -10,6 +10,7 @@ import argparse
 from collections.abc import Iterator, Sequence
 
 from nemo_vfm.cli.arguments import composed_recipe
+from nemo_vfm.cli.permitted import permissions
 from nemo_vfm.config import Problem, RecipeError, build
 from nemo_vfm.core.types import DevicePlan, Job, Planned
 from nemo_vfm.workflow import Workflow
@@ -39,7 +40,8 @@ def refused(arguments: argparse.Namespace, missing: Sequence[Problem], trust: Se
 
 def _stand_in(arguments: argparse.Namespace, missing: Sequence[Problem], trust: Sequence[str]) -> Job:
     given = [*arguments.overrides, *(f"{problem.path}={_STAND_IN}" for problem in missing)]
-    job: Job = build(composed_recipe(argparse.Namespace(**{**vars(arguments), "overrides": given})), trust)
+    composed = composed_recipe(argparse.Namespace(**{**vars(arguments), "overrides": given}))
+    job: Job = build(composed, trust, permissions(arguments.allow_host, composed.path))
     return job
 
 

@@ -61,7 +61,7 @@ def convert_in(source: Path, target: Path) -> str:
 
 def convert_out(
     source: Path, target: Path, *, key: str | None = None, tokenizer: Path | None = None, trust: Sequence[str] = (),
-    most_tokens: int | None = None, dtype: Literal["fp32", "bf16"] | None = None,
+    allow_host: Sequence[str] = (), most_tokens: int | None = None, dtype: Literal["fp32", "bf16"] | None = None,
 ) -> str:  # fmt: skip
     """Write a folder that transformers loads; one sentence about it.
 
@@ -71,6 +71,7 @@ def convert_out(
         key: model or ema; None takes ema where there is one.
         tokenizer: folder of the tokenizer; None takes the one that the run's data names.
         trust: see `--trust`.
+        allow_host: see `--allow-host`.
         most_tokens: the longest text it was trained on; None takes the length of the run's rows.
         dtype: of the weights written; None leaves them as they are.
 
@@ -84,7 +85,7 @@ def convert_out(
     from nemo_vfm.models.convert.gpt_folder import write_gpt
     from nemo_vfm.parallel import checkpoint
 
-    known = _known(source, trust)
+    known = _known(source, trust, allow_host)
     length, folder = most_tokens or known.most_tokens, tokenizer or known.tokenizer
     if length is None:
         raise UserError(f"{source} does not say how long its texts are; give --most-tokens, such as 4096")
@@ -113,7 +114,7 @@ class _Known:
     tokenizer: Path | None
 
 
-def _known(source: Path, trust: Sequence[str]) -> _Known:
+def _known(source: Path, trust: Sequence[str], allow_host: Sequence[str]) -> _Known:
     if (source / INGREDIENT).is_file():
         return _of_converted(source)
     import torch
@@ -127,7 +128,7 @@ def _known(source: Path, trust: Sequence[str]) -> _Known:
     from nemo_vfm.data.tokenizers.folder import FolderTokenizer
     from nemo_vfm.models.gpt import GPT
 
-    job, _, _ = training(_run_of(source), trust)
+    job, _, _ = training(_run_of(source), trust, allow_host)
     with torch.device("meta"):
         model = job.model()
     if not isinstance(model, GPT):

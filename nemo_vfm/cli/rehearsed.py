@@ -65,13 +65,15 @@ def built_training(arguments: argparse.Namespace) -> "tuple[Train, Path]":
 def _built(arguments: argparse.Namespace) -> "tuple[Job, Path]":
     """The job, and the recipe's file. To compose a recipe takes a second: it is done again only where it must be."""
     from nemo_vfm.cli.gpus import stand_in_job
+    from nemo_vfm.cli.permitted import permissions
     from nemo_vfm.config import RecipeError, build, check, trust_list
 
     trust, composed = trust_list(arguments.trust), composed_recipe(arguments)
-    problems = check(composed, trust)
+    allowed = permissions(arguments.allow_host, composed.path)
+    problems = check(composed, trust, allowed)
     if any(problem.kind != "missing" for problem in problems):
         raise RecipeError(problems)
-    job = stand_in_job(arguments, problems, trust) if problems else build(composed, trust)
+    job = stand_in_job(arguments, problems, trust) if problems else build(composed, trust, allowed)
     if job is None:  # more than paths and texts is missing
         raise RecipeError(problems)
     return job, composed.path

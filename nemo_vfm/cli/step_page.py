@@ -13,13 +13,13 @@ from nemo_vfm.config.errors import UNSEEN, printable
 _LONGEST_KEY = 34
 
 
-def tell_of_step(run: Path, step: int, *, trust: list[str], as_json: bool, losses: bool) -> int:
+def tell_of_step(run: Path, step: int, *, trust: list[str], allow_host: list[str], as_json: bool, losses: bool) -> int:
     """Print it.
 
     Raises:
         UserError, DataError: see `tell`.
     """
-    told = tell(run, step, trust=trust, losses=losses)
+    told = tell(run, step, trust=trust, allow_host=allow_host, losses=losses)
     if as_json:
         text = json.dumps(to_json(told), indent=1, ensure_ascii=False)
         sys.stdout.write(UNSEEN.sub(lambda found: json.dumps(found[0])[1:-1], text) + "\n")

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from nemo_vfm.cli.permitted import permissions
 from nemo_vfm.config import build, compose, trust_list
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
@@ -81,13 +82,14 @@ class StepTold:
     loss: float | None = None
 
 
-def tell(run: Path, step: int, *, trust: Sequence[str], losses: bool) -> StepTold:
+def tell(run: Path, step: int, *, trust: Sequence[str], allow_host: Sequence[str] = (), losses: bool) -> StepTold:
     """All that is known of a step.
 
     Args:
         run: a run folder, or the folder of a workflow's step.
         step: counted from 1.
         trust: see `--trust`.
+        allow_host: see `--allow-host`.
         losses: whether each sample's is computed, which needs the model in memory.
 
     Raises:
@@ -96,7 +98,7 @@ def tell(run: Path, step: int, *, trust: Sequence[str], losses: bool) -> StepTol
     """
     if step < 1:
         raise UserError("steps are counted from 1, as in metrics.jsonl")
-    job, folder, seed = training(run, trust)
+    job, folder, seed = training(run, trust, allow_host)
     batch = job.skip.left(_batch(job, seed, step - 1)).to(device())
     prepared = job.task.prepare(batch, seed=seed, training=True)
     told = StepTold(str(folder), step, _epoch(job, step), _shapes(batch), _recorded(folder, step), [])
@@ -106,7 +108,7 @@ def tell(run: Path, step: int, *, trust: Sequence[str], losses: bool) -> StepTol
     return _with_samples(told, job, batch, prepared, _losses(job, model, prepared), weights, exact)
 
 
-def training(run: Path, trust: Sequence[str]) -> tuple[Train, Path, int]:
+def training(run: Path, trust: Sequence[str], allow_host: Sequence[str] = ()) -> tuple[Train, Path, int]:
     """The training of a run, its folder and its seed.
 
     Raises:
@@ -116,7 +118,7 @@ def training(run: Path, trust: Sequence[str]) -> tuple[Train, Path, int]:
     if above is None:
         raise UserError(f"{run} is no run folder: there is no recipe.yaml in it or above it")
     composed = compose(above / "recipe.yaml")
-    job: Job = build(composed, trust_list(trust))
+    job: Job = build(composed, trust_list(trust), permissions(allow_host, composed.path))
     names = () if above == run else run.resolve().relative_to(above).parts
     found = job.job_in(*names) if isinstance(job, Workflow) and names else job
     if isinstance(found, Workflow):

@@ -36,8 +36,9 @@ class Swept:
 
     def words(self, point: Point) -> list[str]:
         """What follows `nemo-vfm run` for one combination."""
-        names = ("conf", "overlay", "trust", "allow")
-        options = [f"--{name}={value}" for name in names for value in vars(self.arguments).get(name, ())]
+        names = ("conf", "overlay", "trust", "allow", "allow_host")
+        options = [f"--{name.replace('_', '-')}={value}"
+                   for name in names for value in vars(self.arguments).get(name, ())]  # fmt: skip
         return [self.arguments.recipe, *self.arguments.overrides, *self.changes(point), *options]
 
     def alone(self, point: Point) -> argparse.Namespace:

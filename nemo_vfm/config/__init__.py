@@ -6,6 +6,7 @@ Only the command line and the launcher import this room; no component ever sees 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,38 +15,52 @@ from nemo_vfm.config.compose import RESERVED, Composed, compose
 from nemo_vfm.config.errors import Mark, Problem, RecipeError, Source
 from nemo_vfm.config.interpolate import resolve
 from nemo_vfm.config.locate import DEFAULT_TRUST, trust_list
+from nemo_vfm.config.recipients import Listed, listed, not_allowed, withheld
 from nemo_vfm.config.roots import Roots
 from nemo_vfm.config.source import parse, read
-from nemo_vfm.config.tree import plain
+from nemo_vfm.config.tree import Map, plain
+from nemo_vfm.core.permission import NOTHING, Permissions
 
 __all__ = [
-    "DEFAULT_TRUST", "Composed", "Mark", "Problem", "RecipeError", "Roots", "Source", "build", "check", "compose",
-    "ingredient", "read_values", "trust_list",
+    "DEFAULT_TRUST", "Composed", "Listed", "Mark", "Problem", "RecipeError", "Roots", "Source", "build", "check",
+    "compose", "ingredient", "read_values", "recipients", "trust_list",
 ]  # fmt: skip
 
 
 T = TypeVar("T")
 
 
-def check(composed: Composed, trust: Sequence[str] = DEFAULT_TRUST) -> list[Problem]:
-    """Everything that is wrong or missing, file by file from top to bottom; nothing is built.
+def check(
+    composed: Composed, trust: Sequence[str] = DEFAULT_TRUST, permissions: Permissions = NOTHING
+) -> list[Problem]:
+    """Everything that is wrong or missing, file by file from top to bottom; no job is built.
 
     Args:
         trust: names that may stand behind `_target_`; see `locate`.
+        permissions: the hosts and buckets that the user allows.
     """
-    return _examine(composed, trust)[0]
+    return _examine(composed, trust, permissions)[0]
 
 
-def build(composed: Composed, trust: Sequence[str] = DEFAULT_TRUST) -> Any:
+def build(composed: Composed, trust: Sequence[str] = DEFAULT_TRUST, permissions: Permissions = NOTHING) -> Any:
     """The job that a recipe describes.
 
     Raises:
         RecipeError: something is wrong or missing, or a constructor refused its arguments.
     """
-    problems, part = _examine(composed, trust)
+    problems, part, _ = _examine(composed, trust, permissions)
     if problems:
         raise RecipeError(problems)
     return make(part)
+
+
+def recipients(
+    composed: Composed, trust: Sequence[str] = DEFAULT_TRUST, permissions: Permissions = NOTHING
+) -> list[Listed]:
+    """Everybody who would get something from a run, as far as the recipe is right, and what is read from the
+    environment."""
+    _, part, tree = _examine(composed, trust, permissions)
+    return listed(part, tree, permissions)
 
 
 def ingredient(
@@ -78,14 +93,17 @@ def read_values(text: str, name: str) -> Any:
     return plain(parse(text, name))
 
 
-def _examine(composed: Composed, trust: Sequence[str]) -> tuple[list[Problem], Part]:
+def _examine(composed: Composed, trust: Sequence[str], permissions: Permissions) -> tuple[list[Problem], Part, Map]:
     from nemo_vfm.config.schema import Checker  # it brings pydantic: 60 ms that `list` and `show` need not wait
 
     tree, unresolved = resolve(composed.root)
-    checker = Checker(trust, composed.roots.choices)
+    given = replace(permissions, withheld=withheld(tree))
+    checker = Checker(trust, composed.roots.choices, given)
     part = checker.root(tree.without(*RESERVED))
     # A node that is used in two places through ${...} is wrong in one.
     found = [*unresolved, *checker.problems]
+    found += not_allowed(part, given, found)
     once = {(p.mark.source.name, p.mark.line, p.mark.column, p.message): p for p in reversed(found)}  # the first stays
     files = list(dict.fromkeys(problem.mark.source.name for problem in once.values()))
-    return sorted(once.values(), key=lambda p: (files.index(p.mark.source.name), p.mark.line, p.mark.column)), part
+    problems = sorted(once.values(), key=lambda p: (files.index(p.mark.source.name), p.mark.line, p.mark.column))
+    return problems, part, tree

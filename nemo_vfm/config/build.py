@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from nemo_vfm.config.errors import Mark, Problem, RecipeError
 from nemo_vfm.config.locate import Target
-from nemo_vfm.config.tree import Map, Node, child, join
+from nemo_vfm.config.tree import Map, Node, Scalar, child, join
 from nemo_vfm.core.refusal import PartRefused
 
 _LONGEST = 4000  # characters of a constructor's message that are looked through for secrets
@@ -16,9 +16,14 @@ _LONGEST = 4000  # characters of a constructor's message that are looked through
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A finished value."""
+    """A finished value.
+
+    Args:
+        node: where it is written; None where no recipe gives it.
+    """
 
     value: object
+    node: Scalar | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from typing import (
 
 from nemo_vfm.config.locate import Target
 from nemo_vfm.core.duration import Duration
+from nemo_vfm.core.permission import Permissions
 from nemo_vfm.core.place import Address
 from nemo_vfm.core.types import Factory
 
@@ -61,11 +62,13 @@ class Signature:
         arguments: by name, in order.
         open: it takes keywords of any name, as some third-party classes do; then unknown keys cannot be seen.
         takes_more: it takes any number of arguments by position (`*args`).
+        permitted: the arguments that take what the user allows; no recipe can give them.
     """
 
     arguments: dict[str, Argument]
     open: bool
     takes_more: bool
+    permitted: tuple[str, ...] = ()
 
 
 def signature(target: Target) -> Signature:
@@ -84,7 +87,11 @@ def signature(target: Target) -> Signature:
         if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
     }
     kinds = {p.kind for p in parameters.values()}
-    return Signature(arguments, inspect.Parameter.VAR_KEYWORD in kinds, inspect.Parameter.VAR_POSITIONAL in kinds)
+    permitted = tuple(name for name, argument in arguments.items() if bare(argument.hint) is Permissions)
+    return Signature(
+        {name: argument for name, argument in arguments.items() if name not in permitted},
+        inspect.Parameter.VAR_KEYWORD in kinds, inspect.Parameter.VAR_POSITIONAL in kinds, permitted,
+    )  # fmt: skip
 
 
 def _of_typed_dict(target: Any) -> Signature:

@@ -73,6 +73,10 @@ def _other(text: str) -> str:
     return "; nothing is computed in a recipe" if re.search(r"\$\{[\w.]+:", text) else ""
 
 
+def _is_of_env(piece: tuple[str, str]) -> bool:
+    return piece[1].startswith("env:")
+
+
 class _Broken(Exception):
     """The interpolation has been reported."""
 
@@ -115,7 +119,9 @@ class _Resolver:
         try:
             if (match := _FORM.fullmatch(text)) and match["path"] and match["path"].split(".")[0] not in self.keep:
                 found = self._follow(match["path"], node.mark, path)
-                return replace(found, mark=node.mark, via=text) if isinstance(found, Scalar) else found
+                if not isinstance(found, Scalar):
+                    return found
+                return replace(found, mark=node.mark, via=text, pieces=found.origins())
             return self._text(node, text, path)
         except _Broken:
             return replace(node, broken=True)
@@ -124,33 +130,39 @@ class _Resolver:
         if "${" in _FORM.sub("", text):
             self._fail(f"{text!r} holds another form than ${{a.b}} and ${{env:NAME}}, the only two{_other(text)}",
                        node.mark, path)  # fmt: skip
-        parts, shown, secret = [], [], False
-        for part, is_secret in self._parts(text, node.mark, path):
-            if part == MISSING:
+        pieces: list[tuple[str, str]] = []
+        for piece in self._pieces(text, node, path):
+            if piece[0] == MISSING:
                 return replace(node, value=MISSING, via=text)
-            parts.append(part)
-            shown.append("*" if is_secret else part)
-            secret = secret or is_secret
-        if not self.keep_env and "${" in "".join(shown):  # "$${a}" with a: "{b}", which would be read anew as ${b}
+            pieces.append(piece)
+        shown = "".join("*" if _is_of_env(piece) else piece[0] for piece in pieces)
+        if not self.keep_env and "${" in shown:  # "$${a}" with a: "{b}", which would be read anew as ${b}
             self._fail("this text becomes a reference itself; write the value", node.mark, path)
-        if sum(map(len, parts)) > MAX_TEXT:
+        if sum(len(part) for part, _ in pieces) > MAX_TEXT:
             self._fail(f"this text becomes longer than {MAX_TEXT} characters", node.mark, path)
-        return replace(node, value="".join(parts), via=text, secret=secret)
+        value, secret = "".join(part for part, _ in pieces), any(map(_is_of_env, pieces))
+        return replace(node, value=value, via=text, secret=secret, pieces=tuple(pieces))
 
-    def _parts(self, text: str, mark: Mark, path: str) -> Iterator[tuple[str, bool]]:
-        """The pieces of a text, each with whether it came from the environment."""
-        end = 0
+    def _pieces(self, text: str, node: Scalar, path: str) -> Iterator[tuple[str, str]]:
+        """The pieces of a text, each with who gave it; see `Scalar.pieces`."""
+        end, mark = 0, node.mark
+        ((_, own),) = node.origins()
         for match in _FORM.finditer(text):
-            yield text[end : match.start()], False
+            yield text[end : match.start()], own
             end = match.end()
-            if match["env"]:
-                yield (match[0], False) if self.keep_env else (self._env(match["variable"], mark, path), True)
-            elif match["path"].split(".")[0] in self.keep:
-                yield match[0], False
+            if match["env"] and not self.keep_env:
+                yield self._env(match["variable"], mark, path), f"env:{match['variable']}"
+            elif match["env"] or match["path"].split(".")[0] in self.keep:
+                yield match[0], own
             else:
                 found = self._follow(match["path"], mark, path)
-                yield self._as_text(found, match["path"], mark, path), isinstance(found, Scalar) and found.secret
-        yield text[end:], False
+                yield from self._as_pieces(found, match["path"], mark, path)
+        yield text[end:], own
+
+    def _as_pieces(self, node: Node, name: str, mark: Mark, path: str) -> tuple[tuple[str, str], ...]:
+        text = self._as_text(node, name, mark, path)
+        assert isinstance(node, Scalar)
+        return node.origins() if isinstance(node.value, str) else ((text, node.origins()[0][1]),)
 
     def _as_text(self, node: Node, name: str, mark: Mark, path: str) -> str:
         if not isinstance(node, Scalar) or node.value is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from nemo_vfm.config.errors import UNSEEN, Mark, Source, did_you_mean, fail, printable
 from nemo_vfm.config.source import MAX_BYTES, parse, plain_value
-from nemo_vfm.config.tree import Map, Node, Scalar, drop, find, join, merge, put
+from nemo_vfm.config.tree import COMMAND_LINE, Map, Node, Scalar, drop, find, join, merge, put
 
 MAX_PARTS = 50  # of an address; what lays trees over one another recurses
 _PATH = re.compile(r"[A-Za-z0-9_][\w-]*(?:\.[A-Za-z0-9_][\w-]*)*", re.ASCII)
@@ -40,7 +40,7 @@ def parse_override(word: str) -> Override:
 
     A value that begins with `[`, `{` or a quote is YAML; any other is taken whole, so `caption=one: two #3` is a text.
     """
-    mark = Mark(Source("command line", (word[:2000],), is_file=False))
+    mark = Mark(Source(COMMAND_LINE, (word[:2000],), is_file=False))
     removed = word.startswith("~")
     path, equals, text = (word[1:], "=", "") if removed else word.partition("=")
     if not equals:

@@ -12,11 +12,12 @@ from typing import Any, get_args, get_origin
 
 from nemo_vfm.config import hints
 from nemo_vfm.config.build import Call, Group, Items, Part, Value
-from nemo_vfm.config.errors import Mark, Problem, did_you_mean
+from nemo_vfm.config.errors import Mark, Problem, did_you_mean, printable
 from nemo_vfm.config.fit import chosen
 from nemo_vfm.config.locate import NotLocated, Target
 from nemo_vfm.config.tree import MISSING, TARGET, Map, Node, Scalar, Seq, join, plain, walk
 from nemo_vfm.config.values import BadValue, convert, got, key_value, require_limits
+from nemo_vfm.core.permission import NOTHING, Permissions, Sent
 from nemo_vfm.core.secret import register_arguments
 from nemo_vfm.core.types import Job
 
@@ -27,6 +28,13 @@ _HYDRA = {
     "_args_": "arguments are given by name",
     "_recursive_": "components below are always built",
     "_convert_": "components receive plain values",
+}
+
+#: What a recipe once said, and the user says now.
+_USERS = {
+    "api_key_env": "which key a host gets is yours to say, by --allow-host HOST=VARIABLE or in your file of endpoints",
+    "allow_private": "what may be inside your network is yours to say, by --allow-host or in your file of endpoints",
+    "permissions": "what is allowed is yours to say, by --allow-host or in your file of endpoints",
 }
 
 
@@ -46,10 +54,12 @@ class Checker:
     Args:
         trust: which names may be used, see `locate`.
         choices: the ingredients there are for a slot, for suggestions.
+        permissions: what the user allows, for the components that send something.
     """
 
     trust: Sequence[str]
     choices: Callable[[str], list[str]] = field(default=lambda _: [])
+    permissions: Permissions = NOTHING
     problems: list[Problem] = field(default_factory=list)
     places: "dict[str, list[str]]" = field(default_factory=dict)  # key -> the addresses where the recipe has it
 
@@ -97,8 +107,11 @@ class Checker:
     def _value(self, node: Node, hint: Any, path: str) -> Part:
         if not isinstance(node, Scalar):
             return self._say(path, node.mark, f"expected {hints.in_words(hint)}, got {_kind(node)}")
+        if node.secret and any(isinstance(note, Sent) for note in hints.notes(hint)):
+            return self._say(path, node.mark, f"this text is sent to others, so it takes nothing from the environment, "
+                             f"and {printable(node.via, 60)} stands in it; write the value")  # fmt: skip
         try:
-            return Value(convert(node, hint))
+            return Value(convert(node, hint), node)
         except BadValue as error:
             return self._say(path, node.mark, str(error))
 
@@ -118,7 +131,7 @@ class Checker:
             return self.node(node, options[0], path, key)
         trials = []
         for option in options:  # one after the other: unions below unions would make trying all of them exponential
-            trial = Checker(self.trust, self.choices, places=self.places)
+            trial = Checker(self.trust, self.choices, self.permissions, places=self.places)
             try:
                 part = trial.node(node, option, path, key)
             except _Enough:
@@ -263,12 +276,14 @@ class Checker:
                 register_arguments([f"{key}={below.value}"] if isinstance(below, Scalar) else [])
                 self._unknown(key, target, signature, address, mark)
         self._require_complete(node, target, signature, path, positional)
+        parts |= dict.fromkeys(signature.permitted, Value(self.permissions))
         mark = _target_mark(node)
         return Call(target, parts, path, mark, _secrets(node), later, node)
 
     def _unknown(self, key: str, target: Target, signature: hints.Signature, path: str, mark: Mark) -> None:
         known = list(signature.arguments)
-        hint = f"; {_HYDRA[key]}, remove it" if key in _HYDRA else did_you_mean(key, known)
+        said = _HYDRA | (_USERS if signature.permitted else {})
+        hint = f"; {said[key]}, remove it" if key in said else did_you_mean(key, known)
         others = [other for other in self.places.get(key, ()) if other != path]
         if others and not hint:
             hint = f"; this recipe has {' and '.join(others[:2])}"

@@ -11,6 +11,7 @@ from nemo_vfm.config.errors import Mark
 Plain: TypeAlias = bool | int | float | str | None
 TARGET = "_target_"
 MISSING = "???"
+COMMAND_LINE = "command line"  #: the source of what the user typed
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,8 @@ class Scalar:
         mark: where it is written.
         via: the interpolation it came through, as text.
         secret: True where it came from the environment: it is never shown.
+        pieces: (text, who gave it) of a text that was put together: `recipe`, `user` for the command line, or
+            `env:NAME`. Empty where it is as written.
         broken: True where a problem has been reported already, so that no second one follows from it.
     """
 
@@ -30,6 +33,13 @@ class Scalar:
     via: str = ""
     secret: bool = False
     broken: bool = False
+    pieces: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    def origins(self) -> tuple[tuple[str, str], ...]:
+        """Its pieces, also where it is as written."""
+        source = self.mark.source
+        typed = source.name == COMMAND_LINE and not source.is_file  # a file may be called so
+        return self.pieces or ((str(self.value), "user" if typed else "recipe"),)
 
 
 @dataclass(frozen=True, slots=True)

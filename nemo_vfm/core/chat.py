@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from nemo_vfm.core.endpoint import REQUEST_PREFIX, Answer, Endpoint, EndpointError
+from nemo_vfm.core.permission import SentText
 from nemo_vfm.core.types import Json
 
 _ENDS = {"length": "truncated", "max_tokens": "truncated", "content_filter": "blocked", "safety": "blocked"}
@@ -50,7 +51,7 @@ class Chat:
     """
 
     def __init__(
-        self, *, endpoint: Endpoint, model: str, max_tokens: int = 256, temperature: float = 0.0,
+        self, *, endpoint: Endpoint, model: SentText, max_tokens: int = 256, temperature: float = 0.0,
         require_echo: bool = False,
     ) -> None:  # fmt: skip
         if max_tokens < 1 or temperature < 0 or not model:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Questions as JSON in, a service's answers as JSON out: by HTTP, within limits of time, size and tries.
+"""Asks a service in JSON by HTTP, within limits of time, size and tries.
 
 Built on the standard library's http.client, since the connection must go to an address that was judged (core/reach.py),
 and kept small: one connection a request, so that an answer that comes too late can never be read as that of the next
@@ -22,8 +22,11 @@ from email.utils import parsedate_to_datetime
 from uuid import uuid4
 
 from nemo_vfm.core.errors import NemoVfmError, UserError
+from nemo_vfm.core.leak import leaked
 from nemo_vfm.core.log import warn_once
+from nemo_vfm.core.permission import NOTHING, Allowed, Permissions, Recipient, SentText
 from nemo_vfm.core.reach import ServiceUrl, addresses, service_url
+from nemo_vfm.core.refusal import PartRefused
 from nemo_vfm.core.secret import conceal, register
 from nemo_vfm.core.types import Json
 
@@ -68,35 +71,38 @@ class Answer:
 
 
 class Endpoint:
-    """A service that takes and gives JSON.
+    """A service that takes and gives JSON, at a host that the user allows. Give its name or its URL.
 
     Args:
-        url: where it is, such as https://host/v1 or http://127.0.0.1:8000/v1, without what names the operation.
-        api_key_env: the variable of the environment that holds the key; None sends no key.
-        allow_private: whether the service may be on this machine or in its network. Addresses where clouds hand out
-            credentials are refused all the same.
+        name: in the user's file of endpoints, which holds address and key (docs/captions.md).
+        url: where it is, such as https://host/v1 or http://127.0.0.1:8000/v1, without what names the operation. The
+            user allows the host by `--allow-host HOST` or `--allow-host HOST=VARIABLE`, where VARIABLE holds the key.
+            Addresses where clouds hand out credentials are refused all the same.
         timeout_s: seconds for one try, from looking up the name to the last byte.
         tries: how often a question is asked at most. Time-outs, broken connections and the statuses 408, 429 and 5xx
             are worth another try, nothing else is.
         max_wait_s: longest wait between two tries, whatever the service's Retry-After says.
         max_response_mb: a longer answer is cut off and refused, in 10^6 bytes.
+        permissions: given by whoever composes the recipe, never by a recipe.
     """
 
     def __init__(
-        self, *, url: str, api_key_env: str | None = None, allow_private: bool = False, timeout_s: float = 120.0,
-        tries: int = 4, max_wait_s: float = 30.0, max_response_mb: float = 8.0,
+        self, *, name: str | None = None, url: SentText | None = None, timeout_s: float = 120.0, tries: int = 4,
+        max_wait_s: float = 30.0, max_response_mb: float = 8.0, permissions: Permissions = NOTHING,
     ) -> None:  # fmt: skip
         if timeout_s <= 0 or tries < 1 or max_wait_s < 0 or max_response_mb <= 0:
             raise ValueError(
                 f"timeout_s {timeout_s}, tries {tries}, max_wait_s {max_wait_s} and max_response_mb {max_response_mb}: "
                 "each must be above 0, and max_wait_s not below"
             )
-        if api_key_env is not None and not api_key_env.isidentifier():
-            raise ValueError("api_key_env is the name of a variable of the environment, such as CAPTIONS_API_KEY")
-        service_url(url)
-        self.url, self.api_key_env, self.allow_private = url, api_key_env, allow_private
+        self.allowed, self.url = _allowed(name, url, permissions)
         self.timeout_s, self.tries, self.max_wait_s = timeout_s, tries, max_wait_s
-        self.max_response_mb = max_response_mb
+        self.max_response_mb, self._withheld = max_response_mb, permissions.withheld
+
+    def recipients(self) -> tuple[Recipient, ...]:
+        """See `Sends.recipients`."""
+        variables = () if self.allowed.variable is None else (self.allowed.variable,)
+        return (Recipient(self.url.origin, "what it is asked", variables, self.allowed.source),)
 
     def ready(self) -> None:
         """Judge address and key and ask nothing: the service itself may be started later.
@@ -104,13 +110,12 @@ class Endpoint:
         Raises:
             UserError: the address may not be connected to, its name is not known, or the key is absent.
         """
-        url = service_url(self.url)
-        if self.api_key_env is not None:
+        if self.allowed.variable is not None:
             self._key()
         try:
-            addresses(url, allow_private=self.allow_private)
+            addresses(self.url, allow_private=self.allowed.private)
         except ConnectionError as error:
-            raise UserError(f"{error}. Is the url {url} right?") from None
+            raise UserError(f"{error}. Is the url {self.url} right?") from None
 
     def ask(self, operation: str, question: Json) -> Answer:
         """Ask until there is an answer, or no try is left.
@@ -121,9 +126,12 @@ class Endpoint:
 
         Raises:
             EndpointDenied: the key, the path or the model is refused; asking again would not help.
-            EndpointError: no answer to this question.
+            EndpointError: no answer to this question, or it holds what the recipe takes from the environment.
             UserError: the address may not be connected to, or the key is absent.
         """
+        if variable := leaked(question, self._withheld):
+            raise EndpointError(f"a request to {self.url.origin} would hold the value of the variable {variable}, so "
+                                "it was not sent; texts that are sent take nothing from the environment")  # fmt: skip
         body = json.dumps(question, ensure_ascii=True, allow_nan=False).encode()
         began, reason = time.monotonic(), ""
         for number in range(self.tries):
@@ -143,10 +151,10 @@ class Endpoint:
         return min(self.max_wait_s, usual if asked_s is None else max(asked_s, 0.0))
 
     def _once(self, operation: str, body: bytes, request_id: str) -> tuple[Json, str | None]:
-        url = service_url(self.url)
+        url = self.url
         path = f"{url.path}/{operation}" + (f"?{url.query}" if url.query else "")
         try:
-            with _connection(url, self.timeout_s, self.allow_private) as link:
+            with _connection(url, self.timeout_s, self.allowed.private) as link:
                 link.request("POST", path, body, self._headers(url, request_id))
                 response = link.getresponse()
                 data = _body(response, int(self.max_response_mb * 1e6))
@@ -179,19 +187,33 @@ class Endpoint:
             "Accept-Encoding": "identity", "Connection": "close", "X-Request-Id": request_id,
             "User-Agent": "nemo_vfm",
         }  # fmt: skip
-        return usual if self.api_key_env is None else {**usual, "Authorization": f"Bearer {self._key()}"}
+        return usual if self.allowed.variable is None else {**usual, "Authorization": f"Bearer {self._key()}"}
 
     def _key(self) -> str:
         """The key as the environment has it now; it is hidden wherever we write."""
-        key = os.environ.get(str(self.api_key_env), "").strip()
+        key = os.environ.get(str(self.allowed.variable), "").strip()
         if not key or not key.isascii() or not key.isprintable():
             what = "is empty or not set" if not key else "holds characters that no key has"
-            raise EndpointDenied(f"the variable {self.api_key_env}, which should hold the key, {what}")
+            raise EndpointDenied(f"the variable {self.allowed.variable}, which should hold the key, {what}")
         register(key)
         return key
 
     def _name(self) -> str:
-        return f"the service at {service_url(self.url)}"
+        return f"the service at {self.url}"
+
+
+def _allowed(name: str | None, url: str | None, permissions: Permissions) -> tuple[Allowed, ServiceUrl]:
+    """What the user says about the service, and where it is."""
+    if (name is None) == (url is None):
+        raise ValueError("give either name, of your file of endpoints, or url")
+    try:
+        if name is not None:
+            found = permissions.named(name)
+            return found, service_url(found.url)
+        asked = service_url(str(url))
+        return permissions.service(asked), asked
+    except ValueError as error:
+        raise PartRefused(str(error), "url" if name is None else "name") from None
 
 
 @contextmanager

@@ -25,6 +25,7 @@ _NAT64 = ip_network("64:ff9b::/96")  # an IPv4 address in an IPv6 one
 _LOCAL_NAT64 = ip_network("64:ff9b:1::/48")  # another, whose place each network chooses: it may stand for anything
 _COMPATIBLE = ip_network("::/96")  # another, long out of use
 _CONTROL = re.compile(r"[\x00-\x20\x7f-\U0010ffff]")
+_HOST = re.compile(r"[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class ServiceUrl:
 
     Args:
         scheme: http or https.
-        host: as the URL has it, without brackets.
+        host: in its one spelling, without brackets.
         port: given, or the scheme's own.
         path: what stands before the paths of the service, without a slash at its end.
         query: `api-version=...`, or empty.
@@ -52,6 +53,11 @@ class ServiceUrl:
         usual = {"http": 80, "https": 443}[self.scheme]
         return host if self.port == usual else f"{host}:{self.port}"
 
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port, always written the same way."""
+        return f"{self.scheme}://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
     def __str__(self) -> str:
         return f"{self.scheme}://{self.authority}{self.path}"
 
@@ -68,10 +74,25 @@ def service_url(text: str) -> ServiceUrl:
     if "@" in parts.netloc or parts.fragment or not re.fullmatch(r"(api-version=[\w.-]+)?", parts.query):
         raise ValueError(
             f"the address of the service at {parts.hostname} holds a user, a password, a query or a fragment; "
-            "a key is given by the name of its variable (api_key_env)"
+            "its key is what --allow-host HOST=VARIABLE names, or your file of endpoints"
         )
     port = parts.port or {"http": 80, "https": 443}[parts.scheme]
-    return ServiceUrl(parts.scheme, parts.hostname, port, parts.path.rstrip("/"), parts.query)
+    return ServiceUrl(parts.scheme, _canonical(parts.hostname), port, parts.path.rstrip("/"), parts.query)
+
+
+def _canonical(host: str) -> str:
+    """One spelling of a host: 2130706433, 0x7f000001 and 127.1 are all 127.0.0.1, and a dot at the end means nothing.
+
+    Raises:
+        ValueError: it is no host.
+    """
+    try:
+        return str(ip_address(host) if ":" in host else ip_address(socket.inet_aton(host)))
+    except (OSError, ValueError):
+        name = host.lower().removesuffix(".")
+    if not _HOST.fullmatch(name):
+        raise ValueError(f"{host[:100]!r} is no name of a host: letters, digits, - and _, joined by dots")
+    return name
 
 
 def addresses(url: ServiceUrl, *, allow_private: bool) -> list[Ip]:
@@ -96,8 +117,8 @@ def addresses(url: ServiceUrl, *, allow_private: bool) -> list[Ip]:
 def _looked_up(url: ServiceUrl) -> list[Ip]:
     """All addresses of the host, in the order in which the system would try them."""
     try:
-        return [ip_address(socket.inet_aton(url.host))]  # 2130706433, 0x7f000001 and 127.1 are all 127.0.0.1
-    except OSError:
+        return [ip_address(url.host)]
+    except ValueError:
         pass
     try:
         found = socket.getaddrinfo(url.host, url.port, type=socket.SOCK_STREAM)
@@ -117,7 +138,10 @@ def why_not(ip: Ip, *, allow_private: bool) -> str:
         return "which is not the address of one machine"
     if not is_private(bare):
         return ""
-    return "" if allow_private else "an address inside this network; if that is what you want, say allow_private: true"
+    if allow_private:
+        return ""
+    return ("an address inside this network; if that is what you want, say --allow-host http://HOST:PORT, or "
+            "allow_private: true in your file of endpoints")  # fmt: skip
 
 
 def is_private(ip: Ip) -> bool:

@@ -142,11 +142,11 @@ def _is_place(value: str) -> bool:
 @cache
 def _all_forms(values: frozenset[str]) -> tuple[str, ...]:
     """Everything to look for, the longest first: a secret may hold another. One by one is faster than one pattern."""
-    found = {form for value in values for form in _forms(value) if len(form) >= MIN_LENGTH}
+    found = {form for value in values for form in forms(value) if len(form) >= MIN_LENGTH}
     return tuple(sorted(found, key=lambda form: (-len(form), form)))
 
 
-def _forms(value: str) -> Iterator[str]:
+def forms(value: str) -> Iterator[str]:
     """A secret and its disguises; of one with several lines each line, since indentation comes between them."""
     text = value.strip()
     yield from _spellings(text)

@@ -231,6 +231,20 @@ def _listed(address: Address) -> list[Item]:
     return [Item(o["name"][begin:], int(o["size"]), str(o.get("etag") or o.get("mtime") or "")) for o in objects]
 
 
+def service(scheme: str) -> tuple[str, tuple[str, ...]]:
+    """Which service answers for a scheme, and the variables that are set and sign requests to it."""
+    named = {"s3": "AWS_", "gs": "GOOGLE_APPLICATION_CREDENTIALS", "abfs": "AZURE_STORAGE_"}[scheme]
+    where = {"s3": "AWS", "gs": "Google Cloud Storage", "abfs": "Azure"}[scheme]
+    if scheme == "s3" and (endpoint := _endpoint()):
+        where = f"{endpoint} (AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL)"
+    set_ones = sorted(name for name in os.environ if name.startswith(named) and _signs(name))
+    return where, () if _anonymous() else tuple(set_ones)
+
+
+def _signs(name: str) -> bool:
+    return name.endswith(("_KEY", "_KEY_ID", "_TOKEN", "_PROFILE", "_CREDENTIALS", "_STRING", "_FILE", "_NAME"))
+
+
 def _system(scheme: str) -> Any:
     """fsspec's file system of a scheme, one a process and configuration: a client is never shared over a fork."""
     key = (os.getpid(), scheme, _endpoint(), _anonymous(), timeout_s())

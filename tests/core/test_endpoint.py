@@ -10,8 +10,10 @@ import pytest
 from nemo_vfm.core.chat import Chat
 from nemo_vfm.core.endpoint import Endpoint, EndpointDenied, EndpointError
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.permission import Allowed, Permissions
+from nemo_vfm.core.reach import service_url
 from nemo_vfm.core.secret import conceal
-from tests.support.chat_server import answer, chat_server, drip, drip_headers, flood, half, hang, status
+from tests.support.chat_server import allowed, answer, chat_server, drip, drip_headers, flood, half, hang, status
 
 KEY = "canary-key-5531-x"
 ASK = [{"role": "user", "content": "what is it?"}]
@@ -25,7 +27,7 @@ def server(monkeypatch):
 
 
 def chat(server, require_echo=False, **changes):
-    settings = {"api_key_env": "CANARY_API_KEY", "allow_private": True, "timeout_s": 5.0, "max_wait_s": 0.01}
+    settings = {"permissions": allowed(server.url, "CANARY_API_KEY"), "timeout_s": 5.0, "max_wait_s": 0.01}
     endpoint = Endpoint(**({"url": server.url} | settings | changes))
     return Chat(endpoint=endpoint, model="tiny-vlm", max_tokens=9, require_echo=require_echo)
 
@@ -39,9 +41,11 @@ def test_a_question_is_asked_as_openai_documents_it_and_the_answer_is_read(serve
     assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
 
 
-def test_without_allow_private_this_machine_is_not_asked(server):
+def test_a_host_that_is_allowed_only_outside_the_network_is_not_asked_inside(server):
+    origin = service_url(server.url).origin
+    outside = Permissions((Allowed(origin, private=False),))
     with pytest.raises(UserError, match="allow_private"):
-        chat(server, allow_private=False).say(ASK)
+        chat(server, permissions=outside).say(ASK)
     assert not server.paths
 
 
@@ -185,7 +189,7 @@ def test_a_key_that_is_absent_or_none_is_said_before_anything_is_sent(server, mo
 
 
 def test_no_key_is_sent_where_none_is_named(server):
-    chat(server, api_key_env=None).say(ASK)
+    chat(server, permissions=allowed(server.url)).say(ASK)
     assert "Authorization" not in server.headers[0]
 
 
@@ -200,13 +204,13 @@ def test_a_server_that_repeats_the_key_does_not_get_it_into_a_message(server, co
 
 def test_a_key_under_any_name_is_hidden_from_then_on(server, monkeypatch):
     monkeypatch.setenv("PLAIN_NAME", "another-canary-77")
-    chat(server, api_key_env="PLAIN_NAME").say(ASK)
+    chat(server, permissions=allowed(server.url, "PLAIN_NAME")).say(ASK)
     assert conceal("it is another-canary-77") == "it is ***"
 
 
-@pytest.mark.parametrize("changes", [{"timeout_s": 0}, {"tries": 0}, {"max_response_mb": 0}, {"api_key_env": "sk-1"}])
+@pytest.mark.parametrize("changes", [{"timeout_s": 0}, {"tries": 0}, {"max_response_mb": 0}, {"name": "x"}])
 def test_settings_that_cannot_be_are_refused(server, changes):
-    with pytest.raises(ValueError, match=r"above 0|name of a variable"):
+    with pytest.raises(ValueError, match=r"above 0|either name"):
         chat(server, **changes)
 
 

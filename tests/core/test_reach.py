@@ -11,7 +11,7 @@ from nemo_vfm.core import endpoint as module
 from nemo_vfm.core.endpoint import Endpoint, EndpointDenied
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.reach import addresses, service_url, why_not
-from tests.support.chat_server import chat_server, status
+from tests.support.chat_server import allowed, chat_server, status
 
 METADATA = ["169.254.169.254", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::1", "fd00:ec2::254",
             "100.100.100.200", "fe80::1", "168.63.129.16", "::a9fe:a9fe", "fd20:ce::254"]  # fmt: skip
@@ -78,7 +78,7 @@ def test_only_http_and_https_are_services(url):
             "https://canary-5531@host/v1"],
 )  # fmt: skip
 def test_a_key_in_the_url_is_refused_and_not_repeated(url):
-    with pytest.raises(ValueError, match=r"api_key_env|no address") as caught:
+    with pytest.raises(ValueError, match=r"allow-host HOST=VARIABLE|no address") as caught:
         Endpoint(url=url)
     assert "canary" not in str(caught.value)
 
@@ -97,7 +97,7 @@ def test_a_rebinding_name_is_looked_up_once_and_the_connection_goes_where_it_was
 
     monkeypatch.setattr(module.socket, "create_connection", connect)
     with pytest.raises(module.EndpointError, match="nobody is there"):
-        Endpoint(url="https://rebind.test/v1", tries=1).ask("x", {})
+        Endpoint(url="https://rebind.test/v1", tries=1, permissions=allowed("https://rebind.test")).ask("x", {})
     assert tried == [("93.184.216.34", 443)]
 
 
@@ -106,5 +106,5 @@ def test_the_key_does_not_follow_a_redirection(monkeypatch):
     with chat_server() as target, chat_server() as first:
         first.always = status(307, b"", Location=target.url + "/chat/completions")
         with pytest.raises(EndpointDenied, match="elsewhere"):
-            Endpoint(url=first.url, api_key_env="CANARY_KEY", allow_private=True).ask("chat/completions", {})
+            Endpoint(url=first.url, permissions=allowed(first.url, "CANARY_KEY")).ask("chat/completions", {})
         assert len(first.paths) == 1 and not target.paths

@@ -10,6 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from nemo_vfm.core.permission import Permissions
+from nemo_vfm.core.reach import service_url
+
 #: What a fault does instead of answering: it is given the handler and the question.
 Fault = Callable[["Handler", dict], None]
 
@@ -20,6 +23,11 @@ def answer(text: str, **changes: object) -> dict:
     usage = {"prompt_tokens": 11, "completion_tokens": len(text.split())}
     return {"id": "chatcmpl-1", "object": "chat.completion", "model": "tiny-vlm", "choices": [choice], "usage": usage,
             "system_fingerprint": "fp_1", **changes}  # fmt: skip
+
+
+def allowed(url: str, variable: str | None = None) -> Permissions:
+    """What a user says who types `--allow-host` for the host of a URL."""
+    return Permissions.of(service_url(url).origin + ("" if variable is None else f"={variable}"))
 
 
 @dataclass

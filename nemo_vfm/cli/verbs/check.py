@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nemo_vfm.cli.swept import Swept
-    from nemo_vfm.config import Composed, Problem
+    from nemo_vfm.config import Composed, Listed, Problem
     from nemo_vfm.core.types import Job, Json
 
 
@@ -57,6 +57,7 @@ def _each(sweep: "Swept") -> int:
 
 def _one(arguments: argparse.Namespace) -> int:
     composed, job, problems = _looked_at(arguments)
+    told = _recipients(arguments, composed)
     errors = sum(problem.kind == "error" for problem in problems)
     if arguments.work and not errors:
         sys.stdout.write(f"{json.dumps(_work(arguments, composed, job, problems), indent=2)}\n")
@@ -67,18 +68,21 @@ def _one(arguments: argparse.Namespace) -> int:
         sys.stdout.write(f"{RecipeError(problems)}\n")
     if arguments.gpus is not None and not errors:
         _say_plan(arguments, job, problems)
+    sys.stdout.writelines(f"{one}\n" for one in told)
     sys.stdout.write(f"{composed.path}: {_verdict(errors, len(problems) - errors)}\n")
     return 2 if errors else 0
 
 
 def _looked_at(arguments: argparse.Namespace) -> "tuple[Composed, Job | None, list[Problem]]":
     """A recipe, what it builds where nothing is wrong with it, and what is."""
+    from nemo_vfm.cli.permitted import permissions
     from nemo_vfm.config import build, check, trust_list
 
     composed, trust = composed_recipe(arguments), trust_list(arguments.trust)
-    problems = check(composed, trust)
+    allowed = permissions(arguments.allow_host, composed.path)
+    problems = check(composed, trust, allowed)
     # Constructors only look at their arguments, and object here rather than in a queue.
-    job = None if problems else build(composed, trust)
+    job = None if problems else build(composed, trust, allowed)
     if problems and all(problem.kind == "missing" for problem in problems):
         problems = [*problems, *_refused_already(arguments, problems, trust)]
     return composed, job, problems
@@ -110,7 +114,16 @@ def _work(
     from nemo_vfm.config import trust_list
 
     job = job or stand_in_job(arguments, missing, trust_list(arguments.trust))
-    return described(composed, job, [problem.path for problem in missing])
+    told = [str(one) for one in _recipients(arguments, composed)]
+    return {**described(composed, job, [problem.path for problem in missing]), "recipients": told}
+
+
+def _recipients(arguments: argparse.Namespace, composed: "Composed") -> "list[Listed]":
+    """Every host, every variable, and who would get it."""
+    from nemo_vfm.cli.permitted import permissions
+    from nemo_vfm.config import recipients, trust_list
+
+    return recipients(composed, trust_list(arguments.trust), permissions(arguments.allow_host, composed.path))
 
 
 def _refused_already(

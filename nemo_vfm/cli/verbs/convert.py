@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from nemo_vfm.cli.arguments import add_trust
+from nemo_vfm.cli.arguments import add_allow_host, add_trust
 
 _PASSED_ON = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "TMPDIR", "HOME", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 _TIMEOUT_S = 6 * 3600.0
@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="with --to transformers: the longest text that it was trained on")  # fmt: skip
     parser.add_argument("--dtype", choices=("fp32", "bf16"), help="with --to transformers: of the weights written")
     add_trust(parser, "the run's recipe may name")
+    add_allow_host(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -64,7 +65,8 @@ def _converted(arguments: argparse.Namespace, folder: Path) -> str:
         from nemo_vfm.cli.language_model import convert_out
 
         return convert_out(arguments.file, folder, key=arguments.key, tokenizer=arguments.tokenizer,
-                           trust=arguments.trust, most_tokens=arguments.most_tokens, dtype=arguments.dtype)  # fmt: skip
+                           trust=arguments.trust, allow_host=arguments.allow_host,
+                           most_tokens=arguments.most_tokens, dtype=arguments.dtype)  # fmt: skip
     if arguments.file.is_dir():
         return _of_folder(arguments.file, folder, arguments.key)
     words = ["--leave-out"] * arguments.leave_out + ([f"--key={arguments.key}"] if arguments.key else [])

@@ -12,7 +12,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from nemo_vfm.cli.arguments import add_conf, add_trust
+from nemo_vfm.cli.arguments import add_allow_host, add_conf, add_trust
 from nemo_vfm.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="all of it, for machines")
     add_conf(parser)
     add_trust(parser, "the recipe may name")
+    add_allow_host(parser)
     parser.set_defaults(overlay=[])
 
 

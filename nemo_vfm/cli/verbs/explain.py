@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nemo_vfm.cli.arguments import add_conf, add_trust
+from nemo_vfm.cli.arguments import add_allow_host, add_conf, add_trust
 from nemo_vfm.cli.paper import Paper
 from nemo_vfm.cli.quick import without_collection
 from nemo_vfm.core.errors import UserError
@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     add_conf(parser)
     add_trust(parser, "may be explained")
+    add_allow_host(parser)
 
 
 @without_collection()
@@ -45,7 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
         if (step := _step(arguments)) is not None:
             from nemo_vfm.cli.step_page import tell_of_step
 
-            return tell_of_step(*step, trust=arguments.trust, as_json=arguments.json, losses=not arguments.no_losses)
+            return tell_of_step(*step, trust=arguments.trust, allow_host=arguments.allow_host, as_json=arguments.json,
+                                losses=not arguments.no_losses)  # fmt: skip
         from nemo_vfm.cli.shards.subject import is_folder_of_shards, shards_named
         from nemo_vfm.cli.story.curation import names_run
 

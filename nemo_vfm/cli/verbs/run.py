@@ -56,6 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         from nemo_vfm.cli.sweep import run_sweep
 
         return run_sweep(arguments)
+    from nemo_vfm.cli.permitted import permissions, say_recipients
     from nemo_vfm.cli.ranks import end_with_the_launcher
     from nemo_vfm.config import build, trust_list
     from nemo_vfm.core import preempt, ranks
@@ -69,8 +70,10 @@ def run(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         raise UserError(str(error)) from error
     composed = composed_recipe(arguments)
-    folder = run_folder(composed)
-    job = _wanted(build(composed, trust_list(arguments.trust)), arguments.only)
+    folder, trust = run_folder(composed), trust_list(arguments.trust)
+    allowed = permissions(arguments.allow_host, composed.path)
+    job = _wanted(build(composed, trust, allowed), arguments.only)
+    say_recipients(composed, trust, allowed)
     if arguments.part is not None:
         from nemo_vfm.cli.part import Share, part_of
 
@@ -173,8 +176,8 @@ def _require(job: "Job") -> None:
 
 def _words(arguments: argparse.Namespace) -> list[str]:
     """The command again, for the ranks."""
-    names = ("conf", "overlay", "trust", "allow", "preempt")
-    options = [f"--{name}={value}" for name in names for value in vars(arguments)[name]]
+    names = ("conf", "overlay", "trust", "allow", "allow_host", "preempt")
+    options = [f"--{name.replace('_', '-')}={value}" for name in names for value in vars(arguments)[name]]
     options += [f"--only={arguments.only}"] if arguments.only else []
     limits = [f"--rank-timeout={arguments.rank_timeout}", f"--rank-silence={arguments.rank_silence}"]
     return [arguments.recipe, *arguments.overrides, *options, *limits]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Views of clips in, what a model behind an OpenAI-compatible endpoint says of them out.
+"""Asks a model behind an OpenAI-compatible endpoint what views of clips show.
 
 Shape letters: T frames, H height, W width, C colours (RGB).
 """
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from nemo_vfm.core.chat import Chat
 from nemo_vfm.core.endpoint import EndpointError
 from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.permission import SentText
 from nemo_vfm.core.types import Json
 from nemo_vfm.curate.caption.in_flight import as_they_come
 from nemo_vfm.curate.caption.prompt import DESCRIBE, prompt_hash
@@ -43,8 +44,9 @@ class EndpointCaptioner:
     """
 
     def __init__(
-        self, *, chat: Chat, prompt: str = DESCRIBE, send: Literal["frames", "video"] = "frames", num_frames: int = 8,
-        longest_px: int = 768, concurrency: int = 8, revision: str = "", windows: Windows | None = None,
+        self, *, chat: Chat, prompt: SentText = DESCRIBE, send: Literal["frames", "video"] = "frames",
+        num_frames: int = 8, longest_px: int = 768, concurrency: int = 8, revision: str = "",
+        windows: Windows | None = None,
     ) -> None:  # fmt: skip
         if min(num_frames, concurrency) < 1 or longest_px < 16 or not prompt.strip():
             raise ValueError(

@@ -14,6 +14,7 @@ from typing import Protocol, runtime_checkable
 
 from nemo_vfm.core.chat import Chat
 from nemo_vfm.core.endpoint import EndpointError
+from nemo_vfm.core.permission import SentText
 from nemo_vfm.core.precision import Precision, PrecisionName
 from nemo_vfm.core.types import Json
 from nemo_vfm.curate.caption.in_flight import as_they_come
@@ -47,7 +48,7 @@ class Rewriter:
             failure: such models have begun to tell something else.
     """
 
-    def __init__(self, *, writer: Writer, prompt: str = REWRITE, longest_growth: float = 8.0) -> None:
+    def __init__(self, *, writer: Writer, prompt: SentText = REWRITE, longest_growth: float = 8.0) -> None:
         if longest_growth <= 0 or not prompt.strip():
             raise ValueError(f"longest_growth is {longest_growth}, expected above 0, and the prompt must say something")
         self.writer, self.prompt, self.longest_growth = writer, prompt, longest_growth

@@ -10,12 +10,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from nemo_vfm.core.log import info, warn
+from nemo_vfm.core.permission import NOTHING, Permissions, Recipient, ray_place
+from nemo_vfm.core.refusal import PartRefused
 from nemo_vfm.curate.execute.actors import END, QUEUED_PARTS, Crew, ray_module
 from nemo_vfm.curate.execute.ordered import ordered
 from nemo_vfm.curate.execute.shares import Need, shares
 from nemo_vfm.curate.execute.work import Item, Lost, Step, Throughput, Tick, Watch, present
 
 _BALANCE_EVERY_S = 20.0
+_OWN = (None, "auto", "local")  # a cluster that the user has begun, or names in RAY_ADDRESS
 
 
 class Ray:
@@ -27,22 +30,35 @@ class Ray:
 
     Args:
         address: of a cluster, such as `auto` or `ray://head:10001`; None takes the one that RAY_ADDRESS names, as in a
-            job of the launcher's, and else begins one on this machine, for this run.
+            job of the launcher's, and else begins one on this machine, for this run. A cluster elsewhere gets programs
+            and videos, so the user allows it: `--allow-host ray://head:10001`.
         cpus_per_actor: cores each actor counts for, also a part of one.
         max_actors: of each step at most.
         attempts: how often an item is begun before it has failed.
+        permissions: given by whoever composes the recipe, never by a recipe.
     """
 
     def __init__(
-        self, *, address: str | None = None, cpus_per_actor: float = 1.0, max_actors: int = 256, attempts: int = 3
-    ) -> None:
+        self, *, address: str | None = None, cpus_per_actor: float = 1.0, max_actors: int = 256, attempts: int = 3,
+        permissions: Permissions = NOTHING,
+    ) -> None:  # fmt: skip
         if cpus_per_actor <= 0 or max_actors < 1 or attempts < 1:
             raise ValueError(
                 f"cpus_per_actor ({cpus_per_actor}) must be above 0, max_actors ({max_actors}) and attempts "
                 f"({attempts}) at least 1"
             )
+        if address not in _OWN and not permissions.allows(place := ray_place(address)):
+            raise PartRefused(permissions.refusal(place), "address")
         self.address, self.cpus_per_actor = address, cpus_per_actor
         self.max_actors, self.attempts = max_actors, attempts
+
+    def recipients(self) -> Sequence[Recipient]:
+        """See `Sends.recipients`."""
+        address = self.address or os.environ.get("RAY_ADDRESS")
+        if address in ("", *_OWN):
+            return ()
+        said = "RAY_ADDRESS" if self.address is None else "allowed by you"
+        return (Recipient(str(address), "programs, videos and results, as a Ray cluster", source=said),)
 
     def run(self, steps: Sequence[Step], items: Sequence[Item], watch: Watch) -> Iterator[list[object] | Lost]:
         """See `Executor.run`."""

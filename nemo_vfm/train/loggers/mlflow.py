@@ -1,15 +1,16 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A run folder in, an MLflow run out: in a database in the folder, or at a server where the recipe says online."""
+"""Logs to MLflow: into a database in the run folder, or at a server where the recipe says online."""
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.optional import require
+from nemo_vfm.core.permission import Recipient, SentText
 from nemo_vfm.core.secret import conceal
 from nemo_vfm.train.loggers import identity
 from nemo_vfm.train.loggers.arguments import refuse_keys
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger, MLFlowLogger
 
 SERVER = "MLFLOW_TRACKING_URI"
+_KEYS = ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
 KEYS = "MLFLOW_TRACKING_TOKEN (or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD)"
 
 
@@ -37,13 +39,23 @@ class MLflow:
     """
 
     def __init__(
-        self, *, experiment: str = "nemo_vfm", name: str | None = None,
-        mode: Literal["offline", "online"] = "offline", tags: Mapping[str, str] | None = None,
+        self, *, experiment: SentText = "nemo_vfm", name: SentText | None = None,
+        mode: Literal["offline", "online"] = "offline", tags: Mapping[str, SentText] | None = None,
     ) -> None:  # fmt: skip
         listed = {f"tags.{key}": tag for key, tag in (tags or {}).items()}
         refuse_keys(KEYS, experiment=experiment, name=name, **listed)
         self.experiment, self.name, self.tags = experiment, name, dict(tags or {})
         self.mode: Literal["offline", "online"] = mode
+
+    def recipients(self) -> Sequence[Recipient]:
+        """See `Sends.recipients`."""
+        if self.mode == "offline":
+            return ()
+        gets = f"the recipe, every number and the previews of a training, in the experiment {self.experiment}"
+        used = tuple(name for name in _KEYS if os.environ.get(name))
+        return (
+            Recipient(os.environ.get(SERVER, "") or f"the server of {SERVER}, which is not set,", gets, used, SERVER),
+        )
 
     def open(self, folder: Path) -> "Logger":
         """An MLFlowLogger on a new run, or on the run that was begun before."""

@@ -1,7 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A run folder in, a Weights & Biases run out: files in the folder, or online where the recipe says so."""
+"""Logs to Weights & Biases: into files in the run folder, or online where the recipe says so."""
 
+import configparser
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.optional import require
+from nemo_vfm.core.permission import Recipient, SentText
 from nemo_vfm.core.secret import conceal
 from nemo_vfm.train.loggers import identity
 from nemo_vfm.train.loggers.arguments import refuse_keys
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
 
 KEY = "WANDB_API_KEY"
+SERVER = "WANDB_BASE_URL"
+_HARMLESS = {"entity", "project", "mode", "disabled"}  # what `wandb init` writes
 #: What a run writes besides its numbers: about this machine, its packages, the command line and the console. All of
 #: it may hold what is nobody's business, and none of it is needed; the last looks up an address on the network too.
 _UNASKED = {
@@ -40,13 +44,22 @@ class WeightsAndBiases:
     """
 
     def __init__(
-        self, *, project: str = "nemo_vfm", name: str | None = None, entity: str | None = None,
-        tags: Sequence[str] = (), mode: Literal["offline", "online"] = "offline",
+        self, *, project: SentText = "nemo_vfm", name: SentText | None = None, entity: SentText | None = None,
+        tags: Sequence[SentText] = (), mode: Literal["offline", "online"] = "offline",
     ) -> None:  # fmt: skip
         listed = {f"tags.{number}": tag for number, tag in enumerate(tags)}
         refuse_keys(KEY, project=project, name=name, entity=entity, **listed)
         self.project, self.name, self.entity, self.tags = project, name, entity, tuple(tags)
         self.mode: Literal["offline", "online"] = mode
+
+    def recipients(self) -> Sequence[Recipient]:
+        """See `Sends.recipients`."""
+        if self.mode == "offline":
+            return ()
+        owner = f"{self.entity or os.environ.get('WANDB_ENTITY', 'the owner of the key')}/{self.project}"
+        gets = f"the recipe, every number and the previews of a training, as {owner}"
+        said = SERVER if os.environ.get(SERVER) else f"the package's own server, as {SERVER} is not set"
+        return (Recipient(_server(), gets, (KEY,), said),)
 
     def open(self, folder: Path) -> "Logger":
         """A WandbLogger whose run ends with the training, so that the next step of a workflow gets its own."""
@@ -55,6 +68,8 @@ class WeightsAndBiases:
         home = folder.absolute() / "wandb"
         home.mkdir(parents=True, exist_ok=True)
         _stay_in(home)
+        if self.mode == "online":
+            _refuse_other_servers(home)
         wandb = require("wandb", install="nemo_vfm[wandb]", purpose="The Weights & Biases logger")
         return _logger(wandb.init(
             project=conceal(self.project), name=conceal(self.name or folder.name), entity=self.entity,
@@ -66,7 +81,30 @@ class WeightsAndBiases:
 
     def _settings(self, wandb: Any) -> Any:
         # Without the timeout a run that lost its server would wait for it after the last step, for ever.
-        return wandb.Settings(mode=self.mode, finish_timeout=120.0, init_timeout=60.0, **_UNASKED)
+        where = {"base_url": _server()} if self.mode == "online" else {}
+        return wandb.Settings(mode=self.mode, finish_timeout=120.0, init_timeout=60.0, **where, **_UNASKED)
+
+
+def _server() -> str:
+    return os.environ.get(SERVER) or "https://api.wandb.ai"
+
+
+def _refuse_other_servers(home: Path) -> None:
+    """The package reads a server, proxies and more from files beside it, which may have come with the recipe.
+
+    Raises:
+        UserError: there is such a file, and it says more than whose project it is.
+    """
+    for file in (Path("wandb/settings"), Path(".wandb/settings"), home / "local" / "settings"):
+        found = configparser.ConfigParser(interpolation=None)
+        try:
+            found.read(file, encoding="utf-8")
+            said = {name for section in found.values() for name in section} - _HARMLESS
+        except (configparser.Error, UnicodeDecodeError, OSError):
+            said = {"what cannot be read"}
+        if said:
+            raise UserError(f"{file} says {', '.join(sorted(said))}, and would decide where your key goes; put a "
+                            f"server of your own into {SERVER}, and remove the file")  # fmt: skip
 
 
 def _stay_in(home: Path) -> None:

@@ -24,7 +24,7 @@ from nemo_vfm.curate.write import clip_json
 from nemo_vfm.data.decode import read_all
 from nemo_vfm.data.encode import encode_mp4
 from nemo_vfm.data.sample import Clip
-from tests.support.chat_server import answer, chat_server, half, hang, status
+from tests.support.chat_server import allowed, answer, chat_server, half, hang, status
 
 KEY = "canary-key-5531-x"
 LEVELS = [20, 60, 100, 140, 180, 220]
@@ -71,7 +71,7 @@ def by_looking(question):
 
 def captioner(server, **changes):
     endpoint = Endpoint(
-        url=server.url, api_key_env="CANARY_API_KEY", allow_private=True, timeout_s=5, tries=2, max_wait_s=0.01
+        url=server.url, permissions=allowed(server.url, "CANARY_API_KEY"), timeout_s=5, tries=2, max_wait_s=0.01
     )
     return EndpointCaptioner(chat=Chat(endpoint=endpoint, model="tiny-vlm"), **changes)
 

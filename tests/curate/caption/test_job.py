@@ -8,6 +8,7 @@ import socket
 import pytest
 
 from nemo_vfm.cli.main import main
+from nemo_vfm.core.reach import service_url
 from nemo_vfm.data.shards import ShardSet
 from tests.support.chat_server import answer, chat_server, status
 from tests.support.films import pan, write_film
@@ -31,9 +32,8 @@ def run(videos, folder, *words):
 
 def endpoint(server, *more):
     place = "captions.vlm.chat.endpoint"
-    return ["captions=endpoint", f"{place}.url={server.url}", f"{place}.allow_private=true",
-            f"{place}.api_key_env=CANARY_API_KEY", f"{place}.tries=1", "captions.vlm.chat.model=tiny-vlm",
-            *more]  # fmt: skip
+    return ["captions=endpoint", f"{place}.url={server.url}", f"{place}.tries=1", "captions.vlm.chat.model=tiny-vlm",
+            *more, "--allow-host", f"{service_url(server.url).origin}=CANARY_API_KEY"]  # fmt: skip
 
 
 def told(folder):
@@ -91,31 +91,38 @@ def test_a_key_that_is_refused_ends_the_run_with_what_to_do_and_no_half_written_
     assert "is the key right?" in said and KEY not in said and not (tmp_path / "run/shards").exists()
 
 
-def test_an_inward_address_is_refused_unless_the_recipe_allows_it(videos, tmp_path, capfd):
+def test_nothing_is_sent_to_a_host_that_only_the_recipe_names(videos, tmp_path, capfd):
     with chat_server() as server:
         words = ["captions=endpoint", f"captions.vlm.chat.endpoint.url={server.url}", "captions.vlm.chat.model=m"]
         assert run(videos, tmp_path / "run", *words) == 2
-    assert "allow_private: true" in "".join(capfd.readouterr()) and not server.paths
+    origin = service_url(server.url).origin
+    said = "".join(capfd.readouterr())
+    assert f"nothing is sent to {origin} because a recipe says so" in said and "--allow-host 127.0.0.1:" in said
+    assert not server.paths
 
 
 @pytest.mark.parametrize(
-    ("url", "key", "words"),
+    ("url", "allowed", "words"),
     [
-        ("http://127.0.0.1:9/v1", "", "allow_private: true"),
-        ("http://169.254.169.254/v1", "captions.vlm.chat.endpoint.allow_private=true", "hand out credentials"),
-        ("https://no-such-host.invalid/v1", "", "Is the url https://no-such-host.invalid/v1 right?"),
-        ("https://203.0.113.9/v1", "captions.vlm.chat.endpoint.api_key_env=NO_SUCH_VARIABLE", "NO_SUCH_VARIABLE"),
+        ("http://127.0.0.1:9/v1", "127.0.0.1:8", "nothing is sent to http://127.0.0.1:9"),
+        ("http://169.254.169.254/v1", "169.254.169.254", "hand out credentials"),
+        (
+            "https://no-such-host.invalid/v1",
+            "no-such-host.invalid",
+            "Is the url https://no-such-host.invalid/v1 right?",
+        ),
+        ("https://203.0.113.9/v1", "https://203.0.113.9=NO_SUCH_VARIABLE", "NO_SUCH_VARIABLE"),
     ],
 )
 def test_an_endpoint_that_cannot_be_used_is_told_before_a_video_is_opened(
-    videos, tmp_path, capfd, monkeypatch, url, key, words
+    videos, tmp_path, capfd, monkeypatch, url, allowed, words
 ):
     def unknown(*_, **__):
         raise socket.gaierror("no such name")
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     settings = ["captions=endpoint", f"captions.vlm.chat.endpoint.url={url}", "captions.vlm.chat.model=m"]
-    assert run(videos, tmp_path / "run", *settings, *filter(None, [key])) == 2
+    assert run(videos, tmp_path / "run", *settings, "--allow-host", allowed) == 2
     assert words in "".join(capfd.readouterr())
     assert not (tmp_path / "run" / "work").exists(), "nothing was probed, scored or encoded"
 

@@ -14,7 +14,7 @@ from nemo_vfm.curate.caption.words import Draft
 from nemo_vfm.curate.caption.write import write_captions
 from nemo_vfm.curate.stage import ClipRecord
 from nemo_vfm.data.sample import Clip
-from tests.support.chat_server import answer, chat_server, status
+from tests.support.chat_server import allowed, answer, chat_server, status
 
 
 def record(number):
@@ -35,7 +35,7 @@ def said(question):
 
 
 def rewriter(server, **changes):
-    endpoint = Endpoint(url=server.url, allow_private=True, timeout_s=5, tries=1)
+    endpoint = Endpoint(url=server.url, permissions=allowed(server.url), timeout_s=5, tries=1)
     return Rewriter(writer=EndpointWriter(chat=Chat(endpoint=endpoint, model="tiny-lm")), **changes)
 
 

@@ -1,0 +1,143 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Lists who would get something from a recipe, and refuses buckets that the recipe alone names."""
+
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from nemo_vfm.config.build import Call, Group, Items, Part, Value, make
+from nemo_vfm.config.errors import Problem, RecipeError
+from nemo_vfm.config.tree import Map, Scalar, join, walk
+from nemo_vfm.core.permission import Permissions, Recipient, Sends
+from nemo_vfm.core.place import Address
+
+_WRITTEN = "copy_to"  # every other slot of an address is read
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A recipient, and where the recipe has it; or a variable of the environment that the recipe takes.
+
+    Args:
+        recipient: who gets what; None for a variable, which goes nowhere by itself.
+        variable: the name; empty for a recipient.
+        paths: addresses in the recipe.
+    """
+
+    recipient: Recipient | None
+    variable: str
+    paths: tuple[str, ...]
+
+    def __str__(self) -> str:
+        where = ", ".join(self.paths[:3]) + (f" and {len(self.paths) - 3} more" if len(self.paths) > 3 else "")
+        if self.recipient is None:
+            return f"the variable {self.variable} is read for {where}"
+        one = self.recipient
+        key = f", with {' and '.join(one.variables)} of your environment" if one.variables else ", without a key"
+        return f"{one.place} gets {one.gets}{key} ({where}; {one.source})"
+
+
+def withheld(tree: Map) -> tuple[tuple[str, str], ...]:
+    """(variable, value) of everything that a resolved recipe takes from the environment."""
+    found = {(origin.removeprefix("env:"), text): None for _, text, origin in _of_environment(tree)}
+    return tuple(found)
+
+
+def not_allowed(part: Part, permissions: Permissions, known: Sequence[Problem]) -> Iterator[Problem]:
+    """A problem for each recipient whom neither the command line, nor the environment, nor the user's file names.
+
+    Args:
+        known: what is wrong with the recipe besides; a component that has such a problem is not asked.
+    """
+    for path, call in _sending(part):
+        try:
+            if not any(f"{problem.path}.".startswith(f"{path}.") for problem in known):
+                make(call)
+        except RecipeError as error:
+            yield from error.problems
+    for path, node, address in _addresses(part, ""):
+        place = _bucket(address)
+        if not (permissions.allows(place) or _is_users(node, place)):
+            yield Problem(path, node.mark, permissions.refusal(place))
+
+
+def listed(part: Part, tree: Map, permissions: Permissions) -> list[Listed]:
+    """Everybody who gets something, then the variables that are read."""
+    found: dict[Recipient, list[str]] = {}
+    for path, recipient in (*_senders(part), *_stores(part, permissions)):
+        found.setdefault(recipient, []).append(path)
+    variables: dict[str, list[str]] = {}
+    for path, _, origin in _of_environment(tree):
+        variables.setdefault(origin.removeprefix("env:"), []).append(path)
+    return [
+        *(Listed(one, "", tuple(dict.fromkeys(paths))) for one, paths in found.items()),
+        *(Listed(None, name, tuple(dict.fromkeys(paths))) for name, paths in variables.items()),
+    ]
+
+
+def _of_environment(tree: Map) -> Iterator[tuple[str, str, str]]:
+    """(address, text, `env:NAME`) of each piece."""
+    for path, node in walk(tree):
+        for text, origin in node.pieces if isinstance(node, Scalar) else ():
+            if origin.startswith("env:"):
+                yield path, text, origin
+
+
+def _walk(part: Part, path: str) -> Iterator[tuple[str, Part]]:
+    yield path, part
+    below: Iterator[tuple[str, Part]] = iter(())
+    if isinstance(part, Call):
+        below = iter(part.arguments.items())
+    elif isinstance(part, Group):
+        below = ((str(key), one) for key, one in part.parts.items())
+    elif isinstance(part, Items):
+        below = ((str(number), one) for number, one in enumerate(part.parts))
+    for key, one in below:
+        yield from _walk(one, join(path, key))
+
+
+def _addresses(part: Part, path: str) -> Iterator[tuple[str, Scalar, Address]]:
+    for place, one in _walk(part, path):
+        if isinstance(one, Value) and isinstance(one.value, Address) and one.node is not None:
+            yield place, one.node, one.value
+
+
+def _is_users(node: Scalar, place: str) -> bool:
+    """Whether the user gave the whole of scheme and bucket in one piece: `s3://${env:TERM}` is the recipe's."""
+    text, origin = next(((text, origin) for text, origin in node.origins() if text), ("", "recipe"))
+    return origin != "recipe" and (text == place or text.startswith(f"{place}/"))
+
+
+def _bucket(address: Address) -> str:
+    return f"{address.scheme}://{address.bucket}"
+
+
+def _sending(part: Part) -> Iterator[tuple[str, Call]]:
+    """The components that reach the network by themselves; one of a factory slot says so when it is made."""
+    for path, one in _walk(part, ""):
+        if isinstance(one, Call) and not one.later and inspect.isclass(one.target) and issubclass(one.target, Sends):
+            yield path, one
+
+
+def _senders(part: Part) -> Iterator[tuple[str, Recipient]]:
+    for path, call in _sending(part):
+        try:
+            found = make(call).recipients()
+        except RecipeError:  # a problem of its own
+            continue
+        for recipient in found:
+            yield path, recipient
+
+
+def _stores(part: Part, permissions: Permissions) -> Iterator[tuple[str, Recipient]]:
+    from nemo_vfm.core.store import service
+
+    for path, node, address in _addresses(part, ""):
+        place = _bucket(address)
+        said = [origin for _, origin in node.origins()][0] if _is_users(node, place) else ""
+        source = {"user": "the command line", "": "allowed by you" if permissions.allows(place) else "not allowed"}
+        host, variables = service(address.scheme)
+        gets = "what the run makes" if path.rpartition(".")[2] == _WRITTEN else "requests to read"
+        by = source.get(said, said.removeprefix("env:"))
+        yield path, Recipient(place, f"{gets}, by way of {host}", variables, by)
