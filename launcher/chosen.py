@@ -16,7 +16,8 @@ from nemo_vfm.config.interpolate import resolve
 from nemo_vfm.config.schema import Checker
 from nemo_vfm.config.source import parse
 from nemo_vfm.config.tree import Map, Node, Scalar, plain, walk
-from nemo_vfm.core.secret import conceal
+from nemo_vfm.core.key_shapes import looks_like_a_key, shape
+from nemo_vfm.core.secret import conceal, register
 from nemo_vfm.core.types import Json
 
 Where = Slurm | Local
@@ -52,9 +53,11 @@ def _inner(word: str) -> str:
 
 
 def _made(root: Map, roots: Roots, trust: Sequence[str]) -> tuple[Where, Json]:
+    _refuse_keys(root)
     for path, node in _secrets(root):
         raise fail(_NO_SECRETS, node.mark, path)
     tree, problems = resolve(root)
+    _refuse_keys(tree)  # a reference may put two halves together
     checker = Checker((*trust_list(trust), "launcher.cluster."), roots.choices)
     part = checker.node(tree, Where, "", tree.mark)
     found: list[Problem] = [*problems, *checker.problems]
@@ -71,3 +74,13 @@ def _secrets(root: Node) -> Iterator[tuple[str, Scalar]]:
         text = node.value if isinstance(node, Scalar) and isinstance(node.value, str) else ""
         if isinstance(node, Scalar) and (("${" in text and "env:" in text) or conceal(text) != text):
             yield path, node
+
+
+def _refuse_keys(root: Node) -> None:
+    """Raises RecipeError at a value that looks like a key; of a variable, letters that nobody types are enough."""
+    for path, node in walk(root):
+        if isinstance(node, Scalar) and isinstance(node.value, str):
+            what = looks_like_a_key(node.value) if path.startswith("environment.") else shape(node.value)
+            if what:
+                register(node.value)  # the complaint shows the line that it stands on
+                raise fail(f"this looks like {what}, and it {_NO_SECRETS.partition(' ')[2]}", node.mark, path)

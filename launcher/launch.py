@@ -18,18 +18,23 @@ from launcher.chain import Share, chain
 from launcher.chosen import Where, cluster_of
 from launcher.cluster import Slurm
 from launcher.facts import Work, sweep, work
+from launcher.git import root_of
 from launcher.job import SlurmJob
 from launcher.lead import USUAL_S, lead_s
-from launcher.snapshot import Code, nothing, packages, root_of, take
+from launcher.snapshot import Code, nothing, packages, take
 from launcher.sweep import SweptRun, shared
 from nemo_vfm.config import Composed, compose
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.files import sha256_text
+from nemo_vfm.core.key_shapes import shape
 from nemo_vfm.core.ranks import SILENCE_S
 from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.types import LAUNCH, Json
 
 POINTS = "points"  #: the launch's folder of a sweep's recipes, each in one with the name of its run
+_NO_SECRETS = ("the recipe would hold {}, and launch folders and scripts keep none: {}. Put it into a variable of your "
+               "environment and write ${{env:NAME}} instead")  # fmt: skip
+_REFERENCE = re.compile(r"\$\{[^}]*\}")
 _VARIABLE = re.compile(r"\$\{(?:oc\.)?env:([A-Za-z_]\w*)\}")
 
 
@@ -226,12 +231,11 @@ def composed_text(composed: Composed) -> str:
         UserError: a secret stands in it.
     """
     text = composed.to_yaml()
-    wrong = [shown for line, shown in zip(text.splitlines(), conceal(text).splitlines(), strict=False) if line != shown]
-    if wrong:
-        raise UserError(
-            f"the recipe would hold a secret, and launch folders and scripts keep none: {wrong[0].strip()}. Put it "
-            "into a variable of your environment and write ${env:NAME} instead"
-        )
+    for line, shown in zip(text.splitlines(), conceal(text).splitlines(), strict=False):
+        if line != shown:
+            raise UserError(_NO_SECRETS.format("a secret", shown.strip()))
+        if what := shape(_REFERENCE.sub("", line)):
+            raise UserError(_NO_SECRETS.format(what, f"the value of {line.partition(':')[0].strip()}"))
     return text
 
 

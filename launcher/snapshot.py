@@ -1,29 +1,29 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The repository that holds a folder in, its working tree by content out: what a job runs, whatever is edited later.
+"""Copies the working tree of a repository by content: what a job runs, whatever is edited later.
 
-Files that git tracks and files that it does not ignore belong to it; what runs have written does not. The hash is over
-names, contents and whether a file may be executed: never over times, nor over who may read it.
+Files that git tracks and files that it does not ignore belong to it; what runs have written does not, and files that
+hold keys never do. The hash is over names, contents and whether a file may be executed: never over times, nor over who
+may read it.
 """
 
 import hashlib
 import os
 import shutil
 import stat
-import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
 
+from launcher import git, key_files
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.files import sha256_text
 
 MOST_BYTES = 64 << 20
+MOST_FILES = 50_000
 _NAMED = 5  # of the largest files
-#: What git sets inside of its own hooks, where it would be another repository's.
-_OF_ANOTHER = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX")
 _RUN = ({"launch/launch.json"}, {"recipe.yaml", "manifest.json"})  # what tells a run folder
 
 
@@ -54,12 +54,16 @@ class Code:
         commit: the last one, with `+changes` where files differ from it; None without git.
         files: by their path below the root, in order of names.
         why: what was done, and if nothing was taken why.
+        untracked: of these files, those that git does not track.
+        left: what stays behind since it holds keys: path -> what it is.
     """
 
     root: Path | None
     commit: str | None
     files: Mapping[str, Kept]
     why: str
+    untracked: tuple[str, ...] = ()
+    left: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def num_bytes(self) -> int:
@@ -106,21 +110,36 @@ def take(folder: Path, leave_out: Sequence[Path] = ()) -> Code:
     Raises:
         UserError: it is too large, a link leads out of it, or git cannot read it.
     """
-    root = root_of(folder)
+    root = git.root_of(folder)
     if root is None:
         return nothing(f"{folder} is in no git repository, so no code is taken along: what is installed runs")
-    paths = [path for path in _listed(root) if not _is_below(root / path, leave_out)]
-    _require_small(root, paths)
-    files = {path: _read(root, path) for path in sorted(paths)}
-    commit = _commit(root)
-    return Code(root, commit, files, f"{len(files)} files of {root}, {_in_words(commit)}")
+    listed = {path: known for path, known in _listed(root).items() if not _is_below(root / path, leave_out)}
+    _require_small(root, list(listed))
+    whole = Code(root, None, {path: _read(root, path) for path in sorted(listed)}, "")
+    code = without_keys(whole)
+    commit = _commit(root, code.files, code.left)
+    return replace(code, commit=commit, why=f"{len(code.files)} files of {root}, {_in_words(commit)}",
+                   untracked=tuple(path for path in code.files if not listed[path]))  # fmt: skip
+
+
+def without_keys(code: Code) -> Code:
+    """The same tree; files that hold keys stay behind."""
+    left = {path: words for path, one in code.files.items() if (words := key_files.what_it_is(path, one.content))}
+    return replace(code, files={path: one for path, one in code.files.items() if path not in left}, left=left)
 
 
 def read_copy(folder: Path, commit: str | None) -> Code:
-    """What `Code.write` has put there."""
-    paths = [path for path in sorted(folder.rglob("*")) if path.is_symlink() or path.is_file()]
-    files = {str(path.relative_to(folder)): _read(folder, str(path.relative_to(folder))) for path in paths}
-    return Code(folder, commit, dict(sorted(files.items())), f"{len(files)} files, as they were kept in {folder}")
+    """What `Code.write` has put there.
+
+    Raises:
+        UserError: it is too large, or holds what is no file.
+    """
+    paths = [
+        str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_symlink() or not path.is_dir()
+    ]
+    _require_small(folder, paths)
+    files = {path: _read(folder, path) for path in sorted(paths)}
+    return Code(folder, commit, files, f"{len(files)} files, as they were kept in {folder}")
 
 
 @cache
@@ -141,57 +160,42 @@ def _escaped(path: str) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace").replace("\n", "\\n")
 
 
-def root_of(folder: Path) -> Path | None:
-    """Of the git repository that a folder belongs to; None where it belongs to none.
-
-    Raises:
-        UserError: git cannot read it.
-    """
-    if shutil.which("git") is None:
-        return None
-    done = _git(folder, "rev-parse", "--show-toplevel")
-    if done.returncode == 0:
-        return Path(os.fsdecode(done.stdout).rstrip("\n"))
-    said = os.fsdecode(done.stderr).strip()
-    if "not a git repository" in said:
-        return None
-    raise UserError(f"git cannot read the repository of {folder}: {said}. Mend that, or take no code along: --no-code")
-
-
-def _listed(root: Path, prefix: str = "") -> list[str]:
-    """What git tracks and what it does not ignore; a repository inside this one is listed by itself."""
-    tracked = _names(root, "--cached")
-    fresh = [path for path in _names(root, "--others", "--exclude-standard") if not _is_output(root, path)]
-    found: list[str] = []
-    for path in dict.fromkeys([*tracked, *fresh]):
+def _listed(root: Path, prefix: str = "") -> dict[str, bool]:
+    """What git tracks (True) and what it does not ignore (False); a repository inside this one is listed by itself."""
+    fresh = [path for path in git.names(root, "--others", "--exclude-standard") if not _is_output(root, path)]
+    found: dict[str, bool] = {}
+    for path, tracked in {**dict.fromkeys(fresh, False), **dict.fromkeys(git.names(root, "--cached"), True)}.items():
         inside = root / path
+        if _is_behind_a_link(root, inside):
+            continue
         if inside.is_dir() and not inside.is_symlink():
-            found += _listed(inside, f"{prefix}{path.rstrip('/')}/") if (inside / ".git").exists() else []
-        elif inside.is_symlink() or inside.exists():  # a tracked file may have been deleted
-            found.append(f"{prefix}{path}")
+            found |= _listed(inside, f"{prefix}{path.rstrip('/')}/") if (inside / ".git").exists() else {}
+        elif os.path.lexists(inside):  # a tracked file may have been deleted
+            found[f"{prefix}{path}"] = tracked
     return found
 
 
-def _names(root: Path, *words: str) -> list[str]:
-    done = _git(root, "ls-files", "-z", *words)
-    if done.returncode:
-        raise UserError(f"git cannot list the files of {root}: {os.fsdecode(done.stderr).strip()}")
-    return [os.fsdecode(name) for name in done.stdout.split(b"\0") if name]
+def _is_behind_a_link(root: Path, path: Path) -> bool:
+    """Whether a folder on the way has become a link: for git, what was tracked there is deleted."""
+    return any(one.is_symlink() for one in path.parents if one != root and one.is_relative_to(root))
 
 
-def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
-    # Fixed words; and no program that the repository's own settings name is started.
-    command = [shutil.which("git") or "git", "-C", str(folder), "-c", "core.fsmonitor=false", *words]
-    outer = {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER}
-    return subprocess.run(command, capture_output=True, check=False, timeout=120, env={**outer, "LC_ALL": "C"})  # noqa: S603
+def _commit(root: Path, files: Mapping[str, Kept], left: Mapping[str, str]) -> str | None:
+    """The last commit, and `+changes` where tracked files are not those of it."""
+    number = git.head(root)
+    changed = number is not None and _differs(root, files, left)
+    return f"{number}+changes" if changed else number
 
 
-def _commit(root: Path) -> str | None:
-    done = _git(root, "rev-parse", "HEAD")
-    if done.returncode:
-        return None
-    changed = _git(root, "status", "--porcelain", "--untracked-files=no").stdout.strip()
-    return done.stdout.decode().strip() + ("+changes" if changed else "")
+def _differs(root: Path, files: Mapping[str, Kept], left: Mapping[str, str]) -> bool:
+    """What stays behind is not compared, nor what lies in repositories inside."""
+    then = {path: entry for path, entry in git.entries(root).items() if entry.mode != "160000"}
+    tracked = set(git.names(root, "--cached"))
+    added = any(path not in then and path in files for path in tracked)
+    return added or any(
+        not entry.holds(files[path].content, files[path].mode) if path in files else not os.path.lexists(root / path)
+        for path, entry in then.items() if path not in left
+    )  # fmt: skip
 
 
 def _is_output(root: Path, path: str) -> bool:
@@ -206,6 +210,9 @@ def _is_below(path: Path, folders: Sequence[Path]) -> bool:
 
 
 def _require_small(root: Path, paths: Sequence[str]) -> None:
+    if len(paths) > MOST_FILES:
+        raise UserError(f"the working tree of {root} has {len(paths):,} files, and at most {MOST_FILES:,} are taken "
+                        f"along. Name what is no code in .gitignore, or take none: --no-code")  # fmt: skip
     sizes = {path: (root / path).lstat().st_size for path in paths}
     if (total := sum(sizes.values())) > MOST_BYTES:
         largest = sorted(sizes, key=lambda path: -sizes[path])[:_NAMED]
@@ -222,10 +229,24 @@ def _read(root: Path, path: str) -> Kept:
         if file.is_symlink():
             _require_inside(root, file)
             return Kept(os.fsencode(file.readlink()), 0)
-        return Kept(file.read_bytes(), stat.S_IMODE(file.stat().st_mode) & 0o777 | 0o400)
+        return _read_plain(file)
     except OSError as error:
         raise UserError(f"{file} cannot be taken along: {error.strerror}; name it in .gitignore if it is no code") \
             from error  # fmt: skip
+
+
+def _read_plain(file: Path) -> Kept:
+    """A file that is none, such as a FIFO, would be read for ever; a link put there meanwhile is not followed."""
+    with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
+        mode = os.fstat(opened.fileno()).st_mode
+        content = opened.read(MOST_BYTES + 1) if stat.S_ISREG(mode) else b""
+    if not stat.S_ISREG(mode):
+        raise UserError(
+            f"{file} cannot be taken along: it is no plain file. Remove it, or take no code along: --no-code"
+        )
+    if len(content) > MOST_BYTES:
+        raise UserError(f"{file} grows while it is read, beyond {MOST_BYTES / 1e6:.0f} MB; name it in .gitignore")
+    return Kept(content, stat.S_IMODE(mode) & 0o777 | 0o400)
 
 
 def _require_inside(root: Path, link: Path) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from launcher.cli import main
+from launcher.launch import composed_text
+from nemo_vfm.config import compose
 from tests.support.repository import ROOT
 
 
@@ -146,3 +148,31 @@ def test_a_verb_that_does_not_exist_gets_the_nearest(words, said, capsys):
     assert main(words) == 2
     told = capsys.readouterr()
     assert said in told.out + told.err
+
+
+@pytest.mark.parametrize(
+    "value", ["hf_" + "aB3xK9mQ2vR7tY5wZ8nL", "0123456789abcdef" * 2, "http://me:" + "hunter2@proxy:1"]
+)
+def test_a_value_that_looks_like_a_key_is_refused_in_a_cluster_and_never_shown(desk, capsys, value):
+    (desk / "conf/cluster").mkdir(parents=True)
+    (desk / "conf/cluster/ours.yaml").write_text(
+        f"_target_: launcher.cluster.Slurm\ngpus_per_node: 0\nenvironment: {{HARMLESS: '{value}'}}\n"
+    )
+    for words in (["cluster=ours"], ["cluster=cpu_slurm", f"cluster.environment.HARMLESS={value}"]):
+        assert main(dry(*words)) == 2
+        said = capsys.readouterr()
+        assert "looks like" in said.err and "cluster.secrets" in said.err and value not in said.out + said.err
+
+
+def test_a_value_with_the_shape_of_a_key_is_refused_in_a_recipe_and_a_reference_to_one_is_not(
+    desk, capsys, monkeypatch
+):
+    monkeypatch.setenv("MY_PROXY", "canary-77aa")
+    (desk / "r.yaml").write_text("_target_: nemo_vfm.workflow.Workflow\nsteps: {a: 'recipe:synthetic/shapes'}\n")
+    key = "hf_" + "aB3xK9mQ2vR7tY5wZ8nL"
+    assert main(["submit", "r.yaml", "cluster=dgx_h100", f"input={key}", "--dry-run"]) == 2
+    said = capsys.readouterr()
+    assert "would hold a Hugging Face token" in said.err and key not in said.out + said.err
+    assert "https://me:${env:MY_PROXY}@host" in composed_text(
+        compose("r.yaml", ["input=https://me:${env:MY_PROXY}@host"])
+    )

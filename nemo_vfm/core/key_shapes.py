@@ -1,0 +1,82 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Recognizes texts that look like keys: by the shapes that services give them, and by how random their letters are."""
+
+import re
+from itertools import pairwise
+
+#: What a key is -> how it begins and goes on. Lengths are the shortest that the services give, or somewhat less.
+_SHAPES = {
+    "a private key": r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY",
+    "an address with a password": r"[A-Za-z][\w+.-]*://[^\s/@:?#]*:[^\s/@]+@",
+    "a password": r"(?i:(?:^|[;&?,\s])(?:password|passwd|pwd|accountkey|sharedaccesskey|client_secret)=[^\s;&$]{4,})",
+    "a bearer token": r"(?i:\bbearer\s+[\w.~+/-]{16,})",
+    "a JSON web token": r"\beyJ[\w-]{10,}\.[\w-]{10,}",
+    "an AWS key": r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b",
+    "a Google key": r"\bAIza[\w-]{30,}|\bya29\.[\w-]{20,}|\bGOCSPX-[\w-]{20,}",
+    "a GitHub token": r"\bgh[pousr]_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}",
+    "a GitLab token": r"\bgl(?:pat|rt|dt|cbt|ptt|soat|agent)-[\w-]{16,}",
+    "a Slack token": r"\bxox[abeoprs]-[\w-]{10,}|\bxapp-[\w-]{10,}",
+    "a Hugging Face token": r"\b(?:hf|api_org)_[A-Za-z0-9]{20,}",
+    "an NVIDIA key": r"\bnvapi-[\w-]{16,}",
+    "a W&B key": r"\bwandb_v\d_[\w-]{16,}|\blocal-[0-9a-f]{16,}",
+    "an API key": r"\b[srp]k[-_](?:live|test|proj|ant|or)[-_][\w-]{12,}|\bsk-[A-Za-z0-9]{16,}|\bSG\.[\w-]{16,}\.\w",
+    "a package index token": r"\bpypi-[\w-]{16,}|\bnpm_[A-Za-z0-9]{20,}|\bdckr_pat_[\w-]{16,}|\bdapi[0-9a-f]{32}",
+}  # fmt: skip
+_ANY = {words: re.compile(pattern) for words, pattern in _SHAPES.items()}
+_BREAKS = re.compile(r"[\s,;:|&?@\"'(){}\[\]<>^%$!*.~]+")
+_UUID = re.compile(r"(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_DIGEST = re.compile(r"(?i)\b(?:sha(?:1|224|256|384|512)|md5|blake2b|git)[:=-][0-9a-f]{32,128}")
+_HEX = re.compile(r"[0-9a-f]{32,}|[0-9A-F]{32,}")
+_LEAST = 20  # letters: shorter words of mixed letters are names as often as keys
+_CLASSES = ("abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "0123456789")
+
+
+def shape(text: str) -> str:
+    """What a key in a text is, by a shape that nothing but keys has; empty where there is none."""
+    return next((words for words, pattern in _ANY.items() if pattern.search(text)), "")
+
+
+def looks_like_a_key(text: str) -> str:
+    """What a key in a text is, by its shape or by letters that nobody types; empty where it looks like none.
+
+    Paths, names, numbers, lists of them, UUIDs (a GPU has one) and digests that say what they are look like none. A
+    bare git commit has the shape of a W&B key, and so looks like one.
+    """
+    if found := shape(text):
+        return found
+    rest = _DIGEST.sub(" ", _UUID.sub(" ", text))
+    runs = [run for word in _BREAKS.split(rest) for run in (word.split("/") if _is_path(word) else [word])]
+    return "a random text" if any(_is_random(run) for run in runs) else ""
+
+
+def _is_path(word: str) -> bool:
+    return "/" in word and "+" not in word and (word.startswith("/") or max(map(len, word.split("/"))) < _LEAST)
+
+
+def _is_random(run: str) -> bool:
+    run = run.rpartition("=")[2] if "=" in run.rstrip("=") else run.rstrip("=")
+    if _HEX.search(run):
+        return not run.isdigit()
+    return any(map(_is_mixed, (run, *re.split("[_-]", run))))
+
+
+def _is_mixed(run: str) -> bool:
+    """Whether letters of all three kinds change places as often as drawn ones do: 0.62 of all neighbours differ.
+
+    Words joined in capitals change two times a word, less than 0.35; two kinds alone are told by more letters. Many
+    signs between them are a name's.
+    """
+    kinds = [next((number for number, kind in enumerate(_CLASSES) if letter in kind), None) for letter in run]
+    known = [kind for kind in kinds if kind is not None]
+    if len(known) < _LEAST or _joins(run) > len(run) / 10 or len(set(run)) < 10:
+        return False
+    changes = sum(one != other for one, other in pairwise(known)) / (len(known) - 1)
+    if len(set(known)) == 3:
+        return changes >= 0.35
+    return len(set(known)) == 2 and len(known) >= 24 and changes >= 0.2 and known.count(2) >= 3
+
+
+def _joins(run: str) -> int:
+    """How many signs join its parts; those of base64 count a third, since a path does not come here."""
+    return sum(run.count(sign) for sign in "_-") + sum(run.count(sign) for sign in "+/") // 3
