@@ -38,7 +38,12 @@ def checked_folder(folder: Path) -> Path:
 
 def fingerprint_of(folder: Path) -> str:
     """16 hexadecimal digits that change with any byte of the model; known files are not read again."""
-    files = sorted(path for path in checked_folder(folder).iterdir() if path.suffix in _SAY and path.is_file())
+    return tokenizer_fingerprint(checked_folder(folder))
+
+
+def tokenizer_fingerprint(folder: Path) -> str:
+    """The same for a folder without weights."""
+    files = sorted(path for path in folder.iterdir() if path.suffix in _SAY and path.is_file())
     parts = [f"{path.name} {_hash(path, path.stat().st_size, path.stat().st_mtime_ns)}" for path in files]
     return sha256("\n".join(parts).encode()).hexdigest()[:16]
 

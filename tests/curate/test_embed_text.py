@@ -117,10 +117,10 @@ def test_a_folder_without_shards_is_said(tmp_path):
 
 def test_a_t5_from_a_folder_embeds_clips_in_its_own_width(shards, tmp_path):
     pytest.importorskip("transformers", reason="needs the extra transformers")
-    from nemo_vfm.models.t5 import T5TextEncoder
+    from nemo_vfm.models.transformers_text import TransformersTextEncoder
     from tests.support.tiny_models import tiny_t5
 
-    encoder = T5TextEncoder(folder=tiny_t5(tmp_path / "t5"), max_tokens=20, precision="fp32")
+    encoder = TransformersTextEncoder(folder=tiny_t5(tmp_path / "t5"), max_tokens=20, precision="fp32")
     job(shards, encoder, dtype="bf16", batch_size=3).run(Run(tmp_path / "run"))
     made = ShardSet(tmp_path / "run/shards")
     stored = [load(made.read(entry, "text.safetensors")) for entry in made.entries]

@@ -1,0 +1,239 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Loads the text part of a transformers folder and runs it without padding's influence.
+
+Shape letters: B batch, T tokens, D width of a token.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from nemo_vfm.core.device import device
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.files import read_json
+from nemo_vfm.core.optional import require
+from nemo_vfm.core.precision import Precision
+from nemo_vfm.core.types import Json
+from nemo_vfm.models.pretrained import checked_folder
+from nemo_vfm.models.vision import quiet
+
+_ONE_AT_A_TIME = threading.Lock()  # a fast tokenizer that two threads use raises "Already borrowed"
+_PARTS = ("language_model", "text_model")  # of a model with pictures beside the text
+_FINAL_NORMS = ("norm", "final_layer_norm", "final_norm", "ln_f")
+
+
+@dataclass(frozen=True, slots=True)
+class TextConfig:
+    """What config.json says of the text part.
+
+    Args:
+        kind: model_type of the folder.
+        width: D.
+        depth: blocks.
+        most_tokens: positions that it knows; None where they are relative.
+    """
+
+    kind: str
+    width: int
+    depth: int
+    most_tokens: int | None
+
+    def chosen(self, layers: Literal["all"] | Sequence[int]) -> list[int]:
+        """Indices of hidden states, from 0, the embedding, to `depth`.
+
+        Raises:
+            UserError: one does not exist.
+        """
+        if isinstance(layers, str):
+            return list(range(1, self.depth + 1))
+        for layer in layers:
+            if not -self.depth - 1 <= layer <= self.depth:
+                raise UserError(
+                    f"there is no layer {layer} in a {self.kind} of {self.depth} blocks: expected {-self.depth - 1} to "
+                    f"{self.depth}, where 0 is the embedding"
+                )
+        return [layer % (self.depth + 1) for layer in layers]
+
+
+@lru_cache(maxsize=8)
+def read_config(folder: Path) -> TextConfig:
+    """What the folder holds, without its weights.
+
+    Raises:
+        UserError: the folder cannot be loaded, comes with code of its own, or is quantised.
+    """
+    config = _config(folder)
+    text = config.get_text_config(encoder=True) if config.is_encoder_decoder else config.get_text_config()
+    most = getattr(text, "max_position_embeddings", None)
+    return TextConfig(str(config.model_type), int(text.hidden_size), int(text.num_hidden_layers), most)
+
+
+def _config(folder: Path) -> Json:
+    raw = read_json(checked_folder(folder) / "config.json")
+    _refuse_code(folder / "config.json", raw)
+    if "quantization_config" in raw:
+        raise UserError(f"{folder} holds quantised weights; give the folder of the model before it was quantised")
+    transformers = require("transformers", install="nemo_vfm[transformers]", purpose="A text encoder from a folder")
+    with _told(folder):
+        return transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+
+
+def _refuse_code(path: Path, content: Json) -> None:
+    if isinstance(content, dict) and "auto_map" in content:
+        raise UserError(
+            f"{path} wants Python code of its own to be run (auto_map), which is never done here; give a model that "
+            "transformers itself knows"
+        )
+
+
+@contextmanager
+def _told(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # of any kind, by what is wrong in the folder
+        raise UserError(f"{folder} cannot be loaded as a text encoder: {error}") from error
+
+
+class Tower:
+    """A tokenizer and the text part of a model.
+
+    Args:
+        folder: it came from.
+        model: text part.
+        words: tokenizer of transformers.
+    """
+
+    def __init__(self, folder: Path, model: nn.Module, words: Json) -> None:
+        self._folder, self._model, self._words = folder, model, words
+        self._config = read_config(folder)
+        # Trained on texts that are padded to full length, padding seen: masked, it gives other vectors.
+        self._reads_padding = self._config.kind.startswith("siglip")
+
+    def tokens(self, texts: Sequence[str], most: int) -> tuple[Tensor, Tensor]:
+        """Numbers of tokens and a mask, (B, T), both padded on the right to the longest text.
+
+        Raises:
+            UserError: the model cannot read so many tokens.
+        """
+        limit = self._limit()
+        if limit is not None and most > limit:
+            raise UserError(
+                f"{self._folder} reads {limit} tokens at most, and {most} are asked for (max_tokens and drop_tokens "
+                f"together); lower max_tokens by {most - limit}"
+            )
+        with _told(self._folder), _ONE_AT_A_TIME:
+            rows = self._words(list(texts), truncation=True, max_length=most, padding=False)["input_ids"]
+        length = max(1, *map(len, rows)) if limit is None or not self._reads_padding else limit
+        ids_BT = torch.full((len(rows), length), self._words.pad_token_id or 0)
+        mask_BT = torch.zeros(len(rows), length, dtype=torch.bool)
+        for row, (ids, mask) in enumerate(zip(ids_BT, mask_BT, strict=True)):
+            ids[: len(rows[row])], mask[: len(rows[row])] = torch.tensor(rows[row], dtype=torch.int64), True
+        return ids_BT, mask_BT
+
+    def _limit(self) -> int | None:
+        most = self._config.most_tokens
+        return None if most is None else min(most, int(self._words.model_max_length))
+
+    def states(self, ids_BT: Tensor, mask_BT: Tensor, layers: Sequence[int], final_norm: str) -> list[Tensor]:
+        """Hidden states (B, T, D), fp32, of the layers, which count from 0.
+
+        Raises:
+            UserError: `final_norm` asks for a norm that cannot be found.
+        """
+        seen_BT = torch.ones_like(mask_BT) if self._reads_padding else mask_BT.clone()
+        seen_BT[:, 0] = True  # a softmax over nothing is NaN
+        with _before(self._norm() if final_norm != "last" else None) as raw:
+            found = self._model(input_ids=ids_BT, attention_mask=seen_BT.long(), output_hidden_states=True)
+        last, depth = found.last_hidden_state, self._config.depth
+        if len(found.hidden_states) != depth + 1:
+            raise UserError(f"{self._folder} gave {len(found.hidden_states)} hidden states, expected {depth + 1}")
+        inner = [*found.hidden_states[:depth], raw[0] if raw else last]
+        if final_norm == "all":
+            return [(last if layer == depth else self._norm()(inner[layer])).float() for layer in layers]
+        return [inner[layer].float() for layer in layers]
+
+    def _norm(self) -> nn.Module:
+        """The norm after the last block, by the names that transformers gives it."""
+        own = [getattr(self._model, name) for name in _FINAL_NORMS if hasattr(self._model, name)]
+        # T5EncoderModel keeps it one level down; ModernBERT has another norm there, in its embedding.
+        inner = [getattr(part, name) for part in self._model.children() for name in _FINAL_NORMS if hasattr(part, name)]
+        found = own or inner
+        if len(found) != 1:
+            raise UserError(
+                f"{self._folder} ({self._config.kind}) has no final norm that is known here; set final_norm to last"
+            )
+        norm: nn.Module = found[0]
+        return norm
+
+
+@contextmanager
+def _before(norm: nn.Module | None) -> Iterator[list[Tensor]]:
+    """What the norm is given."""
+    raw: list[Tensor] = []
+    handle = norm and norm.register_forward_pre_hook(lambda _, given: raw.append(given[0]))
+    try:
+        yield raw
+    finally:
+        if handle:
+            handle.remove()
+
+
+@lru_cache(maxsize=1)
+def load(folder: Path, tokenizer: Path, precision: Precision) -> Tower:
+    """The text part of a folder on this process's device.
+
+    Raises:
+        UserError: it cannot be loaded, or weights are missing.
+    """
+    config = _config(folder)
+    transformers = require("transformers", install="nemo_vfm[transformers]", purpose="A text encoder from a folder")
+    local = {"local_files_only": True, "trust_remote_code": False}
+    kind = transformers.AutoModelForTextEncoding  # of encoder-decoders it loads the encoder alone
+    kind = kind if type(config) in kind._model_mapping else transformers.AutoModel
+    with _told(folder), quiet(transformers):
+        model, report = kind.from_pretrained(
+            folder,
+            config=config,
+            use_safetensors=True,
+            dtype=precision.resolved()[0],
+            output_loading_info=True,
+            **local,
+        )
+    part = _text_part(model)
+    _refuse_missing(folder, model, part, report["missing_keys"])
+    return Tower(folder, part.to(device()).eval(), _tokenizer(transformers, tokenizer, local))
+
+
+def _tokenizer(transformers: Json, folder: Path, local: Json) -> Json:
+    settings = folder / "tokenizer_config.json"
+    if settings.is_file():
+        _refuse_code(settings, read_json(settings))
+    with _told(folder):
+        return transformers.AutoTokenizer.from_pretrained(folder, truncation_side="right", **local)
+
+
+def _text_part(model: Json) -> nn.Module:
+    if model.config.is_encoder_decoder:
+        part: nn.Module = model.get_encoder()
+        return part
+    part = next((getattr(model, name) for name in _PARTS if hasattr(model, name)), model)
+    return part
+
+
+def _refuse_missing(folder: Path, model: nn.Module, part: nn.Module, missing: Sequence[str]) -> None:
+    """Weights that no hidden state depends on may be absent: other parts, and the pooled vector's layer."""
+    used = {id(parameter) for name, parameter in part.named_parameters() if "pooler" not in name.split(".")}
+    known = dict(model.named_parameters(remove_duplicate=False))
+    lacking = sorted(name for name in missing if name not in known or id(known[name]) in used)
+    if lacking:
+        raise UserError(f"{folder} lacks {len(lacking)} weights, such as {lacking[0]}")
