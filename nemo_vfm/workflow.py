@@ -25,6 +25,8 @@ from nemo_vfm.core.types import LAUNCH, PARTS, Changing, Job, Json, Outcome, Run
 
 STARTED, DONE = "started.json", "done.json"
 REPLACED = "_replaced"  #: folder of what older versions of a step left
+_MARKER_BYTES = 64 << 20
+_MARKER_HELP = "delete it to make the step anew, or take another run_dir"
 _NAME = re.compile(r"[A-Za-z][\w-]*")
 # A line of an inert key, or `loggers` with all that stands below it (where numbers go besides): a step that differs in
 # these only is still done.
@@ -239,10 +241,25 @@ def section(recipe: str, *names: str) -> str:
 def _done(folder: Path, ask: Ask) -> Outcome | None:
     if not (folder / DONE).is_file():
         return None
-    marker = read_json(folder / DONE)
+    marker = _read_marker(folder / DONE, "before", "own", "summary", "figures")
     if (marker["before"], marker["own"]) != (ask.before, ask.own):
         return None
     return Outcome(marker["summary"], marker["figures"], did_nothing=True)
+
+
+def _read_marker(file: Path, *keys: str) -> Json:
+    """A marker of ours.
+
+    Raises:
+        UserError: it is damaged.
+    """
+    try:
+        found = read_json(file, _MARKER_BYTES)
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{file} cannot be read ({error}); {_MARKER_HELP}") from error
+    if not isinstance(found, dict) or not found.keys() >= set(keys):
+        raise UserError(f"{file} is not what a step leaves, which has {', '.join(keys)}; {_MARKER_HELP}")
+    return found
 
 
 def begin(turn: Turn) -> None:
@@ -276,7 +293,7 @@ def _prepare(folder: Path, ask: Ask, title: str, set_aside: bool) -> bool:
 
 def _begun(folder: Path) -> Json:
     """What was asked for when it was begun; None where nothing was."""
-    return read_json(folder / STARTED) if (folder / STARTED).is_file() else None
+    return _read_marker(folder / STARTED, "before", "own") if (folder / STARTED).is_file() else None
 
 
 def _marker(ask: Ask) -> dict[str, str]:

@@ -58,8 +58,9 @@ def run_folder(composed: "Composed") -> Path:
     from nemo_vfm.core.errors import RunFolderError
     from nemo_vfm.core.place import local
 
+    path = composed.run_dir
     try:
-        return local(composed.run_dir, "run_dir")
+        return local(path, "run_dir")
     except ValueError as error:
         raise RunFolderError(
             f"{error}: a run folder needs a file system with locks. Run in a folder here, and let checkpoints and "

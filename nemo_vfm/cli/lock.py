@@ -25,6 +25,7 @@ from uuid import uuid4
 
 from nemo_vfm.core import held
 from nemo_vfm.core.errors import FolderInUse, RunFolderError
+from nemo_vfm.core.files import opened
 from nemo_vfm.core.log import info, warn
 from nemo_vfm.core.ranks import SILENCE_S
 
@@ -237,12 +238,12 @@ def _owner(text: str) -> Owner | None:
 
 
 def _read(path: Path) -> str:
-    with path.open(encoding="utf-8", errors="replace") as file:
-        return file.read(_MOST)
+    with opened(path) as file:
+        return file.read(_MOST).decode("utf-8", "replace")
 
 
 def _mtime(path: Path) -> int:
-    with path.open() as file:  # opening asks a network file system anew; a bare stat may be a minute old
+    with opened(path) as file:  # opening asks a network file system anew; a bare stat may be a minute old
         return os.fstat(file.fileno()).st_mtime_ns
 
 

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A folder in, what can be said of the run in it out; what cannot be read becomes a note and never an exception."""
 
-import json
 import math
 import os
 import re
@@ -13,11 +12,13 @@ from datetime import datetime
 from pathlib import Path
 
 from nemo_vfm.cli.lock import holder
-from nemo_vfm.core.files import last_records
+from nemo_vfm.core.files import last_records, read_bytes, read_json
+from nemo_vfm.core.plain import printable
 from nemo_vfm.core.types import LAUNCH, SWEEP, Json
 
 MAX_DEPTH = 4  # a sweep's runs lie one deeper than others; links may lead in circles
 _MAX_BYTES = 4 << 20
+_LONGEST_STATE = 20
 _STEPS = re.compile(r"^steps:[ \t]*\n((?:[ ]+.*\n?|[ \t]*\n)*)", re.M)
 
 
@@ -87,7 +88,7 @@ def look(folder: Path) -> Line:
     manifest, status = (_object(folder / name, line.notes) for name in ("manifest.json", "status.json"))
     line.state = "submitted" if _is_submitted(folder) else _state(folder, status)
     line.recipe, line.error = _text(manifest.get("recipe")), _text(status.get("error"))
-    line.seed = manifest["seed"] if type(manifest.get("seed")) is int else None
+    line.seed = _whole(manifest.get("seed"))
     line.started = _text(status.get("started")) or _text(manifest.get("created"))
     began, beat = _time(status.get("started")), _time(status.get("heartbeat"))
     line.seconds = max(0.0, beat - began) if began is not None and beat is not None else None
@@ -99,7 +100,7 @@ def look(folder: Path) -> Line:
 
 
 def _state(folder: Path, status: Mapping[str, Json]) -> str:
-    state = _text(status.get("state"))
+    state = _text(status.get("state"), _LONGEST_STATE)
     if state is None:
         broken = (folder / "status.json").exists()
         return "damaged" if broken else ("running" if holder(folder)[1] else "prepared")
@@ -109,9 +110,8 @@ def _state(folder: Path, status: Mapping[str, Json]) -> str:
 def _steps(folder: Path) -> list[str]:
     """The names under the recipe's `steps:`, in order. Read as text: the file is ours, and YAML is slow to import."""
     with suppress(OSError):
-        if (folder / "recipe.yaml").stat().st_size <= _MAX_BYTES:
-            block = _STEPS.search((folder / "recipe.yaml").read_text(errors="replace") + "\n")
-            return re.findall(r"^  ([A-Za-z][\w-]*):", block[1], re.M) if block else []
+        block = _STEPS.search(read_bytes(folder / "recipe.yaml", _MAX_BYTES).decode("utf-8", "replace") + "\n")
+        return re.findall(r"^  ([A-Za-z][\w-]*):", block[1], re.M) if block else []
     return []
 
 
@@ -130,7 +130,7 @@ def _metrics(folders: list[Path], line: Line) -> None:
         return
     for record in last_records(max(files, key=_mtime)):
         if line.step is None:
-            line.step = record["step"] if type(record.get("step")) is int else None
+            line.step = _whole(record.get("step"))
         line.loss = _number(record.get("loss")) if line.loss is None else line.loss
         line.val_loss = _number(record.get("val_loss"))
         if line.val_loss is not None:
@@ -140,24 +140,26 @@ def _metrics(folders: list[Path], line: Line) -> None:
 def _object(file: Path, notes: list[str]) -> dict[str, Json]:
     """A file's JSON object; an empty one where there is none, with a note where it cannot be read."""
     try:
-        if file.stat().st_size > _MAX_BYTES:
-            raise ValueError("it is far too long")
-        found = json.loads(file.read_bytes())
+        found = read_json(file, _MAX_BYTES)
         if not isinstance(found, dict):
             raise ValueError("it is not a mapping")
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
-        notes.append(f"{file.name} cannot be read: {error}")
+        why = error.strerror if isinstance(error, OSError) else error
+        notes.append(f"{file.name} cannot be read: {why}")
         return {}
     return found
 
 
-def _text(value: Json) -> str | None:
+def _text(value: Json, longest: int = 2000) -> str | None:
     """A text as one printable line: these files may be anybody's."""
-    if not isinstance(value, str):
-        return None
-    return "".join(c if c.isprintable() else " " for c in value[:2000]).strip()
+    return printable(value, longest).strip() if isinstance(value, str) else None
+
+
+def _whole(value: Json) -> int | None:
+    """A whole number that a table has room for."""
+    return value if type(value) is int and abs(value) < 1 << 63 else None
 
 
 def _number(value: Json) -> float | None:

@@ -102,7 +102,7 @@ def told(run: Path) -> Json:
     """`status.json`; empty where it was refused before it had a folder."""
     try:
         found = read_json(run / "status.json")
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nemo_vfm.config.emit import to_yaml
-from nemo_vfm.config.errors import UNSEEN, Mark, RecipeError, Source, did_you_mean, fail, printable, shown_path
+from nemo_vfm.config.errors import Mark, RecipeError, Source, did_you_mean, fail, printable, shown_path
 from nemo_vfm.config.interpolate import reroot, resolve
 from nemo_vfm.config.overlay import apply_overlays
 from nemo_vfm.config.overrides import Override, apply, is_address, parse_override
 from nemo_vfm.config.roots import Roots
-from nemo_vfm.config.source import MAX_DEPTH, read
-from nemo_vfm.config.tree import Map, Node, Plain, Scalar, Seq, find, join, merge, nest, put, walk
-from nemo_vfm.core.secret import is_key
+from nemo_vfm.config.run_dir import run_dir_of
+from nemo_vfm.config.source import MAX_DEPTH, read, read_foreign
+from nemo_vfm.config.tree import TARGET, Map, Node, Plain, Scalar, Seq, find, join, merge, nest, put, walk
 
 RESERVED = ("run_dir", "seed")
 MAX_INCLUDES = 20
@@ -44,23 +44,7 @@ class Composed:
     @property
     def run_dir(self) -> Path:
         """The run folder that the recipe asks for; only the command line may lead out of the working directory."""
-        node = self._reserved("run_dir", str, "a path")
-        try:
-            path = Path(str(node.value)).expanduser()
-        except RuntimeError as error:
-            raise fail(f"run_dir cannot be found: {error}", node.mark, "run_dir") from error
-        if node.secret and is_key(str(path)):
-            raise fail("the name of a folder holds no secret; this one is the value of a variable such as a key",
-                       node.mark, "run_dir")  # fmt: skip
-        if UNSEEN.search(str(path)):
-            raise fail("a path holds visible characters only", node.mark, "run_dir")
-        if len(path.parts) > MAX_DEPTH:  # to make folder in folder recurses
-            raise fail(f"run_dir is more than {MAX_DEPTH} folders deep", node.mark, "run_dir")
-        outside = path.is_absolute() or ".." in path.parts
-        if outside and node.mark.source.is_file and path.resolve() != self.path.resolve().parent:
-            raise fail("a recipe's run_dir stays below the working directory; give another on the command line: "
-                       "run_dir=DIR", node.mark, "run_dir")  # fmt: skip
-        return path
+        return run_dir_of(self._reserved("run_dir", str, "a path"), self.path)
 
     @property
     def seed(self) -> int:
@@ -170,7 +154,7 @@ class _Composer:
 
     def recipe(self, file: Path, place: str = "", chain: tuple[Path, ...] = (), mark: Mark | None = None) -> Map:
         """A whole composed recipe; `mark` is where another file names it."""
-        root = self._layers(file, place, chain, mark)
+        root = self._layers(file, place, chain, mark, is_foreign=True)
         for path, node in list(walk(root.items["steps"], "steps")) if "steps" in root.items else ():
             if isinstance(node, Scalar) and isinstance(node.value, str) and node.value.startswith(_RECIPE):
                 part = self.choice(path, node.value, node.mark, file, join(place, path), (*chain, file))
@@ -189,18 +173,20 @@ class _Composer:
             return moved
         ingredient = self.roots.require_ingredient(slot, choice, mark)
         _refuse_cycle(ingredient, chain, mark)
-        return self._layers(ingredient, place, chain, mark)
+        return self._layers(ingredient, place, chain, mark, is_foreign=self.roots.is_foreign(ingredient))
 
-    def _read(self, file: Path, mark: Mark | None) -> Map:
-        own = read(file, mark)
+    def _read(self, file: Path, mark: Mark | None, *, is_foreign: bool) -> Map:
+        own = read(file, mark) if mark is None or not is_foreign else read_foreign(file, mark, (TARGET, "defaults"))
         self._files, self._nodes = self._files + 1, self._nodes + sum(1 for _ in walk(own))
         if self._files > MAX_FILES or self._nodes > MAX_NODES:
             text = f"a recipe takes at most {MAX_FILES} files, which hold at most {MAX_NODES} values together"
             raise fail(text, mark or own.mark)
         return own
 
-    def _layers(self, file: Path, place: str, chain: tuple[Path, ...], taken_at: Mark | None) -> Map:
-        own = self._read(file, taken_at)
+    def _layers(
+        self, file: Path, place: str, chain: tuple[Path, ...], taken_at: Mark | None, *, is_foreign: bool
+    ) -> Map:
+        own = self._read(file, taken_at, is_foreign=is_foreign)
         below: Node = Map({}, own.mark, made=True)
         forced: list[tuple[str, Map, Mark]] = []
         for slot, choice, mark in _defaults(own):

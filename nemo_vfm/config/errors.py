@@ -11,19 +11,28 @@ from pathlib import Path
 from typing import Literal
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.files import real
+from nemo_vfm.core.plain import UNSEEN, printable
 from nemo_vfm.core.secret import conceal
+
+COMMAND_LINE = "command line"
+__all__ = [
+    "COMMAND_LINE",
+    "UNSEEN",
+    "Mark",
+    "Problem",
+    "RecipeError",
+    "Source",
+    "did_you_mean",
+    "fail",
+    "printable",
+    "shown_path",
+]
 
 _WIDTH = 110  # characters of a source line that are shown
 _SHOWN = 50  # problems that are shown; a hostile recipe can have thousands
 _KNOWN = 300  # names that are searched for the nearest: each takes some microseconds, for every problem
 _LONGEST = 600  # characters of a message, and of a name that is worth a suggestion
-
-
-# Control characters, line breaks that editors do not count, characters that reorder or hide text on a screen, and the
-# two below U+10000 that are none (YAML allows no others).
-UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f"
-                    "\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\ufffe\uffff\ud800-\udfff"
-                    "\U000e0000-\U000e007f]")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,17 +130,10 @@ def _with_its_caret(message: str) -> list[str]:
     return [printable(part, _LONGEST) for part in parts]
 
 
-def printable(text: str, longest: int) -> str:
-    """A text that cannot fill the screen or steer the terminal, whoever wrote it."""
-    shown = text if len(text) <= longest else f"{text[: longest - 3]}..."
-    shown = UNSEEN.sub("?", shown.replace("\n", " ").replace("\t", " "))
-    return "".join(c if c.isprintable() else "?" for c in shown)
-
-
 def shown_path(name: str) -> str:
     """A path as the user would type it: relative where it lies below the working directory."""
     try:
-        return str(Path(name).resolve().relative_to(Path.cwd()))
+        return str(real(Path(name)).relative_to(Path.cwd()))
     except ValueError:
         return name
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from nemo_vfm.config.errors import Mark, Source, fail
 from nemo_vfm.config.roots import Roots
-from nemo_vfm.config.source import read
+from nemo_vfm.config.source import read, read_foreign
 from nemo_vfm.config.tree import TARGET, Map, Node, Scalar, Seq, merge
 
 SLOT = "overlay"
@@ -26,17 +26,18 @@ def apply_overlays(root: Map, names: Sequence[str], roots: Roots) -> Map:
         RecipeError: there is no such overlay, or a file of it is not `{for, set}`.
     """
     for name in names:
-        for file in roots.overlay(name, Mark(Source(f"--overlay {name}", (), is_file=False))):
-            wanted, changes = _rule(file)
+        mark = Mark(Source(f"--overlay {name}", (), is_file=False))
+        for file in roots.overlay(name, mark):
+            wanted, changes = _rule(file, mark, is_foreign=roots.is_foreign(file))
             laid = _lay(root, wanted, changes)
             assert isinstance(laid, Map)
             root = laid
     return root
 
 
-def _rule(file: Path) -> tuple[str, Map]:
+def _rule(file: Path, mark: Mark, *, is_foreign: bool) -> tuple[str, Map]:
     """The class a file is for, and what it sets."""
-    rule = read(file)
+    rule = read_foreign(file, mark, ("for",)) if is_foreign else read(file)
     for key in rule.items:
         if key not in ("for", "set"):
             raise fail(f"an overlay has the keys for and set, not {key}", rule.key_mark(key), key)

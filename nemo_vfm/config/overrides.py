@@ -5,7 +5,7 @@
 import re
 from dataclasses import dataclass
 
-from nemo_vfm.config.errors import UNSEEN, Mark, Source, did_you_mean, fail, printable
+from nemo_vfm.config.errors import COMMAND_LINE, UNSEEN, Mark, Source, did_you_mean, fail, printable
 from nemo_vfm.config.source import MAX_BYTES, parse, plain_value
 from nemo_vfm.config.tree import COMMAND_LINE, Map, Node, Scalar, drop, find, join, merge, put
 

@@ -75,6 +75,10 @@ class Roots:
         there = f"conf/overlay holds {', '.join(known)}" if known else "there is no folder conf/overlay"
         raise fail(f"there is no overlay {name}: {there}{did_you_mean(name, known)}", mark)
 
+    def is_foreign(self, file: Path) -> bool:
+        """Whether an ingredient is a link that leads out of the folders of ingredients."""
+        return not any(file.resolve().is_relative_to(root.resolve()) for root in self.conf)
+
     def recipe(self, name: str, mark: Mark, beside: Path | None = None) -> Path:
         """The file of a recipe: relative to the working directory, then to `beside`, then to the recipe folders."""
         if "://" in name or "\0" in name or len(name) > 1000:
@@ -126,7 +130,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _yaml_files(folder: Path) -> list[Path]:
-    return sorted(folder.rglob("*.yaml")) if folder.is_dir() else []
+    return sorted(filter(_is_file, folder.rglob("*.yaml"))) if folder.is_dir() else []
 
 
 def _distinct(folders: Sequence[Path]) -> tuple[Path, ...]:

@@ -9,7 +9,7 @@ and no resolver of it ever runs. Limits are on bytes, depth, aliases and nodes, 
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ import yaml
 
 from nemo_vfm.config.errors import UNSEEN, Mark, RecipeError, Source, fail, shown_path
 from nemo_vfm.config.tree import Map, Node, Plain, Scalar, Seq
+from nemo_vfm.core.files import opened, real
 
+SUFFIXES = (".yaml", ".yml")
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 50
 MAX_ALIASES = 100
@@ -39,19 +41,51 @@ def read(path: Path, taken_at: Mark | None = None) -> Map:
     Raises:
         RecipeError: it cannot be read, is too large, or is not the YAML described above.
     """
+    return _mapping_of(parse(_text(path, taken_at), str(path), taken_at=taken_at))
+
+
+def read_foreign(path: Path, taken_at: Mark, keys: Sequence[str]) -> Map:
+    """The same for a file that may be anything: what is no recipe is named, and no word of it is shown.
+
+    A recipe from a stranger may name any file of the user's by `recipe:`, or bring a link to it.
+
+    Args:
+        keys: one of these is at the root of what is a recipe.
+
+    Raises:
+        RecipeError: as `read`, but with nothing of the file; or it has none of the keys.
+    """
+    name = shown_path(str(path))
+    if real(path).suffix not in SUFFIXES:
+        raise fail(f"{name} is no recipe: the name of one ends in {' or '.join(SUFFIXES)}", taken_at)
+    text = _text(path, taken_at)
+    try:
+        found = _mapping_of(parse(text, str(path), taken_at=taken_at))
+    except RecipeError as error:
+        line = error.problems[0].mark.line
+        raise fail(f"{name} cannot be read as a recipe, see its line {line}; `nemo-vfm check {name}` says why",
+                   taken_at) from None  # fmt: skip
+    if not found.items.keys() & set(keys):
+        raise fail(f"{name} is no recipe: it has no {' or '.join(keys)}", taken_at)
+    return found
+
+
+def _text(path: Path, taken_at: Mark | None) -> str:
     nowhere = Mark(Source(str(path), (), taken_at=taken_at))
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise fail(f"cannot read {shown_path(str(path))}: {error.strerror}", nowhere) from error
     if len(data) > MAX_BYTES:
         raise fail(f"a recipe holds at most {MAX_BYTES} bytes; this file is larger", nowhere)
     try:
-        text = data.decode("utf-8-sig")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise fail(f"a recipe is UTF-8 text; byte {error.start} is not", nowhere) from error
-    node = parse(text, str(path), taken_at=taken_at)
+
+
+def _mapping_of(node: Node) -> Map:
     if not isinstance(node, Map):
         raise fail(f"a recipe file holds a mapping (lines of `key: value`){_no_break(node)}", node.mark)
     return node

@@ -6,10 +6,14 @@ import errno
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+
+#: What is read whole. The largest of ours, the index of a shard folder, has some 200 bytes a clip.
+MOST_BYTES = 4 << 30
 
 
 @contextmanager
@@ -60,9 +64,42 @@ def is_full(error: BaseException) -> bool:
     return getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)  # FFmpeg's own errors have it, too
 
 
-def read_json(path: Path) -> Any:
-    """Read a JSON file."""
-    return json.loads(path.read_bytes())
+def real(path: Path) -> Path:
+    """Where a path leads; links in a circle lead to themselves, where `resolve` would raise RuntimeError."""
+    return Path(os.path.realpath(path))
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """Open a regular file to read its bytes; anything else is refused at once.
+
+    A plain `open` waits for ever for a FIFO that nobody writes to, and a device such as /dev/zero never ends.
+
+    Raises:
+        OSError: it cannot be opened, or it is no regular file.
+    """
+    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY), "rb")
+    with file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        yield file
+
+
+def read_bytes(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
+    """The bytes of a regular file.
+
+    Raises:
+        OSError: it cannot be read, is no regular file, or holds more than `most_bytes`.
+    """
+    with opened(path) as file:
+        if os.fstat(file.fileno()).st_size > most_bytes:
+            raise OSError(errno.EFBIG, f"larger than {most_bytes:,} bytes", str(path))
+        return file.read()
+
+
+def read_json(path: Path, most_bytes: int = MOST_BYTES) -> Any:
+    """Read a JSON file; see `read_bytes`."""
+    return json.loads(read_bytes(path, most_bytes))
 
 
 def sha256_file(path: Path) -> str:
@@ -77,9 +114,9 @@ def last_records(file: Path, most_bytes: int = 256 << 10) -> Iterator[dict[str, 
     Half a line, and what is no object, is passed over; a file that cannot be read has none.
     """
     try:
-        with file.open("rb") as opened:
-            opened.seek(max(0, file.stat().st_size - most_bytes))
-            lines = opened.read(most_bytes).split(b"\n")
+        with opened(file) as data:
+            data.seek(max(0, os.fstat(data.fileno()).st_size - most_bytes))
+            lines = data.read(most_bytes).split(b"\n")
     except OSError:
         return
     for line in reversed(lines):

@@ -17,6 +17,14 @@ _INVISIBLE = re.compile(
     "[\u00ad\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb"
     "\ufdd0-\ufdef\ufffe\uffff\ud800-\udfff\U000e0000-\U000e007f]"
 )
+# Control characters, line breaks that editors do not count, characters that reorder or hide text on a screen, and the
+# two below U+10000 that are none (YAML allows no others).
+UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f"
+                    "\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\ufffe\uffff\ud800-\udfff"
+                    "\U000e0000-\U000e007f]")  # fmt: skip
+# Colours and bold (SGR) alone may stay; the rest of what begins with ESC, and what reorders text, may not.
+_STEERS = re.compile("(?!\x1b\\[[0-9;]{0,20}m)\x1b|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u061c\u200e\u200f"
+                     "\u2028-\u202e\u2066-\u2069]")  # fmt: skip
 _FORMULA = "=+-@"  # a spreadsheet takes a cell that begins so for a formula
 
 
@@ -27,6 +35,18 @@ def clean(text: str) -> str:
     spaced = "".join(" " if unicodedata.category(char) in ("Cc", "Zl", "Zp", "Zs") else char for char in text)
     line = unicodedata.normalize("NFC", " ".join(spaced.split()))
     return _cut(line.lstrip(_FORMULA + " "))
+
+
+def printable(text: str, longest: int) -> str:
+    """One line that cannot fill the screen or steer the terminal, whoever wrote the text: `?` for what could."""
+    shown = text if len(text) <= longest else f"{text[: longest - 3]}..."
+    shown = UNSEEN.sub("?", shown.replace("\n", " ").replace("\t", " "))
+    return "".join(c if c.isprintable() else "?" for c in shown)
+
+
+def harmless(text: str) -> str:
+    """A text that keeps its lines and colours, and nothing else that steers a terminal: no link, title or move."""
+    return _STEERS.sub("?", text)
 
 
 def _cut(line: str) -> str:

@@ -10,10 +10,12 @@ than six characters, everyday words, plain numbers and folders that exist are no
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import cache
 from typing import TextIO, cast
+
+from nemo_vfm.core.plain import harmless
 
 MASK = "***"
 MIN_LENGTH = 6
@@ -77,20 +79,23 @@ def conceal_keys(text: str) -> str:
 
 @contextmanager
 def concealing_streams() -> Iterator[None]:
-    """Let nothing secret through to standard output and error: the last net, under those at every known place."""
-    with redirect_stdout(_stream(sys.stdout)), redirect_stderr(_stream(sys.stderr)):
+    """Let nothing secret through to standard output and error: the last net, under those at every known place.
+
+    Nor does standard output steer the terminal; on standard error the progress bars do.
+    """
+    with redirect_stdout(_stream(sys.stdout, harmless)), redirect_stderr(_stream(sys.stderr)):
         yield
 
 
 class _Stream:
     """A text stream that conceals what is written; all else is the stream's own."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    def __init__(self, stream: TextIO, clean: Callable[[str], str]) -> None:
+        self._stream, self._clean = stream, clean
 
     def write(self, text: str) -> int:
         """Write the text without secrets; the length is that of what was given, as callers count on."""
-        self._stream.write(conceal(text))
+        self._stream.write(self._clean(conceal(text)))
         return len(text)
 
     def writelines(self, lines: list[str]) -> None:
@@ -108,8 +113,8 @@ def _without(text: str, values: set[str]) -> str:
     return text
 
 
-def _stream(stream: TextIO) -> TextIO:
-    return stream if isinstance(stream, _Stream) else cast(TextIO, _Stream(stream))
+def _stream(stream: TextIO, clean: Callable[[str], str] = str) -> TextIO:
+    return stream if isinstance(stream, _Stream) else cast(TextIO, _Stream(stream, clean))
 
 
 def _named() -> set[str]:

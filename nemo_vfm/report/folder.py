@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
+from nemo_vfm.core.files import read_bytes, real
 from nemo_vfm.core.types import LAUNCH, PARTS
 from nemo_vfm.report.text import mapping
 
@@ -45,7 +46,7 @@ class RunFolder:
         Raises:
             NotADirectoryError: there is no such folder.
         """
-        root = folder.resolve()
+        root = real(folder)
         if not root.is_dir():
             raise NotADirectoryError(f"{folder} is not a folder; give the run_dir of a run")
         run = cls(root, [Step("", root)])
@@ -91,14 +92,14 @@ class RunFolder:
     def read_bytes(self, path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes | None:
         """A file's bytes; None, with a note, where it is missing, too large, or outside the run folder."""
         try:
-            if not path.resolve().is_relative_to(self.root):
+            if not real(path).is_relative_to(self.root):
                 self.note(f"{path.name} lies outside the run folder and was not read.")
                 return None
             if (size := path.stat().st_size) > max_bytes:
                 limit = f"the limit is {max_bytes / 1e6:,.1f} MB"
                 self.note(f"{self.label(path)} was not read: {size / 1e6:,.1f} MB, and {limit}.")
                 return None
-            return path.read_bytes()
+            return read_bytes(path, max_bytes)
         except (OSError, ValueError) as error:
             self.note(f"{self.label(path)} could not be read: {type(error).__name__}.")
             return None
@@ -136,7 +137,7 @@ class RunFolder:
         """The rows of a parquet file; none, with a note, where it is damaged or larger than a page can show."""
         import pyarrow.parquet as parquet
 
-        if not path.resolve().is_relative_to(self.root):
+        if not real(path).is_relative_to(self.root):
             self.note(f"{path.name} lies outside the run folder and was not read.")
             return []
         try:

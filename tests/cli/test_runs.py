@@ -162,7 +162,7 @@ def test_what_a_file_says_cannot_move_the_cursor(kitchen, listed):
     kitchen.main("run", "r.yaml")
     status = json.loads(Path("runs/r/status.json").read_text())
     Path("runs/r/status.json").write_text(json.dumps(status | {"error": "red \x1b[31m\n\nline", "state": "failed"}))
-    assert "\x1b" not in listed(columns=100) and "\n    red [31m line\n" in listed(columns=100)
+    assert "\x1b" not in listed(columns=100) and "\n    red ?[31m line\n" in listed(columns=100)
 
 
 def test_where_there_is_nothing_it_says_so(kitchen, capsys):

@@ -3,6 +3,7 @@
 """Paths that lead elsewhere in, refusals out, and not a byte outside the run folder. Attack 7."""
 
 import hashlib
+from pathlib import Path
 
 import pytest
 
@@ -61,6 +62,60 @@ def test_the_user_may_lead_it_anywhere(kitchen, tmp_path_factory):
     kitchen.write("r.yaml", "_target_: @.Count\nduration: 1 steps\n")
     assert kitchen.main("run", "r.yaml", f"run_dir={elsewhere}") == 0 and (elsewhere / "recipe.yaml").is_file()
     assert compose(elsewhere / "recipe.yaml").run_dir == elsewhere, "what a run folder holds may be run again"
+
+
+@pytest.mark.parametrize(
+    "run_dir", ["out", "out/a", "a/out/b", ".git", ".git/hooks", ".GIT/x", "bare.git/x", "src/.git/x"]
+)
+@pytest.mark.parametrize("given", ["by the recipe", "by default"])
+def test_no_run_is_kept_in_git_or_behind_a_link_of_a_strangers(tmp_path, monkeypatch, run_dir, given):
+    """`out` and `runs` lead out; a bare repository is known by what it holds."""
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    for folder in (
+        inside / "a",
+        inside / "src/.git",
+        inside / ".git",
+        inside / "bare.git/objects",
+        inside / "bare.git/refs",
+        outside,
+    ):
+        folder.mkdir(parents=True)
+    (inside / "bare.git/HEAD").write_text("ref: refs/heads/main")
+    monkeypatch.chdir(inside)
+    for link in ("out", "a/out"):
+        (inside / link).symlink_to(outside)
+    (inside / "runs").symlink_to(Path(run_dir).parent if run_dir.count("/") else run_dir)
+    kitchen = Kitchen(inside)
+    named = f"run_dir: {run_dir}\n" if given == "by the recipe" else ""
+    kitchen.write("x.yaml", f"_target_: @.Count\nduration: 1 steps\n{named}")
+    before = tree_below(tmp_path)
+    assert kitchen.main("run", "x.yaml") == 2
+    assert tree_below(tmp_path) == before
+
+
+def test_a_link_above_the_working_directory_is_the_users_own_and_so_is_one_that_he_names(tmp_path, monkeypatch):
+    (tmp_path / "disk/project").mkdir(parents=True)
+    (tmp_path / "home").symlink_to(tmp_path / "disk")
+    (tmp_path / "scratch").mkdir()
+    monkeypatch.chdir(tmp_path / "home/project")
+    Path("runs").symlink_to(tmp_path / "scratch")
+    kitchen = Kitchen(Path())
+    kitchen.write("x.yaml", "_target_: @.Count\nduration: 1 steps\nrun_dir: out\n")
+    assert kitchen.main("run", "x.yaml") == 0 and Path("out/recipe.yaml").is_file()
+    assert kitchen.main("run", "x.yaml", "run_dir=runs/x") == 0 and (tmp_path / "scratch/x/recipe.yaml").is_file()
+
+
+def test_a_checkout_inside_a_bare_repository_keeps_its_runs(tmp_path, monkeypatch):
+    for name in ("objects", "refs", "main/.git"):
+        (tmp_path / "project.git" / name).mkdir(parents=True)
+    (tmp_path / "project.git/HEAD").write_text("ref: refs/heads/main")
+    monkeypatch.chdir(tmp_path / "project.git/main")
+    kitchen = Kitchen(Path())
+    kitchen.write("x.yaml", "_target_: @.Count\nduration: 1 steps\n")
+    assert kitchen.main("run", "x.yaml") == 0
+    monkeypatch.chdir(tmp_path)
+    assert kitchen.main("run", "project.git/main/x.yaml", "run_dir=project.git/main/runs/y") == 0
+    assert kitchen.main("run", "project.git/main/x.yaml", "run_dir=project.git/y") == 2
 
 
 def test_a_folder_that_is_a_link_writes_where_the_user_pointed_it_and_nowhere_else(kitchen, tmp_path_factory):

@@ -310,11 +310,13 @@ def test_a_status_that_cannot_be_written_is_said_once_and_the_run_goes_on(tmp_pa
 class TestLinks:
     """A user may put a run on a larger disk by a link. A file that is replaced replaces a link, and not its target."""
 
-    def test_a_run_folder_that_is_a_link_is_used(self, tmp_path: Path, kitchen) -> None:
+    def test_a_run_folder_that_is_a_link_is_used_where_the_user_names_it(self, tmp_path: Path, kitchen) -> None:
         (tmp_path / "large").mkdir()
         (tmp_path / "out").symlink_to(tmp_path / "large")
         kitchen.write("r.yaml", "_target_: @.Count\nduration: 4 steps\nrun_dir: out\n")
-        assert kitchen.main("run", "r.yaml") == 0
+        assert kitchen.main("run", "r.yaml") == 2 and not list((tmp_path / "large").iterdir())
+        assert kitchen.main("run", "r.yaml", "run_dir=out") == 0
+        assert kitchen.main("run", "out/recipe.yaml") == 0
         assert (tmp_path / "large" / "recipe.yaml").is_file() and (tmp_path / "out").is_symlink()
 
     @pytest.mark.parametrize("name", ["status.json", "manifest.json", "report.html", "started.json", "done.json"])

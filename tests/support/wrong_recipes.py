@@ -11,7 +11,7 @@ from tests.support.recipe_folder import PARTS, TRUST, Kitchen
 
 @dataclass(frozen=True)
 class Wrong:
-    """A recipe, changes from the command line, files beside it, variables, overlays."""
+    """A recipe, changes from the command line, files and links beside it, variables, overlays."""
 
     text: str | bytes
     changes: tuple[str, ...] = ()
@@ -19,6 +19,7 @@ class Wrong:
     variables: dict[str, str] = field(default_factory=dict)
     overlays: tuple[str, ...] = ()
     trust: tuple[str, ...] = ()
+    links: dict[str, str] = field(default_factory=dict)
 
 
 W = "_target_: @.Wide\n"
@@ -77,7 +78,10 @@ COMMON = {
                                                      files={"out/recipe.yaml": "_target_: a.B\n"}),
         "files that include one another": Wrong("defaults: [{a: one}]\n" + W, files={
             "conf/a/one.yaml": "defaults: [{a: two}]\n", "conf/a/two.yaml": "defaults: [{a: one}]\n"}),
+        "a file that is no recipe": Wrong(FLOW + "steps: {a: 'recipe:.netrc'}", files={".netrc": "login me\n"}),
         "a folder outside": Wrong(W + "run_dir: ../runs"),
+        "a folder behind a link": Wrong(W + "run_dir: out/a", links={"out": "elsewhere"}),
+        "a folder of git's": Wrong(W + "run_dir: .git/hooks"),
     },
     "References": {
         "an address that does not exist": Wrong(W + "name: ${coutn}\ncount: 3"),
@@ -124,6 +128,7 @@ RARE = {
         "a folder in nobody's home": Wrong(W + "run_dir: ~nobody-of-that-name/out"),
         "a folder that is a secret": Wrong(W + "run_dir: runs/${env:PARTS_KEY}",
                                            variables={"PARTS_KEY": "hunter22-abcdef"}),
+        "a folder of a long name": Wrong(W + "run_dir: " + "x" * 300),
         "a folder that is too deep": Wrong(W + "run_dir: " + "a/" * 51 + "a"),
         "too many by position": Wrong(W + "later: {_target_: '@.Shift'}".replace("Shift", "double")),
     },
@@ -153,6 +158,10 @@ RARE = {
         "not a slot and a choice": Wrong("defaults: [_self_]\n" + W),
         "not a slot": Wrong("defaults: [{override /stage: scale}]\n" + W),
         "not a choice": Wrong("defaults: [{stage: 3}]\n" + W),
+        "a mapping that is no recipe": Wrong(FLOW + "steps: {a: 'recipe:hosts.yaml'}", files={
+            "hosts.yaml": "token: hunter22\n"}),
+        "a broken file where a recipe belongs": Wrong(FLOW + "steps: {a: 'recipe:hosts.yaml'}", files={
+            "hosts.yaml": "# hosts\nx: token: hunter22\n"}),
         "no file but an address": Wrong(FLOW + "steps: {a: 'recipe:https://x.org/r.yaml'}"),
         "a Python file": Wrong(FLOW + "steps: {a: 'recipe:r.py'}"),
         "a recipe in a list": Wrong(FLOW + "steps: ['recipe:r.yaml']", files={"r.yaml": W}),
@@ -201,6 +210,8 @@ def complaint(kitchen: Kitchen, wrong: Wrong) -> str:
     """What a user is told, by whichever of composing, checking and building objects first."""
     for name, text in (STAGES | wrong.files if "stage" in wrong.files else wrong.files).items():
         kitchen.write(name, text)
+    for name, target in wrong.links.items():
+        (kitchen.folder / name).symlink_to(target)
     file = kitchen.write("recipe.yaml", "")
     text = wrong.text if isinstance(wrong.text, bytes) else wrong.text.replace("@", PARTS).encode()
     file.write_bytes(text)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import cast
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.files import read_bytes
 from nemo_vfm.core.types import Json
 from nemo_vfm.curate.decide.table import Table, read_table
 
@@ -93,7 +94,7 @@ def open_curation(folder: Path) -> Curation:
 def read_plain(path: Path, kind: type[dict[str, Json]] | type[list[Json]] = dict) -> Json:
     """The mapping, or the list, in a JSON file; an empty one where it is absent, damaged or something else."""
     try:
-        return plain(path.read_bytes() if path.stat().st_size <= _MOST_BYTES else b"", kind)
+        return plain(read_bytes(path, _MOST_BYTES), kind)
     except OSError:
         return kind()
 

@@ -11,6 +11,7 @@ from nemo_vfm.cli.shards.pictures import Frame, frames_of
 from nemo_vfm.cli.story.curation import Curation
 from nemo_vfm.cli.story.whereabouts import Opened
 from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.files import read_bytes
 from nemo_vfm.data.sample import is_key
 from nemo_vfm.data.transform import decode_image
 
@@ -23,7 +24,7 @@ def thumbnail_frames(curation: Curation, clip: str) -> list[Frame]:
     if not is_key(clip) or not path.is_file():
         return []
     try:
-        strip = decode_image(path.read_bytes())
+        strip = decode_image(read_bytes(path))
     except (DataError, OSError):
         return []
     parts = np.array_split(strip, _STRIP, axis=1)

@@ -10,6 +10,10 @@ import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
+from nemo_vfm.core.files import opened
+from nemo_vfm.core.plain import printable
+
+_MOST_BYTES = 64 << 10
 _FIELD = re.compile(r"\b(Hardware|Time|Expected):\s*")
 #: A sentence ends where another begins: `0.5 s`, `clips.yaml` and `aesthetic.*` hold none.
 _SENTENCE = re.compile(r".*?[.?!](?=\s+[A-Z0-9`(]|$)")
@@ -47,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     width = max(30, min(shutil.get_terminal_size().columns, 104))
     for name, file in sorted(recipes.items()):
         lines = [line for text in _told(header(file)) for line in _wrapped(text, width)]
-        sys.stdout.write(f"{name}\n" + "".join(f"{line}\n" for line in lines))
+        sys.stdout.write(f"{printable(name, 200)}\n" + "".join(f"{line}\n" for line in lines))
     return 0
 
 
@@ -64,7 +68,11 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 def header(file: Path) -> Header:
     """The comment block that begins a recipe; its licence and its commands are passed over."""
-    text = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    try:
+        with opened(file) as data:  # a page of comments is far shorter
+            text = data.read(_MOST_BYTES).decode("utf-8", "replace").splitlines()
+    except OSError as error:
+        return Header(f"It cannot be read: {error.strerror}.", "", "", "")
     paragraph = _prose([line.lstrip("#").strip() for line in text[: _length(text)] if "SPDX-" not in line])
     title, *rest = _FIELD.split(paragraph)
     fields = {name: _first_sentence(told).removesuffix(".") for name, told in zip(rest[::2], rest[1::2], strict=True)}
@@ -78,7 +86,7 @@ def _prose(lines: list[str]) -> str:
         command = line.startswith(("nemo-vfm ", "... ")) or command
         said += [] if command else [line]
         command = command and line.endswith("\\")
-    return " ".join(" ".join(said).split())
+    return printable(" ".join(" ".join(said).split()), _MOST_BYTES)
 
 
 def _first_sentence(text: str) -> str:

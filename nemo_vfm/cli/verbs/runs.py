@@ -14,6 +14,7 @@ from pathlib import Path
 
 from nemo_vfm.cli.survey import Line, find, look
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.plain import printable
 
 # The order on the terminal, and which column is left out first where the terminal is narrow (the highest number).
 _ORDER = ("run", "state", "step", "loss", "val loss", "started", "took", "size", "seed", "recipe")
@@ -51,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _name(folder: Path, root: Path, roots: Sequence[Path]) -> str:
     """As short as it can be and still be found: from the folder on that was asked for, where it was one."""
     short = folder.relative_to(root) if len(roots) == 1 and folder != root else folder
-    return "".join(c if c.isprintable() else "?" for c in str(short))
+    return printable(str(short), 1000)
 
 
 def _record(line: Line, name: str) -> dict[str, object]:

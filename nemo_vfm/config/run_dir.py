@@ -1,0 +1,81 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Judges the run folder that a recipe names: a stranger's recipe must not write outside the working directory.
+
+The command line may lead anywhere but into a git repository's own folder. A recipe, and the default `runs/NAME`, stay
+below the working directory and pass no link on the way: the link may have come with the recipe. What lies above the
+working directory is the user's own, so a home or a scratch disk may be a link.
+"""
+
+from pathlib import Path
+
+from nemo_vfm.config.errors import COMMAND_LINE, UNSEEN, fail, shown_path
+from nemo_vfm.config.source import MAX_DEPTH
+from nemo_vfm.config.tree import Scalar
+from nemo_vfm.core.files import real
+from nemo_vfm.core.secret import is_key
+
+LONGEST_NAME = 255  # bytes; every file system of ours refuses a longer one
+_KEY = "run_dir"
+_GIVE = "give it on the command line if you mean it: run_dir="
+
+
+def run_dir_of(node: Scalar, recipe: Path) -> Path:
+    """The path that `run_dir` says.
+
+    Args:
+        recipe: the recipe's file; a run folder's own recipe may name that folder wherever it lies.
+
+    Raises:
+        RecipeError: no run may be kept there.
+    """
+    path = _path(node)
+    _refuse_git(path, node)
+    if node.mark.source.name != COMMAND_LINE and real(path) != real(recipe).parent:
+        _refuse_outside(path, node)
+    return path
+
+
+def _path(node: Scalar) -> Path:
+    try:
+        path = Path(str(node.value)).expanduser()
+    except RuntimeError as error:
+        raise fail(f"run_dir cannot be found: {error}", node.mark, _KEY) from error
+    if node.secret and is_key(str(path)):
+        raise fail("the name of a folder holds no secret; this one is the value of a variable such as a key",
+                   node.mark, _KEY)  # fmt: skip
+    if UNSEEN.search(str(path)):
+        raise fail("a path holds visible characters only", node.mark, _KEY)
+    if (longest := max((len(part.encode()) for part in path.parts), default=0)) > LONGEST_NAME:
+        raise fail(f"the name of a folder has at most {LONGEST_NAME} bytes, one in run_dir {longest}", node.mark, _KEY)
+    if len(path.parts) > MAX_DEPTH:  # to make folder in folder recurses
+        raise fail(f"run_dir is more than {MAX_DEPTH} folders deep", node.mark, _KEY)
+    return path
+
+
+def _refuse_git(path: Path, node: Scalar) -> None:
+    """Git runs what its folders say: a hook, a filter, a pager."""
+    lies = real(path)
+    for folder in (lies, *lies.parents):
+        if folder == Path.cwd() or (folder / ".git").exists():  # a checkout, which may itself lie in a bare repository
+            return
+        if folder.name.lower() == ".git" or _is_bare_repository(folder):
+            raise fail(
+                f"run_dir lies inside {shown_path(str(folder))}, which is git's own; take another folder",
+                node.mark,
+                _KEY,
+            )
+
+
+def _is_bare_repository(folder: Path) -> bool:
+    return (folder / "HEAD").is_file() and (folder / "objects").is_dir() and (folder / "refs").is_dir()
+
+
+def _refuse_outside(path: Path, node: Scalar) -> None:
+    if path.is_absolute() or ".." in path.parts:
+        raise fail("a recipe's run_dir stays below the working directory; give another on the command line: "
+                   "run_dir=DIR", node.mark, _KEY)  # fmt: skip
+    for part in reversed((path, *path.parents)):
+        if part.is_symlink():
+            raise fail(f"run_dir passes the link {part}, which leads to {shown_path(str(part))}; {_GIVE}{path}",
+                       node.mark, _KEY)  # fmt: skip
