@@ -21,12 +21,24 @@ class LongContext:
         low_freq_factor: wavelengths above `trained_on` / this are stretched in full.
         high_freq_factor: those below `trained_on` / this are left.
         trained_on: tokens.
+
+    Raises:
+        ValueError: numbers that do not fit together.
     """
 
     factor: float = 8.0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     trained_on: int = 8192
+
+    def __post_init__(self) -> None:
+        if self.factor <= 0 or self.trained_on < 1:
+            raise ValueError(f"factor {self.factor} and trained_on {self.trained_on} must be above zero")
+        if not 0 < self.low_freq_factor < self.high_freq_factor:
+            raise ValueError(
+                f"low_freq_factor {self.low_freq_factor} must be above zero and below high_freq_factor "
+                f"{self.high_freq_factor}"
+            )
 
     def stretched(self, frequencies_R: Tensor) -> Tensor:
         """Each frequency, or it divided by `factor`, or between the two where its wavelength is."""
@@ -44,11 +56,18 @@ class TextRope:
         theta: base of the geometric frequencies.
         share: of each head's dimensions that is rotated, the first ones; 1 is all, Nemotron-4 has 0.5.
         long_context: how low frequencies are stretched; None leaves them.
+
+    Raises:
+        ValueError: theta is not above zero.
     """
 
     theta: float = 10_000.0
     share: float = 1.0
     long_context: LongContext | None = None
+
+    def __post_init__(self) -> None:
+        if self.theta <= 0:
+            raise ValueError(f"theta must be above zero, got {self.theta}")
 
     def rotated(self, head_dim: int) -> int:
         """R, even.

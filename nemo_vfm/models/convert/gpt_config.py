@@ -1,93 +1,105 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""config.json of a language model as transformers writes it in, the arguments of GPT out; and the way back.
+"""Turns the config.json of a language model of transformers into the arguments of GPT, and a GPT into config.json.
 
-Known are Llama, Mistral, Qwen 2 and 3 and Nemotron. Whatever would make another function of the same weights is
-refused by name, never left out in silence.
+Either way the function is the same or the conversion is refused; `gpt_families` is the table of who can say what.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types import Json
-from nemo_vfm.models.blocks.text_rope import LongContext, TextRope
+from nemo_vfm.models.convert.gpt_families import FAMILIES, FIXED, IGNORED, MOST_TOKENS, READ, SIZES, Family
+from nemo_vfm.models.convert.gpt_keys import flag, positive, same, shown, whole
+from nemo_vfm.models.convert.gpt_rope import rope_of, rope_told
 from nemo_vfm.models.gpt import GPT
-
-#: Architecture by transformers' name -> what it has that its config does not say.
-FAMILIES: dict[str, dict[str, Any]] = {
-    "LlamaForCausalLM": {},
-    "MistralForCausalLM": {},
-    "Qwen2ForCausalLM": {"qkv_bias": True},
-    "Qwen3ForCausalLM": {"qk_norm": True},
-    "NemotronForCausalLM": {"norm": "layernorm1p", "activation": "squared_relu"},
-}
-_PLAIN: dict[str, Any] = {"norm": "rmsnorm", "activation": "swiglu", "qkv_bias": False, "qk_norm": False}
-_ACTIVATIONS = {"silu": "swiglu", "relu2": "squared_relu"}
 
 
 def arguments_of(config: Mapping[str, Json]) -> dict[str, Any]:
     """What GPT is to be built with.
 
     Raises:
-        DataError: another architecture, or a setting that GPT does not have.
+        DataError: another architecture, a setting that GPT does not have, or a key that is not known.
     """
     family = _family(config)
-    _refuse_others(config, family)
-    heads = config["num_attention_heads"]
+    _require_known(config, family)
+    sizes = _sizes(config, family)
+    _require_no_window(config, family, sizes["depth"])
+    if MOST_TOKENS[0] in config:
+        whole(config, *MOST_TOKENS)
     return {
-        "vocab": config["vocab_size"],
-        "width": config["hidden_size"],
-        "depth": config["num_hidden_layers"],
-        "heads": heads,
-        "groups": config.get("num_key_value_heads") or heads,
-        "head_dim": config.get("head_dim") or config["hidden_size"] // heads,
-        "mlp_hidden": config["intermediate_size"],
-        "activation": _ACTIVATIONS[config["hidden_act"]],
-        "eps": config.get("norm_eps" if family == "NemotronForCausalLM" else "rms_norm_eps", 1e-5),
-        "rope": _rope(config),
-        "tied": bool(config.get("tie_word_embeddings", False)),
-        **FAMILIES[family],
+        **sizes,
+        "activation": _activation(config, family),
+        "norm": family.norm,
+        "eps": positive({family.eps_key: family.eps, **config}, family.eps_key),
+        "rope": rope_of(config, family),
+        "tied": flag(config, "tie_word_embeddings", False),
+        "qkv_bias": family.qkv_bias,
+        "qk_norm": family.qk_norm,
     }
 
 
-def _family(config: Mapping[str, Json]) -> str:
-    names = config.get("architectures") or ["none"]
-    if names[0] not in FAMILIES:
-        raise DataError(f"config.json says {names[0]}; known language models are {', '.join(FAMILIES)}")
-    return str(names[0])
+def _family(config: Mapping[str, Json]) -> Family:
+    names = config.get("architectures")
+    if not isinstance(names, list) or len(names) != 1 or names[0] not in tuple(FAMILIES):
+        told = names[0] if isinstance(names, list) and len(names) == 1 else names
+        raise DataError(f"config.json says {told if isinstance(told, str) else shown(told)}; known language models are "
+                        f"{', '.join(FAMILIES)}")  # fmt: skip
+    family = FAMILIES[names[0]]
+    if not same(kind := config.get("model_type", family.model_type), family.model_type):
+        raise DataError(f"config.json says {names[0]} and model_type: {shown(kind)}, of which transformers takes the "
+                        f"latter; they must be of one model")  # fmt: skip
+    return family
 
 
-def _refuse_others(config: Mapping[str, Json], family: str) -> None:
-    wrong = {
-        "attention_bias": config.get("attention_bias", False) is not False,
-        "mlp_bias": config.get("mlp_bias", False) is not False,
-        "hidden_act": config.get("hidden_act") not in _ACTIVATIONS
-        or (config["hidden_act"] == "relu2") != (family == "NemotronForCausalLM"),
-        "sliding_window": config.get("use_sliding_window", family == "MistralForCausalLM")
-        and config.get("sliding_window") is not None,
-    }
-    for name, refused in wrong.items():
-        if refused:
-            raise DataError(f"config.json of a {family} says {name}: {config.get(name)}, which GPT does not have")
+def _require_known(config: Mapping[str, Json], family: Family) -> None:
+    fixed = FIXED if family.window == "switched" else FIXED | {"use_sliding_window": False}
+    if family.qkv_bias:  # no word about four projections is true of three
+        fixed = {key: value for key, value in fixed.items() if key != "attention_bias"}
+    for key, value in config.items():
+        if key in fixed and not same(value, fixed[key]):
+            raise DataError(f"config.json of a {family.architecture} says {key}: {shown(value)}, which GPT does not "
+                            f"have; it can be {shown(fixed[key])} alone")  # fmt: skip
+        if key not in fixed and key not in READ | IGNORED | {family.eps_key}:
+            raise DataError(f"config.json of a {family.architecture} says {shown(key)}: {shown(value)}, which is not "
+                            "known here and may change what the model computes; delete it if it does not")  # fmt: skip
 
 
-def _rope(config: Mapping[str, Json]) -> TextRope:
-    """transformers 5 has all of it in rope_parameters, earlier ones have it in several places."""
-    told: dict[str, Json] = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
-    kind = told.get("rope_type", told.get("type", "default"))
-    if kind not in ("default", "llama3"):
-        raise DataError(f"config.json asks for rotary positions of type {kind}; known are default and llama3")
-    usual = {"rope_theta": 10_000.0, "partial_rotary_factor": 0.5 if _family(config) == "NemotronForCausalLM" else 1.0}
-    theta, share = (float({**usual, **config, **told}[name] or usual[name]) for name in usual)
-    return TextRope(theta=theta, share=share, long_context=_long(told) if kind == "llama3" else None)
+def _sizes(config: Mapping[str, Json], family: Family) -> dict[str, int]:
+    """What may be missing or null follows from the others: null always in the same way, missing by the family."""
+    told: dict[str, Json] = {"num_key_value_heads": family.groups, "head_dim": family.head_dim, **config}
+    if told["num_key_value_heads"] is None:
+        told["num_key_value_heads"] = told.get("num_attention_heads")
+    if told["head_dim"] is None:
+        width, heads = (whole(told, *SIZES[name]) for name in ("width", "heads"))
+        told["head_dim"] = width // heads
+    return {name: whole(told, *key) for name, key in SIZES.items()}
 
 
-def _long(told: Mapping[str, Json]) -> LongContext:
-    trained_on = told["original_max_position_embeddings"]
-    return LongContext(
-        float(told["factor"]), float(told["low_freq_factor"]), float(told["high_freq_factor"]), trained_on
-    )
+def _activation(config: Mapping[str, Json], family: Family) -> str:
+    told = config.get("hidden_act", next(iter(family.activations)))
+    if not isinstance(told, str) or told not in family.activations:
+        raise DataError(f"config.json of a {family.architecture} says hidden_act: {shown(told)}, which GPT does not "
+                        f"have; known there are {', '.join(family.activations)}")  # fmt: skip
+    return family.activations[told]
+
+
+def _require_no_window(config: Mapping[str, Json], family: Family, depth: int) -> None:
+    """GPT looks at all that came before; `layer_types` may say so of every layer."""
+    types = config.get("layer_types")
+    if types is not None and types != ["full_attention"] * depth:
+        raise DataError(f"config.json says layer_types: {shown(types)}; GPT has full_attention in every layer, and "
+                        f"there are {depth}")  # fmt: skip
+    window = config.get("sliding_window", None if family.window == "never" else 4096)
+    if family.window == "switched":
+        used = flag(config, "use_sliding_window", False) and types is None
+        first = whole({"max_window_layers": 28, **config}, "max_window_layers", 1 << 40) if used else depth
+        window = window if first < depth else None
+    if window is not None:
+        missing = "" if "sliding_window" in config else " by leaving it out"
+        raise DataError(f"config.json of a {family.architecture} says sliding_window: {shown(window)}{missing}, and "
+                        f"GPT has no such window; set it to null if every text is shorter")  # fmt: skip
 
 
 def config_of(model: GPT, most_tokens: int) -> dict[str, Json]:
@@ -100,37 +112,37 @@ def config_of(model: GPT, most_tokens: int) -> dict[str, Json]:
     Raises:
         DataError: no architecture of transformers is the same function.
     """
-    sizes, family = model.sizes, _family_of(model)
-    eps = "norm_eps" if family == "NemotronForCausalLM" else "rms_norm_eps"
-    act = next(theirs for theirs, ours in _ACTIVATIONS.items() if ours == sizes.activation)
+    family, sizes = _family_for(model), model.sizes
+    act = next(theirs for theirs, ours in family.activations.items() if ours == sizes.activation)
+    own = {name: getattr(model if name in ("vocab", "depth") else sizes, name) for name in SIZES}
     return {
-        "architectures": [family], "model_type": family.removesuffix("ForCausalLM").lower(), "torch_dtype": "float32",
-        "vocab_size": model.vocab, "hidden_size": model.width, "num_hidden_layers": model.depth,
-        "num_attention_heads": sizes.heads, "num_key_value_heads": sizes.groups, "head_dim": sizes.head_dim,
-        "intermediate_size": sizes.mlp_hidden, "hidden_act": act, eps: sizes.eps, "tie_word_embeddings": model.tied,
-        "max_position_embeddings": most_tokens, "initializer_range": model.init_std, **_rope_told(model.rope),
+        "architectures": [family.architecture], "model_type": family.model_type, "torch_dtype": "float32",
+        **{key: own[name] for name, (key, _) in SIZES.items()}, "hidden_act": act, family.eps_key: sizes.eps,
+        "tie_word_embeddings": model.tied, MOST_TOKENS[0]: most_tokens,
+        **({"initializer_range": model.init_std} if model.init_std <= 1 else {}),  # transformers takes no larger one
+        **({} if family.window == "never" else {"sliding_window": None}), **rope_told(model.rope, family),
     }  # fmt: skip
 
 
-def _family_of(model: GPT) -> str:
+def _family_for(model: GPT) -> Family:
+    """The first that can say all of it."""
+    obstacles = {family.architecture: list(_unsayable(model, family)) for family in FAMILIES.values()}
+    nearest = min(obstacles, key=lambda name: len(obstacles[name]))
+    if obstacles[nearest]:
+        raise DataError(f"no architecture of transformers is this model; the nearest, {nearest}, cannot say "
+                        f"{', '.join(obstacles[nearest])}")  # fmt: skip
+    return FAMILIES[nearest]
+
+
+def _unsayable(model: GPT, family: Family) -> Iterator[str]:
+    """What of a model a family has no words for."""
     sizes = model.sizes
-    wanted = {name: getattr(sizes, name) for name in _PLAIN}
-    for family, has in FAMILIES.items():
-        if _PLAIN | has == wanted:
-            return family
-    told = ", ".join(f"{name} {value}" for name, value in wanted.items())
-    raise DataError(f"no architecture of transformers has {told} together")
-
-
-def _rope_told(rope: TextRope) -> dict[str, Json]:
-    """As both transformers 4 and 5 read it."""
-    told: dict[str, Json] = {"rope_type": "default", "rope_theta": rope.theta, "partial_rotary_factor": rope.share}
-    if (long := rope.long_context) is not None:
-        told |= {
-            "rope_type": "llama3",
-            "factor": long.factor,
-            "low_freq_factor": long.low_freq_factor,
-            "high_freq_factor": long.high_freq_factor,
-            "original_max_position_embeddings": long.trained_on,
-        }
-    return {"rope_parameters": told, "rope_theta": rope.theta, "partial_rotary_factor": rope.share}
+    for name in ("norm", "qkv_bias", "qk_norm"):
+        if getattr(sizes, name) != getattr(family, name):
+            yield f"{name} {getattr(sizes, name)}"
+    if sizes.activation not in family.activations.values():
+        yield f"activation {sizes.activation}"
+    if family.share is None and model.rotated != sizes.head_dim:
+        yield f"rope.share {model.rope.share}"
+    if family.whole_heads and sizes.width % sizes.heads:
+        yield f"width {sizes.width} with {sizes.heads} heads"

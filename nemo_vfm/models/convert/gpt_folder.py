@@ -18,10 +18,10 @@ from nemo_vfm.core.precision import Precision, PrecisionName
 from nemo_vfm.models.convert.gpt_config import config_of
 from nemo_vfm.models.convert.gpt_source import GptFolder
 from nemo_vfm.models.convert.gpt_weights import theirs
+from nemo_vfm.models.convert.weight_files import INDEX, WHOLE
 from nemo_vfm.models.gpt import GPT
 
 _FILE_BYTES = 4 << 30
-_INDEX = "model.safetensors.index.json"
 
 
 def load_gpt(folder: Path, dtype: torch.dtype = torch.float32) -> GPT:
@@ -110,14 +110,14 @@ def _write_files(pairs: Iterator[tuple[str, Tensor]], folder: Path, file_bytes: 
         total += sum(map(_num_bytes, group.values()))
         written.append((path, list(group)))
     if len(written) == 1:
-        written[0][0].rename(folder / "model.safetensors")
+        written[0][0].rename(folder / WHOLE)
         return kind
     places: dict[str, str] = {}
     for number, (path, names) in enumerate(written, 1):
         target = folder / f"model-{number:05d}-of-{len(written):05d}.safetensors"
         path.rename(target)
         places |= dict.fromkeys(names, target.name)
-    write_json(folder / _INDEX, {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))})
+    write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))})
     return kind
 
 

@@ -16,13 +16,15 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.core.types import Json
 from nemo_vfm.models.convert.gpt_config import arguments_of
-from nemo_vfm.models.convert.gpt_weights import names_of, ours
+from nemo_vfm.models.convert.gpt_weights import names_of, ours, theirs
+from nemo_vfm.models.convert.weight_files import opened, read_mapping
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.pretrained import checked_folder
 
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
+_COMPARED_VALUES = 1 << 24  # at once, in float64
 _MAX_CONFIG_BYTES = 16 << 20
 
 
@@ -50,19 +52,23 @@ class GptFolder(Mapping[str, Tensor]):
     """
 
     def __init__(self, folder: Path) -> None:
-        self.config = _config(checked_folder(folder))
-        self.folder, self.arguments = folder, arguments_of(self.config)
-        with torch.device("meta"):
+        self.folder, self.config = folder, read_mapping(checked_folder(folder) / "config.json")
+        try:
+            self.arguments = arguments_of(self.config)
+        except DataError as error:
+            raise DataError(f"{folder.name}/{error}") from error
+        with ExitStack() as stack:
+            self._files = opened(folder, stack)
+            self._require_layers()
             #: On the meta device: sizes without weights.
-            self.model = GPT(**self.arguments)
-        self._shapes = {name: tuple(tensor.shape) for name, tensor in self.model.state_dict().items()}
-        self._stack, self._files = ExitStack(), dict[str, Any]()
+            self.model = _unborn(self.arguments, folder)
+            self._shapes = {name: tuple(tensor.shape) for name, tensor in self.model.state_dict().items()}
+            self._require_all_used()
+            self._require_shapes()
+            self._require_tied()
+            self._stack = stack.pop_all()
 
     def __enter__(self) -> Self:
-        with ExitStack() as stack:
-            self._files = _opened(self.folder, stack)
-            self._require_all_used()
-            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -70,11 +76,7 @@ class GptFolder(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         """One parameter."""
-        found = ours(self._source(name), _Read(self._files), self.model.sizes)
-        if tuple(found.shape) != self._shapes[name]:
-            raise DataError(f"{self.folder.name}: {name} has shape {tuple(found.shape)}, and config.json implies "
-                            f"{self._shapes[name]}")  # fmt: skip
-        return found
+        return ours(self._source(name), _Read(self._files), self.model.sizes)
 
     def __iter__(self) -> Iterator[str]:
         """Names, as the model's `state_dict` has them: a tied matrix stands under both of its."""
@@ -93,15 +95,8 @@ class GptFolder(Mapping[str, Tensor]):
         return self._shapes[name]
 
     def dtype(self, name: str) -> torch.dtype:
-        """Of a parameter, without reading it.
-
-        Raises:
-            DataError: it is of a kind that is no weight of such a model, as quantised ones are.
-        """
-        source = names_of(self._source(name))[0]
-        kind = _slice(self._files, source, self.folder).get_dtype()
-        if kind not in _DTYPES:
-            raise DataError(f"{self.folder.name}: {source} is of the kind {kind}; known are {', '.join(_DTYPES)}")
+        """Of a parameter, without reading it."""
+        kind = self._files[names_of(self._source(name))[0]].get_slice(names_of(self._source(name))[0]).get_dtype()
         return _DTYPES[kind]
 
     def num_bytes(self, name: str) -> int:
@@ -115,6 +110,14 @@ class GptFolder(Mapping[str, Tensor]):
     def _source(self, name: str) -> str:
         return "embedding.weight" if self.model.tied and name == "head.weight" else name
 
+    def _require_layers(self) -> None:
+        """By the names alone: to make a model of hundreds of layers that are not there takes seconds."""
+        depth = self.arguments["depth"]
+        held = {name.split(".")[2] for name in self._files if name.startswith("model.layers.")}
+        if len(held) < depth:
+            raise DataError(f"{self.folder.name}/config.json says num_hidden_layers: {depth}, and its files hold "
+                            f"{len(held)}")  # fmt: skip
+
     def _require_all_used(self) -> None:
         """A weight that is left over would change what the model computes: a bias, an adapter, one more layer."""
         used = {source for name in self._shapes for source in names_of(name)}  # a tied head may lie there as well
@@ -123,6 +126,43 @@ class GptFolder(Mapping[str, Tensor]):
             raise DataError(
                 f"{self.folder.name} has weights that config.json does not imply: {', '.join(sorted(left)[:4])}"
             )
+
+    def _require_shapes(self) -> None:
+        """By the files' headers: before there is memory for a model that is not there."""
+        for name, parameter in self.model.named_parameters():
+            for source, implied in theirs(name, parameter, self.model.sizes):
+                if source not in self._files:
+                    raise DataError(f"{self.folder.name} has no {source}, which config.json implies; its weights are "
+                                    f"of another model")  # fmt: skip
+                header = self._files[source].get_slice(source)
+                if (shape := tuple(header.get_shape())) != tuple(implied.shape):
+                    raise DataError(f"{self.folder.name}: {source} has shape {shape}, and config.json implies "
+                                    f"{tuple(implied.shape)}")  # fmt: skip
+                if (kind := header.get_dtype()) not in _DTYPES:
+                    raise DataError(f"{self.folder.name}: {source} is of the kind {kind}; known are "
+                                    f"{', '.join(_DTYPES)}")  # fmt: skip
+
+    def _require_tied(self) -> None:
+        """transformers 5 keeps a head that differs from what it should be tied to, and version 4 drops it."""
+        if not self.model.tied or _HEAD not in self._files:
+            return
+        embedding, head = (self._files[name].get_slice(name) for name in (_EMBEDDING, _HEAD))
+        rows = max(1, _COMPARED_VALUES // self.model.width)
+        if head.get_shape() != embedding.get_shape() or not all(
+            torch.equal(head[start : start + rows].double(), embedding[start : start + rows].double())
+            for start in range(0, self.model.vocab, rows)
+        ):
+            raise DataError(f"{self.folder.name}/config.json says tie_word_embeddings: True, and {_HEAD} differs from "
+                            f"{_EMBEDDING}; to keep that head, set it to false (transformers 4 would drop the head, "
+                            f"version 5 keeps it)")  # fmt: skip
+
+
+def _unborn(arguments: Mapping[str, Any], folder: Path) -> GPT:
+    try:
+        with torch.device("meta"):
+            return GPT(**arguments)
+    except ValueError as error:
+        raise DataError(f"{folder.name}/config.json describes no model that can be: {error}") from error
 
 
 class _Read(Mapping[str, Tensor]):
@@ -140,38 +180,6 @@ class _Read(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._files)
-
-
-def _slice(files: Mapping[str, Any], name: str, folder: Path) -> Any:  # safetensors has no type for it
-    if name not in files:
-        raise DataError(f"{folder.name} has no {name}, which config.json implies; its weights are of another model")
-    return files[name].get_slice(name)
-
-
-def _opened(folder: Path, stack: ExitStack) -> dict[str, Any]:
-    from safetensors import SafetensorError, safe_open
-
-    found: dict[str, Any] = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        try:
-            file = stack.enter_context(safe_open(path, "pt"))
-        except SafetensorError as error:
-            raise DataError(f"{folder.name}/{path.name} is damaged: {error}") from error
-        found.update(dict.fromkeys(file.keys(), file))
-    return found
-
-
-def _config(folder: Path) -> dict[str, Json]:
-    path = folder / "config.json"
-    try:
-        if path.stat().st_size > _MAX_CONFIG_BYTES:
-            raise ValueError("it is far too long")
-        config = json.loads(path.read_bytes())
-        if not isinstance(config, dict):
-            raise ValueError("it is not a mapping")
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{folder.name}/config.json cannot be read: {error}") from error
-    return config
 
 
 def require_same_function(model: nn.Module, folder: GptFolder) -> None:

@@ -1,0 +1,176 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever a configuration says, of ours or of transformers, it is converted to the same function or refused."""
+
+import inspect
+import json
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from nemo_vfm.core.errors import DataError
+from nemo_vfm.models.blocks.decoder import Activation, NormKind, Sizes
+from nemo_vfm.models.blocks.text_rope import LongContext, TextRope
+from nemo_vfm.models.convert.gpt_folder import load_gpt, save_gpt
+from nemo_vfm.models.gpt import GPT
+from tests.support.language_models import LONG, scores, words
+
+BASES: list[dict[str, Any]] = [
+    {"norm": "rmsnorm", "activation": "swiglu", "qkv_bias": False, "qk_norm": False},
+    {"norm": "rmsnorm", "activation": "swiglu", "qkv_bias": True, "qk_norm": False},
+    {"norm": "rmsnorm", "activation": "swiglu", "qkv_bias": False, "qk_norm": True},
+    {"norm": "layernorm1p", "activation": "squared_relu", "qkv_bias": False, "qk_norm": False},
+    {"norm": "layernorm1p", "activation": "gelu", "qkv_bias": False, "qk_norm": False},
+    {},
+]
+LONG_CONTEXT = {
+    "factor": st.sampled_from([2.0, 8.0]), "low_freq_factor": st.sampled_from([0.5, 1.0]),
+    "high_freq_factor": st.sampled_from([4.0, 6.0]), "trained_on": st.sampled_from([8, 64]),
+}  # fmt: skip
+ROPE = {
+    "theta": st.sampled_from([100.0, 1e4, 5e5]), "share": st.sampled_from([0.5, 1.0, 1.0]),
+    "long_context": st.none() | st.builds(LongContext, **LONG_CONTEXT),
+}  # fmt: skip
+#: Every argument of GPT; a new one must be drawn here, too.
+OURS: dict[str, st.SearchStrategy[Any]] = {
+    "vocab": st.just(96), "width": st.sampled_from([48, 40]), "depth": st.integers(1, 2),
+    "heads": st.sampled_from([4, 6]), "mlp_hidden": st.just(24), "groups": st.sampled_from([None, 1, 2]),
+    "head_dim": st.sampled_from([8, 12]), "activation": st.sampled_from(get_args(Activation)),
+    "norm": st.sampled_from(get_args(NormKind)), "eps": st.sampled_from([1e-6, 1e-5, 1e-3]),
+    "rope": st.builds(TextRope, **ROPE), "tied": st.booleans(), "qkv_bias": st.booleans(), "qk_norm": st.booleans(),
+    "init_std": st.sampled_from([0.02, 1.5]),
+}  # fmt: skip
+
+SIZED: dict[str, Any] = {
+    "vocab_size": 96, "hidden_size": 64, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 8,
+}  # fmt: skip
+#: A config.json that says everything; keys are left out of it and others put in.
+THEIRS: dict[str, dict[str, Any]] = {
+    kind: {"architectures": [architecture], "model_type": kind, "num_key_value_heads": 2, "head_dim": 8,
+           "max_position_embeddings": 256, "rope_theta": 1e4, "tie_word_embeddings": False, **own}
+    for kind, architecture, own in (
+        ("llama", "LlamaForCausalLM", {"hidden_act": "silu", "rms_norm_eps": 1e-5}),
+        ("mistral", "MistralForCausalLM", {"hidden_act": "silu", "rms_norm_eps": 1e-5, "sliding_window": None}),
+        ("qwen2", "Qwen2ForCausalLM", {"hidden_act": "silu", "rms_norm_eps": 1e-5, "use_sliding_window": False}),
+        ("qwen3", "Qwen3ForCausalLM", {"hidden_act": "silu", "rms_norm_eps": 1e-5, "use_sliding_window": False}),
+        ("nemotron", "NemotronForCausalLM", {"hidden_act": "relu2", "norm_eps": 1e-3, "partial_rotary_factor": 0.5}),
+    )
+}  # fmt: skip
+_ROPES = [
+    LONG, {"rope_type": "default"}, {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.25},
+    {"type": "linear", "factor": 2.0}, {"rope_type": "yarn", "factor": 2.0}, {"rope_type": "dynamic", "factor": 2.0},
+    {"type": "llama3", **{name: LONG[name] for name in LONG if name not in ("rope_type", "rope_theta")}},
+    {name: LONG[name] for name in LONG if name != "original_max_position_embeddings"},
+    LONG | {"low_freq_factor": 4.0, "high_freq_factor": 1.0}, {"rope_type": "default", "factor": 4.0}, {}, None,
+]  # fmt: skip
+MORE: dict[str, list[Any]] = {
+    "num_attention_heads": [32, 4], "num_key_value_heads": [1, 8, 32, None], "head_dim": [16, None],
+    "hidden_act": ["swish", "relu2", "gelu", "gelu_new"], "rms_norm_eps": [1e-6, 1e-3], "norm_eps": [1e-5, 1e-3],
+    "tie_word_embeddings": [True], "attention_bias": [True, False], "mlp_bias": [True, False],
+    "sliding_window": [None, 8, 4096], "use_sliding_window": [True, False], "max_window_layers": [0, 1, 2],
+    "layer_types": [None, ["full_attention"] * 2, ["sliding_attention", "full_attention"], ["full_attention"]],
+    "rope_theta": [100.0, 5e5], "partial_rotary_factor": [0.25, 1.0], "rope_scaling": _ROPES,
+    "rope_parameters": _ROPES, "max_position_embeddings": [32], "is_causal": [True, False],
+    "attention_dropout": [0.5], "pretraining_tp": [2], "initializer_range": [0.1], "torch_dtype": ["bfloat16"],
+    "final_logit_softcapping": [0.1], "use_cache": [False], "per_layer_config": [{"1": {"rms_norm_eps": 1.0}}],
+    "num_hidden_layers": [1], "bos_token_id": [5], "quantization_config": [None], "eos_token_id": [[3, 4]],
+}  # fmt: skip
+
+
+def test_every_setting_of_ours_and_of_theirs_is_drawn() -> None:
+    assert set(OURS) == set(inspect.signature(GPT).parameters) >= {field.name for field in fields(Sizes)}
+    assert set(ROPE) == {field.name for field in fields(TextRope)}
+    assert set(LONG_CONTEXT) == {field.name for field in fields(LongContext)}
+    drawn = {*MORE, *SIZED, *next(iter(THEIRS.values()))}
+    common = {field.name for field in fields(transformers.PreTrainedConfig)} | {"pad_token_id"}
+    for kind in THEIRS:
+        config = transformers.CONFIG_MAPPING[kind]
+        assert {field.name for field in fields(config)} - common <= drawn, kind
+
+
+def test_a_model_of_ours_goes_out_as_the_same_function_or_not_at_all() -> None:
+    def outcome(drawn: Mapping[str, Any], base: Mapping[str, Any], folder: Path) -> str:
+        model = GPT(**(drawn | base))
+        _draw_weights(model)
+        try:
+            save_gpt(model, folder / "out", most_tokens=256)
+        except DataError as error:
+            assert "no architecture of transformers is this model" in str(error) and not (folder / "out").exists()
+            return "refused"
+        theirs = transformers.AutoModelForCausalLM.from_pretrained(folder / "out").eval()
+        _require_close(scores(model, words()), theirs)
+        _require_close(scores(load_gpt(folder / "out"), words()), theirs)
+        return theirs.config.model_type
+
+    seen = _outcomes(outcome, st.fixed_dictionaries(OURS), st.sampled_from(BASES))
+    assert len(seen) >= 5, seen  # among them refusals, and a mistral where the heads do not divide the width
+
+
+def test_a_folder_of_theirs_comes_in_as_the_same_function_or_not_at_all() -> None:
+    def outcome(kind: str, left_out: list[str], more: Mapping[str, Any], folder: Path) -> str:
+        told = {key: value for key, value in (SIZED | THEIRS[kind]).items() if key not in left_out} | more
+        try:
+            theirs = _written(folder, told)
+        except Exception:  # of many kinds
+            return "not even theirs"
+        try:
+            ours = load_gpt(folder)
+        except DataError as error:
+            assert str(error).startswith(folder.name), error
+            return f"{kind} refused"
+        _require_close(scores(ours, words()), theirs)
+        return kind
+
+    left_out = st.lists(st.sampled_from(sorted({*THEIRS["llama"], *THEIRS["nemotron"], "sliding_window"} - {
+        "architectures", "model_type"})), max_size=2)  # fmt: skip
+    more = st.lists(st.sampled_from([(key, value) for key in MORE for value in MORE[key]]), max_size=3).map(dict)
+    seen = _outcomes(outcome, st.sampled_from(list(THEIRS)), left_out, more)
+    assert all(seen[kind] > 1 and seen[f"{kind} refused"] > 1 for kind in THEIRS), seen
+
+
+def _outcomes(outcome: Callable[..., str], *drawn: st.SearchStrategy[Any]) -> Counter[str]:
+    """How often each outcome was seen, so that a property cannot hold because everything is refused."""
+    seen: Counter[str] = Counter()
+
+    def one(case: tuple[Any, ...]) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            seen[outcome(*case, Path(folder))] += 1
+
+    soak = settings.get_current_profile_name() == "soak"
+    settings(max_examples=600 if soak else 60)(given(st.tuples(*drawn))(one))()
+    return seen
+
+
+def _draw_weights(model: torch.nn.Module) -> None:
+    """Large enough that another function has other scores; small embeddings, so that an epsilon shows."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            std = 0.02 if "embed" in name else 0.3
+            parameter.normal_(0.5 if "norm" in name else 0.0, std, generator=generator)
+
+
+def _written(folder: Path, config: Mapping[str, Any]) -> Any:
+    """A random model of transformers and its folder, with config.json as given."""
+    (folder / "config.json").write_text(json.dumps(config))
+    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(folder))
+    model = model.eval().float()  # also where torch_dtype says bfloat16
+    _draw_weights(model)
+    save_file(dict(model.named_parameters()), folder / "model.safetensors", metadata={"format": "pt"})  # tied ones once
+    with torch.no_grad():
+        model(words())
+    return model
+
+
+def _require_close(ours: torch.Tensor, theirs: Any) -> None:
+    with torch.no_grad():
+        torch.testing.assert_close(ours, theirs(words()).logits, atol=1e-4, rtol=1e-4)
