@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A run of a training and the number of a step in; the samples of that step, with noise levels and losses, out.
+"""Tells which samples a step of a training had, with their noise levels and losses.
 
-Which samples a step has, and their noise, are functions of the recipe, the seed and the step: nothing of it was stored.
+Which samples a step has, and their noise, are functions of the recipe, the seed and the step. Where the recipe was
+changed in between, the newest checkpoint says from which sample on.
 The step's own loss is in metrics.jsonl; a loss a sample is computed anew, from the weights nearest before the step.
 """
 
@@ -18,11 +19,12 @@ from nemo_vfm.cli.permitted import permissions
 from nemo_vfm.config import build, compose, trust_list
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types import Batch, Job, Json, Prepared
+from nemo_vfm.core.types import Batch, Job, Json, Prepared, TrainingData
 from nemo_vfm.parallel import checkpoint
 from nemo_vfm.parallel.checkpoint_folder import existing
 from nemo_vfm.parallel.engine import build_model, load_weights_into
 from nemo_vfm.train.job import Train
+from nemo_vfm.train.position import epoch_of
 from nemo_vfm.workflow import Workflow
 
 
@@ -99,9 +101,10 @@ def tell(run: Path, step: int, *, trust: Sequence[str], allow_host: Sequence[str
     if step < 1:
         raise UserError("steps are counted from 1, as in metrics.jsonl")
     job, folder, seed = training(run, trust, allow_host)
-    batch = job.skip.left(_batch(job, seed, step - 1)).to(device())
-    prepared = job.task.prepare(batch, seed=seed, training=True)
-    told = StepTold(str(folder), step, _epoch(job, step), _shapes(batch), _recorded(folder, step), [])
+    data, seed_then = _data(job, folder, seed, step - 1)
+    batch = job.skip.left(_batch(data, step - 1)).to(device())
+    prepared = job.task.prepare(batch, seed=seed_then, training=True)
+    told = StepTold(str(folder), step, _epoch(data, step), _shapes(batch), _recorded(folder, step), [])
     if not losses:
         return _with_samples(told, job, batch, prepared, None)
     model, weights, exact = _model(job, folder, seed, step)
@@ -131,18 +134,21 @@ def training(run: Path, trust: Sequence[str], allow_host: Sequence[str] = ()) ->
     return found, run, composed.seed
 
 
-def _batch(job: Train, seed: int, index: int) -> Batch:
+def _data(job: Train, folder: Path, seed: int, index: int) -> tuple[TrainingData, int]:
     if hasattr(job.data, "num_workers"):
         vars(job.data)["num_workers"] = 0  # one batch is not worth starting them
-    job.data.start(seed=seed, first_batch=index)
-    batch = next(iter(job.data.train_dataloader()))
+    return job.data_at(folder, index, seed)
+
+
+def _batch(data: TrainingData, index: int) -> Batch:
+    batch = next(iter(data.train_dataloader()))
     assert batch.index == index
     return batch
 
 
-def _epoch(job: Train, step: int) -> float | None:
+def _epoch(data: TrainingData, step: int) -> float | None:
     try:
-        return (step - 1) / job.data.batches_per_epoch() + 1
+        return epoch_of(data, step - 1)
     except UserError:  # streamed tars that were never read to their end
         return None
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, Self, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, Protocol, Self, TypeVar, runtime_checkable
 
 from nemo_vfm.core.rows import videos_of
 
@@ -445,8 +445,51 @@ class TrainingData(Protocol):
         ...
 
 
+class Read(NamedTuple):
+    """How far one part of the data, such as a bucket or a source, is read.
+
+    Args:
+        place: samples read since the start of training, epoch after epoch.
+        of: samples of its epoch; 0 where nobody knows.
+        order: a hash of which samples these are, and in which order they come.
+    """
+
+    place: int
+    of: int
+    order: str
+
+
 @runtime_checkable
-class Phaseable(TrainingData, Protocol):
+class Positioned(TrainingData, Protocol):
+    """Training data that goes on at the sample where it was left, also with other batches."""
+
+    def begins(self) -> int:
+        """The number of its first global batch: 0, or what `starting` was given."""
+        ...
+
+    def position(self, index: int) -> Mapping[str, Read]:
+        """How far each part is read before global batch `index`; once it is started."""
+        ...
+
+    def starting(self, first_batch: int, places: Mapping[str, int]) -> Self:
+        """A copy to be started, whose global batch `first_batch` follows so many samples of each part."""
+        ...
+
+    def batching(self) -> "Json":
+        """What decides which of its samples share a batch, such as batch sizes and weights; once it is started."""
+        ...
+
+    def batched(self, batching: "Json") -> Self:
+        """A copy to be started, with the batches that `batching` once told.
+
+        Raises:
+            ValueError: these were batches of other data.
+        """
+        ...
+
+
+@runtime_checkable
+class Phaseable(Positioned, Protocol):
     """Training data that goes on with other batches, or another blend of its sources, where it has been."""
 
     def samples_per_batch(self) -> int:
@@ -459,7 +502,7 @@ class Phaseable(TrainingData, Protocol):
 
     def in_phase(
         self, *, batch_size: int | None, blend: Mapping[str, float] | None, read: Mapping[str, int]
-    ) -> "Phaseable":
+    ) -> Self:
         """The same data with other batches or weights of sources (None: its own), after so many samples of each source.
 
         Raises:

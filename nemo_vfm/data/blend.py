@@ -1,22 +1,23 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Several sources of batches and their weights in; one stream of batches, each of one source, out.
+"""Mixes several sources by their weights into one stream of batches, each of one source.
 
 A batch is never mixed, since its samples share a shape: images and videos take turns. Whose turn global batch g is
 follows from the weights, the seed and g (`turns.py`), so the state of a blend is g, as it is of every source.
 """
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Protocol, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 from torch.utils.data import Dataset
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import info
 from nemo_vfm.core.seed import derive
-from nemo_vfm.core.types import Batch, Batched, TrainingData
+from nemo_vfm.core.types import Batch, Batched, Json, Positioned, Read, TrainingData
 from nemo_vfm.data.by_number import ByNumber, Loaded
 from nemo_vfm.data.faults import Faults
 from nemo_vfm.data.loader import Batches
@@ -25,7 +26,7 @@ from nemo_vfm.parallel.gather import Together
 
 
 @runtime_checkable
-class Blendable(TrainingData, Protocol):
+class Blendable(Positioned, Protocol):
     """Training data that gives any batch by its number, so that a blend can take its turn with it."""
 
     def start(self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1) -> None:
@@ -98,7 +99,7 @@ class Blend:
         self.max_bad_in_a_row, self.max_ahead_gb = max_bad_in_a_row, max_ahead_gb
         self.max_memory_share = max_memory_share
         self._turns: Turns | None = None
-        self._first_batch = 0
+        self._first_batch, self._begins = 0, 0
         self.faults = Faults(max_in_a_row=max_bad_in_a_row)  #: bad samples met so far
 
     def start(self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1) -> None:
@@ -121,9 +122,51 @@ class Blend:
             for where, size in source.data.batch_sizes().items()
         }
 
+    def begins(self) -> int:
+        """See `Positioned`."""
+        return self._begins
+
+    def position(self, index: int) -> dict[str, Read]:
+        """See `Positioned`; its parts are those of the sources."""
+        turns, done = self._started(), index - self._begins
+        return {
+            f"{name}/{part}": read
+            for which, (name, source) in enumerate(self.sources.items())
+            for part, read in source.data.position(turns.count(which, done)).items()
+        }
+
+    def starting(self, first_batch: int, places: Mapping[str, int]) -> Self:
+        """See `Positioned`: turns begin anew, and each source goes on where it was left."""
+        own = {name: {part.removeprefix(f"{name}/"): place for part, place in places.items()
+                      if part.startswith(f"{name}/")} for name in self.sources}  # fmt: skip
+        found = self._of({name: one.data.starting(0, own[name]) for name, one in self.sources.items()})
+        found._begins = first_batch
+        return found
+
+    def batching(self) -> Json:
+        """See `Positioned`."""
+        shares = {name: str(share) for name, share in self._shares.items()}
+        return {"shares": shares, "sources": {name: one.data.batching() for name, one in self.sources.items()}}
+
+    def batched(self, batching: Json) -> Self:
+        """See `Positioned`."""
+        if gone := batching["sources"].keys() - self.sources.keys():
+            raise ValueError(f"source {sorted(gone)[0]} is no longer among those of the blend")
+        found = self._of({name: self.sources[name].data.batched(one) for name, one in batching["sources"].items()})
+        found._shares = {name: Fraction(share) for name, share in batching["shares"].items()}
+        return found
+
+    def _of(self, sources: Mapping[str, Blendable]) -> Self:
+        """A copy that mixes these."""
+        found = copy.copy(self)
+        found.sources = {name: replace(self.sources[name], data=data) for name, data in sources.items()}
+        found._turns = None
+        return found
+
     def by_number(self) -> "BlendedBatches":
         """See `Blendable.by_number`."""
-        return BlendedBatches([source.data.by_number() for source in self.sources.values()], self._started())
+        parts = [source.data.by_number() for source in self.sources.values()]
+        return BlendedBatches(parts, self._started(), self._begins)
 
     def mean_batch_size(self) -> float:
         """See `Blendable.mean_batch_size`."""
@@ -169,13 +212,14 @@ class BlendedBatches(Dataset[Loaded]):
     Args:
         parts: the sources' batches.
         turns: whose turn it is.
+        begins: the number of the batch that has the first turn.
     """
 
-    def __init__(self, parts: Sequence[ByNumber], turns: Turns) -> None:
-        self._parts, self._turns = tuple(parts), turns
+    def __init__(self, parts: Sequence[ByNumber], turns: Turns, begins: int = 0) -> None:
+        self._parts, self._turns, self._begins = tuple(parts), turns, begins
 
     def __getitem__(self, index: int) -> Loaded:
-        which, number = self._turns.turn(index)
+        which, number = self._turns.turn(index - self._begins)
         batch, faults = self._parts[which][number]
         return replace(batch, index=index), faults
 

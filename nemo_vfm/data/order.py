@@ -1,17 +1,21 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A seed and the number of a global batch in, the samples of that batch out: the loader's whole state is one number.
+"""Says which samples are in global batch g, from the seed and g alone.
 
 Every bucket has an endless stream of samples, epoch after epoch, each epoch shuffled anew; batch j of a bucket is the
 j-th piece of that stream. So every sample comes exactly once in each epoch of its bucket, and a last, partial batch is
 filled with the first samples of the next epoch. Epoch e of the whole holds those batches of every bucket that begin in
 its epoch e: buckets take turns in shuffled order, each bucket's own batches stay in theirs.
+
+Another batch size goes on in the middle of these streams: an order may begin at any place of each.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from typing import Any
 
 import torch
 
@@ -47,34 +51,54 @@ class Order:
         groups: the samples by shape.
         seed: of the shuffles.
         shuffle: False keeps the order of the shards, group after group.
+        first: number of the first global batch.
+        places: samples of each group, by name, that were read before it; None is none.
     """
 
-    def __init__(self, groups: Sequence[Group], *, seed: int, shuffle: bool = True) -> None:
+    def __init__(
+        self, groups: Sequence[Group], *, seed: int, shuffle: bool = True, first: int = 0,
+        places: Mapping[str, int] | None = None,
+    ) -> None:  # fmt: skip
         if not groups:
             raise ValueError("there are no groups of samples, expected at least one")
         self.groups, self._seed, self._shuffle = tuple(groups), seed, shuffle
+        self._first, self._places = first, dict(places or {})
+        self._begins = [self._places.get(group.name, 0) for group in groups]
         self.batches_per_epoch = sum((Fraction(len(g.samples), g.batch_size) for g in groups), Fraction(0))
         # A batch touches at most two epochs of its group, unless the group is smaller than a batch.
         self._samples = lru_cache(maxsize=4 * len(groups))(self._samples_uncached)
         self._batches = lru_cache(maxsize=2)(self._batches_uncached)
 
-    def __getstate__(self) -> dict[str, object]:
-        return {"groups": self.groups, "seed": self._seed, "shuffle": self._shuffle}
+    def __getstate__(self) -> dict[str, Any]:
+        how = {"seed": self._seed, "shuffle": self._shuffle, "first": self._first, "places": self._places}
+        return {"groups": self.groups, "how": how}
 
-    def __setstate__(self, state: dict[str, object]) -> None:
-        self.__init__(state["groups"], seed=state["seed"], shuffle=state["shuffle"])  # type: ignore[misc]
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["groups"], **state["how"])  # type: ignore[misc]
 
     def batch(self, index: int) -> tuple[Group, list[int]]:
         """The group and the samples of global batch `index`, in order."""
         epoch = self.epoch(index)
         which, number = self._batches(epoch)[index - self.batches_before(epoch)]
         group = self.groups[which]
-        first = number * group.batch_size
+        first = self._begins[which] + number * group.batch_size
         return group, [self._sample(which, place) for place in range(first, first + group.batch_size)]
+
+    def places(self, index: int) -> dict[str, int]:
+        """How many samples of each group are read before global batch `index`."""
+        epoch = self.epoch(index)
+        taken = self._batches(epoch)[: index - self.batches_before(epoch)]
+        counts = Counter(which for which, _ in taken)
+        return {
+            group.name: self._begins[which] + (self._number(which, epoch) + counts[which]) * group.batch_size
+            for which, group in enumerate(self.groups)
+        }
 
     def epoch(self, index: int) -> int:
         """The epoch that global batch `index` begins in."""
-        epoch = int(index / self.batches_per_epoch)
+        assert index >= self._first, f"batch {index} comes before the first, {self._first}"
+        read = sum(begin / group.batch_size for begin, group in zip(self._begins, self.groups, strict=True))
+        epoch = int((index - self._first + read) / self.batches_per_epoch)
         while self.batches_before(epoch) > index:
             epoch -= 1
         while self.batches_before(epoch + 1) <= index:
@@ -82,8 +106,13 @@ class Order:
         return epoch
 
     def batches_before(self, epoch: int) -> int:
-        """How many global batches begin before an epoch does."""
-        return sum(_ceil_div(epoch * len(group.samples), group.batch_size) for group in self.groups)
+        """The number of the first global batch that begins in an epoch."""
+        return self._first + sum(self._number(which, epoch) for which in range(len(self.groups)))
+
+    def _number(self, which: int, epoch: int) -> int:
+        """How many batches of a group begin before an epoch does, from this order's beginning on."""
+        group = self.groups[which]
+        return max(0, _ceil_div(epoch * len(group.samples) - self._begins[which], group.batch_size))
 
     def _sample(self, which: int, place: int) -> int:
         epoch, position = divmod(place, len(self.groups[which].samples))
@@ -95,10 +124,7 @@ class Order:
 
     def _batches_uncached(self, epoch: int) -> list[tuple[int, int]]:
         """Which group each batch of an epoch belongs to, shuffled, and its number there, ascending."""
-        spans = []
-        for group in self.groups:
-            count, size = len(group.samples), group.batch_size
-            spans.append(range(_ceil_div(epoch * count, size), _ceil_div((epoch + 1) * count, size)))
+        spans = [range(self._number(which, epoch), self._number(which, epoch + 1)) for which in range(len(self.groups))]
         labels = [which for which, span in enumerate(spans) for _ in span]
         numbers = [iter(span) for span in spans]
         shuffled = [labels[i] for i in self._permutation(len(labels), "batches", epoch)]

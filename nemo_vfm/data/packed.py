@@ -1,23 +1,28 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Cached latents of any shapes in, packed batches out: sequences of tokens within a budget.
+"""Packs cached latents of any shapes into sequences of tokens within a budget.
 
 Which samples share a pack is planned once, from the seed; every epoch gives the same packs in another order. So the
 packs of global batch g are a function of (shards, seed, g), found without walking through those before it.
 """
 
+import copy
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate
+from typing import Self
 
 import torch
 from torch.utils.data import Dataset
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.files import sha256_text
 from nemo_vfm.core.log import info
 from nemo_vfm.core.seed import generator
-from nemo_vfm.core.types import Batch
+from nemo_vfm.core.types import Batch, Json, Read
 from nemo_vfm.data.by_number import Loaded
 from nemo_vfm.data.faults import Faults
 from nemo_vfm.data.feed import Feed
@@ -62,6 +67,7 @@ class PackedLatents:
             raise ValueError("packs are not fetched together yet: take fetch_together out of the data that is packed")
         self.data, self.budget_tokens, self.packs, self.patch = data, budget_tokens, packs, patch
         self.lookahead, self.packed = lookahead, packed
+        self._begins, self._place = 0, 0
         self._started: _Started | None = None
 
     def start(self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1) -> None:
@@ -74,7 +80,8 @@ class PackedLatents:
             raise UserError(f"packs {self.packs} of a global batch cannot be divided among {num_ranks} data ranks")
         self.data.start(seed=seed, first_batch=0)
         plan = self._planned(self.data.train_groups(), seed)
-        batches = PackedBatches(self.data.reader(), plan, self.packs, rank, num_ranks, packed=self.packed)
+        before = plan.packs_before(self._place) - self._begins * self.packs
+        batches = PackedBatches(self.data.reader(), plan, self.packs, rank, num_ranks, before, packed=self.packed)
         # Another seed leaves these as they are, so that its losses can be compared.
         held_out = PackedBatches(self.data.reader(), self._planned(self.data.held_out_groups(), 0))
         self._started = _Started(batches, first_batch, held_out)
@@ -89,6 +96,31 @@ class PackedLatents:
     def batch_sizes(self) -> dict[str, int]:
         """See `Batched`: packs are what ranks divide."""
         return {"packs": self.packs}
+
+    def begins(self) -> int:
+        """See `Positioned`."""
+        return self._begins
+
+    def position(self, index: int) -> dict[str, Read]:
+        """See `Positioned`; it is of one part, and moves on pack by pack."""
+        plan, (first, *_) = self.by_number().plan, self.by_number().numbers(index, 0)
+        return {"packs": Read(plan.samples_before(first), len(plan.samples), plan.digest)}
+
+    def starting(self, first_batch: int, places: Mapping[str, int]) -> Self:
+        """See `Positioned`; where the packs are others, it goes on with the next one that is whole."""
+        found = copy.copy(self)
+        found._begins, found._place, found._started = first_batch, places.get("packs", 0), None
+        return found
+
+    def batching(self) -> dict[str, int]:
+        """See `Positioned`."""
+        return {"packs": self.packs}
+
+    def batched(self, batching: Json) -> Self:
+        """See `Positioned`."""
+        found = copy.copy(self)
+        found.packs, found._started = batching["packs"], None
+        return found
 
     def packing(self) -> Packing:
         """How well the packs are filled."""
@@ -139,7 +171,8 @@ class PackedLatents:
             raise UserError(
                 f"{error}; raise budget_tokens, or leave such samples out. The shapes and their tokens: {lengths}"
             ) from error
-        return Plan(tuple(mixed), tuple(packs), seed)
+        keys = [entry.key for entry in self.data.reader().entries([sample for _, sample in mixed])]
+        return Plan(tuple(mixed), tuple(packs), seed, sha256_text(f"{seed} {packs} {keys}")[:16])
 
     def _tokens(self, group: Group) -> int:
         layout = self.data.reader().layout(group)
@@ -162,16 +195,32 @@ class Plan:
         samples: (shape, place in the list of entries) of each.
         packs: of places in `samples`.
         seed: of the epochs' orders.
+        digest: of all of it.
     """
 
     samples: tuple[tuple[Group, int], ...]
     packs: tuple[Pack, ...]
     seed: int
+    digest: str = ""
 
     def pack(self, index: int) -> Pack:
         """Pack `index` since the start of training."""
         epoch, place = divmod(index, len(self.packs))
-        return self.packs[_permutation(len(self.packs), self.seed, "packs", epoch)[place]]
+        return self.packs[self._order(epoch)[place]]
+
+    def samples_before(self, index: int) -> int:
+        """How many samples there are before pack `index`."""
+        epoch, place = divmod(index, len(self.packs))
+        return epoch * len(self.samples) + sum(len(self.packs[one].samples) for one in self._order(epoch)[:place])
+
+    def packs_before(self, place: int) -> int:
+        """How many packs it takes to hold so many samples."""
+        epoch, left = divmod(place, len(self.samples))
+        ends = list(accumulate((len(self.packs[one].samples) for one in self._order(epoch)), initial=0))
+        return epoch * len(self.packs) + bisect_left(ends, left)
+
+    def _order(self, epoch: int) -> tuple[int, ...]:
+        return _permutation(len(self.packs), self.seed, "packs", epoch)
 
 
 class PackedBatches(Dataset[Loaded]):
@@ -183,17 +232,19 @@ class PackedBatches(Dataset[Loaded]):
         packs: of a global batch.
         rank: which share.
         num_ranks: of how many.
+        before: packs more than `packs` a batch that come before every batch; fewer where it is below 0.
         packed: see `PackedLatents`.
     """
 
     def __init__(
-        self, reader: BatchReader, plan: Plan, packs: int = 1, rank: int = 0, num_ranks: int = 1, *, packed: bool = True
-    ) -> None:
+        self, reader: BatchReader, plan: Plan, packs: int = 1, rank: int = 0, num_ranks: int = 1, before: int = 0, *,
+        packed: bool = True,
+    ) -> None:  # fmt: skip
         self._reader, self.plan, self._packed = reader, plan, packed
-        self._packs, self._rank, self._num_ranks = packs, rank, num_ranks
+        self._packs, self._rank, self._num_ranks, self._before = packs, rank, num_ranks, before
 
     def __getitem__(self, index: int) -> Loaded:
-        batch, faults = self.read(index, [self.plan.pack(number) for number in self._numbers(index, self._rank)])
+        batch, faults = self.read(index, [self.plan.pack(number) for number in self.numbers(index, self._rank)])
         return (batch, faults) if self._packed else (replace(batch, apart=self._most(index)), faults)
 
     def read(self, index: int, packs: Sequence[Pack]) -> Loaded:
@@ -212,15 +263,16 @@ class PackedBatches(Dataset[Loaded]):
         largest = max(sum(each[self.plan.samples[place][0].name] for place in one.samples) for one in self.plan.packs)
         return largest * (self._packs // self._num_ranks)
 
-    def _numbers(self, index: int, rank: int) -> range:
+    def numbers(self, index: int, rank: int) -> range:
+        """Which packs a rank has of batch `index`."""
         share = self._packs // self._num_ranks
-        first = index * self._packs + rank * share
+        first = self._before + index * self._packs + rank * share
         return range(first, first + share)
 
     def _most(self, index: int) -> int:
         """Samples of the rank that has most: all call the model so often."""
         ranks = range(self._num_ranks)
-        return max(sum(len(self.plan.pack(n).samples) for n in self._numbers(index, rank)) for rank in ranks)
+        return max(sum(len(self.plan.pack(n).samples) for n in self.numbers(index, rank)) for rank in ranks)
 
 
 class _HeldOut:

@@ -1,23 +1,25 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tars without an index, here or in an object store, in; training batches out, read from front to back.
+"""Reads tars without an index, here or in an object store, from front to back into training batches.
 
 What it costs against indexed shards: an epoch's order is that of the tars, shuffled, and within them only blocks of
 `shuffle_buffer` samples are; every rank reads all bytes; a resume reads up to its place, but for tars whose count is
 known.
 """
 
+import copy
 import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Self
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import info, warn
 from nemo_vfm.core.place import Address, Place, local, place
 from nemo_vfm.core.store import items
-from nemo_vfm.core.types import Batch
+from nemo_vfm.core.types import Batch, Json, Read
 from nemo_vfm.data.braces import expanded
 from nemo_vfm.data.bucket import Bucket
 from nemo_vfm.data.by_number import Loaded
@@ -76,6 +78,7 @@ class StreamedTars:
         self._order: TarOrder | None = None
         self._reader: RawReader | None = None
         self._first_batch, self._rank, self._num_ranks = 0, 0, 1
+        self._begins, self._place = 0, 0
 
     def start(self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1) -> None:
         """See `TrainingData.start`; `rank` of `num_ranks` data-parallel ranks gets its slice of every batch.
@@ -99,6 +102,32 @@ class StreamedTars:
     def batch_sizes(self) -> dict[str, int]:
         """See `Batched`."""
         return {"batch_size": self.batch_size}
+
+    def begins(self) -> int:
+        """See `Positioned`."""
+        return self._begins
+
+    def position(self, index: int) -> dict[str, Read]:
+        """See `Positioned`; it is of one part."""
+        order = self._started()[0]
+        place = self._place + (index - self._begins) * self.batch_size
+        return {"tars": Read(place, order.known_total() or 0, order.digest())}
+
+    def starting(self, first_batch: int, places: Mapping[str, int]) -> Self:
+        """See `Positioned`."""
+        found = copy.copy(self)
+        found._begins, found._place, found._order = first_batch, places.get("tars", 0), None
+        return found
+
+    def batching(self) -> dict[str, int]:
+        """See `Positioned`."""
+        return {"batch_size": self.batch_size}
+
+    def batched(self, batching: Json) -> Self:
+        """See `Positioned`."""
+        found = copy.copy(self)
+        found.batch_size, found._order = batching["batch_size"], None
+        return found
 
     def train_dataloader(self) -> Iterable[Batch]:
         """See `TrainingData.train_dataloader`."""
@@ -137,7 +166,7 @@ class StreamedTars:
     def _slices(self) -> Iterator[tuple[int, list[Raw]]]:
         """This rank's samples of batches first_batch, first_batch + 1, ..., not decoded."""
         order, share = self._started()[0], self.batch_size // self._num_ranks
-        samples = order.samples(self._first_batch * self.batch_size)
+        samples = order.samples(self._place + (self._first_batch - self._begins) * self.batch_size)
         for index in itertools.count(self._first_batch):
             whole = list(itertools.islice(samples, self.batch_size))
             yield index, whole[self._rank * share : (self._rank + 1) * share]

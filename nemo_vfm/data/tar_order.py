@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tars, a seed and the number of a sample in; that sample and all after it, epoch after epoch, out.
+"""Streams samples from any number on, epoch after epoch; the order follows from the tars and a seed.
 
 The stream is the tars of an epoch in shuffled order, each from front to back; it is cut into blocks, and each block is
 shuffled by a permutation of its own. So a sample's place follows from its number: a resume begins at the border of a
@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.files import sha256_text
 from nemo_vfm.core.seed import generator
 from nemo_vfm.data.tar_counts import TarCounts
 from nemo_vfm.data.tar_stream import Raw, Tar, samples_of
@@ -48,6 +49,10 @@ class TarOrder:
             for place in order[skip:]:
                 yield held[place]
             skip = 0
+
+    def digest(self) -> str:
+        """Of all that says which sample is number n."""
+        return sha256_text("\n".join([f"{self._seed} {self._block}", *(tar.name for tar in self._tars)]))[:16]
 
     def known_total(self) -> int | None:
         """Samples of all tars; None where one was never read to its end."""

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a run in, optimizer steps out: the state that callbacks see and that a checkpoint must hold."""
+"""Takes optimizer steps, and holds the state that callbacks see and that checkpoints keep."""
 
 import math
 import time
@@ -12,13 +12,14 @@ from torch import Tensor, nn
 
 from nemo_vfm.core import preempt, ranks
 from nemo_vfm.core.errors import CorruptCheckpoint
-from nemo_vfm.core.types import Batch, Json, Run, Task, TrainingData
+from nemo_vfm.core.types import Batch, Json, Positioned, Run, Task, TrainingData
 from nemo_vfm.parallel.agree import greatest
 from nemo_vfm.parallel.checkpoint import Checkpoint
 from nemo_vfm.parallel.engine import Engine, StepResult
 from nemo_vfm.parallel.plan import ParallelPlan
 from nemo_vfm.train.ema import EMA
 from nemo_vfm.train.optim import Schedule
+from nemo_vfm.train.position import Reading
 from nemo_vfm.train.skip import Skip
 
 
@@ -37,6 +38,7 @@ class Fit:
         plan: which devices share the work.
         preempted: a signal asked for an end; every rank knows it at the same step.
         skip: what is left out.
+        reading: where the data began and how; None for data that is no `Positioned`.
     """
 
     run: Run
@@ -57,6 +59,7 @@ class Fit:
     plan: ParallelPlan = field(default_factory=ParallelPlan)
     preempted: bool = False
     skip: Skip = field(default_factory=Skip)
+    reading: Reading | None = None
     _clock: float = 0.0
 
     def start_clock(self) -> None:
@@ -113,8 +116,10 @@ class Fit:
         return self.engine.tensors() | averages
 
     def state(self) -> Json:
-        """All else a checkpoint needs. The loader and the noise need only the step: both are functions of it."""
+        """All else a checkpoint needs. The loader and the noise need only the step, unless the recipe's data changes."""
         more = {"total_steps": self.total_steps, "started_from": self.started_from, "skip": self.skip.state()}
+        if self.reading is not None and isinstance(self.data, Positioned):
+            more["data"] = self.reading.json(self.data, self.step)
         return {"step": self.step, "elapsed_s": self.elapsed_s, "seed": self.run.seed, **more}
 
     def load(self, saved: Checkpoint) -> None:

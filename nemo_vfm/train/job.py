@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A model, data, a task and a duration in; checkpoints, metrics and previews in a run folder out."""
+"""Trains a model in a run folder, which holds its checkpoints, metrics and previews."""
 
 import copy
 import logging
@@ -21,8 +21,20 @@ from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import NextPhase, Preempted, UserError
 from nemo_vfm.core.place import Address, Place
 from nemo_vfm.core.precision import Precision
-from nemo_vfm.core.types import Batched, DevicePlan, Factory, Json, Outcome, Phaseable, Run, Task, TrainingData, Worded
-from nemo_vfm.parallel import checkpoint
+from nemo_vfm.core.types import (
+    Batched,
+    DevicePlan,
+    Factory,
+    Json,
+    Outcome,
+    Phaseable,
+    Positioned,
+    Run,
+    Task,
+    TrainingData,
+    Worded,
+)
+from nemo_vfm.parallel import checkpoint, checkpoint_manifest
 from nemo_vfm.parallel.agree import first_says
 from nemo_vfm.parallel.checkpoint_folder import existing
 from nemo_vfm.parallel.checkpoint_ranks import joined, together
@@ -39,7 +51,8 @@ from nemo_vfm.train.ema import EMA
 from nemo_vfm.train.fit import Fit
 from nemo_vfm.train.loggers import LoggerSource
 from nemo_vfm.train.optim import Constant, Schedule
-from nemo_vfm.train.phases import InPhases, Phase, Renumbered, Stretch, at, data_of, stretches
+from nemo_vfm.train.phases import InPhases, Phase, Stretch, at, data_of, stretches
+from nemo_vfm.train.position import data_at, reading_of, resumed, steps_until
 from nemo_vfm.train.skip import Skip
 from nemo_vfm.train.warm_start import WarmStart
 
@@ -148,6 +161,22 @@ class Train:
         """See `Spread`: of the largest phase."""
         return max((phase.plan.world for phase in self.phases), default=self.parallel.world)
 
+    def data_at(self, folder: Path, index: int, seed: int) -> tuple[TrainingData, int]:
+        """The data of a run, started for global batch `index`, and the seed that this batch depends on.
+
+        Raises:
+            UserError: the batch was made of samples that the recipe no longer names.
+        """
+        phase = at(self.phases, index) if self.phases else None
+        data = self.data if phase is None else data_of(self.data, self.phases, phase, seed)
+        data.start(seed=seed, first_batch=max(index, data.begins() if isinstance(data, Positioned) else 0))
+        if not isinstance(data, Positioned) or not (saved := existing(folder / "checkpoints")):
+            return data, seed
+        manifest = checkpoint_manifest.read(saved[-1])
+        found, seed = data_at(data, reading_of(manifest["state"]), manifest["step"], index, seed)
+        found.start(seed=seed, first_batch=index)
+        return found, seed
+
     def ranks_now(self, folder: Path) -> int:
         """See `Changing`."""
         return self._now(folder).plan.world if self.phases else self.parallel.world
@@ -188,9 +217,9 @@ class Train:
             log.info(f"resuming at step {fit.step} from {saved.path}")
             self._say_what_was_not_left_out(fit, saved.state)
         self._fetch_together()
-        self.data.start(seed=run.seed, first_batch=fit.step, rank=fit.data_rank, num_ranks=self.parallel.data)
+        self._start_data(fit, None if saved is None else saved.state)
         self._require_words(model)
-        fit.total_steps, fit.limit_s = self._length()
+        fit.total_steps, fit.limit_s = self._length(fit.data)
         if saved is not None:
             self._say_where_the_schedule_bends(fit, saved.state)
         checkpoint.require_room(run.folder, 2 * sum(p.numel() * p.element_size() for p in model.parameters()))
@@ -199,9 +228,18 @@ class Train:
         log.info(f"{millions:.1f} M parameters, {str(dtype).removeprefix('torch.')} ({reason}), on {describe()}")
         return fit
 
+    def _start_data(self, fit: Fit, state: Json) -> None:
+        """Where the recipe's batches are not those of the steps before, they go on at the sample and not at the step."""
+        here = {"seed": fit.run.seed, "first_batch": fit.step, "rank": fit.data_rank, "num_ranks": self.parallel.data}
+        self.data.start(**here)
+        if isinstance(self.data, Positioned):
+            fit.data, fit.reading = resumed(self.data, reading_of(state), fit.step, fit.run.seed)
+        if fit.data is not self.data:
+            fit.data.start(**here)
+
     def _require_words(self, model: nn.Module) -> None:
         """A token beyond the model's table is, on a GPU, an assertion that names neither."""
-        data = self.data.data if isinstance(self.data, Renumbered) else self.data
+        data = self.data
         rows = getattr(model, "vocab", None)
         if isinstance(data, Worded) and isinstance(rows, int) and rows < (words := data.vocab_size()):
             raise UserError(f"the data's tokenizer has {words:,} tokens, and the model a vocabulary of {rows:,}; give "
@@ -238,14 +276,16 @@ class Train:
                 f"on it is that of {fit.total_steps}; one run of {fit.total_steps} steps would give other weights"
             )
 
-    def _length(self) -> tuple[int | None, float | None]:
+    def _length(self, data: TrainingData) -> tuple[int | None, float | None]:
         """(steps, None) or (None, seconds)."""
         assert self.duration is not None
         amount, unit = self.duration.amount, self.duration.unit
         if unit in ("s", "h"):
             return None, amount * (3600 if unit == "h" else 1)
+        if unit != "steps" and isinstance(data, Positioned) and data.begins():
+            return steps_until(data, self.duration), None
         if unit == "epochs":
-            return Duration(amount * self.data.batches_per_epoch(), "steps").steps(), None
+            return Duration(amount * data.batches_per_epoch(), "steps").steps(), None
         return self.duration.steps(**({} if unit == "steps" else self._per_step())), None
 
     def _per_step(self) -> dict[str, float]:
@@ -268,7 +308,7 @@ class Train:
         callbacks = {**validation, **self.callbacks, "metrics": WriteMetrics(loggers), "checkpoint": self.checkpoint,
                      "progress": ShowProgress()}  # fmt: skip
         fit.start_clock()
-        data = BatchModule(self.data, seed=fit.run.seed, first_batch=fit.step, rank=fit.data_rank,
+        data = BatchModule(fit.data, seed=fit.run.seed, first_batch=fit.step, rank=fit.data_rank,
                            num_ranks=self.parallel.data)  # fmt: skip
         trainer(fit, callbacks, loggers, fit.run.folder).fit(TrainModule(fit), datamodule=data)
 

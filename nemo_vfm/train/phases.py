@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Phases of one training in; which steps each takes, on which devices, samples and learning rates, out.
+"""Divides one training into phases that differ in steps, devices, batches, blend or learning rate.
 
 Batch sizes that ramp up with the number of devices (Nemotron-4, 2406.11704, table 2) and data that changes near the end
 are one training: one run folder, one count of steps, one optimizer state, resharded between phases.
@@ -8,11 +8,11 @@ are one training: one run folder, one count of steps, one optimizer state, resha
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from nemo_vfm.core.duration import Duration
-from nemo_vfm.core.types import Batch, Phaseable, TrainingData
+from nemo_vfm.core.types import Phaseable, TrainingData
 from nemo_vfm.parallel.plan import ParallelPlan
 from nemo_vfm.train.optim import Schedule
 
@@ -152,37 +152,4 @@ def data_of(data: TrainingData, ahead: Sequence[Stretch], here: Stretch, seed: i
         if one is here:
             break
         read = own.read_after(one.last - one.first, seed=seed)
-    return Renumbered(own, here.first)
-
-
-class Renumbered:
-    """Training data whose first batch has another number than 0.
-
-    Args:
-        data: where the batches come from.
-        first: the number.
-    """
-
-    def __init__(self, data: TrainingData, first: int) -> None:
-        self.data, self._first = data, first
-
-    def start(self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1) -> None:
-        """See `TrainingData`."""
-        assert first_batch >= self._first, f"batch {first_batch} is of another phase, whose first is {self._first}"
-        self.data.start(seed=seed, first_batch=first_batch - self._first, rank=rank, num_ranks=num_ranks)
-
-    def train_dataloader(self) -> Iterable[Batch]:
-        """See `TrainingData`."""
-        return (replace(batch, index=batch.index + self._first) for batch in self.data.train_dataloader())
-
-    def val_dataloader(self) -> Iterable[Batch]:
-        """See `TrainingData`."""
-        return self.data.val_dataloader()
-
-    def batches_per_epoch(self) -> float:
-        """See `TrainingData`."""
-        return self.data.batches_per_epoch()
-
-    def num_train_samples(self) -> int:
-        """See `TrainingData`."""
-        return self.data.num_train_samples()
+    return own.starting(here.first, read)

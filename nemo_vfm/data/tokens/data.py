@@ -1,24 +1,26 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Folders of tokens in, global batches of equally long sequences out, mixed by weight; resumed by a number alone.
+"""Mixes folders of tokens into global batches of equally long sequences; a number alone resumes them.
 
 Shape letters: B rows, S tokens of a row.
 """
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 import torch
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.files import sha256_text
 from nemo_vfm.core.log import info, warn
 from nemo_vfm.core.place import local
 from nemo_vfm.core.seed import derive
-from nemo_vfm.core.types import Batch, Tokenizer, TrainingData
+from nemo_vfm.core.types import Batch, Json, Read, Tokenizer, TrainingData
 from nemo_vfm.data.by_number import Loaded
 from nemo_vfm.data.faults import Faults
 from nemo_vfm.data.loader import Batches
@@ -93,7 +95,7 @@ class TokenData(TrainingData):
         self.packing, self.weigh, self.val_fraction, self.shuffle = packing, weigh, val_fraction, shuffle
         self.num_workers, self.verify, self.tokenizer = num_workers, verify, tokenizer
         self._opened: dict[str, TokenFolder] | None = None
-        self._before: dict[str, int] = {}
+        self._before, self._begins = dict[str, int](), 0
         self._started: _Started | None = None
         self.faults = Faults(max_in_a_row=1)  #: none: tokens that cannot be read stop the run
 
@@ -111,12 +113,12 @@ class TokenData(TrainingData):
 
     def in_phase(
         self, *, batch_size: int | None, blend: Mapping[str, float] | None, read: Mapping[str, int]
-    ) -> "TokenData":
+    ) -> Self:
         """See `Phaseable`; a blend names the sources that are read, and each goes on where it was left."""
         if unknown := (set(blend or ()) | read.keys()) - self.sources.keys():
             raise ValueError(f"{sorted(unknown)[0]} is no source of this data: {', '.join(self.sources)}")
         named = self.sources if blend is None else {n: TokenSource(self.sources[n].folder, w) for n, w in blend.items()}
-        found = TokenData(
+        found = type(self)(
             sources=named, sequence_length=self.sequence_length, batch_size=batch_size or self.batch_size,
             packing=self.packing, weigh=self.weigh, val_fraction=self.val_fraction, shuffle=self.shuffle,
             num_workers=self.num_workers, verify=self.verify, tokenizer=self.tokenizer,
@@ -128,6 +130,42 @@ class TokenData(TrainingData):
         """See `Phaseable`."""
         return self._before | self._mixture(self._streams(), seed).taken(batches * self.batch_size)
 
+    def begins(self) -> int:
+        """See `Positioned`."""
+        return self._begins
+
+    def position(self, index: int) -> dict[str, Read]:
+        """See `Positioned`; its parts are the sources."""
+        opened = self._open()
+        rows = opened.mixture.taken((index - self._begins) * self.batch_size)
+        return {
+            name: Read(rows[name], stream.num_tokens // self.sequence_length, self._digest(name, opened.by.seed))
+            for name, stream in opened.streams.items()
+        }
+
+    def _digest(self, name: str, seed: int) -> str:
+        """Of all that says which tokens a row of a source has."""
+        files = self._folders()[name].manifest.shards
+        how = (seed, name, self.packing, self.shuffle, self.val_fraction, self.sequence_length)
+        return sha256_text(f"{how} {[shard.tokens_sha256 for shard in files]}")[:16]
+
+    def starting(self, first_batch: int, places: Mapping[str, int]) -> Self:
+        """See `Positioned`: turns begin anew, and each source goes on where it was left."""
+        found = copy.copy(self)
+        found._begins, found._before, found._started = first_batch, dict(places), None
+        return found
+
+    def batching(self) -> Json:
+        """See `Positioned`."""
+        weights = {name: source.weight for name, source in self.sources.items()}
+        return {"batch_size": self.batch_size, "weights": weights, "weigh": self.weigh}
+
+    def batched(self, batching: Json) -> Self:
+        """See `Positioned`."""
+        found = self.in_phase(batch_size=batching["batch_size"], blend=batching["weights"], read={})
+        found.weigh = batching["weigh"]
+        return found
+
     def start(self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1) -> None:
         """See `TrainingData.start`.
 
@@ -138,6 +176,7 @@ class TokenData(TrainingData):
         """
         if self.batch_size % num_ranks:
             raise UserError(f"batch_size {self.batch_size} is not divisible by {num_ranks} ranks")
+        assert first_batch >= self._begins, f"batch {first_batch} comes before the first, {self._begins}"
         by = _By(seed, first_batch, rank, num_ranks)
         if self._started and self._started.by == by:
             return  # a training starts its data to learn its length, and Lightning does once more
@@ -155,8 +194,9 @@ class TokenData(TrainingData):
         """This rank's batches; once it is started."""
         opened = self._open()
         return TokenBatches(
-            opened.mixture, opened.rows, self.sequence_length, self.batch_size, opened.by.rank, opened.by.ranks
-        )
+            opened.mixture, opened.rows, self.sequence_length, self.batch_size, opened.by.rank, opened.by.ranks,
+            self._begins,
+        )  # fmt: skip
 
     def train_dataloader(self) -> Iterable[Batch]:
         """See `TrainingData.train_dataloader`."""
@@ -286,6 +326,7 @@ class TokenBatches:
         batch_size: rows of a global batch.
         rank: which slice.
         num_ranks: of how many.
+        begins: the number of the mixture's first batch.
     """
 
     def __init__(
@@ -296,12 +337,13 @@ class TokenBatches:
         batch_size: int,
         rank: int,
         num_ranks: int,
+        begins: int = 0,
     ) -> None:
-        self._mixture, self._rows, self._size = mixture, list(rows.items()), sequence_length
+        self._mixture, self._rows, self._size, self._begins = mixture, list(rows.items()), sequence_length, begins
         self._batch_size, self._share, self._rank = batch_size, batch_size // num_ranks, rank
 
     def __getitem__(self, index: int) -> Loaded:
-        first = index * self._batch_size + self._rank * self._share
+        first = (index - self._begins) * self._batch_size + self._rank * self._share
         turns = [self._mixture.turn(row) for row in range(first, first + self._share)]
         return batch_of(index, self._rows, turns, self._size), [None] * self._share
 
