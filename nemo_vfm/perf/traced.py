@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A model on the meta device and how it is cut in; the bytes that a step of two of its blocks holds, and when, out.
+"""Runs a step of two of a model's blocks on tensors without memory, and notes how many bytes it holds when.
 
-The step is run on fake tensors, which have shapes and no memory. Two blocks say all of any number, since blocks are
-alike; and a few sizes say all of any, since what a step holds grows evenly with samples and with tokens: no kernel
-keeps the scores of attention.
+Two blocks say all of any number, since blocks are alike; and a few sizes say all of any, since what a step holds grows
+evenly with samples and with tokens: no kernel keeps the scores of attention.
 Shape letters: B samples, S tokens, D width.
 """
 
@@ -16,7 +15,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from nemo_vfm.parallel.portions import split_axis
 from nemo_vfm.parallel.products import native_products
@@ -145,15 +143,15 @@ def _fullest(lines: Sequence[Line]) -> list[Line]:
 def _moments(model: Cuttable, shapes: Shapes, cut: Cut, rows: int, tokens: int) -> tuple[Moments, int]:
     """What was alive when, and the tokens of a sample."""
     small, split = copy.deepcopy(model), cut.tensor if cut.sequence else 1
-    with FakeTensorMode(), ExitStack() as stack:
+    with ExitStack() as stack:
+        live = stack.enter_context(Live())
         _make_local(small, cut)
         inside, count = fake_inputs(model, shapes, rows, tokens, split)
         outside = fake_inputs(model, shapes, rows, tokens, split, 1 / split)[0] if cut.sequence else inside
         stack.enter_context(native_products())
         exchanging(small, cut.tensor, cut.sequence)
-        live = stack.enter_context(Live([*_module(small).parameters(), *_module(small).buffers()]))
         stack.enter_context(Kernels(gpu=cut.gpu, ring=cut.ring))
-        live.now = sum(tensor.nbytes for tensor in inside.values())
+        live.begin([*_module(small).parameters(), *_module(small).buffers()], sum(one.nbytes for one in inside.values()))
         step = _Step(small, inside, outside, live, cut.narrow)
         step.run()
         return step.moments(), count
@@ -263,7 +261,7 @@ def _with(module: nn.Module, path: list[str], other: nn.Module) -> nn.Module:
 
 
 def _make_local(model: Cuttable, cut: Cut) -> None:
-    """Leave what a device has of the parameters, on fake memory."""
+    """Leave what a device has of the parameters, as tensors without numbers; buffers likewise."""
     how = model.plan()
     dtype = torch.bfloat16 if cut.narrow and cut.gathered else torch.float32
     made: dict[int, nn.Parameter] = {}
@@ -275,3 +273,4 @@ def _make_local(model: Cuttable, cut: Cut) -> None:
                 if id(parameter) not in made:
                     made[id(parameter)] = nn.Parameter(torch.empty(shape, dtype=dtype), parameter.requires_grad)
                 module._parameters[name] = made[id(parameter)]
+        module._buffers |= {name: torch.empty_like(one) for name, one in module._buffers.items() if one is not None}

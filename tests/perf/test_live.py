@@ -1,0 +1,82 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Compares what a trace counts with what torch's own fake tensors say."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves
+
+from nemo_vfm.perf import traced
+from nemo_vfm.perf.live import Live
+from nemo_vfm.perf.model_facts import facts
+from nemo_vfm.perf.traced import Cut
+from tests.perf.test_memory import MODELS
+
+CUTS = [
+    Cut(), Cut(gathered=True), Cut(narrow=False), Cut(ring=True, gathered=True), Cut(tensor=2),
+    Cut(tensor=2, sequence=True, gathered=True),
+]  # fmt: skip
+
+
+class FakeLive(Live):
+    """Counts the same of torch's fake tensors."""
+
+    def __enter__(self) -> "FakeLive":
+        self._stack = ExitStack()
+        self._stack.enter_context(FakeTensorMode())
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._stack.close()
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # fmt: skip
+        made = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(made):
+            if self._counting and isinstance(tensor, Tensor):
+                self._born(tensor)
+        return made
+
+
+def both(name: str, cut: Cut, single: bool, monkeypatch: pytest.MonkeyPatch) -> list[traced.Even]:
+    build, shapes = MODELS[name]
+    with torch.device("meta"):
+        model = facts(build(), shapes).model
+    ours = traced.traced(model, shapes, cut, tokens=1024, single=single)
+    monkeypatch.setattr(traced, "Live", FakeLive)
+    return [ours, traced.traced(model, shapes, cut, tokens=1024, single=single)]
+
+
+@pytest.mark.parametrize(("name", "cut"), [("gpt", CUTS[0]), ("gpt", CUTS[-1]), ("dit", CUTS[3])], ids=str)
+def test_a_trace_counts_every_byte_that_fake_tensors_count(name: str, cut: Cut, monkeypatch: pytest.MonkeyPatch):
+    ours, fake = both(name, cut, True, monkeypatch)
+    assert ours == fake and max(max(line) for line in ours.lines["block"]) > 0
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("cut", CUTS, ids=str)
+@pytest.mark.parametrize("single", [True, False])
+def test_every_trace_counts_every_byte_that_fake_tensors_count(
+    name: str, cut: Cut, single: bool, monkeypatch: pytest.MonkeyPatch
+):
+    ours, fake = both(name, cut, single, monkeypatch)
+    assert ours == fake
+
+
+def test_a_tensor_without_numbers_is_refused_elsewhere():
+    with Live():
+        one = torch.empty(3)
+        assert one.device.type == "cpu" and (one + 1).shape == (3,)
+    with pytest.raises(AssertionError, match="outside of Live"):
+        _ = one + 1
