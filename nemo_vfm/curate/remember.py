@@ -10,6 +10,7 @@ import numpy as np
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.files import sha256_text, write_bytes
+from nemo_vfm.core.frame_rate import is_frame_rate
 from nemo_vfm.core.log import bar, warn
 from nemo_vfm.core.types import Json
 from nemo_vfm.curate.cache import Cache, fingerprint
@@ -22,6 +23,14 @@ from nemo_vfm.data.load import IMAGES
 from nemo_vfm.data.sample import source_id
 
 _UNKNOWN = {"num_frames": 1, "fps": 1.0, "width": 0, "height": 0}
+
+
+def _known(index: Mapping[str, Json]) -> dict[str, Json]:
+    """Facts of a clip that could not be decoded, as far as its index tells them."""
+    told = {name: index[name] for name in _UNKNOWN if name in index}
+    if not is_frame_rate(told.get("fps", 1.0)):
+        del told["fps"]
+    return {**_UNKNOWN, **told}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +68,7 @@ class Remembering:
 
     def _record(self, clip: ShardClip, seen: "_Seen", caches: Mapping[str, Cache]) -> ClipRecord:
         """Models are asked here, in one thread."""
-        facts = seen.facts or {**_UNKNOWN, **{n: clip.entry.index[n] for n in _UNKNOWN if n in clip.entry.index}}
+        facts = seen.facts or _known(clip.entry.index)
         record = clip.record(facts)
         record.message, record.vectors = seen.message, dict(seen.vectors)
         for column in (column for stage in self.stages.values() for column in stage.columns()):

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from nemo_vfm.core.frame_rate import is_frame_rate
+
 _FPS_TOLERANCE = 1.01  # 23.976 fps may serve a bucket of 24
 
 
@@ -67,6 +69,8 @@ class Buckets:
 
     def assign(self, width: int, height: int, num_frames: int, fps: float) -> Assigned:
         """The bucket nearest in aspect ratio, of those the largest, that needs no invented pixels or frames."""
+        if not is_frame_rate(fps):
+            return Assigned(None, "impossible frame rate")
         fits, reason = dict(self.buckets), ""
         for why, keep in (
             ("no bucket for images" if num_frames == 1 else "only buckets for images", _same_kind),

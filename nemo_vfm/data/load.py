@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.frame_rate import is_frame_rate
 from nemo_vfm.core.place import Place
 from nemo_vfm.core.types import Json
 from nemo_vfm.data.bucket import Bucket, Buckets
@@ -116,6 +117,8 @@ class CachedLatents:
         """By bucket and latent shape."""
         if LATENTS not in entry.members:
             return None, f"no {LATENTS}"
+        if not is_frame_rate(entry.index.get("fps", 1.0)):
+            return None, "impossible frame rate"
         try:
             shape = self._shape_of(entry)
         except DataError:
@@ -137,7 +140,10 @@ class CachedLatents:
         tensors: dict[str, Stored] = {}
         for data in self._shards.read_all(entry, names):
             tensors |= stored_tensors(data)
-        return Sample(tensors, caption_of(self._shards, entry), float(facts_of(self._shards, entry)["fps"]))
+        fps = facts_of(self._shards, entry)["fps"]
+        if not is_frame_rate(fps):
+            raise DataError(f"its frame rate is {fps!r}, expected a finite number above 0; encode its clip again")
+        return Sample(tensors, caption_of(self._shards, entry), float(fps))
 
     def is_light(self) -> bool:
         """True."""

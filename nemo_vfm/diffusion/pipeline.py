@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from nemo_vfm.core.frame_rate import frame_rate
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types import Codec, TextEncoder
 from nemo_vfm.diffusion.guidance import ClassifierFree
@@ -78,7 +79,11 @@ class TextToVideo:
 
         Returns:
             (B, T, H, W, 3), uint8, on the CPU.
+
+        Raises:
+            ValueError: a frame rate that cannot be.
         """
+        frame_rate(fps)
         shape = self.codec.latent_shape(num_frames, height, width)
         which = list(repeats) if repeats is not None else _counted(prompts)
         noise = torch.stack(

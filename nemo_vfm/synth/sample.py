@@ -13,6 +13,7 @@ from torch import nn
 from nemo_vfm.core import log
 from nemo_vfm.core.device import device
 from nemo_vfm.core.files import atomic_path, write_json
+from nemo_vfm.core.frame_rate import frame_rate
 from nemo_vfm.core.place import Place, place
 from nemo_vfm.core.types import Factory, Outcome, Part, Run
 from nemo_vfm.data.decode import read_all
@@ -47,15 +48,15 @@ class Sample:
         pipeline: TextToVideo, prompts: Prompts, num_frames: int, height_px: int, width_px: int, fps: float,
         batch_size: int = 8,
     ) -> None:  # fmt: skip
-        if min(num_frames, height_px, width_px, batch_size) < 1 or fps <= 0:
+        if min(num_frames, height_px, width_px, batch_size) < 1:
             raise ValueError(
                 f"num_frames ({num_frames}), height_px ({height_px}), width_px ({width_px}), batch_size ({batch_size}) "
-                f"must be at least 1 and fps ({fps}) above 0"
+                "must be at least 1"
             )
         self.model, self.weights = model, weights
         self.checkpoint = None if checkpoint is None else place(checkpoint)
         self.pipeline, self.prompts, self.batch_size = pipeline, prompts, batch_size
-        self.num_frames, self.height_px, self.width_px, self.fps = num_frames, height_px, width_px, fps
+        self.num_frames, self.height_px, self.width_px, self.fps = num_frames, height_px, width_px, frame_rate(fps)
 
     def run(self, run: Run) -> Outcome:
         """Draw what is missing, then the grid and the list."""

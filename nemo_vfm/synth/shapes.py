@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core import files, log
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.frame_rate import frame_rate
 from nemo_vfm.core.place import Address, Place, place
 from nemo_vfm.core.types import Json, Outcome, Run
 from nemo_vfm.data.decode import VIDEO_SUFFIXES
@@ -56,6 +57,7 @@ class MakeVideos:
             raise ValueError(f"shots_per_film must be at least 1, got {shots_per_film}")
         if side_px < 64 or side_px % 2:
             raise ValueError(f"side_px must be even and at least 64, got {side_px}")
+        frame_rate(fps)
         self.input = None if input is None else place(input)
         self.num_files, self.shots_per_film, self.side_px, self.fps, self.crf = (
             num_files, shots_per_film, side_px, fps, crf,

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from nemo_vfm.core.frame_rate import frame_rate
+
 Grid = tuple[int, int, int]
 
 
@@ -38,12 +40,18 @@ class Rope:
         theta: base of the geometric frequencies.
         scale: NTK-aware stretch of time, height and width: an axis's theta is multiplied by scale^(d / (d - 2)), so
             that positions `scale` times farther than in training fall on angles seen in training.
+
+    Raises:
+        ValueError: a frame rate that cannot be.
     """
 
     head_dim: int
     base_fps: float = 24.0
     theta: float = 10_000.0
     scale: tuple[float, float, float] = (1.0, 1.0, 1.0)
+
+    def __post_init__(self) -> None:
+        frame_rate(self.base_fps, "base_fps")
 
     def frequencies(self, axis: int, like: Tensor) -> Tensor:
         """The d / 2 frequencies of an axis (0 time, 1 height, 2 width) on the device of `like`, fp32."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from nemo_vfm.core import log, ranks
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.frame_rate import frame_rate
 from nemo_vfm.core.types import Batch, Prepared
 from nemo_vfm.data.grid import write_grid
 from nemo_vfm.metrics.fidelity import psnr, ssim
@@ -57,9 +58,9 @@ class CompareReconstructions:
     """
 
     def __init__(self, *, every_steps: int, num_shown: int = 4, fps: float = 6.0) -> None:
-        if every_steps < 1 or num_shown < 1 or fps <= 0:
-            raise ValueError(f"every_steps ({every_steps}), num_shown ({num_shown}) and fps ({fps}) must be above 0")
-        self.every_steps, self.num_shown, self.fps = every_steps, num_shown, fps
+        if every_steps < 1 or num_shown < 1:
+            raise ValueError(f"every_steps ({every_steps}) and num_shown ({num_shown}) must be above 0")
+        self.every_steps, self.num_shown, self.fps = every_steps, num_shown, frame_rate(fps)
 
     def on_step(self, fit: Fit) -> None:
         """Measure and draw where due."""

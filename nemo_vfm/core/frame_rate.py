@@ -1,0 +1,22 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tells frame rates that a video can have from damaged ones."""
+
+#: Beyond these a rate, or one divided by it, is 0 or infinite in fp32, and a model's temporal positions are NaN.
+_LEAST, _MOST = 1e-6, 1e6
+
+
+def is_frame_rate(value: object) -> bool:
+    """Whether it is a number of frames per second: above 0 and finite."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and _LEAST <= value <= _MOST
+
+
+def frame_rate(value: float, name: str = "fps") -> float:
+    """The value, where it is a frame rate.
+
+    Raises:
+        ValueError: it is 0, negative, infinite or NaN.
+    """
+    if not is_frame_rate(value):
+        raise ValueError(f"{name} is {value}, expected frames per second: a finite number above 0, such as 24")
+    return value
