@@ -126,6 +126,22 @@ def test_an_estimate_that_moves_evenly_in_ln_sigma_is_integrated_without_error(s
     assert x == pytest.approx(3.0 - 1 + c * math.exp(-3.0), rel=1e-12)
 
 
+@pytest.mark.parametrize("levels", [[10.0, 2.0, 0.1], [1.0, 0.9, 0.3]])
+def test_a_step_of_res_2ab_integrates_the_line_through_its_last_two_estimates(levels):
+    """Long steps, too: where it is worse than Euler, the line is wrong for the problem, and not the sum of it."""
+    denoise, noise = Mixture(flow=False), torch.tensor([0.7], dtype=torch.float64)
+    first, second, third = levels
+    before = denoise(first * noise, first)
+    x = float(second / first * first * noise + (1 - second / first) * before)
+    now = float(denoise(torch.tensor([x], dtype=torch.float64), second))
+    h, h_before = math.log(second / third), math.log(first / second)
+    nodes, weights = np.polynomial.legendre.leggauss(40)
+    t = (nodes + 1) / 2 * h
+    line = now + t * (now - float(before)) / h_before
+    expected = math.exp(-h) * x + float((weights / 2 * h * np.exp(-(h - t)) * line).sum())
+    assert float(RES2AB().draw(denoise, noise, levels).latents) == pytest.approx(expected, rel=1e-12)
+
+
 def test_pure_noise_of_flow_matching_has_a_finite_logarithm_and_zero_noise_an_infinite_one():
     flow = Mixture(flow=True)
     assert log_ratio(flow, 1.0) == pytest.approx(math.log(1e-6)) and log_ratio(flow, 0.0) == math.inf

@@ -37,6 +37,9 @@ def error(kind: str, steps: int, sigmas: torch.Tensor, *, flow: bool) -> float:
     return float((drawn.latents - denoise.at(float(sigmas[-1]))).abs().max())
 
 
+FEW = [cell.strip(" `") for cell in PAGE.partition("| steps |")[2].partition("\n")[0].strip("|").split("|")]
+
+
 @pytest.mark.parametrize("row", rows("`sampler`"), ids=lambda row: row[0])
 def test_orders_and_errors_of_samplers_are_as_told(row):
     name, each, *told = row
@@ -50,6 +53,21 @@ def test_orders_and_errors_of_samplers_are_as_told(row):
         )
         slope = math.log2(error(name, 128, coarse, flow=flow) / error(name, 256, fine, flow=flow))
         assert slope == pytest.approx(float(order), abs=0.08)
+
+
+@pytest.mark.parametrize("row", rows("steps"), ids=lambda row: f"{row[0]} steps")
+def test_errors_of_few_steps_are_as_told(row):
+    steps = int(row[0])
+    for cell, told in zip(FEW, row[1:], strict=True):
+        name, objective = cell.split("`, ")
+        levels = (EDM() if objective == "EDM" else FlowMatching(shift=1.0)).schedule(steps, (1, 1, 1))
+        assert error(name, steps, levels, flow=objective == "flow") == pytest.approx(float(told), rel=0.06), cell
+
+
+@pytest.mark.parametrize(("steps", "told"), [(16, (1.0e-1, 1.2e-1)), (20, (8.5e-2, 9.7e-2))])
+def test_a_shift_of_three_moves_the_crossing_as_told(steps, told):
+    levels = FlowMatching(shift=3.0).schedule(steps, (1, 1, 1))
+    assert [error(name, steps, levels, flow=True) for name in ("euler", "res_2ab")] == pytest.approx(told, rel=0.06)
 
 
 def test_every_sampler_there_is_has_its_row():
