@@ -135,7 +135,7 @@ def _stores(part: Part, permissions: Permissions) -> Iterator[tuple[str, Recipie
 
     for path, node, address in _addresses(part, ""):
         place = _bucket(address)
-        said = [origin for _, origin in node.origins()][0] if _is_users(node, place) else ""
+        said = next(origin for text, origin in node.origins() if text) if _is_users(node, place) else ""
         source = {"user": "the command line", "": "allowed by you" if permissions.allows(place) else "not allowed"}
         host, variables = service(address.scheme)
         gets = "what the run makes" if path.rpartition(".")[2] == _WRITTEN else "requests to read"

@@ -87,7 +87,7 @@ def _canonical(host: str) -> str:
         ValueError: it is no host.
     """
     try:
-        return str(ip_address(host) if ":" in host else ip_address(socket.inet_aton(host)))
+        return str(IPv6Address(host.replace("%", " ")) if ":" in host else ip_address(socket.inet_aton(host)))
     except (OSError, ValueError):
         name = host.lower().removesuffix(".")
     if not _HOST.fullmatch(name):
