@@ -41,7 +41,7 @@ def permissions(words: Sequence[str], recipe: Path | None = None) -> Permissions
         found, trouble = _read(file, recipe), ""
     except (UserError, OSError) as error:
         found, trouble = [], str(error)
-    return Permissions((*typed, *found), str(file), trouble)
+    return Permissions((*typed, *found), _shown(file), trouble)
 
 
 def say_recipients(composed: Composed, trust: Sequence[str], allowed: Permissions) -> None:
@@ -58,6 +58,10 @@ def endpoints_file() -> Path:
     settings = os.environ.get("XDG_CONFIG_HOME", "")
     folder = Path(settings) if settings.startswith("/") else _home() / ".config"
     return folder / "nemo_vfm" / "endpoints.yaml"
+
+
+def _shown(file: Path) -> str:
+    return f"~/{file.relative_to(_home())}" if file.is_relative_to(_home()) else str(file)
 
 
 def _home() -> Path:
@@ -112,7 +116,7 @@ def _entries(node: object, file: Path) -> Iterator[Allowed]:
         raise UserError("it holds a mapping: NAME: {url: https://..., api_key_env: VARIABLE, allow_private: false}")
     for name, entry in node.items.items():
         try:
-            yield _entry(name, entry, f"{name} in {file}")
+            yield _entry(name, entry, f"{name} in {_shown(file)}")
         except ValueError as error:
             mark = node.key_mark(name)
             raise UserError(f"line {mark.line}, {name}: {error}") from error

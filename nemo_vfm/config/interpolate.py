@@ -134,7 +134,7 @@ class _Resolver:
         for piece in self._pieces(text, node, path):
             if piece[0] == MISSING:
                 return replace(node, value=MISSING, via=text)
-            pieces.append(piece)
+            pieces += [piece] if piece[0] or _is_of_env(piece) else []
         shown = "".join("*" if _is_of_env(piece) else piece[0] for piece in pieces)
         if not self.keep_env and "${" in shown:  # "$${a}" with a: "{b}", which would be read anew as ${b}
             self._fail("this text becomes a reference itself; write the value", node.mark, path)

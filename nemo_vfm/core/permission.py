@@ -132,8 +132,8 @@ class Permissions:
         bare = place.partition("://")[2].removesuffix(":443")
         short = bare if place.startswith("http") and allowed_place(bare, None).place == place else place
         key = f", or {short}=VARIABLE for one that wants a key" if place.startswith("http") else ""
-        return (f"nothing is sent to {place} because a recipe says so{reason}; if it is yours, add "
-                f"--allow-host {short}{key}, or name it in {self.file}")  # fmt: skip
+        return (f"nothing goes to {place} before you allow it{reason}: if it is yours, add --allow-host {short}"
+                f"{key}, or name it in {self.file}")  # fmt: skip
 
 
 #: For whatever is made without a user who could allow something.

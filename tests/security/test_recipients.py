@@ -68,7 +68,7 @@ def origin(server):
 @pytest.mark.parametrize(
     ("endpoint", "words"),
     [
-        ("url: URL", "nothing is sent to http://127.0.0.1:"),
+        ("url: URL", "nothing goes to http://127.0.0.1:"),
         ("url: URL, allow_private: true, api_key_env: AWS_SECRET_ACCESS_KEY", "is yours to say, by --allow-host"),
         ("url: URL, permissions: {allowed: [{place: 'http://127.0.0.1:1'}]}", "takes no argument permissions"),
         ("url: URL, permissions: {_target_: nemo_vfm.core.permission.Permissions}", "takes no argument permissions"),
@@ -95,7 +95,7 @@ def test_the_key_of_one_port_or_scheme_is_not_sent_to_another(attack, server):
     port = service_url(server.url).port
     for word in (f"http://127.0.0.1:{port + 1}=PLAIN", f"https://127.0.0.1:{port}=PLAIN", f"localhost:{port}=PLAIN"):
         status, said = attack(asking(server), "--allow-host", word)
-        assert status == 2 and "nothing is sent to" in said and not server.paths
+        assert status == 2 and "nothing goes to" in said and not server.paths
 
 
 @pytest.mark.parametrize("host", ["2130706433", "0x7f000001", "127.1", "0177.0.0.1"])
@@ -285,13 +285,13 @@ def test_a_bucket_that_only_the_recipe_names_is_refused(attack, monkeypatch, tex
     for name, value in {"TERM": "xterm-256color", "MINE": "s3://mine", "SHELL": "/bin/bash"}.items():
         monkeypatch.setenv(name, value)
     status, said = attack(f"{HOLDS}{text}\n", verb=verb)
-    assert status == 2 and "because a recipe says so" in said and ", add --allow-host " in said
+    assert status == 2 and "before you allow it" in said and "add --allow-host " in said
 
 
 def test_a_bucket_behind_a_file_that_is_called_command_line_is_refused(attack, kitchen):
     kitchen.write("command line", f"{HOLDS}copy_to: s3://attacker/x\n")
     status, said = attack("_target_: nemo_vfm.workflow.Workflow\nsteps: {a: 'recipe:command line'}\n", verb="check")
-    assert status == 2 and "nothing is sent to s3://attacker" in said
+    assert status == 2 and "nothing goes to s3://attacker" in said
 
 
 def test_a_bucket_that_the_user_types_exports_or_allows_is_the_users(attack, monkeypatch, own_file):

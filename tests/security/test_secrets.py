@@ -151,7 +151,7 @@ def test_no_byte_of_a_secret_is_left_or_said(kitchens, way):
         ("written into a recipe", "out/manifest.json"),
         ("written into a recipe and shown", "stdout"),
         ("TensorBoard", "out/metrics.jsonl"),
-        ("a key for a logger", "stderr"),
+        ("a key for a logger", "stdout"),
     ],
 )
 def test_what_was_said_is_there_with_a_mask_in_its_place(kitchens, way, file):

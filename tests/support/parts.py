@@ -21,6 +21,8 @@ from pydantic import Field
 
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import NothingKept
+from nemo_vfm.core.permission import SentText
+from nemo_vfm.core.place import Address
 from nemo_vfm.core.types import Factory, Outcome, Part, Run
 
 
@@ -238,6 +240,7 @@ class Typed:
         several: Annotated[Sequence[int], Field(min_length=2)] = (1, 2),
         few: Annotated[Mapping[str, int], Field(max_length=1)] | None = None,
         unhashed: Annotated[int, {"unit": "m"}] = 1, misled: Annotated[int | str, Field(gt=0)] = 1,
+        sent: SentText = "", copy_to: Address | None = None,
     ) -> None:  # fmt: skip
         self.__dict__.update({key: value for key, value in locals().items() if key != "self"})
 
