@@ -28,6 +28,14 @@ def test_cluster_and_nodes_are_the_launchers_and_all_else_is_the_recipes():
     assert (found.cluster, found.nodes, found.cluster_changes) == ("dgx_h100", 2, ("cluster.time=1:00:00",))
 
 
+def test_what_the_user_allows_reaches_the_job_with_the_buckets_that_were_typed():
+    found = words("r.yaml", "cluster=local", "--allow-host", "a.com=KEY", "copy_to=s3://mine/x", "input=s3://mine",
+                  "data.shards=[gs://ours/a,/b]", "name=xs3://no", "sink=s3://Bad_/x")  # fmt: skip
+    assert found.allow_host == ("a.com=KEY", "s3://mine", "gs://ours")
+    options = [f"--allow-host={one}" for one in found.allow_host]
+    assert list(found.run_words()) == options and found.recipe_words()[-3:] == options
+
+
 @pytest.mark.parametrize(
     "word", ["nodes=0", "nodes=two", "nodes=1.5", "nodes=true", "nodes.a=1", "nodes=[1]", "~nodes"]
 )

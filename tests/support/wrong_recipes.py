@@ -55,7 +55,7 @@ COMMON = {
         "a duration of another unit": Wrong(W + "duration: 3 weeks"),
         "a path from home": Wrong(W + "out: ~/out"),
         "an address where a path is wanted": Wrong(W + "out: s3://bucket/out"),
-        "a variable in a text that is sent": Wrong(T + "sent: by ${env:PARTS_NAME}", variables={"PARTS_NAME": "somebody"}),
+        "a variable in a text that is sent": Wrong(T + "sent: by ${env:PARTS_NAME}", variables={"PARTS_NAME": "Jo"}),
         "a bucket that you have not allowed": Wrong(T + "copy_to: s3://bucket/out"),
         "a value for you to give": Wrong(W + "out: ???"),
         "what a constructor objects to": Wrong(W + "stage: {_target_: '@.Scale', by: 0}"),
