@@ -142,6 +142,6 @@ setup(
     include_package_data=False,
     install_requires=RUNTIME,
     extras_require=EXTRAS,
-    entry_points={"console_scripts": ["nemo-vfm = nemo_vfm.cli.main:main", "vfm-launch = launcher.cli:main"]},
+    entry_points={"console_scripts": ["nemo-vfm = nemo_vfm.cli.main:main", "vfm-launch = launcher.__main__:main"]},
     cmdclass={"build_py": BuildWithRecipes},
 )

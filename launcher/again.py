@@ -1,20 +1,23 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A launch that was kept and a new run folder in, the same launch for that folder out: recipe, cluster, size and code.
+"""Prepares a launch that was kept for another run folder: the same recipe, cluster, size and code.
 
-The code is the copy that the launch has kept, whatever the working tree has become; packages are those of today.
+The code is the copy that the launch has kept, whatever the working tree has become; packages are those of today. A
+folder may be a stranger's, so what it says it was trusted with is asked for again.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from launcher.asked import Asked
+from launcher.asked import CLUSTER, Asked, packages_of
 from launcher.chain import chain
 from launcher.chosen import cluster_again
 from launcher.facts import Point, work
 from launcher.folder import Kept
 from launcher.launch import Launch, composed_text, known, swept_run
-from launcher.snapshot import Code, nothing, packages, read_copy
+from launcher.modules import modules
+from launcher.snapshot import Code, nothing, packages, read_copy, without_keys
 from launcher.sweep import SweptRun, shared
 from nemo_vfm.config import compose
 from nemo_vfm.core.errors import UserError
@@ -22,17 +25,20 @@ from nemo_vfm.core.files import read_json
 from nemo_vfm.core.types import SWEEP, Json
 
 
-def again(kept: Kept, run_dir: Path) -> Launch:
+def again(kept: Kept, run_dir: Path, trust: Sequence[str] = ()) -> Launch:
     """The launch.
 
+    Args:
+        trust: words of `--trust`, from the command line.
+
     Raises:
-        UserError: it is the same folder, or the copy of the code was changed.
+        UserError: it is the same folder, the copy of the code was changed, or a word of `--trust` is missing.
     """
     target = Path.cwd() / run_dir
     if target == kept.run_dir:
         raise UserError(f"{run_dir} is where it ran; name another folder, or go on there: vfm-launch retry {run_dir}")
-    asked = _asked(kept)
-    where, unknown = known(cluster_again(kept.values["cluster"], asked.trust))
+    asked = _asked(kept, trust)
+    where, unknown = known(cluster_again(kept.values["cluster"], asked))
     code, runs = _code(kept), _runs(kept, target, asked)
     one = asked.alone(runs[0].changes) if runs else replace(asked, changes=(f"run_dir={target}",))
     found, recipe = work(one, code.root), composed_text(compose(one.recipe, one.changes))
@@ -41,15 +47,22 @@ def again(kept: Kept, run_dir: Path) -> Launch:
     return Launch(
         asked=asked if runs else one, where=where, values=kept.values["cluster"], recipe=recipe, run_dir=target,
         workdir=Path(kept.values["workdir"]), work=found, name_of_recipe=kept.values["recipe"],
-        title=kept.values["title"], code=code, packages=packages(), unknown=tuple(unknown), runs=runs,
+        title=kept.values["title"], code=code, modules=modules(asked.trust, code.root), packages=packages(),
+        unknown=tuple(unknown), runs=runs,
         shares=shares or tuple(chain(found, where, asked.nodes, asked.parts)), table=_table(kept, target),
     )  # fmt: skip
 
 
-def _asked(kept: Kept) -> Asked:
+def _asked(kept: Kept, trust: Sequence[str]) -> Asked:
     words = kept.values["words"]  # of an older launcher, without what it could not be told
+    needed = dict.fromkeys([*words["trust"], *kept.values["code"].get("imports", ())])
+    if missing := [word for word in needed if word not in trust]:
+        words_again = " ".join(f"--trust {word}" for word in missing)
+        raise UserError(f"{kept.run_dir} was launched with trust in {', '.join(missing)}, and a folder cannot grant "
+                        f"that again; if you do, add {words_again}")  # fmt: skip
     return Asked(
-        recipe=str(kept.recipe_file), cluster=words["cluster"], nodes=words["nodes"], trust=tuple(words["trust"]),
+        recipe=str(kept.recipe_file), cluster=words["cluster"], nodes=words["nodes"], trust=packages_of(trust),
+        trusts_cluster=CLUSTER in trust,
         allow=tuple(words["allow"]), allow_host=tuple(words.get("allow_host", ())), code=words["code"],
         parts=words["parts"], rank_silence=words.get("rank_silence"), rank_timeout=words.get("rank_timeout"),
         sweep=tuple(words.get("sweep", ())),
@@ -80,4 +93,4 @@ def _code(kept: Kept) -> Code:
     code = read_copy(kept.folder / "code", kept.values["code"]["commit"])
     if code.hash() != kept.values["code"]["sha256"]:
         raise UserError(f"{kept.folder / 'code'} is not any more what was submitted; submit the recipe anew")
-    return code
+    return without_keys(code)

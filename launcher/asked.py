@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The words of a command line in; what they ask of the recipe, of the cluster and of its size out, told apart.
+"""Sorts the words of a command line: what they ask of the recipe, of the cluster and of its size.
 
 `cluster`, everything below it, and `nodes` are the launcher's words. Every other change is the recipe's.
 """
@@ -18,6 +18,7 @@ from nemo_vfm.core.errors import UserError
 
 _OPTIONS = ("overlay", "trust", "allow")  # of `nemo-vfm run`, passed on word by word
 _BUCKET = re.compile(r"(?<![\w:+.-])((?:s3|gs|abfs)://[a-z0-9][a-z0-9._-]{1,62})(?=[/,\]}\"']|$)")
+CLUSTER = "cluster"  #: the word of `--trust` for a cluster's file
 _MOST_PARTS = 1000  # Slurm's own limit for arrays, where nobody has raised it
 
 
@@ -34,6 +35,7 @@ class Asked:
         conf: folders of ingredients that are searched first.
         overlays: over the recipe.
         trust: packages that the recipe may name.
+        trusts_cluster: whether a cluster's file that is not ours may bring programs and variables that load code.
         allow: keys in which the recipe may differ from the run that is there.
         allow_host: hosts and buckets that the recipe may reach, those of typed addresses among them.
         code: whether the working tree is taken along.
@@ -51,6 +53,7 @@ class Asked:
     conf: tuple[Path, ...] = ()
     overlays: tuple[str, ...] = ()
     trust: tuple[str, ...] = ()
+    trusts_cluster: bool = False
     allow: tuple[str, ...] = ()
     allow_host: tuple[str, ...] = ()
     code: bool = True
@@ -89,7 +92,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overlay", metavar="NAME", action="append", default=[],
                         help="conf/overlay/NAME over every component it is for; `smoke` makes it tiny")  # fmt: skip
     parser.add_argument("--trust", metavar="PREFIX", action="append", default=[],
-                        help="a package whose classes the recipe may name; its code will run")  # fmt: skip
+                        help="a package whose classes the recipe may name, or `cluster`: the programs and the "
+                        "variables that your own cluster's file names; their code will run")  # fmt: skip
     parser.add_argument("--allow", metavar="KEY", action="append", default=[],
                         help="go on in a run folder although this key differs")  # fmt: skip
     parser.add_argument("--allow-host", metavar="HOST[=VARIABLE]", action="append", default=[],
@@ -129,7 +133,8 @@ def asked(arguments: argparse.Namespace) -> Asked:
         cluster=_cluster([change for change in ours.values() if change.path == "cluster"]),
         cluster_changes=tuple(word for word, change in ours.items() if change.path.startswith("cluster.")),
         nodes=_nodes([change for change in ours.values() if change.path.startswith("nodes")]),
-        conf=tuple(arguments.conf), overlays=tuple(arguments.overlay), trust=tuple(arguments.trust),
+        conf=tuple(arguments.conf), overlays=tuple(arguments.overlay), trust=packages_of(arguments.trust),
+        trusts_cluster=CLUSTER in arguments.trust,
         allow=tuple(arguments.allow), allow_host=(*arguments.allow_host, *_typed_buckets(given)),
         code=not arguments.no_code,
         parts=arguments.parts, rank_silence=arguments.rank_silence, rank_timeout=arguments.rank_timeout,
@@ -140,6 +145,11 @@ def asked(arguments: argparse.Namespace) -> Asked:
 def _typed_buckets(words: Sequence[str]) -> list[str]:
     """Buckets of typed addresses: they are the user's, which the composed recipe that jobs run does not show."""
     return list(dict.fromkeys(match[1] for word in words for match in _BUCKET.finditer(word)))
+
+
+def packages_of(trust: Sequence[str]) -> tuple[str, ...]:
+    """The words of `--trust` that are packages: `cluster` is the launcher's own."""
+    return tuple(word for word in trust if word != CLUSTER)
 
 
 def _cluster(changes: Sequence[Override]) -> str:

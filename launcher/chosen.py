@@ -1,17 +1,19 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The name of a cluster and changes to it in, the cluster and its plain values out: it is composed as a recipe is."""
+"""Composes the cluster that is asked for, as a recipe is composed, and says whose file it is."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
-from launcher.asked import Asked
+from launcher import cluster_trust
+from launcher.asked import CLUSTER, Asked
 from launcher.cluster import Local, Slurm
 from nemo_vfm.config import RecipeError, Roots, compose, trust_list
 from nemo_vfm.config.build import make
 from nemo_vfm.config.compose import RESERVED
-from nemo_vfm.config.errors import Mark, Problem, Source, fail
+from nemo_vfm.config.errors import Mark, Problem, Source, fail, shown_path
 from nemo_vfm.config.interpolate import resolve
 from nemo_vfm.config.schema import Checker
 from nemo_vfm.config.source import parse
@@ -26,24 +28,42 @@ _NO_SECRETS = ("this would stand in the script, and scripts keep nothing of the 
                "leave it out; or name a file that only you can read under cluster.secrets")  # fmt: skip
 
 
-def cluster_of(asked: Asked) -> tuple[Where, Json]:
-    """The cluster that is asked for, and its values as they are kept for later.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """A cluster.
+
+    Args:
+        where: what its file describes.
+        values: the same as plain values, as they are kept for later.
+        notes: sentences: whose file it is, and what of it runs by `--trust cluster`.
+    """
+
+    where: Where
+    values: Json
+    notes: tuple[str, ...] = ()
+
+
+def cluster_of(asked: Asked) -> Chosen:
+    """The cluster that is asked for.
 
     Raises:
-        RecipeError: there is no such file, or something is wrong in it or in a change.
+        RecipeError: there is no such file, or something is wrong in it or in a change, or it needs `--trust cluster`.
     """
     roots = Roots.standard(asked.conf)
     mark = Mark(Source("command line", (f"{SLOT}={asked.cluster}",), is_file=False), 1, len(SLOT) + 2)
     file = roots.require_ingredient(SLOT, asked.cluster, mark)
     changes = [_inner(word) for word in asked.cluster_changes]
-    return _made(compose(file, changes, asked.conf).root.without(*RESERVED), roots, asked.trust)
+    composed = compose(file, changes, asked.conf)
+    root = composed.root.without(*RESERVED)
+    made = _made(root, roots, asked)
+    return replace(made, notes=(f"{shown_path(str(file))}, {roots.whose(file)}", *made.notes))
 
 
-def cluster_again(values: Json, trust: Sequence[str] = ()) -> Where:
-    """The cluster of an earlier launch, from the values that it kept."""
+def cluster_again(values: Json, asked: Asked) -> Where:
+    """The cluster of an earlier launch, from the values that it kept; its folder may be a stranger's, too."""
     root = parse(json.dumps(values), "launch.json", is_file=False)
     assert isinstance(root, Map)
-    return _made(root, Roots.standard(), trust)[0]
+    return _made(root, Roots.standard(), asked).where
 
 
 def _inner(word: str) -> str:
@@ -52,20 +72,24 @@ def _inner(word: str) -> str:
     return removed + word.removeprefix("~").removeprefix(f"{SLOT}.")
 
 
-def _made(root: Map, roots: Roots, trust: Sequence[str]) -> tuple[Where, Json]:
+def _made(root: Map, roots: Roots, asked: Asked) -> Chosen:
     _refuse_keys(root)
     for path, node in _secrets(root):
         raise fail(_NO_SECRETS, node.mark, path)
     tree, problems = resolve(root)
     _refuse_keys(tree)  # a reference may put two halves together
-    checker = Checker((*trust_list(trust), "launcher.cluster."), roots.choices)
+    trusted = cluster_trust.objections(root)
+    if trusted and not asked.trusts_cluster:
+        raise RecipeError(trusted)
+    checker = Checker((*trust_list(asked.trust), "launcher.cluster."), roots.choices)
     part = checker.node(tree, Where, "", tree.mark)
     found: list[Problem] = [*problems, *checker.problems]
     if found:
         raise RecipeError(found)
     made: Where = make(part)
     values: Any = plain(tree)
-    return made, values
+    notes = [f"{one.path} of {one.mark.place()} is used, by --trust {CLUSTER}" for one in trusted]
+    return Chosen(where=made, values=values, notes=tuple(notes))
 
 
 def _secrets(root: Node) -> Iterator[tuple[str, Scalar]]:

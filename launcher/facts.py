@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A recipe in; what nemo-vfm says of it out: its steps, whether it is right, memory, time. Asked in other processes.
+"""Asks `nemo-vfm`, in other processes, about a recipe: its steps, whether it is right, its memory and time.
 
 So the launcher imports neither torch nor a recipe's classes, and a class that breaks at import breaks there.
 """
@@ -14,7 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launcher import isolated
 from launcher.asked import Asked
+from launcher.modules import Modules, modules
+from launcher.programs import search_path, whole_paths
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types import Json
 
@@ -128,12 +131,12 @@ def work(asked: Asked, code: Path | None = None) -> Work:
     """The steps of a recipe.
 
     Args:
-        code: folder that is put first on the path of modules, as it will be in the job.
+        code: root of the repository; of it, a class may be named where `--trust` names its package.
 
     Raises:
         UserError: the recipe is wrong; the text says all that is.
     """
-    return _work(_asked(["check", *asked.recipe_words(), "--work"], code))
+    return _work(_asked(["check", *asked.recipe_words(), "--work"], modules(asked.trust, code)))
 
 
 def sweep(asked: Asked, code: Path | None = None) -> Sweep:
@@ -142,7 +145,7 @@ def sweep(asked: Asked, code: Path | None = None) -> Sweep:
     Raises:
         UserError: a combination is wrong; the text says what.
     """
-    found = _asked(["check", *asked.recipe_words(), "--work", "--sweep", *asked.sweep], code)
+    found = _asked(["check", *asked.recipe_words(), "--work", "--sweep", *asked.sweep], modules(asked.trust, code))
     points = [Point(name=one["name"], changes=tuple(one["changes"]), work=_work(one["work"]))
               for one in found["points"]]  # fmt: skip
     return Sweep(folder=Path.cwd() / found["folder"], points=tuple(points), table=found["table"])
@@ -150,7 +153,7 @@ def sweep(asked: Asked, code: Path | None = None) -> Sweep:
 
 def checked(asked: Asked, gpus: int, code: Path | None = None) -> Said:
     """What `check --gpus` says."""
-    return _said(["check", *asked.recipe_words(), "--gpus", str(gpus)], code)
+    return _said(["check", *asked.recipe_words(), "--gpus", str(gpus)], modules(asked.trust, code))
 
 
 def planned(
@@ -158,7 +161,7 @@ def planned(
 ) -> Mapping[str, Any] | str:
     """What `plan --json` says of one training, or in a sentence why it says nothing."""
     words = ["--gpus", str(gpus), "--gpu", gpu, "--network", network, "--json", *(["--phase", phase] if phase else [])]
-    said = _said(["plan", *asked.recipe_words(), *words], code)
+    said = _said(["plan", *asked.recipe_words(), *words], modules(asked.trust, code))
     try:
         found = json.loads(said.text)
     except ValueError:
@@ -166,9 +169,9 @@ def planned(
     return found if isinstance(found, dict) else "nemo-vfm plan gave no estimate"
 
 
-def _asked(words: Sequence[str], code: Path | None) -> Any:
+def _asked(words: Sequence[str], found: Modules) -> Any:
     """Raises UserError with what the verb says where it objects."""
-    said = _said(words, code)
+    said = _said(words, found)
     if said.status:
         raise UserError((said.text + said.complaint).strip() or f"nemo-vfm {words[0]} ended with status {said.status}")
     return json.loads(said.text)
@@ -189,13 +192,13 @@ def _step(found: Mapping[str, Any]) -> Step:
     )  # fmt: skip
 
 
-def _said(words: Sequence[str], code: Path | None) -> Said:
+def _said(words: Sequence[str], found: Modules) -> Said:
     """Run a verb as nobody's rank: what a scheduler or a launcher left in the environment is not meant for it."""
-    path = [*([str(code)] if code else []), str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
     own = {name: value for name, value in os.environ.items() if not name.startswith(_OF_RANKS)}
-    environment = {**own, "PYTHONPATH": os.pathsep.join(filter(None, path)), "COLUMNS": "110"}
-    # Our own interpreter and module, words as arguments; -P: the working directory is not searched for yaml.py.
-    command = [sys.executable, "-P", "-m", "nemo_vfm", *words]
+    environment = {**own, "PATH": search_path(), "PYTHONPATH": whole_paths(own.get("PYTHONPATH", "")), "COLUMNS": "110"}
+    where = json.dumps({"path": found.path, "named": dict(found.named)})
+    # Our own interpreter and module, words as arguments. -I: neither PYTHONPATH nor the working directory is searched.
+    command = [sys.executable, "-I", isolated.__file__, where, *words]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE_S,  # noqa: S603
                               env=environment, stdin=subprocess.DEVNULL)  # fmt: skip

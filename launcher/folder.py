@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.launch import POINTS, Launch, words_of
+from launcher.modules import is_own
 from launcher.snapshot import Code
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.files import read_json, sha256_text, write_json, write_text
@@ -228,7 +229,8 @@ def _values(launch: Launch) -> dict[str, Any]:
         "workdir": str(launch.workdir), "words": words_of(launch.asked), "cluster": launch.values,
         "recipe_sha256": sha256_text(launch.recipe), "packages_sha256": sha256_text(launch.packages),
         "code": {"sha256": code.hash(), "commit": code.commit, "files": len(code.files), "bytes": code.num_bytes,
-                 "root": str(code.root) if code.root else None},
+                 "root": str(code.root) if code.root else None,
+                 "imports": [*launch.modules.trusted, *(["nemo_vfm"] if is_own(code.root) else [])]},
         "runs": [run.name for run in launch.runs], "jobs": _jobs(launch),
     }  # fmt: skip
 

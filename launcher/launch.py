@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What somebody asks for in, everything that a launch consists of out: nothing is written, nothing submitted.
+"""Prepares a launch: finds out everything that it consists of; nothing is written, nothing submitted.
 
 The same words on the same files give the same bytes, so what a dry run shows is what would be submitted.
 """
@@ -15,12 +15,13 @@ from pathlib import Path
 from launcher import slurm
 from launcher.asked import Asked
 from launcher.chain import Share, chain
-from launcher.chosen import Where, cluster_of
+from launcher.chosen import Chosen, Where, cluster_of
 from launcher.cluster import Slurm
 from launcher.facts import Work, sweep, work
 from launcher.git import root_of
 from launcher.job import SlurmJob
 from launcher.lead import USUAL_S, lead_s
+from launcher.modules import Modules, job_imports, modules
 from launcher.snapshot import Code, nothing, packages, take
 from launcher.sweep import SweptRun, shared
 from nemo_vfm.config import Composed, compose
@@ -51,8 +52,10 @@ class Launch:
         workdir: where it is submitted.
         work: the steps of the recipe.
         code: the working tree.
+        modules: what of it the recipe may name.
         packages: a line each.
         shares: of the cluster, in order.
+        files: sentences on whose files were used, where they are not ours.
         unknown: what should have been asked of the cluster and could not be.
         name_of_recipe: of its file.
         title: the first line of its comment.
@@ -69,8 +72,10 @@ class Launch:
     workdir: Path
     work: Work
     code: Code
+    modules: Modules
     packages: str
     shares: tuple[Share, ...]
+    files: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     name_of_recipe: str
     title: str
@@ -101,6 +106,11 @@ class Launch:
     def needed(self) -> tuple[str, ...]:
         """Variables that the recipe reads, or any run's of a sweep, by name."""
         return tuple(dict.fromkeys(name for text in self.recipes().values() for name in _VARIABLE.findall(text)))
+
+    @property
+    def imports_code(self) -> bool:
+        """Whether the work imports from its copy of the working tree."""
+        return bool(self.code.files) and job_imports(self.modules, self.code.root)
 
     @property
     def one(self) -> Asked:
@@ -139,31 +149,34 @@ def prepared(asked: Asked) -> Launch:
     Raises:
         UserError: something in them cannot be, whatever the cluster says.
     """
-    where, values = cluster_of(asked)
+    chosen = cluster_of(asked)
     if asked.sweep:
-        return _prepared_sweep(asked, where, values)
+        return _prepared_sweep(asked, chosen)
     composed = _composed(asked)
     text, run_dir = composed_text(composed), run_folder(composed)
     code = _code(asked, run_dir)
     found = work(asked, code.root)
-    where, unknown = known(where)
+    where, unknown = known(chosen.where)
     return Launch(
-        asked=asked, where=where, values=values, recipe=text, run_dir=run_dir, workdir=Path.cwd(), work=found,
+        asked=asked, where=where, values=chosen.values, recipe=text, run_dir=run_dir, workdir=Path.cwd(), work=found,
         name_of_recipe=found.name, title=found.header, code=code, packages=packages(),
+        modules=modules(asked.trust, code.root), files=(*chosen.notes, *composed.shadowing()),
         shares=tuple(chain(found, where, asked.nodes, asked.parts)), unknown=tuple(unknown), lead_s=lead_s(run_dir),
     )  # fmt: skip
 
 
-def _prepared_sweep(asked: Asked, where: Where, values: Json) -> Launch:
-    found = sweep(asked, root_of(Path.cwd()) if asked.code else None)
+def _prepared_sweep(asked: Asked, chosen: Chosen) -> Launch:
+    root = root_of(Path.cwd()) if asked.code else None
+    found = sweep(asked, root)
     runs = tuple(swept_run(point.name, asked.alone(point.changes), point.changes) for point in found.points)
-    where, unknown = known(where)
+    where, unknown = known(chosen.where)
     first = found.points[0].work
+    shadowing = _composed(asked.alone(found.points[0].changes)).shadowing()
     return Launch(
-        asked=asked, where=where, values=values, recipe=runs[0].recipe, run_dir=found.folder, workdir=Path.cwd(),
-        work=first, name_of_recipe=first.name, title=first.header, code=_code(asked, found.folder),
-        packages=packages(), shares=shared(found.points, where, asked.nodes), unknown=tuple(unknown), runs=runs,
-        table=found.table,
+        asked=asked, where=where, values=chosen.values, recipe=runs[0].recipe, run_dir=found.folder,
+        workdir=Path.cwd(), work=first, name_of_recipe=first.name, title=first.header, code=_code(asked, found.folder),
+        modules=modules(asked.trust, root), packages=packages(), shares=shared(found.points, where, asked.nodes),
+        unknown=tuple(unknown), runs=runs, table=found.table, files=(*chosen.notes, *shadowing),
     )  # fmt: skip
 
 
@@ -253,7 +266,7 @@ def _job(launch: Launch, cluster: Slurm, share: Share) -> SlurmJob:
         gpus_per_node=share.gpus_per_node, cpus_per_task=share.cpus_per_task, memory_gb=cluster.memory_gb or 0,
         gpu=cluster.gpu if share.gpus_per_node else None, degrees=share.degrees,
         engine=share.engine, silence_s=launch.asked.rank_silence or SILENCE_S, lead_s=launch.lead_s,
-        code=launch.folder / "code" if launch.code.files else None,
+        code=launch.folder / "code" if launch.imports_code else None,
         needed=tuple(name for name in launch.needed if name not in cluster.secrets), ray=share.ray,
         mpi=cluster.mpi or "", array=share.array, task_words=() if launch.runs else share.task_words(),
         task_runs=tuple((file, run.run_dir) for file, run in zip(launch.recipes(), launch.runs, strict=False)),

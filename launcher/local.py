@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A launch in, the same run on this machine out: the same folder, the same words, and the exit status of the run."""
+"""Runs a launch on this machine: the same folder, the same words, and the exit status of the run."""
 
 import os
 import shlex
@@ -15,6 +15,7 @@ from launcher import secret_files
 from launcher.folder import held, write
 from launcher.launch import Launch
 from launcher.local_log import LocalLog, OnTerminal, begun
+from launcher.programs import search_path, whole_paths
 from nemo_vfm.core.files import write_text
 from nemo_vfm.core.preempt import EXIT_CODE, INTERRUPTED
 
@@ -32,8 +33,21 @@ def commands(launch: Launch) -> list[list[str]]:
 
 
 def lines(launch: Launch) -> str:
-    """The commands as lines that a shell reads back as these words."""
-    return "".join(f"{shlex.join(words)}\n" for words in commands(launch))
+    """What runs and all that is set for it, as lines that a shell reads back as these words; no secret's value."""
+    path = _module_path(launch)
+    changed = [f"export PYTHONPATH={shlex.quote(path)}" if path else "unset PYTHONPATH", "export PYTHONUNBUFFERED=1"]
+    for name, value in launch.where.environment.items():
+        changed.append(f"unset {name}" if value is None else f"export {name}={shlex.quote(value)}")
+    changed += [f"IFS= read -r {name} < {shlex.quote(str(file))}; export {name}"
+                for name, file in launch.where.secrets.items()]  # fmt: skip
+    return "".join(f"{line}\n" for line in (f"cd {shlex.quote(str(launch.workdir))}", *changed,
+                                            *map(shlex.join, commands(launch))))  # fmt: skip
+
+
+def _module_path(launch: Launch) -> str:
+    """The launch's code first, where something of it is imported; of the user's own, whole paths."""
+    code = [str(launch.folder / "code")] if launch.imports_code else []
+    return os.pathsep.join(filter(None, [*code, whole_paths(os.environ.get("PYTHONPATH", ""))]))
 
 
 def run_here(launch: Launch) -> int:
@@ -68,8 +82,7 @@ def _run(words: Sequence[str], environment: Mapping[str, str], launch: Launch, l
 
 def _environment(launch: Launch) -> dict[str, str]:
     """Ours, with the launch's code first and with what the cluster's file says."""
-    path = [str(launch.folder / "code")] if launch.code.files else []
-    found = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [*path, os.environ.get("PYTHONPATH", "")]))}
+    found = {**os.environ, "PATH": search_path(), "PYTHONPATH": _module_path(launch)}
     found["PYTHONUNBUFFERED"] = "1"  # the log has the last words of a process that is killed
     for name, value in launch.where.environment.items():
         found.pop(name, None)

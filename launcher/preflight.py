@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A launch in, what is known of it before it runs out: what is wrong or missing, memory, time, GPU hours, storage."""
+"""Finds out what is known of a launch before it runs: what is wrong or missing, memory, time, GPU hours, storage."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,11 +16,14 @@ from launcher.columns import counted
 from launcher.facts import Said, checked, planned
 from launcher.launch import Launch
 from launcher.occupied import objections
+from launcher.snapshot import Code
 from nemo_vfm.config import Roots
+from nemo_vfm.core.log import plain
 
 #: Networks that `nemo-vfm plan` knows, by kind of GPU; another is reckoned as the nearest, and this is said.
 _NETWORKS = {"a100": "dgx_a100", "h100": "dgx_h100", "gb200": "gb200_nvl72"}
 _NEAREST = "dgx_h100"
+_MOST_NAMED = 12  # files of one kind
 _TRAINING = "nemo_vfm.train.job.Train"
 
 
@@ -51,6 +54,7 @@ def preflight(launch: Launch) -> list[Finding]:
             *_size(launch),
             *check.result(),
             *plan.result(),
+            *_files(launch),
             *_kept(launch),
         ]
     return sorted(found, key=lambda one: not one.wrong)
@@ -179,10 +183,48 @@ def _storage(found: Mapping[str, Any], launch: Launch) -> Iterator[Finding]:
                       f"it is written, in {launch.run_dir}")  # fmt: skip
 
 
+def _files(launch: Launch) -> Iterator[Finding]:
+    """Whose files are used: a name is looked for in the working directory first."""
+    for number, text in enumerate(launch.files):
+        yield Finding("cluster file" if not number else "files", text)
+
+
 def _kept(launch: Launch) -> Iterator[Finding]:
+    """The copy of the code, file by file where git would not show it, and what of it may run."""
     code = launch.code
     size = f", {_bytes(code.num_bytes)}" if code.files else ""
-    yield Finding("code", f"{code.why}{size}")
+    yield Finding("code", f"{code.why}{size}{_use_of(launch)}")
+    if code.untracked:
+        total = _bytes(sum(len(code.files[path].content) for path in code.untracked))
+        yield Finding("untracked", f"{counted(len(code.untracked), 'file')} that git does not track, {total}, "
+                      f"{'go' if len(code.untracked) > 1 else 'goes'} along: {_folded(code.untracked)}")  # fmt: skip
+    if code.left:
+        named = [f"{path} ({what})" for path, what in code.left.items()]
+        yield Finding("keys", f"stay behind, tracked or not: {_folded(named)}")
+    for name, where in launch.modules.passed_over.items():
+        yield Finding("code", f"{name} is installed, and {where} is used; the {name} of the repository is not")
+
+
+def _use_of(launch: Launch) -> str:
+    """Whether a job imports from the copy."""
+    if not launch.code.files:
+        return ""
+    if names := launch.modules.trusted:
+        return f"; {', '.join(names)} {'are' if len(names) > 1 else 'is'} imported from there, by --trust"
+    if launch.imports_code:
+        return "; nemo_vfm is imported from there"
+    own = " It has a nemo_vfm of its own; if that is meant, add --trust nemo_vfm." if _has_own(launch.code) else ""
+    return f", for the record: nothing of it is imported unless --trust names it.{own}"
+
+
+def _has_own(code: Code) -> bool:
+    return "nemo_vfm/__init__.py" in code.files
+
+
+def _folded(names: Sequence[str]) -> str:
+    """The first of them, each on one line whatever it holds."""
+    shown = ", ".join(plain(name).replace("\n", "?") for name in names[:_MOST_NAMED])
+    return f"{shown} and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else shown
 
 
 def _span(hours: float) -> str:

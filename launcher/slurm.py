@@ -8,12 +8,12 @@ environment: whoever submits from inside a job would else hand its size and its 
 
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from launcher import programs
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import plain
 
@@ -81,7 +81,7 @@ class Machines:
 
 def is_here() -> bool:
     """Whether this machine has Slurm's commands."""
-    return shutil.which("sbatch") is not None
+    return programs.program("sbatch") is not None
 
 
 def submit(script: Path, workdir: Path, *, after: Sequence[str] = (), words: Sequence[str] = ()) -> str:
@@ -172,17 +172,17 @@ def mpi_flavours() -> tuple[str, ...]:
 
 
 def clean(environment: Mapping[str, str]) -> dict[str, str]:
-    """An environment without what a job around us has put there."""
+    """An environment without what a job around us has put there, and without relative entries of search paths."""
     inside = {*_RANKS, *(_MEETING if "RANK" in environment else ())}
     return {
-        name: value
+        name: programs.whole_paths(value) if name in ("PATH", "PYTHONPATH") else value
         for name, value in environment.items()
         if name == "SLURM_CONF" or (name not in inside and not name.startswith(_SURROUNDING))
     }
 
 
 def _said(program: str, *words: str, cwd: Path | None = None, with_errors: bool = False) -> str:
-    path = shutil.which(program)
+    path = programs.program(program)
     if path is None:
         raise UserError(f"there is no {program} on this machine; submit from a login node of the cluster. What would "
                         "be submitted is shown anywhere by --dry-run, and cluster=local runs here")  # fmt: skip

@@ -10,6 +10,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which launch, and where to."""
     parser.add_argument("run", metavar="RUN", type=Path, help="its run folder")
     parser.add_argument("to", metavar="run_dir=DIR", help="the run folder of the new one")
+    parser.add_argument("--trust", metavar="PREFIX", action="append", default=[],
+                        help="what the launch was trusted with, once more; its code will run")  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="show the scripts and what is known; write nothing")
 
 
@@ -20,4 +22,4 @@ def run(arguments: argparse.Namespace) -> int:
     from launcher.verbs.submit import launched
 
     to = Path(arguments.to.removeprefix("run_dir="))
-    return launched(again(read(arguments.run), to), dry_run=arguments.dry_run)
+    return launched(again(read(arguments.run), to, arguments.trust), dry_run=arguments.dry_run)

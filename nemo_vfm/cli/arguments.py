@@ -43,10 +43,15 @@ def add_trust(parser: argparse.ArgumentParser, words: str) -> None:
 
 
 def composed_recipe(arguments: argparse.Namespace, more: Sequence[str] = ()) -> "Composed":
-    """The recipe that the arguments name, with their changes and then `more` of them."""
+    """The recipe that the arguments name, with their changes and then `more` of them; whose files it takes is said."""
     from nemo_vfm.config import compose
 
-    return compose(arguments.recipe, [*arguments.overrides, *more], arguments.conf, arguments.overlay)
+    composed = compose(arguments.recipe, [*arguments.overrides, *more], arguments.conf, arguments.overlay)
+    for sentence in composed.shadowing():
+        from nemo_vfm.core.log import warn_once
+
+        warn_once(sentence)
+    return composed
 
 
 def run_folder(composed: "Composed") -> Path:

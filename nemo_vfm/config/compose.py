@@ -69,6 +69,12 @@ class Composed:
         """The composed recipe with the place of every value behind it."""
         return to_yaml(resolve(self.root, keep_env=True)[0], places=True)
 
+    def shadowing(self) -> list[str]:
+        """A sentence for each file of the user's that stands in the place of one of ours."""
+        sources = {node.mark.source for _, node in walk(self.root) if node.mark.source.is_file}
+        files = sorted({self.path, *(Path(source.name) for source in sources if source.name)})
+        return [f"{shown_path(str(file))} takes the place of ours" for file in files if self.roots.replaced(file)]
+
     def _reserved(self, key: str, kind: type, words: str) -> Scalar:
         node = find(resolve(self.root)[0], key)
         assert node is not None

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The name of a recipe or an ingredient in, its file out; the user's own folders come before ours."""
+"""Finds the file of a recipe or an ingredient by its name; the user's own folders come before ours."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -48,6 +48,20 @@ class Roots:
             return None
         files = (root / folder / f"{choice}.yaml" for root in self.conf)
         return next((file for file in files if _is_file(file)), None)
+
+    def whose(self, file: Path) -> str:
+        """Whose an ingredient's file is, in words, and whether it stands in the place of one of ours."""
+        if file.resolve().is_relative_to(shipped("conf").resolve()):
+            return "ours"
+        owner = "the working directory's" if Path("conf") in file.parents else "from a folder of --conf"
+        return f"{owner}, in the place of ours" if self.replaced(file) else owner
+
+    def replaced(self, file: Path) -> Path | None:
+        """The file of ours that would be read if this one were not there: it has the same name below its folder."""
+        places = [(root, shipped("conf")) for root in self.conf]
+        places += [(root, shipped("recipes")) for root in (*self.recipes, Path())]
+        ours = (folder / file.relative_to(root) for root, folder in places if file.is_relative_to(root))
+        return next((one for one in ours if one.is_file() and not one.samefile(file)), None)
 
     def require_ingredient(self, slot: str, choice: str, mark: Mark) -> Path:
         """The file of an ingredient, or an error that lists what there is."""
