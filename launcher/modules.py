@@ -44,7 +44,8 @@ def modules(trust: Sequence[str], tree: Path | None) -> Modules:
     """
     kept = [entry for entry in sys.path if not _is_local(entry, tree)]
     folders = [str(tree)] if tree is not None else []
-    folders += [entry for entry in sys.path if entry not in kept and Path(entry).is_absolute()]
+    named_by_user = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # `launcher` itself may have left some out
+    folders += [entry for entry in (*sys.path, *named_by_user) if entry not in kept and Path(entry).is_absolute()]
     found, passed_over = {}, {}
     for name in dict.fromkeys(word.partition(".")[0] for word in trust):
         local = next((folder for folder in folders if PathFinder.find_spec(name, [folder])), None)
@@ -54,7 +55,8 @@ def modules(trust: Sequence[str], tree: Path | None) -> Modules:
         elif local is not None:
             found[name] = local
     return Modules(path=(*kept, *dict.fromkeys(found.values())), named={**dict.fromkeys(_OURS, str(OWN)), **found},
-                   trusted=tuple(found), passed_over=passed_over)  # fmt: skip
+                   trusted=tuple(name for name, folder in found.items() if _is_inside(folder, tree)),
+                   passed_over=passed_over)  # fmt: skip
 
 
 def job_imports(found: Modules, tree: Path | None) -> bool:
@@ -72,20 +74,19 @@ def _is_local(entry: str, tree: Path | None) -> bool:
     path = Path(entry)
     if not path.is_absolute() or path.resolve() == Path.cwd().resolve():
         return True
-    inside = tree is not None and path.resolve().is_relative_to(tree.resolve())
-    return inside and not any(path.is_relative_to(prefix) for prefix in (sys.prefix, sys.base_prefix))
+    return _is_inside(entry, tree) and not any(path.is_relative_to(prefix) for prefix in (sys.prefix, sys.base_prefix))
 
 
 def _installed(name: str, path: Sequence[str], tree: Path | None) -> str | None:
     """Where a package is installed apart from the repository; one that is installed as a link to it is not."""
     for place in _places(name, path):
-        if tree is None or not Path(place).resolve().is_relative_to(tree.resolve()) or _is_in_environment(place):
+        if not _is_inside(place, tree) or Path(place).is_relative_to(sys.prefix):
             return place
     return None
 
 
-def _is_in_environment(place: str) -> bool:
-    return Path(place).is_relative_to(sys.prefix)
+def _is_inside(path: str, tree: Path | None) -> bool:
+    return tree is not None and Path(path).resolve().is_relative_to(tree.resolve())
 
 
 def _places(name: str, path: Sequence[str]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 """Words of a command line in; what of them is the launcher's, the cluster that they name, or why not, out."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,19 +56,19 @@ def test_an_unknown_cluster_gets_the_nearest_name():
 
 
 def test_a_cluster_takes_changes_and_ingredients_as_a_recipe_does():
-    found, values = cluster_of(
-        words(
-            "r",
-            "cluster=dgx_h100",
-            "cluster.account=vision",
-            "cluster.container=apptainer",
-            "cluster.container.image=x.sif",
-            "cluster.options={nice: '5'}",
-        )
+    asked = words(
+        "r",
+        "cluster=dgx_h100",
+        "cluster.account=vision",
+        "cluster.container=apptainer",
+        "cluster.container.image=x.sif",
+        "cluster.options={nice: '5'}",
     )
+    chosen = cluster_of(asked)
+    found = chosen.where
     assert isinstance(found, Slurm) and (found.gpus_per_node, found.account) == (8, "vision")
     assert found.container == Apptainer(image="x.sif") and found.options == {"nice": "5"}
-    assert cluster_again(values) == found
+    assert cluster_again(chosen.values, replace(asked, trusts_cluster=True)) == found
 
 
 @pytest.mark.parametrize(
@@ -93,7 +94,7 @@ def test_a_cluster_of_ones_own_comes_from_conf(tmp_path, monkeypatch):
     file = Path("conf/cluster/mine.yaml")
     file.parent.mkdir(parents=True)
     file.write_text("_target_: launcher.cluster.Slurm\ngpus_per_node: 4\n")
-    assert cluster_of(words("r", "cluster=mine"))[0].gpus_per_node == 4
+    assert cluster_of(words("r", "cluster=mine")).where.gpus_per_node == 4
 
 
 def test_a_cluster_of_ones_own_may_begin_with_a_container_of_ours(tmp_path, monkeypatch):
@@ -101,8 +102,8 @@ def test_a_cluster_of_ones_own_may_begin_with_a_container_of_ours(tmp_path, monk
     file = Path("conf/cluster/mine.yaml")
     file.parent.mkdir(parents=True)
     file.write_text("defaults: [{container: pyxis}]\n_target_: launcher.cluster.Slurm\ncontainer: {image: ours.sqsh}\n")
-    assert cluster_of(words("r", "cluster=mine"))[0].container == Pyxis(image="ours.sqsh")
-    assert cluster_of(words("r", "cluster=mine", "~cluster.container"))[0].container is None
+    assert cluster_of(words("r", "cluster=mine", "--trust=cluster")).where.container == Pyxis(image="ours.sqsh")
+    assert cluster_of(words("r", "cluster=mine", "~cluster.container")).where.container is None
 
 
 def test_a_key_that_is_written_into_a_cluster_is_refused_and_not_shown(monkeypatch):

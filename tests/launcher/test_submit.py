@@ -71,7 +71,7 @@ def test_the_folder_holds_recipe_script_packages_and_what_was_asked_for_its_owne
 def test_the_working_tree_is_kept_as_it_was_and_is_part_of_the_run(queue):
     subprocess.run(["git", "init", "-q"], check=True)
     Path("mine.py").write_text("x = 1\n")
-    assert main([*SHAPES]) == 0
+    assert main([*SHAPES, "--trust", "mine"]) == 0
     Path("mine.py").write_text("x = 2\n")
     assert Path("runs/a/launch/code/mine.py").read_text() == "x = 1\n"
     assert "launch/code" in Path("runs/a/launch/job.sh").read_text()

@@ -138,7 +138,7 @@ def test_runs_of_different_sizes_are_told_apart_and_not_submitted(desk, queue, c
 
 def test_a_launch_of_a_sweep_is_made_once_more_in_another_folder(desk, queue, capsys):
     assert main(["submit", "needy.yaml", *CLUSTER, *TRUST, *SWEEP]) == 0
-    assert main(["rerun", "runs/needy-sweep", "run_dir=runs/again"]) == 0
+    assert main(["rerun", "runs/needy-sweep", "run_dir=runs/again", *TRUST]) == 0
     found = json.loads((desk / "runs/again/launch/launch.json").read_text())
     assert found["runs"] == names(desk) and found["jobs"][0]["array"] == 2
     for name in found["runs"]:
