@@ -27,7 +27,7 @@ STARTED, DONE = "started.json", "done.json"
 REPLACED = "_replaced"  #: folder of what older versions of a step left
 _MARKER_BYTES = 64 << 20
 _MARKER_HELP = "delete it to make the step anew, or take another run_dir"
-_NAME = re.compile(r"[A-Za-z][\w-]*")
+_NAME = re.compile(r"[A-Za-z][\w-]{0,99}")
 # A line of an inert key, or `loggers` with all that stands below it (where numbers go besides): a step that differs in
 # these only is still done.
 _INERT_LINES = re.compile(rf"^ *(?:{INERT.pattern}): .*\n|^( *)loggers:(?: .*)?\n(?:\1 +.*\n)*", re.MULTILINE)
@@ -69,7 +69,10 @@ class Workflow:
             raise ValueError("a workflow needs at least one step")
         for name in steps:
             if not _NAME.fullmatch(name):
-                raise ValueError(f"a step's name is also its folder: letters, digits, _ and -, got {name!r}")
+                raise ValueError(
+                    f"a step's name is also its folder: at most 100 letters, digits, _ "
+                    f"and -, got {name[:100]!r}{' and more' * (len(name) > 100)}"
+                )
             if name in (LAUNCH, PARTS):
                 raise ValueError(f"no step may be called {name}: such a folder is for what a launcher or parts keep")
         self.steps, self.input = dict(steps), None if input is None else place(input)

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tells frame rates that a video can have from damaged ones."""
 
+from nemo_vfm.core.bounds import LEAST_FPS, MOST_FPS, require_between
+
 #: Beyond these a rate, or one divided by it, is 0 or infinite in fp32, and a model's temporal positions are NaN.
 _LEAST, _MOST = 1e-6, 1e6
 
@@ -12,11 +14,10 @@ def is_frame_rate(value: object) -> bool:
 
 
 def frame_rate(value: float, name: str = "fps") -> float:
-    """The value, where it is a frame rate.
+    """The value of a recipe, where it is a frame rate that a video can be made in.
 
     Raises:
-        ValueError: it is 0, negative, infinite or NaN.
+        ValueError: it is 0, negative, infinite, NaN or far from any camera's.
     """
-    if not is_frame_rate(value):
-        raise ValueError(f"{name} is {value}, expected frames per second: a finite number above 0, such as 24")
+    require_between(LEAST_FPS, MOST_FPS, **{name: value})
     return value

@@ -13,6 +13,7 @@ from math import log2
 import torch
 from torch import Tensor, nn
 
+from nemo_vfm.core.bounds import MOST_BLOCKS, MOST_WIDTH, require_between
 from nemo_vfm.core.seed import generator
 from nemo_vfm.models.blocks.causal import Past, begins
 from nemo_vfm.models.blocks.causal_levels import Attention, Decoder, Encoder, Halving, Middle
@@ -55,7 +56,8 @@ class CausalAutoencoder(nn.Module):
         window: int = 4, variational: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
-        _require_positive(latent_channels=latent_channels, width=width, blocks=blocks, window=window)
+        require_between(1, MOST_WIDTH, latent_channels=latent_channels, width=width, widest=widest, window=window)
+        require_between(1, MOST_BLOCKS, blocks=blocks)
         halvings = _halvings(_rest("space", space, wavelet_space), _rest("time", time, wavelet_time))
         widths = [min(width << level, widest) for level in range(len(halvings) + 1)]
         if attention != "none" and widths[-1] % _HEAD_DIM:
@@ -179,12 +181,6 @@ def split(output_BN: Tensor, video_BCTHW: Tensor) -> tuple[Tensor, Tensor, Tenso
 
 def _along(values_C: Tensor) -> Tensor:
     return values_C[None, :, None, None, None]
-
-
-def _require_positive(**values: int) -> None:
-    for name, value in values.items():
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
 
 
 def _rest(name: str, size: int, levels: int) -> int:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nemo_vfm.core.bounds import MOST_WIDTH, require_between
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types import Op
 from nemo_vfm.models.blocks.cost import added_up, grids_of
@@ -38,6 +39,7 @@ from nemo_vfm.parallel.layout import gather_tokens, split_context, split_tokens
 from nemo_vfm.parallel.products import Linear
 
 #: Parameters that begin at zero besides biases and modulations, so that the network's output does.
+_POSITIONS = tuple(f"learned_positions.{axis}" for axis in range(3))
 _FIRST_ZERO = ("out.weight", "noise_embedding.shared.weight", "uncertainty.weight")
 
 
@@ -95,7 +97,11 @@ class DiT(nn.Module):
         rope_scale: tuple[float, float, float] = (1.0, 1.0, 1.0),
     ) -> None:
         super().__init__()
-        require_sizes(in_channels=in_channels, text_dim=text_dim, width=width, depth=depth, heads=heads, patch=patch)
+        require_sizes(
+            in_channels=in_channels, text_dim=text_dim, width=width, depth=depth, heads=heads, patch=patch,
+            mlp_ratio=mlp_ratio,
+        )  # fmt: skip
+        require_between(1, MOST_WIDTH, **dict(zip(_POSITIONS, learned_positions or (), strict=False)))
         require_rank(modulation_rank, width)
         self.in_channels, self.text_dim, self.width, self.depth = in_channels, text_dim, width, depth
         self.heads, self.modulation_rank, self.padding_mask = heads, modulation_rank, padding_mask

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from nemo_vfm.core.bounds import MOST_BLOCKS, MOST_HEADS, MOST_VOCAB, MOST_WIDTH, require_between
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types import Op
 from nemo_vfm.models.blocks.decoder import Activation, DecoderBlock, NormKind, Reading, Sizes, norm_of
@@ -57,7 +58,11 @@ class GPT(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         groups = heads if groups is None else groups
-        _require(vocab=vocab, width=width, depth=depth, heads=heads, mlp_hidden=mlp_hidden, groups=groups)
+        require_between(1, MOST_VOCAB, vocab=vocab)
+        require_between(1, MOST_WIDTH, width=width, mlp_hidden=mlp_hidden)
+        require_between(1, MOST_HEADS, heads=heads, groups=groups, head_dim=head_dim)
+        require_between(1, MOST_BLOCKS, depth=depth)
+        require_between(0, 1, eps=eps, init_std=init_std)
         if head_dim is None and width % heads:
             raise ValueError(f"width {width} is not divisible by {heads} heads; change either, or give head_dim")
         if heads % groups:
@@ -196,9 +201,3 @@ def _places(tokens_BS: Tensor, lengths: tuple[int, ...] | None) -> Tensor:
     if lengths is None:
         return torch.arange(tokens_BS.shape[1], device=device)[None]
     return torch.cat([torch.arange(length, device=device) for length in lengths])[None]
-
-
-def _require(**sizes: int) -> None:
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{name} must be at least 1, got {size}")

@@ -9,6 +9,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from nemo_vfm.core.bounds import MOST_RANKS, require_between
+
 Schedule = Literal["1f1b", "interleaved", "zero_bubble"]
 
 #: The axes of a rank's coordinate, slowest first.
@@ -80,6 +82,7 @@ class ParallelPlan:
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise ValueError(f"parallel.{name} must be a whole number of at least 1, got {value!r}")
+            require_between(1, MOST_RANKS, **{f"parallel.{name}": value})
         self._check_tokens()
         self._check_pipeline()
         if (self.shard * self.context) % self.expert:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core import files, log
+from nemo_vfm.core.bounds import MOST_FPS, MOST_SIDE_PX, require_between
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.frame_rate import frame_rate
 from nemo_vfm.core.place import Address, Place, place
@@ -25,6 +26,7 @@ from nemo_vfm.data.encode import encode_mp4
 from nemo_vfm.synth import plan
 from nemo_vfm.synth.draw import Shot, draw
 
+_MOST_FILES, _LARGEST_CRF = 1_000_000, 51
 _NUM_SPECIAL_FILES = 3  # the copy, the re-encoded copy, the damaged one
 _MARKER = "videos.json"
 
@@ -51,10 +53,12 @@ class MakeVideos:
         fps: int = 12,
         crf: int = 18,
     ) -> None:
+        require_between(1, _MOST_FILES, num_files=num_files, shots_per_film=shots_per_film)
+        require_between(1, MOST_SIDE_PX, side_px=side_px)
+        require_between(1, MOST_FPS, fps=fps)
+        require_between(0, _LARGEST_CRF, crf=crf)
         if num_files <= _NUM_SPECIAL_FILES:
             raise ValueError(f"num_files must be at least {_NUM_SPECIAL_FILES + 1}, got {num_files}")
-        if shots_per_film < 1:
-            raise ValueError(f"shots_per_film must be at least 1, got {shots_per_film}")
         if side_px < 64 or side_px % 2:
             raise ValueError(f"side_px must be even and at least 64, got {side_px}")
         frame_rate(fps)

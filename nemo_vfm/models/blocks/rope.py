@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from nemo_vfm.core.bounds import LARGEST_THETA, require_between
 from nemo_vfm.core.frame_rate import frame_rate
 
 Grid = tuple[int, int, int]
@@ -52,6 +53,9 @@ class Rope:
 
     def __post_init__(self) -> None:
         frame_rate(self.base_fps, "base_fps")
+        require_between(1, LARGEST_THETA, rope_theta=self.theta)
+        for axis, scale in enumerate(self.scale):
+            require_between(1 / LARGEST_THETA, LARGEST_THETA, **{f"rope_scale.{axis}": scale})
 
     def frequencies(self, axis: int, like: Tensor) -> Tensor:
         """The d / 2 frequencies of an axis (0 time, 1 height, 2 width) on the device of `like`, fp32."""

@@ -4,7 +4,10 @@
 
 from torch import Tensor
 
+from nemo_vfm.core.bounds import MOST_BLOCKS, MOST_WIDTH, require_between
 from nemo_vfm.models.blocks.rope import axis_dims
+
+_LARGEST_PATCH = 256
 
 
 def require_inputs(latents_BCTHW: Tensor, text_BLD: Tensor, *, in_channels: int, text_dim: int) -> None:
@@ -26,22 +29,29 @@ def require_inputs(latents_BCTHW: Tensor, text_BLD: Tensor, *, in_channels: int,
 
 
 def require_sizes(
-    *, in_channels: int, text_dim: int, width: int, depth: int, heads: int, patch: tuple[int, int, int]
+    *,
+    in_channels: int,
+    text_dim: int,
+    width: int,
+    depth: int,
+    heads: int,
+    patch: tuple[int, int, int],
+    mlp_ratio: float = 4.0,
 ) -> None:
     """Refuse sizes that do not go together.
 
     Raises:
         ValueError: with the number.
     """
-    for name, value in (("in_channels", in_channels), ("text_dim", text_dim), ("width", width), ("heads", heads)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, got {value}")
-    if depth < 0:
-        raise ValueError(f"depth must not be negative, got {depth}")
+    require_between(1, MOST_WIDTH, in_channels=in_channels, text_dim=text_dim, width=width, heads=heads)
+    require_between(0, MOST_BLOCKS, depth=depth)
+    require_between(1 / width, MOST_WIDTH / width, mlp_ratio=mlp_ratio)
     if width % heads:
         raise ValueError(f"width {width} is not divisible by heads {heads}")
-    if len(patch) != 3 or min(patch) < 1:
-        raise ValueError(f"patch must be three sizes of at least 1 (frames, rows, columns), got {tuple(patch)}")
+    if len(patch) != 3 or min(patch) < 1 or max(patch) > _LARGEST_PATCH:
+        raise ValueError(
+            f"patch must be three sizes of 1 to {_LARGEST_PATCH} (frames, rows, columns), got {tuple(patch)}"
+        )
     axis_dims(width // heads)
 
 
@@ -53,5 +63,6 @@ def require_rank(rank: int | None, width: int) -> None:
     """
     if rank is not None and rank < 1:
         raise ValueError(f"modulation_rank must be at least 1, got {rank}; write null for modulations without one")
+    require_between(1, MOST_WIDTH, modulation_rank=rank)
     if rank is not None and width % 2:
         raise ValueError(f"width {width} is odd, and a noise level of low rank takes as many sines as cosines")

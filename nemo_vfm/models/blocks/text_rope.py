@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from nemo_vfm.core.bounds import LARGEST_THETA, require_between
+
 
 @dataclass(frozen=True, slots=True)
 class LongContext:
@@ -75,6 +77,8 @@ class TextRope:
         Raises:
             ValueError: there is nothing to rotate, or an odd number.
         """
+        require_between(1, LARGEST_THETA, **{"rope.theta": self.theta})
+        require_between(0, 1, **{"rope.share": self.share})
         found = int(head_dim * self.share)
         if not 0 < found <= head_dim or found % 2:
             raise ValueError(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 from nemo_vfm.core import ranks
+from nemo_vfm.core.bounds import MOST_FRAMES, MOST_SIDE_PX, require_between
 from nemo_vfm.core.frame_rate import frame_rate
 from nemo_vfm.data.grid import write_grid
 from nemo_vfm.diffusion.pipeline import TextToVideo
@@ -31,6 +32,8 @@ class Preview:
     ) -> None:  # fmt: skip
         if every_steps < 1 or not prompts:
             raise ValueError(f"every_steps ({every_steps}) must be at least 1, and prompts must not be empty")
+        require_between(1, MOST_FRAMES, num_frames=num_frames)
+        require_between(1, MOST_SIDE_PX, height_px=height_px, width_px=width_px)
         self.pipeline, self.prompts, self.every_steps = pipeline, tuple(prompts), every_steps
         self.num_frames, self.height_px, self.width_px, self.fps = num_frames, height_px, width_px, frame_rate(fps)
 
