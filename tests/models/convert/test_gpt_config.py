@@ -1,0 +1,131 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""What config.json leaves out means what its family means by it; what cannot be is refused at once, by its key."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from nemo_vfm.core.errors import DataError
+from nemo_vfm.models.blocks.text_rope import TextRope
+from nemo_vfm.models.convert.gpt_config import arguments_of, config_of
+from nemo_vfm.models.convert.gpt_folder import load_gpt
+from nemo_vfm.models.gpt import GPT
+from tests.support.language_models import FAMILIES, scores, words, written
+
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 96, "hidden_size": 48,
+    "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 6,
+}  # fmt: skip
+MISTRAL = LLAMA | {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "num_key_value_heads": 2}
+QWEN = LLAMA | {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "num_key_value_heads": 2}
+SIZES = ["vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+         "num_key_value_heads", "head_dim", "max_position_embeddings"]  # fmt: skip
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_missing_epsilon_is_the_familys(family: str, tmp_path: Path) -> None:
+    written(tmp_path, family)
+    path = tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({key: config[key] for key in config if not key.endswith("norm_eps")}))
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        torch.testing.assert_close(scores(load_gpt(tmp_path), words()), theirs(words()).logits, atol=1e-4, rtol=1e-4)
+    assert load_gpt(tmp_path).sizes.eps == (1e-5 if family == "nemotron" else 1e-6)
+
+
+def test_a_window_is_read_as_each_family_reads_it() -> None:
+    for config, said in (
+        (MISTRAL, "says sliding_window: 4096 by leaving it out, and GPT has no such window; set it to null"),
+        (MISTRAL | {"use_sliding_window": False, "sliding_window": 16}, "says sliding_window: 16, and"),
+        (LLAMA | {"sliding_window": 16}, "says sliding_window: 16, and"),
+        (QWEN | {"use_sliding_window": True, "max_window_layers": 2}, "says sliding_window: 4096 by leaving it out"),
+        (QWEN | {"use_sliding_window": "no", "sliding_window": 16}, 'use_sliding_window: "no"; it must be true or'),
+        (QWEN | {"layer_types": ["sliding_attention"] * 3}, "GPT has full_attention in every layer, and there are 3"),
+    ):
+        with pytest.raises(DataError, match=said):
+            arguments_of(config)
+    for config in (
+        MISTRAL | {"sliding_window": None}, QWEN, QWEN | {"use_sliding_window": False, "sliding_window": 16},
+        QWEN | {"use_sliding_window": True, "max_window_layers": 3}, LLAMA | {"sliding_window": None},
+    ):  # fmt: skip
+        assert arguments_of(config)["depth"] == 3
+
+
+def test_a_size_that_is_none_is_refused_by_its_key() -> None:
+    for key in SIZES:
+        for value in ("48", True, 48.0, -1, 0, 10**30, [48], {}, float("nan")):
+            with pytest.raises(DataError, match=rf"^config\.json says {key}: .+; it must be a whole number from 1 to "):
+                arguments_of(LLAMA | {key: value})
+
+
+def test_a_size_that_is_missing_is_asked_for() -> None:
+    for key in SIZES[:5]:
+        with pytest.raises(DataError, match=f"has no {key}, without which the model is not known"):
+            arguments_of({name: LLAMA[name] for name in LLAMA if name != key})
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"num_hidden_layers": 100_000}, "it must be a whole number from 1 to 1,000"),
+        ({"num_hidden_layers": 900}, "says num_hidden_layers: 900, and its files hold 3"),
+        ({"hidden_size": 1 << 20, "intermediate_size": 1 << 24}, "and config.json implies"),  # 2 TB a layer
+        ({"num_attention_heads": 5}, "describes no model that can be: 5 heads cannot share 2 heads"),
+        ({"head_dim": 7}, "describes no model that can be: rope.share 1.0 of a head of 7"),
+        ({"vocab_size": 95}, r"model\.embed_tokens\.weight has shape \(96, 48\), and config\.json implies \(95, 48\)"),
+    ],
+)
+def test_sizes_that_the_files_do_not_have_are_refused_before_memory_is_taken(
+    more: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    written(tmp_path, "llama")
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | more))
+    with pytest.raises(DataError, match=said) as error:
+        load_gpt(tmp_path)
+    assert str(error.value).startswith(tmp_path.name)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (LLAMA | {"partial_rotary_factor": 0.5}, "says partial_rotary_factor: 0.5, and transformers rotates"),
+        (LLAMA | {"logit_scale": 2.0}, 'says "logit_scale": 2.0, which is not known here'),
+        (LLAMA | {"is_causal": None}, 'says "is_causal": null, which is not known'),
+        (LLAMA | {"quantization_config": {"bits": 4}}, "says quantization_config: .*null alone"),
+        (LLAMA | {"rms_norm_eps": "1e-6"}, 'says rms_norm_eps: "1e-6"; it must be a number above zero'),
+        (LLAMA | {"rms_norm_eps": 10**400}, "rms_norm_eps: 10+.*; it must be a number above zero"),
+        (LLAMA | {"norm_eps": 1e-5}, 'says "norm_eps": 1e-05, which is not known'),
+        (LLAMA | {"tie_word_embeddings": None}, "says tie_word_embeddings: null; it must be true or false"),
+        (LLAMA | {"rope_theta": 1e4, "rope_parameters": {"rope_theta": 5e5}}, "10000.0 on top and 500000.0 for rotary"),
+        (LLAMA | {"rope_scaling": {"rope_type": "default"}, "rope_parameters": {"rope_theta": 5e5}}, "another in"),
+        (LLAMA | {"rope_scaling": "linear"}, 'says rope_scaling: "linear"; it must be a mapping'),
+        (LLAMA | {"rope_scaling": {"type": "llama3", "rope_type": "default"}}, "of type"),
+        (LLAMA | {"rope_scaling": {"type": "default", "factor": 8.0}}, "says factor: 8.0 for rotary positions"),
+        (LLAMA | {"rope_scaling": {"type": "llama3", "factor": 8.0}}, "has no low_freq_factor"),
+        (QWEN | {"attention_bias": False}, 'says "attention_bias": false, which is not known'),
+        (LLAMA | {"model_type": "qwen2"}, 'LlamaForCausalLM and model_type: "qwen2", of which transformers takes'),
+        (LLAMA | {"architectures": "LlamaForCausalLM"}, "known language models are LlamaForCausalLM, Mistral"),
+        (LLAMA | {"architectures": [["a"]]}, "known language models are"),
+    ],
+)  # fmt: skip
+def test_what_a_family_does_not_say_is_refused_by_its_key(config: dict[str, Any], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        arguments_of(config)
+
+
+def test_a_share_of_a_head_goes_out_where_the_family_reads_it() -> None:
+    sizes: dict[str, Any] = {"vocab": 96, "width": 48, "depth": 1, "heads": 6, "mlp_hidden": 24}
+    half = TextRope(share=0.5)
+    for qk_norm in (False, True):
+        with pytest.raises(DataError, match=r"the nearest, \w+, cannot say rope\.share 0\.5"):
+            config_of(GPT(**sizes, rope=half, qk_norm=qk_norm), 64)
+    nemotron = GPT(**sizes, rope=half, norm="layernorm1p", activation="squared_relu")
+    assert config_of(nemotron, 64)["partial_rotary_factor"] == 0.5
+    assert "partial_rotary_factor" not in config_of(GPT(**sizes), 64)
