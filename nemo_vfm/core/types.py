@@ -500,9 +500,7 @@ class Phaseable(Positioned, Protocol):
         """Known from the recipe alone."""
         ...
 
-    def in_phase(
-        self, *, batch_size: int | None, blend: Mapping[str, float] | None, read: Mapping[str, int]
-    ) -> Self:
+    def in_phase(self, *, batch_size: int | None, blend: Mapping[str, float] | None, read: Mapping[str, int]) -> Self:
         """The same data with other batches or weights of sources (None: its own), after so many samples of each source.
 
         Raises:

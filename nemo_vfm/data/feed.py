@@ -14,8 +14,8 @@ from hashlib import sha256
 from typing import Self
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.log import info, warn
 from nemo_vfm.core.files import sha256_text
+from nemo_vfm.core.log import info, warn
 from nemo_vfm.core.types import Batch, Json, Read
 from nemo_vfm.data.bucket import Buckets
 from nemo_vfm.data.exchange import Exchange, Traffic

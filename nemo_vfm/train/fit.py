@@ -116,7 +116,7 @@ class Fit:
         return self.engine.tensors() | averages
 
     def state(self) -> Json:
-        """All else a checkpoint needs. The loader and the noise need only the step, unless the recipe's data changes."""
+        """All else a checkpoint needs. Batches and noise need only the step, unless the recipe's data changes."""
         more = {"total_steps": self.total_steps, "started_from": self.started_from, "skip": self.skip.state()}
         if self.reading is not None and isinstance(self.data, Positioned):
             more["data"] = self.reading.json(self.data, self.step)

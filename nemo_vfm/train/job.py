@@ -229,7 +229,7 @@ class Train:
         return fit
 
     def _start_data(self, fit: Fit, state: Json) -> None:
-        """Where the recipe's batches are not those of the steps before, they go on at the sample and not at the step."""
+        """Where the recipe's batches are not those of the steps before, they go on at the sample, not at the step."""
         here = {"seed": fit.run.seed, "first_batch": fit.step, "rank": fit.data_rank, "num_ranks": self.parallel.data}
         self.data.start(**here)
         if isinstance(self.data, Positioned):

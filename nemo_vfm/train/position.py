@@ -211,8 +211,8 @@ def _say(before: Position, now: Position, step: int) -> None:
     again = sum(count * (other[name].of - count) / other[name].of for name, count in left.items())
     log.warn(
         f"the samples of {', '.join(list(other)[:4])} or their order differ from those before: {here}, as far into the "
-        f"epoch as it was; if the samples are the same, about {again:,.0f} of the {sum(left.values()):,} that follow in "
-        f"this epoch come again, and as many do not come"
+        f"epoch as it was; if the samples are the same, about {again:,.0f} of the {sum(left.values()):,} that follow "
+        f"in this epoch come again, and as many do not come"
     )
 
 

@@ -53,7 +53,7 @@ def latent_shards(tmp_path: Path) -> LatentShards:
             for number, shape in enumerate(shapes):
                 latents = save({"latents": torch.full(shape, float(number))})
                 text = save({"text": torch.full((3, 4), float(number)), "mask": torch.tensor([True, True, False])})
-                facts = {"caption": f"caption {number}", "fps": 8.0, "bucket": "square", "latent_shape": shape}
+                facts = {"caption": f"caption {number}", "fps": 8.0 + number, "bucket": "square", "latent_shape": shape}
                 members = {
                     "latents.safetensors": (bad or {}).get(number, latents),
                     "text.safetensors": text,

@@ -55,7 +55,9 @@ def test_a_batch_holds_what_was_written(latent_shards: LatentShards) -> None:
             assert batch.text_BLD[row].tolist() == torch.full((3, 4), float(number)).tolist()
             assert batch.captions[row] == f"caption {number}"
         assert batch.text_mask_BL.tolist() == [[True, True, False]] * 4
-        assert batch.fps_B.tolist() == [8.0] * 4 and batch.weight_B.tolist() == [1.0] * 4
+        assert (
+            batch.fps_B.tolist() == [8.0 + int(key, 16) for key in batch.keys] and batch.weight_B.tolist() == [1.0] * 4
+        )
         assert batch.video_BCTHW is None
 
 

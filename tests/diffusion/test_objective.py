@@ -4,6 +4,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -114,6 +115,14 @@ def test_schedules_run_from_pure_noise_to_zero():
     torch.testing.assert_close(roots.diff(), roots.diff()[:1].expand(34), rtol=1e-9, atol=1e-12)
     flow = FlowMatching(shift=3.0).schedule(4, SIZE)
     torch.testing.assert_close(flow, torch.tensor([1, 0.9, 0.75, 0.5, 0], dtype=torch.float64))
+
+
+@pytest.mark.parametrize(("rho", "low", "high"), [(7.0, 0.002, 80.0), (3.0, 0.01, 50.0), (1.0, 0.1, 10.0)])
+def test_edm_schedules_are_equation_5_of_karras_for_every_rho(rho, low, high):
+    i, n = np.arange(11), 11
+    expected = (high ** (1 / rho) + i / (n - 1) * (low ** (1 / rho) - high ** (1 / rho))) ** rho
+    found = EDM(sigma_min=low, sigma_max=high, rho=rho).schedule(n, SIZE)
+    np.testing.assert_allclose(found.numpy(), [*expected, 0.0], rtol=1e-12)
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=IDS)

@@ -5,11 +5,14 @@
 import pytest
 import torch
 
-from nemo_vfm.models.blocks.norm import LayerNorm, RMSNorm
+from nemo_vfm.models.blocks.norm import LayerNorm, LayerNorm1p, RMSNorm, rms_normalised
 from nemo_vfm.models.blocks.patch import PatchEmbedding, grid_of, patches, unpatch
 from nemo_vfm.models.blocks.position import AbsolutePositions
 from nemo_vfm.models.blocks.rope import Rope, axis_dims, rotate
 from nemo_vfm.models.blocks.timestep import sinusoids
+from nemo_vfm.models.dit import DiT
+from nemo_vfm.models.gpt import GPT
+from nemo_vfm.models.st_dit import STDiT
 
 
 def scores(rope, grid, fps):
@@ -87,6 +90,34 @@ def test_norms_agree_with_torch():
         norm.weight.copy_(reference.weight)
     torch.testing.assert_close(norm(x), reference(x))
     torch.testing.assert_close(LayerNorm()(x), torch.nn.LayerNorm(16, eps=1e-6, elementwise_affine=False)(x))
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [
+    (lambda: RMSNorm(dim=16), lambda: torch.nn.RMSNorm(16, eps=1e-6)),
+    (lambda: rms_normalised, lambda: torch.nn.RMSNorm(16, eps=1e-6)),
+    (LayerNorm, lambda: torch.nn.LayerNorm(16, eps=1e-6, elementwise_affine=False)),
+    (lambda: LayerNorm1p(dim=16), lambda: torch.nn.LayerNorm(16, eps=1e-5)),
+    (lambda: RMSNorm(dim=16, eps=0.1), lambda: torch.nn.RMSNorm(16, eps=0.1)),
+    (lambda: LayerNorm1p(dim=16, eps=0.1), lambda: torch.nn.LayerNorm(16, eps=0.1)),
+], ids=["rms", "rms function", "layer", "layer 1p", "rms given", "layer 1p given"])  # fmt: skip
+def test_what_norms_add_to_the_variance_shows_on_small_numbers(ours, theirs):
+    """1e-6 as Peebles and Xie, and Cosmos, have it; 1e-5 is Megatron's and torch's own."""
+    x = 1e-3 * torch.randn(3, 7, 16)
+    torch.testing.assert_close(ours()(x), theirs()(x))
+
+
+def epsilons(model):
+    return {type(one).__name__: one.eps for one in model.modules() if hasattr(one, "eps")}
+
+
+def test_every_norm_of_a_model_has_the_eps_of_its_family():
+    diffusion = {"in_channels": 4, "text_dim": 16, "width": 48, "depth": 2, "heads": 4, "modulation_rank": 4}
+    assert epsilons(DiT(**diffusion)) == epsilons(STDiT(**diffusion)) == {"LayerNorm": 1e-6, "RMSNorm": 1e-6}
+    language = {"vocab": 96, "width": 48, "depth": 2, "heads": 6, "mlp_hidden": 80, "groups": 2, "qk_norm": True}
+    for eps, given in ((1e-5, {}), (1e-3, {"eps": 1e-3})):
+        norms = [one.eps for one in GPT(**language, **given).modules() if hasattr(one, "eps")]
+        assert norms == [eps] * (4 * 2 + 1)
+        assert set(epsilons(GPT(**language, norm="layernorm1p", **given)).values()) == {eps}
 
 
 def test_noise_levels_a_hundredth_apart_are_told_apart():

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Language models: sizes as published, documents that do not see each other, a cache that changes nothing."""
 
+import math
 from typing import Any
 
 import pytest
@@ -16,6 +17,22 @@ from nemo_vfm.parallel.vocabulary import IGNORED, token_losses
 
 SMALL: dict[str, Any] = {"vocab": 96, "width": 48, "depth": 3, "heads": 6, "groups": 2, "mlp_hidden": 80}
 NEMOTRON: dict[str, Any] = {"activation": "squared_relu", "norm": "layernorm1p", "rope": TextRope(share=0.5)}
+
+
+def test_weights_begin_normal_and_those_that_write_to_the_residual_are_smaller_by_the_root_of_their_number() -> None:
+    """Radford et al. 2019, section 2.3: 1 / sqrt(N) with N residual layers, two a block; Megatron's scaled_init."""
+    depth, std, seed = 8, 0.03, 5
+    model = GPT(vocab=500, width=64, depth=depth, heads=4, groups=2, mlp_hidden=128, init_std=std)
+    shapes = {name: one.shape for name, one in model.named_parameters() if one.dim() == 2}
+    assert len(shapes) == 2 + 5 * depth
+    for name, shape in shapes.items():
+        drawn, writes = (
+            model.initial_weight(name, shape, seed),
+            name.endswith(("attention.out.weight", "mlp.down.weight")),
+        )
+        expected = std / math.sqrt(2 * depth) if writes else std
+        assert float(drawn.std()) == pytest.approx(expected, rel=4 / math.sqrt(2 * drawn.numel())), name
+        assert abs(float(drawn.mean())) < 5 * expected / math.sqrt(drawn.numel())
 
 
 def words(*shape: int) -> torch.Tensor:

@@ -9,9 +9,12 @@ import pytest
 import torch
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.precision import Precision
 from nemo_vfm.parallel import gradients
+from nemo_vfm.parallel.engine import Parts
 from nemo_vfm.parallel.plan import ParallelPlan
-from tests.support.layouts import SAMPLES, cosmos, own, started, steps, tiny
+from nemo_vfm.parallel.torch_engine import TorchEngine
+from tests.support.layouts import SAMPLES, Doubling, cosmos, own, started, steps, tiny
 from tests.support.ranks import RankFailed, on_ranks
 
 LAYOUTS = [
@@ -62,6 +65,23 @@ def test_modulations_of_low_rank_and_learned_positions_have_one_devices_gradient
         if "pipeline" in degrees:  # each rank has gradients of its own blocks alone
             found = found | {"gradients": expected["gradients"]}
         assert close(found, expected), (found, expected)
+
+
+def rounded(rank: int) -> dict[str, float]:
+    """The share of each parameter's gradient here that is a bf16 number; all weights are 1, so factors are exact."""
+    engine, plan = TorchEngine(clip_norm=None), ParallelPlan(shard=2)
+    engine.start(Parts(tiny, Doubling(), partial(torch.optim.SGD, lr=0.0), Precision("bf16"), 3, plan))
+    mine = own(plan, rank, 0)
+    mine.weight_B[:] = 1.0
+    engine.step([mine], 1.0)
+    gradients_ = {name: one.grad.to_local() for name, one in engine.model.named_parameters() if one.grad is not None}  # type: ignore[attr-defined]
+    return {name: float((x == x.bfloat16()).float().mean()) for name, x in gradients_.items() if x.numel() > 256}
+
+
+def test_sharded_gradients_are_summed_in_fp32_where_the_arithmetic_is_bf16():
+    """The mean of two bf16 numbers is mostly none: a sum in bf16 would have rounded every one."""
+    for shares in on_ranks(2, rounded):
+        assert len(shares) > 20 and max(shares.values()) < 0.8, shares
 
 
 @pytest.mark.parametrize("how", [{"recompute": "blocks"}, {"offload_optimizer": True}], ids=str)

@@ -21,7 +21,9 @@ from nemo_vfm.cli.folder import Status
 from nemo_vfm.cli.verbs.run import _run as perform
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types import Run
+from nemo_vfm.parallel.engine import build_model
 from nemo_vfm.parallel.torch_engine import TorchEngine
 from nemo_vfm.train.callbacks.checkpoint import SaveCheckpoints
 from nemo_vfm.train.callbacks.metrics import truncate
@@ -30,7 +32,7 @@ from nemo_vfm.train.ema import EMA
 from nemo_vfm.train.fit import Fit
 from nemo_vfm.train.job import Train
 from nemo_vfm.train.loggers import TensorBoard
-from nemo_vfm.train.optim import WarmupCosine
+from nemo_vfm.train.optim import Straight, WarmupCosine
 from tests.support.toy import ToyData, ToyModel, ToyTask
 
 
@@ -185,6 +187,35 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_batch(tmp_path: P
 
     with pytest.raises(UserError, match=r"not finite at batch 0 \(samples s0, s1"):
         train(task=Broken()).run(Run(tmp_path))
+
+
+def test_a_training_is_the_loop_that_torch_would_write(tmp_path: Path) -> None:
+    """Its gradients clipped by torch's own function, its learning rates by the formula, its average step by step."""
+    base, clip, data, task = 0.5, 0.05, ToyData(), ToyTask()
+    engine = TorchEngine(clip_norm=clip)
+    train("5 steps", engine=engine, optimizer=partial(torch.optim.SGD, lr=base), schedule=Straight(begin=1.0, end=0.2),
+          precision=Precision("fp32"), every_steps=5).run(Run(tmp_path, seed=3))  # fmt: skip
+    model = build_model(ToyModel, 3)
+    average = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    optimizer = torch.optim.SGD(model.parameters(), lr=base)
+    data.start(seed=3, first_batch=0)
+    clipped = 0
+    for step, batch in zip(range(5), data.train_dataloader(), strict=False):
+        optimizer.param_groups[0]["lr"] = base * (1.0, 0.8, 0.6, 0.4, 0.2)[step]
+        optimizer.zero_grad()
+        prepared = task.prepare(batch, seed=3, training=True)
+        task.losses(model(**prepared.inputs), prepared).mean().backward()
+        clipped += float(torch.nn.utils.clip_grad_norm_(model.parameters(), clip)) > 2 * clip
+        optimizer.step()
+        for name, tensor in model.state_dict().items():
+            decay = min(0.9, (2 + step) / (11 + step))
+            average[name] = decay * average[name] + (1 - decay) * tensor
+    found = final(tmp_path, 5)
+    assert clipped == 5
+    for name, tensor in model.state_dict().items():
+        torch.testing.assert_close(found[f"model/{name}"], tensor, rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(found[f"ema/{name}"], average[name], rtol=1e-5, atol=1e-7)
+    assert [line["lr"] for line in lines(tmp_path)] == pytest.approx([0.5, 0.4, 0.3, 0.2, 0.1])
 
 
 def test_weights_of_zero_take_a_sample_out_of_the_gradient() -> None:

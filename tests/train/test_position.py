@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text = save({"text": torch.zeros(3, 4), "mask": torch.tensor([True, True, False])})
     for name, shapes in (("mixed", ([4, 1, 2, 2], [4, 3, 2, 2], [4, 1, 2, 2])), ("alike", ([4, 1, 1, 1],))):
         with ShardWriter(root / name, samples_per_shard=7) as writer:
-            for number, shape in zip(range(SAMPLES), itertools.cycle(shapes)):  # noqa: B905 (the cycle has no end)
+            for number, shape in zip(range(SAMPLES), itertools.cycle(shapes)):
                 facts = {"caption": "", "fps": 8.0, "bucket": "square", "latent_shape": shape}
                 latents = save({"latents": torch.full(shape, number / SAMPLES)})
                 members = {"latents.safetensors": latents, "text.safetensors": text, "json": json.dumps(facts).encode()}

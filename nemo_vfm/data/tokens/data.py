@@ -111,9 +111,7 @@ class TokenData(TrainingData):
         """See `Worded`."""
         return next(iter(self._folders().values())).manifest.vocab_size
 
-    def in_phase(
-        self, *, batch_size: int | None, blend: Mapping[str, float] | None, read: Mapping[str, int]
-    ) -> Self:
+    def in_phase(self, *, batch_size: int | None, blend: Mapping[str, float] | None, read: Mapping[str, int]) -> Self:
         """See `Phaseable`; a blend names the sources that are read, and each goes on where it was left."""
         if unknown := (set(blend or ()) | read.keys()) - self.sources.keys():
             raise ValueError(f"{sorted(unknown)[0]} is no source of this data: {', '.join(self.sources)}")
