@@ -165,6 +165,7 @@ class GPT(nn.Module):
             vocabulary=("embedding",),
             per_head=("blocks.*.attention.?_norm",) if self.sizes.qk_norm else (),
             heads=self.sizes.groups,
+            query_heads=self.heads,
             blocks="blocks",
             recompute=("blocks.*",),
             first=() if self.tied else ("embedding",),

@@ -18,7 +18,9 @@ class Declared:
         whole_input: those of `column` whose input is whole on every device, such as a text, and no part of the tokens.
         vocabulary: embeddings whose rows, one a word, may be split; each device looks up the words that it has.
         per_head: modules whose parameters serve every attention head alike, while each device has only some heads.
-        heads: attention heads, which tensor and all-to-all splits divide.
+        heads: attention heads, which tensor and all-to-all splits divide; of keys and values where they are fewer.
+        query_heads: heads of queries where the model lets several tensor ranks share a head of keys and values
+            (`shared_heads`); None where tensor ranks must divide `heads`.
         blocks: the `ModuleList` that a pipeline may cut between any two entries.
         recompute: modules worth running again in backward instead of keeping their activations.
         first: modules that only the first pipeline stage needs.
@@ -34,9 +36,20 @@ class Declared:
     vocabulary: tuple[str, ...] = ()
     per_head: tuple[str, ...] = ()
     heads: int = 1
+    query_heads: int | None = None
     first: tuple[str, ...] = ()
     last: tuple[str, ...] = ()
     every: tuple[str, ...] = ()
+
+    def sharing(self, tensor: int) -> int:
+        """How many of so many tensor ranks use one head of keys and values."""
+        return max(1, tensor // self.heads) if self.query_heads else 1
+
+    def tensor_degrees(self) -> list[int]:
+        """Numbers of tensor ranks that the heads allow, which divide those of queries."""
+        queries = self.query_heads or self.heads
+        divisors = [n for n in range(1, queries + 1) if queries % n == 0]
+        return [n for n in divisors if self.heads % n == 0 or n % self.heads == 0]
 
     def patterns(self) -> tuple[str, ...]:
         """Every name this plan mentions."""

@@ -19,6 +19,7 @@ from torch.distributed import ProcessGroup
 
 if TYPE_CHECKING:
     from nemo_vfm.parallel.context.scheme import Scheme
+    from nemo_vfm.parallel.shared_heads import SharedHead
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +31,14 @@ class Layout:
         context: the ranks among which attention must exchange; None where this one's tokens are all.
         scheme: how they do.
         tensor: the ranks that hold parts of the large linears, of a vocabulary too; None where this one holds all.
+        shared_head: those of them that use one head of keys and values; None where this rank has whole ones.
     """
 
     tokens: ProcessGroup | None = None
     context: ProcessGroup | None = None
     scheme: "Scheme | None" = None
     tensor: ProcessGroup | None = None
+    shared_head: "SharedHead | None" = None
 
 
 _ALONE = Layout()

@@ -108,6 +108,14 @@ def _made(plan: ParallelPlan, axes: Sequence[str], backend: str | None = None) -
     return mine
 
 
+def neighbours(mesh: Mesh, count: int) -> dist.ProcessGroup:
+    """This rank's group of so many tensor ranks that follow each other; every rank must call this."""
+    runs = [ranks[n : n + count] for ranks in peers(mesh.plan, ("tensor",)) for n in range(0, len(ranks), count)]
+    groups = [(ranks, dist.new_group(ranks)) for ranks in runs]
+    mine: dist.ProcessGroup = next(group for ranks, group in groups if mesh.rank in ranks)
+    return mine
+
+
 def same_slice(plan: ParallelPlan) -> GroupGather | None:
     """Those that train on the same samples as this rank, to exchange bytes with; None where there are none.
 

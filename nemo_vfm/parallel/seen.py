@@ -135,6 +135,7 @@ def place(own: Sequence[int], all_: Sequence[int], plan: ParallelPlan, rank: int
             ways.append((plan.data, plan.data_rank(rank)))
         elif dim == len(all_) - 1 or (size == heads and plan.tensor > 1):
             ways.append((plan.tensor, at.tensor))
+            ways.append((heads, at.tensor * heads // plan.tensor))  # several ranks share a head of keys and values
         else:
             ways += [(plan.tokens, token), (plan.context, at.context)]
         way = next((index for count, index in ways if part * count == size), None)

@@ -62,13 +62,7 @@ def require_divisible(model: nn.Module, plan: ParallelPlan) -> None:
         return
     how = declared(model)
     names = dict(model.named_modules())
-    over_heads = plan.tensor * (plan.ulysses if plan.attention == "ring_ulysses" else 1)
-    over_heads *= plan.context if plan.attention == "ulysses" else 1
-    if how.heads % over_heads:
-        raise UserError(
-            f"{how.heads} attention heads cannot be divided by {over_heads} (parallel.tensor = {plan.tensor}, "
-            f"attention = {plan.attention}); the degrees that fit are {_divisors(how.heads)}."
-        )
+    _require_heads(how, plan)
     sides = ((how.column, "out_features"), (how.row, "in_features"), (how.vocabulary, "num_embeddings"))
     for patterns, side in sides:
         for name in _matched(patterns, names):
@@ -83,8 +77,20 @@ def require_divisible(model: nn.Module, plan: ParallelPlan) -> None:
                             f"{plan.pipeline} x virtual = {plan.virtual}).")  # fmt: skip
 
 
-def _divisors(number: int) -> str:
-    return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)
+def _require_heads(how: Declared, plan: ParallelPlan) -> None:
+    exchanged = {"ring_ulysses": plan.ulysses, "ulysses": plan.context}.get(plan.attention, 1)
+    fit = how.tensor_degrees()
+    if exchanged > 1:  # each context rank takes whole heads of what a tensor rank has
+        fit = [n for n in fit if max(1, how.heads // n) % exchanged == 0]
+    if plan.tensor in fit:
+        return
+    fits = f"the degrees that fit are {', '.join(map(str, fit))}" if fit else "no tensor degree fits it"
+    by = plan.tensor * exchanged
+    of = f" ({how.query_heads} of queries)" if how.query_heads not in (None, how.heads) else ""
+    raise UserError(
+        f"{how.heads} attention heads{of} cannot be divided by {by} (parallel.tensor = {plan.tensor}, "
+        f"attention = {plan.attention}); {fits}."
+    )
 
 
 def _matched(patterns: tuple[str, ...], names: dict[str, nn.Module]) -> list[str]:

@@ -22,14 +22,16 @@ from nemo_vfm.core.types import Batch, DevicePlan, Factory, Prepared
 from nemo_vfm.parallel import gradients, split
 from nemo_vfm.parallel.checkpoint_ranks import joined
 from nemo_vfm.parallel.checkpoint_reader import fill
+from nemo_vfm.parallel.declared import Divisible
 from nemo_vfm.parallel.engine import Parts, Shapes, StepResult, build_model
 from nemo_vfm.parallel.finite import NonFinite
 from nemo_vfm.parallel.footprint import OptimizerFactory, state_of
 from nemo_vfm.parallel.layout import Layout, under
-from nemo_vfm.parallel.mesh import Mesh, join
+from nemo_vfm.parallel.mesh import Mesh, join, neighbours
 from nemo_vfm.parallel.own_part import OwnPart
 from nemo_vfm.parallel.pipeline import Pipeline, require_even
 from nemo_vfm.parallel.plan import ParallelPlan
+from nemo_vfm.parallel.shared_heads import SharedHead
 from nemo_vfm.parallel.stage import Stage, cut, repeated
 
 
@@ -105,7 +107,7 @@ class TorchEngine:
             self._shared(model, stages, self.mesh)
         if meta:
             split.fill(model, derive(parts.seed, "initial weights"), device())
-        self.layout = _layout(self.mesh)
+        self.layout = _layout(self.mesh, model)
         # Weights that are shared are gathered in the dtype of the arithmetic, and take their inputs in no other.
         shared = self.mesh is not None and self.mesh.sharding is not None
         _call_under(model, self.layout, parts.precision.autocast if shared else nullcontext)
@@ -242,13 +244,21 @@ def _born(parts: Parts) -> tuple[nn.Module, bool]:
     return build_model(parts.model, parts.seed), False
 
 
-def _layout(mesh: Mesh | None) -> Layout:
-    if mesh is None or (mesh.tokens is None and mesh.context is None):
-        return Layout(tensor=None if mesh is None else mesh.tensor)
+def _layout(mesh: Mesh | None, model: nn.Module) -> Layout:
+    if mesh is None:
+        return Layout()
+    shared = _shared_head(mesh, model)
+    if mesh.tokens is None and mesh.context is None:
+        return Layout(tensor=mesh.tensor, shared_head=shared)
     from nemo_vfm.parallel.context.scheme import Scheme
 
     scheme = Scheme(kind=mesh.plan.attention, ulysses=mesh.plan.ulysses)
-    return Layout(mesh.tokens, mesh.context, scheme, mesh.tensor)
+    return Layout(mesh.tokens, mesh.context, scheme, mesh.tensor, shared)
+
+
+def _shared_head(mesh: Mesh, model: nn.Module) -> SharedHead | None:
+    ranks = model.plan().sharing(mesh.plan.tensor) if isinstance(model, Divisible) else 1
+    return None if ranks == 1 else SharedHead(ranks, mesh.at.tensor % ranks, neighbours(mesh, ranks))
 
 
 def _call_under(model: nn.Module, layout: Layout, arithmetic: Callable[[], AbstractContextManager[object]]) -> None:

@@ -46,11 +46,21 @@ def activation_bytes(work: Work, plan: ParallelPlan, rows: int, itemsize: int) -
 def tensor_s(work: Work, plan: ParallelPlan, network: Network, rows: int, itemsize: int) -> Passes:
     """Gathered and scattered tokens around the split linears, or with whole tokens their sums."""
     group, whole = Group(plan.tensor), activation_bytes(work, plan, rows, itemsize)
+    shared = _shared_heads_s(work, plan, network, rows, itemsize)
     if plan.sequence:
-        each = network.gather_s(whole, group) * (work.gathers + work.scatters)
+        each = network.gather_s(whole, group) * (work.gathers + work.scatters) + shared
         return Passes(each, each)
     each = network.reduce_s(whole, group)
-    return Passes(each * work.scatters, each * work.gathers)
+    return Passes(each * work.scatters + shared, each * work.gathers + shared)
+
+
+def _shared_heads_s(work: Work, plan: ParallelPlan, network: Network, rows: int, itemsize: int) -> float:
+    """Queries, key and value of a group, gathered by the ranks that share it (`parallel/shared_heads.py`)."""
+    ranks = plan.tensor // work.heads
+    if ranks < 2:
+        return 0.0
+    width = (1 / work.kv_share + 2) * work.head_dim
+    return network.gather_s(rows * work.tokens / plan.context * width * itemsize, Group(ranks))
 
 
 def context_s(work: Work, plan: ParallelPlan, network: Network, rows: int, itemsize: int) -> ContextTime:
@@ -101,7 +111,7 @@ def _around_s(num_bytes: float, plan: ParallelPlan, network: Network, ring: int,
 
 def _sizes(work: Work, plan: ParallelPlan, rows: int, itemsize: int) -> Sizes:
     kv_heads = max(1, work.heads // plan.tensor)
-    return Sizes(batch=rows, heads=round(kv_heads / work.kv_share), kv_heads=kv_heads,
+    return Sizes(batch=rows, heads=round(work.heads / work.kv_share) // plan.tensor, kv_heads=kv_heads,
                  tokens=work.tokens // plan.context, width=work.head_dim, itemsize=itemsize)  # fmt: skip
 
 

@@ -37,7 +37,8 @@ class Sketch(ModelFacts):
 
     def _brought(self, cut: Cut, rows: float, tokens: float) -> Held:
         """With weights as FSDP brings them."""
-        if cut.tensor == 1 or self.model.plan().heads % _MORE:  # then there is little to sketch
+        heads = self.model.plan().heads
+        if cut.tensor == 1 or cut.tensor > heads or heads % _MORE:  # then there is little to sketch
             return self._traced(cut, rows, tokens)
         with_ring, alone = (replace(cut, tensor=1, sequence=False, ring=ring) for ring in (True, False))
         if not cut.sequence:  # what is between the linears stays whole; a ring's part is in both

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from nemo_vfm.parallel.layout import Layout, under
 from nemo_vfm.parallel.portions import split_axis
 from nemo_vfm.parallel.products import native_products
+from nemo_vfm.parallel.shared_heads import SharedHead
 from nemo_vfm.parallel.stage import Cuttable
 from nemo_vfm.perf.emulated import Kernels, exchanging
 from nemo_vfm.perf.live import Live
@@ -150,6 +152,8 @@ def _moments(model: Cuttable, shapes: Shapes, cut: Cut, rows: int, tokens: int) 
         outside = fake_inputs(model, shapes, rows, tokens, split, 1 / split)[0] if cut.sequence else inside
         stack.enter_context(native_products())
         exchanging(small, cut.tensor, cut.sequence)
+        sharing = small.plan().sharing(cut.tensor)
+        stack.enter_context(under(Layout(shared_head=SharedHead(sharing) if sharing > 1 else None)))
         stack.enter_context(Kernels(gpu=cut.gpu, ring=cut.ring))
         live.begin([*_module(small).parameters(), *_module(small).buffers()], sum(one.nbytes for one in inside.values()))
         step = _Step(small, inside, outside, live, cut.narrow)

@@ -90,7 +90,7 @@ DOORS = {
 @pytest.mark.parametrize("door", DOORS)
 def test_a_rate_in_a_recipe_that_cannot_be_is_refused_by_the_constructor(door: str) -> None:
     for fps in NUMBERS:
-        with pytest.raises(ValueError, match="expected frames per second: a finite number above 0"):
+        with pytest.raises(ValueError, match="at (least 0.001|most 1,000)"):
             DOORS[door](fps)
     DOORS[door](24)
 

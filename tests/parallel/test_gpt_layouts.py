@@ -13,7 +13,7 @@ from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types import Batch, Prepared
 from nemo_vfm.models.gpt import GPT
-from nemo_vfm.parallel import vocabulary
+from nemo_vfm.parallel import shared_heads, vocabulary
 from nemo_vfm.parallel.engine import Parts
 from nemo_vfm.parallel.plan import ParallelPlan
 from nemo_vfm.parallel.torch_engine import TorchEngine
@@ -23,6 +23,9 @@ from tests.support.ranks import on_ranks
 WORDS, LENGTH = 96, 32
 LLAMA: dict[str, Any] = {"groups": 4, "qk_norm": True}
 TIED: dict[str, Any] = {"groups": 8, "tied": True, "qkv_bias": True}
+#: Fewer heads of keys and values than tensor ranks: 1 of them, and 2.
+SINGLE: dict[str, Any] = {"groups": 1, "qkv_bias": True, "qk_norm": True}
+PAIR: dict[str, Any] = {"groups": 2, "qk_norm": True}
 NEMOTRON: dict[str, Any] = {"groups": 4, "activation": "squared_relu", "norm": "layernorm1p"}
 SEQUENCE: dict[str, Any] = {"tensor": 2, "sequence": True}
 PIPELINE: dict[str, Any] = {"pipeline": 2, "microbatches": 2}
@@ -113,12 +116,38 @@ def alone(model: dict[str, Any], packed: bool) -> dict[str, Any]:
         (INTERLEAVED | SEQUENCE, TIED, True),
         (PIPELINE | SEQUENCE, NEMOTRON, True),
         (INTERLEAVED | {"context": 2, "schedule": "zero_bubble"}, LLAMA, False),
+        ({"tensor": 4, "sequence": True}, PAIR, True),
+        pytest.param(*({"tensor": 4}, SINGLE, True), marks=pytest.mark.soak),
+        (SEQUENCE | {"context": 2}, SINGLE, False),
+        pytest.param(*(SEQUENCE | {"shard": 2}, SINGLE, False), marks=pytest.mark.soak),
+        pytest.param(*(PIPELINE | SEQUENCE, SINGLE, False), marks=pytest.mark.soak),
     ],
     ids=str,
 )
 def test_losses_and_gradients_are_one_devices(degrees: dict[str, Any], model: dict[str, Any], packed: bool) -> None:
     found = on_ranks(ParallelPlan(**degrees).world, steps, degrees, model, packed)
     assert apart(found, alone(model, packed)) < 1e-4
+
+
+@pytest.mark.parametrize("degree", [2, 4])
+def test_ranks_that_share_a_head_agree_within_rounding(degree: int) -> None:
+    found = on_ranks(degree, steps, {"tensor": degree}, SINGLE, False)
+    assert apart(found, alone(SINGLE, False)) < 1e-5
+
+
+def without_shared(rank: int, degrees: dict[str, Any], model: dict[str, Any], packed: bool) -> dict[str, Any]:
+    """The sum of gradients over the ranks of one head left out on purpose."""
+    kept, shared_heads._summed = shared_heads._summed, lambda parts, shared: parts[shared.rank]
+    try:
+        return steps(rank, degrees, model, packed)
+    finally:
+        shared_heads._summed = kept
+
+
+def test_a_sum_over_the_ranks_of_one_head_that_is_left_out_is_seen() -> None:
+    found = on_ranks(2, without_shared, {"tensor": 2}, SINGLE, False)
+    with pytest.raises(AssertionError):
+        assert apart(found, alone(SINGLE, False)) < 1e-4
 
 
 def without(rank: int, degrees: dict[str, Any], model: dict[str, Any], packed: bool) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from nemo_vfm.models.blocks.norm import LayerNorm1p, RMSNorm
 from nemo_vfm.models.blocks.rope import rotate
 from nemo_vfm.parallel.causal import causal_attention
 from nemo_vfm.parallel.products import Linear
+from nemo_vfm.parallel.shared_heads import own_queries, whole_groups
 
 Activation = Literal["squared_relu", "swiglu", "gelu"]
 NormKind = Literal["layernorm1p", "rmsnorm"]
@@ -91,9 +92,10 @@ class CausalAttention(nn.Module):
 
     def forward(self, x_BSD: Tensor, reading: Reading) -> Tensor:
         """(B, S, D)."""
-        parts_BSGPE = self.qkv(x_BSD).unflatten(2, (-1, self.queries + 2, self.head_dim))
-        q, k, v = parts_BSGPE.split([self.queries, 1, 1], dim=3)
-        q, k, v = (part.flatten(2, 3) for part in (q, k, v))
+        qkv_BSF = whole_groups(self.qkv(x_BSD))
+        parts_BSGPE = qkv_BSF.view(*qkv_BSF.shape[:2], -1, self.queries + 2, self.head_dim)
+        q, k, v = torch.split(parts_BSGPE, [self.queries, 1, 1], dim=3)
+        q, k, v = (part.flatten(2, 3) for part in (own_queries(q), k, v))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         q, k = (_turned(x, reading).transpose(1, 2) for x in (q, k))
