@@ -295,11 +295,10 @@ def test_ranks_and_the_runs_of_a_sweep_are_told_what_the_user_allows(kitchen):
      "copy_to: 's3://${env:TERM}/x'", "copy_to: '${env:MINE}-attacker/x'", "copy_to: 's3:/${env:SHELL}'",
      "copy_to: '${named.a}'\nnamed: {a: s3://attacker/x}"],
 )  # fmt: skip
-@pytest.mark.parametrize("verb", ["check", "run"])
-def test_a_bucket_that_only_the_recipe_names_is_refused(attack, monkeypatch, text, verb):
+def test_a_bucket_that_only_the_recipe_names_is_refused(attack, monkeypatch, text):
     for name, value in {"TERM": "xterm-256color", "MINE": "s3://mine", "SHELL": "/bin/bash"}.items():
         monkeypatch.setenv(name, value)
-    status, said = attack(f"{HOLDS}{text}\n", verb=verb)
+    status, said = attack(f"{HOLDS}{text}\n", verb="check")
     assert status == 2 and "before you allow it" in said and "add --allow-host " in said
 
 
