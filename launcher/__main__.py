@@ -2,18 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs `vfm-launch`, also as `python -m launcher`, without a look into the working directory for modules."""
 
+import os
 import sys
-from pathlib import Path
 
 
 def main() -> int:
     """Run one verb of the process's own words."""
-    own, here = Path(__file__).resolve().parents[1], Path.cwd().resolve()
-    # `-m` and an empty entry of PYTHONPATH put the working directory first, where a stranger's yaml.py may lie.
-    sys.path[:] = [entry for entry in sys.path if Path(entry).is_absolute() and Path(entry).resolve() != here]
+    # `-m` and an empty entry of PYTHONPATH put the working directory first, where a stranger's yaml.py may lie. Until
+    # it is gone, nothing is imported but what Python itself has loaded already.
+    here, own = os.path.realpath("."), os.path.dirname(os.path.dirname(os.path.realpath(__file__)))  # noqa: PTH120
+    sys.path[:] = [entry for entry in sys.path if os.path.isabs(entry) and os.path.realpath(entry) != here]  # noqa: PTH117
     from launcher.isolated import NamedPackages
 
-    sys.meta_path.insert(0, NamedPackages(dict.fromkeys(("nemo_vfm", "launcher"), str(own))))  # a checkout's, from here
+    sys.meta_path.insert(0, NamedPackages(dict.fromkeys(("nemo_vfm", "launcher"), own)))  # a checkout's, from here
     from launcher.cli import main as run_verb
 
     return run_verb()
