@@ -1,12 +1,13 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A launch in, `launch/` of its run folder out, and back: recipe, scripts, code, packages, and which jobs there were.
+"""Writes `launch/` of a run folder and reads it: recipe, scripts, code, packages, and which jobs there were.
 
 `launch.json` is written last, so a folder without it is no launch. It is replaced as a whole at each change.
 """
 
 import fcntl
 import os
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -14,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from launcher.kept_values import first_wrong
 from launcher.launch import POINTS, Launch, words_of
 from launcher.modules import is_own
 from launcher.snapshot import Code
@@ -23,6 +25,7 @@ from nemo_vfm.core.types import LAUNCH, SWEEP, Json
 
 SCHEMA = "nemo_vfm.launch/1"
 _FILE = "launch.json"
+_MOST_BYTES = 64 << 20
 
 
 @dataclass(slots=True)
@@ -91,9 +94,11 @@ class Kept:
     def attempts(self) -> list["Attempt"]:
         """Ends of attempts, as the jobs themselves wrote them down; half a line is passed over."""
         try:
-            lines = (self.folder / "attempts.tsv").read_text(errors="replace").splitlines()
+            lines = _plain_file(self.folder / "attempts.tsv").read_text(errors="replace").splitlines()
         except FileNotFoundError:
             return []
+        except ValueError as error:
+            raise UserError(f"{self.folder / 'attempts.tsv'} cannot be read: {error}") from error
         rows = [line.split("\t") for line in lines]
         return [Attempt(*row) for row in rows if len(row) == len(fields(Attempt)) and row[0] != "time"]
 
@@ -137,16 +142,35 @@ def read(path: Path) -> Kept:
     if run_dir.name == LAUNCH and (run_dir / _FILE).is_file():
         run_dir = run_dir.parent
     try:
-        values = read_json(run_dir / LAUNCH / _FILE)
+        values = read_json(_plain_file(run_dir / LAUNCH / _FILE))
     except FileNotFoundError as error:
         raise UserError(
             f"{path} was not launched: it holds no {LAUNCH}/{_FILE}; `vfm-launch list` shows what was"
         ) from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{run_dir / LAUNCH / _FILE} cannot be read: {error}") from error
     if not isinstance(values, dict) or values.get("schema") != SCHEMA:
         raise UserError(f"{run_dir / LAUNCH / _FILE} was written by another version of the launcher; use that one")
+    if wrong := first_wrong(values):
+        raise UserError(f"{run_dir / LAUNCH / _FILE} is not what a launcher writes: look at {wrong}, or submit the "
+                        f"recipe anew in another folder")  # fmt: skip
     return Kept(run_dir, values)
+
+
+def require_own(kept: Kept) -> None:
+    """Raises UserError where another user wrote the launch: its scripts would run as yours."""
+    for file in (kept.folder / _FILE, *(kept.folder / job["script"] for job in kept.jobs)):
+        if file.exists() and file.stat().st_uid != os.geteuid():
+            raise UserError(f"{file} belongs to another user, and what it says would run as you; submit the recipe "
+                            f"yourself: vfm-launch submit {kept.recipe_file}")  # fmt: skip
+
+
+def _plain_file(file: Path) -> Path:
+    """Raises ValueError where reading it would wait for ever, or fill the memory."""
+    found = file.stat()
+    if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES:
+        raise ValueError(f"it is no plain file of at most {_MOST_BYTES >> 20} MiB")
+    return file
 
 
 def existing(run_dir: Path) -> Kept | None:

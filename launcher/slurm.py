@@ -191,6 +191,8 @@ def _said(program: str, *words: str, cwd: Path | None = None, with_errors: bool 
             [path, *words], env=clean(os.environ), cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True,
             encoding="utf-8", errors="replace", timeout=_PATIENCE_S, check=False,
         )  # fmt: skip
+    except OSError as error:
+        raise UserError(f"{program} cannot be run in {cwd or Path.cwd()}: {error.strerror}") from error
     except subprocess.TimeoutExpired as error:
         raise UserError(f"{program} gave no answer for {_PATIENCE_S:.0f} s; is Slurm's controller up? Look with "
                         "squeue --me before you submit again") from error  # fmt: skip

@@ -25,7 +25,7 @@ def log_files(kept: Kept, name: str | None = None) -> list[Path]:
             number = job["slurm"][-1]
             found += sorted((kept.folder / "logs").glob(f"*-{number}.out"))
             found += sorted((kept.folder / "logs").glob(f"*-{number}_*.out"))
-    return found
+    return [file for file in found if file.is_file()]  # a FIFO would be read for ever
 
 
 class Tail:
@@ -45,9 +45,11 @@ class Tail:
     def show(self, lines: int) -> None:
         """The last lines of each."""
         for file in log_files(self._kept, self._name):
-            text = file.read_bytes()
-            self._read[file] = len(text)
-            if end := b"".join(text[-_MOST_BYTES:].splitlines(keepends=True)[-lines:] if lines > 0 else []):
+            with file.open("rb") as opened:
+                opened.seek(max(0, file.stat().st_size - _MOST_BYTES))
+                text = opened.read(_MOST_BYTES)
+                self._read[file] = opened.tell()
+            if end := b"".join(text.splitlines(keepends=True)[-lines:] if lines > 0 else []):
                 self._say(file, end)
 
     def follow(self) -> None:

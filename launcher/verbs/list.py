@@ -3,6 +3,7 @@
 """List launches, the latest first: where, when, on which cluster, which of its jobs are done, what is going on."""
 
 import argparse
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,12 +25,18 @@ def run(arguments: argparse.Namespace) -> int:
     from launcher.columns import say, table
     from launcher.folder import read
     from nemo_vfm.core.errors import UserError
+    from nemo_vfm.core.log import plain
 
     roots = arguments.folders or [Path("runs")]
     for root in roots:
         if not root.is_dir():
             raise UserError(f"there is no folder {root}; give the folder that your runs are in: vfm-launch list DIR")
-    found = [read(folder) for folder in dict.fromkeys(one for root in roots for one in _below(root, _DEEPEST))]
+    found = []
+    for folder in dict.fromkeys(one for root in roots for one in _below(root, _DEEPEST)):
+        try:
+            found.append(read(folder))
+        except UserError as error:  # the others can still be listed
+            sys.stderr.write(f"{plain(str(error))}\n")
     if not found:
         say(f"no launches in {', '.join(map(str, roots))}")
         return 0

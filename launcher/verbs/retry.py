@@ -18,7 +18,7 @@ def run(arguments: argparse.Namespace) -> int:
     """0 also where everything is done."""
     from launcher import slurm
     from launcher.columns import say
-    from launcher.folder import held, read
+    from launcher.folder import held, read, require_own
     from launcher.occupied import require_free
     from launcher.status import states
     from launcher.submission import enqueue, tell
@@ -27,6 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
     kept = read(arguments.run)
     if kept.is_local:
         raise UserError(f"{kept.run_dir} was run without a queue; submit the same words again, and it goes on")
+    require_own(kept)
     with held(kept.run_dir):
         require_free(kept)
         found = states(kept, slurm.queued(kept.slurm_ids()))
