@@ -144,5 +144,7 @@ def _unsayable(model: GPT, family: Family) -> Iterator[str]:
         yield f"activation {sizes.activation}"
     if family.share is None and model.rotated != sizes.head_dim:
         yield f"rope.share {model.rope.share}"
+    if model.rope.long_context is not None and not family.long_context:
+        yield "rope.long_context"
     if family.whole_heads and sizes.width % sizes.heads:
         yield f"width {sizes.width} with {sizes.heads} heads"

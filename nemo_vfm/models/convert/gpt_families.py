@@ -30,6 +30,7 @@ class Family:
         qkv_bias: whether queries, keys and values have a bias; no key says it.
         qk_norm: whether queries and keys are normalised; no key says it.
         share: `partial_rotary_factor` where it is missing; None rotates whole heads, whatever that key says.
+        long_context: whether versions 4 and 5 of transformers both read Llama 3's stretching of positions.
         groups: `num_key_value_heads` where it is missing; None is one for each head.
         head_dim: where it is missing; None is width / heads.
         window: whether `sliding_window` counts: never, always (4096 where it is missing), or behind a switch.
@@ -44,6 +45,7 @@ class Family:
     qkv_bias: bool = False
     qk_norm: bool = False
     share: float | None = None
+    long_context: bool = True
     groups: int | None = None
     head_dim: int | None = None
     window: Literal["never", "always", "switched"] = "never"
@@ -63,9 +65,10 @@ FAMILIES: dict[str, Family] = {
         Family("MistralForCausalLM", _GATED, groups=8, window="always"),
         Family("Qwen2ForCausalLM", _GATED, qkv_bias=True, groups=32, window="switched"),
         Family("Qwen3ForCausalLM", _GATED, qk_norm=True, groups=32, head_dim=128, window="switched"),
-        Family("NemotronForCausalLM", _PLAIN, norm="layernorm1p", eps_key="norm_eps", eps=1e-5, share=0.5),
+        Family("NemotronForCausalLM", _PLAIN, norm="layernorm1p", eps_key="norm_eps", eps=1e-5, share=0.5,
+               long_context=False),
     )
-}
+}  # fmt: skip
 
 #: GPT's argument -> the key of config.json, and the largest value that is taken for no mistake.
 SIZES: dict[str, tuple[str, int]] = {

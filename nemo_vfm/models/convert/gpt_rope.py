@@ -46,6 +46,9 @@ def _entry(config: Mapping[str, Json], place: str) -> Mapping[str, Json]:
 
 def _rope(told: Mapping[str, Json], config: Mapping[str, Json], family: Family) -> TextRope:
     kind = _kind(told)
+    if kind == "llama3" and not family.long_context:
+        raise DataError(f"config.json of a {family.architecture} asks for rotary positions of type {kind}, which "
+                        f"transformers 4 does not read there and version 5 does")  # fmt: skip
     if more := sorted(told.keys() - _KINDS[kind]):
         raise DataError(f"config.json says {more[0]}: {shown(told[more[0]])} for rotary positions of type {kind}, "
                         f"which do not have it")  # fmt: skip

@@ -11,11 +11,11 @@ import torch
 import transformers
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.models.blocks.text_rope import TextRope
+from nemo_vfm.models.blocks.text_rope import LongContext, TextRope
 from nemo_vfm.models.convert.gpt_config import arguments_of, config_of
 from nemo_vfm.models.convert.gpt_folder import load_gpt
 from nemo_vfm.models.gpt import GPT
-from tests.support.language_models import FAMILIES, scores, words, written
+from tests.support.language_models import FAMILIES, LONG, scores, words, written
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 96, "hidden_size": 48,
@@ -23,6 +23,7 @@ LLAMA: dict[str, Any] = {
 }  # fmt: skip
 MISTRAL = LLAMA | {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "num_key_value_heads": 2}
 QWEN = LLAMA | {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "num_key_value_heads": 2}
+NEMOTRON = LLAMA | {"architectures": ["NemotronForCausalLM"], "model_type": "nemotron"}
 SIZES = ["vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
          "num_key_value_heads", "head_dim", "max_position_embeddings"]  # fmt: skip
 
@@ -109,6 +110,7 @@ def test_sizes_that_the_files_do_not_have_are_refused_before_memory_is_taken(
         (LLAMA | {"rope_scaling": {"type": "llama3", "rope_type": "default"}}, "of type"),
         (LLAMA | {"rope_scaling": {"type": "default", "factor": 8.0}}, "says factor: 8.0 for rotary positions"),
         (LLAMA | {"rope_scaling": {"type": "llama3", "factor": 8.0}}, "has no low_freq_factor"),
+        (NEMOTRON | {"rope_scaling": LONG}, "of type llama3, which transformers 4 does not read there"),
         (QWEN | {"attention_bias": False}, 'says "attention_bias": false, which is not known'),
         (LLAMA | {"model_type": "qwen2"}, 'LlamaForCausalLM and model_type: "qwen2", of which transformers takes'),
         (LLAMA | {"architectures": "LlamaForCausalLM"}, "known language models are LlamaForCausalLM, Mistral"),
@@ -126,6 +128,9 @@ def test_a_share_of_a_head_goes_out_where_the_family_reads_it() -> None:
     for qk_norm in (False, True):
         with pytest.raises(DataError, match=r"the nearest, \w+, cannot say rope\.share 0\.5"):
             config_of(GPT(**sizes, rope=half, qk_norm=qk_norm), 64)
+    with pytest.raises(DataError, match=r"cannot say .*rope\.long_context"):
+        config_of(GPT(**sizes, rope=TextRope(share=0.5, long_context=LongContext()), norm="layernorm1p",
+                      activation="gelu"), 64)  # fmt: skip
     nemotron = GPT(**sizes, rope=half, norm="layernorm1p", activation="squared_relu")
     assert config_of(nemotron, 64)["partial_rotary_factor"] == 0.5
     assert "partial_rotary_factor" not in config_of(GPT(**sizes), 64)

@@ -134,7 +134,7 @@ def test_a_folder_of_theirs_comes_in_as_the_same_function_or_not_at_all() -> Non
         "architectures", "model_type"})), max_size=2)  # fmt: skip
     more = st.lists(st.sampled_from([(key, value) for key in MORE for value in MORE[key]]), max_size=3).map(dict)
     seen = _outcomes(outcome, st.sampled_from(list(THEIRS)), left_out, more)
-    assert all(seen[kind] > 1 and seen[f"{kind} refused"] > 1 for kind in THEIRS), seen
+    assert all(seen[kind] > 1 for kind in THEIRS) and seen.total() - sum(seen[kind] for kind in THEIRS) > 9, seen
 
 
 def _outcomes(outcome: Callable[..., str], *drawn: st.SearchStrategy[Any]) -> Counter[str]:
@@ -146,7 +146,7 @@ def _outcomes(outcome: Callable[..., str], *drawn: st.SearchStrategy[Any]) -> Co
             seen[outcome(*case, Path(folder))] += 1
 
     soak = settings.get_current_profile_name() == "soak"
-    settings(max_examples=600 if soak else 60)(given(st.tuples(*drawn))(one))()
+    settings(max_examples=600 if soak else 50)(given(st.tuples(*drawn))(one))()
     return seen
 
 
