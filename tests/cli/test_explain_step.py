@@ -4,6 +4,7 @@
 
 import json
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -59,6 +60,24 @@ def test_what_a_recipe_leaves_out_is_marked_and_does_not_count(run: Path, capsys
     assert "0 (skip)" in capsys.readouterr().out
     assert main(["explain", f"{run / 'run'}@2"]) == 0
     assert "left out as a whole (skip.steps)" in capsys.readouterr().out
+
+
+def test_steps_before_and_after_a_change_of_the_batch_size_are_told_with_their_own_samples(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    before = [keys_of(run / "first", step) for step in range(1, 5)]
+    copytree(run / "first", tmp_path / "run")
+    shards = f"data.shards={run / 'shards'}"
+    words = ["--overlay", "smoke", shards, "checkpoint.keep_last=null", "checkpoint.every_steps=1", "~callbacks",
+             "~loggers", "validation=null", f"run_dir={tmp_path / 'run'}", "duration=5 steps"]  # fmt: skip
+    assert main(["run", str(RECIPE), *words, "data.batch_size=1", "--allow", "data.batch_size"]) == 0
+    assert "the data resumes at sample 6, after step 3" in " ".join(capsys.readouterr().err.split())
+    after = [keys_of(tmp_path / "run", step) for step in range(1, 6)]
+    assert after[:3] == before[:3] and after[3] + after[4] == before[3]
+
+
+def keys_of(run: Path, step: int) -> list[str]:
+    return [sample["key"] for sample in told_of(run, step, "--no-losses")["samples"]]
 
 
 def test_a_page_says_which_weights_the_losses_are_of(run: Path, capsys: pytest.CaptureFixture[str]):
