@@ -22,7 +22,6 @@ from nemo_vfm.core.errors import NextPhase, Preempted, UserError
 from nemo_vfm.core.place import Address, Place
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types import (
-    Batched,
     DevicePlan,
     Factory,
     Json,
@@ -48,6 +47,7 @@ from nemo_vfm.train.callbacks.checkpoint import SaveCheckpoints
 from nemo_vfm.train.callbacks.progress import ShowProgress
 from nemo_vfm.train.callbacks.validation import Validate
 from nemo_vfm.train.ema import EMA
+from nemo_vfm.train.even import require_even
 from nemo_vfm.train.fit import Fit
 from nemo_vfm.train.loggers import LoggerSource
 from nemo_vfm.train.optim import Constant, Schedule
@@ -106,6 +106,7 @@ class Train:
             raise ValueError(f"keep_best chooses by {checkpoint.keep.metric}, which nobody measures: give validation")
         self.model, self.data, self.task, self.optimizer, self.duration = model, data, task, optimizer, duration
         self.phases = stretches(phases, data, parallel, duration) if phases else []
+        require_even(data, parallel, self.phases)
         self.schedule, self.engine = schedule or Constant(), engine or TorchEngine()
         self.parallel, self.skip = parallel, skip
         self.precision, self.ema, self.checkpoint, self.validation = precision, ema, checkpoint, validation
@@ -191,17 +192,8 @@ class Train:
         layouts = [phase.plan for phase in self.phases if phase.plan.world == num_gpus] or [self.parallel]
         plan = self.engine.plan_for(num_gpus, layouts[0], self.model, self.optimizer)
         average = {"running average": plan.state_bytes["weights"]} if self.ema is not None else {}
-        notes = (*plan.notes, *self._uneven(layouts[0]), *map(str, self.phases))
+        notes = (*plan.notes, *map(str, self.phases))
         return replace(plan, state_bytes={**plan.state_bytes, **average}, notes=notes)
-
-    def _uneven(self, layout: ParallelPlan) -> list[str]:
-        """Batches that data ranks cannot share evenly."""
-        sizes = self.data.batch_sizes() if isinstance(self.data, Batched) else {}
-        shared = [(name, size, layout) for name, size in sizes.items() if not self.phases]
-        shared += [(f"batch_size of phase {phase.name}", phase.phase.batch_size or size, phase.plan)
-                   for phase in self.phases for size in sizes.values()]  # fmt: skip
-        return [f"{name} {size} cannot be divided by {plan.data} (replicate x shard)"
-                for name, size, plan in shared if size % plan.data]  # fmt: skip
 
     def _start(self, run: Run) -> Fit:
         saved = self._newest(run)

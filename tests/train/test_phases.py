@@ -106,11 +106,12 @@ def test_a_training_cut_short_ends_within_a_phase() -> None:
 
 
 def test_a_check_lists_the_phases_and_says_whose_batches_cannot_be_shared(capsys: pytest.CaptureFixture[str]) -> None:
-    uneven = "phases.main.batch_size=2300"
-    assert main(["check", str(ROOT / "recipes/llm/nemotron4_340b.yaml"), "--gpus", "6144", uneven]) == 0
+    recipe = str(ROOT / "recipes/llm/nemotron4_340b.yaml")
+    assert main(["check", recipe, "--gpus", "6144"]) == 0
+    assert "phase small: steps 1 to 63,579 on 1,536 devices" in " ".join(capsys.readouterr().out.split())
+    assert main(["check", recipe, "phases.main.batch_size=2300"]) == 2
     said = " ".join(capsys.readouterr().out.split())
-    assert "phase small: steps 1 to 63,579 on 1,536 devices" in said
-    assert "batch_size of phase main 2300 cannot be divided by 64 (replicate x shard)" in said
+    assert "batch_size of phase main 2300 cannot be shared by 64 data ranks" in said and "would fit" in said
 
 
 def asked(*each: str) -> str:
