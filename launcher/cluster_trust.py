@@ -64,7 +64,7 @@ def objections(root: Node) -> list[Problem]:
 def _is_ours(node: Node) -> bool:
     source = node.mark.source
     if not source.is_file:
-        return source.name == "command line"
+        return source.is_typed
     return Path(source.name).resolve().is_relative_to(shipped("conf").resolve())
 
 

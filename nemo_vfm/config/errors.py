@@ -51,6 +51,11 @@ class Source:
     is_file: bool = True
     taken_at: "Mark | None" = field(default=None, repr=False, compare=False)
 
+    @property
+    def is_typed(self) -> bool:
+        """Whether the user typed it. A file may be called "command line", too."""
+        return self.name == COMMAND_LINE and not self.is_file
+
 
 @dataclass(frozen=True, slots=True)
 class Mark:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from nemo_vfm.config.errors import COMMAND_LINE, UNSEEN, Mark, Source, did_you_mean, fail, printable
 from nemo_vfm.config.source import MAX_BYTES, parse, plain_value
-from nemo_vfm.config.tree import COMMAND_LINE, Map, Node, Scalar, drop, find, join, merge, put
+from nemo_vfm.config.tree import Map, Node, Scalar, drop, find, join, merge, put
 
 MAX_PARTS = 50  # of an address; what lays trees over one another recurses
 _PATH = re.compile(r"[A-Za-z0-9_][\w-]*(?:\.[A-Za-z0-9_][\w-]*)*", re.ASCII)

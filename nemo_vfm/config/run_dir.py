@@ -9,7 +9,7 @@ working directory is the user's own, so a home or a scratch disk may be a link.
 
 from pathlib import Path
 
-from nemo_vfm.config.errors import COMMAND_LINE, UNSEEN, fail, shown_path
+from nemo_vfm.config.errors import UNSEEN, fail, shown_path
 from nemo_vfm.config.source import MAX_DEPTH
 from nemo_vfm.config.tree import Scalar
 from nemo_vfm.core.files import real
@@ -31,7 +31,7 @@ def run_dir_of(node: Scalar, recipe: Path) -> Path:
     """
     path = _path(node)
     _refuse_git(path, node)
-    if node.mark.source.name != COMMAND_LINE and real(path) != real(recipe).parent:
+    if not node.mark.source.is_typed and real(path) != real(recipe).parent:
         _refuse_outside(path, node)
     return path
 

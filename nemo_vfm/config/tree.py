@@ -11,7 +11,6 @@ from nemo_vfm.config.errors import Mark
 Plain: TypeAlias = bool | int | float | str | None
 TARGET = "_target_"
 MISSING = "???"
-COMMAND_LINE = "command line"  #: the source of what the user typed
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +36,7 @@ class Scalar:
 
     def origins(self) -> tuple[tuple[str, str], ...]:
         """Its pieces, also where it is as written."""
-        source = self.mark.source
-        typed = source.name == COMMAND_LINE and not source.is_file  # a file may be called so
-        return self.pieces or ((str(self.value), "user" if typed else "recipe"),)
+        return self.pieces or ((str(self.value), "user" if self.mark.source.is_typed else "recipe"),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,7 +155,9 @@ def _moments(model: Cuttable, shapes: Shapes, cut: Cut, rows: int, tokens: int) 
         sharing = small.plan().sharing(cut.tensor)
         stack.enter_context(under(Layout(shared_head=SharedHead(sharing) if sharing > 1 else None)))
         stack.enter_context(Kernels(gpu=cut.gpu, ring=cut.ring))
-        live.begin([*_module(small).parameters(), *_module(small).buffers()], sum(one.nbytes for one in inside.values()))
+        live.begin(
+            [*_module(small).parameters(), *_module(small).buffers()], sum(one.nbytes for one in inside.values())
+        )
         step = _Step(small, inside, outside, live, cut.narrow)
         step.run()
         return step.moments(), count

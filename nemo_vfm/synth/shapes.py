@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from nemo_vfm.core import files, log
 from nemo_vfm.core.bounds import MOST_FPS, MOST_SIDE_PX, require_between
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.frame_rate import frame_rate
 from nemo_vfm.core.place import Address, Place, place
 from nemo_vfm.core.types import Json, Outcome, Run
 from nemo_vfm.data.decode import VIDEO_SUFFIXES
@@ -61,7 +60,6 @@ class MakeVideos:
             raise ValueError(f"num_files must be at least {_NUM_SPECIAL_FILES + 1}, got {num_files}")
         if side_px < 64 or side_px % 2:
             raise ValueError(f"side_px must be even and at least 64, got {side_px}")
-        frame_rate(fps)
         self.input = None if input is None else place(input)
         self.num_files, self.shots_per_film, self.side_px, self.fps, self.crf = (
             num_files, shots_per_film, side_px, fps, crf,

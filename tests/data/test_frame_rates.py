@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from nemo_vfm.core.frame_rate import frame_rate, is_frame_rate
+from nemo_vfm.core.frame_rate import is_frame_rate
 from nemo_vfm.data.bucket import Bucket, Buckets
 from nemo_vfm.data.module import ShardData
 from nemo_vfm.data.shards import ShardWriter
@@ -90,12 +90,12 @@ DOORS = {
 @pytest.mark.parametrize("door", DOORS)
 def test_a_rate_in_a_recipe_that_cannot_be_is_refused_by_the_constructor(door: str) -> None:
     for fps in NUMBERS:
-        with pytest.raises(ValueError, match="at (least 0.001|most 1,000)"):
+        with pytest.raises(ValueError, match=r"at (least|most)"):
             DOORS[door](fps)
     DOORS[door](24)
 
 
 @pytest.mark.parametrize("fps", [1e-6, 0.01, 1, 23.976, 1000, 1e6])
 def test_rates_that_are_accepted_give_finite_positions(fps: float) -> None:
-    cos, sin = Rope(12).table((3, 2, 2), torch.tensor([frame_rate(fps)]))
+    cos, sin = Rope(12).table((3, 2, 2), torch.tensor([fps]))
     assert is_frame_rate(fps) and cos.isfinite().all() and sin.isfinite().all()
