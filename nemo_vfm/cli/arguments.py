@@ -30,6 +30,19 @@ def add_allow_host(parser: argparse.ArgumentParser) -> None:
                         )  # fmt: skip
 
 
+#: What joins GPUs where nobody says: conf/network/NAME.
+NETWORK = "dgx_h100"
+
+
+def add_sample_arguments(parser: argparse.ArgumentParser) -> None:
+    """--gpu, --latents and --tokens, for verbs that say how much memory a training needs."""
+    parser.add_argument("--gpu", metavar="NAME", default="h100",
+                        help="which kind of GPU, such as h100, h200, a100, rtx_4090; default h100")  # fmt: skip
+    parser.add_argument("--latents", metavar="T,H,W",
+                        help="frames, rows and columns of a sample's latents, if the recipe does not say")  # fmt: skip
+    parser.add_argument("--tokens", metavar="S", type=int, help="tokens of a sequence, where the recipe does not say")
+
+
 def add_conf(parser: argparse.ArgumentParser) -> None:
     """--conf, for every verb that looks for ingredients."""
     parser.add_argument("--conf", metavar="DIR", type=Path, action="append", default=[],

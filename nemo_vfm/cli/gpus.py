@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A recipe that checks and a number of GPUs in, what can be said about the two before anything is reserved out.
+"""Says what a recipe would do with a number of GPUs, and whether it fits, before anything is reserved.
 
 The answer never changes the exit status: a recipe that uses one GPU of eight is right, only wasteful, and how many are
 reserved is no part of a recipe. It is said in a sentence instead.
@@ -8,9 +8,11 @@ reserved is no part of a recipe. It is said in a sentence instead.
 
 import argparse
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from nemo_vfm.cli.arguments import composed_recipe
+from nemo_vfm.cli.arguments import NETWORK, composed_recipe
 from nemo_vfm.cli.permitted import permissions
+from nemo_vfm.cli.planning.words import binary, gib
 from nemo_vfm.config import Problem, RecipeError, build
 from nemo_vfm.core.types import DevicePlan, Job, Planned
 from nemo_vfm.workflow import Workflow
@@ -45,10 +47,16 @@ def _stand_in(arguments: argparse.Namespace, missing: Sequence[Problem], trust: 
     return job
 
 
-def plan_sentences(job: Job, num_gpus: int) -> list[str]:
-    """What the job, or each step of a workflow, would do with so many GPUs."""
-    gpus = _gpus(num_gpus)
-    said = [f"{gpus}{step}: {text}" for step, plan in _plans(job, num_gpus) for text in _sentences(plan)]
+def plan_sentences(job: Job, recipe: Path, arguments: argparse.Namespace) -> list[str]:
+    """What the job, or each step of a workflow, would do with so many GPUs.
+
+    Args:
+        job: of the recipe.
+        recipe: its file.
+        arguments: of `check`.
+    """
+    gpus = _gpus(arguments.gpus)
+    said = [f"{gpus}{step}: {text}" for step, below in _planned(job) for text in _sentences(below, recipe, arguments)]
     return said or [f"{gpus}: this job has no parallel plan, so there is nothing to check"]
 
 
@@ -62,20 +70,48 @@ def _gpus(number: int) -> str:
     return f"{number} {'GPU' if number == 1 else 'GPUs'}"
 
 
-def _plans(job: Job, num_gpus: int, step: str = "") -> Iterator[tuple[str, DevicePlan]]:
+def _planned(job: Job, step: str = "") -> Iterator[tuple[str, Planned]]:
     if isinstance(job, Workflow):
         for name, below in job.steps.items():
-            yield from _plans(below, num_gpus, f"{step}, step {name}")
+            yield from _planned(below, f"{step}, step {name}")
     elif isinstance(job, Planned):
-        yield step, job.plan_for(num_gpus)
+        yield step, job
 
 
-def _sentences(plan: DevicePlan) -> Iterator[str]:
-    parts = ", ".join(f"{name} {_size(size)}" for name, size in plan.state_bytes.items())
-    total = _size(sum(plan.state_bytes.values()))
-    yield f"{plan.parameters:,} parameters; each GPU that works keeps {total} ({parts}), activations come on top"
+def _sentences(job: Planned, recipe: Path, arguments: argparse.Namespace) -> Iterator[str]:
+    plan = job.plan_for(arguments.gpus)
+    yield f"{plan.parameters:,} parameters; {_memory(job, plan, recipe, arguments)}"
     yield from plan.notes
 
 
-def _size(num_bytes: int) -> str:
-    return f"{num_bytes / 1e9:.2f} GB" if num_bytes >= 5e8 else f"{num_bytes / 1e6:.1f} MB"
+def _memory(job: Planned, plan: DevicePlan, recipe: Path, arguments: argparse.Namespace) -> str:
+    """What the fullest GPU needs, by the model that `nemo-vfm plan` ranks layouts with."""
+    from nemo_vfm.cli.planning.asked import asked_of, own_choice
+    from nemo_vfm.perf.gpus import gpu_named
+    from nemo_vfm.train.job import Train
+
+    if not isinstance(job, Train):
+        return _standing(plan, f"a step of {type(job).__name__} is not known to the planner")
+    given = {**vars(arguments), "network": NETWORK, "phase": None}
+    try:
+        gpu_named(arguments.gpu)
+        asked = asked_of(job, recipe, argparse.Namespace(**given), own_only=True)
+        needed = own_choice(asked).memory
+    except ValueError as error:  # UserError is one
+        return _standing(plan, str(error))
+    parts = {"weights": needed.parameters, "gradients": needed.gradients, "optimizer": needed.optimizer,
+             "running average": needed.average, "activations and gathered weights": needed.activations}  # fmt: skip
+    shown = ", ".join(f"{name} {binary(size)}" for name, size in parts.items() if size)
+    fits, gpu = asked.question.fits(needed), asked.question.machine.gpu
+    return (
+        f"on {asked.own} the fullest GPU needs {binary(needed.total)} at {needed.moment} ({shown}) of the "
+        f"{gib(gpu.usable_bytes)} GiB that one {gpu.name} has to fill: "
+        + ("it fits" if fits else f"it does not fit; `nemo-vfm plan --gpus {asked.own.world}` lists what would")
+    )
+
+
+def _standing(plan: DevicePlan, why: str) -> str:
+    """What stands all the time, where a step is not known."""
+    parts = ", ".join(f"{name} {binary(size)}" for name, size in plan.state_bytes.items())
+    total = binary(sum(plan.state_bytes.values()))
+    return f"each GPU that works keeps {total} ({parts}), and what a step needs on top is not known: {why}"

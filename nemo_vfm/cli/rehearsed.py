@@ -8,7 +8,6 @@ blocks of four heads. Batches are made up, so nothing that the recipe leaves to 
 
 import argparse
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nemo_vfm.cli.arguments import composed_recipe
@@ -17,6 +16,7 @@ from nemo_vfm.core.errors import UserError
 if TYPE_CHECKING:
     from torch import nn
 
+    from nemo_vfm.config import Composed
     from nemo_vfm.core.types import Job
     from nemo_vfm.parallel.rehearsal import Rehearsal
     from nemo_vfm.train.job import Train
@@ -38,7 +38,7 @@ def rehearsed(
     from nemo_vfm.parallel.torch_engine import TorchEngine
 
     small = argparse.Namespace(**{**vars(arguments), "overlay": [*overlays, *arguments.overlay]})
-    job = _training(_built(small)[0], arguments.recipe)
+    _, job = _training(_built(small)[0], arguments.recipe)
     if not isinstance(job.engine, TorchEngine):
         raise UserError(f"layouts are tried with TorchEngine, and this recipe has {type(job.engine).__name__}")
     try:
@@ -51,19 +51,22 @@ def rehearsed(
     return ready, model, job
 
 
-def built_training(arguments: argparse.Namespace) -> "tuple[Train, Path]":
-    """The one training of a recipe, with something in the place of what is still to be given, and the recipe's file.
+def built_training(arguments: argparse.Namespace) -> "tuple[Train, str, Composed]":
+    """The one training of a recipe, with something in the place of what is still to be given; where it is; the recipe.
+
+    The place is that of a step in a workflow, as `steps.train.`; empty where the training is the recipe.
 
     Raises:
         RecipeError: the recipe is wrong, or more than paths and texts is missing.
         UserError: it has no training, or several.
     """
-    job, path = _built(arguments)
-    return _training(job, arguments.recipe), path
+    job, composed = _built(arguments)
+    step, found = _training(job, arguments.recipe)
+    return found, "".join(f"steps.{name}." for name in step.split(".") if name), composed
 
 
-def _built(arguments: argparse.Namespace) -> "tuple[Job, Path]":
-    """The job, and the recipe's file. To compose a recipe takes a second: it is done again only where it must be."""
+def _built(arguments: argparse.Namespace) -> "tuple[Job, Composed]":
+    """The job, and the recipe. To compose a recipe takes a second: it is done again only where it must be."""
     from nemo_vfm.cli.gpus import stand_in_job
     from nemo_vfm.cli.permitted import permissions
     from nemo_vfm.config import RecipeError, build, check, trust_list
@@ -76,17 +79,17 @@ def _built(arguments: argparse.Namespace) -> "tuple[Job, Path]":
     job = stand_in_job(arguments, problems, trust) if problems else build(composed, trust, allowed)
     if job is None:  # more than paths and texts is missing
         raise RecipeError(problems)
-    return job, composed.path
+    return job, composed
 
 
-def _training(job: "Job", name: str) -> "Train":
+def _training(job: "Job", name: str) -> "tuple[str, Train]":
     found = list(_trainings(job))
     if not found:
         raise UserError(f"{name} trains nothing, so there is no layout to try")
     if len(found) > 1:
         raise UserError(f"{name} has {len(found)} trainings ({', '.join(step for step, _ in found)}); give one of "
                         f"them a recipe of its own")  # fmt: skip
-    return found[0][1]
+    return found[0]
 
 
 def _trainings(job: "Job", step: str = "") -> "Iterator[tuple[str, Train]]":

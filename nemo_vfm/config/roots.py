@@ -5,6 +5,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from filecmp import cmp
 from pathlib import Path
 from typing import Literal
 
@@ -57,11 +58,11 @@ class Roots:
         return f"{owner}, in the place of ours" if self.replaced(file) else owner
 
     def replaced(self, file: Path) -> Path | None:
-        """The file of ours that would be read if this one were not there: it has the same name below its folder."""
+        """The file of ours that would be read if this one were not there, unless it is a copy of it."""
         places = [(root, shipped("conf")) for root in self.conf]
         places += [(root, shipped("recipes")) for root in (*self.recipes, Path())]
         ours = (folder / file.relative_to(root) for root, folder in places if file.is_relative_to(root))
-        return next((one for one in ours if one.is_file() and not one.samefile(file)), None)
+        return next((one for one in ours if one.is_file() and not cmp(one, file, shallow=False)), None)
 
     def require_ingredient(self, slot: str, choice: str, mark: Mark) -> Path:
         """The file of an ingredient, or an error that lists what there is."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
+from math import isqrt
 from typing import Literal
 
 import torch
@@ -47,6 +48,11 @@ class Degrees:
     def data(self) -> int:
         """Ranks with samples of their own."""
         return self.replicate * self.shard
+
+    @property
+    def gpus(self) -> int:
+        """The product of all."""
+        return self.pipeline * self.data * self.context * self.tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +109,8 @@ def degrees(gpus: int) -> Iterator[Degrees]:
 @cache
 def divisors(number: int) -> tuple[int, ...]:
     """Of a number, from 1 up."""
-    return tuple(n for n in range(1, number + 1) if number % n == 0)
+    low = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
+    return *low, *(number // n for n in reversed(low) if n * n != number)
 
 
 class Allowed:
@@ -116,13 +123,14 @@ class Allowed:
     def __init__(self, subject: Subject) -> None:
         self.subject = subject
         assert isinstance(subject.model, Divisible)
-        self._depth = len(list(subject.model.get_submodule(subject.model.plan().blocks).children()))
+        how = subject.model.plan()
+        self.depth, self.heads = len(list(subject.model.get_submodule(how.blocks).children())), how.heads
         self._said: dict[tuple[object, ...], str] = {}
         self._quickest: dict[tuple[int, int, int], Scheme] = {}
 
     def refused(self, at: Degrees) -> Refused | None:
         """The first thing that is wrong with degrees, whatever the rest of the plan."""
-        if why := self._tensor(at.tensor):
+        if why := self.objection_to_tensor(at.tensor):
             return Refused("tensor", at.tensor, why)
         if at.context > 1 and not self.schemes(at.tensor, at.context):
             return Refused("context", at.context, self._scheme(at.tensor, at.context, "ring", 1))
@@ -165,8 +173,8 @@ class Allowed:
         """(virtual stages, schedule) of so many devices: numbers that divide the blocks, and two."""
         if pipeline == 1:
             return [(1, None)]
-        virtual = [v for v in range(2, self._depth // pipeline + 1)
-                   if (v == 2 or self._depth % (pipeline * v) == 0) and not self._stages(pipeline, v)]  # fmt: skip
+        virtual = [v for v in range(2, self.depth // pipeline + 1)
+                   if (v == 2 or self.depth % (pipeline * v) == 0) and not self._stages(pipeline, v)]  # fmt: skip
         kinds: list[Schedule] = ["interleaved", "zero_bubble"] if self.subject.splits_weights_apart else ["interleaved"]
         return [(1, "1f1b"), *product(virtual, kinds)]
 
@@ -176,7 +184,8 @@ class Allowed:
         least = at.pipeline if at.pipeline > 1 else 1
         return [rows for rows in reversed(divisors(own)) if own // rows >= least]
 
-    def _tensor(self, tensor: int) -> str:
+    def objection_to_tensor(self, tensor: int) -> str:
+        """Why so many tensor ranks do not go; empty where they do."""
         part = self.subject.part
         return self._once(("tensor", tensor), lambda: require_divisible(part, ParallelPlan(tensor=tensor)))
 

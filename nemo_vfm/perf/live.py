@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-_META = torch.device("meta")
+_META, _CPU = torch.device("meta"), torch.device("cpu")
 
 #: What operations made of operands with these shapes: (container, (shape, strides, dtype) of each tensor).
 _made: dict[Hashable, tuple[type, list[Any]]] = {}
@@ -29,23 +29,23 @@ class ShapeTensor(Tensor):
     """A tensor of the CPU by its words; all that it has is one on the meta device.
 
     Args:
-        inner: that one.
+        on_meta: that one.
     """
 
-    inner: Tensor
+    on_meta: Tensor
 
     @staticmethod
-    def __new__(cls, inner: Tensor) -> "ShapeTensor":
+    def __new__(cls, on_meta: Tensor) -> "ShapeTensor":
         """Torch makes tensors in `__new__`."""
-        made: ShapeTensor = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            cls, inner.shape, strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype,
-            device="cpu",
+        made: ShapeTensor = Tensor._make_wrapper_subclass(
+            cls, on_meta.shape, strides=on_meta.stride(), storage_offset=on_meta.storage_offset(),
+            dtype=on_meta.dtype, device=_CPU,
         )  # fmt: skip
-        made.inner = inner
+        made.on_meta = on_meta
         return made
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]  # torch writes the defaults otherwise
         cls, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # fmt: skip
@@ -119,8 +119,8 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch's ow
 def _inner(value: Any, outer: dict[int, ShapeTensor]) -> Any:
     """Meta tensors in the place of those that wrap them, which `outer` then has by what they wrap."""
     if isinstance(value, ShapeTensor):
-        outer[id(value.inner)] = value
-        return value.inner
+        outer[id(value.on_meta)] = value
+        return value.on_meta
     if isinstance(value, (list, tuple)):
         return type(value)([_inner(one, outer) for one in value])
     return value
@@ -153,6 +153,6 @@ def _key(value: Any) -> Hashable:
 
 
 def _storage(tensor: Tensor) -> int:
-    inner = tensor.inner if isinstance(tensor, ShapeTensor) else tensor
+    inner = tensor.on_meta if isinstance(tensor, ShapeTensor) else tensor
     number: int = inner.untyped_storage()._cdata
     return number

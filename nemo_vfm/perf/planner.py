@@ -185,6 +185,16 @@ class Planner:
         rows = max(1, self.question.subject.batch // plan.data // plan.microbatches)
         return self._made(plan, rows, recompute, self._time(plan, rows, recompute))
 
+    def some_fits(self, at: Degrees) -> bool:
+        """Whether the layout of these degrees that needs least fits: one sample at a time, and recomputation."""
+        rows = min(self.allowed.rows(at))
+        plan = ParallelPlan(
+            tensor=at.tensor, sequence=self.allowed.sequence(at.tensor, at.context), pipeline=at.pipeline,
+            context=at.context, shard=at.shard, replicate=at.replicate,
+            microbatches=self.question.subject.batch // at.data // rows,
+        )  # fmt: skip
+        return self.question.fits(self._memory(plan, rows, recompute=True))
+
     def _best(self, at: Degrees) -> Choice:
         """The quickest layout of these degrees that fits; where none does, the one that needs least."""
         tried = [
@@ -223,5 +233,6 @@ class Planner:
         needed, there = choice.memory.total / 2**30, gpu.usable_bytes / 2**30
         return (
             f"at least {needed:.1f} GiB with recomputation and as few samples at a time as can be, and one {gpu.name} "
-            f"has {there:.1f} to fill; more shard, context or tensor ranks would do, or engine.offload_optimizer"
+            f"has {there:.1f} to fill; more shard, context or tensor ranks need less each, as does "
+            f"engine.offload_optimizer"
         )

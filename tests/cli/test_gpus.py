@@ -1,19 +1,32 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes and numbers of GPUs in; what `check --gpus` says of them, and the bytes that it counts, out."""
+"""Checks what `check --gpus` says of recipes, and that `plan` says the same."""
+
+import argparse
+import json
+import re
+from typing import Any
 
 import pytest
 import torch
 
+from nemo_vfm.cli.arguments import NETWORK
 from nemo_vfm.cli.gpus import plan_sentences
+from nemo_vfm.cli.main import main
+from nemo_vfm.cli.planning.words import binary
 from nemo_vfm.config import build, compose
 from nemo_vfm.core.types import Planned
 from nemo_vfm.parallel.footprint import state_of
+from nemo_vfm.perf.planner import Answer, Planner
 from nemo_vfm.workflow import Workflow
 from tests.support.recipe_folder import ROOT, WIDE
 
 XL = str(ROOT / "recipes/diffusion/dit_xl.yaml")
 SMALL = str(ROOT / "recipes/diffusion/train_small.yaml")
+ASKED = {"gpu": "h100", "network": NETWORK, "latents": None, "tokens": None, "conf": [], "trust": []}
+#: Recipes whose own layout is of several GPUs: they name an ingredient for it.
+SPREAD = [path for path in sorted(ROOT.glob("recipes/**/*.yaml")) if "- {parallel: " in path.read_text()]
+assert len(SPREAD) >= 11
 
 
 def model() -> torch.nn.Module:
@@ -66,7 +79,8 @@ def test_the_plan_of_a_recipe_is_told_before_its_data_are_given(kitchen, capsys,
     monkeypatch.setenv("COLUMNS", "200")
     assert kitchen.main("check", "--gpus", "1", XL) == 0
     shown = capsys.readouterr().out
-    assert "1 GPU: 882,538,752 parameters; each GPU that works keeps" in shown
+    assert "1 GPU: 882,538,752 parameters; on one device the fullest GPU needs" in shown
+    assert "of the 73.6 GiB that one h100 has to fill: it fits" in shown
     assert "1 value for you to give" in shown and "idle" not in shown
     assert sorted(kitchen.folder.iterdir()) == []
 
@@ -91,16 +105,20 @@ def test_a_plan_is_held_against_the_gpus_and_the_batch(kitchen, capsys, monkeypa
 def test_each_gpu_keeps_its_part_of_a_plan_and_a_model_that_it_cannot_cut_is_told(kitchen, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     assert kitchen.main("check", "--gpus", "8", XL, "data.shards=x", "parallel.shard=8", "~ema") == 0
-    shown = capsys.readouterr().out
-    assert "each GPU that works keeps 1.77 GB (weights 441" in shown and "not start" not in shown  # of 14.1 GB
+    shown = " ".join(capsys.readouterr().out.split())
+    assert (
+        "needs 5.1 GiB at the last block's backward (weights 420.8 MiB, gradients 420.8 MiB, " in shown
+        and "not start" not in shown
+    )
     given = [
         "parallel.tensor=3",
         "engine={_target_: nemo_vfm.parallel.torch_engine.TorchEngine, offload_optimizer: true}",
     ]
     assert kitchen.main("check", "--gpus", "3", XL, "data.shards=x", *given) == 0
-    shown = capsys.readouterr().out
+    shown = " ".join(capsys.readouterr().out.split())
     assert "it would not start: 16 attention heads cannot be divided by 3" in shown
     assert "GB for each GPU are in host memory" in shown and "(weights" in shown and "optimizer 4" not in shown
+    assert "what a step needs on top is not known: 16 attention heads cannot be divided by 3" in shown
 
 
 def test_a_buckets_own_batch_size_is_looked_at_too(kitchen, capsys, monkeypatch):
@@ -114,14 +132,47 @@ def test_a_buckets_own_batch_size_is_looked_at_too(kitchen, capsys, monkeypatch)
 def test_an_overlay_counts(kitchen, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     assert kitchen.main("check", "--gpus", "1", XL, "--overlay", "smoke") == 0
-    assert " MB (weights" in capsys.readouterr().out
+    assert " (weights 1.5 MiB" in " ".join(capsys.readouterr().out.split())
 
 
 def test_each_step_of_a_workflow_has_its_plan():
-    job = build(compose(ROOT / "recipes/quickstart.yaml"))
+    composed = compose(ROOT / "recipes/quickstart.yaml")
+    job = build(composed)
     assert isinstance(job, Workflow) and isinstance(job.steps["train"], Planned)
-    said = plan_sentences(job, 2)
+    said = plan_sentences(job, composed.path, argparse.Namespace(**ASKED, gpus=2))
     assert len(said) == 2 and all(text.startswith("2 GPUs, step train: ") for text in said)
+    assert "each GPU that works keeps 49.7 MiB" in said[0] and "give their latents' frames, rows and col" in said[0]
+    said = plan_sentences(job, composed.path, argparse.Namespace(**{**ASKED, "latents": "4,8,8"}, gpus=2))
+    assert "on one device the fullest GPU needs" in said[0] and "it fits" in said[0]
+
+
+def test_a_gpu_that_nobody_knows_is_compared_with_nothing(kitchen, capsys):
+    assert kitchen.main("check", "--gpus", "1", "--gpu", "h10", XL, "data.shards=x") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "no GPU called 'h10' is known here" in shown and "it fits" not in shown and "h100?" in shown
+
+
+def planned(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """What `plan` says in JSON."""
+    main(["plan", *words, "--json"])
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+@pytest.mark.parametrize("path", SPREAD, ids=lambda path: path.stem)
+def test_check_and_plan_say_one_number_and_one_verdict_of_every_recipe_on_several_gpus(path, capsys, monkeypatch):
+    monkeypatch.setattr(Planner, "answer", lambda self, gpus: Answer(gpus, (), (), None))  # own layout alone matters
+    (gpus, *_) = re.findall(r"--gpus (\d+)", path.read_text())
+    for gpu in ("h100", "gb200"):
+        words = [str(path), "--gpus", gpus, "--gpu", gpu]
+        own = planned(words, capsys)["own"]
+        assert main(["check", *words]) == 0
+        needs, room, verdict = re.findall(
+            r"the fullest GPU needs ([\d.]+ [GM]iB) .* of the ([\d.]+) GiB .* to fill: it (fits|does not fit)",
+            " ".join(capsys.readouterr().out.split()),
+        )[0]
+        assert needs == binary(own["memory_bytes"]["total"]) and room == {"h100": "73.6", "gb200": "171.1"}[gpu]
+        assert (verdict == "fits") == own["fits"]
 
 
 def test_a_value_that_decides_the_size_must_be_given_first(kitchen, capsys):

@@ -3,9 +3,12 @@
 """`nemo-vfm plan` on a small recipe in; the page, the JSON and the ingredient that it writes out."""
 
 import json
+import re
 
 import pytest
 
+from nemo_vfm.cli.planning import told
+from nemo_vfm.perf.planner import Answer, Choice, Planner
 from tests.support.recipe_folder import ROOT
 
 SMALL = str(ROOT / "recipes/diffusion/train_small.yaml")
@@ -60,9 +63,32 @@ def test_a_question_that_cannot_be_answered_is_told_what_is_missing(words, said,
     assert said in " ".join(capsys.readouterr().err.split())
 
 
-def test_one_gpu_is_told_what_would_make_it_fit(kitchen, capsys, wide):
-    large = ["model.width=2048", "model.depth=20", "model.heads=16", "data.batch_size=8"]
-    assert kitchen.main("plan", SMALL, "--gpus", "1", "--gpu", "rtx_4090", *SAMPLE, *large) == 2
+LARGE = ["model.width=2048", "model.depth=20", "model.heads=16", "data.batch_size=8"]
+
+
+@pytest.mark.parametrize(("gpus", "given"), [
+    (1, ["data.batch_size=2"]), (2, ["parallel.replicate=2"]), (4, ["parallel.replicate=4"]),
+])  # fmt: skip
+def test_a_remedy_that_is_applied_makes_the_plan_say_that_it_fits(gpus, given, kitchen, capsys, monkeypatch):
+    """Every line of the page, as a command line takes it."""
+    lines: list[tuple[list[str], Choice]] = []
+    drawn = told.words
+    monkeypatch.setattr(told, "words", lambda asked, one: lines.append((drawn(asked, one), one.choice)) or [])
+    words = ["plan", SMALL, "--gpus", str(gpus), "--gpu", "l4", *SAMPLE, *LARGE, *given]
+    kitchen.main(*words)
+    assert lines and "What would make it fit\n" in capsys.readouterr().out
+    monkeypatch.setattr(Planner, "answer", lambda self, gpus: Answer(gpus, (), (), None))  # own layout alone matters
+    for changes, choice in lines:
+        kitchen.main(*words, *changes, "--json")
+        own = json.loads(capsys.readouterr().out)["own"]
+        assert own["fits"] and own["memory_bytes"]["total"] == choice.memory.total
+        assert own["step_s"] == choice.time.total
+
+
+def test_where_nothing_fits_the_number_of_gpus_is_told_that_would_do(kitchen, capsys, wide):
+    given = ["--gpus", "1", "--gpu", "gb200", *SAMPLE, *LARGE, "model.width=8192", "model.depth=40"]
+    assert kitchen.main("plan", SMALL, *given) == 2
     shown = " ".join(capsys.readouterr().out.split())
-    assert "does not fit as it is" in shown and "What would make it fit" in shown
-    assert "engine.offload_optimizer=true" in shown and "share the weights over" in shown
+    assert "Nothing would make it fit on one GPU" in shown and "What would make it fit" not in shown
+    (more,) = re.findall(r"it would fit on (\d+) GPUs", shown)
+    assert kitchen.main("plan", SMALL, "--gpus", more, *given[2:]) == 0

@@ -19,12 +19,12 @@ from nemo_vfm.models.st_dit import STDiT
 from nemo_vfm.parallel.plan import ParallelPlan
 from nemo_vfm.parallel.split import require_divisible
 from nemo_vfm.perf.gpus import gpu_named
-from nemo_vfm.perf.layouts import Allowed, Degrees, Subject, degrees, plans
-from nemo_vfm.perf.levers import AGAIN, OFFLOAD, SMALLER, State, enough_gpus, ways
+from nemo_vfm.perf.layouts import Allowed, Degrees, Subject, degrees, divisors, plans
 from nemo_vfm.perf.memory import memory
 from nemo_vfm.perf.model_facts import ModelFacts, facts
 from nemo_vfm.perf.network import Network
 from nemo_vfm.perf.planner import Planner, Question
+from nemo_vfm.perf.remedies import NARROW, NO_AVERAGE, OFFLOAD, Remedy, remedies, smallest_number
 from nemo_vfm.perf.rules import Size, judged
 from nemo_vfm.perf.sketch import sketch
 from nemo_vfm.perf.step_time import Machine
@@ -206,22 +206,50 @@ def test_a_sketch_says_what_traces_say_of_several_samples_pipelines_and_weights_
     assert max(differences("small", cases) + differences("large", cases)) < 0.03
 
 
-def test_one_gpu_is_told_the_fewest_changes_after_which_it_fits():
-    asked = question("small", (4, 16, 16), batch=4, gpu="h200")
-    found = ways(asked, State(ParallelPlan(), 4, False))
-    as_it_is, *others = found
-    assert not as_it_is.fits and others and all(way.fits for way in others)
-    assert [way.step_s for way in others] == sorted(way.step_s for way in others)
-    for way in others:
-        assert not any(set(less.changes) < set(way.changes) for less in others)
-    assert any(OFFLOAD in way.changes for way in others)
-    assert enough_gpus(asked) == 2
-    roomy = question("small", (4, 16, 16), batch=4, gpu="gb200")
-    assert len(ways(roomy, State(ParallelPlan(), 1, True))) == 1
+def again(asked: Question, one: Remedy) -> tuple[int, float]:
+    """What the model says of a remedy that is applied from the start, and what its GPU has."""
+    machine = replace(asked.machine, gpu=gpu_named(one.gpu)) if one.gpu else asked.machine
+    needed = memory(
+        asked.known, one.choice.plan, microbatch_rows=one.choice.rows,
+        recompute="blocks" if one.choice.recompute else "none",
+        precision="bf16" if NARROW in one.settings else asked.precision,
+        offload_optimizer=OFFLOAD in one.settings, average=asked.average and NO_AVERAGE not in one.settings,
+    )  # fmt: skip
+    return needed.total, machine.gpu.usable_bytes
 
 
-def test_where_nothing_helps_all_changes_together_are_the_last_line():
-    asked = question("small", (32, 96, 96), batch=4, gpu="rtx_4090")
-    found = ways(asked, State(ParallelPlan(), 4, False))
-    assert [way.fits for way in found] == [False, False]
-    assert found[-1].changes == (SMALLER, AGAIN, OFFLOAD) and found[-1].memory.total < found[0].memory.total
+@pytest.mark.parametrize(("gpu", "gpus", "plan", "latents", "precision"), [
+    ("h100", 1, ParallelPlan(), (4, 16, 16), "bf16"), ("a100_40", 4, ParallelPlan(shard=4), (32, 32, 32), "bf16"),
+    ("l4", 8, ParallelPlan(tensor=2, sequence=True, shard=4), (4, 32, 32), "fp32"),
+    ("h100", 8, ParallelPlan(pipeline=2, shard=2, replicate=2, microbatches=2), (32, 64, 64), "bf16"),
+])  # fmt: skip
+def test_every_remedy_fits_by_the_model_and_none_is_larger_than_it_must_be(gpu, gpus, plan, latents, precision):
+    asked = replace(question("small", latents, batch=8, gpu=gpu), precision=precision, average=True)
+    planner = Planner(asked)
+    start = planner.choice(plan, recompute=False)
+    found = remedies(asked, start, planner.answer(gpus))
+    assert not asked.fits(start.memory) and found
+    for one in found:
+        needed, room = again(asked, one)
+        assert needed == one.choice.memory.total <= room and one.choice.plan.world == gpus
+        assert not any(other.levers < one.levers for other in found)
+    assert [one.choice.time.total for one in found] == sorted(one.choice.time.total for one in found)
+
+
+def test_where_nothing_helps_the_fewest_gpus_that_would_are_told():
+    asked = question("large", (32, 192, 192), batch=4, gpu="rtx_4090")
+    planner = Planner(asked)
+    answer = planner.answer(1)
+    assert answer.nearest is not None and not answer.ranked and not remedies(asked, answer.nearest, answer)
+    more = smallest_number(planner, 1)
+    assert more is not None and planner.answer(more).ranked
+    fewer = [n for n in range(2, more) if n < 8 or n % 8 == 0]
+    assert not any(planner.answer(n).ranked for n in fewer)
+
+
+def test_where_one_gpu_is_enough_none_are_added():
+    assert smallest_number(Planner(question("small", (4, 16, 16), batch=4, gpu="gb200")), 0) == 1
+
+
+def test_divisors_come_once_and_in_order():
+    assert all(divisors(n) == tuple(d for d in range(1, n + 1) if n % d == 0) for n in range(1, 200))

@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The words behind `nemo-vfm plan` in; the planner's question, and what the recipe itself asks for, out."""
+"""Turns a recipe and the words of `plan` or `check` into the planner's question."""
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -11,6 +12,7 @@ import torch
 from nemo_vfm.cli.planning.sample import Sample, sample_of
 from nemo_vfm.cli.rehearsed import built_training
 from nemo_vfm.config import ingredient, trust_list
+from nemo_vfm.config.tree import Map, Node
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types import Batched
 from nemo_vfm.parallel.plan import ParallelPlan
@@ -19,7 +21,7 @@ from nemo_vfm.perf.gpus import gpu_named
 from nemo_vfm.perf.layouts import Subject
 from nemo_vfm.perf.model_facts import ModelFacts, facts
 from nemo_vfm.perf.network import Network
-from nemo_vfm.perf.planner import Question
+from nemo_vfm.perf.planner import Choice, Planner, Question
 from nemo_vfm.perf.sketch import sketch
 from nemo_vfm.perf.step_time import Machine
 from nemo_vfm.perf.work import work_of
@@ -40,7 +42,9 @@ class Asked:
         phase: the phase it is, where the recipe has several; else empty.
         steps: of this phase or the training; None where only the clock or the data know.
         own: the recipe's layout.
-        where: the address at which it is written, or would be.
+        step: address of the training in a workflow, with a dot behind it; else empty.
+        has_engine: whether the recipe names its engine.
+        where: the address at which the layout is written, or would be.
         written: what stands there: the same, or for a phase without one of its own nothing but defaults.
         recompute: whether the recipe's engine runs blocks again.
         kept: checkpoints that stay on the disk; None keeps all.
@@ -52,6 +56,8 @@ class Asked:
     phase: str
     steps: int | None
     own: ParallelPlan
+    step: str
+    has_engine: bool
     where: str
     written: ParallelPlan
     recompute: bool
@@ -65,15 +71,40 @@ def asked(arguments: argparse.Namespace) -> Asked:
     Raises:
         RecipeError, UserError: the recipe is wrong, trains nothing, or does not say enough.
     """
+    gpu_named(arguments.gpu)  # a wrong name is told before the recipe is read
+    job, step, composed = built_training(arguments)
+    found = asked_of(job, composed.path, arguments)
+    return replace(found, step=step, where=f"{step}{found.where}", has_engine=_has_engine(composed.root, step))
+
+
+def _has_engine(node: Node, step: str) -> bool:
+    """Whether the recipe writes an engine there."""
+    for name in step.split(".")[:-1]:
+        node = node.items[name] if isinstance(node, Map) else node
+    return isinstance(node, Map) and "engine" in node.items
+
+
+def asked_of(job: "Train", recipe: Path, arguments: argparse.Namespace, *, own_only: bool = False) -> Asked:
+    """The same of a training that is built already.
+
+    Args:
+        job: the training.
+        recipe: its file, whose first lines may say how large its samples are.
+        arguments: with gpus, gpu, network, latents, tokens, phase, conf and trust.
+        own_only: whether nothing but the recipe's own layout is asked for, whatever the number of GPUs.
+
+    Raises:
+        UserError: it is not known how its layouts are planned, or the recipe does not say enough.
+        ValueError: the model does not say enough of itself.
+    """
     machine = Machine(gpu_named(arguments.gpu), _network(arguments))
-    job, recipe = built_training(arguments)
     if not isinstance(job.engine, TorchEngine):
         raise UserError(f"layouts are planned for TorchEngine, and this recipe has {type(job.engine).__name__}")
     model = _on_meta(job)
     sample = sample_of(job, model, recipe, latents=arguments.latents, tokens=arguments.tokens)
     phase, own, written, batch, steps = _phase(job, arguments.gpus, arguments.phase, sample.tokens)
     known = facts(model, sample.inputs, job.optimizer)
-    known = known if arguments.gpus == 1 else sketch(known)
+    known = known if (own.world if own_only else arguments.gpus) == 1 else sketch(known)
     work = work_of(model, sample.inputs, sample.tokens)
     batches = dict(job.data.batch_sizes()) if isinstance(job.data, Batched) else {}
     along_time = any(one.over == "lines" for one in work.attentions)
@@ -90,10 +121,20 @@ def asked(arguments: argparse.Namespace) -> Asked:
     keep, where = job.checkpoint.keep, f"phases.{phase}.parallel" if phase else "parallel"
     each = 4 + (4 if job.ema is not None else 0)
     return Asked(
-        question=question, sample=sample, phase=phase, steps=steps, own=own, where=where, written=written,
+        question=question, sample=sample, phase=phase, steps=steps, own=own, step="", has_engine=False, where=where,
+        written=written,
         recompute=job.engine.recompute == "blocks", kept=None if keep.last is None else keep.last + keep.best,
         checkpoint_bytes=each * work.parameters + known.kept.by(torch.float32, work.parameters),
     )  # fmt: skip
+
+
+def own_choice(asked: Asked) -> Choice:
+    """What the recipe's own layout costs: the one place from which `plan`, `check` and remedies take it.
+
+    Raises:
+        UserError: the engine would not take it.
+    """
+    return Planner(asked.question).choice(asked.own, recompute=asked.recompute)
 
 
 def _two_blocks(known: ModelFacts) -> "nn.Module":

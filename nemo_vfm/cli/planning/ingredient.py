@@ -1,12 +1,14 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A layout in; the ingredient and the changes of a command line that ask for it out."""
+"""Writes a layout as an ingredient, and as changes of a command line."""
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
 
+from nemo_vfm.cli.planning.asked import Asked
 from nemo_vfm.config.emit import text_of
 from nemo_vfm.parallel.plan import ParallelPlan
+from nemo_vfm.parallel.torch_engine import TorchEngine
 from nemo_vfm.perf.planner import Choice
 
 _HEAD = "_target_: nemo_vfm.parallel.plan.ParallelPlan"
@@ -32,20 +34,28 @@ def ingredient_text(choice: Choice, comments: Sequence[str]) -> str:
     return "".join(f"{line}\n" for line in [*(f"# {text}" for text in comments), *wanted, _HEAD, *values])
 
 
-def changes(choice: Choice, own: ParallelPlan, where: str, *, recompute: bool) -> list[str]:
+def changes(choice: Choice, asked: Asked, *, offload: bool = False) -> list[str]:
     """What to change of a recipe, as words of a command line; a mapping there is laid over what the recipe has.
 
     Args:
-        own: what the recipe writes there.
-        where: the address of it.
-        recompute: what the recipe's engine does.
+        offload: whether the optimizer's state goes to host memory, too.
     """
-    plan = choice.plan
+    plan, own = choice.plan, asked.written
     if plan.context == 1:  # then it does not matter, and need not be changed
         plan = replace(plan, attention=own.attention, ulysses=1)
     if plan.pipeline == 1:
         plan = replace(plan, schedule=own.schedule)
     wanted = {field.name: getattr(plan, field.name) for field in fields(plan)}
     other = [f"{name}: {text_of(value)}" for name, value in wanted.items() if value != getattr(own, name)]
-    again = [f"engine.recompute={'blocks' if choice.recompute else 'none'}"] if choice.recompute != recompute else []
-    return [*([f"{where}={{{', '.join(other)}}}"] if other else []), *again]
+    return [*([f"{asked.where}={{{', '.join(other)}}}"] if other else []), *_of_engine(choice, asked, offload)]
+
+
+def _of_engine(choice: Choice, asked: Asked, offload: bool) -> list[str]:
+    """A recipe that names no engine must name one before it can set something of it."""
+    wanted = {"recompute": "blocks" if choice.recompute else "none"} if choice.recompute != asked.recompute else {}
+    wanted |= {"offload_optimizer": "true"} if offload else {}
+    if asked.has_engine or not wanted:
+        return [f"{asked.step}engine.{name}={value}" for name, value in wanted.items()]
+    target = f"{TorchEngine.__module__}.{TorchEngine.__qualname__}"
+    inside = ", ".join(f"{name}: {value}" for name, value in {"_target_": target, **wanted}.items())
+    return [f"{asked.step}engine={{{inside}}}"]

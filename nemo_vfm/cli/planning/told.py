@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A planner's answer in; a page for the terminal out: what was asked, the table, why not the rest, what to do."""
+"""Writes a planner's answer as a page: what was asked, the table, why not the rest, what to do."""
 
 import shlex
 from collections.abc import Iterator, Sequence
@@ -11,8 +11,8 @@ from nemo_vfm.cli.planning.asked import Asked
 from nemo_vfm.cli.planning.ingredient import changes
 from nemo_vfm.cli.planning.words import count, digits, gib, large, layout, percent, size
 from nemo_vfm.perf.cost import cost
-from nemo_vfm.perf.levers import Way
 from nemo_vfm.perf.planner import Answer, Choice, Group
+from nemo_vfm.perf.remedies import NO_AVERAGE, OFFLOAD, Remedy
 from nemo_vfm.perf.rules import Size, judged
 
 if TYPE_CHECKING:
@@ -44,29 +44,49 @@ def tell(asked: Asked, answer: Answer, own: Choice | None, recipe: str) -> None:
         _advice(paper, asked, answer.ranked[0], recipe)
 
 
-def tell_ways(asked: Asked, found: Sequence[Way], gpus: int, more: int | None) -> None:
-    """What would make it fit on these GPUs.
+def tell_remedies(
+    asked: Asked, start: Choice, found: Sequence[Remedy] | None, answer: Answer, more: int | None
+) -> None:
+    """What would make the recipe's layout fit, or where it cannot be, the one that needs least.
 
     Args:
-        more: GPUs over which shared weights would do; None where not even many would.
+        start: that layout.
+        found: what would, the quickest first; None where it fits.
+        more: the fewest GPUs on which some layout would; None where it was not asked for, or there is none.
     """
     paper, gpu = Paper(), asked.question.machine.gpu
-    as_it_is, *others = found
     room = f"{gib(gpu.usable_bytes)} GiB that one {gpu.name} has to fill"
-    number = "one GPU" if gpus == 1 else f"{gpus} GPUs"
-    if as_it_is.fits:
-        paper.prose(f"It fits on {number}: {gib(as_it_is.memory.total)} of {room}.")
+    number = "one GPU" if answer.gpus == 1 else f"{answer.gpus:,} GPUs"
+    if found is None:
+        paper.prose(f"It fits on {number}: {gib(start.memory.total)} of {room}.")
         return
-    paper.prose(f"On {number} it does not fit as it is: {gib(as_it_is.memory.total)} GiB, {room}. "
-                f"Fullest: {as_it_is.memory.moment}.")  # fmt: skip
-    paper.line("\nWhat would make it fit", "bold")
-    rows = [("fits" if way.fits else "too large", gib(way.memory.total), f"{digits(way.step_s)} s a step",
-             " ".join(way.words())) for way in others]  # fmt: skip
-    paper.table([("", "GiB", "", "changes"), *rows], {"fits": "green", "too large": "red"})
-    if more is not None and more > gpus:
-        paper.prose(
-            f"Or share the weights over {more} GPUs: parallel.shard={more}, with at least as many samples a step."
-        )
+    paper.prose(f"On {number} it does not fit as it is: {gib(start.memory.total)} GiB on {layout(start.plan)}, "
+                f"{room}. Fullest: {start.memory.moment}.")  # fmt: skip
+    if found:
+        paper.line("\nWhat would make it fit", "bold")
+        rows = [_remedy(asked, start, one) for one in found[:SHOWN]]
+        paper.table([("GiB", "step s", "", "changes"), *rows], {})
+    else:
+        paper.prose(f"Nothing would make it fit on {number}: no layout, no recomputation, no smaller microbatch, no "
+                    f"larger GPU, and no two changes together.")  # fmt: skip
+    if more is not None:
+        paper.prose(f"As it is, it would fit on {more:,} GPUs: nemo-vfm plan --gpus {more} says how.")
+    elif not answer.ranked:
+        paper.prose("No number of GPUs would do for the training as it is.")
+
+
+def _remedy(asked: Asked, start: Choice, one: Remedy) -> tuple[str, str, str, str]:
+    """Its row: memory, time, how much longer than as it is, and the words of a command line."""
+    more = one.choice.time.total / start.time.total - 1
+    return gib(one.choice.memory.total), digits(one.choice.time.total), f"{more:+.0%}", shlex.join(words(asked, one))
+
+
+def words(asked: Asked, one: Remedy) -> list[str]:
+    """A remedy as `nemo-vfm plan` and, but for another GPU, `run` take it."""
+    offload, gpu = OFFLOAD in one.settings, ["--gpu", one.gpu] if one.gpu else []
+    others = [f"~{asked.step}ema" if name == NO_AVERAGE else f"{asked.step}{name}"
+              for name in one.settings if name != OFFLOAD]  # fmt: skip
+    return [*changes(one.choice, asked, offload=offload), *others, *gpu]
 
 
 def _heading(asked: Asked, answer: Answer) -> Iterator[str]:
@@ -186,6 +206,6 @@ def _advice(paper: Paper, asked: Asked, best: Choice, recipe: str) -> None:
         "each stays" if asked.kept is None else f"{size(asked.kept * asked.checkpoint_bytes)} for the {asked.kept} kept"
     )
     paper.prose(f"A checkpoint is {size(asked.checkpoint_bytes)}, {kept}.", 2)
-    wanted = changes(best, asked.written, asked.where, recompute=asked.recompute)
+    wanted = changes(best, asked)
     if wanted:
         paper.line("  nemo-vfm run " + shlex.join([recipe, *wanted]))

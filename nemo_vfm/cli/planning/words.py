@@ -31,6 +31,11 @@ def gib(num_bytes: float) -> str:
     return f"{num_bytes / _GIB:.1f}"
 
 
+def binary(num_bytes: float) -> str:
+    """`51.8 GiB`; what is below half of one in MiB."""
+    return f"{gib(num_bytes)} GiB" if num_bytes >= _GIB / 2 else f"{num_bytes / 2**20:.1f} MiB"
+
+
 def digits(value: float) -> str:
     """Three that count, `0.408` and `16.9`; whole from a thousand on, `1,912`."""
     return f"{value:,.0f}" if value >= 999.5 else f"{value:.3g}"

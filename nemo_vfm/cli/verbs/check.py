@@ -10,7 +10,7 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from nemo_vfm.cli.arguments import add_recipe_arguments, composed_recipe
+from nemo_vfm.cli.arguments import add_recipe_arguments, add_sample_arguments, composed_recipe
 from nemo_vfm.cli.quick import without_collection
 
 if TYPE_CHECKING:
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The recipe, and how many GPUs it is meant for."""
     add_recipe_arguments(parser)
-    parser.add_argument("--gpus", metavar="N", type=int, help="say what it would do with N GPUs; none is needed")
+    parser.add_argument(
+        "--gpus", metavar="N", type=int, help="say what it would do with N GPUs, and whether it fits; none is needed"
+    )
+    add_sample_arguments(parser)
     parser.add_argument("--sweep", metavar="KEY=A,B", action="extend", nargs="+", default=[],
                         help="check every combination of these values")  # fmt: skip
     parser.add_argument("--work", action="store_true",
@@ -67,7 +70,7 @@ def _one(arguments: argparse.Namespace) -> int:
 
         sys.stdout.write(f"{RecipeError(problems)}\n")
     if arguments.gpus is not None and not errors:
-        _say_plan(arguments, job, problems)
+        _say_plan(arguments, composed, job, problems)
     sys.stdout.writelines(f"{one}\n" for one in told)
     sys.stdout.write(f"{composed.path}: {_verdict(errors, len(problems) - errors)}\n")
     return 2 if errors else 0
@@ -137,14 +140,16 @@ def _refused_already(
     return [one for one in found if one.path and not any(f"{path}.".startswith(f"{one.path}.") for path in waiting)]
 
 
-def _say_plan(arguments: argparse.Namespace, job: "Job | None", missing: "Sequence[Problem]") -> None:
+def _say_plan(
+    arguments: argparse.Namespace, composed: "Composed", job: "Job | None", missing: "Sequence[Problem]"
+) -> None:
     from nemo_vfm.cli.gpus import plan_sentences, stand_in_job, waiting_sentence
     from nemo_vfm.cli.paper import Paper
     from nemo_vfm.config import trust_list
 
     job = job or stand_in_job(arguments, missing, trust_list(arguments.trust))
-    number = arguments.gpus
-    for text in plan_sentences(job, number) if job is not None else [waiting_sentence(missing, number)]:
+    said = [waiting_sentence(missing, arguments.gpus)] if job is None else plan_sentences(job, composed.path, arguments)
+    for text in said:
         Paper().prose(text)
 
 

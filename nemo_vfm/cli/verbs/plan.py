@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nemo_vfm.cli.arguments import add_recipe_arguments
+from nemo_vfm.cli.arguments import NETWORK, add_recipe_arguments, add_sample_arguments
 from nemo_vfm.cli.quick import without_collection
 
 if TYPE_CHECKING:
@@ -20,12 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The recipe, the machine, and what the recipe does not say of its samples."""
     add_recipe_arguments(parser)
     parser.add_argument("--gpus", metavar="N", type=int, required=True, help="how many; none is needed here")
-    parser.add_argument("--gpu", metavar="NAME", default="h100", help="which kind, such as h100, h200, a100, rtx_4090")
-    parser.add_argument("--network", metavar="NAME", default="dgx_h100",
+    add_sample_arguments(parser)
+    parser.add_argument("--network", metavar="NAME", default=NETWORK,
                         help="what joins them: conf/network/NAME, such as dgx_h100, gb200_nvl72, pcie_box")  # fmt: skip
-    parser.add_argument("--latents", metavar="T,H,W",
-                        help="frames, rows and columns of a sample's latents, if the recipe does not say")  # fmt: skip
-    parser.add_argument("--tokens", metavar="S", type=int, help="tokens of a sequence, where the recipe does not say")
     parser.add_argument("--phase", metavar="NAME", help="of a recipe with several; else the one for so many GPUs")
     parser.add_argument("--write", metavar="FILE", type=Path,
                         help="write the best layout as an ingredient, such as conf/parallel/mine.yaml")  # fmt: skip
@@ -69,15 +66,19 @@ def _own(planner: "Planner", asked: "Asked", answer: "Answer") -> "Choice | None
 def _tell(
     arguments: argparse.Namespace, planner: "Planner", asked: "Asked", answer: "Answer", own: "Choice | None"
 ) -> None:
-    from nemo_vfm.cli.planning.told import tell, tell_ways
-    from nemo_vfm.perf.levers import State, enough_gpus, ways
+    from nemo_vfm.cli.planning.told import tell, tell_remedies
+    from nemo_vfm.perf.remedies import remedies, smallest_number
 
     tell(asked, answer, own, arguments.recipe)
-    start = own or answer.nearest
-    if start is not None and (not answer.ranked or answer.gpus == 1):
-        recompute = start.recompute if own is not None else asked.recompute
-        found = ways(planner.question, State(start.plan, start.rows, recompute))
-        tell_ways(asked, found, answer.gpus, enough_gpus(planner.question))
+    start = own or (None if answer.ranked else answer.nearest)
+    if start is None:
+        return
+    if asked.question.fits(start.memory):
+        found, more = None, None
+    else:
+        found = remedies(asked.question, start, answer)
+        more = None if answer.ranked else smallest_number(planner, answer.gpus)
+    tell_remedies(asked, start, found, answer, more)
 
 
 def _write(arguments: argparse.Namespace, asked: "Asked", best: "Choice") -> None:
