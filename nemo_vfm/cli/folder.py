@@ -17,12 +17,13 @@ from nemo_vfm.cli.manifest import SCHEMA, manifest, now
 from nemo_vfm.config import difference, read_values
 from nemo_vfm.core import held, progress
 from nemo_vfm.core.errors import RunFolderError
-from nemo_vfm.core.files import read_json, write_json, write_text
+from nemo_vfm.core.files import read_bytes, read_json, write_json, write_text
 from nemo_vfm.core.log import info, warn, warn_once
 from nemo_vfm.core.types import LAUNCH, PARTS, Json, Run
 
 HEARTBEAT_S = 10.0
 MANIFEST = "manifest.json"
+_MOST_BYTES = 16 << 20  # of a composed recipe, which is written out in full
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp(\.\w+)?")
 _VERSION = re.compile(r"nemo_vfm\.run/(\d{1,6})(?:\.\d{1,6})?")
 Differences = dict[str, tuple[str, str]]
@@ -64,11 +65,23 @@ def _compare(path: Path, recipe: str, allowed: Sequence[str]) -> Differences | N
                                  f"take another run_dir")  # fmt: skip
         return None
     _require_known(_earlier(path / MANIFEST), path)
-    found = difference.differences(read_values(file.read_text(), str(file)), read_values(recipe, "this recipe"))
+    found = difference.differences(read_values(_kept(file), str(file)), read_values(recipe, "this recipe"))
     difference.accept(found, allowed, str(path))
     for key, (old, new) in found.items():
         info(f"going on with {key}: {new} (it was {old})")
     return found
+
+
+def _kept(file: Path) -> str:
+    """The text of the recipe that a folder holds.
+
+    Raises:
+        RunFolderError: no run has written it.
+    """
+    try:
+        return read_bytes(file, _MOST_BYTES).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunFolderError(f"{file} is not the recipe of a run ({error}); take another run_dir") from error
 
 
 def _require_known(earlier: dict[str, Json], path: Path) -> None:
@@ -89,7 +102,7 @@ def _describe(
 ) -> None:
     """Write manifest and recipe; a folder that holds just this stays as it is."""
     file = path / "recipe.yaml"
-    if file.is_file() and file.read_text() == recipe and (path / MANIFEST).is_file():
+    if file.is_file() and _kept(file) == recipe and (path / MANIFEST).is_file():
         return
     fresh = manifest(recipe, seed, source)
     if file.is_file():  # it goes on with another duration or the like

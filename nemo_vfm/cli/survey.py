@@ -61,7 +61,7 @@ def find(root: Path) -> list[Path]:
 
 
 def _below(folder: Path, depth: int, seen: set[Path]) -> Iterator[Path]:
-    children = [Path(entry) for entry in _entries(folder) if entry.is_dir() and not entry.name.startswith(".")]
+    children = [Path(entry) for entry in _entries(folder) if _is_folder(entry) and not entry.name.startswith(".")]
     for child in sorted(children):
         if _is_run(child):
             yield child
@@ -187,6 +187,13 @@ def _entries(folder: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
             return list(entries)
     except OSError:
         return []
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
 
 
 def _size(folder: Path) -> int:

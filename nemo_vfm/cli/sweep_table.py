@@ -66,7 +66,7 @@ def read(folder: Path) -> Json:
         found = read_json(file)
         for row in found["points"]:  # each is looked at, since show() and gathered() rely on these
             row["name"], row["seconds"], row["figures"].items, row["choices"].items
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise RunFolderError(f"{file} is damaged; delete it, the runs beside it stay and are listed anew") from error
     return found
 

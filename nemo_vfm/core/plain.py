@@ -22,9 +22,10 @@ _INVISIBLE = re.compile(
 UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180e\u200b-\u200f"
                     "\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\ufffe\uffff\ud800-\udfff"
                     "\U000e0000-\U000e007f]")  # fmt: skip
-# Colours and bold (SGR) alone may stay; the rest of what begins with ESC, and what reorders text, may not.
-_STEERS = re.compile("(?!\x1b\\[[0-9;]{0,20}m)\x1b|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f\u061c\u200e\u200f"
-                     "\u2028-\u202e\u2066-\u2069]")  # fmt: skip
+# Colours and bold (SGR) alone may stay; the rest of what begins with ESC, what reorders text, and bytes of a name that
+# are no text, which could not be written, may not.
+_STEERS = re.compile("(?!\x1b\\[[0-9;]{0,20}m)\x1b|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u061c\u200e\u200f"
+                     "\u2028-\u202e\u2066-\u2069\ud800-\udfff]")  # fmt: skip
 _FORMULA = "=+-@"  # a spreadsheet takes a cell that begins so for a formula
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nemo_vfm.core.errors import NemoVfmError
+from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.preempt import INTERRUPTED
 from nemo_vfm.core.secret import concealing_streams, register_arguments
 
@@ -89,6 +89,11 @@ class Program:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         except Exception as error:
+            if (
+                isinstance(error, OSError) and error.filename and error.strerror
+            ):  # a file, a folder or a disk, and no fault of ours
+                sys.stderr.write(f"cannot use {_plain(error.filename)}: {error.strerror}\n")
+                return UserError.exit_code
             traceback.print_exc()
             sys.stderr.write(f"unexpected: {type(error).__name__}: {_plain(error)}\n")
             return 1
@@ -102,7 +107,7 @@ class Program:
         return status
 
 
-def _plain(error: Exception) -> str:
+def _plain(error: object) -> str:
     """Its words, which may hold the name of a file, and that is anybody's."""
     from nemo_vfm.core.log import plain
 

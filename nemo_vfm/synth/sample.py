@@ -11,6 +11,7 @@ import numpy as np
 from torch import nn
 
 from nemo_vfm.core import log
+from nemo_vfm.core.bounds import MOST_FRAMES, MOST_SIDE_PX, require_between
 from nemo_vfm.core.device import device
 from nemo_vfm.core.files import atomic_path, write_json
 from nemo_vfm.core.frame_rate import frame_rate
@@ -48,11 +49,8 @@ class Sample:
         pipeline: TextToVideo, prompts: Prompts, num_frames: int, height_px: int, width_px: int, fps: float,
         batch_size: int = 8,
     ) -> None:  # fmt: skip
-        if min(num_frames, height_px, width_px, batch_size) < 1:
-            raise ValueError(
-                f"num_frames ({num_frames}), height_px ({height_px}), width_px ({width_px}), batch_size ({batch_size}) "
-                "must be at least 1"
-            )
+        require_between(1, MOST_FRAMES, num_frames=num_frames, batch_size=batch_size)
+        require_between(1, MOST_SIDE_PX, height_px=height_px, width_px=width_px)
         self.model, self.weights = model, weights
         self.checkpoint = None if checkpoint is None else place(checkpoint)
         self.pipeline, self.prompts, self.batch_size = pipeline, prompts, batch_size

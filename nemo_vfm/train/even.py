@@ -36,8 +36,8 @@ def _batches(data: TrainingData, plan: ParallelPlan, phases: Sequence[Stretch]) 
             here = ("phases", phase.name)
             yield from ((here, f"phase {phase.name}: {text}") for _, text in _uneven(sizes, phase.plan))
         else:
-            name, here = f"batch_size of phase {phase.name}", ("phases", phase.name, "batch_size")
-            yield from ((here, text) for _, text in _uneven({name: size}, phase.plan))
+            name, there = f"batch_size of phase {phase.name}", ("phases", phase.name, "batch_size")
+            yield from ((there, text) for _, text in _uneven({name: size}, phase.plan))
 
 
 def _uneven(sizes: Mapping[str, int], plan: ParallelPlan) -> Iterator[tuple[str, str]]:

@@ -6,6 +6,10 @@ import argparse
 import sys
 from pathlib import Path
 
+from nemo_vfm.core.plain import printable
+
+_LONGEST = 4096  # of a path
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The run folder."""
@@ -26,5 +30,5 @@ def run(arguments: argparse.Namespace) -> int:
         raise RunFolderError(f"{arguments.folder} is not a run folder: it has no recipe.yaml")
     from nemo_vfm.report import page
 
-    sys.stdout.write(f"{page.write(arguments.folder)}\n")
+    sys.stdout.write(f"{printable(str(page.write(arguments.folder)), _LONGEST)}\n")
     return 0
