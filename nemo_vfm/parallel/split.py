@@ -64,7 +64,7 @@ def require_divisible(model: nn.Module, plan: ParallelPlan) -> None:
     names = dict(model.named_modules())
     _require_heads(how, plan)
     sides = ((how.column, "out_features"), (how.row, "in_features"), (how.vocabulary, "num_embeddings"))
-    for patterns, side in sides:
+    for patterns, side in sides if plan.tensor > 1 else ():
         for name in _matched(patterns, names):
             if getattr(names[name], side) % plan.tensor:
                 size = getattr(names[name], side)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from nemo_vfm.parallel.context.formulas import Sizes, backward_bytes, forward_bytes
 from nemo_vfm.parallel.context.scheme import Scheme
 from nemo_vfm.parallel.plan import ParallelPlan
+from nemo_vfm.perf.layouts import Degrees
 from nemo_vfm.perf.network import Group, Network
 from nemo_vfm.perf.work import Work
 
@@ -124,15 +125,16 @@ class WeightsTime:
     copies: float
 
 
-def weights_s(parameters: float, plan: ParallelPlan, network: Network, itemsize: int) -> WeightsTime:
+def weights_s(parameters: float, at: ParallelPlan | Degrees, network: Network, itemsize: int) -> WeightsTime:
     """Exchanges of weights that are shared over shard x context, and copied over replicate.
 
     Args:
         parameters: that one device of the group would hold if it had them all.
+        at: the degrees.
         itemsize: bytes of a weight on its way: that of the arithmetic.
     """
-    group = Group(plan.shard * plan.context, plan.tensor)
-    copies = Group(plan.replicate, plan.tensor * group.size)
+    group = Group(at.shard * at.context, at.tensor)
+    copies = Group(at.replicate, at.tensor * group.size)
     own = parameters * GRADIENT_BYTES / group.size
     return WeightsTime(network.gather_s(parameters * itemsize, group),
                        network.gather_s(parameters * GRADIENT_BYTES, group), network.reduce_s(own, copies))  # fmt: skip

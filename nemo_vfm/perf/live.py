@@ -64,6 +64,11 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch's ow
         self._sizes: dict[int, int] = {}
         self._known: dict[int, Tensor] = {}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch would import its compiler, 0.7 s, to keep it away from every operation; nothing is compiled here."""
+        return False
+
     def begin(self, known: Iterable[Tensor], there: int) -> None:
         """Count from now on.
 

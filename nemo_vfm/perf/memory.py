@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of a model, and a plan, in; the bytes that its fullest device holds at its fullest moment out.
+"""Says how many bytes a step of training needs on the fullest device at its fullest moment.
 
 `facts` looks at a model once; `memory` is closed form after that, but for a trace of two blocks the first time that a
 way of cutting them is asked for. Counted are tensors: what torch, CUDA and NCCL take for themselves, and what the
@@ -77,11 +77,12 @@ def memory(
     )  # fmt: skip
     held = known.held(cut, microbatch_rows, known.tokens / plan.context)
     count = microbatches or plan.microbatches
+    key = plan.pipeline, plan.virtual, plan.tensor, _shared(plan), cut.narrow, cut.gathered, cut.gpu
+    if key not in known.standing:
+        known.standing[key] = [_standing(device, known, plan, cut) for device in _devices(known.depth, plan)]
+    standing: list[_Standing] = known.standing[key]
     return max(
-        (
-            _on(device, known, plan, held, recompute == "blocks", count, cut, offload_optimizer, average)
-            for device in _devices(known.depth, plan)
-        ),
+        (_on(one, held, plan, recompute == "blocks", count, offload_optimizer, average) for one in standing),
         key=lambda one: one.total,
     )
 
@@ -117,21 +118,43 @@ def _shared(plan: ParallelPlan) -> int:
     return plan.shard * plan.context
 
 
-def _on(
-    device: _Device, known: ModelFacts, plan: ParallelPlan, held: Held, recompute: bool, microbatches: int, cut: Cut,
-    offload: bool, average: bool,
-) -> Memory:  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """What a device has whatever its microbatches are, in bytes.
+
+    Args:
+        part: of the model.
+        parameters: weights and buffers.
+        gradients: of them.
+        state: of the optimizer.
+        updating: what there is for a while when weights are updated.
+    """
+
+    part: Part
+    parameters: int
+    gradients: int
+    state: int
+    updating: float
+
+
+def _standing(device: _Device, known: ModelFacts, plan: ParallelPlan, cut: Cut) -> _Standing:
     own, learned = (_numbers(device, known, plan, learning=learning) for learning in (False, True))
-    parameters, gradients = 4 * own + known.buffers, 4 * learned
-    state = known.kept.by(torch.float32, learned)
-    part = _part(device, known, plan, cut)
-    moments = step_moments(held, part, plan, recompute=recompute, microbatches=microbatches)
-    moments["the optimizer's update"] = _updating(known, plan, learned, cut)
+    return _Standing(
+        part=_part(device, known, plan, cut), parameters=4 * own + known.buffers, gradients=4 * learned,
+        state=known.kept.by(torch.float32, learned), updating=_updating(known, plan, learned, cut),
+    )  # fmt: skip
+
+
+def _on(
+    one: _Standing, held: Held, plan: ParallelPlan, recompute: bool, microbatches: int, offload: bool, average: bool
+) -> Memory:
+    moments = step_moments(held, one.part, plan, recompute=recompute, microbatches=microbatches)
+    moments["the optimizer's update"] = one.updating
     fullest = max(moments, key=lambda name: moments[name])
     return Memory(
-        parameters=parameters, gradients=gradients, optimizer=0 if offload else state,
-        activations=round(moments[fullest]), average=parameters if average else 0,
-        host=state + 2 * gradients if offload else 0, moment=fullest,
+        parameters=one.parameters, gradients=one.gradients, optimizer=0 if offload else one.state,
+        activations=round(moments[fullest]), average=one.parameters if average else 0,
+        host=one.state + 2 * one.gradients if offload else 0, moment=fullest,
     )  # fmt: skip
 
 

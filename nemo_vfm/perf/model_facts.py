@@ -5,7 +5,7 @@
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -65,6 +65,7 @@ class ModelFacts:
         kept: what it keeps.
         traces: what was found of ways to cut the blocks.
         sums: what was added up once: a plan asks some 100,000 times.
+        standing: what `memory` found of devices of a layout, whatever their microbatches.
         update_copies: whether, on a GPU, it makes a copy of a moment while it updates.
     """
 
@@ -82,6 +83,7 @@ class ModelFacts:
     traces: dict[tuple[Cut, bool], Even] = field(default_factory=dict)
     update_copies: bool = True
     sums: dict[tuple[object, ...], int] = field(default_factory=dict)
+    standing: dict[tuple[object, ...], list[Any]] = field(default_factory=dict)
 
     def own(self, where: Where, tensor: int, sharing: int, *, learning: bool = False) -> int:
         """Numbers of these weights on the fullest of so many tensor ranks and ranks that share rows.

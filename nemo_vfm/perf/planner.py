@@ -1,12 +1,13 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A model, its samples, a machine and a number of GPUs in; what fits, the quickest first, and why not the rest.
+"""Finds the layouts of a model on a number of GPUs that fit, the quickest first, and says why the rest will not do.
 
 Layouts that differ only in what nobody would call another one (order of work, microbatches, which scheme, how data
 ranks share weights) are one family, of which the quickest stands for all.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Literal
 
 from nemo_vfm.core.errors import UserError
@@ -14,7 +15,7 @@ from nemo_vfm.parallel.plan import ParallelPlan
 from nemo_vfm.perf.layouts import About, Allowed, Degrees, Refused, Subject, degrees, plans
 from nemo_vfm.perf.memory import Memory, memory
 from nemo_vfm.perf.model_facts import ModelFacts
-from nemo_vfm.perf.step_time import Clock, Machine, StepTime
+from nemo_vfm.perf.step_time import Clock, Machine, StepTime, Timed
 from nemo_vfm.perf.work import Work
 
 PrecisionName = Literal["fp32", "bf16"]
@@ -131,6 +132,21 @@ class Answer:
         return Group(kind, len(found), tuple(sorted({why.degree for why in found})), found[-1].why)
 
 
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """A layout in the running.
+
+    Args:
+        timed: the layout and its time, but for shared weights.
+        rows: samples of a device in a microbatch.
+        recompute: whether blocks run again in backward.
+    """
+
+    timed: Timed
+    rows: int
+    recompute: bool
+
+
 @dataclass
 class Planner:
     """Answers one question for any number of GPUs.
@@ -147,6 +163,7 @@ class Planner:
         self.clock = self.question.clock()
         self.allowed = Allowed(self.question.subject)
         self._memories: dict[tuple[object, ...], Memory] = {}
+        self._layouts: dict[tuple[int, int, int, int], tuple[list[_Tried], _Tried]] = {}
 
     def answer(self, gpus: int) -> Answer:
         """Look at every layout.
@@ -159,16 +176,15 @@ class Planner:
         families: dict[tuple[int, int, int, int], Choice] = {}
         refused, over = [], []
         for at in degrees(gpus):
-            found = self.allowed.refused(at) or self._best(at)
+            best = families.get(family := (at.tensor, at.pipeline, at.context, at.data))
+            found = self.allowed.refused(at) or self._best(at, inf if best is None else best.time.total)
             if isinstance(found, Choice) and self.question.fits(found.memory):
-                before = families.get(found.family)
-                if before is None or found.time.total < before.time.total:
-                    families[found.family] = found
-                continue
-            if isinstance(found, Choice):
+                families[family] = found
+            elif isinstance(found, Choice):
                 over.append(found)
-                found = Refused("memory", found.memory.total, self._too_much(found))
-            refused.append((at, found))
+                refused.append((at, Refused("memory", found.memory.total, self._too_much(found))))
+            elif found is not None:
+                refused.append((at, found))
         ranked = sorted(families.values(), key=lambda one: one.time.total)
         nearest = min(over, key=lambda one: one.memory.total, default=None)
         return Answer(gpus, tuple(ranked), tuple(refused), nearest)
@@ -183,7 +199,8 @@ class Planner:
         if (why := self.allowed.refused(at)) is not None:
             raise UserError(why.why)
         rows = max(1, self.question.subject.batch // plan.data // plan.microbatches)
-        return self._made(plan, rows, recompute, self._time(plan, rows, recompute))
+        time = self.clock.step(plan, rows, recompute=recompute, offload=self.question.offload)
+        return Choice(plan, rows, recompute, time, self._memory(plan, rows, recompute))
 
     def some_fits(self, at: Degrees) -> bool:
         """Whether the layout of these degrees that needs least fits: one sample at a time, and recomputation."""
@@ -195,35 +212,55 @@ class Planner:
         )  # fmt: skip
         return self.question.fits(self._memory(plan, rows, recompute=True))
 
-    def _best(self, at: Degrees) -> Choice:
-        """The quickest layout of these degrees that fits; where none does, the one that needs least."""
-        tried = [
-            (self._time(plan, rows, again), plan, rows, again)
-            for plan, rows in plans(self.allowed, at, self.clock.block_s)
-            for again in (False, True)
-        ]
-        least = min(tried, key=lambda one: (one[2], one[1].virtual, not one[3]))
-        smallest = self._made(*least[1:], least[0])
+    def _best(self, at: Degrees, limit: float) -> Choice | None:
+        """The quickest layout of these degrees that fits; where none does, the one that needs least.
+
+        None where some fit and none takes less than `limit`: then a quicker one of its family is known.
+        """
+        tried, least = self._tried(at)
+        smallest = self._placed(at, least)
         if not self.question.fits(smallest.memory):
             return smallest
+        offload = self.question.offload
+        totals = sorted((self.clock.total(one.timed, at, offload=offload), n) for n, one in enumerate(tried))
         too_many: dict[tuple[object, ...], int] = {}  # rows: more of them do not fit either
-        for time, plan, rows, again in sorted(tried, key=lambda one: one[0].total):
-            kind = plan.virtual, plan.schedule, again
-            if rows >= too_many.get(kind, rows + 1):
+        for total, number in totals:
+            if total >= limit:
+                return None
+            one = tried[number]
+            kind = one.timed.plan.virtual, one.timed.plan.schedule, one.recompute
+            if one.rows >= too_many.get(kind, one.rows + 1):
                 continue
-            if self.question.fits((made := self._made(plan, rows, again, time)).memory):
+            if self.question.fits((made := self._placed(at, one)).memory):
                 return made
-            too_many[kind] = rows
-        return smallest
+            too_many[kind] = one.rows
+        return smallest if smallest.time.total < limit else None
 
-    def _time(self, plan: ParallelPlan, rows: int, recompute: bool) -> StepTime:
-        return self.clock.step(plan, rows, recompute=recompute, offload=self.question.offload)
+    def _tried(self, at: Degrees) -> "tuple[list[_Tried], _Tried]":
+        """Every layout of these degrees however data ranks share weights, and the one of them that needs least."""
+        key = at.pipeline, at.data, at.context, at.tensor
+        if key not in self._layouts:
+            found = [
+                _Tried(self.clock.timed(plan, rows, recompute=again), rows, again)
+                for plan, rows in plans(self.allowed, at, self.clock.block_s)
+                for again in (False, True)
+            ]
+            self._layouts[key] = (
+                found,
+                min(found, key=lambda one: (one.rows, one.timed.plan.virtual, not one.recompute)),
+            )
+        return self._layouts[key]
 
-    def _made(self, plan: ParallelPlan, rows: int, recompute: bool, time: StepTime) -> Choice:
-        return Choice(plan, rows, recompute, time, self._memory(plan, rows, recompute))
+    def _placed(self, at: Degrees, one: "_Tried") -> Choice:
+        """With weights shared as these degrees have it."""
+        plan = replace(one.timed.plan, shard=at.shard, replicate=at.replicate)
+        time = self.clock.shared_as(one.timed, at, offload=self.question.offload)
+        return Choice(plan, one.rows, one.recompute, time, self._memory(plan, one.rows, one.recompute))
 
     def _memory(self, plan: ParallelPlan, rows: int, recompute: bool) -> Memory:
-        key = (*plan.sizes, plan.sequence, plan.virtual, plan.schedule, plan.microbatches, rows, recompute)
+        """Neither copies nor the order of a pipeline's work matter."""
+        key = (plan.pipeline, plan.shard, plan.context, plan.tensor, plan.sequence, plan.virtual, plan.microbatches,
+               rows, recompute)  # fmt: skip
         if key not in self._memories:
             self._memories[key] = self.question.memory(plan, rows, recompute)
         return self._memories[key]

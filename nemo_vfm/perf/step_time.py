@@ -21,6 +21,7 @@ from nemo_vfm.perf.bubble import waiting
 from nemo_vfm.perf.communication import Passes, WeightsTime, context_s, stage_send_s, tensor_s, weights_s
 from nemo_vfm.perf.gpus import Gpu
 from nemo_vfm.perf.kernels import Kernels, Published
+from nemo_vfm.perf.layouts import Degrees
 from nemo_vfm.perf.network import Network
 from nemo_vfm.perf.work import Work
 
@@ -90,6 +91,26 @@ class _Block:
         return self.compute.backward + self.tensor.backward + self.context.backward
 
 
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """What of a step's seconds does not depend on how data ranks share weights.
+
+    Args:
+        plan: the layout, its replicate and shard apart.
+        block: one of its blocks.
+        blocks: of the device that works longest.
+    """
+
+    plan: ParallelPlan
+    block: _Block
+    blocks: int
+    compute: float
+    tensor: float
+    context: float
+    sends: float
+    waits: float
+
+
 class Clock:
     """Tells the time of layouts of one model on one machine.
 
@@ -116,18 +137,34 @@ class Clock:
             recompute: whether each block runs again in backward.
             offload: whether the optimizer works in host memory.
         """
+        return self.shared_as(self.timed(plan, rows, recompute=recompute), plan, offload=offload)
+
+    def timed(self, plan: ParallelPlan, rows: int, *, recompute: bool) -> Timed:
+        """What does not depend on how data ranks share weights: with many GPUs there are ten ways for each layout."""
         block = self._block(plan, rows, recompute)
         place, blocks = self._busiest(plan, rows, block)
         ends = self._ends(plan, rows, place)
         each = plan.microbatches
         busy = each * (blocks * (block.forward + block.backward) + ends)
-        return StepTime(
+        return Timed(
+            plan=plan, block=block, blocks=blocks,
             compute=each * (blocks * (block.compute.forward + block.compute.backward) + ends),
             tensor=each * blocks * (block.tensor.forward + block.tensor.backward),
             context=each * blocks * (block.context.forward + block.context.backward),
-            weights=self._weights(plan, block, blocks), sends=self._sends(plan, rows, block, blocks),
-            waits=busy * waiting(plan) if plan.pipeline > 1 else 0.0, update=self._update(plan, blocks, offload),
+            sends=self._sends(plan, rows, block, blocks), waits=busy * waiting(plan) if plan.pipeline > 1 else 0.0,
         )  # fmt: skip
+
+    def shared_as(self, timed: Timed, at: ParallelPlan | Degrees, *, offload: bool) -> StepTime:
+        """The whole step, with weights shared and copied as these degrees have it."""
+        return StepTime(
+            compute=timed.compute, tensor=timed.tensor, context=timed.context, weights=self._weights(timed, at),
+            sends=timed.sends, waits=timed.waits, update=self._update(at, timed.blocks, offload),
+        )  # fmt: skip
+
+    def total(self, timed: Timed, at: ParallelPlan | Degrees, *, offload: bool) -> float:
+        """The same as a sum, in the same order: it is asked some hundred thousand times."""
+        weights, update = self._weights(timed, at), self._update(at, timed.blocks, offload)
+        return timed.compute + timed.tensor + timed.context + weights + timed.sends + timed.waits + update
 
     def block_s(self, plan: ParallelPlan, rows: int) -> float:
         """Of one block and microbatch, forward and backward; a pipeline and data ranks do not matter for it."""
@@ -210,24 +247,24 @@ class Clock:
             self._held[key] = [sum(sizes[place :: plan.pipeline]) for place in range(plan.pipeline)]
         return self._held[key]
 
-    def _weights(self, plan: ParallelPlan, block: _Block, blocks: int) -> float:
-        work = self.work
+    def _weights(self, timed: Timed, at: ParallelPlan | Degrees) -> float:
+        work, plan, block, blocks = self.work, timed.plan, timed.block, timed.blocks
         own = work.block_split / plan.tensor + work.block_whole
         rest = max(0, work.parameters - work.depth * (work.block_split + work.block_whole)) / plan.pipeline
-        one, ends = self._moved_weights(plan, own), self._moved_weights(plan, rest / plan.tensor)
+        one, ends = self._moved_weights(at, own), self._moved_weights(at, rest / plan.tensor)
         fetched = one.gather + blocks * max(0.0, one.gather - block.forward)
         if plan.pipeline > 1:
-            all_own = self._moved_weights(plan, own * blocks + rest / plan.tensor)
+            all_own = self._moved_weights(at, own * blocks + rest / plan.tensor)
             again = self._fetched_again(plan, one.gather * blocks, blocks * (block.forward + block.backward))
             return fetched + again + ends.gather + all_own.scatter + all_own.copies
         given = one.scatter + one.copies
         shared = given + blocks * max(0.0, one.gather + given - block.backward)
         return plan.microbatches * (fetched + shared + 2 * ends.gather + ends.scatter + ends.copies)
 
-    def _moved_weights(self, plan: ParallelPlan, parameters: float) -> WeightsTime:
-        key = plan.tensor, plan.context, plan.shard, plan.replicate, parameters
+    def _moved_weights(self, at: ParallelPlan | Degrees, parameters: float) -> WeightsTime:
+        key = at.tensor, at.context, at.shard, at.replicate, parameters
         if key not in self._shared:
-            self._shared[key] = weights_s(parameters, plan, self.machine.network, self.itemsize)
+            self._shared[key] = weights_s(parameters, at, self.machine.network, self.itemsize)
         return self._shared[key]
 
     def _fetched_again(self, plan: ParallelPlan, gather: float, work: float) -> float:
@@ -243,9 +280,9 @@ class Clock:
         late = 2 * plan.microbatches * plan.virtual * max(0.0, each - chunk)
         return 2 * (plan.pipeline - 1) * each + late
 
-    def _update(self, plan: ParallelPlan, blocks: int, offload: bool) -> float:
+    def _update(self, at: ParallelPlan | Degrees, blocks: int, offload: bool) -> float:
         """In host memory the link to it counts, for its own work too: nothing is known of that memory."""
-        own = (self.work.block_split / plan.tensor + self.work.block_whole) * blocks / (plan.shard * plan.context)
+        own = (self.work.block_split / at.tensor + self.work.block_whole) * blocks / (at.shard * at.context)
         if offload:
             return own * (UPDATE_BYTES + _SENT_TO_HOST) / self.machine.network.host.bytes_per_s
         return own * UPDATE_BYTES / self.machine.gpu.bytes_per_s
