@@ -25,19 +25,20 @@ from nemo_vfm.core.files import read_json
 from nemo_vfm.core.types import SWEEP, Json
 
 
-def again(kept: Kept, run_dir: Path, trust: Sequence[str] = ()) -> Launch:
+def again(kept: Kept, run_dir: Path, trust: Sequence[str] = (), allow_host: Sequence[str] = ()) -> Launch:
     """The launch.
 
     Args:
         trust: words of `--trust`, from the command line.
+        allow_host: words of `--allow-host`, from the command line.
 
     Raises:
-        UserError: it is the same folder, the copy of the code was changed, or a word of `--trust` is missing.
+        UserError: it is the same folder, the copy of the code was changed, or a word that it was given is missing.
     """
     target = Path.cwd() / run_dir
     if target == kept.run_dir:
         raise UserError(f"{run_dir} is where it ran; name another folder, or go on there: vfm-launch retry {run_dir}")
-    asked = _asked(kept, trust)
+    asked = _asked(kept, trust, allow_host)
     where, unknown = known(cluster_again(kept.values["cluster"], asked))
     code, runs = _code(kept), _runs(kept, target, asked)
     one = asked.alone(runs[0].changes) if runs else replace(asked, changes=(f"run_dir={target}",))
@@ -53,17 +54,18 @@ def again(kept: Kept, run_dir: Path, trust: Sequence[str] = ()) -> Launch:
     )  # fmt: skip
 
 
-def _asked(kept: Kept, trust: Sequence[str]) -> Asked:
+def _asked(kept: Kept, trust: Sequence[str], allow_host: Sequence[str]) -> Asked:
     words = kept.values["words"]  # of an older launcher, without what it could not be told
-    needed = dict.fromkeys([*words["trust"], *kept.values["code"].get("imports", ())])
-    if missing := [word for word in needed if word not in trust]:
-        words_again = " ".join(f"--trust {word}" for word in missing)
-        raise UserError(f"{kept.run_dir} was launched with trust in {', '.join(missing)}, and a folder cannot grant "
-                        f"that again; if you do, add {words_again}")  # fmt: skip
+    trusted, hosts = [*words["trust"], *kept.values["code"].get("imports", ())], words.get("allow_host", ())
+    missing = [f"--trust {word}" for word in dict.fromkeys(trusted) if word not in trust]
+    missing += [f"--allow-host {word}" for word in dict.fromkeys(hosts) if word not in allow_host]
+    if missing:
+        raise UserError(f"{kept.run_dir} was launched with {' '.join(missing)}, and a folder cannot grant that again; "
+                        "if you do, add the same words")  # fmt: skip
     return Asked(
         recipe=str(kept.recipe_file), cluster=words["cluster"], nodes=words["nodes"], trust=packages_of(trust),
         trusts_cluster=CLUSTER in trust,
-        allow=tuple(words["allow"]), allow_host=tuple(words.get("allow_host", ())), code=words["code"],
+        allow=tuple(words["allow"]), allow_host=tuple(allow_host), code=words["code"],
         parts=words["parts"], rank_silence=words.get("rank_silence"), rank_timeout=words.get("rank_timeout"),
         sweep=tuple(words.get("sweep", ())),
     )  # fmt: skip

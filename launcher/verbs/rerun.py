@@ -12,6 +12,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("to", metavar="run_dir=DIR", help="the run folder of the new one")
     parser.add_argument("--trust", metavar="PREFIX", action="append", default=[],
                         help="what the launch was trusted with, once more; its code will run")  # fmt: skip
+    parser.add_argument("--allow-host", metavar="HOST[=VARIABLE]", action="append", default=[],
+                        help="what the launch was allowed to reach, once more")  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="show the scripts and what is known; write nothing")
 
 
@@ -22,4 +24,4 @@ def run(arguments: argparse.Namespace) -> int:
     from launcher.verbs.submit import launched
 
     to = Path(arguments.to.removeprefix("run_dir="))
-    return launched(again(read(arguments.run), to, arguments.trust), dry_run=arguments.dry_run)
+    return launched(again(read(arguments.run), to, arguments.trust, arguments.allow_host), dry_run=arguments.dry_run)

@@ -233,6 +233,15 @@ def test_rerun_takes_recipe_cluster_and_code_as_they_were_into_another_folder(qu
     assert capsys.readouterr().out == "recipe, cluster, size, code and packages are the same\n"
 
 
+def test_rerun_asks_again_for_the_hosts_that_a_launch_could_reach(queue, capsys):
+    assert main([*SHAPES, "--allow-host", "api.example.com=SOME_KEY"]) == 0
+    capsys.readouterr()
+    assert main(["rerun", "runs/a", "run_dir=runs/b", "--allow-host", "other.example.com"]) == 2
+    assert "--allow-host api.example.com=SOME_KEY" in capsys.readouterr().err and not Path("runs/b").exists()
+    assert main(["rerun", "runs/a", "run_dir=runs/b", "--allow-host", "api.example.com=SOME_KEY"]) == 0
+    assert "api.example.com=SOME_KEY" in Path("runs/b/launch/job.sh").read_text()
+
+
 def test_diff_names_what_changed_of_recipe_cluster_and_code(queue, capsys):
     subprocess.run(["git", "init", "-q"], check=True)
     Path("mine.py").write_text("x = 1\n")
