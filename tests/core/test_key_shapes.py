@@ -29,7 +29,7 @@ def test_a_key_is_known_by_the_shape_that_its_service_gives_it(text):
     "", "1", "0", "mlx5_0:1,mlx5_1:1,mlx5_2:1", "^openib", "expandable_segments:True,garbage_collection_threshold:0.8",
     "/lustre/you/.cache/huggingface/hub/models--nvidia--Cosmos-1.0-Tokenizer-CV8x8x8/snapshots", "8.0;9.0+PTX",
     "Ring,Tree;LL128,Simple", "GPU-8f2a1c3e-1111-2222-3333-0123456789ab", "libnccl-net-ofi.so.2", "en_US.UTF-8",
-    "/home/a/miniconda3/envs/py311/lib/python3.11/site-packages/nvidia/nccl/lib", "nvcr.io/nvidia/pytorch:25.03-py3",
+    "/opt/miniconda3/envs/py311/lib/python3.11/site-packages/nvidia/nccl/lib", "registry.example.org/nvidia/pytorch:25.03-py3",
     f"registry#team/image@sha256:{_HEX}", f"git-{_HEX[:40]}", "http://proxy.example.org:3128", "0xffff000000000000",
     "granularity=fine,compact,1,0", "node[0001-0128].cluster.example.org", "TransformerEngineFlashAttention2Backend",
     "dc_x,ud_x,rc_mlx5,self,sm,cuda_copy,gdr_copy", "x86_64-conda-linux-gnu", "0-27,56-83", ":4096:8", "1" * 60,

@@ -27,6 +27,7 @@ DOORS = {
 }
 #: Every place that imports by a name it holds as text, and where the name comes from. One reads names that users write.
 IMPORTS_BY_NAME = {
+    "launcher/isolated.py": "nemo_vfm itself, in a process of its own",
     "nemo_vfm/config/locate.py": "a recipe, after the trust list was asked",
     "nemo_vfm/core/optional.py": "our own code",
     "nemo_vfm/core/program.py": "the files of a program's own folder",

@@ -68,7 +68,7 @@ def test_sizes_and_settings_of_networks_need_none(desk, capsys):
         "environment: {NCCL_IB_HCA: 'mlx5_0,mlx5_1', NCCL_P2P_DIRECT_DISABLE: '1', OMP_NUM_THREADS: '8',"
         " FI_PROVIDER: efa, UCX_NET_DEVICES: 'mlx5_0:1', PYTORCH_ALLOC_CONF: 'expandable_segments:True',"
         " NCCL_NVLS_ENABLE: null}\n"
-        "secrets: {WANDB_API_KEY: /home/me/.key}\noptions: {nice: '5', licenses: 'a:1'}\n"
+        "secrets: {WANDB_API_KEY: /lustre/you/.key}\noptions: {nice: '5', licenses: 'a:1'}\n"
     )
     assert dry("mine") == 0
     assert "export NCCL_IB_HCA=" in capsys.readouterr().out

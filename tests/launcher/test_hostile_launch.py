@@ -40,7 +40,7 @@ def hostile(job: dict[str, Any] | None = None, **values: Any) -> None:
         "code": {"sha256": "", "commit": None, "files": 0}, **values,
     }  # fmt: skip
     files = {"launch.json": json.dumps(whole), "job.sh": "#!/bin/bash\n", "code.sha256": "", "packages.txt": "",
-             "shapes.yaml": "# x\n_target_: nemo_vfm.workflow.Workflow\nsteps: {s: 'recipe:synthetic/shapes'}\n"}  # fmt: skip
+             "shapes.yaml": "# x\n_target_: nemo_vfm.workflow.Workflow\nsteps: {s: 'recipe:quickstart'}\n"}  # fmt: skip
     for name, text in files.items():
         Path("runs/a/launch", name).write_text(text)
 
