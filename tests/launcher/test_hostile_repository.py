@@ -50,11 +50,12 @@ def test_no_hook_of_the_repository_is_run(trap):
     assert not was_run(trap)
 
 
-def test_nothing_is_fetched_for_a_repository_whose_objects_are_missing(trap):
+@pytest.mark.parametrize("missing", ["HEAD^{tree}", "HEAD:xx"])
+def test_nothing_is_fetched_for_a_repository_whose_objects_are_missing(trap, missing):
     settings = {"core.repositoryformatversion": "1", "extensions.partialClone": "origin",
                 "protocol.ext.allow": "always", "remote.origin.promisor": "true",
                 "remote.origin.url": f"ext::sh -c touch% {trap.parent}/was_run"}  # fmt: skip
-    tree = subprocess.check_output(["git", "-C", trap, "rev-parse", "HEAD^{tree}"], text=True).strip()
+    tree = subprocess.check_output(["git", "-C", trap, "rev-parse", missing], text=True).strip()
     for name, value in settings.items():
         git(trap, "config", name, value)
     (trap / ".git/objects" / tree[:2] / tree[2:]).unlink()

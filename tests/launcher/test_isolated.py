@@ -34,7 +34,7 @@ def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (root / "r.yaml").write_text("_target_: mine.Mine\n")
     subprocess.run(["git", "init", "-q", root], check=True)
     monkeypatch.chdir(root)
-    monkeypatch.setenv("PYTHONPATH", f"{os.pathsep}.{os.pathsep}{ROOT}")
+    monkeypatch.setenv("PYTHONPATH", f"{root}{os.pathsep}.{os.pathsep}{ROOT}")
     return root
 
 
@@ -79,3 +79,4 @@ def test_no_relative_entry_of_a_path_and_nothing_of_the_repository_is_searched(t
     inside = str(trap / "vendored")
     monkeypatch.setattr(sys, "path", ["", ".", str(trap), inside, *sys.path])
     assert not {"", ".", str(trap), inside} & set(modules((), trap).path)
+    assert not {"", ".", str(trap)} & set(modules((), None).path)
