@@ -32,12 +32,12 @@ def _batches(data: TrainingData, plan: ParallelPlan, phases: Sequence[Stretch]) 
     if not phases:
         yield from ((("data", *name.split(".")), text) for name, text in _uneven(sizes, plan))
     for phase in phases:
+        place = ("phases", phase.name)
         if (size := phase.phase.batch_size) is None:
-            here = ("phases", phase.name)
-            yield from ((here, f"phase {phase.name}: {text}") for _, text in _uneven(sizes, phase.plan))
+            yield from ((place, f"phase {phase.name}: {text}") for _, text in _uneven(sizes, phase.plan))
         else:
-            name, there = f"batch_size of phase {phase.name}", ("phases", phase.name, "batch_size")
-            yield from ((there, text) for _, text in _uneven({name: size}, phase.plan))
+            own = {f"batch_size of phase {phase.name}": size}
+            yield from (((*place, "batch_size"), text) for _, text in _uneven(own, phase.plan))
 
 
 def _uneven(sizes: Mapping[str, int], plan: ParallelPlan) -> Iterator[tuple[str, str]]:

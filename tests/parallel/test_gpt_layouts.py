@@ -3,19 +3,23 @@
 """Every axis gives a language model's losses and gradients as one device does, packed, tied and grouped too."""
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types import Batch, Prepared
 from nemo_vfm.models.gpt import GPT
-from nemo_vfm.parallel import shared_heads, vocabulary
+from nemo_vfm.parallel import checkpoint, shared_heads, vocabulary
+from nemo_vfm.parallel.checkpoint_ranks import joined
 from nemo_vfm.parallel.engine import Parts
 from nemo_vfm.parallel.plan import ParallelPlan
+from nemo_vfm.parallel.split import require_divisible
 from nemo_vfm.parallel.torch_engine import TorchEngine
 from tests.support.layouts import own, whole
 from tests.support.ranks import on_ranks
@@ -163,3 +167,44 @@ def test_a_sum_over_the_vocabulary_that_is_left_out_is_seen() -> None:
     found = on_ranks(2, without, {"tensor": 2}, LLAMA, False)
     with pytest.raises(AssertionError):
         apart(found, alone(LLAMA, False))
+
+
+def gone_on(rank: int, degrees: dict[str, Any], folder: Path, index: int) -> tuple[float, tuple[int, ...]]:
+    """One step from the newest checkpoint, if there is one, and a checkpoint: its loss, and a shape that was saved."""
+    plan, engine, ranks = ParallelPlan(**degrees), TorchEngine(), joined()
+    made = partial(Awake, vocab=WORDS, width=48, depth=4, heads=8, mlp_hidden=64, **SINGLE)
+    optimizer = partial(torch.optim.AdamW, lr=1e-3)
+    engine.start(Parts(made, Following(False), optimizer, Precision("fp32"), 3, plan))
+    if index:
+        engine.load(checkpoint.newest(folder, ranks).groups)  # type: ignore[union-attr]
+    loss = engine.step([own(plan, rank, index)], 1.0).loss
+    checkpoint.save(folder, index + 1, engine.tensors(), {"step": index + 1}, ranks=ranks)
+    saved = checkpoint.newest(folder, ranks)
+    assert saved is not None
+    return loss, tuple(saved.groups["model"]["blocks.0.attention.qkv.weight"].shape)
+
+
+def test_a_checkpoint_holds_a_shared_head_once_and_goes_on_among_other_ranks(tmp_path: Path) -> None:
+    for index, degree in enumerate((2, 4)):
+        for loss, shape in on_ranks(degree, gone_on, {"tensor": degree}, tmp_path, index):
+            assert loss == pytest.approx(alone(SINGLE, False)["loss"][index], rel=1e-5)
+            assert shape == ((8 + 2) * 6, 48)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "groups", "said"),
+    [
+        ({"tensor": 3}, 4, r"4 attention heads \(8 of queries\) cannot be divided by 3 .* fit are 1, 2, 4, 8"),
+        ({"tensor": 16}, 2, r"cannot be divided by 16 .* fit are 1, 2, 4, 8"),
+        ({"tensor": 4, "context": 2, "attention": "ulysses"}, 2, r"cannot be divided by 8 .* fit are 1\."),
+        ({"tensor": 4, "context": 2, "attention": "ulysses"}, 1, "no tensor degree fits"),
+    ],
+)
+def test_degrees_that_heads_do_not_allow_are_refused_with_those_that_they_do(
+    degrees: dict[str, Any], groups: int, said: str
+) -> None:
+    with torch.device("meta"):
+        model = GPT(vocab=WORDS, width=48, depth=4, heads=8, mlp_hidden=64, groups=groups)
+    with pytest.raises(UserError, match=said):
+        require_divisible(model, ParallelPlan(**degrees))
+    require_divisible(model, ParallelPlan(tensor=4))

@@ -81,10 +81,13 @@ def test_a_step_on_one_device_needs_what_the_model_says(name: str, recompute: An
 
 
 @pytest.mark.parametrize(
-    ("degrees", "recompute"), [({"tensor": 2, "sequence": True}, "none"), ({"shard": 2}, "blocks")], ids=str
+    ("degrees", "recompute"),
+    [({"tensor": 2, "sequence": True}, "none"), ({"tensor": 4}, "none"), ({"shard": 2}, "blocks")],
+    ids=str,
 )
 def test_a_layout_needs_what_the_model_says(degrees: dict[str, Any], recompute: Any):
-    with fake_group(2):
+    """With four tensor ranks, two of them share each head of keys and values."""
+    with fake_group(ParallelPlan(**degrees).world):
         found = measured(0, "gpt", degrees, recompute)
     plan, how = ParallelPlan(**degrees), {"precision": "fp32", "recompute": recompute, "gpu": False}
     needed = memory(known("gpt"), plan, microbatch_rows=ROWS, **how)
@@ -118,8 +121,6 @@ def test_real_ranks_need_what_the_model_says(degrees: dict[str, Any]):
     {"tensor": 2, "shard": 2}, {"tensor": 2, "sequence": True, "shard": 2},
 ], ids=json.dumps)  # fmt: skip
 def test_every_layout_needs_what_the_model_says(name: str, recompute: Any, degrees: dict[str, Any]):
-    if name == "gpt" and degrees.get("tensor") == 4:
-        degrees = {"tensor": 2}  # it has two heads of keys
     with fake_group(ParallelPlan(**degrees).world):
         found = measured(0, name, degrees, recompute)
     assert said(name, degrees, precision="fp32", recompute=recompute) == pytest.approx(found.most, rel=CLOSE)

@@ -14,7 +14,7 @@ from nemo_vfm.cli.arguments import add_recipe_arguments, add_sample_arguments, c
 from nemo_vfm.cli.quick import without_collection
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from nemo_vfm.cli.swept import Swept
     from nemo_vfm.config import Composed, Listed, Problem
@@ -88,7 +88,22 @@ def _looked_at(arguments: argparse.Namespace) -> "tuple[Composed, Job | None, li
     job = None if problems else build(composed, trust, allowed)
     if problems and all(problem.kind == "missing" for problem in problems):
         problems = [*problems, *_refused_already(arguments, problems, trust)]
-    return composed, job, problems
+    return composed, job, [*problems, *_unshareable(arguments, composed, job, problems)]
+
+
+def _unshareable(
+    arguments: argparse.Namespace, composed: "Composed", job: "Job | None", missing: "Sequence[Problem]"
+) -> "Iterator[Problem]":
+    """What the ranks of its plan could not share, where nothing else is wrong."""
+    from nemo_vfm.cli.gpus import stand_in_job
+    from nemo_vfm.cli.shareable import objections
+    from nemo_vfm.config import Problem, trust_list
+
+    if any(problem.kind == "error" for problem in missing):
+        return
+    job = job or stand_in_job(arguments, missing, trust_list(arguments.trust))
+    for text in objections(job) if job is not None else []:
+        yield Problem("", composed.root.mark, text)
 
 
 def _work_of_all(sweep: "Swept") -> int:

@@ -1,0 +1,75 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Finds videos whose tokens the ranks of a plan cannot share, before any rank is started.
+
+What the recipe's numbers alone say, `Train` refuses itself; here the model is built without memory.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types import Job
+from nemo_vfm.workflow import Workflow
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from nemo_vfm.parallel.plan import ParallelPlan
+    from nemo_vfm.train.job import Train
+
+
+def objections(job: Job) -> list[str]:
+    """Why ranks could not start, of the job or each step of a workflow; empty where nothing is known to be wrong."""
+    return list(dict.fromkeys(_found(job, "")))
+
+
+def require_shareable(job: Job) -> None:
+    """See `objections`.
+
+    Raises:
+        UserError: with all of them.
+    """
+    if found := objections(job):
+        raise UserError("\n".join(found))
+
+
+def _found(job: Job, step: str) -> Iterator[str]:
+    if isinstance(job, Workflow):
+        for name, below in job.steps.items():
+            yield from _found(below, f"step {name}: ")
+        return
+    from nemo_vfm.parallel.torch_engine import TorchEngine
+    from nemo_vfm.train.job import Train
+
+    if isinstance(job, Train) and isinstance(job.engine, TorchEngine):
+        for plan in dict.fromkeys([phase.plan for phase in job.phases] or [job.parallel]):
+            yield from (f"{step}{text}" for text in _of(job, plan))
+
+
+def _of(job: "Train", plan: "ParallelPlan") -> Iterator[str]:
+    import torch
+
+    from nemo_vfm.parallel.layout import require_divided
+
+    if plan.tokens == 1:
+        return
+    with torch.device("meta"):
+        model = job.model()
+    for name, tokens in _videos(job, model):
+        try:
+            require_divided(tokens, plan.tokens)
+        except ValueError as error:
+            yield f"bucket {name}: {error}"
+
+
+def _videos(job: "Train", model: "nn.Module") -> Iterator[tuple[str, int]]:
+    """(bucket, tokens of its samples), where the recipe says both; packed samples are filled up, so any number does."""
+    buckets, codec = getattr(job.data, "buckets", None), getattr(job.task, "codec", None)
+    patch = getattr(model, "patch", None)
+    if buckets is None or codec is None or patch is None:
+        return
+    for name, one in buckets.buckets.items():
+        sides = codec.latent_shape(one.num_frames, one.height, one.width)[1:]
+        yield name, math.prod(side // cut for side, cut in zip(sides, patch, strict=True))
