@@ -22,7 +22,7 @@ from nemo_vfm.cli.verbs.run import _run as perform
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types import Batch, Run
 from nemo_vfm.parallel.engine import build_model
 from nemo_vfm.parallel.torch_engine import TorchEngine
 from nemo_vfm.train.callbacks.checkpoint import SaveCheckpoints
@@ -178,6 +178,25 @@ def test_validation_is_reported_by_noise_bin_and_to_tensorboard(tmp_path: Path) 
     assert [line["step"] for line in measured] == [2, 4]
     assert {"val_loss/noise_0-0.2", "val_loss/noise_0.8-1"} & measured[0].keys()
     assert list((tmp_path / "tensorboard").glob("events.out.tfevents.*"))
+
+
+def test_the_held_out_loss_is_a_mean_by_weights_over_all_samples_whatever_batches_they_lie_in(tmp_path: Path) -> None:
+    class Weighted(ToyData):
+        def val_dataloader(self) -> list[Batch]:
+            batches = list(super().val_dataloader())
+            for number, batch in enumerate(batches):
+                batch.weight_B = torch.tensor([0.0, 1.0, 2.0, 5.0 * number])
+            return [*batches[:2], *batches[2].cut(4)[2:]]
+
+    data, task = Weighted(), ToyTask()
+    train("1 steps", data=data, ema=None, validation=Validate(every_steps=1)).run(Run(tmp_path, seed=3))
+    weights = load_file(tmp_path / "checkpoints/step-00000001/model.safetensors")
+    model = ToyModel()
+    model.load_state_dict(weights)
+    prepared = [task.prepare(batch, seed=3, training=False) for batch in data.val_dataloader()]
+    losses = torch.cat([task.losses(model(**one.inputs), one) for one in prepared])
+    by = torch.cat([one.weight_B for one in prepared])
+    assert lines(tmp_path)[0]["val_loss"] == pytest.approx(float((losses * by).sum() / by.sum()), rel=1e-5)
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_batch(tmp_path: Path) -> None:
