@@ -24,8 +24,12 @@ def job(name: str, *numbers: str, **more: object) -> dict:
 def kept(run: Path, *jobs: dict) -> Kept:
     """A launch of these jobs."""
     (run / "launch").mkdir(parents=True, exist_ok=True)
-    values = {"schema": "nemo_vfm.launch/1", "id": "abc", "created": "now", "words": {"cluster": "x"},
-              "cluster": {"_target_": "launcher.cluster.Slurm"}, "jobs": list(jobs)}  # fmt: skip
+    words = {"cluster": "x", "nodes": 1, "trust": [], "allow": [], "code": False, "parts": 0}
+    sizes = {"nodes": 1, "tasks_per_node": 1, "gpus_per_node": 0, "degrees": {}, "script": "job.sh", "waits_for": ""}
+    values = {"schema": "nemo_vfm.launch/1", "id": "abc", "created": "now", "title": "t", "recipe": "r",
+              "workdir": str(run), "words": words, "cluster": {"_target_": "launcher.cluster.Slurm"},
+              "code": {"files": 0, "sha256": "", "commit": None},
+              "jobs": [{**sizes, **one} for one in jobs]}  # fmt: skip
     (run / "launch/launch.json").write_text(json.dumps(values))
     return read(run)
 
@@ -154,7 +158,7 @@ def test_half_a_line_of_attempts_is_passed_over(tmp_path):
 
 
 def test_a_launch_of_another_version_is_refused(tmp_path):
-    kept(tmp_path)
+    kept(tmp_path, job("a"))
     file = tmp_path / "launch/launch.json"
     file.write_text(file.read_text().replace("launch/1", "launch/2"))
     with pytest.raises(UserError, match="another version"):
