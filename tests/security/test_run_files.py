@@ -6,10 +6,13 @@ import json
 import os
 import shutil
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from nemo_vfm.core.secret import concealing_streams
 
 RUN = "_target_: nemo_vfm.workflow.Workflow\nsteps:\n  one: {_target_: '@.Count', duration: 2 steps}\n"
 NAMES = ("status.json", "manifest.json", "recipe.yaml", ".lock", "report.html", "metrics.jsonl", "one/metrics.jsonl",
@@ -121,3 +124,12 @@ def test_runs_that_link_in_circles_are_listed_once(kitchen, capsys, finished):
     (kitchen.folder / "runs/itself").symlink_to("itself")
     assert kitchen.main("runs", "--json") == 0
     assert [row["run"] for row in json.loads(capsys.readouterr().out)] == ["r"]
+
+
+def test_standard_output_keeps_lines_and_colours_and_steers_nothing_else(capsys):
+    """The last net: what a verb forgets to clean. Bytes of a name that are no text could not even be written."""
+    with concealing_streams():
+        sys.stdout.write(f"\x1b[1mbold\x1b[0m {STEERING}caf\udce9\ttab\n")
+    said = capsys.readouterr().out
+    assert said.startswith("\x1b[1mbold\x1b[0m ") and said.endswith("caf?\ttab\n")
+    assert not any(sign in said.replace("\x1b[1m", "").replace("\x1b[0m", "") for sign in STEERS)
