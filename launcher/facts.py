@@ -151,9 +151,10 @@ def sweep(asked: Asked, code: Path | None = None) -> Sweep:
     return Sweep(folder=Path.cwd() / found["folder"], points=tuple(points), table=found["table"])
 
 
-def checked(asked: Asked, gpus: int, code: Path | None = None) -> Said:
-    """What `check --gpus` says."""
-    return _said(["check", *asked.recipe_words(), "--gpus", str(gpus)], modules(asked.trust, code))
+def checked(asked: Asked, gpus: int, gpu: str | None, code: Path | None = None) -> Said:
+    """What `check --gpus` says, of GPUs of this kind where it is known."""
+    kind = ["--gpu", gpu] if gpu else []
+    return _said(["check", *asked.recipe_words(), "--gpus", str(gpus), *kind], modules(asked.trust, code))
 
 
 def planned(

@@ -117,7 +117,8 @@ def _check(launch: Launch) -> list[Finding]:
     gpus = max((share.nodes * share.gpus_per_node for share in launch.shares), default=0)
     if not gpus:
         return []
-    said: Said = checked(launch.one, gpus, launch.code.root)
+    gpu = launch.where.gpu if isinstance(launch.where, Slurm) else None
+    said: Said = checked(launch.one, gpus, gpu, launch.code.root)
     lines = said.text.strip().splitlines()
     if said.status:
         return [Finding("check", "\n".join([*lines, *said.complaint.strip().splitlines()]), wrong=True)]
@@ -155,7 +156,7 @@ def _estimates(found: Mapping[str, Any], where: Slurm, share: Share, launch: Lau
 
 def _of_layout(found: Mapping[str, Any], own: Mapping[str, Any], where: Slurm, share: Share) -> Iterator[Finding]:
     total, usable = own["memory_bytes"]["total"], found["gpu"]["usable_bytes"]
-    text = f"{_bytes(total)} of the {_bytes(usable)} that a {where.gpu} has for it"
+    text = f"{total / 2**30:.1f} GiB of the {usable / 2**30:.1f} that one {where.gpu} has to fill"
     if own["fits"]:
         yield Finding("memory", f"{text}, estimated")
     else:

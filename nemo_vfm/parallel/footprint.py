@@ -2,13 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Factories of a model and its optimizer, and a plan, in; the bytes that a device keeps, out. Nothing is allocated."""
 
-from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from nemo_vfm.core.types import Factory
+from nemo_vfm.core.without_compiler import without_compiler
 from nemo_vfm.parallel.plan import ParallelPlan
 from nemo_vfm.parallel.portions import portions
 
@@ -23,12 +25,34 @@ def state_of(
 
     The model is built on the meta device, where tensors have shapes but no memory: any size takes a second.
     """
-    with torch.device("meta"):
-        built = model()
+    built = on_meta(model)
     count = sum(parameter.numel() for parameter in built.parameters())
     kept = Kept(optimizer)
     states = [_states(built, own, kept) for own in portions(built, plan)]
     return count, max(states, key=lambda bytes_of: sum(bytes_of.values()))
+
+
+def on_meta(model: Factory[[], nn.Module]) -> nn.Module:
+    """The model without memory; nothing is drawn for its weights, which there would be nowhere to put."""
+    with torch.device("meta"), _Undrawn():
+        return model()
+
+
+class _Undrawn(TorchFunctionMode):
+    """Leaves tensors as they are that would be filled: to draw on the meta device imports torch's compiler."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # fmt: skip
+        """See `TorchFunctionMode`."""
+        given = kwargs or {}
+        if getattr(func, "__module__", "") == nn.init.__name__ or func in _DRAWING:
+            return args[0] if args else given["tensor"]
+        return func(*args, **given)
+
+
+_DRAWING = frozenset({Tensor.normal_, Tensor.uniform_, Tensor.zero_, Tensor.fill_})
 
 
 def _states(model: nn.Module, own: Mapping[str, int], kept: "Kept") -> dict[str, int]:
@@ -66,9 +90,10 @@ class Kept:
 def _kept(dtype: torch.dtype, optimizer: OptimizerFactory) -> tuple[int, int]:
     """(bytes for each number of a parameter, bytes for each parameter)."""
     parameter = nn.Parameter(torch.zeros(2, 3, dtype=dtype))
-    made = optimizer([parameter])
-    parameter.grad = torch.zeros_like(parameter)
-    made.step()
+    with without_compiler():
+        made = optimizer([parameter])
+        parameter.grad = torch.zeros_like(parameter)
+        made.step()
     state: Mapping[str, object] = made.state[parameter]
     kept = [value for value in state.values() if isinstance(value, Tensor)]
     per_number = sum(tensor.element_size() for tensor in kept if tensor.shape == parameter.shape)

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from nemo_vfm.parallel.declared import Divisible, matching
-from nemo_vfm.parallel.local import local
+from nemo_vfm.parallel.local import local, spread
 from nemo_vfm.parallel.mesh import Mesh
 
 _BUCKET_BYTES = 64 << 20  # of one all-reduce: few calls, and no second copy of all gradients
@@ -55,7 +54,7 @@ def held(model: nn.Module, mesh: Mesh | None) -> list[Held]:
     repeated = {name for pattern in (how.every if how else ()) for name in matching(pattern, modules)}
     found = []
     for name, parameter in model.named_parameters():
-        axes = parameter.device_mesh.mesh_dim_names or () if isinstance(parameter, DTensor) else ()
+        axes = () if (parts := spread(parameter)) is None else parts.device_mesh.mesh_dim_names or ()
         split = "tensor" in axes
         partly = plan.tensor > 1 and not split and (plan.sequence or _below(name, of_heads))
         on_all = plan.pipeline > 1 and _below(name, repeated)

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.checkpoint_optimizer import restored
@@ -20,7 +19,7 @@ from nemo_vfm.parallel.checkpoint_ranks import ALONE
 from nemo_vfm.parallel.footprint import OptimizerFactory
 from nemo_vfm.parallel.gather import Gather
 from nemo_vfm.parallel.gradients import Held
-from nemo_vfm.parallel.local import local
+from nemo_vfm.parallel.local import local, spread
 
 
 class OwnPart:
@@ -37,7 +36,7 @@ class OwnPart:
 
     def __init__(self, factory: OptimizerFactory, holding: list[Held], *, offload: bool) -> None:
         learning = {one.name: one.parameter for one in holding if one.parameter.requires_grad}
-        if any(isinstance(parameter, DTensor) for parameter in learning.values()):
+        if any(spread(parameter) is not None for parameter in learning.values()):
             _require_elementwise(factory)
         self._whole = learning
         self._own = {name: _own(parameter, offload) for name, parameter in learning.items()}
@@ -106,7 +105,7 @@ def _own(parameter: nn.Parameter, offload: bool) -> nn.Parameter:
     if offload:
         host = local(parameter.detach()).to("cpu", copy=True)
         return nn.Parameter(host.pin_memory() if parameter.device.type == "cuda" else host)
-    return nn.Parameter(local(parameter.detach())) if isinstance(parameter, DTensor) else parameter
+    return parameter if spread(parameter) is None else nn.Parameter(local(parameter.detach()))
 
 
 def _same_memory(own: Tensor, whole: Tensor) -> bool:

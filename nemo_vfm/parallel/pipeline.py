@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
 
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import NemoVfmError, UserError
@@ -72,6 +71,8 @@ class Pipeline:
     def _alone(self, index: int, inputs: dict[str, Tensor], x: Tensor | None) -> Tensor:
         if x is not None:
             self._between[_named(inputs)], self._dtype = x.shape, x.dtype
+        from torch.distributed.fsdp import FSDPModule
+
         stage = self.stages[index]
         self._ready([inputs])
         output: Tensor = stage(x) if x is not None else stage()

@@ -9,14 +9,10 @@ compiled, and last come the weights' shards, so that FSDP gathers what is left o
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard, distribute_tensor
-from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -25,6 +21,11 @@ from nemo_vfm.parallel.declared import Declared, Divisible, matching
 from nemo_vfm.parallel.local import copy_own
 from nemo_vfm.parallel.mesh import Mesh
 from nemo_vfm.parallel.plan import ParallelPlan
+
+if TYPE_CHECKING:  # they take a second to import, and what only asks whether a plan will do needs none of them
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import Placement
+    from torch.distributed.tensor.parallel import ParallelStyle
 
 
 @runtime_checkable
@@ -101,6 +102,9 @@ def split_linears(model: nn.Module, mesh: Mesh) -> None:
     """Give this rank its columns and rows of the linears that the model names."""
     if mesh.plan.tensor == 1:
         return
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
     how, names, sequence = declared(model), dict(model.named_modules()), mesh.plan.sequence
     whole = set(_matched(how.whole_input, names))
     between = Shard(1) if sequence else Replicate()
@@ -116,8 +120,10 @@ def split_linears(model: nn.Module, mesh: Mesh) -> None:
                 _split_words(names[name], mesh.devices["tensor"], between)
 
 
-def _split_words(embedding: nn.Module, mesh: DeviceMesh, between: Placement) -> None:
+def _split_words(embedding: nn.Module, mesh: "DeviceMesh", between: "Placement") -> None:
     """Give this rank its rows. DTensor's own lookup gives a whole gradient for a split weight (torch 2.13)."""
+    from torch.distributed.tensor import Shard, distribute_tensor
+
     assert isinstance(embedding, nn.Embedding)
     weight = distribute_tensor(embedding.weight, mesh, [Shard(0)], src_data_rank=None)
     embedding.weight = nn.Parameter(weight, requires_grad=embedding.weight.requires_grad)
@@ -125,8 +131,10 @@ def _split_words(embedding: nn.Module, mesh: DeviceMesh, between: Placement) -> 
     module.forward = partial(_looked_up, embedding, mesh, between)
 
 
-def _looked_up(embedding: nn.Embedding, mesh: DeviceMesh, between: Placement, words: Tensor) -> Tensor:
+def _looked_up(embedding: nn.Embedding, mesh: "DeviceMesh", between: "Placement", words: Tensor) -> Tensor:
     """Vectors of words: zeros for those of other ranks, then the sum."""
+    from torch.distributed.tensor import DTensor, Partial
+
     weight = embedding.weight
     rows = weight.to_local() if isinstance(weight, DTensor) else weight
     own = words - mesh.get_local_rank() * rows.shape[0]
@@ -183,6 +191,8 @@ def shard(
     """
     if mesh.sharding is None:
         return
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
     narrow = None if dtype == torch.float32 else dtype
     policy = MixedPrecisionPolicy(param_dtype=narrow, reduce_dtype=torch.float32, cast_forward_inputs=False)
     for block in _blocks(model) if blocks is None else blocks:

@@ -12,11 +12,10 @@ from itertools import product
 from math import isqrt
 from typing import Literal
 
-import torch
 from torch import nn
 
 from nemo_vfm.parallel.context.frames import places_of
-from nemo_vfm.parallel.context.order import shard
+from nemo_vfm.parallel.context.order import own_spans
 from nemo_vfm.parallel.declared import Divisible
 from nemo_vfm.parallel.layout import require_divided
 from nemo_vfm.parallel.lines import require_frames
@@ -98,12 +97,22 @@ class Subject:
 
 def degrees(gpus: int) -> Iterator[Degrees]:
     """Every way to write a number of GPUs as a product of the five degrees."""
+    for at in shared_by_all(gpus):
+        yield from shared(at)
+
+
+def shared_by_all(gpus: int) -> Iterator[Degrees]:
+    """Those where all data ranks share weights: what the engine refuses does not depend on how they do."""
     for pipeline in divisors(gpus):
         for tensor in divisors(gpus // pipeline):
             for context in divisors(gpus // pipeline // tensor):
-                rest = gpus // pipeline // tensor // context
-                for part in divisors(rest):
-                    yield Degrees(pipeline, rest // part, part, context, tensor)
+                yield Degrees(pipeline, 1, gpus // pipeline // tensor // context, context, tensor)
+
+
+def shared(at: Degrees) -> Iterator[Degrees]:
+    """Every way in which data ranks share weights."""
+    for part in divisors(at.data):
+        yield Degrees(at.pipeline, at.data // part, part, at.context, at.tensor)
 
 
 @cache
@@ -203,7 +212,7 @@ class Allowed:
 
     def _tokens(self, tensor: int, context: int) -> None:
         if self.subject.causal:
-            shard(torch.empty(1, self.subject.tokens, device="meta"), 1, rank=0, ranks=context, causal=True)
+            own_spans(self.subject.tokens, rank=0, ranks=context, causal=True)
         require_divided(self.subject.tokens, context * tensor)
         if self.subject.frames is not None:
             require_frames(self.subject.frames, context, tensor)

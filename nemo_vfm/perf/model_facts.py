@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from nemo_vfm.core.without_compiler import without_compiler
 from nemo_vfm.parallel.declared import matching
 from nemo_vfm.parallel.footprint import Kept, OptimizerFactory
 from nemo_vfm.parallel.portions import split_axis
@@ -109,10 +110,14 @@ class ModelFacts:
         return self.sums[key]
 
     def held(self, cut: Cut, rows: float, tokens: float) -> Held:
-        """What a step holds; a way of cutting blocks is traced when it is first asked for."""
+        """What a step holds; a way of cutting blocks is traced when it is first asked for.
+
+        Always with as many tokens, those of a sample or of a ring's half, so that nothing depends on who asks first.
+        """
         key = cut, rows == 1
         if key not in self.traces:
-            self.traces[key] = traced(self.model, self.shapes, cut, tokens=int(tokens), single=rows == 1)
+            size = self.tokens // 2 if cut.ring else self.tokens
+            self.traces[key] = traced(self.model, self.shapes, cut, tokens=size, single=rows == 1)
         return self.traces[key].at(rows, tokens)
 
 
@@ -152,7 +157,8 @@ def facts(model: nn.Module, inputs: Shapes, optimizer: OptimizerFactory = _ADAMW
 
 def _copies(optimizer: OptimizerFactory) -> bool:
     """torch's optimizers do on a GPU, where they go over all weights at once, unless one kernel does all of it."""
-    options = optimizer([nn.Parameter(torch.zeros(2, 3))]).defaults
+    with without_compiler():
+        options = optimizer([nn.Parameter(torch.zeros(2, 3))]).defaults
     return not options.get("fused") and options.get("foreach") is not False
 
 

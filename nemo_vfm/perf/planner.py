@@ -12,11 +12,14 @@ from typing import Literal
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.plan import ParallelPlan
-from nemo_vfm.perf.layouts import About, Allowed, Degrees, Refused, Subject, degrees, plans
+from nemo_vfm.perf.layouts import About, Allowed, Degrees, Refused, Subject, divisors, plans, shared, shared_by_all
 from nemo_vfm.perf.memory import Memory, memory
 from nemo_vfm.perf.model_facts import ModelFacts
 from nemo_vfm.perf.step_time import Clock, Machine, StepTime, Timed
 from nemo_vfm.perf.work import Work
+
+#: Ten times the largest machines of today; the number of ways to divide more has no end.
+MOST_GPUS = 1_048_576
 
 PrecisionName = Literal["fp32", "bf16"]
 
@@ -107,13 +110,13 @@ class Answer:
     Args:
         gpus: how many.
         ranked: what fits, the quickest of each family, best first.
-        refused: degrees with why not.
+        refused: how many ways to divide the GPUs will not do, and why.
         nearest: of what does not fit, what misses it by least; None where nothing was too large.
     """
 
     gpus: int
     ranked: tuple[Choice, ...]
-    refused: tuple[tuple[Degrees, Refused], ...]
+    refused: tuple[tuple[int, Refused], ...]
     nearest: Choice | None
 
     def groups(self) -> list[Group]:
@@ -127,9 +130,10 @@ class Answer:
 
     def _group(self, kind: About) -> Group:
         found = [why for _, why in self.refused if why.about == kind]
+        ways = sum(ways for ways, why in self.refused if why.about == kind)
         if kind == "memory":
-            return Group(kind, len(found), (), min(found, key=lambda why: why.degree).why)
-        return Group(kind, len(found), tuple(sorted({why.degree for why in found})), found[-1].why)
+            return Group(kind, ways, (), min(found, key=lambda why: why.degree).why)
+        return Group(kind, ways, tuple(sorted({why.degree for why in found})), found[-1].why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,22 +173,24 @@ class Planner:
         """Look at every layout.
 
         Raises:
-            UserError: there are no GPUs.
+            UserError: there are no GPUs, or more than anybody has.
         """
-        if gpus < 1:
-            raise UserError(f"a plan needs at least one GPU, got {gpus}")
+        if not 1 <= gpus <= MOST_GPUS:
+            raise UserError(f"a plan is for at least one GPU and at most {MOST_GPUS:,}, got {gpus:,}")
         families: dict[tuple[int, int, int, int], Choice] = {}
         refused, over = [], []
-        for at in degrees(gpus):
-            best = families.get(family := (at.tensor, at.pipeline, at.context, at.data))
-            found = self.allowed.refused(at) or self._best(at, inf if best is None else best.time.total)
-            if isinstance(found, Choice) and self.question.fits(found.memory):
-                families[family] = found
-            elif isinstance(found, Choice):
-                over.append(found)
-                refused.append((at, Refused("memory", found.memory.total, self._too_much(found))))
-            elif found is not None:
-                refused.append((at, found))
+        for every in shared_by_all(gpus):
+            if (why := self.allowed.refused(every)) is not None:
+                refused.append((len(divisors(every.data)), why))
+                continue
+            best: Choice | None = None
+            for at in shared(every):
+                found = self._best(at, inf if best is None else best.time.total)
+                if found is not None and not self.question.fits(found.memory):
+                    over.append(found)
+                    refused.append((1, Refused("memory", found.memory.total, self._too_much(found))))
+                elif found is not None:
+                    best = families[found.family] = found
         ranked = sorted(families.values(), key=lambda one: one.time.total)
         nearest = min(over, key=lambda one: one.memory.total, default=None)
         return Answer(gpus, tuple(ranked), tuple(refused), nearest)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from nemo_vfm.core.without_compiler import without_compiler
 from nemo_vfm.parallel.layout import Layout, under
 from nemo_vfm.parallel.portions import split_axis
 from nemo_vfm.parallel.products import native_products
@@ -146,6 +147,7 @@ def _moments(model: Cuttable, shapes: Shapes, cut: Cut, rows: int, tokens: int) 
     """What was alive when, and the tokens of a sample."""
     small, split = copy.deepcopy(model), cut.tensor if cut.sequence else 1
     with ExitStack() as stack:
+        stack.enter_context(without_compiler())
         live = stack.enter_context(Live())
         _make_local(small, cut)
         inside, count = fake_inputs(model, shapes, rows, tokens, split)

@@ -82,7 +82,7 @@ def test_what_would_not_run_is_not_submitted_and_nothing_is_written(desk, capsys
 def test_a_training_gets_its_memory_time_cost_and_storage_before_it_runs(desk, capsys):
     assert main(["submit", "llm/nemotron4_1b", "cluster=dgx_h100", "--dry-run"]) == 0
     said = capsys.readouterr().err
-    for words in ("a h100 has for it", "s a step, estimated", "GPU hours", "checkpoints of"):
+    for words in ("one h100 has to fill", "s a step, estimated", "GPU hours", "checkpoints of"):
         assert words in said
 
 

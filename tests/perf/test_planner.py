@@ -137,7 +137,7 @@ def test_all_that_is_ranked_fits_and_the_quickest_comes_first():
     assert all(planner.question.fits(one.memory) and one.plan.world == 16 for one in answer.ranked)
     alone = answer.rank_of((1, 1, 1, 16))
     assert alone is not None and answer.ranked[alone - 1].recompute  # 7 B on 8,192 tokens: too much without
-    assert sum(group.count for group in answer.groups()) == len(answer.refused)
+    assert sum(group.count for group in answer.groups()) == sum(ways for ways, _ in answer.refused)
     assert {group.about for group in answer.groups()} <= {"tensor", "context", "pipeline", "samples", "memory"}
 
 
@@ -184,6 +184,25 @@ def test_a_thousand_gpus_are_looked_at_in_seconds():
     begin = time.process_time()
     answer = planner.answer(1024)
     assert len(answer.ranked) > 20 and time.process_time() - begin < 8
+
+
+def test_a_million_gpus_are_answered_and_more_are_refused():
+    planner = Planner(question("small", (32, 32, 32), batch=1024))
+    assert planner.answer(1_000_000).groups()
+    with pytest.raises(UserError, match="at most 1,048,576, got 2,000,000"):
+        planner.answer(2_000_000)
+
+
+def test_what_a_layout_needs_does_not_depend_on_what_was_asked_before():
+    with torch.device("meta"):
+        model = GPT(vocab=2048, width=64, depth=4, heads=8, groups=4, mlp_hidden=128)
+    layouts = [ParallelPlan(context=n, shard=2, tensor=t) for n in (1, 2, 8) for t in (1, 2)]
+
+    def asked(order: list[ParallelPlan]) -> dict[ParallelPlan, int]:
+        known = sketch(facts(model, {"tokens_BS": (1, 8192)}))
+        return {plan: memory(known, plan).total for plan in order}
+
+    assert asked(layouts) == asked(layouts[::-1])
 
 
 def differences(size: str, cases: list[tuple[ParallelPlan, int]]) -> list[float]:

@@ -15,6 +15,7 @@ from nemo_vfm.config import ingredient, trust_list
 from nemo_vfm.config.tree import Map, Node
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types import Batched
+from nemo_vfm.parallel.footprint import on_meta
 from nemo_vfm.parallel.plan import ParallelPlan
 from nemo_vfm.parallel.torch_engine import TorchEngine
 from nemo_vfm.perf.gpus import gpu_named
@@ -100,7 +101,7 @@ def asked_of(job: "Train", recipe: Path, arguments: argparse.Namespace, *, own_o
     machine = Machine(gpu_named(arguments.gpu), _network(arguments))
     if not isinstance(job.engine, TorchEngine):
         raise UserError(f"layouts are planned for TorchEngine, and this recipe has {type(job.engine).__name__}")
-    model = _on_meta(job)
+    model = on_meta(job.model)
     sample = sample_of(job, model, recipe, latents=arguments.latents, tokens=arguments.tokens)
     phase, own, written, batch, steps = _phase(job, arguments.gpus, arguments.phase, sample.tokens)
     known = facts(model, sample.inputs, job.optimizer)
@@ -141,11 +142,6 @@ def _two_blocks(known: ModelFacts) -> "nn.Module":
     part = known.model
     assert isinstance(part, torch.nn.Module)
     return part
-
-
-def _on_meta(job: "Train") -> "nn.Module":
-    with torch.device("meta"):
-        return job.model()
 
 
 def _network(arguments: argparse.Namespace) -> Network:

@@ -184,7 +184,7 @@ def _rules(asked: Asked, answer: Answer) -> Iterator[str]:
 def _refusals(paper: Paper, answer: Answer) -> None:
     if not answer.refused:
         return
-    total = count(len(answer.refused), "way", "ways")
+    total = count(sum(ways for ways, _ in answer.refused), "way", "ways")
     paper.line(f"\n{total} to divide {answer.gpus:,} GPUs will not do", "bold")
     for group in answer.groups():
         paper.prose(f"{group.count:,} for {_ABOUT[group.about]}{_values(group)}: {group.why}", 2)

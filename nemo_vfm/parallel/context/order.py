@@ -19,12 +19,21 @@ def shard(x: Tensor, dim: int, *, rank: int, ranks: int, causal: bool = False) -
         ranks: size of the context group.
         causal: what `attend` will be told: it decides between one run of tokens and an early and a late chunk.
     """
-    if x.shape[dim] % ranks:
+    return taken(x, own_spans(x.shape[dim], rank=rank, ranks=ranks, causal=causal), dim)
+
+
+def own_spans(tokens: int, *, rank: int, ranks: int, causal: bool = False) -> Spans:
+    """The places of a rank's share of so many tokens; see `shard`.
+
+    Raises:
+        UserError: they cannot be shared evenly.
+    """
+    if tokens % ranks:
         raise UserError(
-            f"a sequence of {x.shape[dim]} tokens is not divisible by {ranks} context ranks. "
-            f"Pad it to {-(-x.shape[dim] // ranks) * ranks}, or take a context that divides it"
+            f"a sequence of {tokens} tokens is not divisible by {ranks} context ranks. "
+            f"Pad it to {-(-tokens // ranks) * ranks}, or take a context that divides it"
         )
-    return taken(x, held(rank, ranks, x.shape[dim] // ranks, causal), dim)
+    return held(rank, ranks, tokens // ranks, causal)
 
 
 def unshard(pieces: Sequence[Tensor], dim: int, *, causal: bool = False) -> Tensor:
