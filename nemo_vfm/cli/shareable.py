@@ -1,15 +1,13 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Finds videos whose tokens the ranks of a plan cannot share, before any rank is started.
-
-What the recipe's numbers alone say, `Train` refuses itself; here the model is built without memory.
-"""
+"""Finds batches and videos that the ranks of a plan cannot share, before any rank is started."""
 
 import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from nemo_vfm.core.errors import UserError
+from nemo_vfm.config import Composed, Problem
+from nemo_vfm.core.refusal import PartRefused
 from nemo_vfm.core.types import Job
 from nemo_vfm.workflow import Workflow
 
@@ -19,33 +17,36 @@ if TYPE_CHECKING:
     from nemo_vfm.parallel.plan import ParallelPlan
     from nemo_vfm.train.job import Train
 
-
-def objections(job: Job) -> list[str]:
-    """Why ranks could not start, of the job or each step of a workflow; empty where nothing is known to be wrong."""
-    return list(dict.fromkeys(_found(job, "")))
+Address = tuple[str, ...]
 
 
-def require_shareable(job: Job) -> None:
-    """See `objections`.
-
-    Raises:
-        UserError: with all of them.
-    """
-    if found := objections(job):
-        raise UserError("\n".join(found))
+def unshareable(composed: Composed, job: Job) -> list[Problem]:
+    """Why ranks could not start, of the job or of each step of a workflow, at its place in the recipe."""
+    found = dict.fromkeys(_found(job, ()))
+    return [Problem(".".join(address), composed.written(address), text) for address, text in found]
 
 
-def _found(job: Job, step: str) -> Iterator[str]:
+def _found(job: Job, step: Address) -> Iterator[tuple[Address, str]]:
     if isinstance(job, Workflow):
         for name, below in job.steps.items():
-            yield from _found(below, f"step {name}: ")
+            yield from _found(below, (*step, "steps", name))
         return
-    from nemo_vfm.parallel.torch_engine import TorchEngine
     from nemo_vfm.train.job import Train
 
-    if isinstance(job, Train) and isinstance(job.engine, TorchEngine):
+    if isinstance(job, Train):
+        yield from (((*step, *address), text) for address, text in _of_training(job))
+
+
+def _of_training(job: "Train") -> Iterator[tuple[Address, str]]:
+    from nemo_vfm.parallel.torch_engine import TorchEngine
+
+    try:
+        job.require_even()
+    except PartRefused as error:
+        yield error.address, str(error)
+    if isinstance(job.engine, TorchEngine):
         for plan in dict.fromkeys([phase.plan for phase in job.phases] or [job.parallel]):
-            yield from (f"{step}{text}" for text in _of(job, plan))
+            yield from ((("data", "buckets"), text) for text in _of(job, plan))
 
 
 def _of(job: "Train", plan: "ParallelPlan") -> Iterator[str]:

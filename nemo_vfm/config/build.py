@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from nemo_vfm.config.errors import Mark, Problem, RecipeError
 from nemo_vfm.config.locate import Target
-from nemo_vfm.config.tree import Map, Node, Scalar, child, join
+from nemo_vfm.config.tree import Map, Scalar, join, written
 from nemo_vfm.core.refusal import PartRefused
 
 _LONGEST = 4000  # characters of a constructor's message that are looked through for secrets
@@ -123,20 +123,8 @@ def _is_about_arguments(error: TypeError) -> bool:
 
 
 def _refusal(call: Call, text: str, address: Sequence[str] = ()) -> RecipeError:
-    mark = _written(call, address)
+    mark = written(call.node, call.mark, address)
     return RecipeError([Problem(join(call.path, *address), mark, masked(text[:_LONGEST], call.secrets))])
-
-
-def _written(call: Call, address: Sequence[str]) -> Mark:
-    """Where the value at an address below a component is written: as near to it as the recipe has lines."""
-    mark, node = call.mark, call.node
-    below: Node | None = node
-    for key in address:
-        above, below = below, child(below, key) if below is not None else None
-        if below is None:
-            break
-        mark = above.key_mark(key) if isinstance(above, Map) else below.mark
-    return mark
 
 
 def masked(text: str, secrets: Sequence[str]) -> str:

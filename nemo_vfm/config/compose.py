@@ -18,7 +18,7 @@ from nemo_vfm.config.overrides import Override, apply, is_address, parse_overrid
 from nemo_vfm.config.roots import Roots
 from nemo_vfm.config.run_dir import run_dir_of
 from nemo_vfm.config.source import MAX_DEPTH, read, read_foreign
-from nemo_vfm.config.tree import TARGET, Map, Node, Plain, Scalar, Seq, find, join, merge, nest, put, walk
+from nemo_vfm.config.tree import TARGET, Map, Node, Plain, Scalar, Seq, find, join, merge, nest, put, walk, written
 
 RESERVED = ("run_dir", "seed")
 MAX_INCLUDES = 20
@@ -40,6 +40,10 @@ class Composed:
     root: Map
     path: Path
     roots: Roots
+
+    def written(self, address: Sequence[str]) -> Mark:
+        """Where the value at an address is written, or what is nearest to it."""
+        return written(self.root, self.root.mark, address)
 
     @property
     def run_dir(self) -> Path:

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The marked tree that recipes are: every value keeps its file and line. Nothing here is changed in place."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -104,6 +104,17 @@ def child(node: Node, part: str) -> Node | None:
     if isinstance(node, Seq) and part.isdecimal() and int(part[:9]) < len(node.items):
         return node.items[int(part[:9])]
     return None
+
+
+def written(node: Node | None, mark: Mark, address: Iterable[str]) -> Mark:
+    """Where the value at an address below a node is written: as near to it as the recipe has lines."""
+    below = node
+    for key in address:
+        above, below = below, child(below, key) if below is not None else None
+        if below is None:
+            break
+        mark = above.key_mark(key) if isinstance(above, Map) else below.mark
+    return mark
 
 
 def nest(path: str, node: Node, mark: Mark) -> Map:

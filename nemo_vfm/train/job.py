@@ -106,7 +106,6 @@ class Train:
             raise ValueError(f"keep_best chooses by {checkpoint.keep.metric}, which nobody measures: give validation")
         self.model, self.data, self.task, self.optimizer, self.duration = model, data, task, optimizer, duration
         self.phases = stretches(phases, data, parallel, duration) if phases else []
-        require_even(data, parallel, self.phases)
         self.schedule, self.engine = schedule or Constant(), engine or TorchEngine()
         self.parallel, self.skip = parallel, skip
         self.precision, self.ema, self.checkpoint, self.validation = precision, ema, checkpoint, validation
@@ -183,9 +182,18 @@ class Train:
         return self._now(folder).plan.world if self.phases else self.parallel.world
 
     def require(self, num_ranks: int) -> None:
-        """See `Spread`: some phase must be for so many."""
+        """See `Spread`: some phase must be for so many, and its ranks must be able to share the batches."""
         plans = [phase.plan for phase in self.phases] or [self.parallel]
         next((plan for plan in plans if plan.world == num_ranks), plans[0]).require(num_ranks)
+        self.require_even()
+
+    def require_even(self) -> None:
+        """Refuse batches and sequences that ranks cannot share. Layouts may be tried with others, so this comes late.
+
+        Raises:
+            PartRefused: at the place of the first.
+        """
+        require_even(self.data, self.parallel, self.phases)
 
     def plan_for(self, num_gpus: int) -> DevicePlan:
         """See `Planned`: the engine's plan, with what training keeps besides; of the phase for so many, if one is."""

@@ -14,7 +14,7 @@ from nemo_vfm.cli.arguments import add_recipe_arguments, add_sample_arguments, c
 from nemo_vfm.cli.quick import without_collection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from nemo_vfm.cli.swept import Swept
     from nemo_vfm.config import Composed, Listed, Problem
@@ -93,17 +93,16 @@ def _looked_at(arguments: argparse.Namespace) -> "tuple[Composed, Job | None, li
 
 def _unshareable(
     arguments: argparse.Namespace, composed: "Composed", job: "Job | None", missing: "Sequence[Problem]"
-) -> "Iterator[Problem]":
+) -> "list[Problem]":
     """What the ranks of its plan could not share, where nothing else is wrong."""
     from nemo_vfm.cli.gpus import stand_in_job
-    from nemo_vfm.cli.shareable import objections
-    from nemo_vfm.config import Problem, trust_list
+    from nemo_vfm.cli.shareable import unshareable
+    from nemo_vfm.config import trust_list
 
     if any(problem.kind == "error" for problem in missing):
-        return
+        return []
     job = job or stand_in_job(arguments, missing, trust_list(arguments.trust))
-    for text in objections(job) if job is not None else []:
-        yield Problem("", composed.root.mark, text)
+    return [] if job is None else unshareable(composed, job)
 
 
 def _work_of_all(sweep: "Swept") -> int:

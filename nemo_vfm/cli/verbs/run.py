@@ -126,9 +126,11 @@ def _spread(
 
     if not ranks.is_given() and (count := _ranks_now(job, folder)) > 1:
         from nemo_vfm.cli.launch import launch
-        from nemo_vfm.cli.shareable import require_shareable
+        from nemo_vfm.cli.shareable import unshareable
+        from nemo_vfm.config import RecipeError
 
-        require_shareable(job)
+        if problems := unshareable(composed, job):
+            raise RecipeError(problems)
         return launch(_words(arguments), count, signals, max_restarts=arguments.max_restarts)
     if not isinstance(job, Spread) and not ranks.is_first():  # a library's own way of starting several
         job.run(Run(folder, composed.to_yaml(), composed.seed))
