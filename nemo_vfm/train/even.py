@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Refuses batches and sequences that the ranks of a plan cannot share evenly."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from nemo_vfm.core.refusal import PartRefused
@@ -56,11 +57,13 @@ def _uneven(sizes: Mapping[str, int], plan: ParallelPlan) -> Iterator[tuple[str,
 
 
 def _sequence(tokens: int, plan: ParallelPlan) -> Iterator[str]:
-    if tokens % plan.tokens:
+    # Of a text each context rank has an early and a late chunk, both of one length.
+    unit = math.lcm(plan.tokens, 2 * plan.context if plan.context > 1 else 1)
+    if tokens % unit:
         split = f" x tensor {plan.tensor}" if plan.sequence else ""
         yield (
             f"sequences of {tokens} tokens cannot be shared by {plan.tokens} ranks (parallel.context {plan.context}"
-            f"{split}); {_nearest(tokens, plan.tokens)} would fit"
+            f"{split}); {_nearest(tokens, unit)} would fit"
         )
 
 

@@ -102,8 +102,9 @@ def test_time_lines_and_causal_chunks_are_refused_where_the_engine_would():
     text = Allowed(subject(model, tokens=30, causal=True))
     why = text.refused(Degrees(1, 1, 1, 2, 1))
     assert why is not None and "two equal chunks" in why.why
-    why = text.refused(Degrees(1, 1, 1, 1, 4))
-    assert why is not None and "2 attention heads cannot be divided by 4" in why.why
+    assert text.refused(Degrees(1, 1, 1, 1, 4)) is None  # pairs of ranks share a head of keys and values
+    why = text.refused(Degrees(1, 1, 1, 1, 8))
+    assert why is not None and "2 attention heads (4 of queries) cannot be divided by 8" in why.why
 
 
 def test_every_plan_that_is_offered_is_one_that_the_engine_takes():

@@ -66,7 +66,7 @@ WRONG = {
     ),
     "text": (
         [TEXT, "parallel.shard=1", "parallel.context=2", "data.sequence_length=4095"],
-        r"sequences of 4095 tokens cannot be shared by 2 ranks .*; 4094 or 4096 would fit",
+        r"sequences of 4095 tokens cannot be shared by 2 ranks .*; 4092 or 4096 would fit",
     ),
     "a video": (
         [SMALL, "parallel.context=2", "data.buckets={_target_: nemo_vfm.data.bucket.Buckets, buckets: {odd: "
