@@ -197,10 +197,11 @@ def test_a_million_gpus_are_answered_and_more_are_refused():
 def test_what_a_layout_needs_does_not_depend_on_what_was_asked_before():
     with torch.device("meta"):
         model = GPT(vocab=2048, width=64, depth=4, heads=8, groups=4, mlp_hidden=128)
-    layouts = [ParallelPlan(context=n, shard=2, tensor=t) for n in (1, 2, 8) for t in (1, 2)]
+    layouts = [ParallelPlan(context=n, shard=2, tensor=t, sequence=t > 1) for n in (1, 2) for t in (1, 2)]
+    layouts.append(ParallelPlan(context=8, shard=2))
 
     def asked(order: list[ParallelPlan]) -> dict[ParallelPlan, int]:
-        known = sketch(facts(model, {"tokens_BS": (1, 8192)}))
+        known = sketch(facts(model, {"tokens_BS": (1, 3000)}))  # no multiple of the runs
         return {plan: memory(known, plan).total for plan in order}
 
     assert asked(layouts) == asked(layouts[::-1])
