@@ -3,6 +3,7 @@
 """Finds batches and videos that the ranks of a plan cannot share, before any rank is started."""
 
 import math
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,8 @@ def _found(job: Job, step: Address) -> Iterator[tuple[Address, str]]:
     if isinstance(job, Workflow):
         for name, below in job.steps.items():
             yield from _found(below, (*step, "steps", name))
+        return
+    if "nemo_vfm.train.job" not in sys.modules:  # nothing that trains was built, and to import it brings torch
         return
     from nemo_vfm.train.job import Train
 

@@ -99,7 +99,7 @@ def test_an_ingredient_or_a_recipe_in_the_place_of_ours_is_said_by_check_and_sho
     (desk / "conf/sampler/euler.yaml").write_text("_target_: nemo_vfm.diffusion.sampler.Euler\nsteps: 3\n")
     (desk / "recipes/synthetic").mkdir(parents=True)
     ours = Path(__file__).parents[2] / "recipes/synthetic/shapes.yaml"
-    (desk / "recipes/synthetic/shapes.yaml").write_bytes(ours.read_bytes())
+    (desk / "recipes/synthetic/shapes.yaml").write_text(f"{ours.read_text()}# mine\n")
     assert nemo_vfm(["show", "diffusion/sample"]) == 0
     assert "conf/sampler/euler.yaml takes the place of ours" in " ".join(capfd.readouterr().err.split())
     assert nemo_vfm(["check", "synthetic/shapes"]) == 0

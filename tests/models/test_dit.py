@@ -170,11 +170,11 @@ def test_inputs_that_do_not_fit_are_named_with_their_numbers(changes, words):
 @pytest.mark.parametrize(("changes", "words"), [
     ({"width": 50, "heads": 4}, "width 50 is not divisible by heads 4"),
     ({"width": 8, "heads": 2}, "head dimension 4 cannot be shared by three axes"),
-    ({"patch": (1, 0, 2)}, "patch must be three sizes of at least 1"),
+    ({"patch": (1, 0, 2)}, "patch must be three sizes of 1 to 256"),
     ({"in_channels": 0}, "in_channels must be at least 1, got 0"),
     ({"modulation_rank": 0}, "modulation_rank must be at least 1, got 0"),
     ({"width": 45, "heads": 3, "modulation_rank": 8}, "head dimension 15 cannot|width 45 is odd"),
-    ({"learned_positions": (4, 0, 4)}, "learned_positions must be three sizes of at least 1"),
+    ({"learned_positions": (4, 0, 4)}, "learned_positions.1 must be at least 1, got 0"),
 ])  # fmt: skip
 def test_numbers_that_do_not_fit_are_refused_by_the_constructor(changes, words):
     with pytest.raises(ValueError, match=words):

@@ -302,10 +302,10 @@ def test_a_bucket_that_only_the_recipe_names_is_refused(attack, monkeypatch, tex
     assert status == 2 and "before you allow it" in said and "add --allow-host " in said
 
 
-def test_a_bucket_behind_a_file_that_is_called_command_line_is_refused(attack, kitchen):
+def test_a_file_that_is_called_command_line_is_no_recipe(attack, kitchen):
     kitchen.write("command line", f"{HOLDS}copy_to: s3://attacker/x\n")
     status, said = attack("_target_: nemo_vfm.workflow.Workflow\nsteps: {a: 'recipe:command line'}\n", verb="check")
-    assert status == 2 and "nothing goes to s3://attacker" in said
+    assert status == 2 and "command line is no recipe" in said
 
 
 def test_a_bucket_that_the_user_types_exports_or_allows_is_the_users(attack, monkeypatch, own_file):

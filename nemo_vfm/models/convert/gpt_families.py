@@ -76,7 +76,7 @@ SIZES: dict[str, tuple[str, int]] = {
     "width": ("hidden_size", 1 << 20),
     "depth": ("num_hidden_layers", 1000),
     "heads": ("num_attention_heads", 1 << 14),
-    "mlp_hidden": ("intermediate_size", 1 << 24),
+    "mlp_hidden": ("intermediate_size", 1 << 20),
     "groups": ("num_key_value_heads", 1 << 14),
     "head_dim": ("head_dim", 1 << 16),
 }

@@ -76,7 +76,7 @@ def test_a_size_that_is_missing_is_asked_for() -> None:
     [
         ({"num_hidden_layers": 100_000}, "it must be a whole number from 1 to 1,000"),
         ({"num_hidden_layers": 900}, "says num_hidden_layers: 900, and its files hold 3"),
-        ({"hidden_size": 1 << 20, "intermediate_size": 1 << 24}, "and config.json implies"),  # 2 TB a layer
+        ({"hidden_size": 1 << 20, "intermediate_size": 1 << 20}, "and config.json implies"),  # 12 TB a layer
         ({"num_attention_heads": 5}, "describes no model that can be: 5 heads cannot share 2 heads"),
         ({"head_dim": 7}, "describes no model that can be: rope.share 1.0 of a head of 7"),
         ({"vocab_size": 95}, r"model\.embed_tokens\.weight has shape \(96, 48\), and config\.json implies \(95, 48\)"),
