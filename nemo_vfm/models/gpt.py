@@ -62,7 +62,8 @@ class GPT(nn.Module):
         require_between(1, MOST_WIDTH, width=width, mlp_hidden=mlp_hidden)
         require_between(1, MOST_HEADS, heads=heads, groups=groups, head_dim=head_dim)
         require_between(1, MOST_BLOCKS, depth=depth)
-        require_between(0, 1, eps=eps, init_std=init_std)
+        require_between(0, 1, eps=eps)
+        require_between(0, 100, init_std=init_std)
         if head_dim is None and width % heads:
             raise ValueError(f"width {width} is not divisible by {heads} heads; change either, or give head_dim")
         if heads % groups:

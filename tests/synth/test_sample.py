@@ -97,5 +97,5 @@ def test_a_missing_checkpoint_says_to_train_first(tmp_path: Path) -> None:
 
 
 def test_sizes_below_one_are_refused_with_the_numbers() -> None:
-    with pytest.raises(ValueError, match=r"batch_size \(0\)"):
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
         job(batch_size=0)
