@@ -109,10 +109,9 @@ def shared_by_all(gpus: int) -> Iterator[Degrees]:
                 yield Degrees(pipeline, 1, gpus // pipeline // tensor // context, context, tensor)
 
 
-def shared(at: Degrees) -> Iterator[Degrees]:
-    """Every way in which data ranks share weights."""
-    for part in divisors(at.data):
-        yield Degrees(at.pipeline, at.data // part, part, at.context, at.tensor)
+def shared(at: Degrees) -> list[Degrees]:
+    """Every way in which data ranks share weights, from none of them to all."""
+    return [Degrees(at.pipeline, at.data // part, part, at.context, at.tensor) for part in divisors(at.data)]
 
 
 @cache

@@ -151,6 +151,10 @@ class _Tried:
     recompute: bool
 
 
+#: Layouts but for rows, and rows of which neither they nor more fit.
+_Full = dict[tuple[object, ...], int]
+
+
 @dataclass
 class Planner:
     """Answers one question for any number of GPUs.
@@ -184,8 +188,11 @@ class Planner:
                 refused.append((len(divisors(every.data)), why))
                 continue
             best: Choice | None = None
-            for at in shared(every):
-                found = self._best(at, inf if best is None else best.time.total)
+            full: _Full = {}
+            for at in reversed(shared(every)):
+                if at.shard * at.context == 1:  # weights that nobody shares need no room to be brought together
+                    full = {}
+                found = self._best(at, inf if best is None else best.time.total, full)
                 if found is not None and not self.question.fits(found.memory):
                     over.append(found)
                     refused.append((1, Refused("memory", found.memory.total, self._too_much(found))))
@@ -218,10 +225,11 @@ class Planner:
         )  # fmt: skip
         return self.question.fits(self._memory(plan, rows, recompute=True))
 
-    def _best(self, at: Degrees, limit: float) -> Choice | None:
+    def _best(self, at: Degrees, limit: float, full: "_Full") -> Choice | None:
         """The quickest layout of these degrees that fits; where none does, the one that needs least.
 
         None where some fit and none takes less than `limit`: then a quicker one of its family is known.
+        What is found not to fit goes into `full`, and does not fit with fewer ranks to share weights either.
         """
         tried, least = self._tried(at)
         smallest = self._placed(at, least)
@@ -229,17 +237,16 @@ class Planner:
             return smallest
         offload = self.question.offload
         totals = sorted((self.clock.total(one.timed, at, offload=offload), n) for n, one in enumerate(tried))
-        too_many: dict[tuple[object, ...], int] = {}  # rows: more of them do not fit either
         for total, number in totals:
             if total >= limit:
                 return None
             one = tried[number]
             kind = one.timed.plan.virtual, one.timed.plan.schedule, one.recompute
-            if one.rows >= too_many.get(kind, one.rows + 1):
+            if one.rows >= full.get(kind, one.rows + 1):
                 continue
             if self.question.fits((made := self._placed(at, one)).memory):
                 return made
-            too_many[kind] = one.rows
+            full[kind] = one.rows
         return smallest if smallest.time.total < limit else None
 
     def _tried(self, at: Degrees) -> "tuple[list[_Tried], _Tried]":
