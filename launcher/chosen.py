@@ -50,7 +50,7 @@ def cluster_of(asked: Asked) -> Chosen:
         RecipeError: there is no such file, or something is wrong in it or in a change, or it needs `--trust cluster`.
     """
     roots = Roots.standard(asked.conf)
-    mark = Mark(Source("command line", (f"{SLOT}={asked.cluster}",), is_file=False), 1, len(SLOT) + 2)
+    mark = Mark(Source.typed(f"{SLOT}={asked.cluster}"), 1, len(SLOT) + 2)
     file = roots.require_ingredient(SLOT, asked.cluster, mark)
     changes = [_inner(word) for word in asked.cluster_changes]
     composed = compose(file, changes, asked.conf)

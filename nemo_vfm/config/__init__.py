@@ -78,7 +78,7 @@ def ingredient(
     from nemo_vfm.config.schema import Checker
 
     roots = Roots.standard(conf)
-    asked = Mark(Source("command line", (choice,), is_file=False))
+    asked = Mark(Source.typed(choice))
     tree, problems = resolve(read(roots.require_ingredient(slot, choice, asked)))
     checker = Checker(trust, roots.choices)
     part = checker.node(tree, kind, "", tree.mark)

@@ -15,9 +15,8 @@ from nemo_vfm.core.files import real
 from nemo_vfm.core.plain import UNSEEN, printable
 from nemo_vfm.core.secret import conceal
 
-COMMAND_LINE = "command line"
+_COMMAND_LINE = "command line"
 __all__ = [
-    "COMMAND_LINE",
     "UNSEEN",
     "Mark",
     "Problem",
@@ -51,10 +50,15 @@ class Source:
     is_file: bool = True
     taken_at: "Mark | None" = field(default=None, repr=False, compare=False)
 
+    @classmethod
+    def typed(cls, word: str) -> "Source":
+        """A word of the command line."""
+        return cls(_COMMAND_LINE, (word,), is_file=False)
+
     @property
     def is_typed(self) -> bool:
         """Whether the user typed it. A file may be called "command line", too."""
-        return self.name == COMMAND_LINE and not self.is_file
+        return self.name == _COMMAND_LINE and not self.is_file
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@
 import re
 from dataclasses import dataclass
 
-from nemo_vfm.config.errors import COMMAND_LINE, UNSEEN, Mark, Source, did_you_mean, fail, printable
+from nemo_vfm.config.errors import UNSEEN, Mark, Source, did_you_mean, fail, printable
 from nemo_vfm.config.source import MAX_BYTES, parse, plain_value
 from nemo_vfm.config.tree import Map, Node, Scalar, drop, find, join, merge, put
 
@@ -40,7 +40,7 @@ def parse_override(word: str) -> Override:
 
     A value that begins with `[`, `{` or a quote is YAML; any other is taken whole, so `caption=one: two #3` is a text.
     """
-    mark = Mark(Source(COMMAND_LINE, (word[:2000],), is_file=False))
+    mark = Mark(Source.typed(word[:2000]))
     removed = word.startswith("~")
     path, equals, text = (word[1:], "=", "") if removed else word.partition("=")
     if not equals:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from nemo_vfm.core.bounds import MOST_FRAMES, MOST_SIDE_PX, require_between
-from nemo_vfm.core.frame_rate import is_frame_rate
+from nemo_vfm.core.frame_rate import frame_rate, is_frame_rate
 
 _FPS_TOLERANCE = 1.01  # 23.976 fps may serve a bucket of 24
 
@@ -36,8 +36,8 @@ class Bucket:
             raise ValueError(f"a bucket needs pixels and frames, got {self.width}x{self.height}x{self.num_frames}")
         require_between(1, MOST_SIDE_PX, width=self.width, height=self.height)
         require_between(1, MOST_FRAMES, num_frames=self.num_frames)
-        if self.fps is not None and not 0 < self.fps <= 1000:
-            raise ValueError(f"a bucket's fps must be above 0 and at most 1000, got {self.fps}")
+        if self.fps is not None:
+            frame_rate(self.fps, "a bucket's fps")
         if self.batch_size is not None and self.batch_size < 1:
             raise ValueError(f"a bucket's batch_size must be at least 1, got {self.batch_size}")
 

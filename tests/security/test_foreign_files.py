@@ -66,6 +66,12 @@ def test_a_recipe_and_an_ingredient_elsewhere_are_taken_all_the_same(kitchen, ho
     assert kitchen.main("check", "w.yaml") == 0 and kitchen.main("check", "i.yaml") == 0
 
 
+def test_migrate_refuses_what_is_no_file_and_does_not_wait_for_it(kitchen, capsys):
+    os.mkfifo(kitchen.folder / "x.yaml")
+    assert kitchen.main("migrate", "x.yaml") == 2
+    assert "cannot read x.yaml: not a regular file" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("place", ["r.yaml", "recipes/r.yaml", "conf/model/x.yaml", "conf/overlay/x.yaml", "part.yaml"])
 @pytest.mark.parametrize(
     "kind", ["fifo", "socket", "folder", "/dev/zero", "/proc/self/environ", "/dev/tty", "large", "a circle"]

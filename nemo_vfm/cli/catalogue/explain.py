@@ -119,9 +119,7 @@ def _slot(word: str, roots: Roots, trust: Sequence[str]) -> Explained:
 def _choice(word: str, roots: Roots, trust: Sequence[str]) -> Explained:
     """An ingredient: its class, with what the file says in the place of the defaults."""
     slot, _, choice = word.partition("=")
-    file = roots.require_ingredient(
-        slot, choice, Mark(Source("command line", (word,), is_file=False), 1, len(slot) + 2)
-    )
+    file = roots.require_ingredient(slot, choice, Mark(Source.typed(word), 1, len(slot) + 2))
     tree = read(file)
     comment = [
         line.lstrip("# ").strip() for line in tree.mark.source.lines if line.startswith("#") and "SPDX" not in line

@@ -40,11 +40,11 @@ def run(arguments: argparse.Namespace) -> int:
 def _text(file: Path) -> str:
     from nemo_vfm.cli.migrate.read import MAX_BYTES
     from nemo_vfm.core.errors import UserError
+    from nemo_vfm.core.files import opened
 
     try:
-        with file.open("rb") as opened:
-            data = opened.read(MAX_BYTES + 1)
-        return data.decode("utf-8-sig")
+        with opened(file) as data:
+            return data.read(MAX_BYTES + 1).decode("utf-8-sig")
     except OSError as error:
         raise UserError(f"cannot read {file}: {error.strerror}") from error
     except UnicodeDecodeError as error:
