@@ -13,14 +13,20 @@ from markupsafe import Markup
 from nemo_vfm.report.folder import RunFolder
 
 Kind = Literal["image", "video"]
+_JPEG: tuple[Kind, str] = ("image", "image/jpeg")
 
 
 @dataclass(frozen=True, slots=True)
 class Medium:
-    """One picture or video, ready for `src`."""
+    """One picture or video, ready for `src`.
+
+    Args:
+        poster: of a video: a picture that stands in its place until it plays, or where it may not.
+    """
 
     uri: Markup
     kind: Kind
+    poster: Markup | None = None
 
 
 @dataclass(slots=True)
@@ -48,8 +54,15 @@ class Media:
             return None
         self.used_bytes += len(data)
         kind, mime = sniffed
-        # Base64 has no character that HTML reads, so the text may be marked as safe.
-        return Medium(Markup(f"data:{mime};base64,{base64.b64encode(data).decode('ascii')}"), kind)  # noqa: S704
+        return Medium(_uri(mime, data), kind, self._poster(path) if kind == "video" else None)
+
+    def _poster(self, video: Path) -> Markup | None:
+        """The picture of the same name, where there is one and room for it."""
+        path = video.with_suffix(".jpg")
+        if self._refusal(path) or (data := self.run.read_bytes(path)) is None or _sniff(data) != _JPEG:
+            return None
+        self.used_bytes += len(data)
+        return _uri("image/jpeg", data)
 
     def _refusal(self, path: Path) -> str:
         if not path.is_file():
@@ -66,10 +79,15 @@ class Media:
         return f"{self._left_out.total()} pictures or videos are not on this page: {reasons}." if reasons else ""
 
 
+def _uri(mime: str, data: bytes) -> Markup:
+    """Base64 has no character that HTML reads, so the text may be marked as safe."""
+    return Markup(f"data:{mime};base64,{base64.b64encode(data).decode('ascii')}")  # noqa: S704
+
+
 def _sniff(data: bytes) -> tuple[Kind, str] | None:
     """The kind by the first bytes; names and suffixes are not believed."""
     if data.startswith(b"\xff\xd8\xff"):
-        return "image", "image/jpeg"
+        return _JPEG
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
         return "image", "image/png"
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":

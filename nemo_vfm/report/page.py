@@ -47,7 +47,7 @@ def write(folder: Path) -> Path:
 def render(folder: Path) -> str:
     """The page as text, a pure function of the folder's files."""
     run = RunFolder.open(folder)
-    parts = list(all_sections(run))
+    parts = sorted(all_sections(run), key=lambda section: section.folded)
     here = Path(__file__).parent
     values = {
         "head": head(run),

@@ -33,6 +33,7 @@ class Section:
         step: the step it is about, shown over the heading.
         cards: its share of the headline figures.
         notes: what could not be read or was left out.
+        folded: whether it stands below all others, closed, for those who want to know more.
     """
 
     title: str
@@ -41,6 +42,7 @@ class Section:
     step: str = ""
     cards: tuple[Card, ...] = ()
     notes: tuple[str, ...] = ()
+    folded: bool = False
 
     def with_notes(self, notes: tuple[str, ...]) -> "Section":
         """The same section, saying more."""
@@ -64,7 +66,9 @@ _MACROS = """
 {% if item is none %}
 <span class="absent {{ class }}" role="img" aria-label="no picture: {{ alt }}">no picture</span>
 {% elif item.kind == "video" %}
-<video class="{{ class }}" src="{{ item.uri }}" autoplay muted loop playsinline aria-label="{{ alt }}"></video>
+<video class="{{ class }}" src="{{ item.uri }}"
+{%- if item.poster %} poster="{{ item.poster }}"{% endif %}
+ autoplay muted loop playsinline aria-label="{{ alt }}"></video>
 {% else %}
 <img class="{{ class }}" src="{{ item.uri }}" alt="{{ alt }}">
 {% endif %}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from PIL import Image
 from torch import nn
 
 from nemo_vfm.core import log
@@ -102,6 +103,8 @@ class Sample:
         for (i, _), video_THWC in zip(group, video_BTHWC, strict=True):
             with atomic_path(self._file(folder, i)) as path:
                 encode_mp4(path, video_THWC, self.fps, crf=10)
+            with atomic_path(self._file(folder, i).with_suffix(".jpg")) as path:  # the report's poster
+                Image.fromarray(video_THWC[len(video_THWC) // 2]).save(path, quality=90)
 
     @staticmethod
     def _file(folder: Path, index: int) -> Path:

@@ -13,13 +13,14 @@ import pytest
 from nemo_vfm.report import folder as folder_module
 from nemo_vfm.report import page as page_module
 from nemo_vfm.report.folder import RunFolder
+from nemo_vfm.report.media import Media
 from nemo_vfm.report.page import all_sections, render, write
 from tests.support import fake_run
 
 Reader = Callable[[Path], Any]
 SECTIONS = {"From files to clips", "Scores and thresholds", "What each threshold costs", "What counts as a copy",
             "Contact sheets", "Captions", "Into which buckets", "What was mended", "What was encoded", "Work",
-            "Training", "While training", "Samples", "How it was made", "What it writes",
+            "Training", "How training went", "While training", "Samples", "How it was made", "What it writes",
             "What was written"}  # fmt: skip
 URLS = ("src", "href", "poster", "action", "data", "srcset", "xlink:href", "background", "formaction")
 HOSTILE = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7 * 7 }}</style>\x00\x1b[31m\u202e"
@@ -123,6 +124,26 @@ def test_trained_stands_beside_untrained_with_what_was_measured(finished: Path, 
         r"trained ✓ colour is right ✓ direction is right untrained ✓ colour .* ✗ direction: none is wrong", first
     )
     assert "nearest training clip · 0." in first
+
+
+def test_results_come_first_then_what_they_were_made_of_and_the_rest_is_folded(finished: Path, page: Reader):
+    headings = re.findall(r'<h2 id="h\d+">(.*?)</h2>', render(finished))
+    assert headings[0] == "Samples" and headings[-1] == "How it was made"
+    places = [headings.index(name) for name in ("Samples", "While training", "Training", "From files to clips")]
+    assert places == sorted(places)
+    folded = {section.title for section in all_sections(RunFolder.open(finished)) if section.folded}
+    assert set(headings[-len(folded) :]) == folded
+    assert not [details for details in page(finished).all("details") if "open" in details]
+
+
+def test_a_video_has_the_picture_beside_it_as_its_poster(folder: Path, page: Reader):
+    assert not [video for video in page(folder).all("video") if "poster" in video]
+    thumbnail = next((folder / "curate/thumbnails").glob("*.jpg"))
+    (folder / "sample/samples/000.jpg").write_bytes(thumbnail.read_bytes())
+    (folder / "sample/samples/001.jpg").write_bytes(b"no picture")
+    seen = page(folder)
+    assert_safe(seen)
+    assert [v["poster"][:23] for v in seen.all("video") if "poster" in v] == ["data:image/jpeg;base64,"]
 
 
 def test_hostile_text_in_every_file_stays_text(folder: Path, page: Reader):
@@ -286,11 +307,12 @@ def test_a_section_that_fails_says_so_and_the_others_stand(finished: Path, monke
         yield
 
     module = dict(page_module._modules())[name]
-    before = titles(finished)
+    run = RunFolder.open(finished)
+    others = titles(finished) - {section.title for section in module.sections(run, Media(run, 0))}
     monkeypatch.setattr(module, "sections", fail)
     seen = page(finished)
     assert "This part could not be made: RuntimeError: <b>no luck</b>" in seen.text
-    assert len(titles(finished)) == len(before)
+    assert others < titles(finished)
 
 
 def test_contact_sheets_show_how_ids_begin_for_explain(finished: Path, page: Reader):

@@ -64,7 +64,7 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
                 f"{exact(inside)} of {exact(inside + outside)} kept clips fit a bucket, as training would resize and "
                 "cut them. Buckets decide nothing here."
             )
-            yield Section("Into which buckets", fragment(_BODY, values), lead, step.name)
+            yield Section("Into which buckets", fragment(_BODY, values), lead, step.name, folded=True)
 
 
 def _clips(amounts: Mapping[str, Any]) -> float:

@@ -47,7 +47,7 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             clips = _clips(run, step, media)
             body = fragment(_BODY, {"facts": _facts(told, by), "failures": _failures(told), "clips": clips})
             lead = "Read some: a caption that speaks of another picture is worse than none."
-            yield Section("Captions", body, lead, step.name)
+            yield Section("Captions", body, lead, step.name, folded=True)
 
 
 def _facts(told: Mapping[str, Any], by: Mapping[str, Any]) -> list[tuple[str, str]]:

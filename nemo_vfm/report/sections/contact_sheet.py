@@ -13,7 +13,7 @@ from nemo_vfm.report.text import clean, figure, number, words
 ORDER = 30
 BUDGET_MB = 3.0
 Row = dict[str, Any]
-MAX_KEPT, MAX_A_RULE, MAX_PAIRS, MAX_FAILED = 12, 6, 6, 20
+MAX_KEPT, MAX_A_RULE, MAX_PAIRS, MAX_FAILED = 6, 6, 6, 20
 
 _SHEETS = """
 {% macro clip(c) %}
@@ -28,31 +28,39 @@ _SHEETS = """
 <span class="source">{{ c.source }}{% if c.id %} · {{ c.id }}{% endif %}</span>
 </figcaption></figure>
 {% endmacro %}
-{% for sheet in sheets %}
-<h3>{{ sheet.title }} <span class="count">{{ sheet.count }}</span></h3>
+{% macro sheet(clips) %}
 <div class="sheet">
-{% for c in sheet.clips %}
+{% for c in clips %}
 {{ clip(c) }}
 {% endfor %}
 </div>
+{% endmacro %}
+{% if kept %}
+<h3>{{ kept.title }} <span class="count">{{ kept.count }}</span></h3>
+{{ sheet(kept.clips) }}
+{% endif %}
+{% for group in dropped %}
+<details><summary>{{ group.title }} <span class="count">{{ group.count }}</span></summary>
+{{ sheet(group.clips) }}
+</details>
 {% endfor %}
 {% if pairs %}
-<h3>Near duplicates <span class="count">{{ pairs_count }}</span></h3>
+<details><summary>Near duplicates <span class="count">{{ pairs_count }}</span></summary>
 <div class="pairs">
 {% for kept, gone in pairs %}
 <div class="pair">{{ clip(kept) }}{{ clip(gone) }}</div>
 {% endfor %}
-</div>
+</div></details>
 {% endif %}
 {% if failed %}
-<h3>Failed <span class="count">{{ failed_count }}</span></h3>
+<details><summary>Failed <span class="count">{{ failed_count }}</span></summary>
 <div class="scroll"><table>
 <thead><tr><th scope="col">source</th><th scope="col">what happened</th></tr></thead>
 <tbody>
 {% for row in failed %}
 <tr><td>{{ row.source }}</td><td>{{ row.message }}</td></tr>
 {% endfor %}
-</tbody></table></div>
+</tbody></table></div></details>
 {% endif %}
 """
 
@@ -72,12 +80,13 @@ def _section(step: Step, rows: list[dict[str, Any]], rules: Mapping[str, Mapping
     failed = [row for row in rows if row.get("decision") == "failed"]
     twins = _twins(rows, dropped)
     paired = {id(row) for _, row in twins}
-    sheets = [look.sheet("Kept", kept, MAX_KEPT)] if kept else []
+    sheets = []
     for rule in dict.fromkeys([*rules, *(str(row.get("rule")) for row in dropped)]):
         if group := [row for row in dropped if str(row.get("rule")) == rule and id(row) not in paired]:
             sheets.append(look.sheet(f"Dropped: {words(clean(rule, 80))}", group, MAX_A_RULE))
     values = {
-        "sheets": sheets,
+        "kept": look.sheet("Kept", kept, MAX_KEPT) if kept else None,
+        "dropped": sheets,
         "pairs": [(look.clip(a, "kept"), look.clip(b)) for a, b in spread(twins, MAX_PAIRS)],
         "pairs_count": _shown(MAX_PAIRS, len(twins)),
         "failed": [_failure(row) for row in failed[:MAX_FAILED]],

@@ -46,7 +46,7 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
                 "Each stage by itself: the share of clips that would go if clips more alike than a threshold were "
                 "copies; the dot is where it stands. Of clips that are alike one stays. Pairs stand side by side below."
             )
-            yield Section("What counts as a copy", body, lead, step.name)
+            yield Section("What counts as a copy", body, lead, step.name, folded=True)
 
 
 def _row(name: str, found: Mapping[str, Any]) -> dict[str, str]:

@@ -14,19 +14,25 @@ from nemo_vfm.report.media import Media
 from nemo_vfm.report.section import Card, Section, fragment
 from nemo_vfm.report.text import clean, figure, mapping, number, span, words
 
-ORDER = 50
+ORDER = 6
 BUDGET_MB = 0.0
 MAX_OTHERS = 8
 AXES = ("step", "time_s")
 KNOWN = ("loss", "val_loss", "val_perplexity", "lr", "samples_per_s", "tokens_per_s", "mfu", "grad_norm")
 NUM_TONES = 8
+_CHARTS = """
+<div class="charts">{% for chart in charts %}{{ chart }}{% endfor %}</div>
+{% if footnote %}
+<p class="footnote">{{ footnote }}</p>
+{% endif %}
+"""
 MFU = "MFU is {formula}; the peak is {peak}."
 
 Values = Mapping[str, Sequence[Point]]
 
 
 def sections(run: RunFolder, media: Media) -> Iterator[Section]:
-    """One section a step that logged metrics."""
+    """The losses of each step that logged metrics; whatever else it logged is folded."""
     for step in run.having("metrics.jsonl"):
         records = run.read_lines(step.folder / "metrics.jsonl")
         by_step, not_finite = _columns(records)
@@ -34,6 +40,7 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             run.note(f"{not_finite:,} values in metrics.jsonl are not finite and are not drawn.")
         if by_step:
             yield _section(step, by_step, _times(records), _what_mfu_is(run, step))
+            yield from _more(step, by_step, _times(records))
 
 
 def _columns(records: Sequence[Mapping[str, Any]]) -> tuple[dict[str, list[Point]], int]:
@@ -67,11 +74,16 @@ def _what_mfu_is(run: RunFolder, step: Step) -> str:
 
 
 def _section(step: Step, values: Values, times: Mapping[float, float], mfu: str) -> Section:
-    charts = [*_losses(values), *_speeds(values, times), *_others(values)]
-    body = fragment('<div class="charts">{% for c in charts %}{{ c }}{% endfor %}</div>', {"charts": charts})
+    body = fragment(_CHARTS, {"charts": list(_losses(values)), "footnote": mfu})
     last = max(points[-1][0] for points in values.values())
     took = f" in {span(max(times.values()))}" if times else ""
-    return Section("Training", body, f"{last:,.0f} steps{took}. {mfu}", step.name, _cards(values))
+    return Section("Training", body, f"{last:,.0f} steps{took}.", step.name, _cards(values))
+
+
+def _more(step: Step, values: Values, times: Mapping[float, float]) -> Iterator[Section]:
+    if charts := [*_speeds(values, times), *_others(values)]:
+        body = fragment(_CHARTS, {"charts": charts, "footnote": ""})
+        yield Section("How training went", body, "Rates, speeds and norms.", step.name, folded=True)
 
 
 def _losses(values: Values) -> Iterator[Markup]:

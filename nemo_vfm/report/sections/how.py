@@ -51,7 +51,7 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
         return
     values = {"times": _times(seconds), "recipe": _coloured(recipe), "manifest": manifest}
     cards = (Card("total time", span(sum(seconds.values())), f"{len(seconds)} steps"),) if len(seconds) > 1 else ()
-    yield Section("How it was made", fragment(_BODY, values), "", "", cards)
+    yield Section("How it was made", fragment(_BODY, values), cards=cards, folded=True)
 
 
 def _times(seconds: Mapping[str, float]) -> list[tuple[str, str, str]]:

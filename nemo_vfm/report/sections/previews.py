@@ -11,7 +11,7 @@ from nemo_vfm.report.media import Media
 from nemo_vfm.report.section import Section, fragment
 from nemo_vfm.report.sections.contact_sheet import spread
 
-ORDER = 60
+ORDER = 5
 BUDGET_MB = 2.0
 MAX_SHOWN = 8
 

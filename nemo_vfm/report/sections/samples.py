@@ -10,9 +10,10 @@ from nemo_vfm.report.media import Media
 from nemo_vfm.report.section import Card, Section, fragment
 from nemo_vfm.report.text import clean, figure, listing, mapping, number, plain, words
 
-ORDER = 70
+ORDER = 2
 BUDGET_MB = 5.0
 MAX_PROMPTS = 32
+SHOWN_FIRST = 8
 NOT_MEASURED = frozenset({"index", "prompt", "seed"})
 UNTRAINED = frozenset({"baseline", "untrained"})
 
@@ -34,8 +35,7 @@ _BODY = """
 {% endfor %}
 </tbody></table></div>
 {% endif %}
-<div class="prompts">
-{% for item in prompts %}
+{% macro prompt(item) %}
 <article class="prompt"><h3>{{ item.prompt }}</h3>
 <div class="takes">
 {% for take in item.takes %}
@@ -57,8 +57,20 @@ _BODY = """
 <span class="caption">{{ item.nearest.caption }}</span></figcaption></figure>
 {% endif %}
 </article>
+{% endmacro %}
+<div class="prompts">
+{% for item in prompts[:shown] %}
+{{ prompt(item) }}
 {% endfor %}
-</div>"""
+</div>
+{% if prompts[shown:] %}
+<details><summary>{{ prompts[shown:]|length }} more</summary>
+<div class="prompts">
+{% for item in prompts[shown:] %}
+{{ prompt(item) }}
+{% endfor %}
+</div></details>
+{% endif %}"""
 
 
 def sections(run: RunFolder, media: Media) -> Iterator[Section]:
@@ -72,7 +84,7 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
     if len(_indices(columns)) > MAX_PROMPTS:
         run.note(f"The first {MAX_PROMPTS} of {len(_indices(columns))} prompts are shown.")
     names = ["trained", "untrained"] if mapping(evaluation.get("untrained")) else ["trained"]
-    values = {"columns": names, "measures": _measures(evaluation), "prompts": prompts}
+    values = {"columns": names, "measures": _measures(evaluation), "prompts": prompts, "shown": SHOWN_FIRST}
     lead = (
         "Each prompt and what the model made of it; beside a ✗ stands what was seen instead. Below, the training "
         "clip that looks most alike, with its distance (0 is a copy)."

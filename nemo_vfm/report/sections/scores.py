@@ -39,7 +39,7 @@ def _section(run: RunFolder, step: Step, rows: list[dict[str, Any]], rules: Mapp
     )
     if any(row.get("duplicate_of") for row in rows):
         lead += " Of clips that are alike one is kept, so it stands on the shaded side too."
-    return Section("Scores and thresholds", body, lead, step.name)
+    return Section("Scores and thresholds", body, lead, step.name, folded=True)
 
 
 def _score_columns(rows: list[dict[str, Any]]) -> list[str]:

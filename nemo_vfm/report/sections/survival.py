@@ -46,7 +46,7 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
                 "A rule that no clip goes for alone could be left out today. Rules that compare clips are not here."
             )
             body = fragment(_BODY, {"rows": rows, "charts": charts[:MAX_CHARTS]})
-            yield Section("What each threshold costs", body, lead, step.name)
+            yield Section("What each threshold costs", body, lead, step.name, folded=True)
 
 
 def _row(name: str, rule: Mapping[str, Any]) -> dict[str, Any]:

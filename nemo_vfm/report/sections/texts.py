@@ -13,7 +13,7 @@ from nemo_vfm.report.section import Section, fragment
 from nemo_vfm.report.sections.contact_sheet import spread
 from nemo_vfm.report.text import clean, listing, mapping
 
-ORDER = 62
+ORDER = 3
 BUDGET_MB = 0.0
 MAX_SHOWN, MAX_PROMPTS, MAX_LETTERS = 3, 12, 900
 

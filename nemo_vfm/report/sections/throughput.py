@@ -38,7 +38,7 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
                 "What the last run did; what was known from earlier runs is not among it. The bar is the share of time "
                 "that workers worked: the step without free time is the one that holds the others back."
             )
-            yield Section("Work", fragment(_TABLE, {"rows": rows}), lead, step.name)
+            yield Section("Work", fragment(_TABLE, {"rows": rows}), lead, step.name, folded=True)
 
 
 def _row(row: Mapping[str, Any]) -> dict[str, Any]:

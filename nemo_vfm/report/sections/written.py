@@ -11,7 +11,7 @@ from nemo_vfm.report.section import Card, Section, fragment
 from nemo_vfm.report.sections.samples import UNTRAINED
 from nemo_vfm.report.text import clean, listing, mapping, number
 
-ORDER = 63
+ORDER = 4
 BUDGET_MB = 0.0
 MAX_SHOWN, MAX_LETTERS = 12, 900
 
