@@ -12,7 +12,7 @@ from pathlib import Path
 
 from nemo_vfm.config.emit import to_yaml
 from nemo_vfm.config.errors import Mark, RecipeError, Source, did_you_mean, fail, printable, shown_path
-from nemo_vfm.config.interpolate import reroot, resolve
+from nemo_vfm.config.interpolate import reroot, resolve, resolve_at
 from nemo_vfm.config.overlay import apply_overlays
 from nemo_vfm.config.overrides import Override, apply, is_address, parse_override
 from nemo_vfm.config.roots import Roots
@@ -80,8 +80,7 @@ class Composed:
         return [f"{shown_path(str(file))} takes the place of ours" for file in files if self.roots.replaced(file)]
 
     def _reserved(self, key: str, kind: type, words: str) -> Scalar:
-        node = find(resolve(self.root)[0], key)
-        assert node is not None
+        node = resolve_at(self.root, key)
         if not isinstance(node, Scalar) or type(node.value) is not kind or not str(node.value) or node.broken:
             raise fail(f"{key} is {words}", node.mark, key)
         return node

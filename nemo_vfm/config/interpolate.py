@@ -64,6 +64,11 @@ def resolve(root: Map, *, keep_env: bool = False, keep: frozenset[str] = frozens
     return tree, resolver.problems
 
 
+def resolve_at(root: Map, key: str) -> Node:
+    """What `resolve` would put at a root key, without a look at the others."""
+    return _Resolver(root, keep_env=False, keep=frozenset()).node(root.items[key], key)
+
+
 def _other(text: str) -> str:
     """What people who come from OmegaConf probably want."""
     if re.search(r"\$\{(?:oc\.)?env:\w+,", text):
