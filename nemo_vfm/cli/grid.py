@@ -3,6 +3,7 @@
 """Words such as `optimizer.lr=1e-4,3e-4` in, every combination as changes to a recipe and a name for its folder out."""
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -68,9 +69,10 @@ def points(swept: Sequence[Axis]) -> list[Point]:
         UserError: there are more than MAX_POINTS.
     """
     short = dict(zip((axis.path for axis in swept), _short([axis.path for axis in swept]), strict=True))
-    combinations = list(itertools.islice(itertools.product(*(axis.choices for axis in swept)), MAX_POINTS + 1))
-    if len(combinations) > MAX_POINTS:
-        raise UserError(f"this sweep has more than {MAX_POINTS} points; take fewer values, or split it")
+    if (count := math.prod(len(axis.choices) for axis in swept)) > MAX_POINTS:
+        raise UserError(f"this sweep has {count:,} points, and at most {MAX_POINTS:,} are run; take fewer values, or "
+                        f"split it")  # fmt: skip
+    combinations = itertools.product(*(axis.choices for axis in swept))
     chosen = [dict(zip(short, combination, strict=True)) for combination in combinations]
     return [Point(_name({short[path]: choice for path, choice in one.items()}), one) for one in chosen]
 

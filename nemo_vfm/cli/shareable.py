@@ -53,15 +53,12 @@ def _of_training(job: "Train") -> Iterator[tuple[Address, str]]:
 
 
 def _of(job: "Train", plan: "ParallelPlan") -> Iterator[str]:
-    import torch
-
+    from nemo_vfm.parallel.footprint import on_meta
     from nemo_vfm.parallel.layout import require_divided
 
     if plan.tokens == 1:
         return
-    with torch.device("meta"):
-        model = job.model()
-    for name, tokens in _videos(job, model):
+    for name, tokens in _videos(job, on_meta(job.model)):
         try:
             require_divided(tokens, plan.tokens)
         except ValueError as error:

@@ -48,14 +48,15 @@ def run_sweep(arguments: argparse.Namespace) -> int:
 
 def _check_all(sweep: Swept) -> None:
     """Raises UserError with the problems of the first combination that is wrong: before hours of others have run."""
+    from nemo_vfm.cli.on_meta import built
     from nemo_vfm.cli.permitted import permissions
-    from nemo_vfm.config import RecipeError, build, trust_list
+    from nemo_vfm.config import RecipeError, trust_list
 
     trust, words = trust_list(sweep.arguments.trust), sweep.arguments.allow_host
     for point in sweep.points:
         try:
             composed = composed_recipe(sweep.alone(point))
-            build(composed, trust, permissions(words, composed.path))
+            built(composed, trust, permissions(words, composed.path))
         except RecipeError as error:
             raise UserError(f"{' '.join(point.words())}\n{error}\nNothing was run.") from error
 

@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nemo_vfm.config.build import Part, make
+from nemo_vfm.config.build import BoundFactory, Part, make
+from nemo_vfm.config.build import factories as factories_of
 from nemo_vfm.config.compose import RESERVED, Composed, compose
 from nemo_vfm.config.errors import Mark, Problem, RecipeError, Source
 from nemo_vfm.config.interpolate import resolve
@@ -22,8 +23,8 @@ from nemo_vfm.config.tree import Map, plain
 from nemo_vfm.core.permission import NOTHING, Permissions
 
 __all__ = [
-    "DEFAULT_TRUST", "Composed", "Listed", "Mark", "Problem", "RecipeError", "Roots", "Source", "build", "check",
-    "compose", "ingredient", "read_values", "recipients", "trust_list",
+    "DEFAULT_TRUST", "BoundFactory", "Composed", "Listed", "Mark", "Problem", "RecipeError", "Roots", "Source", "build", "check",
+    "compose", "factories", "ingredient", "read_values", "recipients", "trust_list",
 ]  # fmt: skip
 
 
@@ -52,6 +53,17 @@ def build(composed: Composed, trust: Sequence[str] = DEFAULT_TRUST, permissions:
     if problems:
         raise RecipeError(problems)
     return make(part)
+
+
+def factories(
+    composed: Composed, trust: Sequence[str] = DEFAULT_TRUST, permissions: Permissions = NOTHING
+) -> list[BoundFactory]:
+    """Everything that the recipe's jobs build later, such as models; each once, where nothing of it is missing."""
+    problems, part, _ = _examine(composed, trust, permissions)
+    wrong = [f"{problem.path}." for problem in problems]
+    found = {repr(one.call.node): one for one in reversed(list(factories_of(part)))
+             if not any(path.startswith(f"{one.call.path}.") for path in wrong)}  # fmt: skip
+    return list(reversed(found.values()))
 
 
 def recipients(

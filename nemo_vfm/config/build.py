@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A checked recipe in, objects out; what a constructor objects to is said at its place in the file."""
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -70,14 +71,18 @@ class BoundFactory:
     """
 
     def __init__(self, call: Call) -> None:
-        self._call = call
+        self.call = call
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Make one."""
-        return _call(self._call, args, kwargs)
+        return _call(self.call, args, kwargs)
+
+    def refused(self, text: str) -> RecipeError:
+        """What to raise where something is wrong with it, at its place in the recipe."""
+        return _refusal(self.call, text)
 
     def __repr__(self) -> str:
-        return f"Factory({self._call.target.__qualname__} at {self._call.path})"
+        return f"Factory({self.call.target.__qualname__} at {self.call.path})"
 
 
 def make(part: Part) -> Any:
@@ -93,6 +98,20 @@ def make(part: Part) -> Any:
     if isinstance(part, Items):
         return part.kind([make(below) for below in part.parts])
     return BoundFactory(part) if part.later else _call(part, (), {})
+
+
+def factories(part: Part) -> Iterator[BoundFactory]:
+    """Everything that a job will build later."""
+    if isinstance(part, Call) and part.later:
+        yield BoundFactory(part)
+    for one in _below(part):
+        yield from factories(one)
+
+
+def _below(part: Part) -> Iterable[Part]:
+    if isinstance(part, Call):
+        return part.arguments.values()
+    return part.parts.values() if isinstance(part, Group) else part.parts if isinstance(part, Items) else ()
 
 
 def _call(call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -123,8 +142,28 @@ def _is_about_arguments(error: TypeError) -> bool:
 
 
 def _refusal(call: Call, text: str, address: Sequence[str] = ()) -> RecipeError:
+    address = address or _named(call, text)
     mark = written(call.node, call.mark, address)
     return RecipeError([Problem(join(call.path, *address), mark, masked(text[:_LONGEST], call.secrets))])
+
+
+def _named(call: Call, text: str) -> tuple[str, ...]:
+    """The argument that a constructor's message speaks of: what the user typed, else what is named first, else the
+    only one that has the value in the message."""
+    given = () if call.node is None else [name for name in call.node.items if name in call.arguments]
+    at = {name: found.start() for name in given if (found := re.search(rf"(?<![\w.]){re.escape(name)}(?!\w)", text))}
+    if not at:
+        shown = set(re.findall(r"-?\d[\w.+-]*(?<![.])", text))
+        at = {name: 0 for name in given if _shows(call.arguments[name]) & shown}
+        at = at if len(at) == 1 else {}
+    chosen = min(at, key=lambda name: (call.node.key_mark(name).source.is_file, at[name]), default=None)  # type: ignore[union-attr]
+    return () if chosen is None else (chosen,)
+
+
+def _shows(part: Part) -> set[str]:
+    """Its numbers, as a message would show them."""
+    own = {str(part.value)} if isinstance(part, Value) and isinstance(part.value, int | float) else set[str]()
+    return own.union(*map(_shows, _below(part)))
 
 
 def masked(text: str, secrets: Sequence[str]) -> str:

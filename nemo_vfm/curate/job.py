@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from nemo_vfm import __version__
+from nemo_vfm.core.bounds import MOST_FILE_FRAMES, MOST_SIDE_PX, require_between
 from nemo_vfm.core.errors import NothingKept
 from nemo_vfm.core.files import read_json, sha256_text, write_json
 from nemo_vfm.core.log import info
@@ -39,6 +40,8 @@ from nemo_vfm.data.bucket import Buckets
 from nemo_vfm.data.bucket_count import buckets_line, count_buckets
 from nemo_vfm.data.codecs import Decoding, check_decoding
 from nemo_vfm.data.shard_upload import upload_shards
+
+_MOST_SAMPLES = 1 << 20  # in a shard
 
 
 class Curate:
@@ -91,9 +94,9 @@ class Curate:
         buckets: Buckets | None = None,
         decode: Decoding = "cpu",
     ) -> None:
-        for name, value, least in (("samples_per_shard", samples_per_shard, 1), ("side_px", side_px, 32)):
-            if value < least:
-                raise ValueError(f"{name} is {value}, but it must be at least {least}")
+        require_between(1, _MOST_SAMPLES, samples_per_shard=samples_per_shard)
+        require_between(32, MOST_SIDE_PX, side_px=side_px)
+        require_between(1, MOST_FILE_FRAMES, max_frames=max_frames)
         check_rules(stages, rules)
         restorers = restore or {}
         parts = (*stages.values(), *restorers.values())

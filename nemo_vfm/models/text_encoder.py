@@ -16,6 +16,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from nemo_vfm.core.bounds import MOST_TEXT_TOKENS, MOST_WIDTH, require_between
+
+_MOST_LETTERS = 1_000  # no word is longer
 _WORD = re.compile(r"\w+(?:'\w+)?")
 _EMPTY = "\x00empty"
 
@@ -46,8 +49,9 @@ class HashedNgrams:
     ) -> None:
         if dim < 8 or dim % 8:
             raise ValueError(f"dim must be a positive multiple of 8, got {dim}")
-        if max_tokens < 1 or ngram < 1:
-            raise ValueError(f"max_tokens ({max_tokens}) and ngram ({ngram}) must be at least 1")
+        require_between(8, MOST_WIDTH, dim=dim)
+        require_between(1, MOST_TEXT_TOKENS, max_tokens=max_tokens)
+        require_between(1, _MOST_LETTERS, ngram=ngram)
         if ngram_weight < 0 or context_weight < 0:
             raise ValueError(f"ngram_weight ({ngram_weight}) and context_weight ({context_weight}) cannot be negative")
         self.dim, self.max_tokens, self.ngram = dim, max_tokens, ngram

@@ -22,6 +22,7 @@ from nemo_vfm.parallel.checkpoint import find, load_weights
 from nemo_vfm.parallel.checkpoint_index import fingerprint, group_of
 from nemo_vfm.parallel.checkpoint_manifest import read as read_manifest
 from nemo_vfm.parallel.engine import build_model, load_weights_into
+from nemo_vfm.parallel.footprint import on_meta
 
 #: Loaded models by fingerprint, once a process: codecs are sent between processes and hold settings only.
 _LOADED: dict[str, CausalAutoencoder] = {}
@@ -88,8 +89,9 @@ class TrainedAutoencoder:
         return f"autoencoder/1 {sha256_text(f'{self._shape().made_of()} {weights}')[:32]}"
 
     def _shape(self) -> CausalAutoencoder:
-        with torch.device("meta"):
-            return self.model()
+        model = on_meta(self.model)
+        assert isinstance(model, CausalAutoencoder)
+        return model
 
     def _found(self) -> tuple[Path, str]:
         """Which checkpoint, and which of its weights; chosen once, even if the training goes on."""

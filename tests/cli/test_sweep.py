@@ -56,7 +56,7 @@ def test_commas_inside_brackets_and_quotes_do_not_separate(word, choices):
         (["lr=1", "lr=2"], "names lr twice"),
         (
             [f"a={','.join(map(str, range(40)))}", f"b={','.join(map(str, range(40)))}"],
-            f"more than {MAX_POINTS} points",
+            f"1,600 points, and at most {MAX_POINTS:,}",
         ),
     ],
 )

@@ -88,21 +88,25 @@ def _looked_at(arguments: argparse.Namespace) -> "tuple[Composed, Job | None, li
     job = None if problems else build(composed, trust, allowed)
     if problems and all(problem.kind == "missing" for problem in problems):
         problems = [*problems, *_refused_already(arguments, problems, trust)]
-    return composed, job, [*problems, *_unshareable(arguments, composed, job, problems)]
+    return composed, job, [*problems, *_unfit(arguments, composed, job, problems)]
 
 
-def _unshareable(
+def _unfit(
     arguments: argparse.Namespace, composed: "Composed", job: "Job | None", missing: "Sequence[Problem]"
 ) -> "list[Problem]":
-    """What the ranks of its plan could not share, where nothing else is wrong."""
+    """What could not be built or shared by the ranks of its plan, where nothing else is wrong."""
     from nemo_vfm.cli.gpus import stand_in_job
+    from nemo_vfm.cli.on_meta import unfit
+    from nemo_vfm.cli.permitted import permissions
     from nemo_vfm.cli.shareable import unshareable
     from nemo_vfm.config import trust_list
 
     if any(problem.kind == "error" for problem in missing):
         return []
-    job = job or stand_in_job(arguments, missing, trust_list(arguments.trust))
-    return [] if job is None else unshareable(composed, job)
+    trust = trust_list(arguments.trust)
+    job = job or stand_in_job(arguments, missing, trust)
+    found = unfit(composed, job, trust, permissions(arguments.allow_host, composed.path))
+    return found or ([] if job is None else unshareable(composed, job))
 
 
 def _work_of_all(sweep: "Swept") -> int:

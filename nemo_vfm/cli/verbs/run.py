@@ -56,9 +56,10 @@ def run(arguments: argparse.Namespace) -> int:
         from nemo_vfm.cli.sweep import run_sweep
 
         return run_sweep(arguments)
+    from nemo_vfm.cli.on_meta import built
     from nemo_vfm.cli.permitted import permissions, say_recipients
     from nemo_vfm.cli.ranks import end_with_the_launcher
-    from nemo_vfm.config import build, trust_list
+    from nemo_vfm.config import trust_list
     from nemo_vfm.core import preempt, ranks
     from nemo_vfm.core.errors import UserError
 
@@ -72,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     composed = composed_recipe(arguments)
     folder, trust = run_folder(composed), trust_list(arguments.trust)
     allowed = permissions(arguments.allow_host, composed.path)
-    job = _wanted(build(composed, trust, allowed), arguments.only)
+    job = _wanted(built(composed, trust, allowed), arguments.only)
     say_recipients(composed, trust, allowed)
     if arguments.part is not None:
         from nemo_vfm.cli.part import Share, part_of
