@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds parts of a recipe that do not fit each other: latents and model, text and model, videos and codec, words."""
 
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from nemo_vfm.cli.work import trains
+from nemo_vfm.config import BoundFactory, RecipeError
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types import Job, Phaseable
 from nemo_vfm.workflow import Workflow
@@ -25,24 +26,22 @@ def misfits(job: Job) -> Iterator[Misfit]:
     if isinstance(job, Workflow):
         for name, below in job.steps.items():
             yield from ((("steps", name, *at), text) for at, text in misfits(below))
-    elif isinstance(getattr(sys.modules.get("nemo_vfm.train.job"), "Train", None), type) and _is_training(job):
-        yield from _of_training(job)  # type: ignore[arg-type]
-    elif hasattr(job, "model") and _model_of(job) is not None:
-        yield from _of_user(job, _model_of(job), ())
-
-
-def _is_training(job: Job) -> bool:
-    from nemo_vfm.train.job import Train
-
-    return isinstance(job, Train)
+    elif trains(job):
+        yield from _of_training(job)
+    elif isinstance(getattr(job, "model", None), BoundFactory) and (model := _model_of(job)) is not None:
+        yield from _of_user(job, model, ())
 
 
 def _model_of(job: Any) -> "nn.Module | None":
     """Without memory; None where it is read from files."""
     from nemo_vfm.parallel.footprint import on_meta
 
-    call = getattr(job.model, "call", None)
-    return on_meta(job.model) if call is None or isinstance(call.target, type) else None
+    if not isinstance(job.model, BoundFactory) or not isinstance(job.model.call.target, type):
+        return None
+    try:
+        return on_meta(job.model)
+    except RecipeError:  # from a folder that is not there yet; all else has been refused before
+        return None
 
 
 def _of_training(job: "Train") -> Iterator[Misfit]:
@@ -50,11 +49,11 @@ def _of_training(job: "Train") -> Iterator[Misfit]:
     model = _model_of(job)
     if model is None:
         return
-    codec, encoder = getattr(job.task, "codec", None), getattr(job.task, "text_encoder", None)
-    if codec is not None and hasattr(model, "in_channels"):
+    codec = model if hasattr(model, "latent_shape") else getattr(job.task, "codec", None)
+    if codec is not None:
         yield from _channels(model, codec)
         yield from _buckets(job, model, codec)
-    yield from _text(model, encoder)
+    yield from _text(model, getattr(job.task, "text_encoder", None))
     yield from _words(model, getattr(job.data, "tokenizer", None))
     for name, callback in job.callbacks.items():
         yield from _of_user(callback, model, ("callbacks", name))
@@ -64,7 +63,7 @@ def _of_user(user: Any, model: Any, at: Address) -> Iterator[Misfit]:
     """Of a job or callback that draws with a model."""
     yield from _words(model, getattr(user, "tokenizer", None))
     pipeline = getattr(user, "pipeline", None)
-    if pipeline is None or not hasattr(model, "in_channels") or not hasattr(user, "num_frames"):
+    if pipeline is None or not hasattr(user, "num_frames"):
         return
     yield from _channels(model, pipeline.codec)
     yield from _text(model, pipeline.text_encoder)
@@ -73,13 +72,15 @@ def _of_user(user: Any, model: Any, at: Address) -> Iterator[Misfit]:
 
 
 def _channels(model: Any, codec: Any) -> Iterator[Misfit]:
+    if not hasattr(model, "in_channels"):
+        return
     try:
         found = codec.latent_shape(1, _PROBE_PX, _PROBE_PX)[0]
     except ValueError:  # a codec for other sizes; its buckets will tell
         return
     if found != model.in_channels:
-        yield ("model", "in_channels"), (f"the codec's latents have {found} channels and the model was built for "
-                                         f"{model.in_channels}; give in_channels={found}, or another codec")  # fmt: skip
+        text = f"the codec's latents have {found} channels and the model was built for {model.in_channels}"
+        yield ("model", "in_channels"), f"{text}; give in_channels={found}, or another codec"
 
 
 def _text(model: Any, encoder: Any) -> Iterator[Misfit]:
@@ -90,8 +91,8 @@ def _text(model: Any, encoder: Any) -> Iterator[Misfit]:
     except (UserError, OSError):  # an encoder whose folder is given later
         return
     if width != model.text_dim:
-        yield ("model", "text_dim"), (f"the text encoder's tokens are {width} wide and the model was built for "
-                                      f"{model.text_dim}; give text_dim={width}, or another text encoder")  # fmt: skip
+        text = f"the text encoder's tokens are {width} wide and the model was built for {model.text_dim}"
+        yield ("model", "text_dim"), f"{text}; give text_dim={width}, or another text encoder"
 
 
 def _words(model: Any, tokenizer: Any) -> Iterator[Misfit]:
@@ -121,15 +122,17 @@ def _video(model: Any, codec: Any, sizes: tuple[int, int, int], at: Address, nam
     except ValueError as error:
         yield (*at, _blamed(str(error), sizes, names)), str(error)
         return
+    if not hasattr(model, "patch"):
+        return
     try:
         grid = grid_of((1, *shape), model.patch)
     except ValueError as error:
         yield ("model", "patch"), f"of videos of {sizes[0]} x {sizes[1]} x {sizes[2]}: {error}"
         return
-    most = getattr(model.learned_positions, "most", grid) if hasattr(model, "learned_positions") else grid
+    most = getattr(getattr(model, "learned_positions", None), "most", grid)
     if any(size > there for size, there in zip(grid, most, strict=True)):
-        yield ("model", "learned_positions"), (f"videos of {sizes[0]} x {sizes[1]} x {sizes[2]} are {grid} tokens, and "
-                                               f"there are learned positions for {tuple(most)}")  # fmt: skip
+        text = f"videos of {sizes[0]} x {sizes[1]} x {sizes[2]} are {grid} tokens (frames, rows, columns)"
+        yield ("model", "learned_positions"), f"{text}, and there are learned positions for {tuple(most)}"
 
 
 def _blamed(text: str, sizes: tuple[int, int, int], names: Address) -> str:

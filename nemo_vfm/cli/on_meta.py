@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from nemo_vfm.config import BoundFactory, Problem, RecipeError, build, factories
+from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types import Job
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def _refused(factory: BoundFactory) -> "Sequence[Problem]":
     try:
         _try(factory)
     except RecipeError as error:
-        return error.problems
+        return [] if of_files(error) else error.problems
     except _RESULT_OF_NUMBERS as error:
         if isinstance(error, NotImplementedError) or any(word in str(error) for word in _NEEDS_VALUES):
             return []
@@ -59,6 +60,12 @@ def _refused(factory: BoundFactory) -> "Sequence[Problem]":
         return factory.refused(f"{factory.call.target.__qualname__} cannot be built of these numbers: "
                                f"{(told or [type(error).__name__])[0]}").problems  # fmt: skip
     return []
+
+
+def of_files(error: BaseException) -> bool:
+    """Whether it comes from a file that could not be read: an earlier step, or the user, may still put it there."""
+    below = error.__cause__ or error.__context__
+    return isinstance(error, OSError | UserError) or (below is not None and of_files(below))
 
 
 def _try(factory: BoundFactory) -> None:

@@ -58,14 +58,14 @@ def _computes(job: Job) -> bool:
     return any(hasattr(job, name) for name in ("precision", "model", "codec", "engine"))
 
 
-def _trains(job: Job) -> "TypeGuard[Train]":
+def trains(job: Job) -> "TypeGuard[Train]":
     """Whether it is a training; where nobody has imported that room yet, none is, and torch need not be waited for."""
     room = sys.modules.get("nemo_vfm.train.job")
     return room is not None and isinstance(job, room.Train)
 
 
 def _phases(job: Job) -> Json:
-    if not _trains(job):
+    if not trains(job):
         return []
     return [{"name": one.name, "ranks": one.plan.world, "degrees": _sizes(one.plan)} for one in job.phases]
 
@@ -74,7 +74,7 @@ def _degrees(job: Job) -> dict[str, int]:
     """Of the widest layout."""
     if isinstance(job, Workflow):
         return max(map(_degrees, job.steps.values()), key=lambda one: prod(one.values()))
-    if not _trains(job):
+    if not trains(job):
         return {}
     plans = [one.plan for one in job.phases] or [job.parallel]
     return _sizes(max(plans, key=lambda plan: plan.world))
@@ -84,7 +84,7 @@ def _engine(job: Job) -> str:
     """What carries a training out: torch, or megatron where a class from such a module does; empty where none is."""
     if isinstance(job, Workflow):
         return max(map(_engine, job.steps.values()), key=lambda name: ("", "torch", "megatron").index(name), default="")
-    if _trains(job):
+    if trains(job):
         return "megatron" if "megatron" in type(job.engine).__module__ else "torch"
     return "torch" if type(job).__module__.startswith("nemo_vfm.nemo.") else ""
 

@@ -23,8 +23,8 @@ from nemo_vfm.config.tree import Map, plain
 from nemo_vfm.core.permission import NOTHING, Permissions
 
 __all__ = [
-    "DEFAULT_TRUST", "BoundFactory", "Composed", "Listed", "Mark", "Problem", "RecipeError", "Roots", "Source", "build", "check",
-    "compose", "factories", "ingredient", "read_values", "recipients", "trust_list",
+    "DEFAULT_TRUST", "BoundFactory", "Composed", "Listed", "Mark", "Problem", "RecipeError", "Roots", "Source", "build",
+    "check", "compose", "factories", "ingredient", "read_values", "recipients", "trust_list",
 ]  # fmt: skip
 
 

@@ -189,7 +189,7 @@ class TestFactories:
 
     def test_an_objection_at_the_call_still_has_its_place(self, kitchen):
         make = kitchen.build(WIDE + "make: {_target_: '@.Scale', by: 0}").make
-        with pytest.raises(RecipeError, match=r"recipe.yaml:2:8  make"):
+        with pytest.raises(RecipeError, match=r"recipe.yaml:2:47  make.by"):
             make()
 
 
@@ -216,8 +216,8 @@ class TestBuild:
         with pytest.raises(RecipeError) as error:
             kitchen.build(WIDE + "stages:\n  one: {_target_: '@.Scale', by: 0}")
         lines = str(error.value).splitlines()
-        assert lines[0] == "recipe.yaml:3:9  stages.one"
-        assert lines[2] == "          ^ a scale of 0.0 forgets its input"
+        assert lines[0] == "recipe.yaml:3:48  stages.one.by"
+        assert lines[2].endswith(" ^ a scale of 0.0 forgets its input")
 
     def test_a_secret_is_not_shown_by_a_check_or_a_constructor(self, kitchen, monkeypatch):
         monkeypatch.setenv("PARTS_KEY", "hunter22")

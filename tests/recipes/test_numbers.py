@@ -1,0 +1,113 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers that a constructor refuses, or that do not fit each other, are refused before anything runs, at their key."""
+
+import argparse
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from nemo_vfm.cli.main import main
+from nemo_vfm.cli.sweep import _check_all
+from nemo_vfm.cli.swept import swept
+from nemo_vfm.cli.verbs import run
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.parallel import footprint
+from tests.support.repository import ROOT
+
+QUICK, SMALL, FOLDER = "quickstart", "diffusion/train_small", "diffusion/train_folder"
+STORIES, CODEC, CLIPS = "llm/stories", "diffusion/train_autoencoder", "curation/clips"
+BIG, SPACE_TIME, TEXTS, DRAW = "diffusion/dit_7b_8k", "diffusion/st_dit_7b_35k", "llm/llama3_8b", "diffusion/sample"
+#: Recipe, the key that is wrong, its value, and a part of the sentence.
+BROKEN = [
+    (QUICK, "steps.train.model.heads", "7", "width 192 is not divisible by heads 7"),
+    (QUICK, "steps.train.model.heads", "0", "at least 1, got 0"),
+    (QUICK, "steps.train.model.width", "1000000000000", "at most 1,048,576, got 1,000,000,000,000"),
+    (QUICK, "steps.train.model.depth", "100000", "at most 1,000"),
+    (QUICK, "steps.train.model.mlp_ratio", "1e12", "at most"),
+    (QUICK, "steps.train.model.patch", "[1, 0, 1]", "three sizes of 1 to 256"),
+    (QUICK, "steps.train.model.rope_theta", "-1", "at least 1"),
+    (QUICK, "steps.train.optimizer.lr", "-1", "Invalid learning rate: -1"),
+    (QUICK, "steps.train.optimizer.betas", "[0.9, 1.5]", "Invalid beta parameter"),
+    (QUICK, "steps.train.optimizer.weight_decay", "-0.5", "Invalid weight_decay"),
+    (QUICK, "steps.train.schedule.final_fraction", "2", "in [0, 1]"),
+    (QUICK, "steps.train.ema.decay", "1", "decay must be in [0, 1)"),
+    (QUICK, "steps.sample.pipeline.sampler.steps", "1000000", "at most 10,000"),
+    (QUICK, "steps.encode.codec.levels_space", "-1", "must not be negative"),
+    (QUICK, "steps.encode.text_encoder.dim", "1000000000000", "at most 1,048,576"),
+    (QUICK, "steps.encode.text_encoder.max_tokens", "1000000000", "at most 131,072"),
+    (QUICK, "steps.encode.text_encoder.ngram", "1000000000", "at most 1,000"),
+    (QUICK, "steps.curate.max_frames", "-5", "at least 1"),
+    (QUICK, "steps.curate.side_px", "1000000", "at most 16,384"),
+    (QUICK, "steps.encode.buckets.buckets.square.num_frames", "1000000", "at most 100,000"),
+    (QUICK, "steps.train.callbacks.preview.num_frames", "8", "8 frames do not fit a codec"),
+    (QUICK, "steps.train.callbacks.preview.height_px", "50", "height 50 does not fit"),
+    (QUICK, "steps.train.model.in_channels", "16", "latents have 1536 channels and the model was built for 16"),
+    (QUICK, "steps.train.model.text_dim", "64", "tokens are 128 wide and the model was built for 64"),
+    (QUICK, "steps.train.model.patch", "[1, 4, 1]", "height 6 is not divisible by 4"),
+    (QUICK, "steps.train.model.learned_positions", "[1, 6, 6]", "are (2, 6, 6) tokens"),
+    (SMALL, "model.modulation_rank", "0", "modulation_rank must be at least 1"),
+    (FOLDER, "data.buckets.buckets.square.width", "50", "width 50 does not fit"),
+    (FOLDER, "data.batch_size", "0", "at least 1"),
+    (STORIES, "steps.train.model.heads", "7", "width 128 is not divisible by 7 heads"),
+    (STORIES, "steps.train.model.groups", "3", "4 heads cannot share 3 heads"),
+    (STORIES, "steps.train.model.vocab", "1000000000000", "at most 67,108,864"),
+    (STORIES, "steps.train.model.mlp_hidden", "0", "at least 1"),
+    (STORIES, "steps.tokenizer.learner.vocab_size", "10", "vocab_size"),
+    (CODEC, "steps.train.model.space", "12", "power of two"),
+    (CODEC, "steps.train.data.buckets.buckets.square.num_frames", "10", "10 frames do not fit"),
+    (CLIPS, "samples_per_shard", "0", "at least 1"),
+    (BIG, "model.width", "4095", "not divisible by heads"),
+    (BIG, "model.in_channels", "16", "latents have 1536 channels"),
+    (SPACE_TIME, "model.reaches", "[full, full]", "each at most once"),
+    (TEXTS, "model.groups", "7", "heads cannot share 7"),
+    (DRAW, "width_px", "50", "width 50 does not fit"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("recipe", "key", "value", "said"), BROKEN, ids=lambda one: str(one)[:40])
+def test_a_number_that_cannot_be_is_refused_at_its_key(recipe, key, value, said, capsys):
+    assert main(["check", str(ROOT / "recipes" / f"{recipe}.yaml"), f"{key}={value}"]) == 2
+    told = capsys.readouterr().out
+    assert said in told and f"command line  {key}\n" in told
+
+
+def test_a_run_and_a_sweep_refuse_it_as_well_and_leave_nothing(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    recipe = str(ROOT / "recipes/quickstart.yaml")
+    assert main(["run", recipe, "steps.train.model.heads=7"]) == 2
+    with pytest.raises(UserError, match=r"divisible by heads 7[\s\S]*Nothing was run"):
+        _check_all(swept(sweeping(recipe, "steps.train.model.heads=4,7")))
+    assert "width 192 is not divisible by heads 7" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def sweeping(recipe: str, word: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    run.add_arguments(parser)
+    return parser.parse_args([recipe, "--sweep", word])
+
+
+def test_the_place_is_the_line_of_the_key_in_its_file(tmp_path: Path, capsys):
+    text = (ROOT / "recipes/diffusion/train_small.yaml").read_text()
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text(f"{text}model:\n  depth: 2\n  heads: 7\n")
+    line = text.count("\n") + 3
+    assert main(["check", str(recipe), "data.shards=x"]) == 2
+    assert f"mine.yaml:{line}:3  model.heads\n" in capsys.readouterr().out
+
+
+def test_a_large_model_takes_no_memory(capsys):
+    tracemalloc.start()
+    recipe = str(ROOT / "recipes/diffusion/dit_28b_8k.yaml")
+    assert main(["check", recipe, "data.shards=x", "model.depth=1000", "model.heads=64", "model.width=65536"]) == 0
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 200 << 20, capsys.readouterr().out
+
+
+def test_what_is_built_draws_nothing(monkeypatch, capsys):
+    drawn = []
+    monkeypatch.setattr(footprint.torch, "randn", lambda *_, **__: drawn.append(1))
+    assert main(["check", str(ROOT / "recipes/quickstart.yaml")]) == 0 and not drawn, capsys.readouterr().out
