@@ -65,7 +65,7 @@ def _refused(factory: BoundFactory) -> "Sequence[Problem]":
 def of_files(error: BaseException) -> bool:
     """Whether it comes from a file that could not be read: an earlier step, or the user, may still put it there."""
     below = error.__cause__ or error.__context__
-    return isinstance(error, OSError | UserError) or (below is not None and of_files(below))
+    return below is not None and (isinstance(below, OSError | UserError) or of_files(below))
 
 
 def _try(factory: BoundFactory) -> None:

@@ -156,8 +156,17 @@ def _named(call: Call, text: str) -> tuple[str, ...]:
         shown = set(re.findall(r"-?\d[\w.+-]*(?<![.])", text))
         at = {name: 0 for name in given if _shows(call.arguments[name]) & shown}
         at = at if len(at) == 1 else {}
-    chosen = min(at, key=lambda name: (call.node.key_mark(name).source.is_file, at[name]), default=None)  # type: ignore[union-attr]
+    chosen = min(at, key=lambda name: (_files_between(call.node, name), at[name]), default=None)
     return () if chosen is None else (chosen,)
+
+
+def _files_between(node: Map | None, name: str) -> int:
+    """How far from the user a key is written: 0 on the command line, 1 in the recipe, more in what that takes."""
+    source = None if node is None else node.key_mark(name).source
+    count = int(source is not None and source.is_file)
+    while source is not None and source.taken_at is not None:
+        source, count = source.taken_at.source, count + 1
+    return count
 
 
 def _shows(part: Part) -> set[str]:

@@ -55,7 +55,6 @@ BROKEN = [
     (STORIES, "steps.train.model.vocab", "1000000000000", "at most 67,108,864"),
     (STORIES, "steps.train.model.mlp_hidden", "0", "at least 1"),
     (STORIES, "steps.tokenizer.learner.vocab_size", "10", "vocab_size"),
-    (CODEC, "steps.train.model.space", "12", "power of two"),
     (CODEC, "steps.train.data.buckets.buckets.square.num_frames", "10", "10 frames do not fit"),
     (CLIPS, "samples_per_shard", "0", "at least 1"),
     (BIG, "model.width", "4095", "not divisible by heads"),
@@ -69,7 +68,7 @@ BROKEN = [
 @pytest.mark.parametrize(("recipe", "key", "value", "said"), BROKEN, ids=lambda one: str(one)[:40])
 def test_a_number_that_cannot_be_is_refused_at_its_key(recipe, key, value, said, capsys):
     assert main(["check", str(ROOT / "recipes" / f"{recipe}.yaml"), f"{key}={value}"]) == 2
-    told = capsys.readouterr().out
+    told = "".join(capsys.readouterr())
     assert said in told and f"command line  {key}\n" in told
 
 
