@@ -1,0 +1,36 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A recipe that names its GPUs fits them, by the planner that the launcher asks as well."""
+
+import re
+
+import pytest
+
+from nemo_vfm.cli.main import main
+from tests.support.repository import ROOT, yaml_files
+
+_HARDWARE = re.compile(r"^# Hardware: (?:([\d, then]+) machines of )?(\d+) x ([A-Z]+\d+) 80 GB", re.MULTILINE)
+
+
+def named() -> list[tuple[str, int, str]]:
+    """(recipe, GPUs, their name) of every header; one that grows names several numbers of machines."""
+    found = []
+    for path in yaml_files("recipes"):
+        if hardware := _HARDWARE.search(path.read_text()):
+            machines, each, gpu = hardware.groups()
+            counts = map(int, re.findall(r"\d+", machines or "1"))
+            found += [(str(path.relative_to(ROOT)), count * int(each), gpu.lower()) for count in counts]
+    return found
+
+
+def test_every_header_with_a_gpu_by_name_is_read():
+    written = [path for path in yaml_files("recipes") if re.search(r"^# Hardware: .*H\d00", path.read_text(), re.M)]
+    assert len(written) >= 12 and len({recipe for recipe, _, _ in named()}) == len(written)
+
+
+@pytest.mark.parametrize(("recipe", "gpus", "gpu"), named())
+def test_a_recipe_fits_the_gpus_that_its_header_names(recipe, gpus, gpu, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "400")
+    assert main(["check", str(ROOT / recipe), "--gpus", str(gpus), "--gpu", gpu]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"that one {gpu} has to fill: it fits" in said and "idle" not in said
