@@ -1,19 +1,18 @@
-# For GPU nodes: CUDA PyTorch, Megatron-Core, Transformer Engine, system FFmpeg, nemo_vfm.
+# For GPU nodes: CUDA PyTorch, system FFmpeg, nemo_vfm.
 #   docker build -t nemo-vfm .
 #   docker run --gpus all --ipc=host -v "$PWD/runs:/workspace/runs" nemo-vfm run recipes/diffusion/dit_xl.yaml
-# Any image with Python 3.11 or 3.12, torch 2.11-2.13, its CUDA compiler and apt will do: --build-arg BASE=...
+# Any image with Python 3.11 or 3.12, torch 2.11-2.13 and apt will do: --build-arg BASE=...
 # What has been checked of this file is its lint; it has not been built. Build it once on your own base before relying on it.
 
-# -devel, not -runtime: Transformer Engine compiles its torch part at install time and needs nvcc and the CUDA headers.
-ARG BASE=pytorch/pytorch:2.13.0-cuda13.0-cudnn9-devel
+ARG BASE=pytorch/pytorch:2.13.0-cuda13.0-cudnn9-runtime
 # hadolint ignore=DL3006
 FROM ${BASE}
 
-# ffmpeg: torchcodec loads the system's FFmpeg libraries. git and ninja-build: Transformer Engine's build.
+# ffmpeg: torchcodec loads the system's FFmpeg libraries.
 # Versions are the base image's distribution's; pinning them would break with its next security update.
 # hadolint ignore=DL3008
 RUN apt-get update \
- && apt-get install -y --no-install-recommends ffmpeg git ninja-build \
+ && apt-get install -y --no-install-recommends ffmpeg \
  && rm -rf /var/lib/apt/lists/*
 
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
@@ -29,18 +28,12 @@ COPY constraints.txt ./
 RUN grep -v -E '^torch==' constraints.txt > image-constraints.txt \
  && python -c "from importlib.metadata import version; print('torch==' + version('torch'))" >> image-constraints.txt
 
-# Before our sources, since it takes longest and changes least. Always [pytorch]: the bare package raises RuntimeError
-# when imported, which breaks `import megatron.core`. --no-build-isolation: it must compile against the torch above.
-ARG TRANSFORMER_ENGINE=2.20.2
-ARG MAX_JOBS=4
-RUN MAX_JOBS="${MAX_JOBS}" NVTE_FRAMEWORK=pytorch python -m pip install --no-build-isolation -c image-constraints.txt \
-    "transformer_engine[pytorch]==${TRANSFORMER_ENGINE}"
-
 COPY setup.py pyproject.toml MANIFEST.in README.md LICENSE ./
 COPY nemo_vfm nemo_vfm
+COPY launcher launcher
 COPY conf conf
 COPY recipes recipes
-RUN python -m pip install -c image-constraints.txt ".[megatron,torchcodec]"
+RUN python -m pip install -c image-constraints.txt ".[torchcodec]"
 
 # Ordinary user: files in a mounted run folder then do not belong to root. --build-arg UID="$(id -u)" makes them yours;
 # UID=0 keeps root where a cluster's container runtime maps users by itself.

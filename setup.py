@@ -84,11 +84,6 @@ EXTRAS = {
     # Its store without a server is SQLite, so the skinny package (no web interface) needs two more.
     "mlflow": ["mlflow-skinny>=3.10,<4", "sqlalchemy>=2", "alembic>=1.13"],
     "ray": ["ray>=2.50,<3"],
-    # psutil: without it megatron-core 0.16.1's checkpoint writers die and their parent waits for ever.
-    "megatron": ["megatron-core==0.16.1", "psutil>=5.9"],
-    # GPU nodes only, and always with [pytorch]: the bare package raises RuntimeError when imported,
-    # which breaks `import megatron.core`. Building its torch part needs a CUDA compiler.
-    "transformer-engine": ["transformer_engine[pytorch]>=2.3,<3"],
     # Holds lightning at 2.4 and omegaconf at 2.3: an environment of its own, under constraints-nemo.txt.
     "nemo": ["nemo-toolkit[core]>=3.0,<3.1", "omegaconf>=2.3,<2.4", "einops", "sentencepiece", "pandas"],
 }
@@ -138,7 +133,10 @@ setup(
     python_requires=">=3.11,<3.13",
     packages=find_packages(include=["nemo_vfm", "nemo_vfm.*", "launcher", "launcher.*"]),
     # Templates and styles of rooms; Python files come by themselves.
-    package_data={"nemo_vfm": ["py.typed", "**/*.html", "**/*.css", "**/*.js", "**/*.j2", "**/*.svg", "**/*.tmpl"]},
+    package_data={
+        "nemo_vfm": ["py.typed", "**/*.html", "**/*.css", "**/*.js", "**/*.j2", "**/*.svg", "**/*.tmpl"],
+        "launcher": ["py.typed"],
+    },
     include_package_data=False,
     install_requires=RUNTIME,
     extras_require=EXTRAS,

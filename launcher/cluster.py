@@ -69,24 +69,35 @@ class Cluster:
     """Where a recipe is run: what `cluster=NAME` names.
 
     Args:
-        environment: variables for the job: a text replaces what is derived, null leaves a derived one out.
+        environment: variables for the job: a text replaces what is derived, null leaves a derived one out. A whole
+            number, true and false are taken as they are written.
         secrets: variable -> a file that only you can read (mode 0600), whose first line is the value.
     """
 
-    environment: Mapping[str, str | None] = field(default_factory=dict)
+    environment: Mapping[str, str | int | float | bool | None] = field(default_factory=dict)
     secrets: Mapping[str, Path] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in (*self.environment, *self.secrets):
             if _NOT_FOR_JOBS.fullmatch(variable(name)):
                 raise ValueError(f"{name} cannot be set for a job: bash or Slurm reads or sets it itself")
-        for name in self.environment:
+        for name, value in self.environment.items():
+            if isinstance(value, float):  # 12.10 would arrive as 12.1
+                raise ValueError(
+                    f"{name} is the number {value}, and may have been written otherwise; write it as a text, in "
+                    f"quotes, on a command line \"cluster.environment.{name}='{value}'\""
+                )
             if is_secret_name(name):
                 raise ValueError(
                     f"{name} would stand in the script; name a file for it in cluster.secrets, or export it"
                 )
         if twice := sorted(set(self.environment) & set(self.secrets)):
             raise ValueError(f"{twice[0]} is in environment and in secrets; keep the one that is meant")
+
+    @property
+    def variables(self) -> dict[str, str | None]:
+        """`environment` as a process gets it; None leaves a derived variable out."""
+        return {name: None if value is None else _text(value) for name, value in self.environment.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +185,10 @@ class Slurm(Cluster):
             option_name(name)
         if ours := sorted(OURS & set(self.options)):
             raise ValueError(f"options: {ours[0]} is decided by the script; see the arguments that Slurm takes")
+
+
+def _text(value: str | float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _check_container(image: str, mounts: Mapping[str, str]) -> None:

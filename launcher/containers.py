@@ -39,7 +39,7 @@ def _mounts(job: SlurmJob) -> Iterator[str]:
     """`outside:inside`: the folders of the launch, which keep their names, and those that the cluster's file adds."""
     container = job.cluster.container
     assert container is not None
-    ours = sorted({job.workdir, job.run_dir, job.folder, *([job.code] if job.code else [])})
+    ours = sorted({job.workdir, job.run_dir, job.folder, *job.module_path})
     for folder in ours:
         if not any(_holds(other, folder) for other in ours):
             yield f"{in_bind(str(folder))}:{in_bind(str(folder))}"

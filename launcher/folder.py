@@ -8,7 +8,7 @@
 import fcntl
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
@@ -20,7 +20,7 @@ from launcher.launch import POINTS, Launch, words_of
 from launcher.modules import is_own
 from launcher.snapshot import Code
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.files import read_json, sha256_text, write_json, write_text
+from nemo_vfm.core.files import read_json, sha256_file, sha256_text, write_json, write_text
 from nemo_vfm.core.types import LAUNCH, SWEEP, Json
 
 SCHEMA = "nemo_vfm.launch/1"
@@ -85,6 +85,13 @@ class Kept:
         for job in self.jobs:
             if job["name"] == name:
                 job["slurm"].append(slurm_id)
+        self.save()
+
+    def cancelled(self, slurm_ids: Collection[str]) -> None:
+        """Note numbers that the user took back: Slurm forgets why a job ended."""
+        for job in self.jobs:
+            if job["slurm"] and job["slurm"][-1] in slurm_ids:
+                job["cancelled"] = job["slurm"][-1]
         self.save()
 
     def save(self) -> None:
@@ -165,6 +172,21 @@ def require_own(kept: Kept) -> None:
                             f"yourself: vfm-launch submit {kept.recipe_file}")  # fmt: skip
 
 
+def require_unchanged(kept: Kept, jobs: Sequence[Mapping[str, Any]]) -> None:
+    """Raises UserError where the script of one of these jobs is not the one that the launch wrote."""
+    for job in jobs:
+        file = kept.folder / job["script"]
+        try:
+            digest = sha256_file(_plain_file(file))
+        except (OSError, ValueError) as error:
+            raise UserError(f"{file} cannot be read: {error}; submit the recipe anew") from error
+        if job.get("sha256", digest) != digest:
+            raise UserError(
+                f"{file} is not any more what the launch wrote, and is not run; submit the recipe anew: "
+                f"vfm-launch submit {kept.recipe_file}, with cluster.options for what you changed"
+            )
+
+
 def _plain_file(file: Path) -> Path:
     """Raises ValueError where reading it would wait for ever, or fill the memory."""
     found = file.stat()
@@ -225,10 +247,11 @@ def write(launch: Launch, scripts: Mapping[str, str]) -> Kept:
     _write_code(launch.code, folder)
     for name, text in scripts.items():
         _write_script(folder / f"{name}.sh", text)
-    kept = Kept(launch.run_dir, {**_values(launch), "earlier": _earlier(before, launch.id)})
+    kept = Kept(launch.run_dir, {**_values(launch, scripts), "earlier": _earlier(before, launch.id)})
     if before is not None and before.values["id"] == launch.id:  # the same again: its numbers go on
         for job, old in zip(kept.jobs, before.jobs, strict=True):
             job["slurm"] = old["slurm"]
+            job["cancelled"] = old.get("cancelled", "")
     kept.save()
     return kept
 
@@ -245,7 +268,7 @@ def _write_script(path: Path, text: str) -> None:
         file.write(text)
 
 
-def _values(launch: Launch) -> dict[str, Any]:
+def _values(launch: Launch, scripts: Mapping[str, str]) -> dict[str, Any]:
     code = launch.code
     return {
         "schema": SCHEMA, "id": launch.id, "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -255,17 +278,18 @@ def _values(launch: Launch) -> dict[str, Any]:
         "code": {"sha256": code.hash(), "commit": code.commit, "files": len(code.files), "bytes": code.num_bytes,
                  "root": str(code.root) if code.root else None,
                  "imports": [*launch.modules.trusted, *(["nemo_vfm"] if is_own(code.root) else [])]},
-        "runs": [run.name for run in launch.runs], "jobs": _jobs(launch),
+        "runs": [run.name for run in launch.runs], "jobs": _jobs(launch, scripts),
     }  # fmt: skip
 
 
-def _jobs(launch: Launch) -> list[Json]:
+def _jobs(launch: Launch, scripts: Mapping[str, str]) -> list[Json]:
     names = ["", *(share.name for share in launch.shares)]
     return [
         {"name": share.name, "script": f"{share.name}.sh", "step": share.step, "phase": share.phase,
          "waits_for": previous, "nodes": share.nodes, "tasks_per_node": share.tasks_per_node,
          "gpus_per_node": share.gpus_per_node, "array": share.array, "kind": share.kind,
-         "degrees": dict(share.degrees), "slurm": []}
+         "degrees": dict(share.degrees), "slurm": [], "cancelled": "",
+         "sha256": sha256_text(scripts[share.name]) if scripts else ""}
         for share, previous in zip(launch.shares, names, strict=False)
     ]  # fmt: skip
 

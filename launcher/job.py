@@ -35,7 +35,7 @@ class SlurmJob:
         silence_s: seconds without a sign of life after which the ranks give one up.
         lead_s: seconds before the time limit at which the job is asked to end.
         most_restarts: attempts without progress after which it is not begun again.
-        code: the copy of the code, put first on PYTHONPATH; None takes what is installed.
+        module_path: the copy of the code, and folders in it, put first on PYTHONPATH; none takes what is installed.
         needed: variables that the recipe reads as `${env:NAME}`: names only, inherited from the submission.
         mpi: how srun starts tasks, as `srun --mpi=list` calls it; empty leaves it to the cluster's default.
         array: tasks of an array; 0 is none.
@@ -66,7 +66,7 @@ class SlurmJob:
     silence_s: float = SILENCE_S
     lead_s: int = 300
     most_restarts: int = 3
-    code: Path | None = None
+    module_path: tuple[Path, ...] = ()
     needed: tuple[str, ...] = ()
     mpi: str = ""
     array: int = 0

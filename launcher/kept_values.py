@@ -75,6 +75,9 @@ def _wrong_in_parts(values: Mapping[str, Any]) -> Iterator[str]:
     """Lists, and what an older launcher did not write."""
     for number, job in enumerate(values["jobs"] if isinstance(values.get("jobs"), list) else ()):
         yield from _wrong(job, _JOB, f"jobs.{number}.")
+        for name in ("sha256", "cancelled"):
+            if isinstance(job, dict) and not _is_text(job.get(name, "")):
+                yield f"jobs.{number}.{name}"
     if not _each(_is_name)(values.get("runs", [])):
         yield "runs"
     if not _each(_is_text)(values["code"].get("imports", [])):

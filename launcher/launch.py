@@ -117,6 +117,12 @@ class Launch:
         """The words, or those for the first run of a sweep."""
         return self.asked.alone(self.runs[0].changes) if self.runs else self.asked
 
+    @property
+    def module_path(self) -> tuple[Path, ...]:
+        """Folders of its copy of the working tree that it imports from; none where it imports nothing of it."""
+        code = self.folder / "code"
+        return (code, *(code / folder for folder in self.modules.sources)) if self.imports_code else ()
+
     def recipes(self) -> dict[Path, str]:
         """The text of each composed recipe, by where it lies."""
         file = f"{self.name_of_recipe}.yaml"
@@ -266,7 +272,7 @@ def _job(launch: Launch, cluster: Slurm, share: Share) -> SlurmJob:
         gpus_per_node=share.gpus_per_node, cpus_per_task=share.cpus_per_task, memory_gb=cluster.memory_gb or 0,
         gpu=cluster.gpu if share.gpus_per_node else None, degrees=share.degrees,
         engine=share.engine, silence_s=launch.asked.rank_silence or SILENCE_S, lead_s=launch.lead_s,
-        code=launch.folder / "code" if launch.imports_code else None,
+        module_path=launch.module_path,
         needed=tuple(name for name in launch.needed if name not in cluster.secrets), ray=share.ray,
         mpi=cluster.mpi or "", array=share.array, task_words=() if launch.runs else share.task_words(),
         task_runs=tuple((file, run.run_dir) for file, run in zip(launch.recipes(), launch.runs, strict=False)),

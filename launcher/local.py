@@ -36,7 +36,7 @@ def lines(launch: Launch) -> str:
     """What runs and all that is set for it, as lines that a shell reads back as these words; no secret's value."""
     path = _module_path(launch)
     changed = [f"export PYTHONPATH={shlex.quote(path)}" if path else "unset PYTHONPATH", "export PYTHONUNBUFFERED=1"]
-    for name, value in launch.where.environment.items():
+    for name, value in launch.where.variables.items():
         changed.append(f"unset {name}" if value is None else f"export {name}={shlex.quote(value)}")
     changed += [f"IFS= read -r {name} < {shlex.quote(str(file))}; export {name}"
                 for name, file in launch.where.secrets.items()]  # fmt: skip
@@ -46,8 +46,7 @@ def lines(launch: Launch) -> str:
 
 def _module_path(launch: Launch) -> str:
     """The launch's code first, where something of it is imported; of the user's own, whole paths."""
-    code = [str(launch.folder / "code")] if launch.imports_code else []
-    return os.pathsep.join(filter(None, [*code, whole_paths(os.environ.get("PYTHONPATH", ""))]))
+    return os.pathsep.join(filter(None, [*map(str, launch.module_path), whole_paths(os.environ.get("PYTHONPATH", ""))]))
 
 
 def run_here(launch: Launch) -> int:
@@ -84,7 +83,7 @@ def _environment(launch: Launch) -> dict[str, str]:
     """Ours, with the launch's code first and with what the cluster's file says."""
     found = {**os.environ, "PATH": search_path(), "PYTHONPATH": _module_path(launch)}
     found["PYTHONUNBUFFERED"] = "1"  # the log has the last words of a process that is killed
-    for name, value in launch.where.environment.items():
+    for name, value in launch.where.variables.items():
         found.pop(name, None)
         found.update({} if value is None else {name: value})
     for name, file in launch.where.secrets.items():

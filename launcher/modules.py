@@ -9,7 +9,7 @@ everything that is installed.
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -26,12 +26,14 @@ class Modules:
         path: for `sys.path`.
         named: packages that are taken from one folder, whatever the path holds: name -> folder.
         trusted: those of them that are the repository's.
+        sources: folders of the repository that hold the latter, below its root: `src` in such a layout.
         passed_over: those that are trusted, and are in the repository and installed elsewhere as well: name -> where.
     """
 
     path: tuple[str, ...]
     named: Mapping[str, str]
     trusted: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
     passed_over: Mapping[str, str]
 
 
@@ -43,7 +45,7 @@ def modules(trust: Sequence[str], tree: Path | None) -> Modules:
         tree: root of the repository, or of its copy; None where there is none.
     """
     kept = [entry for entry in sys.path if not _is_local(entry, tree)]
-    folders = [str(tree)] if tree is not None else []
+    folders = [str(folder) for folder in (tree, tree / "src") if folder.is_dir()] if tree is not None else []
     named_by_user = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # `launcher` itself may have left some out
     folders += [entry for entry in (*sys.path, *named_by_user) if entry not in kept and Path(entry).is_absolute()]
     found, passed_over = {}, {}
@@ -56,7 +58,12 @@ def modules(trust: Sequence[str], tree: Path | None) -> Modules:
             found[name] = local
     return Modules(path=(*kept, *dict.fromkeys(found.values())), named={**dict.fromkeys(_OURS, str(OWN)), **found},
                    trusted=tuple(name for name, folder in found.items() if _is_inside(folder, tree)),
-                   passed_over=passed_over)  # fmt: skip
+                   sources=_sources(found.values(), tree), passed_over=passed_over)  # fmt: skip
+
+
+def _sources(folders: Iterable[str], tree: Path | None) -> tuple[str, ...]:
+    inside = {os.path.relpath(folder, tree) for folder in folders if tree is not None and _is_inside(folder, tree)}
+    return tuple(sorted(inside - {"."}))
 
 
 def job_imports(found: Modules, tree: Path | None) -> bool:

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run folder in, how far its work is out: from status.json, metrics.jsonl and checkpoints; no queue is asked."""
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from nemo_vfm.core.files import last_records
+from nemo_vfm.core.files import last_records, read_json
 
 _MOST_BYTES = 4 << 20
 _STEP = re.compile(r"step-(\d{1,18})")
@@ -120,9 +119,8 @@ def _newest_checkpoint(folder: Path) -> tuple[int, float] | None:
 
 def _object(file: Path) -> dict[str, Any]:
     with suppress(OSError, ValueError, RecursionError):
-        if file.stat().st_size <= _MOST_BYTES:
-            found = json.loads(file.read_bytes())
-            return found if isinstance(found, dict) else {}
+        found = read_json(file, _MOST_BYTES)
+        return found if isinstance(found, dict) else {}
     return {}
 
 

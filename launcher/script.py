@@ -64,7 +64,7 @@ def _start(job: SlurmJob) -> Iterator[str]:
 def _exports(job: SlurmJob) -> Iterator[str]:
     yield "# -- Variables: they follow from the kind of GPU and the layout; cluster.environment changes them."
     lines = [(f"export {item.name}={quoted(item.value)}", item.reason) for item in _settings(job)]
-    if job.code is not None:
+    if job.module_path:
         lines.append((_path_of_code(job), "the code as it was when the job was submitted"))
     width = max(len(text) for text, _ in lines if len(text) <= 60)
     for text, reason in lines:
@@ -77,15 +77,17 @@ def _settings(job: SlurmJob) -> list[Setting]:
         gpu=job.gpu, degrees=job.degrees, engine=job.engine,
         gpus_per_node=job.gpus_per_node * (job.cluster.segment or 1), cpus_per_task=job.cpus_per_task,
     )  # fmt: skip
-    theirs = job.cluster.environment
+    theirs = job.cluster.variables
     kept = [item for item in derived if item.name not in theirs]
     return kept + [Setting(variable(name), text, _THEIRS) for name, text in theirs.items() if text is not None]
 
 
 def _path_of_code(job: SlurmJob) -> str:
-    code = str(job.code)
-    if ":" in code:
-        raise ValueError(f"{code!r} holds a colon, at which PYTHONPATH would be cut in two; use another run_dir")
+    if any(":" in str(folder) for folder in job.module_path):
+        raise ValueError(
+            f"{str(job.module_path[0])!r} holds a colon, at which PYTHONPATH would be cut in two; use another run_dir"
+        )
+    code = ":".join(map(str, job.module_path))
     if job.cluster.container is not None:
         return f"export PYTHONPATH={quoted(code)}"
     return f"export PYTHONPATH={quoted(code)}${{PYTHONPATH:+:$PYTHONPATH}}"
@@ -182,6 +184,6 @@ def _step(job: SlurmJob) -> list[str]:
 
 def _names(job: SlurmJob) -> list[str]:
     """The variables that the script exports."""
-    names = [item.name for item in _settings(job)] + (["PYTHONPATH"] if job.code is not None else [])
+    names = [item.name for item in _settings(job)] + (["PYTHONPATH"] if job.module_path else [])
     names += ray_cluster.VARIABLES if job.ray else ()
     return list(dict.fromkeys([*names, *job.cluster.secrets, *job.needed]))

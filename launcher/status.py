@@ -109,7 +109,9 @@ def _state(kept: Kept, job: Mapping[str, Any], queue: Mapping[str, Queued], atte
     found = [one for one in queue.values() if number and number in (one.id, one.array)]
     live = [one for one in found if one.waits_or_runs]
     ended, left = _last(mine), _left(job, mine)
-    if live:
+    if number and job.get("cancelled") == number and not step_done(kept.run_dir, job):
+        state, more = "cancelled", "it is still ending" if live else ""
+    elif live:
         state, more = _waiting(live, ended)
     elif step_done(kept.run_dir, job) or (job["array"] and not left):
         state, more = "done", ""

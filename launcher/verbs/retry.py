@@ -18,7 +18,7 @@ def run(arguments: argparse.Namespace) -> int:
     """0 also where everything is done."""
     from launcher import slurm
     from launcher.columns import say
-    from launcher.folder import held, read, require_own
+    from launcher.folder import held, read, require_own, require_unchanged
     from launcher.occupied import require_free
     from launcher.status import states
     from launcher.submission import enqueue, tell
@@ -35,6 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         if not left:
             say(f"everything of {kept.run_dir} is done")
             return 0
+        require_unchanged(kept, left)
         enqueue(kept, left, {one.name: one.left for one in found if one.left})
     tell(kept, {job["name"] for job in left})
     return 0

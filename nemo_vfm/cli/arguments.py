@@ -10,6 +10,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from nemo_vfm.config import Composed
 
+_LOCKS = (
+    ": a run folder needs a file system with locks. Run in a folder here, and let checkpoints and shards be copied to "
+    "the store as they are finished: copy_to (docs/object-stores.md)"
+)
+
 
 def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
     """RECIPE, changes, --conf, --trust and --allow-host."""
@@ -74,13 +79,11 @@ def run_folder(composed: "Composed") -> Path:
         RunFolderError: it is an address in an object store.
     """
     from nemo_vfm.core.errors import RunFolderError
-    from nemo_vfm.core.place import local
+    from nemo_vfm.core.place import SCHEMES, local
 
     path = composed.run_dir
     try:
         return local(path, "run_dir")
     except ValueError as error:
-        raise RunFolderError(
-            f"{error}: a run folder needs a file system with locks. Run in a folder here, and let checkpoints and "
-            f"shards be copied to the store as they are finished: copy_to (docs/object-stores.md)"
-        ) from error
+        hint = _LOCKS if str(path).partition(":")[0] in SCHEMES else "; give the path of a folder: run_dir=DIR"
+        raise RunFolderError(f"{error}{hint}") from error

@@ -20,7 +20,7 @@ from nemo_vfm.config.roots import recipe_name, shipped
 from nemo_vfm.config.source import read
 from nemo_vfm.config.tree import Map, Scalar, Seq, find, walk
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.files import write_text
+from nemo_vfm.core.files import read_bytes, write_text
 
 _INCLUDE = "recipe:"
 _KINDS: tuple[Literal["conf", "recipes"], ...] = ("conf", "recipes")
@@ -63,7 +63,7 @@ def name_of(file: Path, roots: Roots) -> str:
 def copied_text(file: Path, dest: Path, roots: Roots) -> str:
     """The recipe as it stands, with its own path in the comments and includes that would lead elsewhere adapted."""
     own = read(file)  # says what is wrong with a file that is none
-    lines = _own_command(file.read_text(encoding="utf-8"), file, dest, roots).splitlines(keepends=True)
+    lines = _own_command(read_bytes(file).decode(), file, dest, roots).splitlines(keepends=True)
     for node in _includes(own):
         name = str(node.value).removeprefix(_INCLUDE)
         wanted, found = roots.recipe(name, node.mark, file.parent), _found(name, dest, roots)
@@ -122,7 +122,7 @@ def write(texts: Mapping[Path, str]) -> None:
 
 def _header(file: Path) -> str:
     """The comment lines that begin a recipe."""
-    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    lines = read_bytes(file).decode().splitlines(keepends=True)
     length = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
     return "".join(lines[:length])
 

@@ -81,7 +81,7 @@ class _Ranks:
         reading, self._pipe = os.pipe()
         # Our own interpreter and module; the words are arguments, never a shell's. Unlike `nemo-vfm` itself, `-m`
         # would import from the working directory first, where a stranger's yaml.py may lie.
-        apart = [] if {"", str(Path.cwd())} & set(sys.path) else ["-P"]
+        apart = [] if sys.path[0] in ("", str(Path.cwd())) else ["-P"]
         command = [sys.executable, *apart, "-m", "nemo_vfm", "run", *self._words]
         for rank in range(self._count):
             mine = {**self._environment, "RANK": str(rank), "LOCAL_RANK": str(rank), PIPE: str(reading)}

@@ -66,7 +66,7 @@ def _run(sweep: Swept, point: Point) -> Json:
     began = time.monotonic()
     # Our own interpreter and module; the words are arguments, never a shell's. Unlike `nemo-vfm` itself, `-m` would
     # import from the working directory first, where a stranger's yaml.py may lie.
-    apart = [] if {"", str(Path.cwd())} & set(sys.path) else ["-P"]
+    apart = [] if sys.path[0] in ("", str(Path.cwd())) else ["-P"]
     child = subprocess.Popen([sys.executable, *apart, "-m", "nemo_vfm", "run", *sweep.words(point)])  # noqa: S603
     try:
         status = child.wait()

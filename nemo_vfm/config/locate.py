@@ -7,11 +7,13 @@ runs code; one attribute is taken; and what is found must itself be defined wher
 everything that it imported (`logging.os.system` is `posix.system`). The caller gives the list, never the recipe.
 """
 
-import importlib
+import importlib.util
 import inspect
 import pkgutil
 import sys
 from collections.abc import Callable, Sequence
+from importlib.machinery import PathFinder
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -112,6 +114,7 @@ def _require_identity(name: str, found: object, trust: Sequence[str]) -> None:
 
 
 def _module(name: str, trust: Sequence[str], attribute: str) -> ModuleType:
+    _reach(name.partition(".")[0])
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -123,6 +126,16 @@ def _module(name: str, trust: Sequence[str], attribute: str) -> ModuleType:
         raise NotLocated(f"there is no module {name}{hint}") from error
     except (Exception, SystemExit) as error:  # a package of the user's may do anything when it is imported
         raise NotLocated(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _reach(package: str) -> None:
+    """Let a trusted package that is not installed be found where the user stands, behind all that is installed."""
+    if package in sys.modules or importlib.util.find_spec(package) is not None:
+        return
+    for folder in (Path.cwd(), Path.cwd() / "src"):
+        if PathFinder.find_spec(package, [str(folder)]) is not None:
+            sys.path.append(str(folder))
+            return
 
 
 def _attribute(module: ModuleType, name: str, trust: Sequence[str]) -> object:

@@ -7,7 +7,7 @@ from the environment or the cloud's own profile files (docs/object-stores.md).
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, Self
 
@@ -92,6 +92,16 @@ def place(value: str | PurePath) -> Place:
     if found is None:
         return Path(value)
     return Address(value if isinstance(value, str) else f"{found[1]}://{str(value)[found.end() :]}")
+
+
+def places(values: str | PurePath | Sequence[str | PurePath]) -> tuple[Place, ...]:
+    """Each as `place`; a text or a path alone is one place, and not its letters.
+
+    Raises:
+        ValueError: one is an address of a kind that is refused.
+    """
+    alone = [values] if isinstance(values, str | PurePath) else values
+    return tuple(place(value) for value in alone)
 
 
 def local(value: str | PurePath, what: str) -> Path:

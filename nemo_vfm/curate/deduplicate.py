@@ -9,7 +9,7 @@ from pathlib import Path
 from nemo_vfm.core.errors import NothingKept, UserError
 from nemo_vfm.core.files import read_json, sha256_text, write_json
 from nemo_vfm.core.log import info
-from nemo_vfm.core.place import Place
+from nemo_vfm.core.place import Place, places
 from nemo_vfm.core.types import Json, Outcome, Run
 from nemo_vfm.curate.cache import fingerprint
 from nemo_vfm.curate.decide.fate import add_likeness, decide
@@ -56,7 +56,7 @@ class Deduplicate:
         for name, stage in stages.items():
             if not isinstance(stage, Comparison | Learned):
                 raise ValueError(f"stage {name!r} is a {type(stage).__name__}, which remembers nothing of a clip")
-        self.shards, self.stages, self.above = tuple(shards), stages, above
+        self.shards, self.stages, self.above = places(shards), stages, above
         self.epsilon, self.samples_per_shard, self.workers = epsilon, samples_per_shard, workers
 
     def run(self, run: Run) -> Outcome:

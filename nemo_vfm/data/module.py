@@ -9,7 +9,7 @@ Lightning is not imported here, so that checking a recipe stays quick (it takes 
 from collections.abc import Sequence
 
 from nemo_vfm.core.log import info
-from nemo_vfm.core.place import Address, Place, place
+from nemo_vfm.core.place import Address, Place, places
 from nemo_vfm.data.bucket import Buckets
 from nemo_vfm.data.feed import Feed
 from nemo_vfm.data.load import Samples
@@ -69,10 +69,9 @@ class ShardData(Feed):
             max_ahead_gb=max_ahead_gb,
             max_memory_share=max_memory_share,
         )
-        alone = [shards] if isinstance(shards, Place) else shards
-        if not alone:
+        self.shards, self.cache, self.verify = places(shards), cache, verify
+        if not self.shards:
             raise ValueError("shards is an empty list, expected at least one folder or tar")
-        self.shards, self.cache, self.verify = tuple(place(where) for where in alone), cache, verify
         self.fetches_together = fetch_together
 
     def _samples(self) -> Samples:

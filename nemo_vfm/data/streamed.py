@@ -17,7 +17,7 @@ from typing import Self
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import info, warn
-from nemo_vfm.core.place import Address, Place, local, place
+from nemo_vfm.core.place import Address, Place, local, place, places
 from nemo_vfm.core.store import items
 from nemo_vfm.core.types import Batch, Json, Read
 from nemo_vfm.data.braces import expanded
@@ -70,7 +70,7 @@ class StreamedTars:
             )
         if not (max_ahead_gb > 0 and max_member_mb > 0):
             raise ValueError(f"max_ahead_gb ({max_ahead_gb}) and max_member_mb ({max_member_mb}) must be above 0")
-        self.tars = tuple(_placed(tars))
+        self.tars = _placed(tars)
         self.batch_size, self.bucket, self.num_workers = batch_size, bucket, num_workers
         self.shuffle_buffer, self.max_ahead_gb, self.max_member_mb = shuffle_buffer, max_ahead_gb, max_member_mb
         self.counts = None if counts is None else local(counts, "the file of counts")
@@ -210,13 +210,13 @@ class _Batches:
             workers.shutdown(wait=False, cancel_futures=True)
 
 
-def _placed(tars: Place | Sequence[Place]) -> list[Place]:
-    alone = [tars] if isinstance(tars, Place) else list(tars)
+def _placed(tars: Place | Sequence[Place]) -> tuple[Place, ...]:
+    alone = [tars] if isinstance(tars, str | Path) else tars
     if not alone:
         raise ValueError("tars is an empty list, expected at least one folder or tar")
     if any(str(where).startswith("pipe:") for where in alone):
         raise ValueError("pipe: runs a program; PipedTars does so, under --trust piped")
-    return [place(where) for where in alone]
+    return places(alone)
 
 
 def _tars_at(where: Place) -> list[Place]:

@@ -198,3 +198,24 @@ def test_a_folder_with_something_in_it_is_refused(kitchen, capsys):
 def test_a_project_without_a_folder_is_a_sentence(kitchen, capsys):
     assert kitchen.main("copy", "project") == 2
     assert "needs a folder" in capsys.readouterr().err
+
+
+def test_a_projects_recipe_needs_no_installation(project):
+    program = "import sys; from nemo_vfm.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    words = [sys.executable, "-P", "-c", program, "check", "recipes/first.yaml", "--trust", "my_project"]
+    done = subprocess.run(words, cwd=project, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_an_ingredient_that_becomes_a_fifo_is_not_waited_for(kitchen, monkeypatch, capsys):
+    kitchen.write("conf/split/mine.yaml", "_target_: nemo_vfm.curate.split.content.ContentSplit\n")
+    kitchen.write("recipes/mine.yaml", "# Mine.\ndefaults: [{split: mine}]\n")
+    from nemo_vfm.cli import copied
+
+    def becomes_a_fifo(file: object, roots: object) -> list[copied.Use]:
+        os.mkfifo("pipe")
+        return [copied.Use("split", "other", kitchen.folder / "pipe")]
+
+    monkeypatch.setattr(copied, "ingredients", becomes_a_fifo)
+    assert kitchen.main("copy", "mine", "yours.yaml", "--with-ingredients") != 0
+    assert "not a regular file" in capsys.readouterr().err

@@ -111,9 +111,8 @@ def _runs(stat: Path) -> bool:
     ],
 )
 def test_how_an_import_fails_is_told(fakes, text, state, said):
-    fakes("transformer_engine/__init__.py", "")
-    fakes("transformer_engine/pytorch.py", text + "\n")
-    answer = ask("transformer_engine")
+    fakes("ray.py", text + "\n")
+    answer = ask("ray")
     assert answer.state == state and said in answer.detail
 
 
@@ -159,8 +158,8 @@ def test_what_needs_a_gpu_is_not_tried_without_one(tmp_path):
         return Answer("missing", "no GPU is seen") if name == "gpu" else fine(name)
 
     found = by_name(examine(tmp_path, no_gpu))
-    assert found["FP8"].state == found["NCCL"].state == "missing" and not found["GPU"].stops
-    assert not {"fp8", "nccl"} & set(asked) and found["FP8"].hint
+    assert found["NCCL"].state == "missing" and not found["GPU"].stops
+    assert "nccl" not in asked and found["NCCL"].hint
 
 
 def test_a_folder_that_cannot_be_written_stops(tmp_path):

@@ -287,3 +287,10 @@ def test_the_heartbeat_beats(tmp_path, monkeypatch):
     with state.running():
         time.sleep(0.2)
     assert len(beats) > 2
+
+
+@pytest.mark.parametrize(("where", "locks"), [("s3://bucket/x", True), ("https://host/x", False)])
+def test_the_hint_about_locks_stands_behind_addresses_of_stores_alone(tmp_path, monkeypatch, capsys, where, locks):
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "synthetic/shapes", "--overlay", "smoke", f"run_dir={where}"]) == 2
+    assert ("file system with locks" in capsys.readouterr().err) == locks

@@ -23,6 +23,7 @@ from nemo_vfm.data.encode import encode_mp4
 from nemo_vfm.data.loader import Batches, within
 from nemo_vfm.data.module import ShardData
 from nemo_vfm.data.shards import ShardWriter
+from nemo_vfm.data.streamed import StreamedTars
 from tests.data.conftest import LatentShards, moving, mp4
 
 SMALL, LONG = [2, 1, 2, 2], [2, 3, 2, 2]
@@ -321,3 +322,9 @@ def test_what_is_built_can_be_sent_to_another_process(latent_shards: LatentShard
     data.start(seed=0, first_batch=0)
     batches = data.train_dataloader()
     assert contents([pickle.loads(pickle.dumps(batches._dataset))[4][0]]) == contents([batches._dataset[4][0]])
+
+
+def test_a_folder_that_is_given_as_a_text_is_one_folder():
+    assert ShardData(shards="films", batch_size=1).shards == (Path("films"),)
+    assert ShardData(shards=["films", Path("more")], batch_size=1).shards == (Path("films"), Path("more"))
+    assert StreamedTars(tars="films", batch_size=1).tars == (Path("films"),)

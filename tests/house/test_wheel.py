@@ -103,6 +103,10 @@ def test_the_wheel_holds_every_data_file_of_the_rooms(names):
     assert here <= set(names)
 
 
+def test_the_wheel_says_that_both_packages_are_annotated(names):
+    assert {"nemo_vfm/py.typed", "launcher/py.typed"} <= set(names)
+
+
 @pytest.mark.parametrize(("folder", "inside"), [("conf", "nemo_vfm/_conf"), ("recipes", "nemo_vfm/_recipes")])
 def test_the_wheel_holds_recipes_and_ingredients_inside_the_package(names, folder, inside):
     here = {f"{inside}/{path.relative_to(ROOT / folder)}" for path in yaml_files(folder)}

@@ -80,3 +80,10 @@ def test_a_container_that_would_be_read_as_something_else_is_refused(kind, wrong
 def test_what_a_cluster_has_arguments_for_is_no_free_option():
     named = {field.name.replace("_", "-") for field in fields(Slurm)}
     assert {"exclusive", "exclude", "time", "segment"} <= named & OURS
+
+
+def test_whole_numbers_and_booleans_of_the_environment_are_texts_and_others_are_to_be_quoted():
+    made = Slurm(environment={"A": 1, "B": True, "C": "12.10", "D": None})
+    assert made.variables == {"A": "1", "B": "true", "C": "12.10", "D": None}
+    with pytest.raises(ValueError, match=r"A is the number 12\.1,.*in quotes.*cluster\.environment\.A='12\.1'"):
+        Slurm(environment={"A": 12.10})

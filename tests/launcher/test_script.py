@@ -139,7 +139,7 @@ def test_a_folder_whose_name_slurm_would_read_otherwise_is_refused(tmp_path: Pat
     with pytest.raises(ValueError, match="backslash"):
         script(small_job(tmp_path / "back\\slash"))
     with pytest.raises(ValueError, match="colon"):
-        script(small_job(tmp_path, code=tmp_path / "a:b"))
+        script(small_job(tmp_path, module_path=(tmp_path / "a:b",)))
 
 
 def test_a_secret_reaches_the_work_and_nothing_that_anybody_reads(tmp_path: Path):
@@ -192,7 +192,7 @@ def test_pyxis_gets_the_folders_once_and_keeps_our_variables_before_those_of_the
 
 
 def test_folders_that_are_not_inside_one_another_are_all_mounted(tmp_path: Path):
-    job = small_job(tmp_path, Slurm(container=Pyxis(image="i")), workdir=Path("/desk"), code=Path("/code"))
+    job = small_job(tmp_path, Slurm(container=Pyxis(image="i")), workdir=Path("/desk"), module_path=(Path("/code"),))
     mounts = f"/code:/code,/desk:/desk,{job.run_dir}:{job.run_dir}"
     assert f"--container-mounts={mounts}" in script(job)
 

@@ -3,6 +3,7 @@
 """Run folders and what Slurm says or has forgotten in; the state that people are told out."""
 
 import json
+import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -163,3 +164,18 @@ def test_a_launch_of_another_version_is_refused(tmp_path):
     file.write_text(file.read_text().replace("launch/1", "launch/2"))
     with pytest.raises(UserError, match="another version"):
         read(tmp_path)
+
+
+def test_what_was_cancelled_says_so_while_it_ends_and_after_slurm_has_forgotten_it(tmp_path):
+    launch = kept(tmp_path, job("job", "12"))
+    launch.cancelled({"12"})
+    launch = read(tmp_path)
+    assert one(launch, in_queue("12", "COMPLETING")) == ("cancelled", "it is still ending")
+    assert one(launch) == ("cancelled", "")
+    launch.submitted("job", "13")
+    assert one(launch, in_queue("13", "PENDING"))[0] == "waiting"
+
+
+def test_a_fifo_in_the_place_of_a_status_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "status.json")
+    assert progress(tmp_path).state is None

@@ -181,6 +181,47 @@ def test_retry_submits_what_failed_and_what_waited_for_it_from_the_same_scripts(
     assert main(["retry", "runs/q"]) == 2  # it is in the queue now
 
 
+def test_what_is_cancelled_is_listed_as_such_and_goes_on_with_retry(queue, capsys):
+    assert main([*SHAPES]) == 0
+    queue.now(101, "RUNNING")
+    assert main(["cancel", "runs/a"]) == 0
+    queue.now(101, "COMPLETING")
+    capsys.readouterr()
+    assert main(["list"]) == 0
+    said = capsys.readouterr().out
+    assert "cancelled" in said and "waiting" not in said
+    queue.now(101, "CANCELLED")
+    assert main(["retry", "runs/a"]) == 0
+
+
+def test_retry_refuses_a_script_that_the_launch_did_not_write(queue, capsys):
+    assert main([*SHAPES]) == 0
+    queue.now(101, "FAILED")
+    with Path("runs/a/launch/job.sh").open("a") as file:
+        file.write("echo more\n")
+    assert main(["retry", "runs/a"]) == 2
+    assert "job.sh is not any more what the launch wrote" in capsys.readouterr().err
+    assert len(queue.asked("sbatch")) == 1
+
+
+def test_a_number_typed_for_the_environment_reaches_the_script(queue, capsys):
+    assert main([*SHAPES, "cluster.environment.NCCL_NVLS_ENABLE=1", "--dry-run"]) == 0
+    assert "export NCCL_NVLS_ENABLE=1 " in capsys.readouterr().out
+
+
+def test_a_trusted_package_of_a_src_layout_is_found_in_the_snapshot(queue, capsys):
+    subprocess.run(["git", "init", "-q"], check=True)
+    Path("src/mine_in_src").mkdir(parents=True)
+    Path("src/mine_in_src/__init__.py").write_text(
+        "class Mine:\n    def run(self, run: 'nemo_vfm.core.types.Run') -> 'nemo_vfm.core.types.Outcome': ...\n"
+        "import nemo_vfm.core.types\n"
+    )
+    Path("mine.yaml").write_text("_target_: mine_in_src.Mine\n")
+    assert main(["submit", "mine.yaml", "cluster=cpu_slurm", "--trust", "mine_in_src", "--dry-run"]) == 0
+    code = Path.cwd() / "runs/mine/launch/code"
+    assert f"export PYTHONPATH={code}:{code}/src$" in capsys.readouterr().out
+
+
 def test_retry_of_what_is_done_submits_nothing(queue, capsys):
     assert main([*SHAPES]) == 0
     queue.forgets()

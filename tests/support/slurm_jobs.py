@@ -120,8 +120,8 @@ def _sweep() -> SlurmJob:
     job, names = _training("dgx_b200"), ("lr=1e-4", "lr=3e-4")
     folder = Path("/lustre/video/runs/dit-sweep")
     runs = tuple((folder / "launch/points" / name / "dit.yaml", folder / name) for name in names)
-    return replace(job, name="dit-sweep", run_dir=folder, folder=folder / "launch", code=folder / "launch/code",
-                   recipe=runs[0][0], array=2, task_runs=runs)  # fmt: skip
+    return replace(job, name="dit-sweep", run_dir=folder, folder=folder / "launch",
+                   module_path=(folder / "launch/code",), recipe=runs[0][0], array=2, task_runs=runs)  # fmt: skip
 
 
 def _training(name: str) -> SlurmJob:
@@ -140,7 +140,7 @@ def _training(name: str) -> SlurmJob:
         tasks_per_node=cluster.gpus_per_node, gpus_per_node=cluster.gpus_per_node,
         cpus_per_task=cluster.cpus_per_node // cluster.gpus_per_node, gpu=cluster.gpu, lead_s=420,
         degrees={"tensor": 2, "context": 2, "pipeline": 2, "virtual": 2, "shard": nodes * cluster.gpus_per_node // 8},
-        engine="megatron" if name == "dgx_a100" else "torch", code=run_dir / "launch" / "code",
+        engine="megatron" if name == "dgx_a100" else "torch", module_path=(run_dir / "launch" / "code",),
         needed=("MLFLOW_TRACKING_TOKEN",) if name == "dgx_h100" else (), mpi="pmix" if name == "dgx_h100" else "",
         cluster=replace(cluster, account="video", container=image, secrets=keys),
     )  # fmt: skip

@@ -53,18 +53,13 @@ PROBES = (
           "pip install decord==0.6.0 (x86-64; without it PyAV reads all frames)"),
     Probe("video", "torchcodec decoder", "torchcodec", "torchcodec",
           f"{_EXTRA.format('torchcodec')} and the system's FFmpeg (apt install ffmpeg)"),
-    Probe("GPU", "Transformer Engine", "transformer_engine", "transformer_engine",
-          f"{_EXTRA.format('transformer-engine')} (never the bare package)"),
-    Probe("GPU", "Megatron-Core", "megatron", "megatron", _EXTRA.format("megatron")),
     Probe("cluster", "Ray", "ray", "ray", _EXTRA.format("ray")),
     Probe("GPU", "NVENC encoder", "nvenc", "av", "a GPU with NVENC (A100 and H100 have none)", behind="gpu"),
     Probe("GPU", "NVDEC decoder", "nvdec", "av", "the driver's video libraries (in containers:"
           " NVIDIA_DRIVER_CAPABILITIES with video)", behind="gpu"),
     Probe("GPU", "NCCL", "nccl", "torch", "a torch built for CUDA; its wheels bring NCCL", behind="gpu"),
-    Probe("GPU", "FP8", "fp8", "torch", f"{_EXTRA.format('transformer-engine')} on a node with such a GPU",
-          behind="gpu"),
 )  # fmt: skip
-_PROBED_EXTRAS = ("dev", "torchcodec", "transformer-engine", "megatron", "ray")
+_PROBED_EXTRAS = ("dev", "torchcodec", "ray")
 _GROUPS = ("needed", "video", "GPU", "cluster", "machine", "optional packages")
 
 

@@ -79,19 +79,6 @@ def nccl_works() -> str:
     return versions["NCCL"]
 
 
-def fp8_works() -> str:
-    """Whether hardware and library can do 8-bit products."""
-    from nemo_vfm.core import device
-
-    found = device.gpus()
-    if not found:
-        raise UserError("FP8 needs a GPU of compute capability 8.9 or higher, and there is no GPU")
-    if min(gpu.capability for gpu in found) < (8, 9):
-        raise UserError(f"FP8 needs compute capability 8.9 (Ada, Hopper or newer), this is {found[0]}")
-    te = require("transformer_engine.pytorch", install="nemo_vfm[transformer-engine]", purpose="FP8")
-    return f"compute capability {found[0].capability[0]}.{found[0].capability[1]}, {te.__name__} imports"
-
-
 def h264_encodes() -> str:
     """Two frames through libx264."""
     import av
@@ -128,16 +115,6 @@ def torchcodec_decodes() -> str:
     return f"torchcodec {codec.__version__} read two frames of {name}"
 
 
-def transformer_engine_imports() -> str:
-    """The bare package raises RuntimeError when imported, so finding it is not enough."""
-    return _imported("transformer_engine.pytorch", "nemo_vfm[transformer-engine]")
-
-
-def megatron_imports() -> str:
-    """Megatron-Core."""
-    return _imported("megatron.core", "nemo_vfm[megatron]")
-
-
 def ray_imports() -> str:
     """Ray; no cluster is started."""
     return _imported("ray", "nemo_vfm[ray]")
@@ -150,9 +127,9 @@ def lightning_imports() -> str:
 
 PROBES: dict[str, Callable[[], str]] = {
     "torch": torch_works, "gpu": gpu_works, "nccl": nccl_works, "nvenc": nvenc_works, "nvdec": nvdec_works,
-    "fp8": fp8_works, "h264": h264_encodes,
+    "h264": h264_encodes,
     "pyav": pyav_decodes, "decord": decord_decodes, "torchcodec": torchcodec_decodes,
-    "transformer_engine": transformer_engine_imports, "megatron": megatron_imports, "ray": ray_imports,
+    "ray": ray_imports,
     "lightning": lightning_imports,
 }  # fmt: skip
 

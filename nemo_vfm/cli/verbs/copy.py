@@ -36,6 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _recipe(arguments: argparse.Namespace) -> int:
     from nemo_vfm.cli.copied import copied_text, flat_text, ingredients, place_of, write
     from nemo_vfm.config import Mark, Roots, Source
+    from nemo_vfm.core.files import read_bytes
 
     roots = Roots.standard(arguments.conf)
     file = roots.recipe(arguments.recipe, Mark(Source(arguments.recipe, ())))
@@ -45,7 +46,7 @@ def _recipe(arguments: argparse.Namespace) -> int:
     for use in ingredients(file, roots) if arguments.with_ingredients else ():
         target = Path("conf") / use.slot / f"{use.choice}.yaml"
         if use.file.resolve() != target.resolve():
-            texts[target], notes[target] = use.file.read_text(encoding="utf-8"), "takes the place of ours from now on"
+            texts[target], notes[target] = read_bytes(use.file).decode(), "takes the place of ours from now on"
     write(texts)
     _say_files(notes)
     _say_next(dest, file, flat=arguments.flat)
@@ -65,7 +66,7 @@ def _project(arguments: argparse.Namespace) -> int:
     texts = files_of(folder, package_name(folder))
     write(texts)
     sys.stdout.write("".join(f"{path}\n" for path in texts))
-    sys.stdout.write(f"\nNow: cd {folder}, and README.md has the three commands.\n")
+    sys.stdout.write(f"\nNow: cd {folder}, and README.md has the three commands; the first needs nothing installed.\n")
     return 0
 
 
