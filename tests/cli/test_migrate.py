@@ -26,6 +26,7 @@ from tests.support import foreign
 from tests.support.recipe_folder import ROOT, Kitchen
 
 GIVEN = {"data.shards": "shards", "data.buckets.buckets.all.num_frames": "9"}
+HASHED = ["task.text_encoder=hashed", "model.text_dim=256"]
 ODD = [None, True, -1, 0.5, 10**30, "", "a text", "${env:X}", "???", (1, 2), ("x",), ()]
 
 
@@ -134,8 +135,10 @@ def test_a_migrated_recipe_takes_a_step_from_pixels_and_captions(kitchen, name):
         for address, value in GIVEN.items()
         if migrate(foreign.ALL[name], "x").draft.values.get(address) == "???"
     }
+    drafted = migrate(foreign.ALL[name], "x").draft.values
+    alone = [*HASHED, *(["~parallel"] if "parallel._target_" in drafted else [])]
     small = ["model.width=48", "model.depth=1", "model.heads=2"]
-    job = build(compose("ours.yaml", [*small, *(f"{address}={value}" for address, value in gaps.items())]))
+    job = build(compose("ours.yaml", [*small, *alone, *(f"{address}={value}" for address, value in gaps.items())]))
     video = torch.randint(0, 256, (2, 3, 1, 16, 16), dtype=torch.uint8)
     batch = Batch(0, ("a", "b"), ("a red ball", "a blue box"), torch.ones(2), torch.full((2,), 8.0), video_BCTHW=video)
     job.engine.start(Parts(job.model, job.task, job.optimizer, Precision("fp32"), 0))
@@ -176,10 +179,72 @@ def test_nemo_1_keeps_its_numbers(kitchen):
     assert ours["precision"]["compute"] == "bf16" and ours["task"]["text_dropout"] == 0.1
 
 
-def test_of_a_language_model_the_training_is_carried_and_the_model_is_left_to_the_user(kitchen):
+def test_a_llama_of_nemo_2_is_our_llama_and_its_data_folders_of_tokens(kitchen):
     ours = migrated(kitchen, foreign.NEMO2_LANGUAGE)
-    assert (ours["model"], ours["data"], ours["task"]) == ("???", "???", "???")
+    assert (ours["model"]["width"], ours["model"]["groups"], ours["model"]["vocab"]) == (4096, 8, 128_256)
+    assert ours["task"]["_target_"] == "nemo_vfm.language.task.NextToken"
+    assert [one["folder"] for one in ours["data"]["sources"].values()] == ["one/text", "two/text"]
+    assert (ours["data"]["sequence_length"], ours["data"]["batch_size"]) == (8192, 512)
     assert (ours["duration"], ours["optimizer"]["lr"], ours["schedule"]["warmup_steps"]) == ("10000 steps", 3e-4, 2000)
+
+
+def test_a_gpt_of_nemo_1_keeps_its_model_data_plan_and_training(kitchen):
+    ours = migrated(kitchen, foreign.NEMO1_GPT)
+    assert ours["model"] == {
+        "_target_": "nemo_vfm.models.gpt.GPT", "vocab": 32_000, "width": 512, "depth": 6, "heads": 8, "groups": 4,
+        "mlp_hidden": 1408, "activation": "swiglu", "norm": "rmsnorm", "eps": 1e-6, "tied": False, "init_std": 0.01,
+        "rope": {"_target_": "nemo_vfm.models.blocks.text_rope.TextRope", "share": 0.5, "theta": 500_000.0},
+    }  # fmt: skip
+    data = ours["data"]
+    assert (data["sequence_length"], data["batch_size"], data["packing"]) == (1024, 64, "documents")
+    assert {name: (one["folder"], one["weight"]) for name, one in data["sources"].items()} == {
+        "web_text_document": ("/texts/web_text_document", 0.3),
+        "books_text_document": ("/texts/books_text_document", 0.7),
+    }
+    assert (data["val_fraction"], data["tokenizer"]["folder"]) == (0.015, "/texts/tokenizer")
+    plan = ours["parallel"]
+    assert (plan["tensor"], plan["pipeline"], plan["context"], plan["shard"]) == (2, 2, 2, 2)
+    assert (plan["sequence"], plan["microbatches"]) == (True, 16), "64 rows over 2 data ranks, 2 at a time"
+    assert (ours["checkpoint"]["keep_best"], ours["checkpoint"]["every_steps"]) == (4, 200)
+    assert (ours["engine"]["clip_norm"], ours["engine"]["recompute"]) == (0.8, "blocks")
+    assert (ours["duration"], ours["schedule"]["final_fraction"], ours["seed"]) == ("3000 steps", 0.1, 7)
+
+
+def test_of_a_gpt_of_nemo_1_every_key_that_is_left_has_a_reason_of_its_own():
+    entries = migrate(foreign.NEMO1_GPT, "x").entries
+    assert not [entry.key.path for entry in entries if entry.fate.why == UNKNOWN]
+    assert sum(entry.fate.verdict != "left" for entry in entries) >= 45
+
+
+def test_the_degrees_of_dfm_are_a_plan(kitchen):
+    more = "  context_parallel_size: 8\n  sequence_parallel: true\n  recompute_granularity: full\n  hidden_size: 1152"
+    plan = migrated(kitchen, foreign.DFM.replace("  hidden_size: 1152", more))
+    assert (plan["parallel"]["tensor"], plan["parallel"]["context"], plan["parallel"]["sequence"]) == (4, 8, True)
+    assert plan["parallel"]["microbatches"] == 32 and plan["engine"]["recompute"] == "blocks"
+
+
+def test_the_degrees_of_automodel_are_a_plan(kitchen):
+    text = foreign.AUTOMODEL.replace("fsdp: {tp_size: 2, cp_size: 1, dp_size: none}",
+                                     "fsdp: {tp_size: 2, cp_size: 4, dp_size: 8, dp_replicate_size: 2}")  # fmt: skip
+    plan = migrated(kitchen, text)["parallel"]
+    assert (plan["tensor"], plan["context"], plan["shard"], plan["replicate"], plan["microbatches"]) == (2, 4, 4, 2, 1)
+
+
+def test_degrees_that_make_no_plan_are_left_with_the_sentence():
+    text = foreign.NEMO1_GPT.replace("pipeline_model_parallel_size: 2", "pipeline_model_parallel_size: 64")
+    fate = {entry.key.path: entry.fate for entry in migrate(text, "x").entries}["model.pipeline_model_parallel_size"]
+    assert fate.verdict == "left" and "parallel.microbatches = " in fate.why
+
+
+def test_a_text_encoder_that_is_named_is_read_from_a_local_folder(kitchen):
+    ours = migrated(kitchen, foreign.NEMO1)
+    assert ours["task"]["text_encoder"]["folder"] == "???" and ours["model"]["text_dim"] == 768
+
+
+@pytest.mark.parametrize(("name", "width"), [("meta-llama/Llama-3.2-1B", 2048), ("meta-llama/Llama-2-70b-hf", 8192)])
+def test_the_name_of_a_published_llama_says_its_sizes(name, width):
+    draft = migrate(foreign.AUTOMODEL_LANGUAGE.replace("some/llm", name), "x").draft
+    assert draft.values["model.width"] == width
 
 
 def test_an_unknown_key_is_listed_and_never_dropped(kitchen, capsys):

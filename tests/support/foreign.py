@@ -188,6 +188,72 @@ model:
       augmentations: {resize_smallest_side: 512, center_crop_h_w: "512, 512"}
 """
 
+NEMO1_GPT = """
+name: stories
+restore_from_path: null
+trainer: {devices: 8, num_nodes: 2, accelerator: gpu, precision: bf16, logger: False, enable_checkpointing: False,
+          max_epochs: -1, max_steps: 3000, log_every_n_steps: 10, val_check_interval: 200, limit_val_batches: 8,
+          accumulate_grad_batches: 1, gradient_clip_val: 0.8}
+exp_manager:
+  create_wandb_logger: True
+  wandb_logger_kwargs: {project: stories, name: third}
+  resume_if_exists: True
+  checkpoint_callback_params: {monitor: val_loss, save_top_k: 4, mode: min, filename: "x-{step}"}
+model:
+  mcore_gpt: True
+  micro_batch_size: 2
+  global_batch_size: 64
+  tensor_model_parallel_size: 2
+  pipeline_model_parallel_size: 2
+  virtual_pipeline_model_parallel_size: null
+  context_parallel_size: 2
+  sequence_parallel: True
+  encoder_seq_length: 1024
+  max_position_embeddings: ${.encoder_seq_length}
+  num_layers: 6
+  hidden_size: 512
+  ffn_hidden_size: 1408
+  num_attention_heads: 8
+  num_query_groups: 4
+  kv_channels: null
+  init_method_std: 0.01
+  hidden_dropout: 0.0
+  attention_dropout: 0.0
+  normalization: rmsnorm
+  layernorm_epsilon: 1e-6
+  activation: fast-swiglu
+  bias: False
+  position_embedding_type: rope
+  rotary_percentage: 0.5
+  rotary_base: 500000
+  share_embeddings_and_output_weights: False
+  make_vocab_size_divisible_by: 128
+  override_vocab_size: 32000
+  apply_query_key_layer_scaling: False
+  activations_checkpoint_granularity: full
+  activations_checkpoint_num_layers: null
+  native_amp_init_scale: 4294967296
+  megatron_amp_O2: True
+  seed: 7
+  tokenizer: {library: sentencepiece, type: null, model: /texts/tokenizer/tokenizer.model, vocab_file: null}
+  data:
+    data_prefix: [0.3, /texts/web_text_document, 0.7, /texts/books_text_document]
+    index_mapping_dir: null
+    data_impl: mmap
+    splits_string: 980,15,5
+    seq_length: ${model.encoder_seq_length}
+    num_workers: 2
+    reset_position_ids: False
+    reset_attention_mask: True
+    eod_mask_loss: False
+  optim:
+    name: distributed_fused_adam
+    lr: 3e-4
+    weight_decay: 0.1
+    betas: [0.9, 0.95]
+    sched: {name: CosineAnnealing, warmup_steps: 100, constant_steps: 0, min_lr: 3e-5}
+"""
+
 ALL = {
     "automodel": AUTOMODEL,
     "automodel_language": AUTOMODEL_LANGUAGE,
@@ -195,4 +261,5 @@ ALL = {
     "nemo2": NEMO2,
     "nemo2_language": NEMO2_LANGUAGE,
     "nemo1": NEMO1,
+    "nemo1_gpt_language": NEMO1_GPT,
 }

@@ -16,6 +16,7 @@ from nemo_vfm.cli.migrate.formats import Format, kind_of, recognised
 from nemo_vfm.cli.migrate.language import language
 from nemo_vfm.cli.migrate.nemo1 import NEMO1
 from nemo_vfm.cli.migrate.nemo2 import NEMO2
+from nemo_vfm.cli.migrate.parallel import parallel
 from nemo_vfm.cli.migrate.read import Key, Value, read_keys
 from nemo_vfm.cli.migrate.training import training
 from nemo_vfm.core.errors import UserError
@@ -73,6 +74,7 @@ def migrate(text: str, name: str, form: str = "", kind: Kind | None = None) -> M
     facts |= {fact: key.value for fact, key in speakers.items()}
     draft = Draft(facts, trained)
     (diffusion if draft.kind == "diffusion" else language)(draft)
+    parallel(draft)
     training(draft)
     return Migrated(chosen, draft, tuple(_entries(keys, chosen, draft, speakers)))
 

@@ -4,15 +4,22 @@
 
 from nemo_vfm.cli.migrate.formats import Format
 
-ONE_DEVICE = "a recipe trains on one device today; degrees of parallelism have no slot yet"
+OTHER_AXES = "how tensors are sent and kept is the engine's; its degrees stand under parallel (docs/several_devices.md)"
+DEVICES = "how many devices take part follows from parallel, and where they are from the launcher's cluster"
 KERNELS = "how kernels are chosen and compiled does not change what is learned; there is no slot for it"
 CHECKPOINTS = "checkpoints are safetensors with a manifest in the run folder; there is nothing to choose"
+MODEL = "an argument of their model; `nemo-vfm explain DiT` or `GPT` shows those of ours"
+ACCUMULATION = "how often a batch is cut follows from its size and that of a micro-batch: parallel.microbatches"
 ADAPTER = "fine-tuning by adapters is not here yet"
 METRICS = "the metrics of every step are written"
 SAMPLING = "this is about sampling, which is a recipe of its own: recipes/diffusion/sample.yaml"
 RUN_FOLDER = "a run keeps everything in its folder, runs/<recipe>; run_dir=DIR for another"
 NO_RESTORE = "start_from takes checkpoints of ours; `nemo-vfm convert` makes safetensors of theirs"
 SPLIT = "the held-out part is cut off by data.val_fraction; there is no second data set"
+
+_DEGREES = {"tp_size": "tensor", "cp_size": "context", "pp_size": "pipeline", "dp_size": "data_ranks",
+            "dp_replicate_size": "replicate", "sequence_parallel": "sequence",
+            "activation_checkpointing": "recompute"}  # fmt: skip
 
 AUTOMODEL = Format(
     name="automodel",
@@ -85,20 +92,33 @@ AUTOMODEL = Format(
         "wandb.name": "wandb_name",
         "wandb.entity": "wandb_entity",
         "wandb.mode": "wandb_mode",
+        **{f"{top}.{key}": fact for top in ("fsdp", "distributed") for key, fact in _DEGREES.items()},
+        "distributed": "strategy",
+        "distributed.strategy": "strategy",
+        "tokenizer.pretrained_model_name_or_path": "tokenizer",
+        "model.config.vocab_size": "vocab",
+        "model.config.hidden_size": "width",
+        "model.config.intermediate_size": "ffn",
+        "model.config.num_hidden_layers": "depth",
+        "model.config.num_attention_heads": "heads",
+        "model.config.num_key_value_heads": "groups",
+        "model.config.head_dim": "head_dim",
+        "model.config.rms_norm_eps": "norm_eps",
+        "model.config.rope_theta": "theta",
+        "model.config.tie_word_embeddings": "tied",
         "fp8.enabled": "fp8",
         "model.transformer_engine_fp8": "fp8",
     },
     left={
         "recipe": "a recipe of ours names its job as its root: nemo_vfm.train.job.Train",
         "recipe.**": "a recipe of ours names its job as its root: nemo_vfm.train.job.Train",
-        "distributed": ONE_DEVICE,
-        "fsdp.**": ONE_DEVICE,
-        "ddp.**": ONE_DEVICE,
-        "distributed.**": ONE_DEVICE,
-        "distributed_config.**": ONE_DEVICE,
-        "dist_env.**": ONE_DEVICE,
-        "parallelizer.**": ONE_DEVICE,
-        "autopipeline.**": ONE_DEVICE,
+        "fsdp.**": OTHER_AXES,
+        "ddp.**": OTHER_AXES,
+        "distributed.**": OTHER_AXES,
+        "distributed_config.**": OTHER_AXES,
+        "dist_env.**": DEVICES,
+        "parallelizer.**": OTHER_AXES,
+        "autopipeline.**": OTHER_AXES,
         "compile.**": KERNELS,
         "performance.**": KERNELS,
         "model.backend.**": KERNELS,
@@ -107,7 +127,7 @@ AUTOMODEL = Format(
         "model.use_liger_kernel": KERNELS,
         "model.mode": "a model begins with random weights here, as with mode: pretrain there",
         "model.pipeline_spec.**": "the model is a class of ours, so no pipeline of Diffusers is taken apart",
-        "model.**": "an argument of their model; `nemo-vfm explain DiT` shows those of ours",
+        "model.**": MODEL,
         "peft.**": ADAPTER,
         "quantization.**": ADAPTER,
         "fp8.**": "FP8 is not among the precisions; bf16 is the smallest",
@@ -141,7 +161,7 @@ AUTOMODEL = Format(
         "dataset.**": "an argument of their data set",
         "dataloader.**": "an argument of their data loader",
         "packed_sequence.**": "to pack samples of any shapes, wrap data in PackedLatents (docs/loading.md)",
-        "tokenizer.**": "there is no language model here yet",
+        "tokenizer.**": "a tokenizer is a local folder: data.tokenizer.folder",
         "rng.**": "every random number follows from the seed",
         "wandb.dir": RUN_FOLDER,
         "ci.**": "this is about their tests",

@@ -2,13 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """DFM's YAML: overrides of Megatron-Bridge's containers (`train`, `dataset`), or AutoModel's with `dfm.` classes."""
 
-from nemo_vfm.cli.migrate.automodel import AUTOMODEL, KERNELS, METRICS, NO_RESTORE, ONE_DEVICE, RUN_FOLDER
+from nemo_vfm.cli.migrate.automodel import AUTOMODEL, DEVICES, KERNELS, METRICS, NO_RESTORE, OTHER_AXES, RUN_FOLDER
 from nemo_vfm.cli.migrate.formats import Format
 
-MEGATRON_PARALLEL = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size",
-                     "sequence_parallel", "virtual_pipeline_model_parallel_size", "expert_model_parallel_size",
-                     "expert_tensor_parallel_size", "pipeline_dtype")  # fmt: skip
-MEMORY = "recomputing activations is not here yet"
+#: Degrees in Megatron's words.
+MEGATRON = {
+    "tensor_model_parallel_size": "tensor", "pipeline_model_parallel_size": "pipeline",
+    "context_parallel_size": "context",
+    "virtual_pipeline_model_parallel_size": "virtual", "expert_model_parallel_size": "expert",
+    "sequence_parallel": "sequence",
+}  # fmt: skip
+#: What of them has no place in a plan.
+OTHERS = ("expert_tensor_parallel_size", "pipeline_dtype")
+MEMORY = "whole blocks are run again or none (engine.recompute); there is nothing else to choose"
 
 DFM = Format(
     name="dfm",
@@ -47,6 +53,10 @@ DFM = Format(
         "model.context_dim": "text_dim",
         "model.sigma_data": "sigma_data",
         "model.vae_path": "codec",
+        **{f"model.{name}": fact for name, fact in MEGATRON.items()},
+        "model.recompute_granularity": "recompute",
+        "ddp.use_distributed_optimizer": "zero",
+        "ddp.use_megatron_fsdp": "zero",
         "logger.wandb_project": "wandb_project",
         "logger.wandb_exp_name": "wandb_name",
         "logger.wandb_entity": "wandb_entity",
@@ -54,12 +64,12 @@ DFM = Format(
         **AUTOMODEL.taken,
     },
     left={
-        **{f"model.{name}": ONE_DEVICE for name in MEGATRON_PARALLEL},
+        **{f"model.{name}": OTHER_AXES for name in OTHERS},
         **{f"dataset.{name}": "to pack samples of any shapes, wrap data in PackedLatents (docs/loading.md)" for name in
            ("seq_length", "task_encoder_seq_length", "packing_buffer_size")},
-        "ddp.**": ONE_DEVICE,
-        "comm_overlap.**": ONE_DEVICE,
-        "dist.**": ONE_DEVICE,
+        "ddp.**": OTHER_AXES,
+        "comm_overlap.**": OTHER_AXES,
+        "dist.**": DEVICES,
         "model.recompute_*": MEMORY,
         "model.qkv_format": "whether sequences are packed is said by the data: PackedLatents (docs/loading.md)",
         "model.seq_length": "the length follows from the bucket",

@@ -5,6 +5,7 @@
 import re
 
 from nemo_vfm.cli.migrate.draft import Draft
+from nemo_vfm.cli.migrate.language import FACTS as LANGUAGE
 from nemo_vfm.cli.migrate.read import Value
 
 #: What a class or a checkpoint of theirs stands for: our preset, or width, depth and heads where we have none.
@@ -18,6 +19,8 @@ SIZES = {
     "STDiTXLConfig": (1536, 24, 12),
     "STDiT3BConfig": (2048, 24, 16),
 }
+#: What their class names hold -> the width of the usual one: CLIP ViT-L/14, T5 11B.
+_ENCODERS = {"clip": 768, "t5": 1024}
 _CHECKPOINTS = {r"wan.*1[._]3b": (1536, 30, 12), r"wan.*14b": (5120, 40, 40)}
 #: What writes shards that the stand-ins for their VAE and text encoder fit.
 _ENCODED = "as recipes/curation/encode.yaml codec=haar text_encoder=hashed writes it"
@@ -32,6 +35,8 @@ def diffusion(draft: Draft) -> None:
     _shape(draft)
     _model(draft)
     _task(draft)
+    for fact in LANGUAGE:
+        draft.leave(fact, "an argument of a language model")
     if draft.get("objective") == "edm":
         _edm(draft)
     else:
@@ -46,7 +51,7 @@ def _data(draft: Draft) -> None:
     else:
         draft.put("data.batch_size", "???", "over all devices")
         draft.leave("batch_size", "it is not a number there, so it is yours to give: data.batch_size")
-    draft.leave("micro_batch", "a batch is not cut into micro-batches yet: data.batch_size has to fit into memory")
+    draft.leave("micro_batch", "parallel.microbatches cuts a batch, where its sizes are known")
     workers = draft.get("num_workers")
     if isinstance(workers, int) and not isinstance(workers, bool) and workers >= 0:
         draft.carry("num_workers", "data.num_workers", workers)
@@ -162,7 +167,21 @@ def _task(draft: Draft) -> None:
     if isinstance(dropout, int | float) and not isinstance(dropout, bool) and 0 <= dropout <= 1:
         draft.carry("text_dropout", "task.text_dropout", float(dropout))
     draft.leave("codec", "haar stands in for it: a codec with weights of theirs is not here")
-    draft.leave("text_encoder", "hashed stands in for it: a text encoder with weights is not here")
+    _text_encoder(draft)
+
+
+def _text_encoder(draft: Draft) -> None:
+    """CLIP's text tower or a T5, from a local folder that the user gives."""
+    found = next((known for known in _ENCODERS if known in str(draft.get("text_encoder")).lower()), None)
+    if found is None:
+        draft.leave("text_encoder", "hashed stands in for it; task.text_encoder=t5 or clip reads a local folder of "
+                    "theirs, and model.text_dim is its width")  # fmt: skip
+        return
+    width = draft.whole("text_dim") or _ENCODERS[found]
+    draft.choose("text_encoder", "task.text_encoder", found, "from a local folder: task.text_encoder.folder=DIR")
+    draft.put("model.text_dim", width, f"the width of a {found.upper()}, by which shards have to be encoded, too")
+    if draft.whole("text_dim"):
+        draft.carry("text_dim", "model.text_dim", width)
 
 
 def _edm(draft: Draft) -> None:

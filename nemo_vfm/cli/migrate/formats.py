@@ -78,7 +78,11 @@ def kind_of(keys: Sequence[Key], form: Format) -> Kind | None:
 @cache
 def _pattern(text: str) -> re.Pattern[str]:
     words = {"**": r".+", "*": r"[^.]+"}
-    return re.compile(r"\.".join(words.get(part, re.escape(part)) for part in text.split(".")))
+    return re.compile(r"\.".join(words.get(part, _part(part)) for part in text.split(".")))
+
+
+def _part(text: str) -> str:
+    return re.escape(text).replace(r"\*", r"[^.]*")
 
 
 def _fits(pattern: str, path: str) -> bool:

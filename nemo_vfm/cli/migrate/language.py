@@ -1,18 +1,167 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The facts of a language model's training in; a recipe with its training, and the model left to the user, out."""
+"""Writes the facts of a language model's training as GPT, folders of tokens and the task of the next token."""
 
 from nemo_vfm.cli.migrate.draft import Draft
+from nemo_vfm.cli.migrate.language_data import language_data
+from nemo_vfm.cli.migrate.language_sizes import PRESETS, SIZES, Size, class_of
+from nemo_vfm.cli.migrate.read import Value
 
-_MODEL = ("model_class", "pretrained", "width", "depth", "heads", "ffn", "in_channels", "text_dim", "patch")
-_DATA = ("data_path", "batch_size", "micro_batch", "num_workers", "shuffle", "seq_length", "dataset")
+_ROPE = "model.rope"
+_ACTIVATIONS = {"gelu": "gelu", "swiglu": "swiglu", "fast-swiglu": "swiglu", "squared-relu": "squared_relu",
+                "squared_relu": "squared_relu"}  # fmt: skip
+_WHOLE = {"width": "width", "depth": "depth", "heads": "heads", "groups": "groups", "ffn": "mlp_hidden",
+          "head_dim": "head_dim", "vocab": "vocab"}  # fmt: skip
+_NEEDED = ("vocab", "width", "depth", "heads", "mlp_hidden")
+#: Facts that no model of videos has.
+FACTS = ("groups", "head_dim", "vocab", "activation", "gated", "norm", "norm_eps", "positions", "rope_share", "theta",
+         "tied", "init_std", "bias", "qkv_bias", "qk_norm", "dropout", "tokenizer", "splits", "reset_mask")  # fmt: skip
 
 
 def language(draft: Draft) -> None:
-    """How it is trained can be said; what is trained cannot, since there is no language model here yet."""
-    for slot, note in (("model", "a language model"), ("data", "its batches"), ("task", "next tokens, or preferences")):
-        draft.put(slot, "???", f"{note}: a class of your own, with --trust")
-    for fact in _MODEL:
-        draft.leave(fact, "there is no language model here yet; an argument for your own class")
-    for fact in _DATA:
-        draft.leave(fact, "data of tokens is not here yet; an argument for your own class")
+    """A recipe that trains a decoder on tokens."""
+    draft.put("task._target_", "nemo_vfm.language.task.NextToken")
+    draft.put("model._target_", "nemo_vfm.models.gpt.GPT")
+    _known(draft)
+    _sizes(draft)
+    _blocks(draft)
+    _positions(draft)
+    _rest(draft)
+    language_data(draft)
+    for fact in ("in_channels", "text_dim", "patch", "codec", "text_encoder", "adapter"):
+        draft.leave(fact, "an argument of a model of videos")
+
+
+def _known(draft: Draft) -> None:
+    """A class or the name of a checkpoint that stands for a published model."""
+    name = str(draft.get("model_class")).rpartition(".")[2]
+    found = name if name in PRESETS or name in SIZES else class_of(str(draft.get("pretrained")))
+    fact = "model_class" if found == name else "pretrained"
+    draft.leave("model_class", "its sizes are not known here; they are yours to give, or said by other keys")
+    draft.leave("pretrained", "the model begins with random weights; `nemo-vfm convert` brings a folder of "
+                "transformers, and start_from begins with it (docs/language_models.md)")  # fmt: skip
+    if found in PRESETS:
+        del draft.values["model._target_"]
+        draft.choose(
+            fact,
+            "model",
+            PRESETS[found],
+            "its sizes; weights of theirs come by start_from" if fact == "pretrained" else "",
+        )
+    elif found:
+        _put_size(draft, SIZES[found])
+        draft.agree(fact, "model", f"the sizes of {found}; weights of theirs come by start_from")
+
+
+def _put_size(draft: Draft, size: Size) -> None:
+    for key in ("width", "depth", "heads", "groups", "mlp_hidden", "tied"):
+        draft.put(f"model.{key}", getattr(size, key))
+    if size.vocab:
+        draft.put("model.vocab", size.vocab)
+    if size.kind == "gpt":
+        draft.put("model.norm", "layernorm1p")
+        draft.put("model.activation", "gelu")
+    else:
+        draft.put(f"{_ROPE}._target_", "nemo_vfm.models.blocks.text_rope.TextRope")
+        draft.put(f"{_ROPE}.theta", size.theta)
+    if size.stretched:
+        draft.put(f"{_ROPE}.long_context._target_", "nemo_vfm.models.blocks.text_rope.LongContext")
+        draft.put(f"{_ROPE}.long_context.factor", size.stretched)
+
+
+def _sizes(draft: Draft) -> None:
+    for fact, key in _WHOLE.items():
+        if draft.whole(fact):
+            draft.carry(fact, f"model.{key}", draft.whole(fact))
+        else:
+            draft.leave(fact, "it is no number there: what follows from the others stands in, or it is yours to give")
+    if "model" not in draft.choices:
+        for key in _NEEDED:
+            if f"model.{key}" not in draft.values:
+                draft.put(f"model.{key}", "???", "the tokenizer's" if key == "vocab" else "")
+
+
+def _blocks(draft: Draft) -> None:
+    _norm(draft)
+    said = str(draft.get("activation")).rpartition(".")[2].lower()
+    gated = draft.get("gated") is True and said in ("silu", "swish")
+    if kind := "swiglu" if gated else _ACTIVATIONS.get(said):
+        draft.carry("activation", "model.activation", kind)
+        draft.agree("gated", "model.activation")
+    else:
+        _stand_in(
+            draft, "activation", "gelu", "gelu where nothing is said, as theirs; swiglu and squared_relu are the others"
+        )
+        draft.leave("gated", "swiglu is gated, the others are not")
+    for fact in ("bias", "qkv_bias", "qk_norm", "dropout"):
+        _switch(draft, fact)
+
+
+def _norm(draft: Draft) -> None:
+    said = str(draft.get("norm")).lower()
+    if said in ("layernorm1p", "rmsnorm"):
+        draft.carry("norm", "model.norm", said)
+    elif said == "layernorm":
+        draft.change("norm", "model.norm", "layernorm1p", "the same function, whose scale is kept less 1")
+    else:
+        _stand_in(draft, "norm", "layernorm1p", "LayerNorm where nothing is said, as theirs; rmsnorm is the other")
+    eps = draft.number("norm_eps")
+    if eps is not None and eps <= 1:
+        draft.carry("norm_eps", "model.eps", float(eps))
+    else:
+        draft.leave("norm_eps", "it is no number between 0 and 1, so 1e-5 stands")
+
+
+def _stand_in(draft: Draft, fact: str, value: str, why: str) -> None:
+    """What is not said is what theirs means by that, unless a published model says it."""
+    if "model" not in draft.choices and f"{_ROPE}.theta" not in draft.values:
+        draft.values.setdefault(f"model.{fact}", value)
+        draft.notes.setdefault(f"model.{fact}", why)
+    draft.leave(fact, f"there is no such {fact} here: {why}")
+
+
+def _switch(draft: Draft, fact: str) -> None:
+    value = draft.get(fact)
+    if fact in ("qkv_bias", "qk_norm") and isinstance(value, bool):
+        draft.carry(fact, f"model.{fact}", value)
+    elif value in (False, 0):
+        draft.agree(fact, "model", f"there is no {fact} here either")
+    else:
+        draft.leave(fact, f"blocks have no {fact} here")
+
+
+def _positions(draft: Draft) -> None:
+    if draft.get("positions") == "rope":
+        draft.agree("positions", _ROPE)
+    else:
+        draft.leave("positions", "positions are rotary here, and none are learned")
+    share, theta = draft.number("rope_share"), draft.number("theta")
+    if share is not None and share <= 1:
+        _put_rope(draft, "rope_share", "share", share)
+    else:
+        draft.leave("rope_share", "it is no share of a head, so all of it is rotated")
+    if theta is not None:
+        _put_rope(draft, "theta", "theta", theta)
+    else:
+        draft.leave("theta", "it is no number above zero, so 10,000 stands")
+
+
+def _put_rope(draft: Draft, fact: str, key: str, value: float) -> None:
+    draft.put(f"{_ROPE}._target_", "nemo_vfm.models.blocks.text_rope.TextRope")
+    draft.carry(fact, f"{_ROPE}.{key}", float(value))
+
+
+def _rest(draft: Draft) -> None:
+    if isinstance(draft.get("tied"), bool):
+        draft.carry("tied", "model.tied", _bool(draft.get("tied")))
+    else:
+        draft.leave("tied", "whether the first and the last matrix are one is true or false: model.tied")
+    std = draft.number("init_std")
+    if std is not None and std <= 100:
+        draft.carry("init_std", "model.init_std", float(std))
+    else:
+        draft.leave("init_std", "it is no number between 0 and 100, so 0.02 stands")
+
+
+def _bool(value: Value) -> bool:
+    return value is True

@@ -221,6 +221,9 @@ def _checkpoints(draft: Draft) -> None:
     else:
         draft.leave("save_every", "checkpoints come every so many optimizer steps: checkpoint.every_steps")
     keep = draft.get("keep")
+    _best(draft)
+    if "checkpoint.keep_best" in draft.values:
+        return
     if draft.whole("keep"):
         draft.change(
             "keep", "checkpoint.keep_last", draft.whole("keep"), "the newest stay; checkpoint.keep_best keeps the best"
@@ -230,6 +233,23 @@ def _checkpoints(draft: Draft) -> None:
         draft.agree("keep", "checkpoint.keep_last", "all of them is written null")
     else:
         draft.leave("keep", "how many stay is a whole number: checkpoint.keep_last")
+
+
+def _best(draft: Draft) -> None:
+    """The best by the held-out loss, which is measured where a checkpoint is written."""
+    every, count = draft.whole("val_every"), draft.whole("keep")
+    if draft.get("monitor") != "val_loss" or not count or not every:
+        draft.leave("monitor", "of checkpoints the newest stay; the best by val_loss stay where that is measured")
+        draft.leave("monitor_mode", "it says which is the best, and the newest stay")
+        return
+    draft.change("keep", "checkpoint.keep_best", count, "the best by val_loss, and the newest besides")
+    draft.agree("monitor", "checkpoint.keep_best")
+    if draft.get("monitor_mode") in ("min", "max"):
+        draft.carry("monitor_mode", "checkpoint.mode")
+    else:
+        draft.leave("monitor_mode", "it is min or max")
+    if "save_every" not in draft.facts:
+        draft.put("checkpoint.every_steps", every, "at each validation, as theirs where no interval is said")
 
 
 def _validation(draft: Draft) -> None:

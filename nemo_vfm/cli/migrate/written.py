@@ -3,24 +3,27 @@
 """A migrated recipe in, its text out: values with the key they came from behind them, the rest of the account below."""
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 
 from nemo_vfm.cli.migrate import Entry, Migrated
+from nemo_vfm.cli.migrate.draft import Draft
 from nemo_vfm.cli.migrate.read import Key, Value
 from nemo_vfm.config.emit import text_of
+from nemo_vfm.parallel.plan import AXES
 
-_ORDER = ("_target_", "data", "task", "model", "optimizer", "schedule", "engine", "precision", "ema", "duration",
-          "checkpoint", "validation", "callbacks", "loggers", "seed")  # fmt: skip
+_ORDER = ("_target_", "data", "task", "model", "parallel", "optimizer", "schedule", "engine", "precision", "ema",
+          "duration", "checkpoint", "validation", "callbacks", "loggers", "seed")  # fmt: skip
 _SHOWN = 60  # characters of a value in a comment
 _HEAD = """\
 # {what}: {source}, migrated from {form}'s format.
-# Hardware: one device; degrees of parallelism were not carried over. Time: to be measured. Expected: to be measured.
+# Hardware: {hardware}. Time: to be measured. Expected: to be measured.
 #   nemo-vfm run {place}{gaps}
 # Carried over: {carried} values. Changed: {changed}, not carried over: {left}; both stand below with their reasons.
 """
 _WHAT = {
     "diffusion": "A diffusion transformer",
-    "language": "The training of a language model, whose model is yours to give",
+    "language": "A language model",
 }
 
 
@@ -36,11 +39,23 @@ def recipe_text(migrated: Migrated, source: str, place: str) -> str:
     counts = {verdict: len(migrated.of(verdict)) for verdict in ("carried", "changed", "left")}
     gaps = "".join(f" {address}=..." for address, value in draft.values.items() if value == "???")
     head = _HEAD.format(
-        what=_WHAT[draft.kind], source=shown(source), form=migrated.form.title, place=place, gaps=gaps, **counts
+        what=_WHAT[draft.kind],
+        source=shown(source),
+        form=migrated.form.title,
+        place=place,
+        gaps=gaps,
+        hardware=_hardware(draft),
+        **counts,
     )
     defaults = "".join(f"  - {{{slot}: {choice}}}\n" for slot, choice in sorted(draft.choices.items(), key=_rank))
     body = "\n".join(_aligned(list(_lines(_tree(migrated), migrated, "", 0))))
     return f"{head}defaults:\n{defaults}{body}\n{_account(migrated)}"
+
+
+def _hardware(draft: Draft) -> str:
+    degrees = [draft.values.get(f"parallel.{axis}") or 1 for axis in AXES]
+    world = math.prod(degree for degree in degrees if isinstance(degree, int))
+    return "one device" if world == 1 else f"{world} devices, as parallel says"
 
 
 def shown_value(key: Key) -> str:

@@ -1,0 +1,133 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Writes where a language model's tokens come from: sources with their weights, length, split and tokenizer."""
+
+import re
+from itertools import count
+from pathlib import PurePosixPath
+
+from nemo_vfm.cli.migrate.draft import Draft
+from nemo_vfm.cli.migrate.read import Value
+
+_TOKENIZED = "a folder that recipes/llm/tokenize.yaml wrote has to be there; their .bin and .idx are not read"
+_SOURCE = "nemo_vfm.data.tokens.data.TokenSource"
+
+
+def language_data(draft: Draft) -> None:
+    """The facts of the data."""
+    draft.put("data._target_", "nemo_vfm.data.tokens.data.TokenData")
+    _sources(draft)
+    for fact, key in (("seq_length", "sequence_length"), ("batch_size", "batch_size")):
+        if draft.whole(fact):
+            draft.carry(fact, f"data.{key}", draft.whole(fact))
+        else:
+            draft.put(f"data.{key}", "???", "tokens of a row" if fact == "seq_length" else "rows, over all devices")
+            draft.leave(fact, f"it is not a number there, so it is yours to give: data.{key}")
+    _packing(draft)
+    _split(draft)
+    _tokenizer(draft)
+    workers = draft.get("num_workers")
+    if isinstance(workers, int) and not isinstance(workers, bool) and workers >= 0:
+        draft.change("num_workers", "data.num_workers", workers, "threads that read ahead instead of processes")
+    else:
+        draft.leave("num_workers", "it is not a number, so tokens are read when they are asked for")
+    if isinstance(draft.get("shuffle"), bool):
+        draft.carry("shuffle", "data.shuffle", draft.get("shuffle") is True)
+    else:
+        draft.leave("shuffle", "rows are shuffled unless it is false")
+    draft.leave("micro_batch", "parallel.microbatches cuts a batch, where its sizes are known")
+
+
+def _sources(draft: Draft) -> None:
+    pairs = _weighted(draft.get("data_path"))
+    for name, (path, weight) in pairs.items():
+        draft.put(f"data.sources.{name}._target_", _SOURCE)
+        draft.put(f"data.sources.{name}.folder", path, _TOKENIZED)
+        if weight is not None:
+            draft.put(f"data.sources.{name}.weight", weight)
+    if pairs:
+        draft.origins[f"data.sources.{next(iter(pairs))}.folder"] = "data_path"
+        draft.agree("data_path", "data.sources", _TOKENIZED)
+    else:
+        draft.put("data.sources.text._target_", _SOURCE)
+        draft.put("data.sources.text.folder", "???", _TOKENIZED)
+        draft.leave("data_path", f"a folder of tokens is yours to give, data.sources.text.folder=DIR: {_TOKENIZED}")
+
+
+def _weighted(value: Value) -> dict[str, tuple[str, float | None]]:
+    """Name -> (path, weight); weights stand before paths, or nowhere. Empty where it is neither."""
+    parts = list(value) if isinstance(value, tuple) else [value]
+    paths = [part for part in parts if _is_path(part)]
+    weights: list[float | None] = [_weight(part) for part in parts if not _is_path(part)]
+    if weights and (len(weights) != len(paths) or None in weights or parts[1::2] != paths):
+        return {}
+    known: dict[str, tuple[str, float | None]] = {}
+    for path, weight in zip(paths, weights or [None] * len(paths), strict=True):
+        known[_name(str(path), known)] = (str(path), weight)
+    return known
+
+
+def _is_path(part: object) -> bool:
+    """A path that may stand in a recipe: neither a reference, an address nor a gap."""
+    if not isinstance(part, str) or _weight(part) is not None:
+        return False
+    return part.isprintable() and part.strip() == part != "???" and not re.search(r"\$\{|://|^~|^$", part)
+
+
+def _weight(part: object) -> float | None:
+    try:
+        found = float(part) if isinstance(part, int | float | str) and not isinstance(part, bool) else 0.0
+    except ValueError:
+        return None
+    return found if 0 < found < float("inf") else None
+
+
+def _name(path: str, taken: dict[str, tuple[str, float | None]]) -> str:
+    stem = re.sub(r"\W+", "_", PurePosixPath(path).name, flags=re.ASCII).strip("_").lower()
+    stem = stem if re.match(r"[a-z]", stem) else f"source_{stem}".rstrip("_")
+    stem = stem[:80]
+    return next(name for number in count(1) if (name := stem if number == 1 else f"{stem}_{number}") not in taken)
+
+
+def _packing(draft: Draft) -> None:
+    apart = draft.get("reset_mask") is True
+    draft.put("data.packing", "documents" if apart else "stream")
+    if isinstance(draft.get("reset_mask"), bool):
+        why = "whole documents, none of which sees another" if apart else "documents one after another"
+        draft.agree("reset_mask", "data.packing", why)
+    else:
+        draft.leave("reset_mask", "documents lie one after another where nothing is said")
+
+
+def _split(draft: Draft) -> None:
+    """`900,50,50`: the second part is held out; a third one would be held out, too, and is trained on here."""
+    said = draft.get("splits")
+    parts = [_number(part) for part in str(said).split(",")] if isinstance(said, str) else []
+    whole = [part for part in parts if part is not None]
+    if len(parts) == len(whole) and len(whole) in (2, 3) and 0 < whole[1] < sum(whole):
+        share = float(f"{whole[1] / sum(whole):.6g}")
+        draft.change("splits", "data.val_fraction", share, "the second part is held out; there is no third one")
+    else:
+        if draft.number("val_every"):
+            draft.put("data.val_fraction", 0.001, "held out for validation")
+        draft.leave("splits", "what is held out is a share of the documents: data.val_fraction")
+
+
+def _number(text: str) -> float | None:
+    try:
+        return abs(float(text)) if float(text) < float("inf") else None
+    except ValueError:
+        return None
+
+
+def _tokenizer(draft: Draft) -> None:
+    """A folder on this machine, or a file in one; a name on a hub is neither."""
+    said = draft.get("tokenizer")
+    if not _is_path(said) or not str(said).startswith(("/", "./", "../")):
+        draft.leave("tokenizer", "a tokenizer is a local folder: data.tokenizer={_target_: "
+                    "nemo_vfm.data.tokenizers.folder.FolderTokenizer, folder: DIR}")  # fmt: skip
+        return
+    path = PurePosixPath(str(said))
+    folder = str(path.parent if path.suffix in (".model", ".json") else path)
+    draft.put("data.tokenizer._target_", "nemo_vfm.data.tokenizers.folder.FolderTokenizer")
+    draft.change("tokenizer", "data.tokenizer.folder", folder, "the folder that its files lie in")

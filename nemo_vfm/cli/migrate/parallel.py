@@ -1,0 +1,114 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Writes degrees of parallelism and micro-batches of another framework as a plan, where they make one."""
+
+from nemo_vfm.cli.migrate.draft import Draft
+from nemo_vfm.parallel.plan import ParallelPlan
+
+_AXES = {"tensor": "tensor", "pipeline": "pipeline", "virtual": "virtual", "context": "context", "expert": "expert"}
+_SHARDED = ("fsdp", "fsdp2", "megatron_fsdp", "distributed_fused_adam")
+FACTS = (*_AXES, "sequence", "devices", "nodes", "data_ranks", "replicate", "strategy", "zero", "micro_batch")
+_FOLLOWS = "how many devices share the data follows from parallel.shard x parallel.replicate"
+
+
+def parallel(draft: Draft) -> None:
+    """The plan, and recomputing of activations, which belongs to the engine."""
+    _recompute(draft)
+    if not set(FACTS) & draft.facts.keys():
+        return
+    values, ranks = _degrees(draft), _data_ranks(draft)
+    pieces = _pieces(draft, ranks, values["pipeline"])
+    shares = {"replicate": ranks // _shard(draft, ranks), "shard": _shard(draft, ranks)}
+    sequence = draft.get("sequence") is True and values["tensor"] > 1
+    try:
+        ParallelPlan(sequence=sequence, microbatches=pieces, tensor=values["tensor"], pipeline=values["pipeline"],
+                     virtual=values["virtual"], context=values["context"], expert=values["expert"],
+                     shard=shares["shard"], replicate=shares["replicate"])  # fmt: skip
+    except ValueError as error:
+        for fact in FACTS:
+            draft.leave(fact, f"these degrees make no plan here: {error}")
+        return
+    draft.put("parallel._target_", "nemo_vfm.parallel.plan.ParallelPlan")
+    _put_degrees(draft, values, sequence=sequence)
+    _put_data(draft, shares, ranks)
+    _put_pieces(draft, pieces, ranks)
+
+
+def _degrees(draft: Draft) -> dict[str, int]:
+    return {axis: draft.whole(fact) or 1 for fact, axis in _AXES.items()}
+
+
+def _put_degrees(draft: Draft, values: dict[str, int], *, sequence: bool) -> None:
+    for fact, axis in _AXES.items():
+        if draft.whole(fact):
+            draft.carry(fact, f"parallel.{axis}", values[axis])
+        else:
+            draft.leave(fact, "none is said by leaving it out")
+    if sequence or draft.get("sequence") is False:
+        draft.carry("sequence", "parallel.sequence", sequence)
+    else:
+        draft.leave("sequence", "tokens are split over the tensor devices, of which there is one")
+
+
+def _world(draft: Draft) -> int | None:
+    devices, nodes = draft.whole("devices"), draft.whole("nodes")
+    return devices * (nodes or 1) if devices else None
+
+
+def _data_ranks(draft: Draft) -> int:
+    """Ranks with samples of their own: as said, or what the other axes leave of all devices; 1 where nobody says."""
+    if said := draft.whole("data_ranks"):
+        return said
+    world, degrees = _world(draft), _degrees(draft)
+    inner = degrees["tensor"] * degrees["pipeline"] * degrees["context"]
+    return world // inner if world is not None and world % inner == 0 else draft.whole("replicate") or 1
+
+
+def _shard(draft: Draft, ranks: int) -> int:
+    """Of these, how many share the weights: a part where copies are said, all with FSDP or ZeRO, else none."""
+    copies = draft.whole("replicate")
+    if copies and ranks % copies == 0 and draft.get("zero") is not False:
+        return ranks // copies
+    named = (str(draft.get(fact)).rpartition(".")[2].lower() for fact in ("strategy", "optimizer"))
+    shared = draft.get("zero") is True or any(name in _SHARDED for name in named) or "data_ranks" in draft.facts
+    return ranks if shared else 1
+
+
+def _put_data(draft: Draft, shares: dict[str, int], ranks: int) -> None:
+    for axis, count in shares.items():
+        if count > 1:
+            draft.put(f"parallel.{axis}", count)
+    where = "parallel.shard" if shares["shard"] > 1 else "parallel.replicate"
+    for fact in ("devices", "nodes", "data_ranks", "replicate", "strategy", "zero"):
+        if ranks > 1 and draft.get(fact) not in (None, False):
+            draft.agree(fact, where, f"{ranks} groups of devices with samples of their own")
+            draft.origins.setdefault(where, fact)
+        else:
+            draft.leave(fact, _FOLLOWS)
+
+
+def _pieces(draft: Draft, ranks: int, stages: int) -> int:
+    """Micro-batches of each data rank: its part of the global batch, by the size of one."""
+    batch, micro = draft.whole("batch_size"), draft.whole("micro_batch")
+    exact = batch is not None and micro is not None and batch % (ranks * micro) == 0
+    return batch // (ranks * micro) if exact and batch and micro else stages
+
+
+def _put_pieces(draft: Draft, pieces: int, ranks: int) -> None:
+    batch, micro = draft.whole("batch_size"), draft.whole("micro_batch")
+    if batch and micro and pieces * micro * ranks == batch:
+        why = f"a batch of {batch} over {ranks} data ranks, {micro} at a time"
+        draft.change("micro_batch", "parallel.microbatches", pieces, why)
+        return
+    if pieces > 1:
+        draft.put("parallel.microbatches", pieces, "a pipeline needs one for each stage at least")
+    draft.leave("micro_batch", "it does not divide a known batch over the data ranks: parallel.microbatches")
+
+
+def _recompute(draft: Draft) -> None:
+    value = draft.get("recompute")
+    if value in (True, "full"):
+        draft.put("engine._target_", "nemo_vfm.parallel.torch_engine.TorchEngine")
+        draft.change("recompute", "engine.recompute", "blocks", "every block is run again in the backward pass")
+    else:
+        draft.leave("recompute", "whole blocks are run again or none: engine.recompute=blocks")
