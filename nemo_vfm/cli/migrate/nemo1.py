@@ -17,6 +17,7 @@ from nemo_vfm.cli.migrate.formats import Format
 
 UNET = "the model is a diffusion transformer here, with arguments of its own"
 COMPOSED = "Hydra takes it from another file: migrate the whole, which their script prints with --cfg job"
+SAMPLES = "a sample is what recipes/curation/encode.yaml or recipes/llm/tokenize.yaml wrote"
 DECODER = "the decoder of ours has one form: `nemo-vfm explain GPT`"
 SCALING = "parameters are fp32 and the arithmetic follows precision, so losses are not scaled"
 TOKENS = "tokens lie in folders that recipes/llm/tokenize.yaml writes, in an order that follows from the seed"
@@ -96,6 +97,8 @@ NEMO1 = Format(
         "trainer.devices": "devices",
         "trainer.num_nodes": "nodes",
         "trainer.strategy": "strategy",
+        "model.fsdp": "zero",
+        "model.data.shuffle_documents": "shuffle",
         "model.activations_checkpoint_granularity": "recompute",
         "model.num_query_groups": "groups",
         "model.kv_channels": "head_dim",
@@ -142,6 +145,7 @@ NEMO1 = Format(
         "restore_from_path": NO_RESTORE,
         "defaults": COMPOSED,
         "defaults.**": COMPOSED,
+        "s3_checkpointing.**": "checkpoints are copied to a store by checkpoint.copy_to (docs/object-stores.md)",
         "hydra.**": "the command line is ours",
         "run.**": "where a recipe runs is not part of it",
         "trainer.strategy.**": OTHER_AXES,
@@ -196,8 +200,8 @@ NEMO1 = Format(
         "model.data.reset_position_ids": TOKENS,
         "model.data.eod_mask_loss": TOKENS,
         "model.data.validation.**": SPLIT,
-        "model.data.**": "what a sample is stands in the shards: recipes/curation/encode.yaml",
-        "data.**": "what a sample is stands in the shards: recipes/curation/encode.yaml",
+        "model.data.**": SAMPLES,
+        "data.**": SAMPLES,
         "model.nsys_profile.**": KERNELS,
         "model.optim.**": "an argument of their optimizer or schedule",
         "optim.**": "an argument of their optimizer or schedule",
