@@ -1,3 +1,17 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
 """A recipe and a cluster in, Slurm jobs and what became of them out; of nemo_vfm it imports `config` and `core`."""
+
+TYPE_CHECKING = False  # nothing is imported before `__main__` has put the search path right
+if TYPE_CHECKING:
+    from launcher.door import Submitted as Submitted
+    from launcher.door import submit as submit
+
+
+def __getattr__(name: str) -> object:
+    """`from launcher import submit`, imported when it is asked for."""
+    if name not in ("submit", "Submitted"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from launcher import door
+
+    return getattr(door, name)

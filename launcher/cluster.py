@@ -16,6 +16,7 @@ GpuRequest = Literal["gpus_per_node", "gres", "none"]
 _NOT_FOR_JOBS = re.compile(
     r"BASH\w*|SHELLOPTS|IFS|PS[0-4]|ENV|PROMPT_COMMAND|E?UID|PPID|_|RANDOM|SECONDS|LINENO|(SLURM|SBATCH|SRUN|PMIX?|SPANK)_\w*"
 )
+_PLAIN_WORD = re.compile(r"[\^=]?[\w:,.-]{1,200}", re.ASCII)
 _TIME = re.compile(r"(\d+-)?\d+(:[0-5]?\d){0,2}")
 
 #: What the script decides by itself, so that a cluster cannot say it twice: stopping, going on and logs depend on it.
@@ -62,6 +63,29 @@ class Apptainer:
 
     def __post_init__(self) -> None:
         _check_container(self.image, self.mounts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCheck:
+    """What every node must have before the work begins; a node that has not is excluded, and the job begun again.
+
+    The number of GPUs is compared with what the job asked for, wherever it asked for any.
+
+    Args:
+        min_memory_gb: memory that is free, in GB of 2^30 bytes; 0 asks for none.
+        min_disk_gb: free on the node's disk for temporary files (TMPDIR, else /tmp), in GB of 2^30 bytes.
+        links: whether all NVLinks must be up, where nvidia-smi tells.
+    """
+
+    min_memory_gb: int = 0
+    min_disk_gb: int = 0
+    links: bool = True
+
+    def __post_init__(self) -> None:
+        if min(self.min_memory_gb, self.min_disk_gb) < 0:
+            raise ValueError(
+                f"min_memory_gb ({self.min_memory_gb}) and min_disk_gb ({self.min_disk_gb}) are at least 0"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +160,11 @@ class Slurm(Cluster):
         cpu_partition: where these nodes are; null takes `partition`.
         most_at_once: tasks of an array that run at the same time; null is no limit.
         mpi: how srun starts tasks (pmix, pmi2, none); null takes none where the cluster has it: ranks meet without.
+        cpu_bind: how srun binds tasks to cores (`cores`, `rank_ldom`); null leaves it to the cluster.
+        interface: network interfaces by which ranks meet and NCCL and gloo begin, such as `ib0` or `^lo,docker`.
+        ib_timeout: NCCL's exponent on InfiniBand: a packet is given up after 4.096 us x 2^this, 1 to 31.
+        rank_timeout_s: that one rank waits for another, in NCCL too, where the submission does not say it.
+        node_check: what nodes must have before the work begins; null looks at none.
         container: what tasks run in; null is the Python of the submission.
         modules: environment modules to load first.
         source: a shell file to read first, such as a virtual environment's `activate`.
@@ -164,6 +193,11 @@ class Slurm(Cluster):
     cpu_partition: str | None = None
     most_at_once: int | None = None
     mpi: str | None = None
+    cpu_bind: str | None = None
+    interface: str | None = None
+    ib_timeout: int | None = None
+    rank_timeout_s: float | None = None
+    node_check: NodeCheck | None = None
     container: Pyxis | Apptainer | None = None
     modules: Sequence[str] = ()
     source: Path | None = None
@@ -181,10 +215,20 @@ class Slurm(Cluster):
             raise ValueError(f"gpus_per_node is {self.gpus_per_node}; 0 is a cluster without GPUs")
         if self.cpu_nodes < 0 or (self.cpu_nodes and self.cpus_per_cpu_node is None):
             raise ValueError(f"cpu_nodes is {self.cpu_nodes}; it is at least 0, and needs cpus_per_cpu_node")
+        self._check_network()
         for name in (*self.options, *self.step_options):
             option_name(name)
         if ours := sorted(OURS & set(self.options)):
             raise ValueError(f"options: {ours[0]} is decided by the script; see the arguments that Slurm takes")
+
+    def _check_network(self) -> None:
+        for name in ("cpu_bind", "interface"):
+            if (text := getattr(self, name)) is not None and not _PLAIN_WORD.fullmatch(text):
+                raise ValueError(f"{name} is {text!r}; it is a word such as cores, or names such as ib0,ib1")
+        if self.ib_timeout is not None and not 1 <= self.ib_timeout <= 31:
+            raise ValueError(f"ib_timeout is {self.ib_timeout}; it is an exponent from 1 to 31, NCCL's own is 20")
+        if self.rank_timeout_s is not None and not 1 <= self.rank_timeout_s < float("inf"):
+            raise ValueError(f"rank_timeout_s is {self.rank_timeout_s:g}; it takes seconds, one or more")
 
 
 def _text(value: str | float | bool) -> str:

@@ -80,7 +80,7 @@ RULES = (
     Rule(kind="nothing_kept", statuses=("3",)),
     Rule(kind="node_fault", statuses=("[1-9]*",),
          texts=("Node failure on", "DUE TO NODE FAILURE", "uncorrectable ECC", "fallen off the bus",
-                "Communication connection failure", "Unable to contact slurmd")),
+                "Communication connection failure", "Unable to contact slurmd", "vfm-launch: the check of node")),
     Rule(kind="out_of_memory", statuses=("[1-9]*",),
          texts=("out of memory", "OutOfMemoryError", "MemoryError", "oom_kill", "oom-kill", "OOM Killed")),
     Rule(kind="hang", statuses=_LOST,

@@ -52,8 +52,10 @@ if [[ -e $mark ]]; then
     note - "$([[ -n $down ]] && echo node_fault || echo unknown)" "it ended without a word" no "$down"
 fi
 printf '%s\n' "$SLURM_JOB_NODELIST" > "$mark"
-step_before="$(newest_step)"
-files_before="$(files_made)"
+# What the attempt before has noted: to look through a large run folder takes long, and is done at the end alone.
+step_before="$(awk -F '\t' -v job="$job" '$2 == job { step = $6 } END { print step == "" ? -1 : step }' \
+  "$launch/@ATTEMPTS@" 2> /dev/null || echo -1)"
+files_before="$(cat "$launch/files-$SLURM_JOB_ID" 2> /dev/null || echo 0)"
 """
 
 _EPILOGUE = r"""
@@ -75,7 +77,9 @@ case "$status:$near:$said" in
 esac
 
 # -- Whose node was it? And did the attempt get further than the one before?
-failed="$(sed -n 's/^srun: error: Node failure on \([^ ]*\).*/\1/p' <<< "$heard" | head -n 1)"
+failed="$(sed -n -e 's/^srun: error: Node failure on \([^ ]*\).*/\1/p' \
+  -e 's/^vfm-launch: the check of node \([^ ]*\) failed.*/\1/p' <<< "$heard" | head -n 1)"
+told="${told:-$(grep -m 1 -o '^vfm-launch: the check of node .*' <<< "$heard")}"
 killed="$(sed -n \
   's/^srun: error: \([^ ]*\): tasks\{0,1\} [-,0-9]*: \(Killed\|Aborted\|Segmentation fault\|Bus error\).*/\1/p' \
   <<< "$heard" | head -n 1)"
@@ -93,7 +97,10 @@ esac
 before="$(awk -F '\t' -v job="$job" -v node="$blamed" '$2 == job && $10 == node' "$launch/@ATTEMPTS@" 2> /dev/null)"
 step="$(newest_step)"
 moved=no
-(( step > step_before || (step < 0 && $(files_made) > files_before) )) && moved=yes
+files=0
+(( step < 0 )) && files="$(files_made)"
+(( step > step_before || (step < 0 && files > files_before) )) && moved=yes
+printf '%s\n' "$files" > "$launch/files-$SLURM_JOB_ID"
 
 # -- What then.
 state="$(said_of %T)"

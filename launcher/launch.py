@@ -268,7 +268,8 @@ def _job(launch: Launch, cluster: Slurm, share: Share) -> SlurmJob:
         name=launch.name if alone else f"{launch.name}-{share.name}", run_id=launch.id, folder=launch.folder,
         run_dir=launch.run_dir, recipe=launch.recipe_file, workdir=launch.workdir,
         title=": ".join(filter(None, (launch.name_of_recipe, launch.title))), command=command,
-        words=(*only, *launch.asked.run_words()), nodes=share.nodes, tasks_per_node=share.tasks_per_node,
+        words=(*only, *launch.asked.run_words(), *_timeout(launch.asked, cluster)),
+        nodes=share.nodes, tasks_per_node=share.tasks_per_node,
         gpus_per_node=share.gpus_per_node, cpus_per_task=share.cpus_per_task, memory_gb=cluster.memory_gb or 0,
         gpu=cluster.gpu if share.gpus_per_node else None, degrees=share.degrees,
         engine=share.engine, silence_s=launch.asked.rank_silence or SILENCE_S, lead_s=launch.lead_s,
@@ -278,6 +279,12 @@ def _job(launch: Launch, cluster: Slurm, share: Share) -> SlurmJob:
         task_runs=tuple((file, run.run_dir) for file, run in zip(launch.recipes(), launch.runs, strict=False)),
         cluster=cluster,
     )  # fmt: skip
+
+
+def _timeout(asked: Asked, cluster: Slurm) -> tuple[str, ...]:
+    """The cluster's own, where the command line has none."""
+    unsaid = asked.rank_timeout is None and cluster.rank_timeout_s is not None
+    return (f"--rank-timeout={cluster.rank_timeout_s:g}",) if unsaid else ()
 
 
 def words_of(asked: Asked) -> Json:

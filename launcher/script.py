@@ -10,7 +10,8 @@ line stands in quotes; of secrets it has names and files, never a value.
 import re
 from collections.abc import Iterator
 
-from launcher import containers, ray_cluster
+from launcher import containers, node_check, ray_cluster
+from launcher.cluster import Slurm
 from launcher.directives import directives
 from launcher.environment import Setting, environment
 from launcher.epilogue import epilogue, prologue
@@ -32,7 +33,7 @@ def script(job: SlurmJob) -> str:
 
 def _require_free(job: SlurmJob, *texts: str) -> None:
     """A variable of the job's must not be one that the script itself counts with."""
-    ours = {"status", "missing", "share", "recipe", "run", "ray", "waited"}.union(
+    ours = {"status", "check", "missing", "share", "recipe", "run", "ray", "waited"}.union(
         *(re.findall(r"\b([a-z_]+)=", text) for text in texts)
     )
     if taken := sorted(ours & {*job.cluster.environment, *job.cluster.secrets, *job.needed}):
@@ -77,9 +78,18 @@ def _settings(job: SlurmJob) -> list[Setting]:
         gpu=job.gpu, degrees=job.degrees, engine=job.engine,
         gpus_per_node=job.gpus_per_node * (job.cluster.segment or 1), cpus_per_task=job.cpus_per_task,
     )  # fmt: skip
+    derived += _network(job.cluster)
     theirs = job.cluster.variables
     kept = [item for item in derived if item.name not in theirs]
     return kept + [Setting(variable(name), text, _THEIRS) for name, text in theirs.items() if text is not None]
+
+
+def _network(cluster: Slurm) -> Iterator[Setting]:
+    if cluster.interface is not None:
+        for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+            yield Setting(name, cluster.interface, "cluster.interface: by which ranks meet")
+    if cluster.ib_timeout is not None:
+        yield Setting("NCCL_IB_TIMEOUT", str(cluster.ib_timeout), "cluster.ib_timeout: patience with InfiniBand")
 
 
 def _path_of_code(job: SlurmJob) -> str:
@@ -126,6 +136,7 @@ def _work(job: SlurmJob) -> Iterator[str]:
     if job.ray:
         yield from ray_cluster.begin(job, [*enter, " ".join(inside)] if inside else enter)
         yield ""
+    yield from node_check.definition(job)
     yield from _about(job)
     which = [quoted(str(job.recipe)), quoted(f"run_dir={job.run_dir}")]
     if job.task_runs:
@@ -133,7 +144,8 @@ def _work(job: SlurmJob) -> Iterator[str]:
     words = ["run", *which, *map(quoted, job.words)]
     share = ['"${share[@]}"'] if job.task_words else []
     lines = [" ".join(_step(job)), *enter, " ".join(inside), " ".join([*map(quoted, job.command), *words, *share])]
-    yield from _guarded(job, " \\\n    ".join(line for line in lines if line))
+    work = [*" \\\n    ".join(line for line in lines if line).split("\n"), "status=$?"]
+    yield from _guarded(job, node_check.around(job, work))
     if job.ray:
         yield from ray_cluster.finish()
 
@@ -151,9 +163,8 @@ def _wait_s(job: SlurmJob) -> int:
     return round(job.silence_s) + _LAST_WORDS_S
 
 
-def _guarded(job: SlurmJob, work: str) -> list[str]:
+def _guarded(job: SlurmJob, lines: list[str]) -> list[str]:
     """The command and its status; it is not begun where a variable is missing."""
-    lines = [*work.split("\n"), "status=$?"]
     if not job.cluster.secrets and not job.needed:
         return lines
     return [
@@ -175,6 +186,8 @@ def _step(job: SlurmJob) -> list[str]:
         found += ["--label", "--kill-on-bad-exit=0", f"--wait={_wait_s(job)}"]
     if job.tasks_per_node > 1 and job.gpus_per_node > 1:
         found.append("--distribution=block:block")
+    if job.cluster.cpu_bind is not None:
+        found.append(f"--cpu-bind={job.cluster.cpu_bind}")
     if job.mpi:
         found.append(f"--mpi={job.mpi}")
     theirs = job.cluster.step_options.items()

@@ -8,14 +8,42 @@ from types import MappingProxyType
 from typing import Any
 
 from launcher import slurm
+from launcher.cluster import Local
 from launcher.columns import say, table
 from launcher.folder import Kept, held, write
 from launcher.launch import Launch
+from launcher.local import run_here
 from launcher.occupied import objections
+from launcher.preflight import Finding, preflight
+from launcher.script import script
+from launcher.slurm import Queued
 from nemo_vfm.core.errors import UserError
 
 
-def submit(launch: Launch, scripts: Mapping[str, str]) -> int:
+def checked(launch: Launch) -> tuple[dict[str, str], Sequence[Finding]]:
+    """The text of each job's script by its share's name, and what the preflight found.
+
+    Raises:
+        UserError: a word cannot stand in a script.
+    """
+    try:
+        texts = {} if isinstance(launch.where, Local) else {
+            share.name: script(job) for share, job in zip(launch.shares, launch.jobs(), strict=True)
+        }  # fmt: skip
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    return texts, preflight(launch)
+
+
+def carry_out(launch: Launch, scripts: Mapping[str, str]) -> int:
+    """Run a launch here, with the status that it ends with, or put it into the queue."""
+    if isinstance(launch.where, Local):
+        return run_here(launch)
+    submit(launch, scripts)
+    return 0
+
+
+def submit(launch: Launch, scripts: Mapping[str, str]) -> None:
     """Write the folder and put every job into the queue.
 
     Raises:
@@ -26,8 +54,16 @@ def submit(launch: Launch, scripts: Mapping[str, str]) -> int:
             raise UserError("; ".join(found))
         kept = write(launch, scripts)
         enqueue(kept, kept.jobs)
-    tell(kept)
-    return 0
+
+
+def cancel(kept: Kept) -> list[Queued]:
+    """End the jobs of a launch that wait or run, and note it; which they were."""
+    live = [job for job in slurm.queued(kept.slurm_ids()).values() if job.waits_or_runs]
+    slurm.cancel([job.id for job in reversed(live)])  # the last first: none begins because the one before has ended
+    if live:
+        with held(kept.run_dir):
+            kept.cancelled({job.array for job in live})
+    return live
 
 
 def enqueue(

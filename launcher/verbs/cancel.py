@@ -13,16 +13,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """0 also where nothing was left to cancel."""
-    from launcher import slurm
     from launcher.columns import say
-    from launcher.folder import held, read
+    from launcher.folder import read
+    from launcher.submission import cancel
 
     kept = read(arguments.run)
-    live = [job for job in slurm.queued(kept.slurm_ids()).values() if job.waits_or_runs]
-    slurm.cancel([job.id for job in reversed(live)])  # the last first: none begins because the one before has ended
-    if live:
-        with held(kept.run_dir):
-            kept.cancelled({job.array for job in live})
+    live = cancel(kept)
     for job in live:
         say(f"cancelled job {job.id} ({job.name}), which was {job.state}")
     if not live:

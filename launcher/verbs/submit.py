@@ -35,10 +35,10 @@ def run(arguments: argparse.Namespace) -> int:
 def launched(launch: "Launch", *, dry_run: bool) -> int:
     """Look at a launch, say what was found, and submit it where nothing is wrong."""
     from launcher.cluster import Local
-    from launcher.preflight import preflight
+    from launcher.folder import read
+    from launcher.submission import carry_out, checked, tell
 
-    texts = {} if isinstance(launch.where, Local) else scripts(launch)
-    found = preflight(launch)
+    texts, found = checked(launch)
     _say(found)
     if dry_run:
         _show(launch, texts)
@@ -46,28 +46,10 @@ def launched(launch: "Launch", *, dry_run: bool) -> int:
     if any(one.wrong for one in found):
         sys.stderr.write("nothing was submitted\n")
         return 2
-    if isinstance(launch.where, Local):
-        from launcher.local import run_here
-
-        return run_here(launch)
-    from launcher.submission import submit
-
-    return submit(launch, texts)
-
-
-def scripts(launch: "Launch") -> dict[str, str]:
-    """The text of each job's script by its share's name.
-
-    Raises:
-        UserError: a word cannot stand in a script.
-    """
-    from launcher.script import script
-    from nemo_vfm.core.errors import UserError
-
-    try:
-        return {share.name: script(job) for share, job in zip(launch.shares, launch.jobs(), strict=True)}
-    except ValueError as error:
-        raise UserError(str(error)) from error
+    status = carry_out(launch, texts)
+    if not isinstance(launch.where, Local):
+        tell(read(launch.run_dir))
+    return status
 
 
 def _say(found: "Sequence[Finding]") -> None:

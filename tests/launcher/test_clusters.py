@@ -62,7 +62,8 @@ def test_a_recipe_cannot_name_a_cluster():
         ({"environment": {"WANDB_API_KEY": "0123456789"}}, "cluster.secrets"),
         ({"environment": {"A": "1"}, "secrets": {"A": Path("/a")}}, "in environment and in secrets"),
         ({"cpu_nodes": 2}, "needs cpus_per_cpu_node"), ({"environment": {"UID": "0"}}, "UID"),
-        ({"secrets": {"A B": Path("/a")}}, "name of a variable"),
+        ({"interface": "ib0; rm"}, "ib0,ib1"), ({"cpu_bind": "a b"}, "cores"), ({"ib_timeout": 32}, "from 1 to 31"),
+        ({"rank_timeout_s": 0}, "seconds"), ({"secrets": {"A B": Path("/a")}}, "name of a variable"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_said_in_a_sentence(wrong, sentence):

@@ -11,8 +11,8 @@ import pytest
 from launcher.asked import add_arguments, asked
 from launcher.facts import Said
 from launcher.launch import prepared
-from launcher.submission import submit
-from launcher.verbs.submit import launched, scripts
+from launcher.submission import checked, submit
+from launcher.verbs.submit import launched
 from nemo_vfm.config import Roots
 from tests.support.fake_queue import FakeQueue
 from tests.support.repository import ROOT
@@ -42,7 +42,7 @@ def test_what_a_dry_run_shows_is_what_sbatch_gets(name, tmp_path, monkeypatch, c
     assert launched(prepared(words(name)), dry_run=True) == 0
     shown = capsys.readouterr().out
     launch = prepared(words(name))
-    assert submit(launch, scripts(launch)) == 0
+    submit(launch, checked(launch)[0])
     given = [queue.submitted(101 + number).decode() for number in range(len(launch.shares))]
     if len(given) == 1:
         assert shown == given[0]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.cluster import NodeCheck
 from launcher.cluster import Slurm as Cluster
 from launcher.job import SlurmJob
 from tests.support.repository import ROOT
@@ -32,13 +33,16 @@ def submitted(
     ))  # fmt: skip
 
 
-def of_bash(cluster: Slurm, run_dir: Path, text: str, *, nodes: int = 1, array: int = 0) -> Submitted:
+def of_bash(
+    cluster: Slurm, run_dir: Path, text: str, *, nodes: int = 1, array: int = 0, where: Cluster | None = None,
+    most_restarts: int = 3,
+) -> Submitted:  # fmt: skip
     """A job whose processes are quick to begin, one a node."""
     folder = run_dir / "launch"
     return put(cluster, "", SlurmJob(
         name="toy", run_id="0123456789ab", folder=folder, run_dir=run_dir, recipe=folder / "recipe.yaml", workdir=ROOT,
         command=("bash", "-c", text), nodes=nodes, tasks_per_node=1, gpus_per_node=0, cpus_per_task=1, array=array,
-        task_words=((),) * array, cluster=Cluster(exclusive=False),
+        task_words=((),) * array, cluster=where or Cluster(exclusive=False), most_restarts=most_restarts,
     ))  # fmt: skip
 
 
@@ -104,6 +108,15 @@ def test_a_node_that_is_gone_takes_no_part_any_more(three: Slurm, tmp_path: Path
     assert three.job(job.number)["ExcNodeList"] == second
     assert counted(tmp_path / "run") == list(range(20))
     assert job.attempts("restart", "kind", "blamed") == [("0", "node_fault", second), ("1", "ok", "")]
+
+
+def test_a_node_that_fails_its_check_is_named_and_the_work_is_not_begun(three: Slurm, tmp_path: Path):
+    where = Cluster(exclusive=False, node_check=NodeCheck(min_memory_gb=10**6))
+    job = of_bash(three, tmp_path / "run", f"touch {tmp_path}/begun", where=where, most_restarts=1)
+    assert job.ended(120) == "FAILED", job.story()
+    ((kind, blamed, sentence),) = job.attempts("kind", "blamed", "sentence")
+    assert kind == "node_fault" and blamed in three.states() and "of memory are free" in sentence
+    assert not (tmp_path / "begun").exists()
 
 
 def test_a_job_that_somebody_cancels_is_not_begun_again(three: Slurm, tmp_path: Path):

@@ -75,16 +75,39 @@ if [[ -e $mark ]]; then
     note - "$([[ -n $down ]] && echo node_fault || echo unknown)" "it ended without a word" no "$down"
 fi
 printf '%s\n' "$SLURM_JOB_NODELIST" > "$mark"
-step_before="$(newest_step)"
-files_before="$(files_made)"
+# What the attempt before has noted: to look through a large run folder takes long, and is done at the end alone.
+step_before="$(awk -F '\t' -v job="$job" '$2 == job { step = $6 } END { print step == "" ? -1 : step }' \
+  "$launch/attempts.tsv" 2> /dev/null || echo -1)"
+files_before="$(cat "$launch/files-$SLURM_JOB_ID" 2> /dev/null || echo 0)"
+
+# -- What every node must have: cluster.node_check.
+read -r -d '' check << 'CHECK'
+failed() { echo "vfm-launch: the check of node $SLURMD_NODENAME failed: $1" >&2; exit 1; }
+gpus=8 memory=0 disk=0 links=1
+if (( gpus )); then
+  seen="$(nvidia-smi --query-gpu=uuid --format=csv,noheader 2> /dev/null | grep -c .)"
+  (( seen >= gpus )) || failed "nvidia-smi shows $seen GPUs of $gpus"
+  down="$(nvidia-smi nvlink --status 2> /dev/null | grep -c -i inactive)"
+  (( links && down )) && failed "$down NVLinks are down"
+fi
+free="$(awk '/^MemAvailable/ { print int($2 / 1048576) }' /proc/meminfo)"
+(( free >= memory )) || failed "$free GB of memory are free, and $memory are wanted"
+free="$(df --output=avail -BG "${TMPDIR:-/tmp}" | tail -n 1 | tr -d ' G')"
+(( free >= disk )) || failed "$free GB of ${TMPDIR:-/tmp} are free, and $disk are wanted"
+exit 0
+CHECK
 
 # -- The work.
 # A process that dies does not end the others at once (--kill-on-bad-exit=0): they find out whom
 # they lost, say so, and leave; 300 s after the first has left, srun ends the rest.
 # block:block gives neighbouring processes neighbouring cores, on the socket that their GPUs hang on.
-srun --export=ALL --cpus-per-task=14 --label --kill-on-bad-exit=0 --wait=300 --distribution=block:block \
-    /opt/venv/bin/python -P -m nemo_vfm run /lustre/video/runs/dit/launch/recipe.yaml run_dir=/lustre/video/runs/dit --trust our_package
-status=$?
+if ! srun --export=ALL --nodes=8 --ntasks=8 --ntasks-per-node=1 --cpus-per-task=1 --kill-on-bad-exit=0 bash -c "$check"; then
+  status=70
+else
+  srun --export=ALL --cpus-per-task=14 --label --kill-on-bad-exit=0 --wait=300 --distribution=block:block \
+      /opt/venv/bin/python -P -m nemo_vfm run /lustre/video/runs/dit/launch/recipe.yaml run_dir=/lustre/video/runs/dit --trust our_package
+  status=$?
+fi
 
 trap '' TERM  # neither this shell nor what it calls from here on: a requeue ends, by SIGTERM, whatever the job runs
 
@@ -112,6 +135,7 @@ case "$status:$near:$said" in
   [1-9]*:*:*'fallen off the bus'*) kind=node_fault ;;
   [1-9]*:*:*'Communication connection failure'*) kind=node_fault ;;
   [1-9]*:*:*'Unable to contact slurmd'*) kind=node_fault ;;
+  [1-9]*:*:*'vfm-launch: the check of node'*) kind=node_fault ;;
   [1-9]*:*:*'out of memory'*) kind=out_of_memory ;;
   [1-9]*:*:*OutOfMemoryError*) kind=out_of_memory ;;
   [1-9]*:*:*MemoryError*) kind=out_of_memory ;;
@@ -134,7 +158,9 @@ case "$status:$near:$said" in
 esac
 
 # -- Whose node was it? And did the attempt get further than the one before?
-failed="$(sed -n 's/^srun: error: Node failure on \([^ ]*\).*/\1/p' <<< "$heard" | head -n 1)"
+failed="$(sed -n -e 's/^srun: error: Node failure on \([^ ]*\).*/\1/p' \
+  -e 's/^vfm-launch: the check of node \([^ ]*\) failed.*/\1/p' <<< "$heard" | head -n 1)"
+told="${told:-$(grep -m 1 -o '^vfm-launch: the check of node .*' <<< "$heard")}"
 killed="$(sed -n \
   's/^srun: error: \([^ ]*\): tasks\{0,1\} [-,0-9]*: \(Killed\|Aborted\|Segmentation fault\|Bus error\).*/\1/p' \
   <<< "$heard" | head -n 1)"
@@ -152,7 +178,10 @@ esac
 before="$(awk -F '\t' -v job="$job" -v node="$blamed" '$2 == job && $10 == node' "$launch/attempts.tsv" 2> /dev/null)"
 step="$(newest_step)"
 moved=no
-(( step > step_before || (step < 0 && $(files_made) > files_before) )) && moved=yes
+files=0
+(( step < 0 )) && files="$(files_made)"
+(( step > step_before || (step < 0 && files > files_before) )) && moved=yes
+printf '%s\n' "$files" > "$launch/files-$SLURM_JOB_ID"
 
 # -- What then.
 state="$(said_of %T)"

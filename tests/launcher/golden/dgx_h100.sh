@@ -81,8 +81,27 @@ if [[ -e $mark ]]; then
     note - "$([[ -n $down ]] && echo node_fault || echo unknown)" "it ended without a word" no "$down"
 fi
 printf '%s\n' "$SLURM_JOB_NODELIST" > "$mark"
-step_before="$(newest_step)"
-files_before="$(files_made)"
+# What the attempt before has noted: to look through a large run folder takes long, and is done at the end alone.
+step_before="$(awk -F '\t' -v job="$job" '$2 == job { step = $6 } END { print step == "" ? -1 : step }' \
+  "$launch/attempts.tsv" 2> /dev/null || echo -1)"
+files_before="$(cat "$launch/files-$SLURM_JOB_ID" 2> /dev/null || echo 0)"
+
+# -- What every node must have: cluster.node_check.
+read -r -d '' check << 'CHECK'
+failed() { echo "vfm-launch: the check of node $SLURMD_NODENAME failed: $1" >&2; exit 1; }
+gpus=8 memory=0 disk=0 links=1
+if (( gpus )); then
+  seen="$(nvidia-smi --query-gpu=uuid --format=csv,noheader 2> /dev/null | grep -c .)"
+  (( seen >= gpus )) || failed "nvidia-smi shows $seen GPUs of $gpus"
+  down="$(nvidia-smi nvlink --status 2> /dev/null | grep -c -i inactive)"
+  (( links && down )) && failed "$down NVLinks are down"
+fi
+free="$(awk '/^MemAvailable/ { print int($2 / 1048576) }' /proc/meminfo)"
+(( free >= memory )) || failed "$free GB of memory are free, and $memory are wanted"
+free="$(df --output=avail -BG "${TMPDIR:-/tmp}" | tail -n 1 | tr -d ' G')"
+(( free >= disk )) || failed "$free GB of ${TMPDIR:-/tmp} are free, and $disk are wanted"
+exit 0
+CHECK
 
 # -- The work.
 # A process that dies does not end the others at once (--kill-on-bad-exit=0): they find out whom
@@ -92,14 +111,18 @@ if [[ $missing ]]; then
   echo "not set:$missing; export them before you submit, or name files in cluster.secrets" >&2
   status=2
 else
-  srun --export=ALL --cpus-per-task=14 --label --kill-on-bad-exit=0 --wait=300 --distribution=block:block --mpi=pmix \
-      --container-image=/lustre/images/nemo_vfm.sqsh \
-      --container-mounts=/lustre/video:/lustre/video,/lustre/data:/data \
-      --container-workdir=/lustre/video \
-      --no-container-mount-home \
-      --container-env=PYTHONUNBUFFERED,PYTHONFAULTHANDLER,TOKENIZERS_PARALLELISM,HF_HUB_OFFLINE,OMP_NUM_THREADS,NCCL_DEBUG,PYTORCH_ALLOC_CONF,CUDA_DEVICE_MAX_CONNECTIONS,NCCL_P2P_NET_CHUNKSIZE,PYTHONPATH,WANDB_API_KEY,MLFLOW_TRACKING_TOKEN \
-      nemo-vfm run /lustre/video/runs/dit/launch/recipe.yaml run_dir=/lustre/video/runs/dit --trust our_package
-  status=$?
+  if ! srun --export=ALL --nodes=8 --ntasks=8 --ntasks-per-node=1 --cpus-per-task=1 --kill-on-bad-exit=0 --mpi=pmix bash -c "$check"; then
+    status=70
+  else
+    srun --export=ALL --cpus-per-task=14 --label --kill-on-bad-exit=0 --wait=300 --distribution=block:block --mpi=pmix \
+        --container-image=/lustre/images/nemo_vfm.sqsh \
+        --container-mounts=/lustre/video:/lustre/video,/lustre/data:/data \
+        --container-workdir=/lustre/video \
+        --no-container-mount-home \
+        --container-env=PYTHONUNBUFFERED,PYTHONFAULTHANDLER,TOKENIZERS_PARALLELISM,HF_HUB_OFFLINE,OMP_NUM_THREADS,NCCL_DEBUG,PYTORCH_ALLOC_CONF,CUDA_DEVICE_MAX_CONNECTIONS,NCCL_P2P_NET_CHUNKSIZE,PYTHONPATH,WANDB_API_KEY,MLFLOW_TRACKING_TOKEN \
+        nemo-vfm run /lustre/video/runs/dit/launch/recipe.yaml run_dir=/lustre/video/runs/dit --trust our_package
+    status=$?
+  fi
 fi
 
 trap '' TERM  # neither this shell nor what it calls from here on: a requeue ends, by SIGTERM, whatever the job runs
@@ -128,6 +151,7 @@ case "$status:$near:$said" in
   [1-9]*:*:*'fallen off the bus'*) kind=node_fault ;;
   [1-9]*:*:*'Communication connection failure'*) kind=node_fault ;;
   [1-9]*:*:*'Unable to contact slurmd'*) kind=node_fault ;;
+  [1-9]*:*:*'vfm-launch: the check of node'*) kind=node_fault ;;
   [1-9]*:*:*'out of memory'*) kind=out_of_memory ;;
   [1-9]*:*:*OutOfMemoryError*) kind=out_of_memory ;;
   [1-9]*:*:*MemoryError*) kind=out_of_memory ;;
@@ -150,7 +174,9 @@ case "$status:$near:$said" in
 esac
 
 # -- Whose node was it? And did the attempt get further than the one before?
-failed="$(sed -n 's/^srun: error: Node failure on \([^ ]*\).*/\1/p' <<< "$heard" | head -n 1)"
+failed="$(sed -n -e 's/^srun: error: Node failure on \([^ ]*\).*/\1/p' \
+  -e 's/^vfm-launch: the check of node \([^ ]*\) failed.*/\1/p' <<< "$heard" | head -n 1)"
+told="${told:-$(grep -m 1 -o '^vfm-launch: the check of node .*' <<< "$heard")}"
 killed="$(sed -n \
   's/^srun: error: \([^ ]*\): tasks\{0,1\} [-,0-9]*: \(Killed\|Aborted\|Segmentation fault\|Bus error\).*/\1/p' \
   <<< "$heard" | head -n 1)"
@@ -168,7 +194,10 @@ esac
 before="$(awk -F '\t' -v job="$job" -v node="$blamed" '$2 == job && $10 == node' "$launch/attempts.tsv" 2> /dev/null)"
 step="$(newest_step)"
 moved=no
-(( step > step_before || (step < 0 && $(files_made) > files_before) )) && moved=yes
+files=0
+(( step < 0 )) && files="$(files_made)"
+(( step > step_before || (step < 0 && files > files_before) )) && moved=yes
+printf '%s\n' "$files" > "$launch/files-$SLURM_JOB_ID"
 
 # -- What then.
 state="$(said_of %T)"
