@@ -62,8 +62,8 @@ newest_step() {  # of all checkpoints; -1 where there is none
     sed -n 's/^step-0*\([0-9][0-9]*\)$/\1/p' | sort -n | tail -n 1 | grep . || echo -1
 }
 files_made() {  # below the run folder's own, by work that has no checkpoints
-  find "$run" -mindepth 1 \( -name launch -o -name ranks -o -name '.*' \) -prune -o -type f -printf '%d\n' 2> /dev/null |
-    grep -c -v '^1$'
+  find "$run" -mindepth 1 \( -name launch -o -name ranks -o -name '.*' \) -prune -o -type f -printf '%d\n' \
+    2> /dev/null | grep -c -v '^1$'
 }
 note() {  # one line of attempts.tsv: status, kind, sentence, moved, blamed
   printf '%s\t' "$(date --utc +%Y-%m-%dT%H:%M:%SZ)" "$job" "${SLURM_RESTART_COUNT:-0}" "$1" "$2" "$(newest_step)" \
@@ -186,8 +186,8 @@ if (( stuck >= 3 )); then
 fi
 if [[ $state =~ ^(RUNNING|SIGNALING)$ ]] || (( ends_at > 0 && now >= ends_at )); then  # else Slurm has done it already
   if ! scontrol requeue "$job"; then
-    echo "vfm-launch: this cluster does not let the job begin again by itself; vfm-launch retry ${launch%/launch} goes" \
-      "on from its last checkpoint"
+    echo "vfm-launch: this cluster does not let the job begin again by itself;" \
+      "vfm-launch retry ${launch%/launch} goes on from its last checkpoint"
     exit "$status"
   fi  # from here on this shell has KillWait seconds
 fi
