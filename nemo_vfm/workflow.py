@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nemo_vfm.core import progress
+from nemo_vfm.core import preempt, progress
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.files import read_json, sha256_text, write_json
 from nemo_vfm.core.inert import INERT
@@ -207,6 +207,8 @@ def perform(job: Job, run: Run, ask: Ask, *, title: str, set_aside: bool = True)
     if done := _done(run.folder, ask):
         info(f"{title}: done before: {done.summary}")
         return done
+    if urgency := preempt.urgency():  # it came while the step before took its last
+        raise preempt.stopped(urgency, f"before {title}")
     resume = _prepare(run.folder, ask, title, set_aside)
     info(f"{title}: {'goes on' if resume else 'starts'}")
     progress.forget()

@@ -28,8 +28,8 @@ from nemo_vfm.core.preempt import INTERRUPTED, numbers
 PIPE = "NEMO_VFM_LAUNCHER"  #: names the open end of a pipe, by number, in a rank's environment
 GRACE_S = 30.0  # for the others to find out whom they lost, and say it, once one has ended badly
 _POLL_S = 0.05
-_WELL = (0, PREEMPTED, NextPhase.exit_code)  # all ranks end so together
-_FINAL = (*_WELL, 2, 3, INTERRUPTED)  # trying again would end in the same way, or is not wanted
+_WELL = (0, PREEMPTED, NextPhase.exit_code, INTERRUPTED)  # all ranks end so together, once all is saved
+_FINAL = (*_WELL, 2, 3)  # trying again would end in the same way, or is not wanted
 _OWN = (*_FINAL, 1)  # what a rank that was neither killed nor crashed says of itself
 
 

@@ -122,9 +122,9 @@ def _follow(orders: Orders, job: Job, folder: Path) -> int:
             own = job.job_in(*names) if names and isinstance(job, Workflow) else job
             _turn_output(folder)
             own.run(run)
-    except (Preempted, PreemptedNow):
+    except PreemptedNow:
         return PREEMPTED
-    except NextPhase as error:
+    except (Preempted, NextPhase) as error:
         return error.exit_code
     except BaseException as error:
         return INTERRUPTED if is_interrupt(error) else _told(error, orders)

@@ -68,11 +68,7 @@ def _run(sweep: Swept, point: Point) -> Json:
     # import from the working directory first, where a stranger's yaml.py may lie.
     apart = [] if sys.path[0] in ("", str(Path.cwd())) else ["-P"]
     child = subprocess.Popen([sys.executable, *apart, "-m", "nemo_vfm", "run", *sweep.words(point)])  # noqa: S603
-    try:
-        status = child.wait()
-    except KeyboardInterrupt:  # the terminal has told the child, too: it leaves its folder in order
-        child.wait()
-        status = INTERRUPTED
+    status = _waited(child)
     said = sweep_table.told(sweep.folder / point.name)
     return {
         **sweep_table.waiting(sweep, point),
@@ -81,6 +77,17 @@ def _run(sweep: Swept, point: Point) -> Json:
         "seconds": round(time.monotonic() - began, 1),
         "figures": said.get("figures", {}) if status == 0 else {},
     }
+
+
+def _waited(child: "subprocess.Popen[bytes]") -> int:
+    """Its status. The terminal tells the child of a Ctrl-C, too: it saves, and a second one is the child's as well."""
+    interrupted = False
+    while True:
+        try:
+            status = child.wait()
+            return INTERRUPTED if interrupted else status
+        except KeyboardInterrupt:
+            interrupted = True
 
 
 def _state(status: int, said: Json) -> str:

@@ -13,6 +13,7 @@ NemoVfmError                 anything we raise on purpose
 |   `-- CorruptCheckpoint    a checkpoint does not match its manifest
 |-- LostRank                 another rank of this run died or does not answer          (exit code 69)
 |-- Preempted                a signal asked the run to end, and what it did is saved   (exit code 75)
+|   `-- Interrupted          ... and the signal was a Ctrl-C                           (exit code 130)
 |-- NextPhase                a phase is done, and the next needs other devices         (exit code 76)
 `-- NothingKept              a job finished without a single output                    (exit code 3)
 """
@@ -72,6 +73,12 @@ class Preempted(NemoVfmError):
     """A signal asked the run to end; what it did is saved, and the same command goes on."""
 
     exit_code = 75  # sysexits.h's "try again later"
+
+
+class Interrupted(Preempted):
+    """Ctrl-C asked the run to end; what it did is saved, and the same command goes on."""
+
+    exit_code = 130  # of a program that Ctrl-C has ended, as shells say it
 
 
 class NextPhase(NemoVfmError):

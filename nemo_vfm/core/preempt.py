@@ -1,16 +1,19 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A signal of the scheduler in, a wish to end out: who can end well asks for it at a good moment, others end at once.
+"""Turns signals and Ctrl-C into a request to stop: jobs that can save stop after their step, others at once.
 
 A signal may come between any two lines. So a job that has something to save says that it will ask (`heeded`), and the
 handler only raises a flag for it. The second signal does not wait.
 """
 
+import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
+
+from nemo_vfm.core.errors import Interrupted, Preempted
 
 EXIT_CODE = 75  #: sysexits.h's "try again later": the same command goes on
 INTERRUPTED = 130  #: of a program that Ctrl-C has ended, as shells say it
@@ -22,7 +25,7 @@ class PreemptedNow(BaseException):  # as KeyboardInterrupt: nothing between here
 
 
 _ASKED: list[str] = []
-_HEEDED: list[bool] = []
+_HEEDED: list[str] = []
 _LISTENING: list[signal.Signals] = []
 
 
@@ -31,10 +34,29 @@ def asked() -> str | None:
     return _ASKED[0] if _ASKED else None
 
 
+def urgency() -> float:
+    """How to end: 0 not at all, 1 as the scheduler asked, 2 as Ctrl-C did. Ranks agree on the greatest."""
+    return 0.0 if not _ASKED else 2.0 if _ASKED[0] == signal.SIGINT.name else 1.0
+
+
+def stopped(urgency: float, what: str) -> Preempted:
+    """The error that ends a job at a good moment.
+
+    Args:
+        urgency: on which all ranks have agreed.
+        what: was reached, such as "at step 5, whose checkpoint is in FOLDER".
+    """
+    return Interrupted(f"interrupted {what}") if urgency > 1 else Preempted(f"a signal asked for the end {what}")
+
+
 @contextmanager
-def heeded() -> Iterator[None]:
-    """The block asks `asked()` again and again, and ends soon after it says yes."""
-    _HEEDED.append(True)
+def heeded(promise: str = "") -> Iterator[None]:
+    """The block asks `asked()` again and again, and ends soon after it says yes.
+
+    Args:
+        promise: is shown at the first Ctrl-C: what is done before the end.
+    """
+    _HEEDED.append(promise)
     try:
         yield
     finally:
@@ -64,12 +86,16 @@ def numbers(names: Sequence[str]) -> list[signal.Signals]:
 
 @contextmanager
 def listening(names: Sequence[str] = DEFAULT) -> Iterator[None]:
-    """Listen to these signals while the block runs. Elsewhere than in the main thread nothing can be heard."""
+    """Listen to these signals, and to Ctrl-C, while the block runs; in another than the main thread nothing is heard.
+
+    Ctrl-C is left alone where it is ignored, as it is in a shell's background jobs.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     _ASKED.clear()
-    _LISTENING[:] = numbers(names)
+    ctrl_c = [] if signal.getsignal(signal.SIGINT) is signal.SIG_IGN else [signal.SIGINT]
+    _LISTENING[:] = [*numbers(names), *ctrl_c]
     before = {number: signal.signal(number, _hear) for number in _LISTENING}
     try:
         yield
@@ -90,4 +116,6 @@ def listen_again() -> None:
 def _hear(number: int, frame: FrameType | None) -> None:
     _ASKED.append(signal.Signals(number).name)
     if not _HEEDED or len(_ASKED) > 1:
-        raise PreemptedNow(_ASKED[-1])
+        raise KeyboardInterrupt if number == signal.SIGINT else PreemptedNow(_ASKED[-1])
+    if number == signal.SIGINT and _HEEDED[-1] and os.environ.get("RANK", "0") == "0":
+        os.write(2, f"\n{_HEEDED[-1]}\n".encode())  # a stream may be in the middle of a write, and takes no other then

@@ -188,8 +188,9 @@ def _same(loaded: Any) -> Any:
 def _start_worker(worker: int) -> None:
     """One thread a worker: OpenCV's thread pool does not survive a fork, and the cores are shared anyway.
 
-    The trainer's handlers are not the worker's.
+    The trainer's handlers are not the worker's, and a Ctrl-C, which reaches the whole terminal, is the trainer's alone.
     """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     cv2.setNumThreads(0)
     torch.set_num_threads(1)

@@ -36,7 +36,7 @@ class Fit:
         origin: names this run in its checkpoints, over all resumes.
         started_from: where its first weights came from; None where they were drawn.
         plan: which devices share the work.
-        preempted: a signal asked for an end; every rank knows it at the same step.
+        stop: above 0 where a signal asked for an end (`preempt.urgency`); every rank knows it at the same step.
         skip: what is left out.
         reading: where the data began and how; None for data that is no `Positioned`.
     """
@@ -57,7 +57,7 @@ class Fit:
     origin: str = field(default_factory=lambda: uuid4().hex)
     started_from: Json | None = None
     plan: ParallelPlan = field(default_factory=ParallelPlan)
-    preempted: bool = False
+    stop: float = 0.0
     skip: Skip = field(default_factory=Skip)
     reading: Reading | None = None
     _clock: float = 0.0
@@ -89,9 +89,12 @@ class Fit:
 
     def _agree(self) -> None:
         """What each rank would know otherwise, and acts on: the time, and a signal that came to some of them first."""
-        asked = preempt.asked() is not None
-        self.elapsed_s, told = greatest(time.monotonic() - self._clock, float(asked))
-        self.preempted = told > 0
+        self.elapsed_s, self.stop = greatest(time.monotonic() - self._clock, preempt.urgency())
+
+    @property
+    def preempted(self) -> bool:
+        """Whether a signal asked for an end."""
+        return self.stop > 0
 
     @property
     def data_rank(self) -> int:

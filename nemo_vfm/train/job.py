@@ -18,7 +18,7 @@ from torch import nn
 from nemo_vfm.core import log, preempt, ranks
 from nemo_vfm.core.device import describe
 from nemo_vfm.core.duration import Duration
-from nemo_vfm.core.errors import NextPhase, Preempted, UserError
+from nemo_vfm.core.errors import NextPhase, UserError
 from nemo_vfm.core.place import Address, Place
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types import (
@@ -55,6 +55,8 @@ from nemo_vfm.train.phases import InPhases, Phase, Stretch, at, data_of, stretch
 from nemo_vfm.train.position import data_at, reading_of, resumed, steps_until
 from nemo_vfm.train.skip import Skip
 from nemo_vfm.train.warm_start import WarmStart
+
+_PROMISE = "Ctrl-C: the run ends after this step, with a checkpoint; press it again to end at once, without one"
 
 
 class Train:
@@ -148,10 +150,10 @@ class Train:
         if fit.finished:
             self.checkpoint.copy(fit)
             return Outcome(f"trained for {fit.step} steps before", {"steps": fit.step}, did_nothing=True)
-        with preempt.heeded():
+        with preempt.heeded(_PROMISE):
             self._loop(fit)
         if fit.preempted and not fit.finished:
-            raise Preempted(f"a signal asked for the end at step {fit.step}, whose checkpoint is in {fit.checkpoints}")
+            raise preempt.stopped(fit.stop, f"at step {fit.step}, whose checkpoint is in {fit.checkpoints}")
         return Outcome(
             f"trained {fit.step} steps in {fit.elapsed_s:.0f} s; weights in {fit.checkpoints}",
             {"steps": fit.step, "training_s": fit.elapsed_s, **_losses(fit)},

@@ -3,7 +3,8 @@
 """Run a recipe: a file and changes to it in, a run folder with its report out. Run it again to go on.
 
 A recipe that asks for several devices (parallel.shard=2) is run on so many of this machine; under torchrun or srun on
-those that they start. SIGTERM and SIGUSR1 end a run at its next step, with a checkpoint and exit status 75.
+those that they start. SIGTERM and SIGUSR1 end a training after its step, with a checkpoint and exit status 75; so does
+Ctrl-C, with 130. A second one does not wait, and the run goes on from the checkpoint before.
 """
 
 import argparse
@@ -208,7 +209,7 @@ def _run(job: "Job", run: "Run", status: "Status") -> int:
         with status.running():
             outcome = _perform(job, run)
     except (Preempted, PreemptedNow) as error:
-        return _preempted(error, run.folder, status)
+        return _stopped(error, run.folder, status)
     except NextPhase as error:
         status.write("between_phases", error=str(error))
         sys.stderr.write(f"{error}\n")
@@ -235,12 +236,13 @@ def _run(job: "Job", run: "Run", status: "Status") -> int:
     return 0
 
 
-def _preempted(error: BaseException, folder: Path, status: "Status") -> int:
-    """The scheduler asked for the machine: nothing failed."""
+def _stopped(error: BaseException, folder: Path, status: "Status") -> int:
+    """The scheduler or the user wanted the machine: nothing failed."""
     said = str(error) if not isinstance(error, PreemptedNow) else f"{error} ended the run at once"
-    status.write("preempted", error=said)
+    code = getattr(error, "exit_code", EXIT_CODE)
+    status.write("interrupted" if code == INTERRUPTED else "preempted", error=said)
     sys.stderr.write(f"{said}; the same command goes on in {folder}\n")
-    return EXIT_CODE
+    return code
 
 
 def _lost_behind(error: Exception) -> "LostRank | None":

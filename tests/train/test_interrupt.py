@@ -1,0 +1,138 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Presses Ctrl-C in a real training: one saves and says how to go on, two end at once."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from nemo_vfm.parallel import checkpoint
+from tests.support import tiny_training
+from tests.support.repository import ROOT
+from tests.support.tiny_training import command, fate, metrics
+
+LIMIT_S = 300.0  # of any run here, on a machine that has other things to do
+PROMISE = "the run ends after this step, with a checkpoint"
+
+
+class Terminal:
+    """A command in a process group of its own, as in a terminal: a Ctrl-C reaches all of the group.
+
+    Args:
+        words: the command.
+        folder: where what it says on standard error is kept.
+    """
+
+    def __init__(self, words: Sequence[str], folder: Path, cwd: Path = ROOT) -> None:
+        self._said = folder / "said"
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        with self._said.open("wb") as file:
+            self._process = subprocess.Popen(words, cwd=cwd, env=environment, stdout=file, stderr=file,
+                                             start_new_session=True)  # fmt: skip
+
+    def until(self, happened: Callable[[], bool]) -> None:
+        """Wait for a file or a line."""
+        end = time.monotonic() + LIMIT_S
+        while not happened():
+            assert self._process.poll() is None and time.monotonic() < end, self.said()
+            time.sleep(0.02)
+
+    def press_ctrl_c(self) -> None:
+        os.killpg(self._process.pid, signal.SIGINT)
+
+    def said(self) -> str:
+        return " ".join(self._said.read_text().split())
+
+    def status(self) -> int:
+        try:
+            return self._process.wait(LIMIT_S)
+        finally:
+            self._process.kill()
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Latents to train on."""
+    return tiny_training.shards(tmp_path_factory.mktemp("data") / "shards")
+
+
+def run(words: Sequence[str]) -> None:
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def steps_saved(folder: Path) -> list[int]:
+    return sorted(int(path.name.removeprefix("step-")) for path in (folder / "checkpoints").glob("step-*"))
+
+
+def state(folder: Path) -> str:
+    return str(json.loads((folder / "status.json").read_text())["state"])
+
+
+def require_equal(folder: Path, other: Path) -> None:
+    """Every metric and every saved byte."""
+    assert metrics(folder) == metrics(other)
+    ours, theirs = (checkpoint.newest(one / "checkpoints") for one in (folder, other))
+    assert ours is not None and theirs is not None and ours.step == theirs.step
+    for group, tensors in theirs.groups.items():
+        assert all(tensor.equal(ours.groups[group][name]) for name, tensor in tensors.items()), group
+
+
+@pytest.mark.parametrize(
+    ("layout", "num_ranks"), [("data.num_workers=1", 1), ("parallel.shard=2", 2)], ids=["one", "two"]
+)
+def test_ctrl_c_saves_the_step_and_the_same_command_gives_the_numbers_of_a_run_that_was_never_interrupted(
+    data: Path, tmp_path: Path, layout: str, num_ranks: int
+) -> None:
+    whole, folder = tmp_path / "whole", tmp_path / "run"
+    run(command(data, whole, layout))
+    words = command(data, folder, layout, fate("waits", rank=-1, step=4))
+    training = Terminal(words, tmp_path)
+    training.until(lambda: all((folder / f"fate-{rank}").exists() for rank in range(num_ranks)))
+    training.press_ctrl_c()
+    assert training.status() == 130
+    said = training.said()
+    assert said.count(PROMISE) == 1 and "interrupted at step 5, whose checkpoint is in" in said
+    assert f"the same command goes on in {folder}" in said and "Traceback" not in said and "Warning" not in said
+    assert steps_saved(folder) == [2, 4, 5] and state(folder) == "interrupted"
+    run(words)
+    require_equal(folder, whole)
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_step(data: Path, tmp_path: Path) -> None:
+    training = Terminal(command(data, tmp_path / "run", fate("waits_alone", rank=0)), tmp_path)
+    training.until((tmp_path / "run/fate-0").exists)
+    training.press_ctrl_c()
+    training.until(lambda: PROMISE in training.said())
+    training.press_ctrl_c()
+    assert training.status() == 130
+    assert f"interrupted; the same command goes on in {tmp_path / 'run'}" in training.said()
+    assert steps_saved(tmp_path / "run") == [2] and state(tmp_path / "run") == "interrupted"
+
+
+def started(folder: Path, steps: Sequence[str], words: Sequence[str]) -> Terminal:
+    """A workflow of these steps, run by these words."""
+    lines = [f"  step{number}: {step}\n" for number, step in enumerate(steps)]
+    (folder / "recipe.yaml").write_text("_target_: nemo_vfm.workflow.Workflow\nrun_dir: run\nsteps:\n" + "".join(lines))
+    return Terminal([sys.executable, "-m", *words, "--trust", "tests.support"], folder, cwd=folder)
+
+
+@pytest.mark.parametrize(
+    "words", [["nemo_vfm", "run", "recipe.yaml"], ["launcher", "submit", "recipe.yaml", "cluster=local"]],
+    ids=lambda words: words[0],
+)  # fmt: skip
+def test_a_step_that_cannot_save_ends_at_once_with_the_sentence(tmp_path: Path, words: list[str]) -> None:
+    count = "{_target_: tests.support.parts.Count, duration: 9 steps, pause_s: 600}"
+    running = started(tmp_path, [count], words)
+    running.until((tmp_path / "run/step0/steps/000").exists)
+    running.press_ctrl_c()
+    assert running.status() == 130
+    assert "interrupted; the same command goes on in run" in running.said() and "Traceback" not in running.said()
+    assert state(tmp_path / "run") == "interrupted"
