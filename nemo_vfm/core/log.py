@@ -1,17 +1,19 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Messages and progress in; lines and bars on the terminal out (standard error), once and on rank 0 only.
+"""Writes messages and progress to standard error, on rank 0 only: bars on a terminal, plain lines elsewhere.
 
 Rich is imported at the first message, so that what only computes needs torch alone.
 """
 
 import logging
 import os
+import sys
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from nemo_vfm.core.progress_line import ProgressLines, every_s, to
 from nemo_vfm.core.secret import conceal
 
 if TYPE_CHECKING:
@@ -82,14 +84,27 @@ def _line(text: str) -> str:
     return plain(text).replace("\n", "?").replace("\t", " ")
 
 
-class Bar:
+class Bar(Protocol):
     """One line of progress: what is happening, how far, how long it will take."""
+
+    def advance(self, count: float = 1, note: str | None = None) -> None:
+        """Move on by `count`; `note` replaces the text at the end of the line."""
+        ...
+
+
+class _RichBar:
+    """A bar that moves.
+
+    Args:
+        progress: Rich's, which has the terminal.
+        task: its line.
+    """
 
     def __init__(self, progress: "Progress", task: "TaskID") -> None:
         self._progress, self._task = progress, task
 
     def advance(self, count: float = 1, note: str | None = None) -> None:
-        """Move on by `count`; `note` replaces the text at the end of the line."""
+        """See `Bar`."""
         if note is None:
             self._progress.update(self._task, advance=count)
         else:
@@ -97,8 +112,34 @@ class Bar:
 
 
 @contextmanager
-def bar(title: str, total: int | None, completed: int = 0) -> Iterator[Bar]:
-    """Show a progress bar for `total` units of work while the block runs."""
+def bar(title: str, total: int | None, completed: int = 0, unit: str = "") -> Iterator[Bar]:
+    """Show progress over `total` units of work while the block runs.
+
+    Args:
+        title: what happens.
+        total: None where nobody knows.
+        completed: what was done before.
+        unit: of `total`, such as steps.
+    """
+    shown = _moving_bar if console().is_terminal else _lines
+    with shown(_line(title), total, completed, unit) as one:
+        yield one
+
+
+@contextmanager
+def _lines(title: str, total: int | None, completed: int, unit: str) -> Iterator[Bar]:
+    """For a log: only rank 0 says how far all are."""
+    write = to(sys.stderr) if os.environ.get("RANK", "0") == "0" else lambda line: None
+    lines = ProgressLines(title, total, completed, unit=unit, write=lambda line: write(_line(line)),
+                          every_s=every_s(os.environ.get("NEMO_VFM_PROGRESS_S")))  # fmt: skip
+    try:
+        yield lines
+    finally:
+        lines.close()
+
+
+@contextmanager
+def _moving_bar(title: str, total: int | None, completed: int, unit: str) -> Iterator[Bar]:
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -114,7 +155,7 @@ def bar(title: str, total: int | None, completed: int = 0) -> Iterator[Bar]:
         TextColumn("{task.fields[note]}", style="dim", markup=False),
     )  # fmt: skip
     with Progress(*columns, console=console()) as progress:
-        yield Bar(progress, progress.add_task(_line(title), total=total, completed=completed, note=""))
+        yield _RichBar(progress, progress.add_task(title, total=total, completed=completed, note=""))
 
 
 def track(title: str, items: Iterable[T], total: int | None = None) -> Iterator[T]:

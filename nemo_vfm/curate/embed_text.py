@@ -93,7 +93,7 @@ class EmbedText:
         """Every caption that has no file in `work` yet."""
         captions = {_name(text): text for text in (caption_of(samples, entry) for entry in samples.entries)}
         missing = [(name, text) for name, text in sorted(captions.items()) if not (work / name).is_file()]
-        with bar("embed captions", len(missing)) as line:
+        with bar("embed captions", len(missing), unit="captions") as line:
             for first in range(0, len(missing), self.batch_size):
                 group = missing[first : first + self.batch_size]
                 for (name, text), data in zip(group, self._vectors([text for _, text in group]), strict=True):

@@ -136,7 +136,7 @@ class EncodeShards:
     def _encode_all(self, clips: ShardSet, work: Path, counts: "_Counts") -> list[tuple[Entry, str, str]]:
         """Encode what is not in `work` yet; (clip, key, bucket) of every sample, in the clips' order."""
         keys = []
-        with bar("encode", len(clips)) as line, _one_thread_an_operation():
+        with bar("encode", len(clips), unit="clips") as line, _one_thread_an_operation():
             for clip in ordered(lambda entry: self._encode(clips, entry, work), clips.entries):
                 found = _keys(work, clip.entry) if clip.bucket is not None else []
                 counts.count(clip, len(found))

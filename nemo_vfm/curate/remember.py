@@ -53,7 +53,7 @@ class Remembering:
         """A record a clip and its media's sha256, in order. One that cannot be decoded has failed, with the reason."""
         caches = self._caches()
         records, hashes = [], []
-        with bar("look", len(clips)) as line:
+        with bar("look", len(clips), unit="clips") as line:
             for clip, seen in zip(
                 clips, ordered(_See(self.stages, caches, self.thumbnails), clips, workers=self.workers), strict=True
             ):

@@ -49,7 +49,7 @@ class Hands:
         if not items:
             return
         start = time.perf_counter()
-        with bar(title, total or len(items)) as line:
+        with bar(title, total or len(items), unit="frames" if total else "") as line:
             watch = Watch(line.advance) if total else Watch()
             for item, parts in zip(items, self.executor.run(steps, items, watch), strict=True):
                 yield parts if isinstance(parts, Lost) else valid(parts)

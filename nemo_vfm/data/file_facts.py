@@ -54,7 +54,10 @@ def facts_of_files(paths: Mapping[str, Path], index: Path | None) -> dict[str, F
 
 def _look(new: Sequence[str], paths: Mapping[str, Path], found: dict[str, Facts], index: Path | None) -> None:
     names = iter(new)
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="look") as threads, bar("files", len(new)) as line:
+    with (
+        ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="look") as threads,
+        bar("look at", len(new), unit="files") as line,
+    ):
         while some := list(islice(names, _SAVE_EVERY)):
             for name, facts in zip(some, threads.map(lambda name: _facts(paths[name]), some), strict=True):
                 found[name] = facts

@@ -104,7 +104,7 @@ class Generate:
 
     def _write(self, missing: Sequence[_Asked], parts: Path, seed: int) -> None:
         model = self._opened(seed)
-        with log.bar("writing", len(missing)) as line:
+        with log.bar("writing", len(missing), unit="texts") as line:
             for group in _groups(missing, self.batch_size):
                 found = self._texts(model, group, seed)
                 files.write_json(parts / f"{group[0].index:06d}.json", found)

@@ -90,7 +90,7 @@ class Sample:
             with opened(self.checkpoint) as found:
                 load_weights_into(model, load_weights(found.path, self.weights))
         model.to(device()).eval()
-        with log.bar("sampling", len(missing)) as line:
+        with log.bar("sampling", len(missing), unit="videos") as line:
             for group in _groups(missing, self.batch_size):
                 self._draw_group(model, group, folder, seed)
                 line.advance(len(group), group[-1][1].text)

@@ -4,6 +4,7 @@
 
 import gc
 import mmap
+import signal
 import time
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -67,6 +68,15 @@ def contents(given: Iterator[Batch], count: int) -> list[tuple[object, ...]]:
 
 def children() -> dict[int, psutil.Process]:
     return {child.pid: child for child in psutil.Process().children()}
+
+
+def test_ctrl_c_which_reaches_the_whole_terminal_ends_no_worker(films: Path) -> None:
+    others, given = children().keys(), iter(batches(films, num_workers=1))
+    first = [next(given).keys]
+    (worker,) = [child for pid, child in children().items() if pid not in others]
+    worker.send_signal(signal.SIGINT)
+    expected = [batch.keys for batch in islice(batches(films, num_workers=0), 60)]
+    assert first + [batch.keys for batch in islice(given, 59)] == expected and worker.is_running()
 
 
 def test_workers_that_leak_are_replaced_in_time_and_the_batches_are_the_same(

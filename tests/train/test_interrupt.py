@@ -16,7 +16,7 @@ import pytest
 from nemo_vfm.parallel import checkpoint
 from tests.support import tiny_training
 from tests.support.repository import ROOT
-from tests.support.tiny_training import command, fate, metrics
+from tests.support.tiny_training import RECIPE, changes, command, fate, metrics
 
 LIMIT_S = 300.0  # of any run here, on a machine that has other things to do
 PROMISE = "the run ends after this step, with a checkpoint"
@@ -117,22 +117,33 @@ def test_a_second_ctrl_c_does_not_wait_for_the_step(data: Path, tmp_path: Path) 
     assert steps_saved(tmp_path / "run") == [2] and state(tmp_path / "run") == "interrupted"
 
 
-def started(folder: Path, steps: Sequence[str], words: Sequence[str]) -> Terminal:
-    """A workflow of these steps, run by these words."""
-    lines = [f"  step{number}: {step}\n" for number, step in enumerate(steps)]
-    (folder / "recipe.yaml").write_text("_target_: nemo_vfm.workflow.Workflow\nrun_dir: run\nsteps:\n" + "".join(lines))
-    return Terminal([sys.executable, "-m", *words, "--trust", "tests.support"], folder, cwd=folder)
+def test_ctrl_c_in_a_workflow_on_this_machine_saves_the_training_and_begins_nothing_after_it(
+    data: Path, tmp_path: Path
+) -> None:
+    then = "{_target_: tests.support.parts.Count, duration: 1 steps}"
+    (tmp_path / "recipe.yaml").write_text(f"defaults: [{{steps.train: recipe:{RECIPE}}}]\n"
+                                          f"_target_: nemo_vfm.workflow.Workflow\nrun_dir: run\nsteps: {{then: {then}}}\n")  # fmt: skip
+    made = changes(data, tmp_path / "run", fate("waits", rank=0, step=4))
+    words = [f"steps.train.{word}" for word in made
+             if not word.startswith("run_dir=")]  # fmt: skip
+    run_here = [sys.executable, "-m", "launcher", "submit", "recipe.yaml", "cluster=local", "--overlay", "smoke"]
+    training = Terminal([*run_here, "--trust", "tests.support", *words], tmp_path, cwd=tmp_path)
+    training.until((tmp_path / "run/train/fate-0").exists)
+    training.press_ctrl_c()
+    assert training.status() == 130
+    said = training.said()
+    assert said.count(PROMISE) == 1 and "interrupted at step 5, whose checkpoint is in" in said
+    assert f"the same command goes on in {tmp_path / 'run'}" in said and "Traceback" not in said
+    assert 5 in steps_saved(tmp_path / "run/train") and not (tmp_path / "run/then").exists()
 
 
-@pytest.mark.parametrize(
-    "words", [["nemo_vfm", "run", "recipe.yaml"], ["launcher", "submit", "recipe.yaml", "cluster=local"]],
-    ids=lambda words: words[0],
-)  # fmt: skip
-def test_a_step_that_cannot_save_ends_at_once_with_the_sentence(tmp_path: Path, words: list[str]) -> None:
+def test_a_step_that_cannot_save_ends_at_once_with_the_sentence(tmp_path: Path) -> None:
     count = "{_target_: tests.support.parts.Count, duration: 9 steps, pause_s: 600}"
-    running = started(tmp_path, [count], words)
-    running.until((tmp_path / "run/step0/steps/000").exists)
-    running.press_ctrl_c()
-    assert running.status() == 130
-    assert "interrupted; the same command goes on in run" in running.said() and "Traceback" not in running.said()
+    (tmp_path / "recipe.yaml").write_text(f"_target_: nemo_vfm.workflow.Workflow\nsteps:\n  count: {count}\n")
+    words = [sys.executable, "-m", "nemo_vfm", "run", "recipe.yaml", "run_dir=run", "--trust", "tests.support"]
+    counting = Terminal(words, tmp_path, cwd=tmp_path)
+    counting.until((tmp_path / "run/count/steps/000").exists)
+    counting.press_ctrl_c()
+    assert counting.status() == 130
+    assert "interrupted; the same command goes on in run" in counting.said() and "Traceback" not in counting.said()
     assert state(tmp_path / "run") == "interrupted"

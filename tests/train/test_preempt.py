@@ -15,6 +15,7 @@ from nemo_vfm.cli.verbs.run import _run as perform
 from nemo_vfm.core.preempt import listening, numbers
 from nemo_vfm.core.types import Run
 from nemo_vfm.train.fit import Fit
+from nemo_vfm.workflow import Workflow
 from tests.train.test_job import final, lines, train
 
 
@@ -56,6 +57,22 @@ def test_a_second_signal_does_not_wait_for_a_checkpoint(tmp_path: Path) -> None:
         assert perform(train(callbacks={"ask": Asks(5, times=2)}), Run(tmp_path, seed=3), Status(tmp_path)) == 75
     assert state(tmp_path) == "preempted"
     assert [path.name for path in (tmp_path / "checkpoints").glob("step-*")] == ["step-00000004"]
+
+
+def test_a_signal_in_the_last_step_of_a_job_keeps_the_next_job_from_beginning(tmp_path: Path) -> None:
+    jobs = {"first": train(callbacks={"ask": Asks(10, number=signal.SIGINT)}), "second": train()}
+    with listening():
+        assert perform(Workflow(steps=jobs), Run(tmp_path, seed=3), Status(tmp_path)) == 130
+    assert state(tmp_path) == "interrupted" and not (tmp_path / "second").exists()
+
+
+def test_ctrl_c_that_is_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with listening():
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("name", ["KILL", "SIGINT", "NOSUCH", "STOP"])

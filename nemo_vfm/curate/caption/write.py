@@ -200,7 +200,7 @@ def _answers(
     open_keys = {question.key for question in questions}
     found: dict[str, Caption] = {}
     in_a_row = 0
-    with bar(f"caption: {name}", len(questions)) as line:
+    with bar(f"caption: {name}", len(questions), unit="questions") as line:
         for caption in (_checked(answer) for answer in ask(iter(questions))):
             if caption.key not in open_keys:
                 for key in found:

@@ -1,0 +1,101 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Writes progress as plain lines where there is no terminal: one every ten seconds, and one at the end."""
+
+import math
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+from nemo_vfm.core.errors import UserError
+
+EVERY_S = 10.0
+
+
+class ProgressLines:
+    """A bar for logs, which would keep each movement of one that moves.
+
+    Args:
+        title: what happens.
+        total: how much there is to do, None where nobody knows.
+        completed: how much of it was done before.
+        unit: of `total`, such as steps; empty where the title says it.
+        write: takes a line, without its end.
+        every_s: seconds between two lines; 0 writes one for each `advance`.
+        clock: seconds since any moment.
+    """
+
+    def __init__(
+        self, title: str, total: int | None, completed: float = 0, *, unit: str = "", write: Callable[[str], None],
+        every_s: float = EVERY_S, clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._title, self._total, self._done, self._unit = title, total, completed, unit
+        self._write, self._every_s, self._clock = write, every_s, clock
+        self._note, self._dirty = "", True
+        self._since, self._before = clock(), completed  # of the last line, which the speed is measured from
+
+    def advance(self, count: float = 1, note: str | None = None) -> None:
+        """Move on by `count`; `note` replaces the text at the end of the line."""
+        self._done, self._dirty = self._done + count, True
+        self._note = self._note if note is None else note
+        if self._clock() - self._since >= self._every_s:
+            self._say()
+
+    def close(self) -> None:
+        """Say where it ended, unless the last line did."""
+        if self._dirty:
+            self._say()
+
+    def _say(self) -> None:
+        now = self._clock()
+        speed = (self._done - self._before) / (now - self._since) if now > self._since else 0.0
+        self._write(", ".join(filter(None, [self._amount(), self._note, *self._pace(speed)])))
+        self._since, self._before, self._dirty = now, self._done, False
+
+    def _amount(self) -> str:
+        of = "" if self._total is None else f"/{self._total:,}"
+        return f"{self._title}: {self._done:,.0f}{of} {self._unit}".rstrip()
+
+    def _pace(self, speed: float) -> list[str]:
+        """How quick, and how long it will take, from what was done since the last line."""
+        if speed <= 0 or self._unit == "s":  # seconds pass by themselves
+            return [] if self._unit != "s" or self._total is None else [f"{duration(self._total - self._done)} left"]
+        left = [] if self._total is None else [f"{duration((self._total - self._done) / speed)} left"]
+        unit = self._unit or "items"
+        return [f"{speed:.2f} {unit}/s" if speed >= 0.1 else f"{1 / speed:.1f} s each", *left]
+
+
+def duration(seconds: float) -> str:
+    """Such as 2 h 05 min, 3 min 20 s, 9 s."""
+    whole = max(0, math.ceil(seconds))
+    hours, minutes = whole // 3600, whole // 60 % 60
+    if hours:
+        return f"{hours} h {minutes:02d} min"
+    return f"{minutes} min {whole % 60:02d} s" if minutes else f"{whole} s"
+
+
+def every_s(text: str | None) -> float:
+    """What NEMO_VFM_PROGRESS_S says, in seconds.
+
+    Raises:
+        UserError: it is no number of seconds from 0 on.
+    """
+    if text is None:
+        return EVERY_S
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not seconds >= 0:
+        raise UserError(f"NEMO_VFM_PROGRESS_S is the seconds between two lines of progress, such as 10, not {text!r}")
+    return seconds
+
+
+def to(stream: TextIO) -> Callable[[str], None]:
+    """Writes lines with the time of day, each at once."""
+
+    def write(line: str) -> None:
+        stream.write(f"[{time.strftime('%H:%M:%S')}] {line}\n")
+        stream.flush()
+
+    return write

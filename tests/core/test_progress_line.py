@@ -1,0 +1,77 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Progress without a terminal: which lines are written, and when, by a clock that stands where it is put."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.progress_line import ProgressLines, duration, every_s
+
+
+class Log:
+    """Lines, each with the time that it came at."""
+
+    def __init__(self) -> None:
+        self.now_s, self.lines = 0.0, []
+
+    def of(self, title, total, completed=0, **more):
+        return ProgressLines(title, total, completed, write=lambda line: self.lines.append((self.now_s, line)),
+                             clock=lambda: self.now_s, **more)  # fmt: skip
+
+
+def test_a_line_comes_every_ten_seconds_with_what_was_done_since_and_one_at_the_end():
+    log = Log()
+    lines = log.of("training", 100, 40, unit="steps")
+    for step in range(60):
+        log.now_s += 0.5 if step < 40 else 0.25
+        lines.advance(note=f"loss {100 - step}")
+    lines.close()
+    assert log.lines == [
+        (10.0, "training: 60/100 steps, loss 81, 2.00 steps/s, 20 s left"),
+        (20.0, "training: 80/100 steps, loss 61, 2.00 steps/s, 10 s left"),
+        (25.0, "training: 100/100 steps, loss 41, 4.00 steps/s, 0 s left"),
+    ]
+
+
+def test_slow_work_says_how_long_each_takes_and_what_has_no_end_says_none():
+    log = Log()
+    lines = log.of("sampling", None, unit="videos")
+    for _ in range(2):
+        log.now_s += 40
+        lines.advance()
+    lines.close()
+    assert log.lines == [(40.0, "sampling: 1 videos, 40.0 s each"), (80.0, "sampling: 2 videos, 40.0 s each")]
+
+
+def test_a_run_that_ends_by_the_clock_says_the_time_left_and_no_seconds_a_second():
+    log = Log()
+    lines = log.of("training", 90, unit="s", every_s=0)
+    log.now_s += 30
+    lines.advance(30, "step 7, loss 1.0000")
+    assert log.lines == [(30.0, "training: 30/90 s, step 7, loss 1.0000, 1 min 00 s left")]
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(0, "0 s"), (61.2, "1 min 02 s"), (7500, "2 h 05 min"), (-3, "0 s")])
+def test_times_are_said_as_people_say_them(seconds, said):
+    assert duration(seconds) == said
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "nan", ""])
+def test_an_interval_that_is_none_is_refused(text):
+    with pytest.raises(UserError, match="NEMO_VFM_PROGRESS_S is the seconds between two lines"):
+        every_s(text)
+
+
+@pytest.mark.parametrize(("rank", "count"), [("0", 3), ("1", 0)])
+def test_in_a_pipe_rank_0_alone_writes_and_no_line_is_wrapped_or_steers_a_terminal(rank, count):
+    code = "from nemo_vfm.core import log\nfor _ in log.track('draw \\x1b films' + 'x' * 100, 'abc'): pass"
+    environment = {**os.environ, "RANK": rank, "NEMO_VFM_PROGRESS_S": "0", "COLUMNS": "80"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    lines = done.stderr.splitlines()
+    assert len(lines) == count and all(
+        "draw ? filmsxxx" in line and f"x: {n}/3" in line for n, line in enumerate(lines, 1)
+    )
