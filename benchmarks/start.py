@@ -1,12 +1,14 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""How long a user waits for the first words: `--help`, `list`, and `show` and `check` of the largest recipe.
+"""How long a user waits for the first words: `--help`, `list`, `show` and `check` of the largest recipe, and of `run`.
 
     python benchmarks/start.py [--quick] [--json FILE]
 
 Each is a process of its own, started as a user starts it, with a warm file cache; the figure is the best of five (three
 with `--quick`), since all but the best measure the machine's other work. Beside each stands what cannot be avoided:
-a Python that does nothing, and one that imports torch.
+a Python that does nothing, and one that imports torch. check_over_import_torch is `check` of the quickstart over the
+latter, the two run in turns; first_line_s is from the start of `run` of the quickstart to its first line, whereupon it
+is ended.
 """
 
 import argparse
@@ -15,12 +17,14 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 import time
 from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
+QUICKSTART = "recipes/quickstart.yaml"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
@@ -34,6 +38,31 @@ def seconds(words: list[str], rounds: int) -> float:
         if done.returncode:
             raise SystemExit(f"{' '.join(words)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
     return best
+
+
+def first_line_seconds(rounds: int) -> float:
+    """The best time from the start of `run` to the first line that it says."""
+    best = float("inf")
+    for _ in range(rounds + 1):
+        with tempfile.TemporaryDirectory() as folder:
+            words = [sys.executable, "-m", "nemo_vfm", "run", QUICKSTART, f"run_dir={folder}/run"]
+            began = time.perf_counter()
+            with subprocess.Popen(words, cwd=ROOT, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
+                assert process.stderr is not None
+                line = process.stderr.readline()
+                best = min(best, time.perf_counter() - began)
+                process.kill()
+        if f"runs in {folder}/run" not in line:
+            raise SystemExit(f"the first line of `run` is {line!r}, which says nothing of recipe and run folder")
+    return best
+
+
+def check_over_import_torch(rounds: int) -> float:
+    """Best of `check` over best of `import torch`, in turns, so that a busy machine slows both alike."""
+    pairs = [(seconds(["-m", "nemo_vfm", "check", QUICKSTART], 0), seconds(["-c", "import torch"], 0))
+             for _ in range(rounds + 1)]  # fmt: skip
+    checks, imports = zip(*pairs, strict=True)
+    return min(checks) / min(imports)
 
 
 def largest() -> tuple[str, int]:
@@ -63,6 +92,9 @@ def main() -> None:
     )
     for name, verb in words.items():
         print(f"{name:<7}  {figures[name]:.3f}  nemo-vfm {' '.join(verb)}")
+    figures |= {"check_over_import_torch": check_over_import_torch(rounds), "first_line_s": first_line_seconds(rounds)}
+    print(f"check of {QUICKSTART} over import torch: {figures['check_over_import_torch']:.2f}")
+    print(f"first line of run {QUICKSTART}: {figures['first_line_s']:.3f} s")
     if arguments.json:
         arguments.json.write_text(json.dumps({name: round(value, 4) for name, value in figures.items()}) + "\n")
 

@@ -47,9 +47,9 @@ class Program:
             words: what the user typed behind the name; taken from the process if None.
         """
         words = sys.argv[1:] if words is None else list(words)
-        known = self.verbs()
+        known = [file.stem for file in self._files()]
         if not words or words[0] in ("-h", "--help"):
-            sys.stdout.write(self._help(known))
+            sys.stdout.write(self._help(self.verbs()))
             return 0 if words else 2
         if words[0] == "--version":
             sys.stdout.write(f"{self.version}\n")
@@ -65,9 +65,13 @@ class Program:
 
     def verbs(self) -> dict[str, str]:
         """Every verb with the first line of its file's docstring; the files are read, not imported."""
+        return {file.stem: (ast.get_docstring(ast.parse(file.read_bytes())) or "").partition("\n")[0]
+                for file in self._files()}  # fmt: skip
+
+    def _files(self) -> list[Path]:
         files = sorted(file for file in self.folder.glob("*.py") if file.stem != "__init__")
         assert files, f"no verbs in {self.folder}"
-        return {file.stem: (ast.get_docstring(ast.parse(file.read_bytes())) or "").partition("\n")[0] for file in files}
+        return files
 
     def _help(self, known: dict[str, str]) -> str:
         width = max(map(len, known))

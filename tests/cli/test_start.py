@@ -87,3 +87,15 @@ def test_a_change_written_as_an_option_is_told_how_it_is_written_here(capsys, wo
     with pytest.raises(SystemExit) as ended:
         cli.main(words)
     assert ended.value.code == 2 and capsys.readouterr().err.strip().endswith(said)
+
+
+def test_run_says_what_runs_and_where_before_torch_is_imported(tmp_path):
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text("_target_: nemo_vfm.workflow.Workflow\nsteps: {train: {_target_: nemo_vfm.train.job.Train}}\n")
+    words = [sys.executable, "-X", "importtime", "-m", "nemo_vfm", "run", str(recipe), f"run_dir={tmp_path / 'run'}"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    lines = done.stderr.splitlines()
+    first = next(number for number, line in enumerate(lines) if not line.startswith("import time:"))
+    assert lines[first] == f"{recipe} runs in {tmp_path / 'run'}"
+    torch = [number for number, line in enumerate(lines) if line.rpartition("|")[2].strip() == "torch"]
+    assert torch and first < torch[0]

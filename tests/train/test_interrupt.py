@@ -121,8 +121,9 @@ def test_ctrl_c_in_a_workflow_on_this_machine_saves_the_training_and_begins_noth
     data: Path, tmp_path: Path
 ) -> None:
     then = "{_target_: tests.support.parts.Count, duration: 1 steps}"
-    (tmp_path / "recipe.yaml").write_text(f"defaults: [{{steps.train: recipe:{RECIPE}}}]\n"
-                                          f"_target_: nemo_vfm.workflow.Workflow\nrun_dir: run\nsteps: {{then: {then}}}\n")  # fmt: skip
+    recipe = ["defaults:", f"  - {{steps.train: recipe:{RECIPE}}}", "_target_: nemo_vfm.workflow.Workflow",
+              "run_dir: run", "steps:", "  train: {duration: 6 steps}", f"  then: {then}"]  # fmt: skip
+    (tmp_path / "recipe.yaml").write_text("\n".join(recipe))
     made = changes(data, tmp_path / "run", fate("waits", rank=0, step=4))
     words = [f"steps.train.{word}" for word in made
              if not word.startswith("run_dir=")]  # fmt: skip

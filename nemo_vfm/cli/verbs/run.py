@@ -57,6 +57,9 @@ def run(arguments: argparse.Namespace) -> int:
         from nemo_vfm.cli.sweep import run_sweep
 
         return run_sweep(arguments)
+    composed = composed_recipe(arguments)
+    folder = run_folder(composed)
+    _say_what_runs(composed, folder)
     from nemo_vfm.cli.on_meta import built
     from nemo_vfm.cli.permitted import permissions, say_recipients
     from nemo_vfm.cli.ranks import end_with_the_launcher
@@ -71,8 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         preempt.numbers(signals)
     except ValueError as error:
         raise UserError(str(error)) from error
-    composed = composed_recipe(arguments)
-    folder, trust = run_folder(composed), trust_list(arguments.trust)
+    trust = trust_list(arguments.trust)
     allowed = permissions(arguments.allow_host, composed.path)
     job = _wanted(built(composed, trust, allowed), arguments.only)
     say_recipients(composed, trust, allowed)
@@ -82,6 +84,15 @@ def run(arguments: argparse.Namespace) -> int:
         job = share = Share(job, part_of(arguments.part), folder)
         folder = share.folder
     return _through_phases(arguments, composed, folder, job, signals)
+
+
+def _say_what_runs(composed: "Composed", folder: Path) -> None:
+    """The first line, before the seconds that torch takes; of several processes only the first says it."""
+    from nemo_vfm.core.log import plain
+
+    if not {"RANK", "SLURM_PROCID"} & os.environ.keys():
+        sys.stderr.write(f"{plain(f'{composed.path} runs in {folder}')}\n")
+        sys.stderr.flush()
 
 
 def _require_all(arguments: argparse.Namespace) -> None:
