@@ -46,7 +46,7 @@ class Paper:
             sys.stdout.write(f"{text}\n")
 
     def table(self, rows: Sequence[tuple[str, ...]], styles: Mapping[str, str]) -> None:
-        """Columns, the last one wrapped, or below its row where a narrow terminal has no room for it beside the others.
+        """Columns, the last one wrapped between words, or below its row where there is no room beside the others.
 
         A first cell that is a word of `styles` looks like that.
 
@@ -63,7 +63,8 @@ class Paper:
 
     def _fit(self, rows: Sequence[tuple[str, ...]], widths: Sequence[int], styles: Mapping[str, str]) -> None:
         room = self.width - sum(width + 2 for width in widths)
-        if room >= min(NARROW, max(len(row[-1]) for row in rows)):
+        longest_word = max((len(word) for row in rows for word in row[-1].split()), default=0)
+        if room >= max(longest_word, min(NARROW, max(len(row[-1]) for row in rows))):
             self._draw(rows, widths, styles)
             return
         for *others, last in rows:

@@ -5,6 +5,7 @@
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nemo_vfm.cli.grid import Point
 from nemo_vfm.cli.swept import Swept
@@ -12,6 +13,9 @@ from nemo_vfm.core.errors import RunFolderError
 from nemo_vfm.core.files import read_json, write_json
 from nemo_vfm.core.secret import conceal_keys
 from nemo_vfm.core.types import SWEEP, Json
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _SCHEMA = "nemo_vfm.sweep/1"
 _FIRST = ("val_loss", "loss")  # figures that stand first in the table, and that say which run is best
@@ -109,25 +113,35 @@ def told(run: Path) -> Json:
 
 def show(axes: Sequence[str], rows: Sequence[Json], folder: Path) -> None:
     """One row a run: its values, how it ended, its figures; the best one by validation loss, else loss, has a star."""
-    from rich import box
     from rich.console import Console
+
+    console, figures, best = Console(file=sys.stdout, markup=False, highlight=False), _figures(rows), _best(rows)
+    shown = list(figures)
+    while len(shown) > 1 and console.measure(_table(axes, rows, shown, best)).minimum > console.width:
+        shown.pop()
+    console.print(_table(axes, rows, shown, best))
+    legend = f"* lowest {_measure(rows)}. " if best is not None else ""
+    left = f"Not shown for want of columns: {', '.join(figures[len(shown) :])}. " if len(shown) < len(figures) else ""
+    sys.stdout.write(f"{legend}{left}The runs are in {folder}, the table in {folder / SWEEP}\n")
+
+
+def _table(axes: Sequence[str], rows: Sequence[Json], figures: Sequence[str], best: Json) -> "Table":
+    """With these figures; no cell is wrapped."""
+    from rich import box
     from rich.table import Table
 
-    figures, best = _figures(rows), _best(rows)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for path in axes:
-        table.add_column(path, overflow="fold")
-    table.add_column("state")
+        table.add_column(path, no_wrap=True)
+    table.add_column("state", no_wrap=True)
     for name in (*figures, "seconds"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         numbers = [_number(row["figures"].get(name)) for name in figures]
         star = " *" if best == row else ""
         values = [row["choices"].get(path, "") for path in axes]
         table.add_row(*values, f"{row['state']}{star}", *numbers, _whole(row["seconds"]))
-    Console(file=sys.stdout, markup=False, highlight=False).print(table)
-    legend = f"* lowest {_measure(rows)}. " if best is not None else ""
-    sys.stdout.write(f"{legend}The runs are in {folder}, the table in {folder / SWEEP}\n")
+    return table
 
 
 def _figures(rows: Sequence[Json]) -> list[str]:

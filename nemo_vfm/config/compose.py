@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nemo_vfm.config.emit import to_yaml
+from nemo_vfm.config.emit import to_yaml, with_places
 from nemo_vfm.config.errors import Mark, RecipeError, Source, did_you_mean, fail, printable, shown_path
 from nemo_vfm.config.interpolate import reroot, resolve, resolve_at
 from nemo_vfm.config.overlay import apply_overlays
@@ -69,9 +69,9 @@ class Composed:
             raise RecipeError(problems)
         return to_yaml(tree)
 
-    def show(self) -> str:
-        """The composed recipe with the place of every value behind it."""
-        return to_yaml(resolve(self.root, keep_env=True)[0], places=True)
+    def show(self, width: int | None = None) -> str:
+        """The composed recipe with the place of every value; `width` is the terminal's, in columns."""
+        return with_places(resolve(self.root, keep_env=True)[0], width)
 
     def shadowing(self) -> list[str]:
         """A sentence for each file of the user's that stands in the place of one of ours."""

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A marked tree in, YAML text out that reads back as the same values; on request with each value's place behind it."""
+"""Writes a marked tree as YAML that reads back as the same values; on request with each value's place."""
 
 import json
 import re
@@ -11,16 +11,41 @@ from nemo_vfm.config.source import plain_value
 from nemo_vfm.config.tree import Map, Node, Plain, Scalar, Seq
 
 _UNQUOTED = re.compile(r"[A-Za-z0-9_/.$~](?:[\w./${}:=+@%^~()-]| (?=[\w./$(]))*", re.ASCII)
+_WIDE, _LEAST = 80, 40  # columns: where places stand at the latest, and what values need to have them beside
 NOWHERE = Mark(Source("", (), is_file=False))
 
 
-def to_yaml(root: Map, *, places: bool = False) -> str:
+def to_yaml(root: Map) -> str:
     """Block style, two spaces a level, a list of values on one line; `workflow.py` relies on the indentation."""
+    return "".join(f"{line}\n" for line, _ in _map(root, 0))
+
+
+def with_places(root: Map, width: int | None = None) -> str:
+    """The same with each value's place as a comment: all in one column, or all below where that has no room.
+
+    A line that reaches beyond the column has its place in the column of the next line.
+
+    Args:
+        width: columns of the terminal; None is as many as it takes.
+    """
     lines = list(_map(root, 0))
-    if not places:
-        return "".join(f"{line}\n" for line, _ in lines)
-    width = min(max((len(line) for line, _ in lines), default=0), 80)
-    return "".join(f"{line:<{width}}  # {origin}\n" if origin else f"{line}\n" for line, origin in lines)
+    room = _WIDE if width is None else width - max((len(origin) for _, origin in lines), default=0) - 4
+    if room < min(_LEAST, max((len(line) for line, _ in lines), default=0)):
+        return "".join(f"{line}\n{_below(line, origin)}" for line, origin in lines)
+    column = max((len(line) for line, _ in lines if len(line) <= room), default=0)
+    return "".join(f"{_beside(line, origin, column)}\n" for line, origin in lines)
+
+
+def _beside(line: str, origin: str, column: int) -> str:
+    if not origin:
+        return line
+    gap = "" if len(line) <= column else f"\n{' ' * column}"
+    return f"{line}{gap}  # {origin}" if gap else f"{line:<{column}}  # {origin}"
+
+
+def _below(line: str, origin: str) -> str:
+    indent = len(line) - len(line.lstrip())
+    return f"{' ' * indent}  # {origin}\n" if origin else ""
 
 
 def text_of(value: Plain, *, in_list: bool = False) -> str:

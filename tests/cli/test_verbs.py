@@ -71,7 +71,7 @@ a: 1
 def test_list_tells_what_a_recipe_is_and_costs_in_whole_sentences(kitchen, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     kitchen.write("recipes/deep/x.yaml", HEADER)
-    assert kitchen.main("list") == 0
+    assert kitchen.main("list", "deep") == 0
     told = capsys.readouterr().out.partition("deep/x\n")[2].splitlines()[:4]
     assert told == [
         "    Do they fit?",
@@ -97,8 +97,30 @@ def test_list_keeps_to_the_width_of_the_terminal(kitchen, capsys, monkeypatch, c
     monkeypatch.setenv("COLUMNS", str(columns))
     kitchen.write("recipes/a.yaml", f"# {'many words ' * 30}\n# Hardware: any.\na: 1\n")
     assert kitchen.main("list") == 0
+    short = capsys.readouterr().out.splitlines()
+    assert max(map(len, short)) <= columns
+    assert kitchen.main("list", "many", "words") == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= columns and max(map(len, lines)) >= min(columns, 104) - 12
+
+
+def test_list_alone_is_a_screen_of_names_by_group_and_says_how_to_see_more(kitchen, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    kitchen.write("recipes/deep/x.yaml", HEADER)
+    assert kitchen.main("list") == 0
+    told = capsys.readouterr().out
+    assert "deep (1)\n    deep/x\n" in told and "diffusion/train_small" in told and "`nemo-vfm list GROUP`" in told
+    assert "Do they fit?" not in told and len(told.splitlines()) <= 40
+
+
+def test_list_filters_by_group_name_and_title(kitchen, capsys):
+    kitchen.write("recipes/deep/x.yaml", HEADER)
+    for words in (["deep/"], ["DEEP", "fit"], ["they fit?"]):
+        assert kitchen.main("list", *words) == 0
+        told = capsys.readouterr().out
+        assert "deep/x\n" in told and "\nquickstart\n" not in told
+    assert kitchen.main("list", "difusion") == 2
+    assert "no recipe has 'difusion' in its name or title; did you mean diffusion?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", "a: 1\n", "#\n#   \n", "\n\n# late\n"])

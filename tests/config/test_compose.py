@@ -5,6 +5,7 @@
 import re
 
 import pytest
+import yaml
 
 from nemo_vfm.config import RecipeError, compose
 from nemo_vfm.config.source import parse
@@ -277,3 +278,16 @@ def test_show_names_the_place_of_every_value(stocked):
         "seed: 0 *# default of every recipe",
     ):
         assert re.search(line, shown), f"{line}\n{shown}"
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120, None])
+def test_places_stand_in_one_column_or_all_below_and_the_text_reads_back(stocked, width):
+    composed = stocked.compose(HEAD + f"name: {'x' * 90}\n")
+    shown = composed.show(width)
+    lines = shown.splitlines()
+    columns = {line.index("  # ") for line in lines if "  # " in line}
+    behind = [line.strip().startswith("# ") for line in lines if "  # " in line]
+    assert len(columns) == 1 or all(behind)
+    assert yaml.safe_load(shown) == yaml.safe_load(composed.to_yaml())
+    if width is not None:
+        assert all(len(line) <= width for line in lines if "xxx" not in line) or all(behind)

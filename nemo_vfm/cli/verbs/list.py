@@ -1,13 +1,16 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""List the recipes: name, what it is, on which hardware, how long it takes, and what to expect."""
+"""List the recipes by group; with a group or a word, what each is, needs, takes and gives."""
 
 import argparse
+import difflib
 import re
 import shutil
 import sys
 import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from nemo_vfm.core.files import opened
@@ -37,7 +40,9 @@ class Header:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Nothing but help."""
+    """Which recipes."""
+    parser.add_argument("filters", metavar="FILTER", nargs="*", default=[],
+                        help="a group such as `diffusion/`, or words that are in a recipe's name or title")  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -49,10 +54,45 @@ def run(arguments: argparse.Namespace) -> int:
     if not recipes:
         raise UserError("there are no recipes here; a folder `recipes` in the working directory is searched")
     width = max(30, min(shutil.get_terminal_size().columns, 104))
-    for name, file in sorted(recipes.items()):
-        lines = [line for text in _told(header(file)) for line in _wrapped(text, width)]
+    if not arguments.filters:
+        _summary(sorted(recipes), width)
+        return 0
+    found = {name: told for name, file in sorted(recipes.items())
+             if _matches(name, told := header(file), arguments.filters)}  # fmt: skip
+    if not found:
+        raise UserError(_no_match(arguments.filters, recipes))
+    for name, told in found.items():
+        lines = [line for text in _told(told) for line in _wrapped(text, width)]
         sys.stdout.write(f"{printable(name, 200)}\n" + "".join(f"{line}\n" for line in lines))
     return 0
+
+
+def _summary(names: list[str], width: int) -> None:
+    """The names, a paragraph a folder."""
+    for group, members in groupby(sorted(names, key=_by_group), key=lambda name: _by_group(name)[0]):
+        listed = [printable(name, 200) for name in members]
+        sys.stdout.write(f"{group} ({len(listed)})\n" if group else "")
+        sys.stdout.writelines(f"{line}\n" for line in _wrapped(", ".join(listed), width))
+    more = "`nemo-vfm list GROUP` or `nemo-vfm list WORD` tells what each is, needs, takes and gives."
+    sys.stdout.writelines(f"{line}\n" for line in textwrap.wrap(more, width))
+
+
+def _by_group(name: str) -> tuple[str, str]:
+    group = name.rpartition("/")[0]
+    return printable(group, 200), name
+
+
+def _matches(name: str, told: Header, words: list[str]) -> bool:
+    """All words count, each as a group or as a part of the name or title."""
+    text = f"{name} {told.title}".lower()
+    return all(name.startswith(word) if word.endswith("/") else word.lower() in text for word in words)
+
+
+def _no_match(words: list[str], recipes: Mapping[str, Path]) -> str:
+    known = {part for name in recipes for part in (name, *name.split("/"))}
+    close = difflib.get_close_matches(words[0], sorted(known), n=1)
+    hint = f"did you mean {close[0]}?" if close else "`nemo-vfm list` shows all names"
+    return f"no recipe has {' and '.join(map(repr, words))} in its name or title; {hint}"
 
 
 def _told(found: Header) -> list[str]:

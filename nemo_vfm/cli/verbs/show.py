@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Show a composed recipe: every value with the file and line it comes from behind it; or how two recipes differ."""
+"""Show a composed recipe: every value with the file and line it comes from; or how two recipes differ."""
 
 import argparse
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,12 +31,17 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.diff:
         return _differences(arguments)
     if arguments.defaults:
-        from nemo_vfm.config.emit import to_yaml
+        from nemo_vfm.config.emit import with_places
 
-        sys.stdout.write(to_yaml(_tree(composed_recipe(arguments), arguments), places=True))
+        sys.stdout.write(with_places(_tree(composed_recipe(arguments), arguments), _width()))
         return 0
-    sys.stdout.write(composed_recipe(arguments).show())
+    sys.stdout.write(composed_recipe(arguments).show(_width()))
     return 0
+
+
+def _width() -> int | None:
+    """Of the terminal, in columns; a file or a pipe has no limit."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def _tree(composed: "Composed", arguments: argparse.Namespace, *, keep: frozenset[str] = frozenset()) -> "Map":
