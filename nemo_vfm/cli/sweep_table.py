@@ -115,14 +115,24 @@ def show(axes: Sequence[str], rows: Sequence[Json], folder: Path) -> None:
     """One row a run: its values, how it ended, its figures; the best one by validation loss, else loss, has a star."""
     from rich.console import Console
 
-    console, figures, best = Console(file=sys.stdout, markup=False, highlight=False), _figures(rows), _best(rows)
-    shown = list(figures)
-    while len(shown) > 1 and console.measure(_table(axes, rows, shown, best)).minimum > console.width:
+    figures, best = _figures(rows), _best(rows)
+    room, shown = Console(file=sys.stdout).width, list(figures)
+    while len(shown) > 1 and _width(_table(axes, rows, shown, best)) > room:
         shown.pop()
-    console.print(_table(axes, rows, shown, best))
+    table = _table(axes, rows, shown, best)
+    # What is wider all the same is the terminal's to wrap: a value that is cut off says nothing.
+    Console(file=sys.stdout, markup=False, highlight=False, width=max(room, _width(table))).print(table)
     legend = f"* lowest {_measure(rows)}. " if best is not None else ""
     left = f"Not shown for want of columns: {', '.join(figures[len(shown) :])}. " if len(shown) < len(figures) else ""
     sys.stdout.write(f"{legend}{left}The runs are in {folder}, the table in {folder / SWEEP}\n")
+
+
+def _width(table: "Table") -> int:
+    """Columns that it takes with every cell on one line."""
+    from rich.console import Console
+
+    console = Console(width=10_000)
+    return console.measure(table).maximum
 
 
 def _table(axes: Sequence[str], rows: Sequence[Json], figures: Sequence[str], best: Json) -> "Table":
