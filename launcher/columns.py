@@ -22,6 +22,19 @@ def table(rows: Iterable[Sequence[str]], indent: int = 0) -> None:
         sys.stdout.write(f"{' ' * indent}{'  '.join([*padded, last])}".rstrip() + "\n")
 
 
+def names_first(rows: Sequence[Sequence[str]], width: int) -> None:
+    """A table whose names, which may be pasted and are not cut, stand above the rest of their rows if it is too wide."""
+    room = sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True)) - 2
+    if room <= width:
+        table(rows)
+        return
+    rest = [[plain(cell) for cell in row[1:]] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rest, strict=True)]
+    for (name, *_), others in zip(rows, rest, strict=True):
+        say(name)
+        say(f"  {'  '.join(cell.ljust(wide) for cell, wide in zip(others, widths, strict=True))}".rstrip())
+
+
 def counted(number: int, what: str) -> str:
     """`1 node`, `1,200 nodes`."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"

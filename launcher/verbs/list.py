@@ -3,6 +3,7 @@
 """List launches, the latest first: where, when, on which cluster, which of its jobs are done, what is going on."""
 
 import argparse
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Look at every folder; nothing is written anywhere."""
-    from launcher.columns import say, table
+    from launcher.columns import names_first, say
     from launcher.folder import read
     from nemo_vfm.core.errors import UserError
     from nemo_vfm.core.log import plain
@@ -41,7 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
         say(f"no launches in {', '.join(map(str, roots))}")
         return 0
     found.sort(key=lambda kept: kept.values["created"], reverse=True)
-    table([("run", "launch", "cluster", "created", "jobs", "now"), *map(_row, found)])
+    heads = ("run", "launch", "cluster", "created", "jobs", "now")
+    names_first([heads, *map(_row, found)], shutil.get_terminal_size((100, 40)).columns)
     return 0
 
 
@@ -64,5 +66,5 @@ def _row(kept: "Kept") -> tuple[str, ...]:
     run_dir = kept.run_dir
     short = run_dir.relative_to(Path.cwd()) if run_dir.is_relative_to(Path.cwd()) else run_dir
     done = sum(one.done for one in found)
-    return (str(short), kept.values["id"], kept.values["words"]["cluster"], kept.values["created"],
-            f"{done}/{len(found)}", f"{name}{now.state}")  # fmt: skip
+    return (str(short), kept.values["id"], kept.values["words"]["cluster"],
+            kept.values["created"][:16].replace("T", " "), f"{done}/{len(found)}", f"{name}{now.state}")  # fmt: skip

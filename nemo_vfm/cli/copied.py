@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from nemo_vfm.config import Mark, Roots, Source, compose
-from nemo_vfm.config.emit import to_yaml
+from nemo_vfm.config.emit import with_places
 from nemo_vfm.config.errors import shown_path
 from nemo_vfm.config.roots import recipe_name, shipped
 from nemo_vfm.config.source import read
@@ -78,7 +78,7 @@ def flat_text(file: Path, dest: Path, roots: Roots, conf_dirs: Sequence[Path]) -
     composed = compose(file, (), conf_dirs)
     # Defaults that no file gives would tie the copy to the name of the original's run folder.
     given = [key for key, node in composed.root.items.items() if not node.mark.source.is_file]
-    body = to_yaml(composed.root.without(*given), places=True)
+    body = with_places(composed.root.without(*given))
     for kind in _KINDS:  # an origin that every machine knows, rather than where this one keeps our files
         body = body.replace(f"  # {shown_path(str(shipped(kind)))}/", f"  # {kind}/")
     return _own_command(_header(file), file, dest, roots) + body

@@ -1,0 +1,17 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of the launcher: a name stays whole, and no line is wider than the terminal where the rest can go below."""
+
+import pytest
+
+from launcher.columns import names_first
+
+ROWS = [("run", "launch", "now"), ("runs/a_long_name_of_an_experiment", "8266cf92eacd", "done")]
+
+
+@pytest.mark.parametrize(("columns", "lines"), [(50, 4), (54, 2), (120, 2)])
+def test_rows_that_are_too_wide_have_their_names_above(columns, lines, capsys):
+    names_first(ROWS, columns)
+    told = capsys.readouterr().out
+    assert len(told.splitlines()) == lines and max(map(len, told.splitlines())) <= columns
+    assert told.split() == [cell for row in ROWS for cell in row]
