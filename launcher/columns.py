@@ -23,7 +23,7 @@ def table(rows: Iterable[Sequence[str]], indent: int = 0) -> None:
 
 
 def names_first(rows: Sequence[Sequence[str]], width: int) -> None:
-    """A table whose names, which may be pasted and are not cut, stand above the rest of their rows if it is too wide."""
+    """A table whose names, which may be pasted and are not cut, stand above their rows where it is too wide."""
     room = sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True)) - 2
     if room <= width:
         table(rows)
