@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A video (T, H, W, 3) of one coloured object in, the colour's name and the direction of motion out; no model is asked.
+"""A video (T, H, W, 3) of one coloured object in, its colour, outline and direction of motion out; no model is asked.
 
 The object is what is more saturated than the border of the picture. Its colour is the palette hue most of it is
-nearest to, its direction the line fitted through its centre of mass over time. Where there is no compact saturated
+nearest to, its outline the template that fits it best (`outlines`), its direction the line fitted through its centre
+of mass over time. Where there is no compact saturated
 patch, as in noise or in an empty picture, the reading says so with None.
 
 Shape letters: T frames, H height, W width.
@@ -14,6 +15,8 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from nemo_vfm.metrics.outlines import outline
 
 #: The palette, RGB in [0, 255]. The four hues lie at least 45 degrees apart, so that a nearest hue is a clear vote.
 COLOURS: Final = {"red": (214, 48, 49), "green": (38, 166, 91), "blue": (41, 98, 217), "yellow": (244, 203, 46)}
@@ -35,15 +38,17 @@ class Reading:
         colour: a name of COLOURS, or None where no object was found.
         direction: a name of DIRECTIONS, or None where no object was found or it did not move.
         travel: displacement over the clip along x and y, in picture sides.
+        shape: a name of SHAPES, or None where no object was found.
     """
 
     colour: str | None
     direction: str | None
     travel: tuple[float, float] = (0.0, 0.0)
+    shape: str | None = None
 
 
 def read(video_THWC: NDArray[np.uint8]) -> Reading:
-    """Find the object, name its colour and the direction it moves in.
+    """Find the object, name its colour, its outline and the direction it moves in.
 
     Raises:
         ValueError: the array is not (T, H, W, 3) uint8 with at least two frames.
@@ -58,8 +63,10 @@ def read(video_THWC: NDArray[np.uint8]) -> Reading:
     colour = _colour(video[seen_T], weight_THW[seen_T])
     if colour is None:
         return Reading(None, None)
-    travel = _travel(weight_THW, seen_T)
-    return Reading(colour, _direction(travel), travel)
+    x_T, y_T, spread_T = _moments(weight_THW[seen_T])
+    centre_T2 = np.stack([x_T, y_T], axis=1)
+    travel = _travel(centre_T2, seen_T)
+    return Reading(colour, _direction(travel), travel, outline(weight_THW[seen_T], centre_T2, spread_T))
 
 
 def _object_weight(video_THWC: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -110,12 +117,10 @@ def _hue_vector(rgb_N3: NDArray[np.float32]) -> NDArray[np.float32]:
     return unit
 
 
-def _travel(weight_THW: NDArray[np.float32], seen_T: NDArray[np.bool_]) -> tuple[float, float]:
+def _travel(centre_N2: NDArray[np.float64], seen_T: NDArray[np.bool_]) -> tuple[float, float]:
     """Displacement from the first to the last frame by a least-squares line through the centres."""
-    x_T, y_T, _ = _moments(weight_THW)
-    time_T = np.flatnonzero(seen_T)
-    slope_x, slope_y = np.polyfit(time_T, np.stack([x_T[seen_T], y_T[seen_T]], axis=1), 1)[0]
-    span = len(weight_THW) - 1
+    slope_x, slope_y = np.polyfit(np.flatnonzero(seen_T), centre_N2, 1)[0]
+    span = len(seen_T) - 1
     return float(slope_x * span), float(slope_y * span)
 
 

@@ -17,7 +17,7 @@ from nemo_vfm.core.bounds import MOST_BLOCKS, MOST_WIDTH, require_between
 from nemo_vfm.core.seed import generator
 from nemo_vfm.models.blocks.causal import Past, begins
 from nemo_vfm.models.blocks.causal_levels import Attention, Decoder, Encoder, Halving, Middle
-from nemo_vfm.models.codec import HaarWavelet
+from nemo_vfm.models.codec import WaveletCodec
 
 _LOGVAR = (-30.0, 20.0)  # beyond, exp overflows or a gradient is lost
 _HEAD_DIM = 32  # no argument: weights of another number would load without a word
@@ -65,7 +65,7 @@ class CausalAutoencoder(nn.Module):
         self.space, self.time, self.latent_channels, self.blocks = space, time, latent_channels, blocks
         self.attention, self.variational, self._halvings = attention, variational, halvings
         # These gains keep a still grey picture's lowest band at the picture's own value, the first frame's as well.
-        self.wavelet = HaarWavelet(levels_space=wavelet_space, levels_time=wavelet_time,
+        self.wavelet = WaveletCodec(levels_space=wavelet_space, levels_time=wavelet_time,
                                    gain=2.0 ** -(wavelet_space + wavelet_time / 2),
                                    first_frame_gain=2.0 ** (wavelet_time / 2))  # fmt: skip
         channels = 3 * 4**wavelet_space * 2**wavelet_time

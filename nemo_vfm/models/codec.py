@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pixels in, wavelet coefficients out, and back without loss: a codec with nothing to train or download.
 
-Haar's wavelet (Mallat 1989) along time, then along height and width. Each level keeps the mean of two neighbours and
-half their difference, which add and subtract back without rounding worth the name, and scales them at the end; a
-level's differences are moved into channels, so that all bands have one size.
+Haar's wavelet (Mallat 1989) along time, then it or a smoother one along height and width. Each level keeps the mean
+of two neighbours and half their difference, which add and subtract back without rounding worth the name, and scales
+them at the end; a level's differences are moved into channels, so that all bands have one size.
 Shape letters: B batch, C channels, T frames, H height, W width.
 """
 
@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from nemo_vfm.models.wavelets import WAVELETS, Wavelet, join, split
 
-class HaarWavelet:
-    """Lossless wavelet codec.
+
+class WaveletCodec:
+    """Wavelet codec, lossless unless it leaves bands out.
 
     Time is causal in Wan's and Cosmos' manner: the first frame has a latent frame of its own, so an image is a video
     of one frame, and every further latent frame holds 2^levels_time frames.
@@ -25,10 +27,13 @@ class HaarWavelet:
     Args:
         levels_space: halvings of height and width.
         levels_time: halvings of time; 0 keeps one latent frame a frame.
-        basis: orthonormal, where noise of a given strength on the latents is `1 / gain` times that noise on the
-            pixels, at every scale of detail alike; or mean, where the lowest band has the range of the pixels and
-            every difference is half that of two means. Under the mean an object that is smaller than the lowest
-            band's pixels drowns in noise early, and short trainings drew backgrounds only.
+        wavelet: along height and width: haar, whose blocks show where a network errs, or cdf97, whose bands overlap.
+        left_out: finest levels of spatial differences that are not kept: 1 halves the resolution that a latent can
+            tell and leaves a quarter of the channels.
+        basis: orthonormal (nearly, for cdf97), where noise of a given strength on the latents is `1 / gain` times that
+            noise on the pixels, at every scale of detail alike; or mean, where the lowest band has the range of the
+            pixels and every difference is half that of two means. Under the mean an object that is smaller than the
+            lowest band's pixels drowns in noise early, and short trainings drew backgrounds only.
         gain: factor on all bands.
         detail_gain: further factor on bands with a spatial difference.
         motion_gain: further factor on bands with a temporal difference.
@@ -37,7 +42,7 @@ class HaarWavelet:
             2^(levels_time / 2) makes up for it.
 
     Raises:
-        ValueError: negative levels, or a gain that cannot be undone.
+        ValueError: negative levels, more levels left out than there are, or a gain that cannot be undone.
     """
 
     def __init__(
@@ -45,6 +50,8 @@ class HaarWavelet:
         *,
         levels_space: int = 2,
         levels_time: int = 0,
+        wavelet: Wavelet = "haar",
+        left_out: int = 0,
         basis: Literal["orthonormal", "mean"] = "orthonormal",
         gain: float = 0.25,
         detail_gain: float = 1.0,
@@ -55,17 +62,22 @@ class HaarWavelet:
             raise ValueError(f"levels_space ({levels_space}) and levels_time ({levels_time}) must not be negative")
         if basis not in ("orthonormal", "mean"):
             raise ValueError(f"basis must be orthonormal or mean, got {basis!r}")
+        if wavelet not in WAVELETS:
+            raise ValueError(f"wavelet must be {' or '.join(WAVELETS)}, got {wavelet!r}")
+        if not 0 <= left_out <= levels_space:
+            raise ValueError(f"left_out ({left_out}) must lie in 0..{levels_space}, the levels_space")
         gains = {
             "gain": gain, "detail_gain": detail_gain, "motion_gain": motion_gain, "first_frame_gain": first_frame_gain,
         }  # fmt: skip
         if not all(0 < value < math.inf for value in gains.values()):
             raise ValueError(f"gains must be positive and finite, got {gains}")
         self.levels_space, self.levels_time, self.basis = levels_space, levels_time, basis
+        self.wavelet, self.left_out = wavelet, left_out
         self.gain, self.detail_gain, self.motion_gain = gain, detail_gain, motion_gain
         self.first_frame_gain = first_frame_gain
 
     def encode(self, video_BCTHW: Tensor) -> Tensor:
-        """Pixels in [-1, 1], (B, C, T, H, W), to latents (B, C 4^ls 2^lt, 1 + (T - 1) / 2^lt, H / 2^ls, W / 2^ls)."""
+        """Pixels in [-1, 1], (B, C, T, H, W), to latents (B, C', T', H', W'); see `latent_shape`."""
         self.latent_shape(video_BCTHW.shape[2], video_BCTHW.shape[3], video_BCTHW.shape[4])
         mean = video_BCTHW
         motion: list[Tensor] = []
@@ -75,11 +87,13 @@ class HaarWavelet:
         bands = torch.cat([mean, *(self.motion_gain * band for band in motion)], dim=1)
         latents = self.gain * self._encode_space(bands)
         latents = latents if self.basis == "mean" else latents / self._along(latents)
-        return _first_frame_times(self.first_frame_gain, latents)
+        kept = latents[:, : latents.shape[1] >> (2 * self.left_out)]
+        return _first_frame_times(self.first_frame_gain, kept)
 
     def decode(self, latents_BCTHW: Tensor) -> Tensor:
         """The inverse of `encode`; not clamped."""
         latents = _first_frame_times(1 / self.first_frame_gain, latents_BCTHW)
+        latents = F.pad(latents, (0, 0, 0, 0, 0, 0, 0, latents.shape[1] * (4**self.left_out - 1)))
         latents = latents if self.basis == "mean" else latents * self._along(latents)
         bands = self._decode_space(latents / self.gain)
         channels = bands.shape[1] >> self.levels_time
@@ -91,6 +105,9 @@ class HaarWavelet:
 
     def latent_shape(self, num_frames: int, height: int, width: int) -> tuple[int, int, int, int]:
         """(C', T', H', W') for an RGB video of this size.
+
+        C' = 3 x 4^(levels_space - left_out) x 2^levels_time, T' = 1 + (T - 1) / 2^levels_time, and height and width
+        are divided by 2^levels_space.
 
         Raises:
             ValueError: the size does not fit; the text says which sizes do.
@@ -109,17 +126,18 @@ class HaarWavelet:
                     f"{name} {size} does not fit a codec with levels_space {self.levels_space}: it takes multiples of "
                     f"{side}, such as {below} or {below + side}"
                 )
-        return 3 * side**2 * frames, 1 + (num_frames - 1) // frames, height // side, width // side
+        return 3 * (side >> self.left_out) ** 2 * frames, 1 + (num_frames - 1) // frames, height // side, width // side
 
     def fingerprint(self) -> str:
         """All that the latents depend on."""
         return (
-            f"haar/1 space={self.levels_space} time={self.levels_time} basis={self.basis} gain={self.gain!r} "
+            f"wavelet/1 {self.wavelet} space={self.levels_space} time={self.levels_time} left_out={self.left_out} "
+            f"basis={self.basis} gain={self.gain!r} "
             f"detail={self.detail_gain!r} motion={self.motion_gain!r} first_frame={self.first_frame_gain!r}"
         )
 
     def scales(self, num_channels: int = 3) -> Tensor:
-        """Each latent channel over its coefficient in the orthonormal Haar basis, (C', 2).
+        """Each latent channel over its coefficient in the orthonormal basis (nearly so for cdf97), (C', 2).
 
         Column 0 is for the first latent frame, whose temporal differences are zero and whose mean is of one frame;
         column 1 for the others. Latents divided by these have the energy of the pixels.
@@ -128,7 +146,7 @@ class HaarWavelet:
         time = [1.0] + [self.motion_gain] * self.levels_time
         gains = self.gain * self._spread(space, time, num_channels)[:, None]
         table = gains.expand(-1, 2) if self.basis == "orthonormal" else gains * self._mean_scales(num_channels)
-        return table * torch.tensor([self.first_frame_gain, 1.0])
+        return table[: len(table) >> (2 * self.left_out)] * torch.tensor([self.first_frame_gain, 1.0])
 
     def _mean_scales(self, num_channels: int) -> Tensor:
         """Means and half differences over orthonormal coefficients, (C', 2), columns as in `scales`."""
@@ -153,7 +171,7 @@ class HaarWavelet:
     def _encode_space(self, low: Tensor) -> Tensor:
         details: list[Tensor] = []
         for level in range(self.levels_space):
-            low, band = _split_space(low)
+            low, band = _split_space(low, self.wavelet)
             details.insert(0, self.detail_gain * _space_to_channels(band, self.levels_space - level - 1))
         return torch.cat([low, *details], dim=1)
 
@@ -162,7 +180,7 @@ class HaarWavelet:
         low = latents[:, :channels]
         for level in range(self.levels_space):
             band = latents[:, channels << (2 * level) : channels << (2 * level + 2)] / self.detail_gain
-            low = _join_space(low, _channels_to_space(band, level))
+            low = _join_space(low, _channels_to_space(band, level), self.wavelet)
         return low
 
 
@@ -172,24 +190,14 @@ def _first_frame_times(gain: float, latents_BCTHW: Tensor) -> Tensor:
     return torch.cat([latents_BCTHW[:, :, :1] * gain, latents_BCTHW[:, :, 1:]], dim=2)
 
 
-def _split(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """Means and half differences of neighbours along `dim`."""
-    even, odd = x.unflatten(dim, (-1, 2)).unbind(dim + 1)  # type: ignore[no-untyped-call]
-    return (even + odd) / 2, (even - odd) / 2
-
-
-def _join(mean: Tensor, difference: Tensor, dim: int) -> Tensor:
-    return torch.stack([mean + difference, mean - difference], dim=dim + 1).flatten(dim, dim + 1)
-
-
 def _split_time(x_BCTHW: Tensor) -> tuple[Tensor, Tensor]:
     """The first frame has no neighbour: it stays as the mean, and its difference is left out."""
-    mean, difference = _split(x_BCTHW[:, :, 1:], 2)
+    mean, difference = split(x_BCTHW[:, :, 1:], 2, "haar")
     return torch.cat([x_BCTHW[:, :, :1], mean], dim=2), difference
 
 
 def _join_time(mean_BCTHW: Tensor, difference_BCTHW: Tensor) -> Tensor:
-    return torch.cat([mean_BCTHW[:, :, :1], _join(mean_BCTHW[:, :, 1:], difference_BCTHW, 2)], dim=2)
+    return torch.cat([mean_BCTHW[:, :, :1], join(mean_BCTHW[:, :, 1:], difference_BCTHW, 2, "haar")], dim=2)
 
 
 def _time_to_channels(difference_BCTHW: Tensor, levels: int) -> Tensor:
@@ -203,17 +211,17 @@ def _channels_to_time(band_BCTHW: Tensor, levels: int) -> Tensor:
     return x.movedim(1, 3).flatten(2, 3)
 
 
-def _split_space(x_BCTHW: Tensor) -> tuple[Tensor, Tensor]:
+def _split_space(x_BCTHW: Tensor, wavelet: Wavelet) -> tuple[Tensor, Tensor]:
     """The mean of four neighbours, and the horizontal, vertical and diagonal differences as channels."""
-    rows, row_differences = _split(x_BCTHW, 3)
-    mean, horizontal = _split(rows, 4)
-    vertical, diagonal = _split(row_differences, 4)
+    rows, row_differences = split(x_BCTHW, 3, wavelet)
+    mean, horizontal = split(rows, 4, wavelet)
+    vertical, diagonal = split(row_differences, 4, wavelet)
     return mean, torch.cat([horizontal, vertical, diagonal], dim=1)
 
 
-def _join_space(mean: Tensor, band: Tensor) -> Tensor:
+def _join_space(mean: Tensor, band: Tensor, wavelet: Wavelet) -> Tensor:
     horizontal, vertical, diagonal = band.chunk(3, dim=1)
-    return _join(_join(mean, horizontal, 4), _join(vertical, diagonal, 4), 3)
+    return join(join(mean, horizontal, 4, wavelet), join(vertical, diagonal, 4, wavelet), 3, wavelet)
 
 
 def _space_to_channels(band_BCTHW: Tensor, levels: int) -> Tensor:

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from nemo_vfm.metrics.outlines import distance
 from nemo_vfm.metrics.shapes import COLOURS, DIRECTIONS
 
 Plane = NDArray[np.float32]
-SHAPES = ("circle", "square", "triangle", "cross")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,21 +134,7 @@ def _paint(picture_HW3: Plane, shot: Shot, texture: _ObjectTexture, x: float, y:
     u = ((np.arange(left, right, dtype=np.float32) + 0.5) / side - x)[None, :] / shot.radius
     v = ((np.arange(top, bottom, dtype=np.float32) + 0.5) / side - y)[:, None] / shot.radius
     softness_px = shot.radius * side
-    shadow = 0.22 * np.clip(0.5 - _distance(shot.shape, u - 0.12, v - 0.18) * 3, 0, 1)
-    cover = np.clip(0.5 - _distance(shot.shape, u, v) * softness_px, 0, 1)[..., None]
+    shadow = 0.22 * np.clip(0.5 - distance(shot.shape, u - 0.12, v - 0.18) * 3, 0, 1)
+    cover = np.clip(0.5 - distance(shot.shape, u, v) * softness_px, 0, 1)[..., None]
     colour = np.array(COLOURS[shot.colour], np.float32) / 255 * texture.shade(u, v)[..., None]
     patch[...] = patch * (1 - shadow[..., None]) * (1 - cover) + colour * cover
-
-
-def _distance(shape: str, u: Plane, v: Plane) -> Plane:
-    """Signed distance to the outline in radii, negative inside; (u, v) in radii from the centre of mass."""
-    a, b = np.abs(u), np.abs(v)
-    if shape == "circle":
-        return np.asarray(np.hypot(u, v) - 1, np.float32)
-    if shape == "square":
-        return np.asarray(np.maximum(a, b) - 0.88, np.float32)
-    if shape == "triangle":
-        return np.asarray(np.maximum(0.866 * a - 0.5 * v, v + 0 * u) - 0.62, np.float32)
-    if shape == "cross":
-        return np.asarray(np.maximum(np.minimum(a, b) - 0.36, np.maximum(a, b) - 1.05), np.float32)
-    raise ValueError(f"unknown shape {shape!r}; known are {', '.join(SHAPES)}")

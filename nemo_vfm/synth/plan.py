@@ -13,8 +13,9 @@ from itertools import product
 import numpy as np
 
 from nemo_vfm.core.seed import derive
+from nemo_vfm.metrics.outlines import SHAPES
 from nemo_vfm.metrics.shapes import COLOURS, DIRECTIONS
-from nemo_vfm.synth.draw import SHAPES, Shot
+from nemo_vfm.synth.draw import Shot
 
 Combination = tuple[str, str, str]
 _DARK, _LIGHT = (0.15, 0.33), (0.64, 0.84)  # neighbours differ by 0.3, a cut that any detector sees
@@ -63,9 +64,9 @@ def _shot(random: np.random.Generator, combination: Combination, light: bool) ->
         shape=shape,
         direction=direction,
         num_frames=int(random.integers(*_SHOT_FRAMES)),
-        radius=float(random.uniform(0.185, 0.205)),
+        radius=float(random.uniform(0.26, 0.28)),
         lateral=float(random.uniform(0.46, 0.54)),
-        travel=float(random.uniform(0.53, 0.55)),
+        travel=float(random.uniform(0.38, 0.40)),
         brightness=float(random.uniform(*(_LIGHT if light else _DARK))),
         texture_seed=int(random.integers(2**31)),
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import torch
 from PIL import Image
 from torch import nn
 
@@ -17,6 +18,7 @@ from nemo_vfm.core.device import device
 from nemo_vfm.core.files import atomic_path, write_json
 from nemo_vfm.core.frame_rate import frame_rate
 from nemo_vfm.core.place import Place, place
+from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types import Factory, Outcome, Part, Run
 from nemo_vfm.data.decode import read_all
 from nemo_vfm.data.encode import encode_mp4
@@ -34,7 +36,8 @@ class Sample:
     Args:
         model: builds the model; the same node that trained it.
         checkpoint: a checkpoint, or a folder of them (the newest whole one is taken), here or in an object store; None
-            draws with the untrained weights of the run's seed, which is what a trained model has to beat.
+            draws with untrained weights of the run's seed, which is what a trained model has to beat. Matrices that
+            begin at zero are drawn, too: an output of zeros would be a grey picture, and no opponent.
         weights: the running average, or the raw weights.
         pipeline: how a model's outputs become pixels.
         prompts: what to draw.
@@ -89,6 +92,8 @@ class Sample:
         if self.checkpoint is not None:
             with opened(self.checkpoint) as found:
                 load_weights_into(model, load_weights(found.path, self.weights))
+        else:
+            _draw_zeros(model, seed)
         model.to(device()).eval()
         with log.bar("sampling", len(missing), unit="videos") as line:
             for group in _groups(missing, self.batch_size):
@@ -120,3 +125,11 @@ class Sample:
 def _groups(items: Sequence[tuple[int, Prompt]], size: int) -> Iterator[Sequence[tuple[int, Prompt]]]:
     for start in range(0, len(items), size):
         yield items[start : start + size]
+
+
+def _draw_zeros(model: nn.Module, seed: int) -> None:
+    for name, parameter in model.named_parameters():
+        if parameter.ndim > 1 and not parameter.any():
+            noise = torch.randn(parameter.shape, generator=generator(seed, "untrained", name))
+            with torch.no_grad():
+                parameter.copy_(noise / parameter.shape[1] ** 0.5)

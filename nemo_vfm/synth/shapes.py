@@ -47,7 +47,7 @@ class MakeVideos:
         *,
         input: Place | None = None,
         num_files: int = 12,
-        shots_per_film: int = 9,
+        shots_per_film: int = 22,
         side_px: int = 192,
         fps: int = 12,
         crf: int = 18,

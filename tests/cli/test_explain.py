@@ -120,7 +120,7 @@ def test_a_trusted_class_of_lightning_is_explained_too(capsys):
 
 def test_a_protocol_says_what_fills_it(capsys):
     text = explained(capsys, "Codec")
-    assert "nemo_vfm.models.codec.HaarWavelet" in text and "codec of Denoise" in text
+    assert "nemo_vfm.models.codec.WaveletCodec" in text and "codec of Denoise" in text
 
 
 def test_a_slot_says_what_fills_it(capsys):

@@ -136,7 +136,7 @@ def test_images_and_videos_take_turns_in_a_training_step_of_the_tiny_model(tmp_p
 
     from nemo_vfm.diffusion.objective import FlowMatching
     from nemo_vfm.diffusion.task import Denoise
-    from nemo_vfm.models.codec import HaarWavelet
+    from nemo_vfm.models.codec import WaveletCodec
     from nemo_vfm.models.dit import DiT
     from nemo_vfm.models.text_encoder import HashedNgrams
 
@@ -156,7 +156,7 @@ def test_images_and_videos_take_turns_in_a_training_step_of_the_tiny_model(tmp_p
             for name, shape in shapes.items()
         }
     )
-    codec = HaarWavelet(levels_space=2, levels_time=2)
+    codec = WaveletCodec(levels_space=2, levels_time=2)
     task = Denoise(objective=FlowMatching(), codec=codec, text_encoder=HashedNgrams(dim=16, max_tokens=8))
     model = DiT(in_channels=codec.latent_shape(9, 32, 32)[0], text_dim=16, width=48, depth=1, heads=2)
     seen = set()

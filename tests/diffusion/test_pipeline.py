@@ -12,11 +12,11 @@ from nemo_vfm.diffusion.objective import EDM, FlowMatching
 from nemo_vfm.diffusion.pipeline import TextToVideo
 from nemo_vfm.diffusion.sampler import Euler, Heun
 from nemo_vfm.diffusion.task import Denoise
-from nemo_vfm.models.codec import HaarWavelet
+from nemo_vfm.models.codec import WaveletCodec
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.text_encoder import HashedNgrams
 
-CODEC, TEXT = HaarWavelet(levels_space=1), HashedNgrams(dim=16, max_tokens=4)
+CODEC, TEXT = WaveletCodec(levels_space=1), HashedNgrams(dim=16, max_tokens=4)
 SIZE = {"num_frames": 2, "height": 8, "width": 8, "fps": 8.0, "seed": 0}
 
 

@@ -13,10 +13,10 @@ from nemo_vfm.data.side_by_side import side_by_side
 from nemo_vfm.diffusion.objective import EDM, FlowMatching
 from nemo_vfm.diffusion.task import Denoise, empty_like
 from nemo_vfm.diffusion.uncertainty import UncertaintyWeighted
-from nemo_vfm.models.codec import HaarWavelet
+from nemo_vfm.models.codec import WaveletCodec
 from nemo_vfm.models.text_encoder import HashedNgrams
 
-CODEC, TEXT = HaarWavelet(levels_space=1, levels_time=1), HashedNgrams(dim=16, max_tokens=4)
+CODEC, TEXT = WaveletCodec(levels_space=1, levels_time=1), HashedNgrams(dim=16, max_tokens=4)
 KEYS = tuple("abcdef")
 
 

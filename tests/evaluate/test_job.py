@@ -48,9 +48,21 @@ def test_right_and_wrong_are_counted_from_the_pixels(tmp_path: Path) -> None:
     outcome = Evaluate(samples=half, baseline=good).run(Run(tmp_path / "run"))
     measured = evaluation(tmp_path / "run")
     assert (measured["colour_accuracy"], measured["direction_accuracy"], measured["num_prompts"]) == (0.5, 0.5, 2)
+    assert measured["shape_accuracy"] == 1.0 and "seam_ratio" not in measured
     assert measured["untrained"]["colour_accuracy"] == 1.0
+    assert measured["chance"] == {"colour": 0.25, "shape": 0.25, "direction": 0.25}
     assert [row["direction"] for row in measured["per_prompt"]] == ["right", "up"]
-    assert "of 2 prompts, 1 show the colour" in outcome.summary
+    assert "of 2 prompts, 1 show the colour asked for, 2 the shape and 1 the direction" in outcome.summary
+
+
+def test_a_wrong_shape_counts_as_wrong_and_seams_are_measured_at_the_blocks_given(tmp_path: Path) -> None:
+    drawn = samples(tmp_path / "s", [("red", "cross", "left"), ("blue", "square", "up")])
+    Evaluate(samples=drawn, block_px=8).run(Run(tmp_path / "run"))
+    measured = evaluation(tmp_path / "run")
+    assert measured["shape_accuracy"] == 0.5 and measured["per_prompt"][0]["shape"] == "cross"
+    assert 0.8 < measured["seam_ratio"] < 1.2
+    with pytest.raises(ValueError, match="block_px"):
+        Evaluate(samples=drawn, block_px=1)
 
 
 def test_the_nearest_training_clip_is_the_one_that_looks_the_same(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 """The pixel measure names what was drawn, also after x264, and finds nothing where there is nothing."""
 
 import io
+from dataclasses import replace
 
 import av
 import numpy as np
@@ -29,7 +30,7 @@ def _moving(shots: list[Shot]) -> list[Shot]:
 def test_every_drawn_shot_is_read_right_at_48_px():
     for shot in _moving(SHOTS):
         reading = read(_shrink(draw(shot, side_px=96)[4:20:2], 48))
-        assert (reading.colour, reading.direction) == (shot.colour, shot.direction)
+        assert (reading.colour, reading.shape, reading.direction) == (shot.colour, shot.shape, shot.direction)
 
 
 def test_every_drawn_shot_is_read_right_after_x264():
@@ -39,7 +40,18 @@ def test_every_drawn_shot_is_read_right_after_x264():
         file.seek(0)
         with av.open(file) as container:
             frames = np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
-        assert (read(frames).colour, read(frames).direction) == (shot.colour, shot.direction)
+        reading = read(frames)
+        assert (reading.colour, reading.shape, reading.direction) == (shot.colour, shot.shape, shot.direction)
+
+
+def test_outlines_are_told_at_most_sizes_under_blur_and_noise():
+    random, right, total = np.random.default_rng(0), 0, 0
+    for shot in _moving(SHOTS)[::2]:
+        for radius in (0.14, 0.2, 0.27):
+            video = _shrink(draw(replace(shot, radius=radius), side_px=96)[4:20:2], 24).repeat(2, 1).repeat(2, 2)
+            noisy = np.clip(video + random.normal(0, 8, video.shape), 0, 255).astype(np.uint8)
+            right, total = right + (read(noisy).shape == shot.shape), total + 1
+    assert right / total >= 0.95, f"{right} of {total}"
 
 
 def test_an_object_that_stands_still_has_a_colour_and_no_direction():

@@ -14,7 +14,7 @@ from nemo_vfm.data.side_by_side import side_by_side
 from nemo_vfm.diffusion.objective import EDM
 from nemo_vfm.diffusion.task import Denoise
 from nemo_vfm.diffusion.uncertainty import UncertaintyWeighted
-from nemo_vfm.models.codec import HaarWavelet
+from nemo_vfm.models.codec import WaveletCodec
 from nemo_vfm.models.text_encoder import HashedNgrams
 from nemo_vfm.parallel.engine import Parts
 from nemo_vfm.parallel.plan import ParallelPlan
@@ -32,7 +32,7 @@ tiny = partial(Awake, in_channels=4, text_dim=16, width=48, depth=2, heads=4)
 
 def task(**changes: Any) -> Denoise:
     """Drops some texts."""
-    codec = HaarWavelet(levels_space=1, levels_time=1)
+    codec = WaveletCodec(levels_space=1, levels_time=1)
     return Denoise(**{"objective": EDM(), "codec": codec, "text_encoder": TEXT, "text_dropout": 0.3, **changes})
 
 

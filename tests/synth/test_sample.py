@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types import Part, Run
@@ -17,7 +18,7 @@ from nemo_vfm.diffusion.guidance import ClassifierFree
 from nemo_vfm.diffusion.objective import FlowMatching
 from nemo_vfm.diffusion.pipeline import TextToVideo
 from nemo_vfm.diffusion.sampler import Euler
-from nemo_vfm.models.codec import HaarWavelet
+from nemo_vfm.models.codec import WaveletCodec
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.text_encoder import HashedNgrams
 from nemo_vfm.parallel import checkpoint
@@ -29,7 +30,7 @@ TEXTS = ["a red circle moving left", "a blue square moving up", "a green cross"]
 
 def job(at: Path | None = None, *, batch_size: int = 2, texts: list[str] = TEXTS) -> Sample:
     """A tiny pipeline."""
-    codec, text_encoder = HaarWavelet(levels_space=2, levels_time=1), HashedNgrams(dim=32, max_tokens=8)
+    codec, text_encoder = WaveletCodec(levels_space=2, levels_time=1), HashedNgrams(dim=32, max_tokens=8)
     return Sample(
         model=partial(DiT, in_channels=96, text_dim=32, width=24, depth=1, heads=2), checkpoint=at,
         pipeline=TextToVideo(codec=codec, text_encoder=text_encoder, objective=FlowMatching(), sampler=Euler(steps=2),
@@ -63,6 +64,8 @@ def test_every_prompt_becomes_a_video_and_a_line_of_the_list(tmp_path: Path) -> 
     assert pixels(tmp_path, 2).shape == (3, 16, 16, 3)
     assert (tmp_path / "grid.png").is_file()
     assert (tmp_path / "grid.mp4").is_file()
+    with Image.open(tmp_path / "samples/002.jpg") as poster:
+        assert poster.size == (16, 16)
 
 
 def test_an_interrupted_run_draws_only_what_is_missing_and_the_same(tmp_path: Path) -> None:

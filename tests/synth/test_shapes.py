@@ -13,8 +13,9 @@ import pytest
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types import Run
+from nemo_vfm.metrics.outlines import SHAPES
 from nemo_vfm.synth import plan
-from nemo_vfm.synth.draw import SHAPES, draw
+from nemo_vfm.synth.draw import draw
 from nemo_vfm.synth.prompts import HeldOutPrompts, PromptList
 from nemo_vfm.synth.shapes import MakeVideos
 

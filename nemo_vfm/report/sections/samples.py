@@ -200,6 +200,14 @@ def _cards(evaluation: Mapping[str, Any]) -> tuple[Card, ...]:
     for key, value in evaluation.items():
         if key.endswith("_accuracy") and (share := number(value)) is not None:
             before = number(other.get(key))
-            note = f"untrained {100 * before:.0f} %" if before is not None else "measured from pixels"
-            cards.append(Card(words(clean(key.removesuffix("_accuracy"), 40)) + " right", f"{100 * share:.0f} %", note))
+            chance = number(mapping(evaluation.get("chance")).get(key.removesuffix("_accuracy")))
+            notes = [("chance", chance), ("untrained", before)]
+            note = ", ".join(f"{what} {100 * one:.0f} %" for what, one in notes if one is not None)
+            cards.append(
+                Card(
+                    words(clean(key.removesuffix("_accuracy"), 40)) + " right",
+                    f"{100 * share:.0f} %",
+                    note or "measured from pixels",
+                )
+            )
     return tuple(cards[:4])
