@@ -67,7 +67,9 @@ class GPT(nn.Module):
         if head_dim is None and width % heads:
             raise ValueError(f"width {width} is not divisible by {heads} heads; change either, or give head_dim")
         if heads % groups:
-            raise ValueError(f"{heads} heads cannot share {groups} heads of keys and values (groups): it must divide them")
+            raise ValueError(
+                f"{heads} heads cannot share {groups} heads of keys and values (groups): it must divide them"
+            )
         head_dim = head_dim or width // heads
         self.vocab, self.width, self.depth, self.heads, self.init_std = vocab, width, depth, heads, init_std
         self.rope, self.rotated = rope, rope.rotated(head_dim)
