@@ -196,7 +196,7 @@ def test_ctrl_c_ends_a_training_on_two_ranks_with_130_and_it_goes_on(data: Path,
         time.sleep(0.1)
     running.send_signal(signal.SIGINT)
     _, said = running.communicate(timeout=LIMIT_S)
-    assert running.returncode == 130 and "interrupted; the same command goes on in" in said
+    assert running.returncode == 130 and "interrupted at step" in said and "the same command goes on in" in said
     on_ranks(2, trained, changes(data, folder, "parallel.shard=2"))
     require_same(folder, alone)
     require_same_weights(folder, alone)
