@@ -96,7 +96,7 @@ def test_a_plan_is_held_against_the_gpus_and_the_batch(kitchen, capsys, monkeypa
     monkeypatch.setenv("COLUMNS", "200")
     assert kitchen.main("check", "--gpus", "3", SMALL, "data.shards=x", "parallel.shard=3") == 2
     shown = "".join(capsys.readouterr())
-    assert "batch_size 4 cannot be shared by 3 data ranks" in shown and "3 or 6 would fit" in shown
+    assert "batch_size 8 cannot be shared by 3 data ranks" in shown and "6 or 9 would fit" in shown
     assert kitchen.main("check", "--gpus", "3", SMALL, "data.shards=x", "parallel.shard=4") == 0
     shown = capsys.readouterr().out
     assert "the plan is for 4 devices (shard 4), and there are 3" in shown and "cannot be divided" not in shown
@@ -141,7 +141,7 @@ def test_each_step_of_a_workflow_has_its_plan():
     assert isinstance(job, Workflow) and isinstance(job.steps["train"], Planned)
     said = plan_sentences(job, composed.path, argparse.Namespace(**ASKED, gpus=2))
     assert len(said) == 2 and all(text.startswith("2 GPUs, step train: ") for text in said)
-    assert "each GPU that works keeps 49.7 MiB" in said[0] and "give their latents' frames, rows and col" in said[0]
+    assert "each GPU that works keeps 41.3 MiB" in said[0] and "give their latents' frames, rows and col" in said[0]
     said = plan_sentences(job, composed.path, argparse.Namespace(**{**ASKED, "latents": "4,8,8"}, gpus=2))
     assert "on one device the fullest GPU needs" in said[0] and "it fits" in said[0]
 
