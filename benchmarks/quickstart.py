@@ -4,9 +4,10 @@
 
     python benchmarks/quickstart.py [--quick] [--seeds 0 1 2] [--json FILE] [key=value ...]
 
-Each seed is a run of recipes/quickstart.yaml in a folder of its own: films, model and noise are of that seed. Accuracies
-are of 16 combinations that were never shown, read from the samples' pixels; a guess is right in a quarter. seam_ratio is
-the mean jump across the codec's 8-pixel blocks over the mean jump elsewhere. The figures are means over the seeds.
+Each seed is a run of recipes/quickstart.yaml in a folder of its own: films, model and noise are of that seed.
+Accuracies are of 16 combinations that were never shown, read from the samples' pixels; a guess is right in a quarter.
+seam_ratio is the mean jump across the codec's 8-pixel blocks over the mean jump elsewhere. The figures are means over
+the seeds.
 With `--quick` one seed is trained for a few steps, which shows only that the benchmark works.
 """
 

@@ -57,7 +57,7 @@ def _fit(shape: str, cover_HW: Plane, x: float, y: float, radius: float) -> floa
     height, width = cover_HW.shape
     right_W, down_H = (np.arange(width) + 0.5) / width - x, (np.arange(height) + 0.5) / height - y
     best = 0.0
-    for size in (radius * factor for factor in _SIZES):
+    for size in (max(radius, 1 / width) * factor for factor in _SIZES):  # an object may be a single pixel
         template = _cover(shape, (right_W / size)[None, :], (down_H / size)[:, None], size * width)
         best = max(best, float(np.minimum(template, cover_HW).sum() / np.maximum(template, cover_HW).sum()))
     return best

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from nemo_vfm.data.encode import encode_mp4
+from nemo_vfm.metrics.outlines import SHAPES
 from nemo_vfm.metrics.shapes import Reading, read
 from nemo_vfm.synth import plan
 from nemo_vfm.synth.draw import Shot, draw
@@ -85,3 +86,10 @@ def test_what_is_no_video_is_refused_with_its_shape():
         read(np.zeros((8, 48, 48, 3), np.float32))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"\(1, 48, 48, 3\)"):
         read(np.zeros((1, 48, 48, 3), np.uint8))
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_speck_is_read_without_a_warning():
+    video = np.full((8, 48, 48, 3), 90, np.uint8)
+    video[:, 20:24, 20:24] = (214, 48, 49)
+    assert read(video).shape in SHAPES
