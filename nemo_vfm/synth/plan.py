@@ -64,9 +64,9 @@ def _shot(random: np.random.Generator, combination: Combination, light: bool) ->
         shape=shape,
         direction=direction,
         num_frames=int(random.integers(*_SHOT_FRAMES)),
-        radius=float(random.uniform(0.26, 0.28)),
-        lateral=float(random.uniform(0.46, 0.54)),
-        travel=float(random.uniform(0.38, 0.40)),
+        radius=float(random.uniform(0.265, 0.275)),
+        lateral=float(random.uniform(0.48, 0.52)),
+        travel=float(random.uniform(0.385, 0.395)),
         brightness=float(random.uniform(*(_LIGHT if light else _DARK))),
         texture_seed=int(random.integers(2**31)),
     )

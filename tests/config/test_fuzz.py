@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_vfm.config import RecipeError, Source
-from nemo_vfm.config.emit import to_yaml
+from nemo_vfm.config.emit import to_yaml, with_places
 from nemo_vfm.config.errors import Mark
 from nemo_vfm.config.interpolate import resolve
 from nemo_vfm.config.overrides import parse_override
@@ -117,8 +117,13 @@ def read_anything(text):
 
 
 def comes_back(tree):
-    for places in (False, True):  # a place is a comment
-        written = to_yaml(node(tree), places=places)
+    root = node(tree)
+    for written in (
+        to_yaml(root),
+        with_places(root),
+        with_places(root, 80),
+        with_places(root, 10),
+    ):  # a place is a comment
         assert not tree or plain(parse(written, "again")) == tree, "only an empty file is refused"
 
 

@@ -59,10 +59,10 @@ def test_packs_are_shared_by_data_ranks_alone() -> None:
 
 
 WRONG = {
-    "fewer samples than ranks": ([SMALL, "parallel.shard=8"], "batch_size 4 cannot be shared by 8 .*; 8 would fit"),
+    "fewer samples than ranks": ([SMALL, "parallel.shard=16"], "batch_size 8 cannot be shared by 16 .*; 16 would fit"),
     "a pipeline": (
         [SMALL, "parallel.pipeline=2", "parallel.microbatches=3"],
-        "batch_size 4 .* in parallel.microbatches = 3 each; 3 or 6 would fit",
+        "batch_size 8 .* in parallel.microbatches = 3 each; 6 or 9 would fit",
     ),
     "text": (
         [TEXT, "parallel.shard=1", "parallel.context=2", "data.sequence_length=4095"],
