@@ -65,7 +65,7 @@ def _shot(random: np.random.Generator, combination: Combination, light: bool) ->
         direction=direction,
         num_frames=int(random.integers(*_SHOT_FRAMES)),
         radius=float(random.uniform(0.265, 0.275)),
-        lateral=float(random.uniform(0.48, 0.52)),
+        lateral=float(random.uniform(0.49, 0.51)),
         travel=float(random.uniform(0.385, 0.395)),
         brightness=float(random.uniform(*(_LIGHT if light else _DARK))),
         texture_seed=int(random.integers(2**31)),
