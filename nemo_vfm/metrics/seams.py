@@ -12,13 +12,12 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
 _FLAT = 1e-3  # of 255: below it a jump is rounding
 
 
 def seam_ratio(videos: Iterable[NDArray[np.uint8]], block_px: int) -> float:
-    """Mean absolute difference in brightness of two pixels with a border between them over that of two without: 1 has no seams.
+    """Mean difference in brightness of two pixels with a border between them over that of two without: 1 has no seams.
 
     Args:
         videos: (T, H, W, 3) each.
