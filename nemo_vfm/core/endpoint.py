@@ -233,8 +233,8 @@ def _connection(url: ServiceUrl, timeout_s: float, allow_private: bool) -> Itera
         yield link
         if over.is_set():  # to http.client a cut connection is the end of the headers, or of a body without a length
             raise TimeoutError
-    except (OSError, http.client.HTTPException, ValueError):
-        if over.is_set():
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        if over.is_set() or isinstance(error, TimeoutError):  # the socket's own clock may be the first to ring
             raise TimeoutError(f"it took longer than timeout_s, {timeout_s:g} s") from None
         raise
     finally:

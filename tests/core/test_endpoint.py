@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A server with faults in; answers, refusals in time and within limits, and no key in any text, out."""
 
+import threading
 import time
 from email.utils import formatdate
 
@@ -103,6 +104,13 @@ def test_slowness_of_any_kind_ends_in_time(server, fault):
     with pytest.raises(EndpointError, match=r"longer than timeout_s, 0\.3 s"):
         chat(server, timeout_s=0.3, tries=2).say(ASK)
     assert time.monotonic() - began < 10
+
+
+def test_a_socket_that_times_out_before_the_watchdog_wakes_says_the_same(server, monkeypatch):
+    monkeypatch.setattr(threading.Timer, "start", lambda self: None)
+    server.always = hang(20)
+    with pytest.raises(EndpointError, match=r"longer than timeout_s, 0\.3 s"):
+        chat(server, timeout_s=0.3, tries=2).say(ASK)
 
 
 @pytest.mark.parametrize("declared", [True, False])
