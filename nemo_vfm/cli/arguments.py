@@ -3,6 +3,7 @@
 """The arguments that several verbs share, and the recipe that they name."""
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,15 @@ _LOCKS = (
     ": a run folder needs a file system with locks. Run in a folder here, and let checkpoints and shards be copied to "
     "the store as they are finished: copy_to (docs/object-stores.md)"
 )
+
+
+def own_command(*words: str) -> list[str]:
+    """`nemo-vfm WORDS` by our own interpreter and module; the words are arguments, never a shell's.
+
+    Unlike `nemo-vfm` itself, `-m` would import from the working directory first, where a stranger's yaml.py may lie.
+    """
+    apart = [] if sys.path[0] in ("", str(Path.cwd())) else ["-P"]
+    return [sys.executable, *apart, "-m", "nemo_vfm", *words]
 
 
 def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:

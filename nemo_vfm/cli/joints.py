@@ -120,7 +120,7 @@ def _video(model: Any, codec: Any, sizes: tuple[int, int, int], at: Address, nam
     try:
         shape = codec.latent_shape(*sizes)
     except ValueError as error:
-        yield (*at, _blamed(str(error), sizes, names)), str(error)
+        yield (*at, _blamed(str(error), names)), str(error)
         return
     if not hasattr(model, "patch"):
         return
@@ -135,7 +135,7 @@ def _video(model: Any, codec: Any, sizes: tuple[int, int, int], at: Address, nam
         yield ("model", "learned_positions"), f"{text}, and there are learned positions for {tuple(most)}"
 
 
-def _blamed(text: str, sizes: tuple[int, int, int], names: Address) -> str:
+def _blamed(text: str, names: Address) -> str:
     """The size that a codec's sentence begins with."""
     return next((name for name in reversed(names) if text.startswith(name.partition("_")[0] + " ")), names[0])
 

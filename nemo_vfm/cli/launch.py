@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 
 from nemo_vfm.cli import warden
+from nemo_vfm.cli.arguments import own_command
 from nemo_vfm.core.errors import LostRank, NextPhase, UserError
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.preempt import EXIT_CODE as PREEMPTED
@@ -79,10 +80,7 @@ class _Ranks:
 
     def __enter__(self) -> "_Ranks":
         reading, self._pipe = os.pipe()
-        # Our own interpreter and module; the words are arguments, never a shell's. Unlike `nemo-vfm` itself, `-m`
-        # would import from the working directory first, where a stranger's yaml.py may lie.
-        apart = [] if sys.path[0] in ("", str(Path.cwd())) else ["-P"]
-        command = [sys.executable, *apart, "-m", "nemo_vfm", "run", *self._words]
+        command = own_command("run", *self._words)
         for rank in range(self._count):
             mine = {**self._environment, "RANK": str(rank), "LOCAL_RANK": str(rank), PIPE: str(reading)}
             self._running[rank] = subprocess.Popen(  # noqa: S603

@@ -52,7 +52,7 @@ def _refused(factory: BoundFactory) -> "Sequence[Problem]":
     try:
         _try(factory)
     except RecipeError as error:
-        return [] if of_files(error) else error.problems
+        return [] if _of_files(error) else error.problems
     except _RESULT_OF_NUMBERS as error:
         if isinstance(error, NotImplementedError) or any(word in str(error) for word in _NEEDS_VALUES):
             return []
@@ -62,10 +62,10 @@ def _refused(factory: BoundFactory) -> "Sequence[Problem]":
     return []
 
 
-def of_files(error: BaseException) -> bool:
+def _of_files(error: BaseException) -> bool:
     """Whether it comes from a file that could not be read: an earlier step, or the user, may still put it there."""
     below = error.__cause__ or error.__context__
-    return below is not None and (isinstance(below, OSError | UserError) or of_files(below))
+    return below is not None and (isinstance(below, OSError | UserError) or _of_files(below))
 
 
 def _try(factory: BoundFactory) -> None:

@@ -9,12 +9,10 @@ the words. The same sweep again goes on; with more values it grows.
 
 import argparse
 import subprocess
-import sys
 import time
-from pathlib import Path
 
 from nemo_vfm.cli import sweep_table
-from nemo_vfm.cli.arguments import composed_recipe
+from nemo_vfm.cli.arguments import composed_recipe, own_command
 from nemo_vfm.cli.grid import Point
 from nemo_vfm.cli.swept import Swept, swept
 from nemo_vfm.core.errors import UserError
@@ -64,10 +62,7 @@ def _check_all(sweep: Swept) -> None:
 def _run(sweep: Swept, point: Point) -> Json:
     """Run one combination to its end and say how it went."""
     began = time.monotonic()
-    # Our own interpreter and module; the words are arguments, never a shell's. Unlike `nemo-vfm` itself, `-m` would
-    # import from the working directory first, where a stranger's yaml.py may lie.
-    apart = [] if sys.path[0] in ("", str(Path.cwd())) else ["-P"]
-    child = subprocess.Popen([sys.executable, *apart, "-m", "nemo_vfm", "run", *sweep.words(point)])  # noqa: S603
+    child = subprocess.Popen(own_command("run", *sweep.words(point)))  # noqa: S603
     status = _waited(child)
     said = sweep_table.told(sweep.folder / point.name)
     return {

@@ -15,8 +15,8 @@ from types import FrameType
 
 from nemo_vfm.core.errors import Interrupted, Preempted
 
-EXIT_CODE = 75  #: sysexits.h's "try again later": the same command goes on
-INTERRUPTED = 130  #: of a program that Ctrl-C has ended, as shells say it
+EXIT_CODE = Preempted.exit_code
+INTERRUPTED = Interrupted.exit_code
 DEFAULT = ("TERM", "USR1")
 
 

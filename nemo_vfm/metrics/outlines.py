@@ -8,6 +8,7 @@ and larger; the fit is what both cover over what either covers. The best mean ov
 Shape letters: T frames, H height, W width, X any number of points.
 """
 
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -44,7 +45,7 @@ def outline(weight_THW: Plane, centre_T2: NDArray[np.float64], spread_T: NDArray
     cover_THW = np.minimum(weight_THW / np.median(weight_THW[weight_THW > 0]), 1)
     fits = {
         shape: np.mean([
-            _fit(shape, cover_HW, x, y, spread / _SPREADS[shape])
+            _fit(shape, cover_HW, x, y, spread / _spread(shape))
             for cover_HW, (x, y), spread in zip(cover_THW, centre_T2, spread_T, strict=True)
         ])
         for shape in SHAPES
@@ -69,11 +70,9 @@ def _cover(shape: str, u: Plane, v: Plane, radius_px: float) -> Plane:
     return cover
 
 
+@cache
 def _spread(shape: str) -> float:
     """Root mean square distance of an outline's points from its centre, in radii."""
     axis = np.linspace(-1.5, 1.5, 301, dtype=np.float32)
     cover = _cover(shape, axis[None, :], axis[:, None], 100.0)
     return float(np.sqrt((cover * (axis[None, :] ** 2 + axis[:, None] ** 2)).sum() / cover.sum()))
-
-
-_SPREADS = {shape: _spread(shape) for shape in SHAPES}

@@ -5,7 +5,6 @@
 from nemo_vfm.cli.migrate.draft import Draft
 from nemo_vfm.cli.migrate.language_data import language_data
 from nemo_vfm.cli.migrate.language_sizes import PRESETS, SIZES, Size, class_of
-from nemo_vfm.cli.migrate.read import Value
 
 _ROPE = "model.rope"
 _ACTIVATIONS = {"gelu": "gelu", "swiglu": "swiglu", "fast-swiglu": "swiglu", "squared-relu": "squared_relu",
@@ -153,7 +152,7 @@ def _put_rope(draft: Draft, fact: str, key: str, value: float) -> None:
 
 def _rest(draft: Draft) -> None:
     if isinstance(draft.get("tied"), bool):
-        draft.carry("tied", "model.tied", _bool(draft.get("tied")))
+        draft.carry("tied", "model.tied", draft.get("tied") is True)
     else:
         draft.leave("tied", "whether the first and the last matrix are one is true or false: model.tied")
     std = draft.number("init_std")
@@ -161,7 +160,3 @@ def _rest(draft: Draft) -> None:
         draft.carry("init_std", "model.init_std", float(std))
     else:
         draft.leave("init_std", "it is no number between 0 and 100, so 0.02 stands")
-
-
-def _bool(value: Value) -> bool:
-    return value is True

@@ -5,7 +5,7 @@
 from nemo_vfm.cli.migrate.draft import Draft
 from nemo_vfm.parallel.plan import ParallelPlan
 
-_AXES = {"tensor": "tensor", "pipeline": "pipeline", "virtual": "virtual", "context": "context", "expert": "expert"}
+_AXES = ("tensor", "pipeline", "virtual", "context", "expert")  # called alike as facts and in a plan
 _SHARDED = ("fsdp", "fsdp2", "megatron_fsdp", "distributed_fused_adam")
 FACTS = (*_AXES, "sequence", "devices", "nodes", "data_ranks", "replicate", "strategy", "zero", "micro_batch")
 _FOLLOWS = "how many devices share the data follows from parallel.shard x parallel.replicate"
@@ -18,7 +18,8 @@ def parallel(draft: Draft) -> None:
         return
     values, ranks = _degrees(draft), _data_ranks(draft)
     pieces = _pieces(draft, ranks, values["pipeline"])
-    shares = {"replicate": ranks // _shard(draft, ranks), "shard": _shard(draft, ranks)}
+    shard = _shard(draft, ranks)
+    shares = {"replicate": ranks // shard, "shard": shard}
     sequence = draft.get("sequence") is True and values["tensor"] > 1
     try:
         ParallelPlan(sequence=sequence, microbatches=pieces, tensor=values["tensor"], pipeline=values["pipeline"],
@@ -35,15 +36,15 @@ def parallel(draft: Draft) -> None:
 
 
 def _degrees(draft: Draft) -> dict[str, int]:
-    return {axis: draft.whole(fact) or 1 for fact, axis in _AXES.items()}
+    return {axis: draft.whole(axis) or 1 for axis in _AXES}
 
 
 def _put_degrees(draft: Draft, values: dict[str, int], *, sequence: bool) -> None:
-    for fact, axis in _AXES.items():
-        if draft.whole(fact):
-            draft.carry(fact, f"parallel.{axis}", values[axis])
+    for axis in _AXES:
+        if draft.whole(axis):
+            draft.carry(axis, f"parallel.{axis}", values[axis])
         else:
-            draft.leave(fact, "none is said by leaving it out")
+            draft.leave(axis, "none is said by leaving it out")
     if sequence or draft.get("sequence") is False:
         draft.carry("sequence", "parallel.sequence", sequence)
     else:
