@@ -29,12 +29,15 @@ class Line:
         points: (x, y) by rising x, all finite.
         tone: the colour's name in the page's style.
         style: a line, a faint line for raw values, or a line with a dot at each value.
+        steps: where the value of a point holds: up to it from the point before, or from it to the next; else the line
+            is straight between points.
     """
 
     name: str
     points: Sequence[Point]
     tone: str = "a"
     style: Literal["line", "faint", "dots"] = "line"
+    steps: Literal["", "before", "after"] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,19 @@ def smooth_both_ways(points: Sequence[Point], half_life: float) -> list[Point]:
     return [(x, (y + z) / 2) for (x, y), (_, z) in zip(forward, backward, strict=True)]
 
 
+_GRID = """
+<div class="charts">{% for c in open %}{{ c }}{% endfor %}</div>
+{% if more %}
+<details><summary>{{ more | length }} more</summary>
+<div class="charts">{% for c in more %}{{ c }}{% endfor %}</div></details>
+{% endif %}"""
+
+
+def grid(charts: Sequence[Markup], num_open: int) -> Markup:
+    """Charts side by side; those beyond the first `num_open` are folded."""
+    return fragment(_GRID, {"open": charts[:num_open], "more": charts[num_open:]})
+
+
 def _across(axis: Axis) -> Callable[[float], float]:
     return lambda value: round(LEFT_PX + axis.place(value) * (WIDTH_PX - LEFT_PX - RIGHT_PX), 1)
 
@@ -197,13 +213,20 @@ def line_chart(
     drawn = [(line, [(across(x), up(y)) for x, y in thin(line.points)]) for line in lines]
     paths = [
         {"style": line.style, "tone": line.tone, "dots": dots if line.style == "dots" and len(dots) <= 60 else [],
-         "d": Markup("M" + "L".join(f"{x} {y}" for x, y in dots))}  # noqa: S704 - numbers only
+         "d": Markup(_path(dots, line.steps))}  # noqa: S704 - numbers only
         for line, dots in drawn
     ]  # fmt: skip
     legend = [(line.name, line.tone, line.style) for line in lines if line.name]
     inside = fragment(_LINES, {"lines": paths})
     ticks = [tick for tick in y_axis.ticks(6) if not whole or tick == int(tick)]
     return _frame(title, _told(title, lines, x_label), x_axis, y_axis, x_label, legend, inside, ticks)
+
+
+def _path(dots: Sequence[Point], steps: str) -> str:
+    if not steps:
+        return "M" + "L".join(f"{x} {y}" for x, y in dots)
+    moves = (f"V{y}H{x}" if steps == "before" else f"H{x}V{y}" for x, y in dots[1:])
+    return f"M{dots[0][0]} {dots[0][1]}" + "".join(moves)
 
 
 def _told(title: str, lines: Sequence[Line], x_label: str) -> str:

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Self
 
-from nemo_vfm.core.files import read_bytes, real
+from nemo_vfm.core.files import opened, read_bytes, real
 from nemo_vfm.core.types import LAUNCH, PARTS
 from nemo_vfm.report.text import mapping
 
@@ -93,7 +93,7 @@ class RunFolder:
         """A file's bytes; None, with a note, where it is missing, too large, or outside the run folder."""
         try:
             if not real(path).is_relative_to(self.root):
-                self.note(f"{path.name} lies outside the run folder and was not read.")
+                self.note(f"{path.name} is outside the run folder and was not read.")
                 return None
             if (size := path.stat().st_size) > max_bytes:
                 limit = f"the limit is {max_bytes / 1e6:,.1f} MB"
@@ -103,6 +103,19 @@ class RunFolder:
         except (OSError, ValueError) as error:
             self.note(f"{self.label(path)} could not be read: {type(error).__name__}.")
             return None
+
+    def read_span(self, path: Path, offset: int, size: int) -> bytes:
+        """Bytes from inside a file; none, with a note, where it cannot be read or is outside the run folder."""
+        try:
+            if not real(path).is_relative_to(self.root):
+                self.note(f"{path.name} is outside the run folder and was not read.")
+                return b""
+            with opened(path) as file:
+                file.seek(offset)
+                return file.read(size)
+        except (OSError, ValueError) as error:
+            self.note(f"{self.label(path)} could not be read: {type(error).__name__}.")
+            return b""
 
     def read_text(self, name: str) -> str:
         """A text file of the root, or the empty text."""
@@ -116,7 +129,7 @@ class RunFolder:
         try:
             return json.loads(data)
         except (ValueError, RecursionError) as error:
-            self.note(f"{self.label(path)} is not whole JSON and was not used: {error}.")
+            self.note(f"{self.label(path)} is not valid JSON and was ignored: {error}.")
             return None
 
     def read_lines(self, path: Path) -> list[Mapping[str, Any]]:
@@ -138,7 +151,7 @@ class RunFolder:
         import pyarrow.parquet as parquet
 
         if not real(path).is_relative_to(self.root):
-            self.note(f"{path.name} lies outside the run folder and was not read.")
+            self.note(f"{path.name} is outside the run folder and was not read.")
             return []
         try:
             file = parquet.ParquetFile(path)
@@ -159,7 +172,7 @@ class RunFolder:
             if isinstance(value, Mapping):
                 yield step, mapping(value)
             elif value is not None:
-                self.note(f"{self.label(step.folder / name)} holds no mapping and was not used.")
+                self.note(f"{self.label(step.folder / name)} is not a mapping and was ignored.")
 
 
 def _object(line: bytes) -> Mapping[str, Any]:

@@ -10,8 +10,8 @@ from nemo_vfm.report.folder import RunFolder
 from nemo_vfm.report.text import clean, mapping, number, plain, span
 
 WORDS = {"failed": "failed", "nothing_kept": "kept nothing", "interrupted": "was interrupted",
-         "preempted": "was asked by a signal to end",
-         "between_phases": "waits for the devices of its next phase"}  # fmt: skip
+         "preempted": "was stopped by a signal",
+         "between_phases": "is waiting for the devices of its next phase"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

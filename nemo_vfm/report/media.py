@@ -14,6 +14,7 @@ from nemo_vfm.report.folder import RunFolder
 
 Kind = Literal["image", "video"]
 _JPEG: tuple[Kind, str] = ("image", "image/jpeg")
+_MP4: tuple[Kind, str] = ("video", "video/mp4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,16 @@ class Media:
         kind, mime = sniffed
         return Medium(_uri(mime, data), kind, self._poster(path) if kind == "video" else None)
 
+    def embed_member(self, tar: Path, offset: int, size: int) -> Medium | None:
+        """A video inside a tar; None where it does not fit into what is left of the budget, or is no MP4."""
+        if not tar.is_file() or not 0 < size <= self.budget_bytes - self.used_bytes or offset < 0:
+            return None
+        data = self.run.read_span(tar, offset, size)
+        if _sniff(data) != _MP4:
+            return None
+        self.used_bytes += len(data)
+        return Medium(_uri("video/mp4", data), "video")
+
     def _poster(self, video: Path) -> Markup | None:
         """The picture of the same name, where there is one and room for it."""
         path = video.with_suffix(".jpg")
@@ -92,4 +103,4 @@ def _sniff(data: bytes) -> tuple[Kind, str] | None:
         return "image", "image/png"
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "image", "image/webp"
-    return ("video", "video/mp4") if data[4:8] == b"ftyp" else None
+    return _MP4 if data[4:8] == b"ftyp" else None

@@ -78,7 +78,7 @@ def _guarded(name: str, module: Module, run: RunFolder, media: Media) -> Iterato
                 yield last
             last = section.with_notes(run.take_notes())
     except Exception as error:  # a page that misses a part is better than no page; the part says what happened
-        run.note(f"This part could not be made: {type(error).__name__}: {error}")
+        run.note(f"This section failed: {type(error).__name__}: {error}")
         last = last or Section(name.replace("_", " ").capitalize(), fragment("", {}))
     notes = run.take_notes() + tuple(filter(None, [media.note()]))
     if last or notes:

@@ -10,6 +10,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
+from nemo_vfm.report.narrow import with_labels
 from nemo_vfm.report.text import clean, exact, figure, plain, span, words
 
 
@@ -78,7 +79,7 @@ _MACROS = """
 
 def fragment(template: str, values: Mapping[str, Any]) -> Markup:
     """Render a piece of the page. `medium(item, alt, class)` is at hand for pictures and videos."""
-    return Markup(_compiled(template).render(values).strip())  # noqa: S704
+    return Markup(with_labels(_compiled(template).render(values).strip()))  # noqa: S704
 
 
 @cache

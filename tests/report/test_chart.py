@@ -8,9 +8,21 @@ import re
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from markupsafe import Markup
 
 from nemo_vfm.report import chart
-from nemo_vfm.report.chart import Axis, Group, Line, histogram, line_chart, smooth, smooth_both_ways, thin, tick_text
+from nemo_vfm.report.chart import (
+    Axis,
+    Group,
+    Line,
+    grid,
+    histogram,
+    line_chart,
+    smooth,
+    smooth_both_ways,
+    thin,
+    tick_text,
+)
 
 FINITE = st.floats(-1e12, 1e12, allow_nan=False)
 
@@ -100,3 +112,20 @@ def test_no_values_make_a_sentence_and_hostile_titles_stay_text():
                                              (0.30000000000000004, "0.3"), (-0.5, "-0.5")])  # fmt: skip
 def test_tick_labels_are_short(value: float, text: str):
     assert tick_text(value) == text
+
+
+def test_a_count_by_threshold_is_drawn_in_steps():
+    points = [(0.0, 4.0), (1.0, 2.0), (2.0, 0.0)]
+    paths = {
+        steps: re.findall(r'd="([^"]*)"', str(line_chart("t", [Line("", points, steps=steps)], x_label="x")))[0]
+        for steps in ("", "before", "after")
+    }
+    moves = {steps: re.sub(r"[\d. ]", "", path) for steps, path in paths.items()}
+    assert moves == {"": "MLL", "before": "MVHVH", "after": "MHVHV"}
+
+
+def test_charts_beyond_the_first_are_folded_and_none_is_lost():
+    charts = [Markup(f"<i>{number}</i>") for number in range(5)]
+    shown, _, folded = str(grid(charts, 3)).partition("<details>")
+    assert re.findall(r"<i>(\d)", shown) == ["0", "1", "2"] and re.findall(r"<i>(\d)", folded) == ["3", "4"]
+    assert "2 more" in folded and "<details>" not in str(grid(charts, 5))

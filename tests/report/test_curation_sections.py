@@ -3,17 +3,21 @@
 """buckets.json and similarity.json in, right and damaged; what the page says of them out."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as parquet
 import pytest
 
 from nemo_vfm.report.folder import RunFolder
 from nemo_vfm.report.media import Media
-from nemo_vfm.report.sections import buckets, copies
+from nemo_vfm.report.sections import buckets, captions, copies
 from tests.report.conftest import read_page
+from tests.support import fake_run
 
 AMOUNT = {"clips": 2, "seconds": 4.0}
+VIDEO = fake_run.mp4(fake_run.draw("red", "circle", "up", 4, 48))
 STAGE = {
     "column": "similarity", "above": 0.85, "how": "valley", "proposed_epsilon": 0.15, "proposed_by": "valley",
     "removed": [{"epsilon": 0.1, "removed_percent": 10.0}, {"epsilon": 0.2, "removed_percent": 30.0}],
@@ -53,14 +57,14 @@ def test_a_bucket_list_of_any_length_makes_a_page_that_is_read(tmp_path):
 
 def test_a_stage_says_its_threshold_where_it_comes_from_and_where_it_stands_on_the_curve(tmp_path):
     html = shown(copies, tmp_path, "similarity.json", {"near_duplicate": STAGE})
-    assert "near duplicate similarity 0.85 the valley between copies and others 0.85, the valley" in text(html)
-    assert "percent of clips that go from 30 to 10; now from 20 to 20" in html, "between two that were tried"
+    assert "near duplicate similarity 0.85 the valley between duplicates and others 0.85, the valley" in text(html)
+    assert "percent of clips dropped from 30 to 10; now from 20 to 20" in html, "between two that were tried"
 
 
 def test_likenesses_that_do_not_tell_suggest_nothing(tmp_path):
     stage = STAGE | {"how": "given", "above": 0.99, "proposed_by": "given"}
     html = shown(copies, tmp_path, "similarity.json", {"near": stage})
-    assert "0.99 given nothing: they do not tell" in text(html) and "now from" not in html
+    assert "0.99 given nothing: no clear threshold" in text(html) and "now from" not in html
 
 
 @pytest.mark.parametrize("part", [buckets, copies])
@@ -73,3 +77,29 @@ def test_damaged_values_cost_at_most_the_section(tmp_path, part, damage):
         inner = value[key]
         for below in inner if isinstance(inner, dict) else ():
             text(shown(part, tmp_path, name, value | {key: inner | {below: damage}}))
+
+
+def in_shards(step: Path, keys: list[str], bytes_of: bytes) -> None:
+    """The clips as members of one shard, one after the other."""
+    (step / "shards").mkdir()
+    (step / "shards/shard-000000.tar").write_bytes(b"".join(bytes_of for _ in keys))
+    samples = [
+        {"key": key, "members": {"mp4": [place * len(bytes_of), len(bytes_of)]}} for place, key in enumerate(keys)
+    ]
+    fake_run.write_json(step / "shards/shard-000000.json", {"samples": samples})
+
+
+@pytest.mark.parametrize("damage, kind", [(None, "video"), ("span", "image"), ("bytes", "image"), ("large", "image")])
+def test_a_captions_video_plays_beside_it_and_its_frames_stand_in(tmp_path: Path, damage: str | None, kind: str):
+    run_dir = fake_run.make(tmp_path)
+    step = run_dir / "curate"
+    rows = parquet.read_table(step / "scores.parquet").to_pylist()
+    kept = [row["clip_id"] for row in rows if row["decision"] == "kept"]
+    video = {"bytes": b"no video at all", "large": VIDEO + bytes(3_000_000)}.get(damage or "")
+    in_shards(step, kept, video or VIDEO)
+    if damage == "span":
+        index = step / "shards/shard-000000.json"
+        index.write_text(index.read_text().replace('"mp4": [', '"mp4": ["x", '))
+    run = RunFolder.open(run_dir)
+    (part,) = captions.sections(run, Media(run, 2_000_000))
+    assert len(re.findall("<video" if kind == "video" else "<img", str(part.body))) == captions.MAX_CLIPS

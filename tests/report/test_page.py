@@ -18,8 +18,8 @@ from nemo_vfm.report.page import all_sections, render, write
 from tests.support import fake_run
 
 Reader = Callable[[Path], Any]
-SECTIONS = {"From files to clips", "Scores and thresholds", "What each threshold costs", "What counts as a copy",
-            "Contact sheets", "Captions", "Into which buckets", "What was mended", "What was encoded", "Work",
+SECTIONS = {"From files to clips", "Scores and thresholds", "What each threshold costs", "What counts as a duplicate",
+            "Contact sheets", "Captions", "Into which buckets", "What was repaired", "What was encoded", "Work",
             "Training", "How training went", "While training", "Samples", "How it was made", "What it writes",
             "What was written"}  # fmt: skip
 URLS = ("src", "href", "poster", "action", "data", "srcset", "xlink:href", "background", "formaction")
@@ -87,7 +87,7 @@ def test_each_bar_of_the_funnel_begins_where_the_rest_ends_and_the_last_rest_is_
     rows = re.findall(r'<tr class="(?:dropped|failed)".*?</tr>', str(section.body), re.S)
     left = 100.0
     for row in rows:
-        clips = re.findall(r"<td>.*?</td>", row, re.S)[1]
+        clips = re.findall(r"<td\b.*?</td>", row, re.S)[1]
         rest, *gone = [float(width) for width in re.findall(r"width:([\d.]+)%", clips)]
         assert rest + sum(gone) == pytest.approx(left, abs=0.02)
         left = rest
@@ -192,8 +192,8 @@ def test_a_damaged_json_file_never_stops_the_page(folder: Path, page: Reader, na
         (folder / name).write_text(damage)
         seen = page(folder)
         assert_safe(seen)
-        assert (f"{name} is not whole JSON" in seen.text) == (damage in ("", "{", "[[[["))
-        assert "This part could not be made" not in seen.text
+        assert (f"{name} is not valid JSON" in seen.text) == (damage in ("", "{", "[[[["))
+        assert "This section failed" not in seen.text
 
 
 def test_half_a_line_and_nan_in_the_metrics_are_counted_and_the_rest_drawn(folder: Path, page: Reader):
@@ -289,7 +289,7 @@ def test_a_linked_table_outside_the_run_folder_is_not_read(folder: Path, page: R
     outside = folder.parent / "ledger.json"
     (folder / "curate/ledger.json").rename(outside)
     (folder / "curate/ledger.json").symlink_to(outside)
-    assert "ledger.json lies outside the run folder" in page(folder).text
+    assert "ledger.json is outside the run folder" in page(folder).text
 
 
 def test_the_page_stays_under_15_mb_and_says_what_was_left_out(folder: Path, page: Reader):
@@ -311,7 +311,7 @@ def test_a_section_that_fails_says_so_and_the_others_stand(finished: Path, monke
     others = titles(finished) - {section.title for section in module.sections(run, Media(run, 0))}
     monkeypatch.setattr(module, "sections", fail)
     seen = page(finished)
-    assert "This part could not be made: RuntimeError: <b>no luck</b>" in seen.text
+    assert "This section failed: RuntimeError: <b>no luck</b>" in seen.text
     assert others < titles(finished)
 
 

@@ -11,7 +11,8 @@ from nemo_vfm.core.log import warn_once
 from nemo_vfm.curate.caption.words import Caption, Draft
 from nemo_vfm.curate.stage import FACTS
 
-DEFAULT = "{caption} {facts}."
+DEFAULT = "{caption}. {facts}."
+_ENDS = (".", "!", "?", "…")
 
 
 class ScoreConditioned:
@@ -20,7 +21,8 @@ class ScoreConditioned:
     Args:
         facts: what is said, and the column it is taken from, in the order in which it is said; a column for which a
             clip has no value is left out of its caption, one that no stage gives is refused.
-        template: `{caption}` and `{facts}` are replaced, all else stays as it is.
+        template: `{caption}` and `{facts}` are replaced, all else stays as it is; a full stop behind a caption that
+            ends in one, or in ! or ?, is left out.
         digits: significant digits of numbers.
     """
 
@@ -54,8 +56,10 @@ class ScoreConditioned:
             return draft.text
         facts = ", ".join(f"{name}: {self._value(value)}" for name, value in said.items())
         # Piece by piece: a caption that holds "{facts}" is text and no template.
-        pieces = self.template.split("{caption}")
-        return draft.text.join(piece.replace("{facts}", facts) for piece in pieces)
+        first, *pieces = self.template.split("{caption}")
+        if draft.text.endswith(_ENDS):
+            pieces = [piece.removeprefix(".") for piece in pieces]
+        return draft.text.join(piece.replace("{facts}", facts) for piece in (first, *pieces))
 
     def _value(self, value: float | str) -> str:
         return value if isinstance(value, str) else f"{value:.{self.digits}g}"

@@ -32,7 +32,7 @@ _BODY = """
 <h3>Fit no bucket</h3>
 <div class="scroll"><table class="counts">
 <thead><tr><th scope="col">because</th><th scope="col" class="n">clips</th><th scope="col" class="n">length</th>
-<th scope="col">nearest to</th><th scope="col" class="n">more frames needed there</th></tr></thead>
+<th scope="col">nearest bucket</th><th scope="col" class="n">frames missing</th></tr></thead>
 <tbody>
 {% for row in unbinned %}
 <tr><th scope="row">{{ row.name }}</th><td class="n">{{ row.clips }}</td><td class="n">{{ row.lasts }}</td>
@@ -61,8 +61,8 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             values = {"buckets": _received(run, buckets), "unbinned": _left(unbinned), "misses": _misses(told)}
             inside, outside = _clips(buckets), _clips(unbinned)
             lead = (
-                f"{exact(inside)} of {exact(inside + outside)} kept clips fit a bucket, as training would resize and "
-                "cut them. Buckets decide nothing here."
+                f"{exact(inside)} of {exact(inside + outside)} kept clips fit a bucket, as training would resize "
+                f"and crop them. Buckets do not drop clips here."
             )
             yield Section("Into which buckets", fragment(_BODY, values), lead, step.name, folded=True)
 

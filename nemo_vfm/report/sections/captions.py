@@ -3,16 +3,18 @@
 """captions.json and scores.parquet in; who wrote captions, what failed, and some beside their frames, out."""
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from nemo_vfm.report.folder import RunFolder, Step
-from nemo_vfm.report.media import Media
+from nemo_vfm.report.media import Media, Medium
 from nemo_vfm.report.section import Section, fragment
 from nemo_vfm.report.text import clean, exact, mapping, number
 
 ORDER = 32
 BUDGET_MB = 2.0
-MAX_CLIPS, MAX_FAILURES = 10, 8
+MAX_CLIPS, MAX_FAILURES, MAX_SHARDS = 10, 8, 8
+_FRAMES_BYTES = 20_000  # of a strip of four frames, about; kept free for each clip whose video does not fit
 
 _BODY = """
 <dl class="facts">
@@ -22,8 +24,8 @@ _BODY = """
 </dl>
 {% if failures %}
 <div class="scroll"><table class="counts">
-<thead><tr><th scope="col">captioner</th><th scope="col">failed because</th>
-<th scope="col" class="n">times</th></tr></thead>
+<thead><tr><th scope="col">captioner</th><th scope="col">reason</th>
+<th scope="col" class="n">count</th></tr></thead>
 <tbody>
 {% for who, why, count in failures %}
 <tr><th scope="row">{{ who }}</th><td>{{ why }}</td><td class="n">{{ count }}</td></tr>
@@ -46,7 +48,7 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
         if by:
             clips = _clips(run, step, media)
             body = fragment(_BODY, {"facts": _facts(told, by), "failures": _failures(told), "clips": clips})
-            lead = "Read some: a caption that speaks of another picture is worse than none."
+            lead = "Read a few: a wrong caption is worse than none."
             yield Section("Captions", body, lead, step.name, folded=True)
 
 
@@ -66,17 +68,39 @@ def _failures(told: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _clips(run: RunFolder, step: Step, media: Media) -> list[dict[str, Any]]:
-    """Kept clips with a caption, spread over the table, each with its frames."""
+    """Kept clips with a caption, spread over the table, each as its video or as frames of it."""
     if not (step.folder / "scores.parquet").is_file():
         return []
     rows = run.read_rows(step.folder / "scores.parquet")
     told = [row for row in rows if row.get("decision") == "kept" and row.get("caption")]
     stride = max(1, len(told) // MAX_CLIPS)
+    videos = _videos(run, step)
     return [
         {
-            "medium": media.embed(step.folder / "thumbnails" / f"{row.get('clip_id')}.jpg"),
-            "alt": "four frames of the clip", "caption": clean(str(row["caption"]), 600),
-            "source": clean(str(row.get("source")), 80),
+            "medium": _medium(media, step, str(row.get("clip_id")), videos), "alt": "the clip",
+            "caption": clean(str(row["caption"]), 600), "source": clean(str(row.get("source")), 80),
         }
         for row in told[::stride][:MAX_CLIPS]
     ]  # fmt: skip
+
+
+def _medium(media: Media, step: Step, clip_id: str, videos: Mapping[str, tuple[Path, Any]]) -> Medium | None:
+    """The clip itself where there is room for it, else frames of it."""
+    frames = step.folder / "thumbnails" / f"{clip_id}.jpg"
+    tar, span = videos.get(clip_id, (None, None))
+    if tar and isinstance(span, list) and len(span) == 2 and all(isinstance(number, int) for number in span):
+        reserved = MAX_CLIPS * _FRAMES_BYTES
+        fits = span[1] + reserved <= media.budget_bytes - media.used_bytes
+        if fits and (video := media.embed_member(tar, *span)):
+            return video
+    return media.embed(frames)
+
+
+def _videos(run: RunFolder, step: Step) -> dict[str, tuple[Path, Any]]:
+    """Where the clips lie in the shards: their tar, and the offset and size of the mp4 in it."""
+    found: dict[str, tuple[Path, Any]] = {}
+    for index in sorted((step.folder / "shards").glob("shard-*.json"))[:MAX_SHARDS]:
+        samples = mapping(run.read_json(index)).get("samples")
+        for sample in map(mapping, samples if isinstance(samples, list) else ()):
+            found[str(sample.get("key"))] = index.with_suffix(".tar"), mapping(sample.get("members")).get("mp4")
+    return found

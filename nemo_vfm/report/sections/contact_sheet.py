@@ -92,8 +92,8 @@ def _section(step: Step, rows: list[dict[str, Any]], rules: Mapping[str, Mapping
         "failed": [_failure(row) for row in failed[:MAX_FAILED]],
         "failed_count": _shown(MAX_FAILED, len(failed)),
     }
-    lead = "Four frames of each clip, left to right in time. Of many clips, those shown are evenly spread. "
-    lead += "The last word below each is how its id begins: nemo-vfm explain RUN ID tells its story."
+    lead = "Four frames of each clip, left to right in time. Where there are many, those shown are evenly spaced.  "
+    lead += "The last word below each is the start of its id: see `nemo-vfm explain RUN ID`."
     return Section("Contact sheets", fragment(_SHEETS, values), lead, step.name)
 
 

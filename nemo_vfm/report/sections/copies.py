@@ -18,13 +18,13 @@ ORDER = 28
 BUDGET_MB = 0.0
 MAX_STAGES = 12
 FROM = {
-    "valley": "the valley between copies and others", "knee": "the knee of the curve", "given": "given",
+    "valley": "the valley between duplicates and others", "knee": "the knee of the curve", "given": "given",
 }  # fmt: skip
 
 _BODY = """
 <div class="scroll"><table class="counts">
-<thead><tr><th scope="col">stage</th><th scope="col">compares by</th><th scope="col" class="n">goes above</th>
-<th scope="col">which is</th><th scope="col">the likenesses suggest</th></tr></thead>
+<thead><tr><th scope="col">stage</th><th scope="col">compares by</th><th scope="col" class="n">drops above</th>
+<th scope="col">set by</th><th scope="col">suggested</th></tr></thead>
 <tbody>
 {% for row in rows %}
 <tr><th scope="row">{{ row.name }}</th><td>{{ row.column }}</td><td class="n">{{ row.above }}</td>
@@ -43,10 +43,10 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             charts = [chart for name, found in stages for chart in _chart(name, found)]
             body = fragment(_BODY, {"rows": [_row(name, found) for name, found in stages], "charts": charts})
             lead = (
-                "Each stage by itself: the share of clips that would go if clips more alike than a threshold were "
-                "copies; the dot is where it stands. Of clips that are alike one stays. Pairs stand side by side below."
+                "For each stage alone: the share of clips dropped if clips more similar than the threshold count as "
+                "duplicates. The dot is the current threshold. One clip of each group is kept. Pairs are shown below."
             )
-            yield Section("What counts as a copy", body, lead, step.name, folded=True)
+            yield Section("What counts as a duplicate", body, lead, step.name, folded=True)
 
 
 def _row(name: str, found: Mapping[str, Any]) -> dict[str, str]:
@@ -56,7 +56,7 @@ def _row(name: str, found: Mapping[str, Any]) -> dict[str, str]:
     return {
         "name": words(clean(name, 60)), "column": words(clean(str(found.get("column")), 60)),
         "above": figure(number(found.get("above"))), "how": FROM.get(how, clean(how, 60)),
-        "proposal": "nothing: they do not tell" if by == "given" or epsilon is None else told,
+        "proposal": "nothing: no clear threshold" if by == "given" or epsilon is None else told,
     }  # fmt: skip
 
 
@@ -64,7 +64,7 @@ def _chart(name: str, found: Mapping[str, Any]) -> Iterator[Markup]:
     points = _points(found)
     if len(points) > 1:
         here = _here(points, number(found.get("above")))
-        lines = [Line("percent of clips that go", points, "dropped")]
+        lines = [Line("percent of clips dropped", points, "dropped")]
         lines += [Line("now", [here], "kept", "dots")] if here else []
         title = words(clean(name, 60))
         yield line_chart(title, lines, x_label="alike above", zero=True)

@@ -47,7 +47,7 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
         facts = [(words(key), plain(value)) for key, value in rest.items() if value not in ({}, [], "")]
         body = fragment(_TABLES, {"groups": groups, "facts": facts})
         yield Section(
-            "What was encoded", body, "What became of the kept clips, by the bucket they were resized to.", step.name,
+            "What was encoded", body, "Kept clips, by the bucket that they were resized to.", step.name,
             folded=True,
         )  # fmt: skip
 

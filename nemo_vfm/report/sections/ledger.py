@@ -58,7 +58,7 @@ def _section(run: RunFolder, step: Step, ledger: Mapping[str, Any]) -> Section:
         _row("kept", "total", "kept", {m: (0.0, _amount(p, "kept")) for m, p in parts.items()}, parts),
     ]
     body = fragment(_TABLE, {"measures": measures, "rows": rows})
-    lead = "What went in, what each rule took away, and what was kept. The grey bar is what remains after each row."
+    lead = "Input, what each rule dropped, and what was kept. The grey bar is what remains after each row."
     return Section("From files to clips", body, lead, step.name, _cards(parts))
 
 

@@ -33,10 +33,10 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
         if clips:
             shown = [_clip(step, key, fact, media) for key, fact in list(clips.items())[:MAX_CLIPS]]
             if len(clips) > MAX_CLIPS:
-                run.note(f"{len(clips) - MAX_CLIPS:,} more clips were mended.")
+                run.note(f"{len(clips) - MAX_CLIPS:,} more clips were repaired.")
             count = "One clip" if len(clips) == 1 else f"{exact(len(clips))} clips, each"
-            lead = f"{count} before (left) and after (right). All others kept every bit."
-            yield Section("What was mended", fragment(_SHEET, {"clips": shown}), lead, step.name)
+            lead = f"{count} before (left) and after (right). All other clips are unchanged."
+            yield Section("What was repaired", fragment(_SHEET, {"clips": shown}), lead, step.name)
 
 
 def _clip(step: Step, key: str, fact: Mapping[str, Any], media: Media) -> dict[str, Any]:

@@ -86,8 +86,8 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
     names = ["trained", "untrained"] if mapping(evaluation.get("untrained")) else ["trained"]
     values = {"columns": names, "measures": _measures(evaluation), "prompts": prompts, "shown": SHOWN_FIRST}
     lead = (
-        "Each prompt and what the model made of it; beside a ✗ stands what was seen instead. Below, the training "
-        "clip that looks most alike, with its distance (0 is a copy)."
+        "Each prompt with the model's sample; ✗ marks what was seen instead. Below, the most similar training clip "
+        "with its distance (0 is a copy)."
     )
     steps = ", ".join(step.name for step, _ in columns.values() if step.name)
     yield Section("Samples", fragment(_BODY, values), lead, steps, _cards(evaluation))

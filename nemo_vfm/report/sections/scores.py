@@ -5,15 +5,15 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nemo_vfm.report.chart import Group, histogram
+from nemo_vfm.report.chart import Group, grid, histogram
 from nemo_vfm.report.folder import RunFolder, Step
 from nemo_vfm.report.media import Media
-from nemo_vfm.report.section import Section, fragment
+from nemo_vfm.report.section import Section
 from nemo_vfm.report.text import clean, number, words
 
 ORDER = 20
 BUDGET_MB = 0.0
-MAX_CHARTS = 16
+OPEN_CHARTS = 16
 NOT_SCORES = frozenset({"fps", "width", "height", "first_frame", "last_frame", "pts_start", "pts_end", "num_frames"})
 
 
@@ -28,17 +28,17 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
 def _section(run: RunFolder, step: Step, rows: list[dict[str, Any]], rules: Mapping[str, Mapping[str, Any]]) -> Section:
     ruled = [(name, str(rule.get("score"))) for name, rule in rules.items() if str(rule.get("score")) in rows[0]]
     free = [("", column) for column in _score_columns(rows) if column not in {score for _, score in ruled}]
-    charts = [_chart(rows, column, name, rules.get(name, {})) for name, column in [*ruled, *free][:MAX_CHARTS]]
+    charts = [_chart(rows, column, name, rules.get(name, {})) for name, column in [*ruled, *free]]
     unscored = sum(all(number(row.get(column)) is None for _, column in [*ruled, *free]) for row in rows)
     if unscored:
-        run.note(f"{unscored:,} of {len(rows):,} clips have no score, since they failed before they could be measured.")
-    body = fragment('<div class="charts">{% for c in charts %}{{ c }}{% endfor %}</div>', {"charts": charts})
+        run.note(f"{unscored:,} of {len(rows):,} clips have no scores, because they failed before scoring.")
+    body = grid(charts, OPEN_CHARTS)
     lead = (
-        f"The scores of {len(rows):,} clips. The dashed line is the rule's threshold and the shaded side is "
-        "dropped. The outermost values are gathered in the bars at the edges."
+        f"The scores of {len(rows):,} clips. The dashed line is the rule's threshold; the shaded side is dropped. "
+        f"Outliers are collected in the outermost bars."
     )
     if any(row.get("duplicate_of") for row in rows):
-        lead += " Of clips that are alike one is kept, so it stands on the shaded side too."
+        lead += " One of each group of duplicates is kept, so kept clips appear on the shaded side, too."
     return Section("Scores and thresholds", body, lead, step.name, folded=True)
 
 

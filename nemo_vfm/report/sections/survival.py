@@ -3,11 +3,11 @@
 """survival.json in, a curve a threshold out: how many clips are left as it moves, and what each rule costs alone."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from markupsafe import Markup
 
-from nemo_vfm.report.chart import Line, line_chart
+from nemo_vfm.report.chart import Line, grid, line_chart
 from nemo_vfm.report.folder import RunFolder
 from nemo_vfm.report.media import Media
 from nemo_vfm.report.section import Section, fragment
@@ -15,12 +15,12 @@ from nemo_vfm.report.text import clean, exact, mapping, number, words
 
 ORDER = 25
 BUDGET_MB = 0.0
-MAX_CHARTS = 12
+OPEN_CHARTS = 12
 
 _BODY = """
 <div class="scroll"><table class="counts">
-<thead><tr><th scope="col">rule</th><th scope="col">says</th><th scope="col" class="n">breaks it</th>
-<th scope="col" class="n">named for it</th><th scope="col" class="n">goes for it alone</th></tr></thead>
+<thead><tr><th scope="col">rule</th><th scope="col">drops</th><th scope="col" class="n">clips that break it</th>
+<th scope="col" class="n">dropped by it</th><th scope="col" class="n">by it alone</th></tr></thead>
 <tbody>
 {% for row in rows %}
 <tr><th scope="row">{{ row.name }}</th><td>{{ row.text }}</td>
@@ -30,7 +30,7 @@ _BODY = """
 </tr>
 {% endfor %}
 </tbody></table></div>
-<div class="charts">{% for c in charts %}{{ c }}{% endfor %}</div>
+{{ charts }}
 """
 
 
@@ -42,10 +42,11 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             charts = [chart for name, rule in rules.items() for chart in _charts(str(name), mapping(rule))]
             rows = [_row(str(name), mapping(rule)) for name, rule in rules.items()]
             lead = (
-                "Clips that survive all rules as one threshold moves and the others stay; the dot is where it stands. "
-                "A rule that no clip goes for alone could be left out today. Rules that compare clips are not here."
+                "Clips that pass all rules as one threshold moves and the others stay. The dot is the current "
+                "threshold. A rule that is never the only reason for a drop is redundant. Rules that compare clips "
+                "are not shown."
             )
-            body = fragment(_BODY, {"rows": rows, "charts": charts[:MAX_CHARTS]})
+            body = fragment(_BODY, {"rows": rows, "charts": grid(charts, OPEN_CHARTS)})
             yield Section("What each threshold costs", body, lead, step.name, folded=True)
 
 
@@ -73,7 +74,9 @@ def _both(x: float | None, y: float | None) -> bool:
 def _chart(name: str, curve: Mapping[str, Any], points: list[tuple[float, float]]) -> Markup:
     now = number(curve.get("threshold"))
     here = [point for point in points if point[0] == now]
-    lines = [Line("clips that survive", points, "kept")]
+    # At a threshold itself a clip passes either rule, so what is counted there holds on the side that drops fewer.
+    steps: Literal["before", "after"] = "after" if str(curve.get("op")).startswith(">") else "before"
+    lines = [Line("clips that pass", points, "kept", steps=steps)]
     if here:
         lines.append(Line("now", here, "dropped", "dots"))
     score = clean(str(curve.get("score")), 60)

@@ -34,7 +34,7 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             if len(rows) > MAX_PROMPTS:
                 run.note(f"The first {MAX_PROMPTS} of {len(rows)} beginnings are shown.")
             body = fragment(_BODY, {"rows": rows[:MAX_PROMPTS]})
-            lead = "How the model went on with the same beginnings, and the same chances, as training went on."
+            lead = "Continuations of the same prompts with the same random numbers, as training progressed."
             yield Section("What it writes", body, lead, step.name)
 
 

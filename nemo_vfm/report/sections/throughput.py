@@ -16,8 +16,8 @@ BUDGET_MB = 0.0
 _TABLE = """
 <div class="scroll"><table class="counts">
 <thead><tr><th scope="col">step</th><th scope="col" class="n">workers</th><th scope="col" class="n">results</th>
-<th scope="col" class="n">took</th><th scope="col" class="n">results a second</th>
-<th scope="col" class="n">work a result</th><th scope="col">busy</th></tr></thead>
+<th scope="col" class="n">time</th><th scope="col" class="n">results/s</th>
+<th scope="col" class="n">time per result</th><th scope="col">busy</th></tr></thead>
 <tbody>
 {% for row in rows %}
 <tr><th scope="row">{{ row.name }}</th><td class="n">{{ row.workers }}</td><td class="n">{{ row.parts }}</td>
@@ -35,8 +35,8 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
         rows = [_row(row) for row in found if isinstance(row, Mapping)] if isinstance(found, list) else []
         if rows:
             lead = (
-                "What the last run did; what was known from earlier runs is not among it. The bar is the share of time "
-                "that workers worked: the step without free time is the one that holds the others back."
+                "Work done in the last run; cached results are excluded. The bar is the share of time that workers "
+                "were busy: the busiest step is the bottleneck."
             )
             yield Section("Work", fragment(_TABLE, {"rows": rows}), lead, step.name, folded=True)
 

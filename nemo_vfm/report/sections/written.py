@@ -37,7 +37,7 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
         run.note(f"The first {MAX_SHOWN} of {len(prompts)} texts are shown.")
     reasons = _reasons(judged)
     rows = [_row(index, prompt, columns, reasons) for index, (prompt, _) in prompts[:MAX_SHOWN]]
-    lead = "Each beginning, and how the model went on with it."
+    lead = "Each prompt, and the model's continuation."
     names = ", ".join(step.name for step in steps if step.name)
     yield Section("What was written", fragment(_BODY, {"rows": rows}), lead, names, _cards(judged))
 
@@ -75,6 +75,4 @@ def _cards(judged: Mapping[str, Any]) -> tuple[Card, ...]:
     share, before = number(judged.get("grammatical")), number(mapping(judged.get("untrained")).get("grammatical"))
     if share is None:
         return ()
-    return (
-        Card("texts that agree with themselves", f"{share:.0%}", "" if before is None else f"untrained {before:.0%}"),
-    )
+    return (Card("self-consistent texts", f"{share:.0%}", "" if before is None else f"untrained {before:.0%}"),)

@@ -56,7 +56,7 @@ def test_the_clip_says_what_the_caption_was_before_and_other_scores_need_no_mode
     write_captions(second, captioners, lambda r: tmp_path, tmp_path)
     assert (
         one.caption
-        == "a 1.0 s video, 64x48, 12 fps aesthetic score: 5.5, motion score: 0.0024, camera motion: pan left."
+        == "a 1.0 s video, 64x48, 12 fps. aesthetic score: 5.5, motion score: 0.0024, camera motion: pan left."
     )
     assert "aesthetic score: 2," in two.caption and not list(tmp_path.iterdir())
     assert one.caption_facts["caption_edits"][0]["instead_of"] == "a 1.0 s video, 64x48, 12 fps"
