@@ -84,7 +84,7 @@ RULES = (
     Rule(kind="out_of_memory", statuses=("[1-9]*",),
          texts=("out of memory", "OutOfMemoryError", "MemoryError", "oom_kill", "oom-kill", "OOM Killed")),
     Rule(kind="hang", statuses=_LOST,
-         texts=("has given no sign of life", "which wait for it, give up")),
+         texts=("has sent no heartbeat", "which wait for it, gave up")),
     Rule(kind="non_finite", statuses=("2", "69"), texts=("is not finite at batch",)),
     Rule(kind="configuration", statuses=("2", "126", "127")),  # 126, 127: there is no such program
     Rule(kind="configuration", statuses=("69",), texts=(" ended: UserError:", " ended: ValueError:")),

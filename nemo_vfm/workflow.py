@@ -26,7 +26,7 @@ from nemo_vfm.core.types import LAUNCH, PARTS, Changing, Job, Json, Outcome, Run
 STARTED, DONE = "started.json", "done.json"
 REPLACED = "_replaced"  #: folder of what older versions of a step left
 _MARKER_BYTES = 64 << 20
-_MARKER_HELP = "delete it to make the step anew, or take another run_dir"
+_MARKER_HELP = "delete it to make the step anew, or choose another run_dir"
 _NAME = re.compile(r"[A-Za-z][\w-]{0,99}")
 # A line of an inert key, or `loggers` with all that stands below it (where numbers go besides): a step that differs in
 # these only is still done.
@@ -285,7 +285,9 @@ def _prepare(folder: Path, ask: Ask, title: str, set_aside: bool) -> bool:
     """Make the folder ready and say whether there is something to go on from."""
     earlier = _begun(folder)
     if earlier is None and folder.is_dir() and set_aside and any(folder.iterdir()):
-        raise UserError(f"{folder} holds files that no step of this workflow wrote; move them, or take another run_dir")
+        raise UserError(
+            f"{folder} holds files that no step of this workflow wrote; move them, or choose another run_dir"
+        )
     if earlier is not None and earlier["before"] != ask.before and set_aside:
         moved = _move_away(folder)
         info(f"{title}: an earlier step has changed, so it is made anew; what was there is now {moved}")

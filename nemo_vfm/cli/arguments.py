@@ -30,10 +30,11 @@ def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
     """RECIPE, changes, --conf, --trust and --allow-host."""
     parser.add_argument("recipe", metavar="RECIPE", help="a file, or a name that `nemo-vfm list` shows")
     parser.add_argument("overrides", metavar="CHANGE", nargs="*", default=[],
-                        help="slot=choice takes another ingredient, a.b=value sets a value, ~a.b removes")  # fmt: skip
+                        help="slot=choice swaps an ingredient, a.b=value sets a value, ~a.b removes it")  # fmt: skip
     add_conf(parser)
     parser.add_argument("--overlay", metavar="NAME", action="append", default=[],
-                        help="conf/overlay/NAME over every component it is for; `smoke` makes it tiny")  # fmt: skip
+                        help="apply conf/overlay/NAME to every component that it names; `smoke` makes the "
+                             "recipe tiny")  # fmt: skip
     add_trust(parser, "the recipe may name")
     add_allow_host(parser)
 
@@ -41,7 +42,8 @@ def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
 def add_allow_host(parser: argparse.ArgumentParser) -> None:
     """--allow-host, for every verb that builds a recipe's job."""
     parser.add_argument("--allow-host", metavar="HOST[=VARIABLE]", action="append", default=[],
-                        help="a host, s3://BUCKET or ray://HOST:PORT that the recipe may reach; VARIABLE holds its key"
+                        help="a host, s3://BUCKET or ray://HOST:PORT that the recipe may contact; VARIABLE "
+                             "holds the API key"
                         )  # fmt: skip
 
 
@@ -52,16 +54,19 @@ NETWORK = "dgx_h100"
 def add_sample_arguments(parser: argparse.ArgumentParser) -> None:
     """--gpu, --latents and --tokens, for verbs that say how much memory a training needs."""
     parser.add_argument("--gpu", metavar="NAME", default="h100",
-                        help="which kind of GPU, such as h100, h200, a100, rtx_4090; default h100")  # fmt: skip
-    parser.add_argument("--latents", metavar="T,H,W",
-                        help="frames, rows and columns of a sample's latents, if the recipe does not say")  # fmt: skip
-    parser.add_argument("--tokens", metavar="S", type=int, help="tokens of a sequence, where the recipe does not say")
+                        help="GPU model, such as h100, h200, a100 or rtx_4090 (default h100)")  # fmt: skip
+    parser.add_argument(
+        "--latents",
+        metavar="T,H,W",
+        help="latent frames, rows and columns of a sample, if the recipe does not set them",
+    )
+    parser.add_argument("--tokens", metavar="S", type=int, help="tokens per sequence, if the recipe does not set them")
 
 
 def add_conf(parser: argparse.ArgumentParser) -> None:
     """--conf, for every verb that looks for ingredients."""
     parser.add_argument("--conf", metavar="DIR", type=Path, action="append", default=[],
-                        help="a folder of your own ingredients, searched first")  # fmt: skip
+                        help="folder of your own ingredients, searched first")  # fmt: skip
 
 
 def add_trust(parser: argparse.ArgumentParser, words: str) -> None:

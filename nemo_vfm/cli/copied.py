@@ -103,12 +103,12 @@ def write(texts: Mapping[Path, str]) -> None:
         UserError: one of them is there already, cannot be written, or has a name that would not show what it is.
     """
     if hidden := [path for path in texts if not str(path).isprintable()]:
-        raise UserError(f"{str(hidden[0])!a} holds characters that nobody sees; give another place")
+        raise UserError(f"{str(hidden[0])!a} contains invisible characters; choose another place")
     there = [shown_path(str(path)) for path in texts if path.exists() or path.is_symlink()]
     if there:
         verb = "is" if len(there) == 1 else "are"
-        raise UserError(f"{', '.join(there)} {verb} there already, and nothing is overwritten: "
-                        "move it away, or give another place")  # fmt: skip
+        raise UserError(f"{', '.join(there)} {verb} there already and is never overwritten: move it away, or choose "
+                        f"another place")  # fmt: skip
     written: list[Path] = []
     try:
         for path, text in texts.items():

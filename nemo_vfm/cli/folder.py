@@ -46,7 +46,7 @@ def open_folder(
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RunFolderError(f"cannot make the folder {path}: {error.strerror}; take another run_dir") from error
+        raise RunFolderError(f"cannot make the folder {path}: {error.strerror}; choose another run_dir") from error
     with lock(path):
         found = _compare(path, recipe, allowed)
         try:
@@ -68,7 +68,7 @@ def _compare(path: Path, recipe: str, allowed: Sequence[str]) -> Differences | N
     found = difference.differences(read_values(_kept(file), str(file)), read_values(recipe, "this recipe"))
     difference.accept(found, allowed, str(path))
     for key, (old, new) in found.items():
-        info(f"going on with {key}: {new} (it was {old})")
+        info(f"resuming with {key}: {new} (it was {old})")
     return found
 
 
@@ -81,7 +81,7 @@ def _kept(file: Path) -> str:
     try:
         return read_bytes(file, _MOST_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise RunFolderError(f"{file} is not the recipe of a run ({error}); take another run_dir") from error
+        raise RunFolderError(f"{file} is not the recipe of a run ({error}); choose another run_dir") from error
 
 
 def _require_known(earlier: dict[str, Json], path: Path) -> None:
@@ -89,7 +89,7 @@ def _require_known(earlier: dict[str, Json], path: Path) -> None:
     version = _VERSION.fullmatch(str(earlier.get("schema", SCHEMA)))
     if version is not None and version[1] != "1":
         raise RunFolderError(f"{path} was written as version {version[1]} of our run folders; this nemo_vfm reads "
-                             f"version 1. Use the nemo_vfm that wrote it, or one that is newer")  # fmt: skip
+                             f"version 1. Use the version of nemo_vfm that wrote it, or a newer one")  # fmt: skip
 
 
 def _is_ours(name: str) -> bool:

@@ -55,10 +55,10 @@ def launch(words: Sequence[str], count: int, signals: Sequence[str], *, max_rest
             ranks.judge(told)
         if ranks.status in _FINAL or told or attempt == max_restarts:
             break
-        warn(f"{ranks.story()}; all {count} are started again ({attempt + 1} of {max_restarts})")
+        warn(f"{ranks.story()}; restarting all {count} ({attempt + 1} of {max_restarts})")
     del store
     if ranks.status not in _FINAL and ranks.has_story():
-        sys.stderr.write(f"{ranks.story()}. The same command goes on from the last checkpoint\n")
+        sys.stderr.write(f"{ranks.story()}. Run the same command again to resume from the last checkpoint\n")
     return ranks.status
 
 
@@ -142,7 +142,7 @@ class _Ranks:
         """Which rank ended first, and how."""
         rank = self._culprit()
         code = self._ended[rank]
-        how = f"was ended by {_name(-code)}" if code < 0 else f"ended with status {code}"
+        how = f"was killed by {_name(-code)}" if code < 0 else f"ended with status {code}"
         where = f"; its output is in ranks/rank-{rank}.log of the run folder" if rank else ""
         return f"rank {rank} of {self._count} {how}{where}"
 
@@ -167,8 +167,8 @@ def _require_devices(count: int) -> None:
 
     if 0 < (found := len(gpus())) < count:  # a CPU takes any number
         raise UserError(
-            f"the recipe is for {count} devices, and this machine has {found}; change the degrees under parallel: so "
-            f"that their product is {found}, or start it on more machines through srun or torchrun"
+            f"the recipe is for {count} devices, but this machine has {found}; change the degrees under parallel: "
+            f"to a product of {found}, or start it on more machines with srun or torchrun"
         )
 
 

@@ -82,7 +82,7 @@ def lock(folder: Path) -> Iterator[None]:
     try:
         _take(path, me)
     except OSError as error:
-        raise RunFolderError(f"cannot hold {folder}: {error.strerror}; take another run_dir") from error
+        raise RunFolderError(f"cannot hold {folder}: {error.strerror}; choose another run_dir") from error
     stop = threading.Event()
     beat = threading.Thread(target=_beat, args=(path, me, stop), name="lease", daemon=True)
     held.hold(str(folder), lambda: _is_mine(path, me))
@@ -139,7 +139,7 @@ def _watch(path: Path, text: str, name: str) -> None:
     """
     began, before = time.monotonic(), _mtime(path)
     needed = max(LOOK_S, min(SILENCE_S, SILENCE_S - _age_s(path)))  # a time to come is a clock that was set
-    info(f"{_name(path)} is held by {name}; listening for up to {needed:.0f} s whether it is alive")
+    info(f"{_name(path)} is locked by {name}; waiting up to {needed:.0f} s for a heartbeat")
     while time.monotonic() - began < needed:
         time.sleep(min(1.0, BEAT_S / 10))
         if _mtime(path) != before or _read(path) != text:
@@ -147,7 +147,7 @@ def _watch(path: Path, text: str, name: str) -> None:
     with _exclusively(path) as (file, _):
         if file.read(_MOST) != text or _mtime(path) != before:
             raise _in_use(path, name)
-        warn(f"taking over {_name(path)}: {name} has not given a sign of life for {max(needed, _age_s(path)):.0f} s")
+        warn(f"taking over {_name(path)}: {name} has sent no heartbeat for {max(needed, _age_s(path)):.0f} s")
         _overwrite(file, None)
 
 
@@ -157,7 +157,7 @@ def _name(path: Path) -> str:
 
 
 def _in_use(path: Path, name: str) -> RunFolderError:
-    return FolderInUse(f"{_name(path)} is in use by {name}; wait for it, end it, or take another run_dir")
+    return FolderInUse(f"{_name(path)} is in use by {name}; wait for it, end it, or choose another run_dir")
 
 
 @contextmanager
@@ -171,7 +171,7 @@ def _exclusively(path: Path) -> Iterator[tuple[TextIO, bool]]:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
     except OSError as error:
         why = "its lock is a link" if error.errno == errno.ELOOP else error.strerror
-        raise RunFolderError(f"cannot write in {_name(path)}: {why}; take another run_dir") from error
+        raise RunFolderError(f"cannot write in {_name(path)}: {why}; choose another run_dir") from error
     with os.fdopen(descriptor, "r+", encoding="utf-8", errors="replace") as file:
         yield file, _guard(descriptor, path)
 
@@ -183,11 +183,11 @@ def _guard(descriptor: int, path: Path) -> bool:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > until:
-                raise _in_use(path, "a process that is just looking at its lock, and does not move") from None
+                raise _in_use(path, "a process that is checking its lock and does not finish") from None
             time.sleep(0.02)
         except OSError as error:
             if error.errno not in _NO_FLOCK:
-                raise RunFolderError(f"cannot lock {_name(path)}: {error.strerror}; take another run_dir") from error
+                raise RunFolderError(f"cannot lock {_name(path)}: {error.strerror}; choose another run_dir") from error
             return False
         else:
             return True

@@ -31,8 +31,8 @@ class Table:
         count = sum(parameter.numel() for parameter in model.parameters())
         paper = self._paper
         paper.line(f"{recipe}, made small", "bold")
-        paper.prose(f"{type(model).__name__} of {count:,} parameters, two steps of {SAMPLES} samples in fp32, no two "
-                    f"ranks with the same ones. Each layout against one device: losses may differ by {LOSS:g}, each "
+        paper.prose(f"{type(model).__name__} of {count:,} parameters, two steps of {SAMPLES} samples in fp32, each "
+                    f"rank with its own. Each layout against one device: losses may differ by {LOSS:g}, each "
                     f"parameter's gradient by {GRADIENT:g}, relative (L2).", 2)  # fmt: skip
         paper.line()
         paper.line(f"  ranks  {'layout':<{self._width}}  verdict       loss  gradient  of", "bold")
@@ -41,7 +41,7 @@ class Table:
         """One more; a line between numbers of ranks."""
         if row.left_out and self._ranks:
             self._paper.line()
-            self._paper.line(f"  control, {row.left_out}: it must be seen", "bold")
+            self._paper.line(f"  control, {row.left_out}: it must be detected", "bold")
             self._ranks = 0
         elif not row.left_out and row.ranks != self._ranks:
             if self._ranks:
@@ -65,12 +65,12 @@ class Table:
         controls = [row for row in rows if row.left_out]
         said = [f"{count} {verdict}" for verdict, count in sorted(counts.items())]
         if controls:
-            said.append(f"{sum(row.is_good for row in controls)} of {len(controls)} controls seen")
+            said.append(f"{sum(row.is_good for row in controls)} of {len(controls)} controls detected")
         self._paper.line()
         for reason, count in Counter(row.reason for row in rows if row.reason).items():
             self._paper.prose(f"{count} x {reason}", 2)
         good = all(row.is_good for row in rows)
-        self._paper.line(f"{'As it should be' if good else 'NOT as it should be'}: {', '.join(said)} ({seconds:.0f} s)",
+        self._paper.line(f"{'All as expected' if good else 'NOT as expected'}: {', '.join(said)} ({seconds:.0f} s)",
                          "green" if good else "red")  # fmt: skip
 
 

@@ -49,8 +49,8 @@ class Share:
     def __init__(self, job: Job, part: Part, run_dir: Path) -> None:
         inner = job.steps[job.name] if isinstance(job, OneStep) else job
         if not isinstance(inner, Parted):
-            raise UserError(f"--part: the work of {type(inner).__name__} cannot be shared out; of a workflow give "
-                            f"--only STEP, too")  # fmt: skip
+            raise UserError(f"--part: {type(inner).__name__} cannot be split into parts; in a workflow, add --only "
+                            f"STEP")  # fmt: skip
         if part.round >= (rounds := inner.rounds()):
             raise UserError(f"--part: {type(inner).__name__} has {rounds} {'round' if rounds == 1 else 'rounds'}, "
                             f"counted from 0, got @{part.round}")  # fmt: skip
@@ -70,7 +70,7 @@ class Share:
         self._claim(run)
         turn = self._turn(replace(run, folder=self._run_dir))
         if turn.is_done():
-            return Outcome("the whole was done before", did_nothing=True)
+            return Outcome("the whole run is already done", did_nothing=True)
         begin(turn)
         return self._inner.run_part(turn.run, self._part)
 
@@ -82,8 +82,8 @@ class Share:
                 with suppress(FolderInUse), open_folder(self._run_dir, run.recipe, run.seed):
                     return
             time.sleep(_POLL_S)
-        raise UserError(f"{self._run_dir} has been in use for {_PATIENCE_S:.0f} s; parts and a run of the whole "
-                        f"cannot work at the same time")  # fmt: skip
+        raise UserError(f"{self._run_dir} has been in use for {_PATIENCE_S:.0f} s; parts and a whole run cannot run "
+                        f"at the same time")  # fmt: skip
 
     def _turn(self, run: Run) -> Turn:
         if isinstance(self._job, OneStep):

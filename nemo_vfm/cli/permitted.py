@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reads what the user allows: `--allow-host`, and the user's own file of endpoints."""
+"""Reads what the user allows: `--allow-host`, and the user's own endpoints file."""
 
 import os
 import stat
@@ -26,7 +26,7 @@ def permissions(words: Sequence[str], recipe: Path | None = None) -> Permissions
 
     Args:
         words: what stands behind each `--allow-host`.
-        recipe: its file; a file of endpoints that lies beside it is not the user's.
+        recipe: its file; an endpoints file that lies beside it is not the user's.
 
     Raises:
         UserError: an option is not understood.

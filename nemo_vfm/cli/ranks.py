@@ -64,7 +64,7 @@ def run_as_one_of_several(
             if ranks.is_first():
                 lost(sentence)
             log.console().show_cursor(True)
-            sys.stderr.write(f"{log.plain(sentence)}. The same command goes on from the last checkpoint\n")
+            sys.stderr.write(f"{log.plain(sentence)}. Run the same command again to resume from the last checkpoint\n")
         _leave(LostRank.exit_code)
 
     with joined(sha256_text(recipe), on_lost=end, timeout_s=timeout_s, silence_s=silence_s) as world:

@@ -40,7 +40,7 @@ def rehearsed(
     small = argparse.Namespace(**{**vars(arguments), "overlay": [*overlays, *arguments.overlay]})
     _, job = _training(_built(small)[0], arguments.recipe)
     if not isinstance(job.engine, TorchEngine):
-        raise UserError(f"layouts are tried with TorchEngine, and this recipe has {type(job.engine).__name__}")
+        raise UserError(f"only TorchEngine layouts can be tried, and this recipe uses {type(job.engine).__name__}")
     try:
         ready, model = rehearsal_of(job.model, job.task, job.optimizer, seed=0, recompute=job.engine.recompute)
     except RecipeError as error:

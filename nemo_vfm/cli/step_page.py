@@ -49,9 +49,9 @@ def write(paper: Paper, told: StepTold) -> None:
 def _recorded(told: StepTold) -> str:
     line = told.recorded
     if not line:
-        return "metrics.jsonl has no line of it: it was not taken yet, or its numbers were not kept"
+        return "metrics.jsonl has no line of it: it was not reached yet, or its metrics were not kept"
     if line.get("skipped"):
-        return "left out as a whole (skip.steps): no weights were changed"
+        return "skipped as a whole (skip.steps): no weights changed"
     said = [f"{name.replace('_', ' ')} {line[name]:.6g}" for name in ("loss", "grad_norm", "lr") if name in line]
     return f"recorded: {', '.join(said)}"
 

@@ -119,7 +119,7 @@ def training(run: Path, trust: Sequence[str], allow_host: Sequence[str] = ()) ->
     """
     above = next((folder for folder in (run, *run.resolve().parents[:3]) if (folder / "recipe.yaml").is_file()), None)
     if above is None:
-        raise UserError(f"{run} is no run folder: there is no recipe.yaml in it or above it")
+        raise UserError(f"{run} is not a run folder: there is no recipe.yaml in it or above it")
     composed = compose(above / "recipe.yaml")
     job: Job = build(composed, trust_list(trust), permissions(allow_host, composed.path))
     names = () if above == run else run.resolve().relative_to(above).parts
@@ -130,7 +130,7 @@ def training(run: Path, trust: Sequence[str], allow_host: Sequence[str] = ()) ->
             raise UserError(f"{run} has {len(trained)} trainings among its steps; name one, such as {run}/NAME@1")
         run, found = run / trained[0], found.steps[trained[0]]
     if not isinstance(found, Train):
-        raise UserError(f"{run} is no run of a training, whose steps could be told")
+        raise UserError(f"{run} is not a training run, so it has no steps to explain")
     return found, run, composed.seed
 
 

@@ -123,7 +123,7 @@ def show(axes: Sequence[str], rows: Sequence[Json], folder: Path) -> None:
     # What is wider all the same is the terminal's to wrap: a value that is cut off says nothing.
     Console(file=sys.stdout, markup=False, highlight=False, width=max(room, _width(table))).print(table)
     legend = f"* lowest {_measure(rows)}. " if best is not None else ""
-    left = f"Not shown for want of columns: {', '.join(figures[len(shown) :])}. " if len(shown) < len(figures) else ""
+    left = f"Left out to fit the terminal: {', '.join(figures[len(shown) :])}. " if len(shown) < len(figures) else ""
     sys.stdout.write(f"{legend}{left}The runs are in {folder}, the table in {folder / SWEEP}\n")
 
 

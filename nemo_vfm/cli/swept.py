@@ -67,12 +67,12 @@ def _folder(arguments: argparse.Namespace, found: Sequence[Axis]) -> tuple[Path,
 
     given = [word.partition("=")[0] for word in arguments.overrides]
     if both := [axis.path for axis in found if axis.path in given]:
-        raise UserError(f"{both[0]} is set by a change and by --sweep; leave one of them out")
+        raise UserError(f"{both[0]} is set both by a change and by --sweep; drop one of them")
     composed = composed_recipe(arguments, [f"{axis.path}={axis.choices[0]}" for axis in found])
     folder = run_folder(composed)
     place = Path(str(plain(resolve(composed.root, keep_env=True)[0].items["run_dir"])))
     if "run_dir" not in given:
         folder, place = (path.parent / f"{path.name}-sweep" for path in (folder, place))
     if (folder / "recipe.yaml").is_file():
-        raise RunFolderError(f"{folder} holds a run, not a sweep; take another run_dir")
+        raise RunFolderError(f"{folder} holds a run, not a sweep; choose another run_dir")
     return folder, place

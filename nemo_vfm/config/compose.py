@@ -77,7 +77,7 @@ class Composed:
         """A sentence for each file of the user's that stands in the place of one of ours."""
         sources = {node.mark.source for _, node in walk(self.root) if node.mark.source.is_file}
         files = sorted({self.path, *(Path(source.name) for source in sources if source.name)})
-        return [f"{shown_path(str(file))} takes the place of ours" for file in files if self.roots.replaced(file)]
+        return [f"{shown_path(str(file))} replaces the built-in file" for file in files if self.roots.replaced(file)]
 
     def _reserved(self, key: str, kind: type, words: str) -> Scalar:
         node = resolve_at(self.root, key)
@@ -235,14 +235,14 @@ def _defaults(own: Map) -> list[tuple[str, str, Mark]]:
 def _of_hydra(item: Node) -> str:
     """What a word of Hydra's is here."""
     if isinstance(item, Scalar) and item.value == "_self_":
-        return "; this file always lies on top of them, remove _self_"
+        return "; this file always overrides them; remove _self_"
     return ", such as {model: dit_s}" if isinstance(item, Scalar) else ""
 
 
 def _of_hydra_slot(slot: str) -> str:
     word, _, rest = slot.rpartition(" ")
     better = rest.lstrip("/").replace("/", ".").partition("@")[0]
-    why = "later ones lie on top of earlier ones, so nothing needs to be overridden; " if word == "override" else ""
+    why = "later ones override earlier ones, so no `override` is needed; " if word == "override" else ""
     return f"; {why}write {{{better}: ...}}" if is_address(better) else "; write names joined by dots"
 
 
@@ -251,9 +251,9 @@ def _replace(root: Map, path: str, part: Map, mark: Mark) -> Map:
     above, _, last = path.rpartition(".")
     holder = find(root, above)
     if holder is None:
-        raise fail("a recipe cannot stand under a name that holds a dot; name it otherwise", mark, path)
+        raise fail("a recipe cannot be placed under a key that contains a dot; rename the key", mark, path)
     if not isinstance(holder, Map):
-        raise fail("a recipe cannot stand in a list; name it in a mapping", mark, path)
+        raise fail("a recipe cannot be an item of a list; put it in a mapping", mark, path)
     return put(root, path, part, holder.key_mark(last))
 
 

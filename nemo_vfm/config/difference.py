@@ -53,8 +53,8 @@ def accept(found: Mapping[str, tuple[str, str]], allowed: Sequence[str], folder:
     if refused:
         lines = "\n".join(f"  {key}: {old} there, {new} now" for key, (old, new) in refused.items())
         raise RunFolderError(
-            f"{folder} holds a run of another recipe:\n{lines}\n"
-            f"Take another folder with run_dir=..., or go on all the same with "
+            f"{folder} holds a run of a different recipe:\n{lines}\n"
+            f"Choose another folder with run_dir=..., or resume anyway with "
             f"{' '.join(f'--allow {key}' for key in list(refused)[:4])}{' ...' if len(refused) > 4 else ''}"
         )
 

@@ -53,7 +53,7 @@ def _makes_components(made: Any) -> bool:
 def _require_fit(target: Target, hint: Any, is_root: bool) -> None:
     name, made = target.__qualname__, hints.returns(target)
     if hints.is_protocol(target) or inspect.isabstract(target):
-        raise NotLocated(f"{name} only says what is asked for; name a class that does it")
+        raise NotLocated(f"{name} is an interface; name a class that implements it")
     if inspect.isfunction(target) and not hints.is_open(made) and not _makes_components(made):
         # A text has a method `split` and a path has `open`: either would pass for a component with such a method.
         raise NotLocated(f"{name} is a function that makes {hints.in_words(made)}, not a component")

@@ -34,7 +34,7 @@ _VALUES = (int, float, str, bool, bytes, complex, PurePath, Enum, Duration, type
 _WORDS: dict[Any, str] = {
     int: "a whole number", float: "a number", str: "a text", bool: "true or false", type(None): "null",
     Duration: "a duration such as '400 steps'",
-    Address: "an address such as s3://bucket/videos",
+    Address: "a URL such as s3://bucket/videos",
 }  # fmt: skip
 
 

@@ -72,10 +72,10 @@ def resolve_at(root: Map, key: str) -> Node:
 def _other(text: str) -> str:
     """What people who come from OmegaConf probably want."""
     if re.search(r"\$\{(?:oc\.)?env:\w+,", text):
-        return "; there is no default behind a comma, export the variable or write the value"
+        return "; defaults after a comma are not supported; export the variable or write the value"
     if "${now:" in text:
         return "; a run folder keeps its time in manifest.json, and a new one is given by run_dir=..."
-    return "; nothing is computed in a recipe" if re.search(r"\$\{[\w.]+:", text) else ""
+    return "; recipes compute nothing" if re.search(r"\$\{[\w.]+:", text) else ""
 
 
 def _is_of_env(piece: tuple[str, str]) -> bool:
@@ -133,7 +133,7 @@ class _Resolver:
 
     def _text(self, node: Scalar, text: str, path: str) -> Scalar:
         if "${" in _FORM.sub("", text):
-            self._fail(f"{text!r} holds another form than ${{a.b}} and ${{env:NAME}}, the only two{_other(text)}",
+            self._fail(f"{text!r} is not ${{a.b}} or ${{env:NAME}}, the only two forms{_other(text)}",
                        node.mark, path)  # fmt: skip
         pieces: list[tuple[str, str]] = []
         for piece in self._pieces(text, node, path):
@@ -142,7 +142,7 @@ class _Resolver:
             pieces += [piece] if piece[0] or _is_of_env(piece) else []
         shown = "".join("*" if _is_of_env(piece) else piece[0] for piece in pieces)
         if not self.keep_env and "${" in shown:  # "$${a}" with a: "{b}", which would be read anew as ${b}
-            self._fail("this text becomes a reference itself; write the value", node.mark, path)
+            self._fail("this text would become a reference itself; write the value", node.mark, path)
         if sum(len(part) for part, _ in pieces) > MAX_TEXT:
             self._fail(f"this text becomes longer than {MAX_TEXT} characters", node.mark, path)
         value, secret = "".join(part for part, _ in pieces), any(map(_is_of_env, pieces))
@@ -188,7 +188,7 @@ class _Resolver:
             loop = [*self._open[self._open.index(name) :], name] if name in self._open else [path, name]
             self._fail(f"this refers to itself: {' -> '.join(loop)}", mark, path)
         if len(self._open) >= MAX_CHAIN:
-            self._fail(f"{MAX_CHAIN} values refer to one another in a chain", mark, path)
+            self._fail(f"{MAX_CHAIN} references follow one another in a chain", mark, path)
         self._open.append(name)
         try:
             found = self.node(self._find(name, mark, path), name)

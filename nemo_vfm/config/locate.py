@@ -67,7 +67,7 @@ def locate(name: str, trust: Sequence[str]) -> Target:
     if not _covered(name, trust):
         raise NotLocated(f"{name} is not trusted{_trusted_suggestion(name, trust)}; {_to_trust(name)}")
     if any(part.startswith("_") for part in name.split(".")):
-        raise NotLocated(f"{name} is private: a recipe names public classes")
+        raise NotLocated(f"{name} is private; recipes name public classes")
     found: Any = _attribute(_module(module_name, trust, attribute), attribute, trust)
     _require_identity(name, found, trust)
     target: Target = found
@@ -93,7 +93,7 @@ def _covered(name: str, trust: Sequence[str]) -> bool:
 def _to_trust(name: str) -> str:
     package = name.split(".")[0]
     if package in sys.stdlib_module_names:
-        return "a recipe names components, and none are in Python's own library"
+        return "the standard library has no components"
     return f"if you trust its code, add --trust {package}"
 
 
@@ -105,12 +105,12 @@ def _require_identity(name: str, found: object, trust: Sequence[str]) -> None:
         return
     home = f"{found.__module__}.{found.__qualname__}"
     if word := _missing_word(home, trust):
-        raise NotLocated(f"{name} is really {home}, which needs --trust {word}")
+        raise NotLocated(f"{name} is defined as {home}, which needs --trust {word}")
     prefixes = [entry for entry in trust if entry.endswith(".") and name.startswith(entry)]
     if not any(home.startswith(prefix) for prefix in prefixes):
-        raise NotLocated(f"{name} is really {home}, which is not trusted")
+        raise NotLocated(f"{name} is defined as {home}, which is not trusted")
     if "<locals>" in home:
-        raise NotLocated(f"{name} is made inside a function; a recipe names classes of a module")
+        raise NotLocated(f"{name} is defined inside a function; recipes name classes at the top level of a module")
 
 
 def _module(name: str, trust: Sequence[str], attribute: str) -> ModuleType:

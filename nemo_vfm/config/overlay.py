@@ -43,13 +43,13 @@ def _rule(file: Path, mark: Mark, *, is_foreign: bool) -> tuple[str, Map]:
             raise fail(f"an overlay has the keys for and set, not {key}", rule.key_mark(key), key)
     wanted, changes = rule.items.get("for"), rule.items.get("set")
     if not isinstance(wanted, Scalar) or not isinstance(wanted.value, str):
-        raise fail("an overlay says which class it is for, such as for: nemo_vfm.train.job.Train", rule.mark, "for")
-    if not isinstance(changes, Map) or not changes.items:
-        raise fail("an overlay says what it sets, such as set: {duration: 2 steps}", rule.mark, "set")
-    if TARGET in changes.items:
         raise fail(
-            "an overlay changes arguments; it cannot put another class in place", changes.key_mark(TARGET), "set"
+            "an overlay needs the class that it applies to, such as for: nemo_vfm.train.job.Train", rule.mark, "for"
         )
+    if not isinstance(changes, Map) or not changes.items:
+        raise fail("an overlay needs the values that it sets, such as set: {duration: 2 steps}", rule.mark, "set")
+    if TARGET in changes.items:
+        raise fail("an overlay changes arguments, not classes", changes.key_mark(TARGET), "set")
     return wanted.value, changes
 
 

@@ -68,14 +68,14 @@ def _address_advice(word: str, path: str) -> str:
         return f"; to remove, write ~{path.partition('=')[0]}"
     better = path.strip("+-~ ").replace("/", ".").partition("@")[0]
     if better != path and is_address(better):
-        why = "there is no +, and a key that nobody reads is an error; " if path.startswith("+") else ""
+        why = "`+` does not exist here: an unknown key is an error; " if path.startswith("+") else ""
         return f"; {why}write {better}={word.partition('=')[2].strip()}"
     return f"; write at most {MAX_PARTS} names joined by dots, such as steps.train.lr"
 
 
 def _value(text: str, mark: Mark) -> Node:
     if len(text) > MAX_BYTES or UNSEEN.search(text):
-        raise fail("this value is too long or holds invisible characters", mark)
+        raise fail("this value is too long or contains invisible characters", mark)
     if text[:1] in ("[", "{", '"', "'"):
         return _moved(parse(text, mark.source.name, is_file=False), mark)
     return Scalar(plain_value(text, mark), mark)
@@ -99,11 +99,11 @@ def _refuse_dead_end(root: Map, change: Override) -> None:
         if above is None:
             return
         if isinstance(above, Scalar) and isinstance(above.value, str) and "${" in above.value:
-            raise fail(f"{address} is {above.value}; make the change there, or give {address} a mapping", change.mark)
+            raise fail(f"{address} is {above.value}; change that instead, or give {address} a mapping", change.mark)
         if isinstance(above, Scalar) and above.value is not None and above.value != "???":
-            raise fail(f"{address} is a single value, it has no {parts[length]}", change.mark)
+            raise fail(f"{address} is a single value, which has no {parts[length]}", change.mark)
         if not isinstance(above, Map | Scalar):
-            raise fail(f"{address} is a list, which is given as a whole: {address}=[...]", change.mark)
+            raise fail(f"{address} is a list, and lists are set as a whole: {address}=[...]", change.mark)
 
 
 def _suggestion(root: Map, path: str) -> str:

@@ -55,7 +55,7 @@ class Roots:
         if file.resolve().is_relative_to(shipped("conf").resolve()):
             return "ours"
         owner = "the working directory's" if Path("conf") in file.parents else "from a folder of --conf"
-        return f"{owner}, in the place of ours" if self.replaced(file) else owner
+        return f"{owner}, instead of the built-in file" if self.replaced(file) else owner
 
     def replaced(self, file: Path) -> Path | None:
         """The file of ours that would be read if this one were not there, unless it is a copy of it."""
@@ -75,7 +75,7 @@ class Roots:
     def overlay(self, name: str, mark: Mark) -> list[Path]:
         """The files of an overlay: `conf/overlay/<name>.yaml` and all below `conf/overlay/<name>/`, of every root.
 
-        A user's own rules come after ours and so win; a file of the same name takes the place of ours.
+        A user's own rules come after ours and so win; a file of the same name replaces the built-in file.
         """
         found: dict[Path, Path] = {}
         is_name = _CHOICE.fullmatch(name) and len(name) < 200
@@ -99,9 +99,7 @@ class Roots:
         if "://" in name or "\0" in name or len(name) > 1000:
             raise fail(f"{name[:80]!r} is not a path; recipes are read from files only", mark)
         if name.endswith(".py"):
-            raise fail(
-                f"{name} is Python, and a recipe is YAML: its classes are named in one, see docs/adding.md", mark
-            )
+            raise fail(f"{name} is Python; a recipe is YAML and names Python classes, see docs/adding.md", mark)
         bases: tuple[Path, ...] = (Path(), *((beside,) if beside else ()), *self.recipes)
         wanted = (Path(name), Path(f"{name}.yaml"))
         for file in (base / want for base in bases for want in wanted):

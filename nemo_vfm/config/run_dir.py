@@ -42,10 +42,10 @@ def _path(node: Scalar) -> Path:
     except RuntimeError as error:
         raise fail(f"run_dir cannot be found: {error}", node.mark, _KEY) from error
     if node.secret and is_key(str(path)):
-        raise fail("the name of a folder holds no secret; this one is the value of a variable such as a key",
+        raise fail("a folder's name must not contain a secret, and this one is the value of a variable such as a key",
                    node.mark, _KEY)  # fmt: skip
     if UNSEEN.search(str(path)):
-        raise fail("a path holds visible characters only", node.mark, _KEY)
+        raise fail("a path must not contain invisible characters", node.mark, _KEY)
     if (longest := max((len(part.encode()) for part in path.parts), default=0)) > LONGEST_NAME:
         raise fail(f"the name of a folder has at most {LONGEST_NAME} bytes, one in run_dir {longest}", node.mark, _KEY)
     if len(path.parts) > MAX_DEPTH:  # to make folder in folder recurses
@@ -77,5 +77,5 @@ def _refuse_outside(path: Path, node: Scalar) -> None:
                    "run_dir=DIR", node.mark, _KEY)  # fmt: skip
     for part in reversed((path, *path.parents)):
         if part.is_symlink():
-            raise fail(f"run_dir passes the link {part}, which leads to {shown_path(str(part))}; {_GIVE}{path}",
+            raise fail(f"run_dir goes through the link {part}, which points to {shown_path(str(part))}; {_GIVE}{path}",
                        node.mark, _KEY)  # fmt: skip

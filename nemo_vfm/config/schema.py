@@ -32,9 +32,10 @@ _HYDRA = {
 
 #: What a recipe once said, and the user says now.
 _USERS = {
-    "api_key_env": "which key a host gets is yours to say, by --allow-host HOST=VARIABLE or in your file of endpoints",
-    "allow_private": "what may be inside your network is yours to say, by --allow-host or in your file of endpoints",
-    "permissions": "what is allowed is yours to say, by --allow-host or in your file of endpoints",
+    "api_key_env": "only you decide which key a host gets, with --allow-host HOST=VARIABLE or in your endpoints file",
+    "allow_private": "only you decide what inside your network may be contacted, with --allow-host or in your "
+    "endpoints file",
+    "permissions": "only you decide what is allowed, with --allow-host or in your endpoints file",
 }
 
 
@@ -108,8 +109,8 @@ class Checker:
         if not isinstance(node, Scalar):
             return self._say(path, node.mark, f"expected {hints.in_words(hint)}, got {_kind(node)}")
         if node.secret and any(isinstance(note, Sent) for note in hints.notes(hint)):
-            return self._say(path, node.mark, f"this text is sent to others, so it takes nothing from the environment, "
-                             f"and {printable(node.via, 60)} stands in it; write the value")  # fmt: skip
+            return self._say(path, node.mark, f"this text is sent to others, so it must not use the environment, "
+                             f"but it is {printable(node.via, 60)!r}; write the value")  # fmt: skip
         try:
             return Value(convert(node, hint), node)
         except BadValue as error:
@@ -119,7 +120,7 @@ class Checker:
         """A slot of a third-party class that says nothing about its type: plain values only, never a component."""
         for below, part in walk(node, path):
             if isinstance(part, Map) and TARGET in part.items:
-                text = "this slot does not say what it takes, so no component fits it"
+                text = "this parameter has no type, so no component fits it"
                 return self._say(below, part.key_mark(TARGET), text)
         return _plain_part(node)
 
@@ -179,7 +180,7 @@ class Checker:
         if not isinstance(node, Map):
             return self._say(path, node.mark, f"expected {hints.in_words(hint)}, got {_kind(node)}")
         if TARGET in node.items:
-            text = f"expected {hints.in_words(hint)}; {TARGET} makes this a single component, give it a name below"
+            text = f"expected {hints.in_words(hint)}; {TARGET} makes this a single component; put it under a name"
             return self._say(path, node.key_mark(TARGET), text)
         of_keys, of_values = get_args(hint) if len(get_args(hint)) == 2 else (str, hints.ANYTHING)
         parts: dict[Any, Part] = {}
@@ -267,7 +268,7 @@ class Checker:
             address, mark = join(path, key), node.key_mark(key)
             argument = signature.arguments.get(key)
             if key in positional:
-                self._say(address, mark, f"{key} is given to {target.__qualname__} by the job; remove it here")
+                self._say(address, mark, f"{key} is passed to {target.__qualname__} by the job; remove it here")
             elif argument is not None:
                 parts[key] = self.node(below, argument.hint, address, mark)
             elif signature.open and key not in _HYDRA:
@@ -291,7 +292,7 @@ class Checker:
             hint = "; defaults stand at the top of a file, with the address before the colon: {a.b: choice}"
         if "." in key and key.partition(".")[0] in known:
             nested = key.replace(".", ": {") + ": ..." + "}" * key.count(".")
-            hint = f"; a dot leads into a part on the command line only, here write {nested}"
+            hint = f"; dots work on the command line only; here write {nested}"
         listed = f"; it takes {', '.join(known)}" if known and not hint else ""
         self._say(path, mark, f"{target.__qualname__} takes no argument {key}{hint}{listed}")
 

@@ -57,16 +57,17 @@ def read_foreign(path: Path, taken_at: Mark, keys: Sequence[str]) -> Map:
     """
     name = shown_path(str(path))
     if real(path).suffix not in SUFFIXES:
-        raise fail(f"{name} is no recipe: the name of one ends in {' or '.join(SUFFIXES)}", taken_at)
+        raise fail(f"{name} is not a recipe: the name of one ends in {' or '.join(SUFFIXES)}", taken_at)
     text = _text(path, taken_at)
     try:
         found = _mapping_of(parse(text, str(path), taken_at=taken_at))
     except RecipeError as error:
         line = error.problems[0].mark.line
-        raise fail(f"{name} cannot be read as a recipe, see its line {line}; `nemo-vfm check {name}` says why",
+        raise fail(f"{name} cannot be read as a recipe because of line {line}; run `nemo-vfm check {name}` for "
+                   f"the reason",
                    taken_at) from None  # fmt: skip
     if not found.items.keys() & set(keys):
-        raise fail(f"{name} is no recipe: it has no {' or '.join(keys)}", taken_at)
+        raise fail(f"{name} is not a recipe: it has no {' or '.join(keys)}", taken_at)
     return found
 
 
@@ -78,7 +79,7 @@ def _text(path: Path, taken_at: Mark | None) -> str:
     except OSError as error:
         raise fail(f"cannot read {shown_path(str(path))}: {error.strerror}", nowhere) from error
     if len(data) > MAX_BYTES:
-        raise fail(f"a recipe holds at most {MAX_BYTES} bytes; this file is larger", nowhere)
+        raise fail(f"a recipe has at most {MAX_BYTES} bytes; this file is larger", nowhere)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -87,7 +88,7 @@ def _text(path: Path, taken_at: Mark | None) -> str:
 
 def _mapping_of(node: Node) -> Map:
     if not isinstance(node, Map):
-        raise fail(f"a recipe file holds a mapping (lines of `key: value`){_no_break(node)}", node.mark)
+        raise fail(f"a recipe file must be a mapping (lines of `key: value`){_no_break(node)}", node.mark)
     return node
 
 
@@ -219,7 +220,7 @@ class _Reader:
         if key == "<<" and event.implicit[0]:
             raise fail("merge keys (<<) are refused; use `defaults` or ${...} to share values", mark)
         if not key or not key.isascii() or not key.isprintable() or "${" in key:
-            why = "holds ${...}, which only values may" if "${" in key else "is not plain ASCII text"
+            why = "contains ${...}, which only values may" if "${" in key else "is not plain ASCII text"
             raise fail(f"the key {key!a} {why}; keys are letters, digits, _ and -", mark)
         if key in seen.items:
             raise fail(f"{key} is given twice; the first is on line {seen.keys[key].line}", mark)
@@ -240,7 +241,7 @@ class _Reader:
     def _count(self, size: int, mark: Mark) -> None:
         self._nodes += size
         if self._nodes > MAX_NODES:
-            raise fail(f"this file stands for more than {MAX_NODES} values", mark)
+            raise fail(f"this file expands to more than {MAX_NODES} values", mark)
 
 
 def _syntax_error(error: yaml.YAMLError, source: Source) -> RecipeError:

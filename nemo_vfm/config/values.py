@@ -126,11 +126,11 @@ def _require_path(node: Scalar) -> None:
     if len(text) > _LONGEST_PATH:
         raise BadValue(f"a path has at most {_LONGEST_PATH} characters, this one {len(text)}")
     if UNSEEN.search(text):  # an escape in quotes may spell one; on a terminal it would show another path
-        raise BadValue("a path holds visible characters only")
+        raise BadValue("a path must not contain invisible characters")
     if "://" in text:
-        raise BadValue("this is an address, and here the path of a file or folder on this machine is wanted")
+        raise BadValue("this is a URL, and a path on this machine is expected here")
     if text.startswith("~"):
-        raise BadValue("a recipe does not know ~; write ${env:HOME}/... or the whole path")
+        raise BadValue("~ is not expanded in recipes; write ${env:HOME}/... or the whole path")
 
 
 def got(node: Scalar) -> str:
@@ -164,7 +164,7 @@ def _advice(node: Scalar, hint: Any) -> str:
     """What a near miss probably meant; of a secret not even that it looks like a number."""
     value: Plain = node.value
     if node.secret:
-        return "; what comes from the environment is text" if hint in (int, float, bool) else ""
+        return "; values from the environment are text" if hint in (int, float, bool) else ""
     if isinstance(value, str) and value[:1] in ("=", " "):
         return "; a change is key=value, with one = and without spaces"
     if hint is bool and isinstance(value, str) and value.lower() in ("yes", "no", "on", "off", "true", "false"):

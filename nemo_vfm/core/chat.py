@@ -57,7 +57,7 @@ class Chat:
         if max_tokens < 1 or temperature < 0 or not model:
             raise ValueError(
                 f"model {model!r}, max_tokens {max_tokens}, temperature {temperature}: it takes a name, at least 1, "
-                "and not below 0"
+                f"and at least 0"
             )
         self.endpoint, self.model = endpoint, model
         self.max_tokens, self.temperature, self.require_echo = max_tokens, temperature, require_echo
@@ -93,9 +93,9 @@ class Chat:
         own = str(answer.body.get("id", "")) if isinstance(answer.body, dict) else ""
         named = [text for text in (answer.echo or "", own) if REQUEST_PREFIX in text]
         if any(answer.request_id not in text for text in named):
-            raise EndpointError("the answer bears the name of another question; the service has mixed them up")
+            raise EndpointError("the response carries another request's id; the service mixed them up")
         if self.require_echo and not named:
-            raise EndpointError("the answer does not bear the name of its question, which require_echo asks for")
+            raise EndpointError("the response lacks its request's id, which require_echo asks for")
 
 
 def _said(answer: Answer) -> Said:
@@ -113,7 +113,7 @@ def _said(answer: Answer) -> Said:
         ending = "blocked"
     text = "" if ending == "blocked" else _text(message["content"])
     if ending != "blocked" and not text.strip():
-        raise EndpointError("the model said nothing, as overloaded servers do; run again later")
+        raise EndpointError("the model returned nothing, as overloaded servers do; run again later")
     return Said(
         text, ending, str(body.get("model", ""))[:200], str(body.get("system_fingerprint") or "")[:200],
         _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")), answer.seconds,

@@ -85,7 +85,7 @@ def try_product() -> None:
     """A bfloat16 product on the device; RuntimeError where the driver and torch do not fit together."""
     ones = torch.ones(64, 64, device=device(), dtype=torch.bfloat16)
     if float((ones @ ones).float().sum()) != 64.0**3:
-        raise RuntimeError("a matrix product came out wrong")
+        raise RuntimeError("a matrix product is wrong")
 
 
 def most_memory(run: Callable[[], object]) -> int:

@@ -74,7 +74,7 @@ class Endpoint:
     """A service that takes and gives JSON, at a host that the user allows. Give its name or its URL.
 
     Args:
-        name: in the user's file of endpoints, which holds address and key (docs/captions.md).
+        name: in the user's endpoints file, which holds address and key (docs/captions.md).
         url: where it is, such as https://host/v1 or http://127.0.0.1:8000/v1, without what names the operation. The
             user allows the host by `--allow-host HOST` or `--allow-host HOST=VARIABLE`, where VARIABLE holds the key.
             Addresses where clouds hand out credentials are refused all the same.
@@ -115,7 +115,7 @@ class Endpoint:
         try:
             addresses(self.url, allow_private=self.allowed.private)
         except ConnectionError as error:
-            raise UserError(f"{error}. Is the url {self.url} right?") from None
+            raise UserError(f"{error}. Is the URL {self.url} correct?") from None
 
     def ask(self, operation: str, question: Json) -> Answer:
         """Ask until there is an answer, or no try is left.
@@ -143,7 +143,7 @@ class Endpoint:
                 reason = str(error)
                 if number + 1 < self.tries:
                     time.sleep(self._wait(number, error.wait_s))
-        raise EndpointError(f"{self._name()} gave no answer in {self.tries} tries, the last time so: {reason}")
+        raise EndpointError(f"{self._name()} gave no answer in {self.tries} tries; the last error: {reason}")
 
     def _wait(self, number: int, asked_s: float | None) -> float:
         """Twice as long each time, a random part of it; as long as the service asks for, but never above the limit."""
@@ -173,11 +173,13 @@ class Endpoint:
         if status in _RETRIED:
             raise _Again(_short(text), _retry_after(response.headers.get("Retry-After")))
         if 300 <= status < 400:
-            raise EndpointDenied(
-                f"{self._name()} sends us elsewhere ({status}), where the key must not go: fix the url"
-            )
+            raise EndpointDenied(f"{self._name()} redirects ({status}), and the key must not follow: fix the url")
         if status in _ABOUT_ALL:
-            hint = {401: "is the key right?", 403: "is the key right?", 404: "are url and model right?"}.get(status, "")
+            hint = {
+                401: "is the key correct?",
+                403: "is the key correct?",
+                404: "are the URL and the model correct?",
+            }.get(status, "")
             raise EndpointDenied(_short(f"{text}. {hint}".strip()))
         raise EndpointError(_short(text))
 
@@ -193,7 +195,7 @@ class Endpoint:
         """The key as the environment has it now; it is hidden wherever we write."""
         key = os.environ.get(str(self.allowed.variable), "").strip()
         if not key or not key.isascii() or not key.isprintable():
-            what = "is empty or not set" if not key else "holds characters that no key has"
+            what = "is empty or not set" if not key else "contains characters that no key has"
             raise EndpointDenied(f"the variable {self.allowed.variable}, which should hold the key, {what}")
         register(key)
         return key
@@ -205,7 +207,7 @@ class Endpoint:
 def _allowed(name: str | None, url: str | None, permissions: Permissions) -> tuple[Allowed, ServiceUrl]:
     """What the user says about the service, and where it is."""
     if (name is None) == (url is None):
-        raise ValueError("give either name, of your file of endpoints, or url")
+        raise ValueError("give either `name`, from your endpoints file, or `url`")
     try:
         if name is not None:
             found = permissions.named(name)
@@ -258,13 +260,13 @@ def _tls(plain: socket.socket, host: str) -> socket.socket:
 
 def _body(response: http.client.HTTPResponse, limit: int) -> bytes:
     if response.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise EndpointError("the service sent a compressed answer, which was not asked for")
+        raise EndpointError("the service sent a compressed response, which was not requested")
     declared = response.length or 0
     data = bytearray()
     while declared <= limit and len(data) <= limit and (part := response.read(min(_CHUNK, limit + 1))):
         data += part
     if max(len(data), declared) > limit:
-        raise EndpointError(f"the answer is longer than max_response_mb, {limit / 1e6:g} MB; the rest was not read")
+        raise EndpointError(f"the response is longer than max_response_mb, {limit / 1e6:g} MB; the rest was not read")
     if response.length:
         raise http.client.IncompleteRead(bytes(data[:100]), response.length)
     return bytes(data)
@@ -274,7 +276,7 @@ def _json(data: bytes) -> Json:
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
-        raise _Again(f"the answer is not JSON: {_short(data[:200].decode(errors='replace'))!r}") from None
+        raise _Again(f"the response is not JSON: {_short(data[:200].decode(errors='replace'))!r}") from None
 
 
 def _retry_after(text: str | None) -> float | None:
@@ -286,7 +288,7 @@ def _retry_after(text: str | None) -> float | None:
     except (ValueError, TypeError, OverflowError):
         return None
     if seconds > 600:
-        warn_once(f"a service asks for a wait of {seconds:.3g} s; max_wait_s is what is waited")
+        warn_once(f"a service asks to wait {seconds:.3g} s; waiting max_wait_s instead")
     return seconds
 
 

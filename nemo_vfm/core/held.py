@@ -30,7 +30,7 @@ def stop_if_lost() -> None:
     for name, is_ours in list(_OWNERS.items()):
         if not is_ours():
             with suppress(OSError):
-                sys.stderr.write(f"{name} was taken over by another process while this one was silent; this one stops, "
-                                 f"so that it does not write into the other's run\n")  # fmt: skip
+                sys.stderr.write(f"{name} was taken over by another process while this one was silent; this one "
+                                 f"stops so that both do not write to one run\n")  # fmt: skip
                 sys.stderr.flush()
             os._exit(EXIT_CODE)

@@ -81,13 +81,13 @@ class Permissions:
 
     Args:
         allowed: hosts and buckets.
-        file: the user's file of endpoints, for messages.
+        file: the user's endpoints file, for messages.
         trouble: why that file was not read; empty where it was, or where there is none.
         withheld: (variable, value) of all that the recipe takes from the environment; no request may hold a value.
     """
 
     allowed: tuple[Allowed, ...] = ()
-    file: str = "the file of endpoints"
+    file: str = "the endpoints file"
     trouble: str = ""
     withheld: tuple[tuple[str, str], ...] = field(default=(), repr=False, compare=False)
 
@@ -119,7 +119,7 @@ class Permissions:
         if not found:
             raise ValueError(self.refusal(url.origin))
         if named := [one.name for one in found if one.name and len(found) == 1]:
-            raise ValueError(f"{url.origin} has a name in {self.file}; write name: {named[0]} in place of the url")
+            raise ValueError(f"{url.origin} is named in {self.file}; write name: {named[0]} instead of the URL")
         return next(one for one in found if not one.name)
 
     def allows(self, place: str) -> bool:
@@ -131,9 +131,9 @@ class Permissions:
         reason = f" ({self.file} was not read: {self.trouble})" if self.trouble else ""
         bare = place.partition("://")[2].removesuffix(":443")
         short = bare if place.startswith("http") and allowed_place(bare, None).place == place else place
-        key = f", or {short}=VARIABLE for one that wants a key" if place.startswith("http") else ""
-        return (f"nothing goes to {place} before you allow it{reason}: if it is yours, add --allow-host {short}"
-                f"{key}, or name it in {self.file}")  # fmt: skip
+        key = f", or {short}=VARIABLE if it needs a key" if place.startswith("http") else ""
+        return (f"nothing is sent to {place} until you allow it{reason}: if you trust it, add --allow-host "
+                f"{short}{key}, or name it in {self.file}")  # fmt: skip
 
 
 #: For whatever is made without a user who could allow something.
@@ -150,7 +150,7 @@ def together(found: Iterable[Allowed]) -> tuple[Allowed, ...]:
     for one in found:
         earlier = kept.setdefault((one.place, one.name), one)
         if earlier != one:
-            raise ValueError(f"--allow-host says two things about {one.place}; say one")
+            raise ValueError(f"--allow-host is given twice for {one.place}, differently; keep one")
     return tuple(kept.values())
 
 
@@ -181,13 +181,13 @@ def allowed_place(text: str, variable: str | None, *, private: bool | None = Non
     scheme = text.partition("://")[0] if "://" in text else ""
     if scheme in (*SCHEMES, "ray"):
         if variable is not None:
-            raise ValueError(f"{scheme}:// takes no key from here; its credentials are those of your environment")
+            raise ValueError(f"{scheme}:// takes no key here; its credentials come from your environment")
         return Allowed(_bucket(text) if scheme in SCHEMES else ray_place(text))
     if not scheme and not _BARE.fullmatch(text):
-        raise ValueError(f"{text[:100]!r} is no host; write HOST, HOST:PORT, http://HOST:PORT or s3://BUCKET")
+        raise ValueError(f"{text[:100]!r} is not a host; write HOST, HOST:PORT, http://HOST:PORT or s3://BUCKET")
     url = service_url(text if scheme else f"https://{text}")
     if url.path or url.query:
-        raise ValueError(f"a whole host is allowed, so leave out {url.path or url.query}")
+        raise ValueError(f"hosts are allowed as a whole, so drop {url.path or url.query}")
     inside = _is_inside(url.host)
     if not scheme and inside:
         url = service_url(f"http://{text}")
@@ -198,8 +198,8 @@ def require_variable(name: str) -> None:
     """Raises ValueError where a text is no variable's name: it may be the key itself, so it is not repeated."""
     if not _VARIABLE.fullmatch(name):
         register(name)
-        raise ValueError("behind = stands the name of the variable that holds the key, in capitals, such as "
-                         "CAPTIONS_API_KEY; the key itself is never typed")  # fmt: skip
+        raise ValueError("after = comes the name of the variable that holds the key, in capitals, such as "
+                         "CAPTIONS_API_KEY; never type the key itself")  # fmt: skip
 
 
 def ray_place(text: str) -> str:
@@ -210,7 +210,7 @@ def ray_place(text: str) -> str:
     """
     bare = text.removeprefix("ray://")
     if not _BARE.fullmatch(bare):
-        raise ValueError(f"{text[:100]!r} is no address of a Ray cluster; write ray://HOST:PORT")
+        raise ValueError(f"{text[:100]!r} is not an address of a Ray cluster; write ray://HOST:PORT")
     url = service_url(f"http://{bare}")
     return f"ray://{url.origin.removeprefix('http://')}"
 

@@ -116,20 +116,22 @@ def local(value: str | PurePath, what: str) -> Path:
     found = _SCHEME.match(str(value))
     if found is None:
         return Path(value)
-    raise ValueError(f"{what} must be a local path, and this is an address ({found[1]}://...)")
+    raise ValueError(f"{what} must be a local path, and this is a URL ({found[1]}://...)")
 
 
 def _judged(text: str) -> str:
     scheme, mark, rest = text.partition("://")
     known = " or ".join(f"{name}://bucket/..." for name in SCHEMES)
     if not mark or scheme not in SCHEMES:
-        raise ValueError(f"{scheme[:40]!r} is no kind of address that is read here; give a local path, or {known}")
+        raise ValueError(f"{scheme[:40]!r} is not a supported URL scheme; use a local path, or {known}")
     bucket, _, key = rest.rstrip("/").partition("/")
     if "@" in bucket or ":" in bucket:
         register(bucket.rpartition("@")[0].rpartition(":")[2])  # the complaint shows the line that it stands on
-        raise ValueError("an address holds no user, password or port: see docs/object-stores.md for where they go")
+        raise ValueError(
+            "the URL must not contain a user, password or port: see docs/object-stores.md for where they go"
+        )
     if is_key(text):  # whoever owns the bucket reads the names that are asked for
-        raise ValueError("an address holds no secret: part of this one is the value of a variable such as a key")
+        raise ValueError("the URL must not contain a secret: part of this one is the value of a variable such as a key")
     if not _BUCKET.fullmatch(bucket):
         raise ValueError(f"{bucket[:80]!r} is not the name of a bucket: 3 to 63 lower-case letters, digits, . - and _")
     if _CONTROL.search(key) or {"", ".", ".."} & set(key.split("/") if key else ()):

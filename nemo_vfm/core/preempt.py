@@ -46,7 +46,7 @@ def stopped(urgency: float, what: str) -> Preempted:
         urgency: on which all ranks have agreed.
         what: was reached, such as "at step 5, whose checkpoint is in FOLDER".
     """
-    return Interrupted(f"interrupted {what}") if urgency > 1 else Preempted(f"a signal asked for the end {what}")
+    return Interrupted(f"interrupted {what}") if urgency > 1 else Preempted(f"a signal stopped the run {what}")
 
 
 @contextmanager
@@ -79,7 +79,7 @@ def numbers(names: Sequence[str]) -> list[signal.Signals]:
         whole = f"SIG{name.upper().removeprefix('SIG')}"
         number = getattr(signal.Signals, whole, None) if whole in signal.Signals.__members__ else None
         if number is None or number in (signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGINT):
-            raise ValueError(f"{name} is no signal that a run can be asked to end with; TERM, USR1 and USR2 are")
+            raise ValueError(f"{name} is not a signal that can stop a run; use TERM, USR1 or USR2")
         found.append(number)
     return found
 

@@ -106,5 +106,7 @@ def _number(name: str, default: int) -> int:
     if not text:
         return default
     if not text.isdigit():
-        raise UserError(f"the environment says {name}={text}, which is no number; unset it, or start through torchrun")
+        raise UserError(
+            f"the environment says {name}={text}, which is not a number; unset it, or start through torchrun"
+        )
     return int(text)

@@ -70,11 +70,11 @@ def service_url(text: str) -> ServiceUrl:
     """
     parts = urlsplit(text)
     if parts.scheme not in ("http", "https") or not parts.hostname or _CONTROL.search(text) or "\\" in text:
-        raise ValueError(f"{_shown(text)} is no address of a service, expected https://host/v1 or http://host:port/v1")
+        raise ValueError(f"{_shown(text)} is not the URL of a service, expected https://host/v1 or http://host:port/v1")
     if "@" in parts.netloc or parts.fragment or not re.fullmatch(r"(api-version=[\w.-]+)?", parts.query):
         raise ValueError(
             f"the address of the service at {parts.hostname} holds a user, a password, a query or a fragment; "
-            "its key is what --allow-host HOST=VARIABLE names, or your file of endpoints"
+            "its key is what --allow-host HOST=VARIABLE names, or your endpoints file"
         )
     port = parts.port or {"http": 80, "https": 443}[parts.scheme]
     return ServiceUrl(parts.scheme, _canonical(parts.hostname), port, parts.path.rstrip("/"), parts.query)
@@ -91,7 +91,7 @@ def _canonical(host: str) -> str:
     except (OSError, ValueError):
         name = host.lower().removesuffix(".")
     if not _HOST.fullmatch(name):
-        raise ValueError(f"{host[:100]!r} is no name of a host: letters, digits, - and _, joined by dots")
+        raise ValueError(f"{host[:100]!r} is not a host name: letters, digits, - and _, joined by dots")
     return name
 
 
@@ -110,7 +110,7 @@ def addresses(url: ServiceUrl, *, allow_private: bool) -> list[Ip]:
             named = "" if url.host == str(ip) else f"{url.host} is "
             raise UserError(f"{named}{ip}, {reason}" if named else f"{ip} is {reason}")
     if url.scheme == "http" and not all(is_private(ip) for ip in ips):
-        raise UserError(f"{url.host} is outside this network: use https there, else everyone on the way reads the key")
+        raise UserError(f"{url.host} is outside this network: use https, or anyone on the path can read the key")
     return ips
 
 
@@ -131,17 +131,17 @@ def why_not(ip: Ip, *, allow_private: bool) -> str:
     """Why an address may not be connected to; empty where it may."""
     bare = _unwrapped(ip)
     if bare.is_link_local or bare in _METADATA:
-        return "where clouds hand out credentials; it is never connected to"
+        return "the metadata service that hands out cloud credentials; it is never contacted"
     if isinstance(bare, IPv6Address) and bare in _LOCAL_NAT64:
         return "which hides an IPv4 address that cannot be judged"
     if bare.is_multicast or bare.is_unspecified or (bare.is_reserved and not bare.is_loopback):
-        return "which is not the address of one machine"
+        return "which is not one machine's address"
     if not is_private(bare):
         return ""
     if allow_private:
         return ""
-    return ("an address inside this network; if that is what you want, say --allow-host http://HOST:PORT, or "
-            "allow_private: true in your file of endpoints")  # fmt: skip
+    return ("an address inside this network; if that is intended, add --allow-host http://HOST:PORT, or "
+            "allow_private: true in your endpoints file")  # fmt: skip
 
 
 def is_private(ip: Ip) -> bool:

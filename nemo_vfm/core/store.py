@@ -103,7 +103,7 @@ def items(address: Address) -> list[Item]:
         return []
     for item in found:
         if not _is_plain(item.name):
-            warn_once(f"{address} holds {item.name[:80]!r}, which is no plain name; it is left alone")
+            warn_once(f"{address} holds {item.name[:80]!r}, which is not a plain name; it is left alone")
     return [item for item in found if _is_plain(item.name)]
 
 
@@ -139,7 +139,7 @@ def download(address: Address, path: Path, *, sha256: str | None = None) -> None
                 digest.update(data)
                 file.write(data)
         if sha256 is not None and digest.hexdigest() != sha256:
-            raise DataError(f"{address} has other bytes than its record says; it was changed or damaged")
+            raise DataError(f"{address} does not match its recorded hash; it was changed or damaged")
 
 
 def upload(path: Path, address: Address) -> None:
@@ -154,7 +154,7 @@ def upload(path: Path, address: Address) -> None:
     # The client finishes an upload that broke off on our side, as if it were whole.
     if Ranges(address).size != path.stat().st_size:
         remove(address)
-        raise StoreUnreachable(f"{address} did not arrive whole; run it again")
+        raise StoreUnreachable(f"{address} was not transferred completely; run again")
 
 
 def write(data: bytes, address: Address) -> None:
@@ -199,14 +199,14 @@ def _told(address: Address) -> Iterator[None]:
 
 def _error(address: Address, text: str) -> StoreError:
     if "NO_SUCH_BUCKET" in text or "does not exist" in text:
-        return StoreError(f"there is no bucket {address.bucket}, or it is not yours; look at the address {address}")
+        return StoreError(f"there is no bucket {address.bucket}, or you cannot access it; check the URL {address}")
     if any(word in text.upper() for word in map(str.upper, _DENIED)):
         return StoreDenied(
-            f"{address.scheme}://{address.bucket} refuses us {address.name}: look at the credentials in the "
-            f"environment or the profile, and at what they allow (docs/object-stores.md)"
+            f"{address.scheme}://{address.bucket} denies access to {address.name}: check the credentials in the "
+            f"environment or profile and their permissions (docs/object-stores.md)"
         )
     return StoreUnreachable(
-        f"{address} cannot be reached: {_short(text)}. Look at the network and at the endpoint, and run it again"
+        f"{address} cannot be reached: {_short(text)}. Check the network and the endpoint, and run again"
     )
 
 

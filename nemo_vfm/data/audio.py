@@ -30,7 +30,10 @@ def read_audio(path: Path, start_s: float, end_s: float, *, rate: int = 16_000) 
         DataError: it is damaged.
     """
     if not 0 < end_s - start_s <= MAX_SECONDS:
-        raise UserError(f"a span from {start_s:g} s to {end_s:g} s cannot be heard; it takes up to {MAX_SECONDS:g} s")
+        raise UserError(
+            f"a span from {start_s:g} s to {end_s:g} s cannot be read from the audio; a span is at "
+            f"most {MAX_SECONDS:g} s"
+        )
     if not path.is_file():
         raise UserError(f"there is no file {path}")
     try:
@@ -38,7 +41,7 @@ def read_audio(path: Path, start_s: float, end_s: float, *, rate: int = 16_000) 
         with av.open(f"file:{path.absolute()}", "r", options=OPTIONS) as container:
             return _heard(container, start_s, end_s, rate) if container.streams.audio else None
     except (av.error.FFmpegError, EOFError) as error:
-        raise DataError(f"the sound of {path.name} cannot be decoded: {error}") from error
+        raise DataError(f"the audio of {path.name} cannot be decoded: {error}") from error
     except IndexError as error:
         raise DataError(f"{path.name} {LATE_STREAM}") from error
 
@@ -49,7 +52,7 @@ def _heard(container: InputContainer, start_s: float, end_s: float, rate: int) -
     expected: int | None = None
     for piece in _pieces(container, start_s, end_s, rate):
         if piece.pts is None or piece.time_base is None:
-            raise DataError("its sound has no time stamps")
+            raise DataError("its audio has no timestamps")
         place = round((float(piece.pts * piece.time_base) - start_s) * rate)
         if expected is not None and abs(place - expected) <= _JITTER_S * rate:
             place = expected

@@ -89,9 +89,11 @@ class Blend:
                 f"max_bad_in_a_row ({max_bad_in_a_row}) at least 1, max_ahead_gb ({max_ahead_gb}) above 0"
             )
         if busy := [name for name, source in sources.items() if source.data.reads_ahead()]:
-            raise ValueError(f"source {busy[0]} has num_workers of its own; give them to the blend, which reads ahead")
+            raise ValueError(
+                f"source {busy[0]} has num_workers of its own; set num_workers on the blend, which reads ahead"
+            )
         if any(isinstance(source.data, Together) and source.data.fetches_together for source in sources.values()):
-            raise ValueError("sources of a blend cannot fetch_together: each would exchange bytes in its own order")
+            raise ValueError("sources of a blend cannot fetch_together: each would exchange data in its own order")
         self._shares = dict(zip(sources, shares([_exact(source.weight) for source in sources.values()]), strict=True))
         self.sources, self.num_workers = dict(sources), num_workers
         if max_memory_share is not None and not 0 < max_memory_share <= 1:
@@ -151,7 +153,7 @@ class Blend:
     def batched(self, batching: Json) -> Self:
         """See `Positioned`."""
         if gone := batching["sources"].keys() - self.sources.keys():
-            raise ValueError(f"source {sorted(gone)[0]} is no longer among those of the blend")
+            raise ValueError(f"source {sorted(gone)[0]} is no longer part of the blend")
         found = self._of({name: self.sources[name].data.batched(one) for name, one in batching["sources"].items()})
         found._shares = {name: Fraction(share) for name, share in batching["shares"].items()}
         return found
@@ -202,7 +204,7 @@ class Blend:
 
     def _started(self) -> Turns:
         if self._turns is None:
-            raise UserError("the data is asked for before it was started; call start(seed=..., first_batch=...) first")
+            raise UserError("the data was read before it was started; call start(seed=..., first_batch=...) first")
         return self._turns
 
 

@@ -24,7 +24,7 @@ def expanded(text: str) -> list[str]:
         position = found.end()
     names = [name + text[position:] for name in names]
     if "{" in names[0] or "}" in names[0]:
-        raise ValueError(f"the braces of {text} do not close; write such as shard-{{000000..000127}}.tar")
+        raise ValueError(f"the braces of {text} are not closed; write shard-{{000000..000127}}.tar")
     return names
 
 
@@ -32,7 +32,7 @@ def _parts(inside: str) -> list[str]:
     if found := _RANGE.fullmatch(inside):
         first, last = int(found[1]), int(found[2])
         if last < first or last - first >= MAX_NAMES:
-            raise ValueError(f"{{{inside}}} is no rising range of at most {MAX_NAMES:,} numbers")
+            raise ValueError(f"{{{inside}}} is not a rising range of at most {MAX_NAMES:,} numbers")
         return [str(number).zfill(len(found[1])) for number in range(first, last + 1)]
     if "," in inside:
         return inside.split(",")

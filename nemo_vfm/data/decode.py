@@ -125,13 +125,13 @@ def open_video(source: Path | bytes, decoder: Decoder = "auto") -> VideoReader:
         base.close()
         raise UserError(f"decord cannot read this video: {reason}; use decoder='auto' or 'pyav'")
     if available("decord"):
-        warn_once(f"PyAV reads what decord cannot: {reason}")
+        warn_once(f"decord failed, using PyAV: {reason}")
     return base
 
 
 def _why_not_decord(info: VideoInfo) -> str | None:
     if not available("decord"):
-        return "decord is not installed (there is no build of it for this processor, or it was left out)"
+        return "decord is not installed (it has no build for this processor, or it was left out)"
     if info.codec not in _DECORD_CODECS:
         return f"codec {info.codec}"
     return None

@@ -93,7 +93,7 @@ class DecordReader:
         self._drop()
         if not _is_mp4_or_matroska(self._source):
             self._process = os.getpid()
-            warn_once(f"PyAV reads {self._name}: decord is given files that begin as MP4, QuickTime or Matroska do")
+            warn_once(f"PyAV reads {self._name}: decord reads only files that start as MP4, QuickTime or Matroska")
             return None
         decord = require("decord", install="decord", purpose="Reading scattered frames with decord")
         source = io.BytesIO(self._source) if isinstance(self._source, bytes) else str(self._source.absolute())

@@ -89,7 +89,7 @@ def _encode(file: IO[bytes], frames: Iterable[NDArray[np.uint8] | av.VideoFrame]
 
 def _stream(container: av.container.OutputContainer, frame: av.VideoFrame, fps: Fraction, how: How) -> av.VideoStream:
     if frame.width % 2 or frame.height % 2:
-        raise ValueError(f"a frame of {frame.width}x{frame.height} cannot be 4:2:0 as it is, which has no odd sizes")
+        raise ValueError(f"a frame of {frame.width}x{frame.height} cannot be stored as 4:2:0, which needs even sizes")
     encoder, crf, preset = how
     stream = container.add_stream(encoder.codec, rate=fps, options=encoder.options(crf, preset))
     assert isinstance(stream, av.VideoStream)

@@ -120,11 +120,11 @@ class Exchange:
     def _check(self, wanted: Plan, heads: Sequence[dict[str, Json]]) -> None:
         for rank, head in enumerate(heads):
             if head["error"] is not None and rank != self._peers.rank():
-                raise _of_kind(str(head["kind"]), f"rank {rank}, which shares its data with this one: {head['error']}")
+                raise _of_kind(str(head["kind"]), f"rank {rank}, which shares its data with this rank: {head['error']}")
             if (head["index"], head["plan"]) != (wanted.index, wanted.fingerprint()):
                 raise LostRank(
-                    f"rank {rank} asks for batch {head['index']} where this one asks for {wanted.index}, or for other "
-                    f"samples of it; ranks that share their data must have the same shards, seed and batch_size"
+                    f"rank {rank} reads batch {head['index']} where this one reads {wanted.index}, or other samples "
+                    f"of it; ranks that share their data must have the same shards, seed and batch_size"
                 )
 
 

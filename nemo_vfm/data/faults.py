@@ -50,7 +50,7 @@ class Faults:
             if fault is None:
                 continue
             if fault.key not in self.by_sample:
-                warn(f"{fault}; it keeps its place with loss weight 0")
+                warn(f"{fault}; it is kept with loss weight 0")
             self.by_sample[fault.key] += 1
             if self._in_a_row >= self._max_in_a_row:
-                raise DataError(f"{self._in_a_row} bad samples in a row, the last is {fault}; check the shards")
+                raise DataError(f"{self._in_a_row} bad samples in a row, the last one: {fault}; check the shards")

@@ -148,7 +148,7 @@ class Feed(ABC):
     def batched(self, batching: Json) -> Self:
         """See `Positioned`."""
         if other := batching.keys() ^ {group.name for group in self._open().train}:
-            raise ValueError(f"the samples have other shapes now: {', '.join(sorted(other)[:4])}")
+            raise ValueError(f"the shapes of samples have changed: {', '.join(sorted(other)[:4])}")
         found = copy.copy(self)
         found._sizes, found._order = dict(batching), None
         return found
@@ -220,7 +220,7 @@ class Feed(ABC):
 
     def _started(self) -> Order:
         if self._order is None:
-            raise UserError("the data is asked for before it was started; call start(seed=..., first_batch=...) first")
+            raise UserError("the data was read before it was started; call start(seed=..., first_batch=...) first")
         return self._order
 
     def _open(self) -> "_Opened":

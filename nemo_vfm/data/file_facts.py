@@ -46,7 +46,7 @@ def facts_of_files(paths: Mapping[str, Path], index: Path | None) -> dict[str, F
     found = {n: known[n] for n in paths if n in known and (known[n]["size"], known[n]["mtime_ns"]) == stamps[n]}
     new = [name for name in paths if name not in found]
     if new:
-        info(f"{len(new)} of {len(paths)} files are new or changed; looking at them once")
+        info(f"{len(new)} of {len(paths)} files are new or changed; examining them once")
         _look(new, paths, found, index)
     _tell(paths, found)
     return found
@@ -101,7 +101,7 @@ def _known(index: Path | None) -> dict[str, Facts]:
             raise ValueError(f"its schema is {content['schema']!r}")
         return {name: facts for name, facts in content["files"].items() if _is_facts(facts)}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        warn(f"{index} is not used ({error}); all files are looked at again")
+        warn(f"{index} is ignored ({error}); all files are examined again")
         return {}
 
 

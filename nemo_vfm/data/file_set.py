@@ -90,7 +90,7 @@ def media_files(root: Path) -> list[Path]:
         raise UserError(f"{root} is not a folder; give the folder that holds the videos")
     found = sorted(_media(root), key=lambda path: path.relative_to(root).as_posix())
     if not found:
-        raise UserError(f"{root} holds no video or picture; looked for names that end in .mp4, .mkv, .webm, .png ...")
+        raise UserError(f"{root} holds no video or image; looked for names ending in .mp4, .mkv, .webm, .png ...")
     return found
 
 

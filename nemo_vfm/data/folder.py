@@ -87,7 +87,7 @@ def _said(path: Path) -> str:
         text = path.read_text(encoding="utf-8-sig")
         caption = text if path.suffix == ".txt" else json.loads(text)["caption"]
         if not isinstance(caption, str):
-            raise ValueError("its caption is no text")
+            raise ValueError("its caption is not text")
         return caption.strip()
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         warn_once(f"{path} is not used for captions: {error}")

@@ -173,9 +173,7 @@ class Batches:
                 ahead.append(workers.submit(self._dataset.__getitem__, next(numbers)))
                 yield loaded
         except TimeoutError as error:
-            raise DataError(
-                f"no batch came within {self._timeout_s:g} s; is the storage of the shards alive?"
-            ) from error
+            raise DataError(f"no batch came within {self._timeout_s:g} s; is the shards' storage reachable?") from error
         finally:
             workers.shutdown(wait=False, cancel_futures=True)
 

@@ -76,5 +76,5 @@ class ShardData(Feed):
 
     def _samples(self) -> Samples:
         if self.cache is None and any(isinstance(where, Address) for where in self.shards):
-            info("an object store is read by ranges of bytes; where it fits on a disk here, a cache is much quicker")
+            info("an object store is read by byte ranges; if it fits on a local disk, a cache is much faster")
         return named_shards(self.shards, self.cache, verify=self.verify)

@@ -96,7 +96,7 @@ class Order:
 
     def epoch(self, index: int) -> int:
         """The epoch that global batch `index` begins in."""
-        assert index >= self._first, f"batch {index} comes before the first, {self._first}"
+        assert index >= self._first, f"batch {index} is before the first, {self._first}"
         read = sum(begin / group.batch_size for begin, group in zip(self._begins, self.groups, strict=True))
         epoch = int((index - self._first + read) / self.batches_per_epoch)
         while self.batches_before(epoch) > index:

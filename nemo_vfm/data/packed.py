@@ -64,7 +64,7 @@ class PackedLatents:
                 "at least 1"
             )
         if data.fetches_together:
-            raise ValueError("packs are not fetched together yet: take fetch_together out of the data that is packed")
+            raise ValueError("packs are not fetched together yet: remove fetch_together from the packed data")
         self.data, self.budget_tokens, self.packs, self.patch = data, budget_tokens, packs, patch
         self.lookahead, self.packed = lookahead, packed
         self._begins, self._place = 0, 0
@@ -169,7 +169,7 @@ class PackedLatents:
             packs = pack([lengths[group.name] for group, _ in mixed], self.budget_tokens, lookahead=self.lookahead)
         except ValueError as error:
             raise UserError(
-                f"{error}; raise budget_tokens, or leave such samples out. The shapes and their tokens: {lengths}"
+                f"{error}; raise budget_tokens, or drop such samples. Shapes and their tokens:  {lengths}"
             ) from error
         keys = [entry.key for entry in self.data.reader().entries([sample for _, sample in mixed])]
         return Plan(tuple(mixed), tuple(packs), seed, sha256_text(f"{seed} {packs} {keys}")[:16])
@@ -177,13 +177,13 @@ class PackedLatents:
     def _tokens(self, group: Group) -> int:
         layout = self.data.reader().layout(group)
         if "latents" not in layout:
-            raise UserError("packs are made of cached latents; run the encode step on these shards first")
+            raise UserError("packing needs cached latents; run the encode step on these shards first")
         shape = layout["latents"][1][1:]
         return math.prod(-(-length // patch) for length, patch in zip(shape, self.patch, strict=True))
 
     def _now(self) -> "_Started":
         if self._started is None:
-            raise UserError("packs are asked for before the start; call start(seed=..., first_batch=...) first")
+            raise UserError("packs were read before the data was started; call start(seed=..., first_batch=...) first")
         return self._started
 
 

@@ -57,8 +57,8 @@ def by_processes(
         if not said:
             warn(
                 f"a process that reads batches grew by {grown / 1e9:,.2f} GB until batch {numbers.next}, more than "
-                f"{(max_growth_bytes or 0) / 1e9:,.2f} GB, its part of max_memory_share: something that it runs "
-                f"leaks. All {num_workers} were replaced, as they will be again; the batches are the same"
+                f"{(max_growth_bytes or 0) / 1e9:,.2f} GB, its share of max_memory_share: something in it leaks "
+                f"memory. All {num_workers} were replaced, as often as needed; the batches stay the same"
             )
         said = True
 
@@ -105,7 +105,7 @@ def _next(given: Iterator[Answer], watch: WorkerWatch, timeout_s: float) -> Answ
                 return next(given)
         except (EOFError, OSError, RuntimeError) as error:
             if time.monotonic() >= until:
-                return DataError(f"no batch came within {timeout_s:g} s; a worker hangs, or its storage does"), 0
+                return DataError(f"no batch came within {timeout_s:g} s; a worker or its storage hangs"), 0
             if died := watch.died or _death(error):
                 return _died(died), 0
             if not str(error).startswith("DataLoader timed out"):
@@ -136,8 +136,8 @@ def _started(loader: DataLoader[Answer]) -> tuple[Iterator[Answer], WorkerWatch]
 
 def _died(what: str) -> DataError:
     return DataError(
-        f"a process that reads batches died ({what}); often memory ran out: give fewer num_workers or a smaller "
-        f"max_ahead_gb, and run again to go on"
+        f"a process that reads batches died ({what}); often because memory ran out: lower num_workers or "
+        f"max_ahead_gb, and run again to resume"
     )
 
 

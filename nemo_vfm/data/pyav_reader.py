@@ -31,7 +31,7 @@ _DECODER_OPTIONS = {"max_pixels": str(MAX_FRAME_PX)}
 # Where this PyAV can be told; an older one has no threads there.
 _ONE_THREAD = {"threads": 1} if "threads=" in (VideoReformatter.reformat.__doc__ or "") else {}
 # PyAV looks a packet's stream up among those that were there on opening; MPEG-TS can get more on the way.
-LATE_STREAM = "begins another stream on the way, which cannot be read; cut it there, or remux it"
+LATE_STREAM = "starts another stream part-way, which cannot be read; cut or remux the file"
 _FORWARD_FRAMES = 24  # decoding this many frames on costs about what a seek does
 
 
@@ -153,7 +153,7 @@ class PyAVReader:
                 if index is not None:
                     yield index, frame
         except (av.error.FFmpegError, EOFError) as error:
-            or_not = ", or of a kind that the GPU cannot decode (decode=cpu can)" if self.decode == "nvdec" else ""
+            or_not = ", or in a format that the GPU cannot decode (decode=cpu can)" if self.decode == "nvdec" else ""
             raise DataError(f"{self._name} is damaged{or_not}: {error}") from error
         except IndexError as error:
             raise DataError(f"{self._name} {LATE_STREAM}") from error
@@ -182,8 +182,8 @@ class PyAVReader:
         width, height = (frame.height, frame.width) if info.rotation_deg % 180 else (frame.width, frame.height)
         if (width, height) != (info.width, info.height):
             raise DataError(
-                f"{self._name} changes its frame size from {info.width}x{info.height} to {width}x{height} on the way; "
-                "one size was expected"
+                f"{self._name} changes its frame size from {info.width}x{info.height} to {width}x{height}; expected "
+                f"one size"
             )
 
     def _opened(self) -> InputContainer:
@@ -197,18 +197,18 @@ class PyAVReader:
             container = av.open(file, "r", options=OPTIONS, hwaccel=_accelerated(self.decode))
         except (av.error.FFmpegError, EOFError, ValueError, RuntimeError) as error:
             if self.decode == "nvdec":
-                raise DataError(f"{self._name} cannot be given to the GPU (decode=cpu needs none): {error}") from error
-            raise DataError(f"{self._name} is not a video that can be opened: {error}") from error
+                raise DataError(f"{self._name} cannot be decoded by the GPU (use decode=cpu): {error}") from error
+            raise DataError(f"{self._name} cannot be opened as a video: {error}") from error
         if not container.streams.video:
             container.close()
             raise DataError(f"{self._name} has no video stream")
         stream = _film(container)
         if _is_cover(stream):
             container.close()
-            raise DataError(f"{self._name} has no video stream, only a picture of its cover")
+            raise DataError(f"{self._name} has no video stream, only cover art")
         if getattr(stream, "codec_context", None) is None:
             container.close()
-            raise DataError(f"{self._name} holds a video in a codec that is not known here")
+            raise DataError(f"{self._name} holds video in an unknown codec")
         # One thread: curation and loaders run one process a core, and 720p H.264 was faster so (503 against 331 fps).
         stream.thread_count = 1
         vectors = {"flags2": "+export_mvs"} if self._vectors and self.decode == "cpu" else {}
@@ -232,7 +232,7 @@ class PyAVReader:
                 raise DataError(f"{self._name} has more than {MAX_FRAMES:,} frames")
         if packets < stream.frames:
             raise DataError(
-                f"{self._name} is cut short: the container promises {stream.frames} frames, {packets} are there"
+                f"{self._name} is truncated: the container declares {stream.frames} frames and has {packets}"
             )
         return self._describe(shown)
 

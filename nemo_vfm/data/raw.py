@@ -89,4 +89,4 @@ def _latent_layout(first: Iterable[Raw]) -> Layout:
             return CachedLatents(one, None).layout(one.entries[0])
         except NemoVfmError as error:
             reason = str(error)
-    raise DataError(f"no latents can be read from these tars: {reason}; give a bucket to train from videos or pictures")
+    raise DataError(f"no latents can be read from these tars: {reason}; set a bucket to train from videos or images")

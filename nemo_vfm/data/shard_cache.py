@@ -44,7 +44,7 @@ class ShardCache:
         """Whether a shard of this size is kept at all."""
         if num_bytes > self.max_gb * 1e9:
             warn_once(
-                f"shards of {num_bytes:,} bytes do not fit a cache of {self.max_gb:g} GB; they are read by ranges"
+                f"shards of {num_bytes:,} bytes do not fit a cache of {self.max_gb:g} GB; they are read by byte ranges"
             )
             return False
         return True
@@ -88,7 +88,7 @@ class ShardCache:
         try:
             store.download(address, path, sha256=sha256)
         except DataError as error:
-            warn(f"{error}; trying once more")
+            warn(f"{error}; retrying once")
             store.download(address, path, sha256=sha256)
 
     def _make_room(self, num_bytes: int, wanted: Path) -> None:

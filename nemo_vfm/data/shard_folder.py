@@ -58,7 +58,7 @@ class LocalFolder:
 
     def __init__(self, path: Path) -> None:
         if not path.is_dir():
-            raise UserError(f"there is no folder of shards {path}; the step that writes it comes first")
+            raise UserError(f"there is no folder of shards {path}; run the step that writes it first")
         self.path = path
 
     def size(self, name: str) -> int | None:
@@ -112,7 +112,7 @@ class LocalShard:
             Changed: its bytes are others than when it was listed.
         """
         if self._stamp is not None and _stamp(os.fstat(self._descriptor)) != self._stamp:
-            raise Changed(f"{self._path} was changed while it is trained on; start again, and write shards elsewhere")
+            raise Changed(f"{self._path} changed during training; restart, and write new shards elsewhere")
         return os.pread(self._descriptor, size, offset)
 
 
@@ -130,7 +130,7 @@ class StoredFolder:
     def __init__(self, address: Address, cache: ShardCache | None) -> None:
         self.address, self._cache = address, cache
         if not self._sizes:
-            raise UserError(f"there is nothing at {address}; the step that writes the shards comes first")
+            raise UserError(f"there is nothing at {address}; run the step that writes the shards first")
 
     @cached_property
     def _sizes(self) -> dict[str, int]:

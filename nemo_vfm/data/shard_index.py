@@ -60,7 +60,7 @@ def listed_entries(folder: Path, only: Set[str] | None = None) -> list[Entry]:
         raise UserError(f"there is no {missing[0]}; {len(missing)} of {len(paths)} shards that were named are missing")
     if not paths:
         raise UserError(f"{folder} holds no shards: neither shards.json nor any .tar was found")
-    warn_once(f"{folder} has no shards.json; its {len(paths)} tars are listed by reading their headers")
+    warn_once(f"{folder} has no shards.json; its {len(paths)} tars are indexed by reading their headers")
     entries: dict[str, Entry] = {}
     for path in paths:
         index = index_tar(path)

@@ -77,7 +77,7 @@ def _seen(target: Address) -> dict[str, Json]:
         read_shards_json(target)
         return dict(json.loads(store.read(target / "shards.json") or b"{}"))
     except DataError as error:
-        raise UserError(f"{target} holds something else than shards of ours ({error}); take another copy_to") from error
+        raise UserError(f"{target} holds something other than our shards ({error}); choose another copy_to") from error
 
 
 def _files(content: Mapping[str, Json]) -> set[str]:

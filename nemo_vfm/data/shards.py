@@ -214,7 +214,7 @@ class ShardSet:
         if isinstance(self.folder, Path):
             return listed_entries(self.folder, only)
         raise UserError(
-            f"{self.folder} has no shards.json, so it is not finished, or its tars are somebody else's; those are "
+            f"{self.folder} has no shards.json, so it is not finished, or its tars come from elsewhere; those are "
             f"listed by reading all their headers, which needs them on a disk; StreamedTars reads them from the store"
         )
 
@@ -222,8 +222,8 @@ class ShardSet:
         if without := [entry for entry in self.entries if not entry.crcs and entry.members]:
             raise UserError(
                 f"{self.folder} has no checksums of {len(without)} samples, the first is {without[0].key} in "
-                f"{without[0].shard}: tars of others have none, nor have those of an older version. Write them again, "
-                f"or set verify=false"
+                f"{without[0].shard}: tars from elsewhere and from older versions have none. Write them again, or "
+                f"set verify=false"
             )
 
     def __len__(self) -> int:
@@ -267,9 +267,9 @@ class ShardSet:
         tar = self.folder / entry.shard
         # No program can set this time back: size and time of the last change may be those of before.
         if self._source.touched(entry.shard) != self._touched[entry.shard]:
-            raise Changed(f"{tar} was changed while it is trained on; start again, and write shards elsewhere")
+            raise Changed(f"{tar} changed during training; restart, and write new shards elsewhere")
         raise DataError(
-            f"{entry.key}.{extension} in {tar} has other bytes than when it was written: the disk damaged it, or the "
+            f"{entry.key}.{extension} in {tar} does not match its checksum: the disk damaged it, or the "
             f"tar was exchanged; write the shards again"
         )
 
@@ -343,5 +343,5 @@ def verify(folder: Path) -> list[str]:
         if not path.is_file():
             problems.append(f"{path} is missing")
         elif sha256_file(path) != shard["sha256"]:
-            problems.append(f"{path} has other bytes than when it was written")
+            problems.append(f"{path} does not match its checksum")
     return problems

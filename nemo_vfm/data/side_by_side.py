@@ -24,7 +24,7 @@ def side_by_side(index: int, parts: Sequence[Batch]) -> Batch:
     """
     latents = [part.latents_BCTHW for part in parts if part.latents_BCTHW is not None]
     if len(latents) < len(parts):
-        raise UserError("packs are made of cached latents; run the encode step on these shards first")
+        raise UserError("packing needs cached latents; run the encode step on these shards first")
     if len({one.shape[1] for one in latents}) > 1:
         raise UserError(f"samples of {sorted({one.shape[1] for one in latents})} channels cannot share a pack")
     text_BLD, mask_BL = _texts(parts)
@@ -47,7 +47,9 @@ def _texts(parts: Sequence[Batch]) -> tuple[Tensor | None, Tensor | None]:
     if not pairs:
         return None, None
     if len(pairs) < len(parts):
-        raise UserError(f"{len(pairs)} of {len(parts)} samples of a pack have embedded texts; embed all or none")
+        raise UserError(
+            f"{len(pairs)} of {len(parts)} samples of a pack have embedded texts; embed all of them or none"
+        )
     longest = max(text.shape[1] for text, _ in pairs)
     texts = [F.pad(text, (0, 0, 0, longest - text.shape[1])) for text, _ in pairs]
     return torch.cat(texts), torch.cat([F.pad(mask, (0, longest - mask.shape[1])) for _, mask in pairs])

@@ -95,8 +95,9 @@ class StreamedTars:
         self._reader = RawReader(self.bucket, itertools.islice(first, 100))
         self._first_batch, self._rank, self._num_ranks = first_batch, rank, num_ranks
         warn(
-            f"{len(tars)} tars are streamed without an index: only blocks of {self.shuffle_buffer} are shuffled, "
-            f"every rank reads all bytes, and a resume reads up to its place; write shards to have none of this"
+            f"{len(tars)} tars are streamed without an index: only blocks of {self.shuffle_buffer} samples are "
+            f"shuffled, every rank reads all bytes, and resuming reads up to the last position; write shards to "
+            f"avoid this"
         )
 
     def batch_sizes(self) -> dict[str, int]:
@@ -150,8 +151,8 @@ class StreamedTars:
         total = self._started()[0].known_total()
         if total is None:
             raise UserError(
-                "how many samples these tars hold is not known before they were read once; give the length in steps, "
-                "or `counts` of a run that has read them all"
+                "the number of samples is unknown until the tars have been read once; give the duration in steps, "
+                "or `counts` from a run that has read them all"
             )
         return total
 
@@ -160,7 +161,7 @@ class StreamedTars:
 
     def _started(self) -> tuple[TarOrder, RawReader]:
         if self._order is None or self._reader is None:
-            raise UserError("the data is asked for before it was started; call start(seed=..., first_batch=...) first")
+            raise UserError("the data was read before it was started; call start(seed=..., first_batch=...) first")
         return self._order, self._reader
 
     def _slices(self) -> Iterator[tuple[int, list[Raw]]]:
@@ -215,7 +216,7 @@ def _placed(tars: Place | Sequence[Place]) -> tuple[Place, ...]:
     if not alone:
         raise ValueError("tars is an empty list, expected at least one folder or tar")
     if any(str(where).startswith("pipe:") for where in alone):
-        raise ValueError("pipe: runs a program; PipedTars does so, under --trust piped")
+        raise ValueError("pipe: runs a program, which only PipedTars does, with --trust piped")
     return places(alone)
 
 

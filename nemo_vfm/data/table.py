@@ -72,7 +72,7 @@ class VideoTable(Feed):
             max_memory_share=max_memory_share,
         )
         if path.suffix.lower() not in _READERS:
-            raise ValueError(f"{path.name} is no table that is read here: give one of {', '.join(_READERS)}")
+            raise ValueError(f"{path.name} is not a supported table: use one of {', '.join(_READERS)}")
         self.path = local(path, "a table of videos")
         self.root = self.path.parent if root is None else local(root, "the folder of a table's videos")
         self.index = None if index is None else local(index, "the index of a table of videos")
@@ -86,14 +86,14 @@ class VideoTable(Feed):
 
     def _rows(self) -> Iterator[Captioned]:
         """One a row; rows that say nothing new or name files elsewhere are counted and left out."""
-        inside, seen, left_out = self.root.resolve(), set(), {"lead out of root": 0, "were there before": 0}
+        inside, seen, left_out = self.root.resolve(), set(), {"point outside root": 0, "were there before": 0}
         for number, row in enumerate(rows_of(self.path, [self.video, *([self.caption] if self.caption else [])]), 1):
             text, caption = row[self.video], row[self.caption] if self.caption else ""
             if not isinstance(text, str) or not text or "\x00" in text:
                 raise DataError(f"row {number} of {self.path} names no file under {self.video!r}, but {text!r}")
             path, said = self._path(number, inside, text), self._said(number, caption)
             if not path.is_relative_to(inside):
-                left_out["lead out of root"] += 1
+                left_out["point outside root"] += 1
             elif (path, said) in seen:
                 left_out["were there before"] += 1
             else:
@@ -108,7 +108,7 @@ class VideoTable(Feed):
             path = (inside / text).resolve()
             path.as_posix().encode()
         except (OSError, ValueError, RuntimeError) as error:  # half a character of JSON, links in a circle
-            raise DataError(f"row {number} of {self.path} names {text[:200]!a}, which is no path: {error}") from error
+            raise DataError(f"row {number} of {self.path} names {text[:200]!a}, not a path: {error}") from error
         return path
 
     def _said(self, number: int, caption: Json) -> str:
@@ -152,7 +152,7 @@ def _jsonl(path: Path, columns: list[str]) -> Iterator[Mapping[str, Json]]:
             if line.strip():
                 row = json.loads(line)
                 if not isinstance(row, dict):
-                    raise ValueError(f"a line is no object but {type(row).__name__}")
+                    raise ValueError(f"a line must be an object, got {type(row).__name__}")
                 yield row
 
 

@@ -140,4 +140,4 @@ def samples_of(tar: Tar, *, max_member_bytes: int) -> Iterator[Raw]:
     except OSError as error:  # the line, not the bytes: going on would train on other samples than a resume
         raise DataError(f"{tar.name} cannot be read: {error}") from error
     except (Unreadable, tarfile.TarError) as error:
-        warn_once(f"{tar.name} is not read further: {error}")
+        warn_once(f"{tar.name} is read no further: {error}")

@@ -95,9 +95,9 @@ def decode_image(data: bytes) -> Pictures:
     try:
         picture = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
     except cv2.error as error:
-        raise DataError(f"a picture of {len(data):,} bytes is damaged: {error}") from error
+        raise DataError(f"an image of {len(data):,} bytes is damaged: {error}") from error
     if picture is None:
-        raise DataError(f"a picture of {len(data):,} bytes is damaged")
+        raise DataError(f"an image of {len(data):,} bytes is damaged")
     return np.ascontiguousarray(picture[..., ::-1]).astype(np.uint8, copy=False)
 
 
@@ -117,4 +117,4 @@ def image_size(data: bytes) -> tuple[int, int]:
                 height, width = data[position + 5 : position + 7], data[position + 7 : position + 9]
                 return int.from_bytes(width, "big"), int.from_bytes(height, "big")
             position += 1 if marker == 0xFF else 2 + length
-    raise DataError(f"a picture of {len(data):,} bytes is neither a whole PNG nor a whole JPEG")
+    raise DataError(f"an image of {len(data):,} bytes is neither a complete PNG nor a complete JPEG")

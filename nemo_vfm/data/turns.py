@@ -60,7 +60,7 @@ def shares(weights: Sequence[Fraction]) -> tuple[Fraction, ...]:
     if cycle > MAX_CYCLE:
         raise ValueError(
             f"weights {', '.join(str(float(weight)) for weight in weights)} repeat after {cycle:,} batches, at most "
-            f"{MAX_CYCLE:,} are kept; round them to fewer digits"
+            f"{MAX_CYCLE:,} are allowed; round them to fewer digits"
         )
     return found
 

@@ -100,7 +100,7 @@ def _reason(sentence: str, facts: Facts) -> str:
         if found := form.fullmatch(sentence):
             said = found.groupdict()
             return _introduced(said, facts) or understood(said, facts)
-    return "it is no sentence of this grammar"
+    return "it is not a sentence of this grammar"
 
 
 def _introduced(said: Mapping[str, str], facts: Facts) -> str:

@@ -61,7 +61,7 @@ class CausalAutoencoder(nn.Module):
         halvings = _halvings(_rest("space", space, wavelet_space), _rest("time", time, wavelet_time))
         widths = [min(width << level, widest) for level in range(len(halvings) + 1)]
         if attention != "none" and widths[-1] % _HEAD_DIM:
-            raise ValueError(f"the middle has {widths[-1]} channels, and attention wants a multiple of {_HEAD_DIM}")
+            raise ValueError(f"the middle has {widths[-1]} channels, and attention needs a multiple of {_HEAD_DIM}")
         self.space, self.time, self.latent_channels, self.blocks = space, time, latent_channels, blocks
         self.attention, self.variational, self._halvings = attention, variational, halvings
         # These gains keep a still grey picture's lowest band at the picture's own value, the first frame's as well.

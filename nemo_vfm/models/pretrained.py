@@ -24,7 +24,7 @@ def checked_folder(folder: Path) -> Path:
         UserError: it is absent, or not such a folder, or its weights are pickles.
     """
     if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder; download the model first, nothing is fetched from a hub here")
+        raise UserError(f"{folder} is not a folder; download the model first; nothing is downloaded for you")
     if not (folder / "config.json").is_file():
         raise UserError(
             f"{folder} has no config.json, so it is not a model's folder; a hub's cache keeps it deeper down"

@@ -87,8 +87,8 @@ class STDiT(DiT):
         """
         if scene.row is not None:
             raise ValueError(
-                "packed samples have no frames and places in common, and an STDiT attends along time and across "
-                "frames; give it batches of one shape (data without PackedLatents), or train a DiT on packs"
+                "packed samples have no frames and places in common, and an STDiT attends over time and over space; "
+                "use batches of one shape (data without PackedLatents), or train a DiT on packs"
             )
         frames, rows, columns = scene.grid
         places = self.rope.table((1, rows, columns), scene.fps_B[:1])

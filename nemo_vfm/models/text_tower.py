@@ -80,7 +80,7 @@ def _config(folder: Path) -> Json:
     raw = read_json(checked_folder(folder) / "config.json")
     _refuse_code(folder / "config.json", raw)
     if "quantization_config" in raw:
-        raise UserError(f"{folder} holds quantised weights; give the folder of the model before it was quantised")
+        raise UserError(f"{folder} holds quantized weights; give the folder of the model before quantization")
     transformers = require("transformers", install="nemo_vfm[transformers]", purpose="A text encoder from a folder")
     with _told(folder):
         return transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -89,8 +89,8 @@ def _config(folder: Path) -> Json:
 def _refuse_code(path: Path, content: Json) -> None:
     if isinstance(content, dict) and "auto_map" in content:
         raise UserError(
-            f"{path} wants Python code of its own to be run (auto_map), which is never done here; give a model that "
-            "transformers itself knows"
+            f"{path} asks to run its own Python code (auto_map), which is never done; use a model that transformers "
+            f"itself supports"
         )
 
 

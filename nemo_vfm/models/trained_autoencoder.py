@@ -55,7 +55,7 @@ class TrainedAutoencoder:
         self.frames_at_once, self.tile = frames_at_once, tile
         self._chosen: tuple[Path, str] | None = None
         if tile is not None and self._shape().reach() is None:
-            raise ValueError("attention joins all positions of a frame, so it cannot be encoded in tiles: tile: null")
+            raise ValueError("attention spans whole frames, so tiling is impossible: set tile: null")
 
     @torch.no_grad()
     def encode(self, video_BCTHW: Tensor) -> Tensor:

@@ -62,7 +62,7 @@ class TransformersTextEncoder:
         if template.count("{caption}") != 1:
             raise ValueError(f"template {template!r} must hold {{caption}} once")
         if not layers:
-            raise ValueError("layers is empty; [-1] takes the last one")
+            raise ValueError("layers is empty; use [-1] for the last layer")
         self.folder, self.tokenizer, self.max_tokens = folder, tokenizer or folder, max_tokens
         self.layers: Literal["all"] | tuple[int, ...] = "all" if isinstance(layers, str) else tuple(layers)
         self.final_norm, self.normalize, self.pooling = final_norm, normalize, pooling

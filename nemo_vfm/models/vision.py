@@ -82,7 +82,7 @@ class _Pictures:
             self.mode = {2: "bilinear", 3: "bicubic"}[int(config.get("resample", 3))]
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(
-                f"{folder}/preprocessor_config.json does not say how pictures are made ready ({error!r}); expected "
+                f"{folder}/preprocessor_config.json does not say how images are preprocessed ({error!r}); expected "
                 "size, image_mean, image_std and a resample of 2 (bilinear) or 3 (bicubic)"
             ) from error
 
@@ -156,7 +156,7 @@ def _unsupported(folder: Path, config: Mapping[str, Json]) -> str:
     kind, supported = config.get("model_type"), "CLIP and SigLIP"
     if "auto_map" in config or "cosmos" in str(kind).lower():
         return (
-            f"{folder} holds a model ({kind}) that comes as Python code of its own, which is never run here. Supported "
+            f"{folder} holds a model ({kind}) that comes as its own Python code, which is never run. Supported "
             f"are {supported}; for Cosmos-Embed1 take the stage nemo_vfm.curate.learned.cosmos_embed.CosmosEmbed"
         )
     return f"{folder} holds a model of type {kind!r}; supported image encoders are {supported}"
@@ -171,7 +171,7 @@ def _load(folder: Path, name: str) -> nn.Module:
         measured: nn.Module = kind(vision)
         return measured
     if not any(folder.glob("*.safetensors")):
-        raise UserError(f"{folder} holds no .safetensors; weights in other forms are not read (they can run code)")
+        raise UserError(f"{folder} holds no .safetensors; other weight formats are not read, as they can run code")
     with quiet(transformers):
         try:
             model, report = kind.from_pretrained(

@@ -37,7 +37,7 @@ def read_settings(file: Path, changes: Mapping[str, Json]) -> "DictConfig":
     try:
         found = OmegaConf.load(file)
         if not isinstance(found, DictConfig):
-            raise UserError(f"{file} is no mapping; a NeMo configuration has {' and '.join(SECTIONS)} at its root")
+            raise UserError(f"{file} is not a mapping; a NeMo configuration has {' and '.join(SECTIONS)} at its root")
         OmegaConf.set_struct(found, True)  # a change to what is not there is a misspelling
         for address, value in changes.items():
             OmegaConf.update(found, address, value, force_add=address.startswith(("trainer.", "exp_manager.")))
@@ -86,7 +86,8 @@ def compare(folder: Path, now: Mapping[str, Json]) -> None:
         key = serious[0]
         more = f" (and {len(serious) - 1} more differ)" if len(serious) > 1 else ""
         raise RunFolderError(
-            f"{folder} was begun with {key}: {before.get(key)}, now it is {after.get(key)}{more}; take another run_dir"
+            f"{folder} was begun with {key}: {before.get(key)}, now it is {after.get(key)}{more}; choose "
+            f"another run_dir"
         )
 
 

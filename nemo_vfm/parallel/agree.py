@@ -60,10 +60,11 @@ def lost(error: BaseException) -> LostRank:
     world = current()
     known = world.why_lost() if world is not None and dist.get_rank() == 0 else None
     if known is not None:
-        return LostRank(f"{known}. The same command goes on from the last checkpoint")
+        return LostRank(f"{known}. Run the same command again to resume from the last checkpoint")
     return LostRank(
-        f"rank {dist.get_rank()} of {dist.get_world_size()} waited for the others in vain ({_brief(error)}). Another "
-        f"rank died or hangs; its own last words say why. The same command goes on from the last checkpoint"
+        f"rank {dist.get_rank()} of {dist.get_world_size()} timed out waiting for the others ({_brief(error)}). "
+        f"Another rank died or hangs; see the end of its "
+        f"log. Run the same command again to resume from the last checkpoint"
     )
 
 

@@ -119,7 +119,7 @@ def found(path: Path, ranks: Gather = ALONE) -> Checkpoint:
     """
     seen = together(ranks, lambda: _seen(path))
     if any(other != seen[0] for other in seen):
-        raise UserError(f"Not every rank sees the same in {path}; it must lie on a disk that all ranks share.")
+        raise UserError(f"Ranks see different files in {path}; it must be on a disk that all ranks share.")
     kind, places = seen[0]
     if kind == "checkpoint":
         return load(path, ranks)

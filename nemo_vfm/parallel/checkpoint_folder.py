@@ -57,7 +57,7 @@ def _verified(path: Path, ranks: Gather) -> Json:
     manifest = manifests.read(path)
     files = manifest["files"]
     if surplus := sorted({file.name for file in path.glob(f"*{SUFFIX}")} - files.keys()):
-        raise CorruptCheckpoint(f"{path}: {surplus[0]} is there and not in the manifest.")
+        raise CorruptCheckpoint(f"{path}: {surplus[0]} exists but is not in the manifest.")
     by_size = sorted(files, key=lambda name: (-files[name]["bytes"], name))
     for name in by_size[ranks.rank() :: ranks.num_ranks()]:
         _verify_file(path / name, files[name], manifest)
@@ -93,7 +93,7 @@ def _require_own(file: Path, manifest: Json) -> None:
     about = tensor_file.read_header(file).about
     other = [f"{key} {about[key][:80]}" for key in own if key in about and about[key] != own[key]]
     if other:
-        raise CorruptCheckpoint(f"{file} belongs elsewhere: it is of {', '.join(other)}.")
+        raise CorruptCheckpoint(f"{file} belongs to another checkpoint: {', '.join(other)}.")
 
 
 def latest(folder: Path, ranks: Gather = ALONE) -> Path | None:
@@ -113,12 +113,12 @@ def latest(folder: Path, ranks: Gather = ALONE) -> Path | None:
             verify(path, ranks)
         except CorruptCheckpoint as error:
             if ranks.rank() == 0:
-                log.warn(f"{error} Going back to the checkpoint before it.")
+                log.warn(f"{error} Falling back to the checkpoint before it.")
         else:
             return path
     if candidates:
         raise CorruptCheckpoint(
-            f"None of the {len(candidates)} checkpoints in {folder} is whole; delete them to start over."
+            f"None of the {len(candidates)} checkpoints in {folder} is complete; delete them to start over."
         )
     return None
 
@@ -130,8 +130,8 @@ def _require_seen_by_all(folder: Path, candidates: list[Path], ranks: Gather) ->
             name = min(names ^ seen[0])
             sees, lacks = (0, rank) if name in seen[0] else (rank, 0)
             raise UserError(
-                f"rank {sees} sees {folder / name} and rank {lacks} does not. The run folder must lie on a disk that "
-                f"all ranks share; take another run_dir."
+                f"rank {sees} sees {folder / name} and rank {lacks} does not. The run folder must be on a disk that "
+                f"all ranks share; choose another run_dir."
             )
 
 
@@ -140,5 +140,5 @@ def _require_one_run(folder: Path) -> None:
     if len(of) > 1:
         raise UserError(
             f"{folder} holds checkpoints of {len(of)} runs ({', '.join(sorted(of.values()))} are of different ones); "
-            f"move away what does not belong here. To begin from another run's weights there is start_from."
+            f"move away what does not belong here. To start from another run's weights, use start_from."
         )

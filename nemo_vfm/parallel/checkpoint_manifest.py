@@ -60,13 +60,13 @@ def read(folder: Path) -> dict[str, Any]:
     except _Unknown as unknown:
         raise UserError(
             f"{folder} was written as version {unknown.args[0][0]} of our checkpoints; this nemo_vfm reads "
-            f"versions {' and '.join(map(str, _OURS))}. Use the nemo_vfm that wrote it, or one that is newer."
+            f"versions {' and '.join(map(str, _OURS))}. Use the version of nemo_vfm that wrote it, or a newer one."
         ) from None
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptCheckpoint(f"{folder}: manifest.json is damaged ({error}).") from error
     if version[1] > _OURS[version[0]]:
         log.warn_once(
-            f"{folder} is of the newer version {version[0]}.{version[1]}; what this nemo_vfm knows of it is read"
+            f"{folder} is of the newer version {version[0]}.{version[1]}; only what this nemo_vfm knows is read"
         )
     return manifest
 

@@ -151,9 +151,7 @@ def _require_room(folder: Path, num_bytes: int) -> None:
     try:
         require_room(folder, num_bytes)
     except OSError as error:
-        raise UserError(
-            f"The disk of {folder} cannot be asked how much it holds ({error.strerror or error})."
-        ) from error
+        raise UserError(f"The disk of {folder} cannot report its free space ({error.strerror or error}).") from error
 
 
 def require_room(folder: Path, num_bytes: int) -> None:
@@ -167,5 +165,5 @@ def require_room(folder: Path, num_bytes: int) -> None:
     if free < num_bytes * _ROOM:
         raise UserError(
             f"A checkpoint needs {num_bytes * _ROOM / 1e9:.3g} GB, and the disk of {folder} has {free / 1e9:.3g} GB "
-            f"free. Make room, or take another run_dir; earlier checkpoints are untouched."
+            f"free. Make room, or choose another run_dir; earlier checkpoints are untouched."
         )

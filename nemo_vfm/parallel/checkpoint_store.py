@@ -156,13 +156,13 @@ def _fetch_newest(place: Address, steps: dict[str, Address], folder: Path) -> Pa
             checkpoint.verify(temporary)
             temporary.replace(folder / name)
         except DataError as error:
-            log.warn(f"{address}: {error} Going back to the checkpoint before it.")
+            log.warn(f"{address}: {error} Falling back to the checkpoint before it.")
         else:
             log.info(f"fetched {address}")
             return folder / name
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-    raise CorruptCheckpoint(f"None of the {len(steps)} checkpoints at {place} is whole.")
+    raise CorruptCheckpoint(f"None of the {len(steps)} checkpoints at {place} is complete.")
 
 
 def _manifest(address: Address, folder: Path) -> dict[str, Json]:
@@ -175,7 +175,7 @@ def _require_own_runs(target: Address, steps: dict[str, Address], folder: Path) 
     own = {record.run for record in checkpoint.records(folder)}
     if steps and not own:
         raise CorruptCheckpoint(
-            f"None of the checkpoints in {folder} is whole; delete them to go on from the newest copy at {target}."
+            f"None of the checkpoints in {folder} is complete; delete them to resume from the newest copy at {target}."
         )
     with tempfile.TemporaryDirectory() as temporary:
         for name, address in reversed(steps.items()):
@@ -184,7 +184,7 @@ def _require_own_runs(target: Address, steps: dict[str, Address], folder: Path) 
             except DataError:
                 continue
             if run not in own:
-                raise UserError(f"{target} holds {name} of another run than {folder.parent}; take another copy_to.")
+                raise UserError(f"{target} holds {name} of another run than {folder.parent}; choose another copy_to.")
             return
 
 
@@ -195,6 +195,6 @@ def _require_same(target: Address, there: str, recipe: str) -> None:
             (f"{a.strip()!r} there, {b.strip()!r} here" for a, b in zip(old, new, strict=False) if a != b), "its length"
         )
         raise UserError(
-            f"{target} holds checkpoints of a run with another recipe (it differs in {first}). Take another copy_to; "
-            f"to begin from its weights there is start_from"
+            f"{target} holds checkpoints of a run with another recipe (it differs in {first}). Choose another copy_to; "
+            f"to start from its weights, use start_from"
         )

@@ -77,7 +77,7 @@ def _each(ranks: Gather, work: Callable[[], Json], step: int, folder: Path) -> l
             rank = f"rank {ranks.rank()}: " * (ranks.num_ranks() > 1)
             raise UserError(
                 f"The checkpoint of step {step} could not be written to {folder} ({rank}{error.strerror or error}). "
-                f"Earlier ones are untouched; make room or mend the disk, and run it again."
+                f"Earlier checkpoints are untouched; free some space or repair the disk, and run again."
             ) from error
 
     return together(ranks, told)
@@ -107,8 +107,8 @@ def _require_shared(path: Path, what: str) -> None:
     while not path.exists():
         if time.monotonic() > until:
             raise UserError(
-                f"A checkpoint cannot be written: {path}, {what}, is not seen from here. The run folder must lie on a "
-                f"disk that all ranks share; take another run_dir. Earlier checkpoints are untouched."
+                f"A checkpoint cannot be written: {path}, {what}, cannot be seen from here. The run folder must be "
+                f"on a disk that all ranks share; choose another run_dir. Earlier checkpoints are untouched."
             )
         time.sleep(0.1)
 

@@ -83,8 +83,8 @@ class GroupGather:
             return self._all_gather(data)
         except RuntimeError as error:
             raise LostRank(
-                f"rank {self.rank()} of {self.num_ranks()} that share their data waited for the others in vain: "
-                f"{' '.join(str(error).split())[:200]}. Another rank has stopped or hangs; its own last words say why"
+                f"rank {self.rank()} of {self.num_ranks()} that share their data timed out waiting for the others: "
+                f"{' '.join(str(error).split())[:200]}. Another rank stopped or hangs; see the end of its log"
             ) from error
 
     def _all_gather(self, data: bytes) -> list[memoryview]:

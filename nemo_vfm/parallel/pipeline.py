@@ -143,8 +143,8 @@ class Pipeline:
         for one in prepared:
             if _named(one.inputs) != _named(prepared[0].inputs):
                 raise UserError(
-                    f"A pipeline needs microbatches alike in shape, and these differ: {prepared[0].shapes()} and "
-                    f"{one.shapes()}. Give batches that parallel.microbatches divides evenly, or no pipeline."
+                    f"A pipeline needs microbatches of one shape, and these differ: {prepared[0].shapes()} and "
+                    f"{one.shapes()}. Use batches that parallel.microbatches divides evenly, or no pipeline."
                 )
 
     def _learn(self, first: Prepared, under: Around) -> None:
@@ -190,8 +190,8 @@ def require_divided(samples: int, microbatches: int) -> None:
     """
     if samples % microbatches:
         raise UserError(
-            f"A pipeline needs microbatches of equal size: {samples} samples of each data rank cannot be divided "
-            f"by parallel.microbatches = {microbatches}. Change either."
+            f"A pipeline needs microbatches of equal size: {samples} samples of each data rank cannot be divided by "
+            f"parallel.microbatches = {microbatches}. Change one of them."
         )
 
 

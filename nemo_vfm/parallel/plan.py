@@ -104,7 +104,8 @@ class ParallelPlan:
         if self.pipeline > 1 and self.microbatches < self.pipeline:
             raise ValueError(
                 f"parallel.microbatches = {self.microbatches} is below parallel.pipeline = {self.pipeline} stages: "
-                f"some would never work. Give at least {self.pipeline}; 4 x {self.pipeline} keeps waiting below a fifth"
+                f"some would always be idle. Use at least {self.pipeline}; 4 x {self.pipeline} keeps waiting "
+                f"below a fifth"
             )
 
         rounds = max(1, self.microbatches // self.pipeline)

@@ -65,6 +65,6 @@ def _slow_bf16() -> bool:
     slow = not has_fast_bf16()
     if slow:
         logging.getLogger("nemo_vfm").info(
-            "This CPU has no bf16 products: bf16 operands are rounded as asked and multiplied in fp32."
+            "This CPU has no bf16 matmul: operands are rounded to bf16 and multiplied in fp32."
         )
     return slow

@@ -156,8 +156,8 @@ def rehearsal_of(
         asked = model()
     if not isinstance(asked, Sized):
         raise UserError(
-            f"{type(asked).__name__} does not say how small a sample it takes (it has no small_inputs()), so no "
-            f"batches can be made up for it; nemo_vfm.models.dit.DiT shows how."
+            f"{type(asked).__name__} has no small_inputs(), so no tiny batches can be made for it; see "
+            f"nemo_vfm.models.dit.DiT for an example."
         )
     mute = copy.copy(task)
     if hasattr(mute, "text_encoder") and "text_BLD" in asked.small_inputs():

@@ -46,8 +46,8 @@ def declared(model: nn.Module) -> Declared:
     if isinstance(model, Divisible):
         return model.plan()
     raise UserError(
-        f"{type(model).__name__} does not say how it can be cut (it has no plan()), so it can be sharded and "
-        f"replicated but not split; take parallel.tensor, context and pipeline out of the recipe."
+        f"{type(model).__name__} has no plan(), so it can be sharded and replicated but not "
+        f"split; remove parallel.tensor, context and pipeline from the recipe."
     )
 
 
@@ -58,7 +58,7 @@ def require_divisible(model: nn.Module, plan: ParallelPlan) -> None:
         UserError: with the number, the degree and what would do.
     """
     if plan.expert > 1:
-        raise UserError(f"parallel.expert = {plan.expert}, and {type(model).__name__} has no experts; take it out.")
+        raise UserError(f"parallel.expert = {plan.expert}, and {type(model).__name__} has no experts; remove it.")
     if plan.tensor == plan.context == plan.pipeline == 1:
         return
     how = declared(model)

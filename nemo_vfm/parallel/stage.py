@@ -121,8 +121,8 @@ def _declared(model: nn.Module) -> Declared:
     name = type(model).__name__
     if not isinstance(model, Cuttable):
         missing = [part for part in ("plan", "scene", "enter", "through", "leave") if not hasattr(model, part)]
-        raise UserError(f"{name} cannot be cut into pipeline stages (it has no {', '.join(missing)}); take "
-                        f"parallel.pipeline out of the recipe.")  # fmt: skip
+        raise UserError(f"{name} cannot be cut into pipeline stages (it has no {', '.join(missing)}); remove "
+                        f"parallel.pipeline from the recipe.")  # fmt: skip
     how = model.plan()
     placed = [*_matched(model, how.first), *_matched(model, how.last), *_matched(model, how.every), how.blocks]
     loose = [one for one, _ in model.named_parameters() if not any(one.startswith(f"{where}.") for where in placed)]

@@ -66,9 +66,11 @@ class TorchEngine:
         """What the plan makes of so many GPUs, and what each keeps."""
         notes, idle = [], num_gpus - plan.world
         if idle > 0:
-            notes.append(f"this recipe trains on {plan}, so {idle} of {num_gpus} GPUs would stand idle")
+            notes.append(f"this recipe trains on {plan}, so {idle} of {num_gpus} GPUs would be idle")
         elif idle < 0:
-            notes.append(f"the plan is for {plan.world} devices ({plan}), and there are {num_gpus}: it would not start")
+            notes.append(
+                f"the plan is for {plan.world} devices ({plan}), but there are {num_gpus}, so it would not start"
+            )
         count, state_bytes = state_of(model, optimizer, plan)
         if self.offload_optimizer:
             notes.append(f"the optimizer's {state_bytes.pop('optimizer') / 1e9:.2f} GB for each GPU are in host memory")
@@ -118,8 +120,8 @@ class TorchEngine:
         dtype = self.parts.precision.resolved()[0]
         if self.compile and mesh.plan.schedule == "zero_bubble":
             raise UserError(
-                "The zero_bubble schedule takes each linear's backward in two, and engine.compile makes one "
-                "piece of a block; take parallel.schedule: interleaved, or engine.compile: false."
+                "The zero_bubble schedule splits the backward of each linear layer, and engine.compile fuses a "
+                "block; use parallel.schedule: interleaved, or engine.compile: false."
             )
         if not stages:
             split.shard(model, mesh, dtype)

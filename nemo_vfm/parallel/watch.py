@@ -111,8 +111,8 @@ class Watch:
         except RuntimeError as error:
             if not self._stop.is_set():
                 said = " ".join(str(error).split())[:200]
-                self._on_lost(f"rank {self._rank} lost the store that the ranks meet in, which lies with rank 0 or "
-                              f"with torchrun ({said})")  # fmt: skip
+                self._on_lost(f"rank {self._rank} lost the rendezvous store, which rank 0 or torchrun "
+                              f"runs ({said})")  # fmt: skip
 
     def _look(self) -> str | None:
         """A sentence once a rank is lost."""
@@ -120,8 +120,8 @@ class Watch:
             return self._store.get(_LOST).decode()
         for rank in range(1, self._num_ranks) if self._rank == 0 else (0,):
             if (doing := self._silent(rank)) is not None:
-                sentence = (f"rank {rank} of {self._num_ranks} has given no sign of life for {self._silence_s:.0f} s "
-                            f"(the last: it {doing}); it hangs, was stopped, or its machine is gone")  # fmt: skip
+                sentence = (f"rank {rank} of {self._num_ranks} has sent no heartbeat for {self._silence_s:.0f} s "
+                            f"(the last: it {doing}); it hangs, was stopped, or its machine is down")  # fmt: skip
                 self._store.set(_LOST, sentence)
                 return sentence
         return None

@@ -75,7 +75,7 @@ class World:
                 self._store.set(f"left/{ranks.rank()}", "1")
                 return None
         except RuntimeError as error:
-            raise LostRank(f"rank {ranks.rank()} cannot hear rank 0 any more ({one_line(error)})") from error
+            raise LostRank(f"rank {ranks.rank()} can no longer reach rank 0 ({one_line(error)})") from error
         found = json.loads(told)
         return Run(**{**found, "folder": Path(found["folder"])})
 
@@ -98,11 +98,11 @@ class World:
                     return said
                 if silent := self.watch.silent_for(_TRACE_S):
                     who = f"rank {', '.join(map(str, silent))} of {ranks.count()}"
-                    return f"{who} died, hangs, or its machine is gone: its signs of life have ended"
+                    return f"{who} died, hangs, or its machine is down: its heartbeats have stopped"
                 time.sleep(2 * _POLL_S)
             if elsewhere := self.watch.elsewhere():
                 who = ", ".join(f"rank {rank} of {ranks.count()} {doing}" for rank, doing in elsewhere.items())
-                return f"{who} for so long that the others, which wait for it, give up"
+                return f"{who} for so long that the others, which wait for it, gave up"
         return None
 
     def _confessed(self) -> str | None:
@@ -175,8 +175,8 @@ def _meet(recipe_sha256: str, timeout_s: float) -> Store:
     try:
         _compare(store, recipe_sha256, timeout_s)
     except RuntimeError as error:
-        raise UserError(f"rank {ranks.rank()} met rank 0 at {address()}, which then was gone before all had come; look "
-                        f"at its output ({one_line(error)})") from error  # fmt: skip
+        raise UserError(f"rank {ranks.rank()} reached rank 0 at {address()}, which ended before all ranks had "
+                        f"joined; see its output ({one_line(error)})") from error  # fmt: skip
     return store
 
 
@@ -184,8 +184,8 @@ def _compare(store: Store, recipe_sha256: str, timeout_s: float) -> None:
     names = [f"here/{rank}" for rank in range(ranks.count())]
     store.set(names[ranks.rank()], recipe_sha256)
     if absent := _absent(store, names, timeout_s):
-        raise UserError(f"rank {', '.join(absent)} of {ranks.count()} did not come within {timeout_s:.0f} s; look "
-                        f"at its output, and whether it can reach {address()}")  # fmt: skip
+        raise UserError(f"rank {', '.join(absent)} of {ranks.count()} did not join within {timeout_s:.0f} s; see "
+                        f"its output, and check that it can reach {address()}")  # fmt: skip
     found = [store.get(name).decode() for name in names]
     if other := [str(rank) for rank, recipe in enumerate(found) if recipe != found[0]]:
         # The store goes with rank 0: the others must have read what they are refused for.
@@ -193,9 +193,9 @@ def _compare(store: Store, recipe_sha256: str, timeout_s: float) -> None:
         if ranks.is_first():
             _absent(store, [f"read/{rank}" for rank in range(ranks.count())], _READ_S)
         raise UserError(
-            f"rank {', '.join(other)} of {ranks.count()} was given another recipe than rank 0 "
-            f"({found[int(other[0])][:12]} instead of {found[0][:12]}): the same file, changes and ingredients must "
-            f"lie on every machine. Nothing was run"
+            f"rank {', '.join(other)} of {ranks.count()} was given a different recipe than rank 0 "
+            f"({found[int(other[0])][:12]} instead of {found[0][:12]}): every machine needs the same file, changes "
+            f"and ingredients. Nothing was run"
         )
 
 

@@ -60,8 +60,8 @@ def training_flops(ops: Sequence[Op], convention: Convention = "full") -> float:
 
 def formula(convention: Convention) -> str:
     """How MFU is computed, to be shown beside it."""
-    counted = {"full": "whole, masked half included", "causal": "by the half that is not masked"}[convention]
-    return f"{FORMULA}; causal attention is counted {counted}; what is computed again to save memory is not counted"
+    counted = {"full": "in full, including the masked half", "causal": "as the unmasked half"}[convention]
+    return f"{FORMULA}; causal attention is counted {counted}; recomputation is not counted"
 
 
 def mfu(flops: float, seconds: float, peak: Peak) -> float:
@@ -71,7 +71,7 @@ def mfu(flops: float, seconds: float, peak: Peak) -> float:
         ValueError: no time has passed.
     """
     if seconds <= 0:
-        raise ValueError(f"MFU over {seconds} s says nothing; measure at least one step")
+        raise ValueError(f"MFU over {seconds} s means nothing; measure at least one step")
     return flops / seconds / peak.flops_per_s
 
 

@@ -133,8 +133,8 @@ def facts(model: nn.Module, inputs: Shapes, optimizer: OptimizerFactory = _ADAMW
         ValueError: the model does not say enough of itself, or has other inputs.
     """
     if not isinstance(model, Cuttable):
-        raise ValueError(f"{type(model).__name__} does not say how it is cut (plan, scene, enter, through, leave), so "
-                         "what a step of it holds is not known")  # fmt: skip
+        raise ValueError(f"{type(model).__name__} lacks plan, scene, enter, through or leave, so the memory of a "
+                         f"step cannot be estimated")  # fmt: skip
     how = model.plan()
     small, blocks = two_blocks(model), list(model.get_submodule(how.blocks).children())
     ends = {kind: _under(model, getattr(how, kind)) for kind in ("first", "last", "every")}

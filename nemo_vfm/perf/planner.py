@@ -282,7 +282,6 @@ class Planner:
         gpu = self.question.machine.gpu
         needed, there = choice.memory.total / 2**30, gpu.usable_bytes / 2**30
         return (
-            f"at least {needed:.1f} GiB with recomputation and as few samples at a time as can be, and one {gpu.name} "
-            f"has {there:.1f} to fill; more shard, context or tensor ranks need less each, as does "
-            f"engine.offload_optimizer"
+            f"at least {needed:.1f} GiB with recomputation and the smallest microbatch, and one {gpu.name} "
+            f"has {there:.1f} to fill; add shard, context or tensor ranks, or set engine.offload_optimizer"
         )

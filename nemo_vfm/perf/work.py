@@ -124,8 +124,8 @@ def work_of(model: nn.Module, inputs: Mapping[str, tuple[int, ...]], tokens: int
     """
     if not isinstance(model, Costed) or not isinstance(model, Divisible):
         raise UserError(
-            f"{type(model).__name__} does not say what it costs and how it can be cut (ops() and plan()), so no layout "
-            f"of it can be reckoned; nemo_vfm/models/dit.py shows how"
+            f"{type(model).__name__} lacks ops() or plan(), so its layouts cannot be costed; see "
+            f"nemo_vfm/models/dit.py for an example"
         )
     how, ops = model.plan(), model.ops(inputs)
     blocks = list(model.get_submodule(how.blocks).children())

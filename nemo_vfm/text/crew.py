@@ -80,13 +80,13 @@ class _Crew:
             process = self._members[pipe]
             process.join(5)
             raise UserError(
-                f"a process that worked on documents ended with exit code {process.exitcode} (-9 is a kill, as for "
-                "want of memory); the same command goes on where it stopped, with fewer processes it takes less memory"
+                f"a worker process ended with exit code {process.exitcode} (-9 means killed, often for lack of "
+                f"memory); run the same command again to resume; fewer processes need less memory"
             ) from error
         if isinstance(found, NemoVfmError):
             raise found
         if isinstance(found, str):
-            raise DataError(f"a process that worked on documents failed:\n{found}")
+            raise DataError(f"a worker process failed:\n{found}")
         return found
 
     def stop(self) -> None:

@@ -130,7 +130,7 @@ def _of_json(where: int | str, data: bytes, column: str) -> Line:
 
 def _checked(where: int | str, text: Json, column: str) -> Line:
     if text is not None and not isinstance(text, str):
-        return Line(where, fault=f"{column!r} is no text")
+        return Line(where, fault=f"{column!r} is not text")
     try:
         (text or "").encode()
     except UnicodeEncodeError:  # half of a pair, such as "\ud800", which JSON can spell
@@ -195,7 +195,7 @@ def _tar(path: Path, column: str, max_bytes: int) -> Iterator[Line]:
     try:
         index = index_tar(path)
     except DataError:
-        yield Line("", fault="no tar that can be read")
+        yield Line("", fault="not a readable tar")
         return
     with path.open("rb") as file:
         for key, members in index.samples.items():

@@ -67,7 +67,7 @@ def files_of(path: Path) -> tuple[Path, list[tuple[str, str]]]:
     """
     if path.is_file():
         if kind_of(path.name) is None:
-            raise UserError(f"{path} is no file of documents; known are {', '.join(KINDS)}")
+            raise UserError(f"{path} is not a file of documents; known are {', '.join(KINDS)}")
         return path.parent, [(path.name, str(kind_of(path.name)))]
     names = sorted(p.relative_to(path).as_posix() for p in path.rglob("*") if kind_of(p.name) and p.is_file())
     if not names:

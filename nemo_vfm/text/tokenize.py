@@ -97,7 +97,9 @@ class TokenizeText:
     def _begin(self, folder: Path, plan: Json, work: "_Tokenizing") -> None:
         before = _read(folder / _PLAN)
         if before is not None and before != plan:
-            warn(f"the input or the settings are not those that {folder} was begun with; its tokens are made anew")
+            warn(
+                f"the input or the settings are not those that {folder} was started with; the texts are tokenized again"
+            )
         if before != plan:
             for old in (work.out, work.records):
                 shutil.rmtree(old, ignore_errors=True)

@@ -70,8 +70,8 @@ class TrainTokenizer:
 
     def _say_where_smaller(self, found: int) -> None:
         if found < (asked := int(self.learner.settings().get("vocab_size", found))):
-            log.warn(f"the tokenizer has {asked:,} tokens asked of it, and these texts give {found:,}; a model "
-                     f"of as many as asked works with it, and some of its rows never learn")  # fmt: skip
+            log.warn(f"the tokenizer has {asked:,} tokens asked of it, but these texts give only {found:,}; a model "
+                     f"of the size asked for works, but some of its embeddings never train")  # fmt: skip
 
     def _texts(self, seed: int, skipped: Counter[str]) -> Iterator[str]:
         for number, text in enumerate(self.documents.texts(skipped)):

@@ -100,12 +100,12 @@ class Train:
         if duration is None and not phases:
             raise ValueError("give a duration, or phases with a duration each")
         if phases and duration is not None and duration.unit != "steps":
-            raise ValueError(f"each phase has a duration, and that of all can only be cut to steps, not {duration}")
+            raise ValueError(f"each phase has a duration, and the total can only be cut in steps, not {duration}")
         if duration is not None and duration.unit == "tokens" and not isinstance(data, Phaseable):
-            raise ValueError(f"a duration in tokens ({duration}) says nothing of {type(data).__name__}; give steps, "
-                             f"epochs or samples")  # fmt: skip
+            raise ValueError(f"a duration in tokens ({duration}) means nothing for {type(data).__name__}; give "
+                             f"steps, epochs or samples")  # fmt: skip
         if checkpoint.keep.best and checkpoint.keep.metric.startswith("val_") and validation is None:
-            raise ValueError(f"keep_best chooses by {checkpoint.keep.metric}, which nobody measures: give validation")
+            raise ValueError(f"keep_best chooses by {checkpoint.keep.metric}, which nothing measures: set validation")
         self.model, self.data, self.task, self.optimizer, self.duration = model, data, task, optimizer, duration
         self.phases = stretches(phases, data, parallel, duration) if phases else []
         self.schedule, self.engine = schedule or Constant(), engine or TorchEngine()
@@ -125,8 +125,9 @@ class Train:
             return self._run(run)
         for phase in self.phases[self.phases.index(self._now(run.folder)) :]:
             if phase.plan.world != ranks.count():
-                raise NextPhase(f"phase {phase.name} is for {phase.plan.world} devices, and here are {ranks.count()}: "
-                                f"the same command on so many goes on in {run.folder}")  # fmt: skip
+                raise NextPhase(f"phase {phase.name} is for {phase.plan.world} devices, and there are "
+                                f"{ranks.count()}: run the same command on {phase.plan.world} devices to resume in "
+                                f"{run.folder}")  # fmt: skip
             outcome = self._in(phase, run.seed)._run(run)
         return outcome
 
@@ -149,7 +150,7 @@ class Train:
         fit = self._start(run)
         if fit.finished:
             self.checkpoint.copy(fit)
-            return Outcome(f"trained for {fit.step} steps before", {"steps": fit.step}, did_nothing=True)
+            return Outcome(f"already trained for {fit.step} steps", {"steps": fit.step}, did_nothing=True)
         with preempt.heeded(_PROMISE):
             self._loop(fit)
         if fit.preempted and not fit.finished:
@@ -244,7 +245,8 @@ class Train:
         data = self.data
         rows = getattr(model, "vocab", None)
         if isinstance(data, Worded) and isinstance(rows, int) and rows < (words := data.vocab_size()):
-            raise UserError(f"the data's tokenizer has {words:,} tokens, and the model a vocabulary of {rows:,}; give "
+            raise UserError(f"the data's tokenizer has {words:,} tokens, but the model has a vocabulary "
+            f"of {rows:,}; give "
                             f"model.vocab={words} or more, and a multiple of 128 x parallel.tensor")  # fmt: skip
 
     def _newest(self, run: Run) -> checkpoint.Checkpoint | None:
@@ -262,8 +264,8 @@ class Train:
     def _say_what_was_not_left_out(self, fit: Fit, state: Json) -> None:
         if told := self.skip.differs_from(state.get("skip"), fit.step):
             log.warn(
-                f"skip differs from what this run began with ({told}), and {fit.step} steps were taken before: their "
-                f"weights are not those of a run that had this skip from its start"
+                f"skip differs from what this run began with ({told}), and {fit.step} steps were taken before: a "
+                f"run with this skip from the start would have other weights"
             )
 
     def _say_where_the_schedule_bends(self, fit: Fit, state: Json) -> None:
@@ -274,8 +276,8 @@ class Train:
         looked = range(0, fit.step, max(1, fit.step // 100))
         if any(self.schedule.factor(n, before) != self.schedule.factor(n, fit.total_steps) for n in looked):
             log.warn(
-                f"the schedule depends on the length: up to step {fit.step} it was that of {before} steps, from here "
-                f"on it is that of {fit.total_steps}; one run of {fit.total_steps} steps would give other weights"
+                f"the schedule depends on the length: it was for {before} steps until step {fit.step} and is for "
+                f"{fit.total_steps} from here; a single run of {fit.total_steps} steps would give other weights"
             )
 
     def _length(self, data: TrainingData) -> tuple[int | None, float | None]:

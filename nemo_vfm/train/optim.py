@@ -58,7 +58,7 @@ class WarmupCosine:
         """
         total = self.total_steps or total_steps
         if total is None:
-            raise ValueError("a duration in seconds or hours has no last step; give the cosine its total_steps")
+            raise ValueError("a duration in seconds or hours has no last step; set the cosine's total_steps")
         if step < self.warmup_steps:
             return (step + 1) / self.warmup_steps
         t = min(1.0, (step - self.warmup_steps) / max(1, total - 1 - self.warmup_steps))

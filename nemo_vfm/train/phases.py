@@ -38,7 +38,7 @@ class Phase:
 
     def __post_init__(self) -> None:
         if self.duration.unit not in ("tokens", "samples", "steps"):
-            raise ValueError(f"a phase lasts so many tokens, samples or steps, got {self.duration}")
+            raise ValueError(f"a phase's duration is in tokens, samples or steps, got {self.duration}")
         if self.batch_size is not None and self.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
 
@@ -50,14 +50,14 @@ class Phase:
         """
         if self.duration.unit != "steps" and not isinstance(data, Phaseable):
             raise ValueError(
-                f"{type(data).__name__} does not say what a step takes; give the phase's duration in steps"
+                f"{type(data).__name__} does not say how much a step reads; give the phase's duration in steps"
             )
         known = (
             {"samples": self.batch_size or data.samples_per_batch(), "tokens": data.tokens_per_sample()}
             if isinstance(data, Phaseable) else {}
         )  # fmt: skip
         steps = self.duration.steps(**known)
-        assert steps is not None, "no other unit was let in"
+        assert steps is not None, "only these units are accepted"
         return steps
 
 

@@ -159,14 +159,14 @@ def data_at(data: Positioned, before: Reading | None, step: int, index: int, see
     found.start(seed=stretch.seed, first_batch=index)
     now = found.position(stretch.first)
     if other := [name for name in {**now, **stretch.read} if not _alike(now.get(name), stretch.read.get(name))]:
-        raise _others(index, f"{', '.join(sorted(other)[:4])} holds others, or in another order")
+        raise _others(index, f"{', '.join(sorted(other)[:4])} holds other samples, or in another order")
     return found, stretch.seed
 
 
 def _others(index: int, why: str) -> UserError:
     return UserError(
-        f"step {index + 1} was trained on other samples than the recipe of this folder has now ({why}); "
-        f"ask the recipe of that time, in a copy of the folder"
+        f"step {index + 1} was trained on other samples than this folder's recipe has now ({why}); use the recipe "
+        f"of that time in a copy of the folder"
     )
 
 
@@ -205,7 +205,7 @@ def _say(before: Position, now: Position, step: int) -> None:
     here = f"the data resumes at sample {place:,}, after step {step:,}"
     other = {name: read for name, read in now.items() if read.place and not _alike(before.get(name), read)}
     if not other:
-        log.info(f"the batches differ from those before: {here}; no sample of the epoch is repeated or left out")
+        log.info(f"batches differ from those before: {here}; no sample of the epoch is repeated or left out")
         return
     left = {name: read.of - read.place % read.of for name, read in other.items() if read.of}
     again = sum(count * (other[name].of - count) / other[name].of for name, count in left.items())

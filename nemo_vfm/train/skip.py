@@ -26,7 +26,7 @@ class Skip:
         if wrong := [step for step in self.steps if type(step) is not int or step < 1]:
             raise ValueError(f"skip.steps are counted from 1, got {wrong[0]!r}")
         if isinstance(self.samples, str):
-            raise ValueError(f"skip.samples is a list of keys, such as [{self.samples}]")
+            raise ValueError(f"skip.samples must be a list of keys, such as [{self.samples}]")
 
     def has(self, step: int) -> bool:
         """Whether a step, counted from 1, is left out as a whole."""

@@ -98,7 +98,7 @@ class WarmStart:
 def _say(what: str, sha256: str, new: Sequence[str]) -> None:
     log.info(f"begins with {what} (sha256 {sha256[:12]}...)")
     if new:
-        log.warn(f"not from there, but as the seed gives them or left out: {some(new, 6)}")
+        log.warn(f"not loaded from there (initialised by the seed or left out): {some(new, 6)}")
 
 
 def _below(name: str, prefix: str) -> bool:

@@ -63,7 +63,7 @@ def test_nothing_is_overwritten_and_no_link_is_followed(kitchen, capfd):
     assert kitchen.main("convert", "a.pt", "out") == 2
     assert kitchen.main("convert", "b.pt", "new") == 2
     said = capfd.readouterr().err
-    assert "out exists; nothing is overwritten" in said and "there is no file b.pt" in said
+    assert "out already exists and is never overwritten" in said and "there is no file b.pt" in said
 
 
 def test_the_process_that_reads_is_limited_and_is_given_no_secrets(kitchen):

@@ -181,7 +181,7 @@ def test_weights_that_would_mean_another_function_are_refused(tmp_path: Path) ->
         WarmStart(path=tmp_path / "theirs").load_into(GPT(**plain, eps=1e-6, tied=True))
     with pytest.raises(ValueError, match="has no averaged weights"):
         WarmStart(path=tmp_path / "theirs", weights="ema").load_into(GPT(**plain, eps=1e-6))
-    with pytest.raises(ValueError, match="has no GPT in it"):
+    with pytest.raises(ValueError, match="to be initialised has no GPT"):
         WarmStart(path=tmp_path / "theirs").load_into(torch.nn.Linear(2, 2))
     larger = GPT(**(plain | {"vocab": 100}), eps=1e-6)
     with pytest.raises(ValueError, match="do not fit this model"):

@@ -93,7 +93,7 @@ def test_a_second_copy_is_refused_and_the_first_stays(kitchen, capsys):
     mine = kitchen.folder / "recipes/quickstart.yaml"
     mine.write_text("# changed\n_target_: nemo_vfm.synth.shapes.MakeVideos\n")
     assert kitchen.main("copy", "quickstart") == 2
-    assert "give another place" in capsys.readouterr().err and "# changed" in mine.read_text()
+    assert "choose another place" in capsys.readouterr().err and "# changed" in mine.read_text()
 
 
 def test_ingredients_that_are_the_users_already_are_left_where_they_are(kitchen, capsys):

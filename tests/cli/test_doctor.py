@@ -145,7 +145,7 @@ def test_one_broken_check_does_not_end_the_others(tmp_path, monkeypatch):
     found = examine(tmp_path, lambda name: Answer("broken", "ended by SIGSEGV") if name == "h264" else fine(name))
     assert by_name(found)["H.264 encoder"].stops and by_name(found)["PyAV decoder"].state == "ok"
     assert [f.detail for f in found if "no such device" in f.detail] == [
-        "could not be looked at: OSError: no such device"
+        "could not be checked: OSError: no such device"
     ]
     assert "open files" in by_name(found)
 
@@ -155,7 +155,7 @@ def test_what_needs_a_gpu_is_not_tried_without_one(tmp_path):
 
     def no_gpu(name: str) -> Answer:
         asked.append(name)
-        return Answer("missing", "no GPU is seen") if name == "gpu" else fine(name)
+        return Answer("missing", "no GPU found") if name == "gpu" else fine(name)
 
     found = by_name(examine(tmp_path, no_gpu))
     assert found["NCCL"].state == "missing" and not found["GPU"].stops
@@ -228,7 +228,7 @@ def test_the_table_says_states_in_words_and_keeps_to_the_terminal(monkeypatch, c
         assert max(map(len, shown.splitlines())) <= columns and "\x1b" not in shown
         assert not [line for line in shown.splitlines() if line != line.rstrip()]
         assert "  ok       torch  2.13\n" in shown and "  missing  FP8    a sentence" in shown
-        assert "what to do\n  FP8: buy\n" in shown and shown.endswith("Everything that is needed works.\n")
+        assert "what to do\n  FP8: buy\n" in shown and shown.endswith("Everything required works.\n")
 
 
 def test_the_status_says_whether_something_needed_is_broken(monkeypatch, capsys):
@@ -236,7 +236,7 @@ def test_the_status_says_whether_something_needed_is_broken(monkeypatch, capsys)
     assert main(["doctor"]) == 0
     told(monkeypatch, Finding("needed", "PyAV decoder", "missing", "x", needed=True))
     assert main(["doctor"]) == 2
-    assert "Needed, and not working: PyAV decoder." in capsys.readouterr().out
+    assert "Required, and not working: PyAV decoder." in capsys.readouterr().out
     assert main(["doctor", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["ok"] is False
 

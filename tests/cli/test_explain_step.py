@@ -59,7 +59,7 @@ def test_what_a_recipe_leaves_out_is_marked_and_does_not_count(run: Path, capsys
     assert main(["explain", f"{run / 'run'}@3"]) == 0
     assert "0 (skip)" in capsys.readouterr().out
     assert main(["explain", f"{run / 'run'}@2"]) == 0
-    assert "left out as a whole (skip.steps)" in capsys.readouterr().out
+    assert "skipped as a whole (skip.steps)" in capsys.readouterr().out
 
 
 def test_steps_before_and_after_a_change_of_the_batch_size_are_told_with_their_own_samples(
@@ -87,7 +87,7 @@ def test_a_page_says_which_weights_the_losses_are_of(run: Path, capsys: pytest.C
     assert "recorded: loss" in page and page.count("0000000000000000000000000000000") == 2
     assert main(["explain", f"{run / 'first'}@9"]) == 0
     page = " ".join(capsys.readouterr().out.split())
-    assert "it was not taken yet" in page and "not those that it began with" in page
+    assert "it was not reached yet" in page and "not those that it began with" in page
 
 
 def test_machines_get_json_and_nobody_needs_the_model(run: Path, capsys: pytest.CaptureFixture[str]):

@@ -89,7 +89,7 @@ def test_gpus_that_would_stand_idle_are_said_and_the_recipe_is_right_all_the_sam
     monkeypatch.setenv("COLUMNS", "200")
     assert kitchen.main("check", "--gpus", "3", SMALL, "data.shards=x") == 0
     shown = capsys.readouterr().out
-    assert "2 of 3 GPUs would stand idle" in shown and "cannot be divided" not in shown
+    assert "2 of 3 GPUs would be idle" in shown and "cannot be divided" not in shown
 
 
 def test_a_plan_is_held_against_the_gpus_and_the_batch(kitchen, capsys, monkeypatch):
@@ -99,7 +99,7 @@ def test_a_plan_is_held_against_the_gpus_and_the_batch(kitchen, capsys, monkeypa
     assert "batch_size 8 cannot be shared by 3 data ranks" in shown and "6 or 9 would fit" in shown
     assert kitchen.main("check", "--gpus", "3", SMALL, "data.shards=x", "parallel.shard=4") == 0
     shown = capsys.readouterr().out
-    assert "the plan is for 4 devices (shard 4), and there are 3" in shown and "cannot be divided" not in shown
+    assert "the plan is for 4 devices (shard 4), but there are 3" in shown and "cannot be divided" not in shown
 
 
 def test_each_gpu_keeps_its_part_of_a_plan_and_a_model_that_it_cannot_cut_is_told(kitchen, capsys, monkeypatch):

@@ -144,7 +144,7 @@ def test_a_silent_owner_elsewhere_loses_it_and_that_is_said(tmp_path, capfd):
     with lock(tmp_path):
         assert time.monotonic() - began > module.LOOK_S
     said = " ".join(capfd.readouterr().err.split())
-    assert f"taking over {tmp_path}"[:20] in said and "on node7 has not given a sign of life" in said
+    assert f"taking over {tmp_path}"[:20] in said and "on node7 has sent no heartbeat" in said
 
 
 @pytest.mark.parametrize("when", [-3600, 0, 3600], ids=["an hour ago", "now", "in an hour, by a clock that was set"])

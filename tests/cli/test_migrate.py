@@ -258,7 +258,7 @@ def test_a_reference_is_followed_and_two_keys_that_disagree_are_told_apart():
     assert fates(foreign.NEMO1)["model.precision"] == "changed"
     entries = {entry.key.path: entry.fate for entry in migrate(foreign.DFM, "x").entries}
     assert entries["train.global_batch_size"].verdict == "carried"
-    assert "train.global_batch_size says otherwise" in entries["dataset.global_batch_size"].why
+    assert "train.global_batch_size takes precedence" in entries["dataset.global_batch_size"].why
 
 
 def test_a_secret_is_neither_carried_nor_shown(kitchen, capsys):
@@ -318,7 +318,7 @@ def test_a_file_name_with_a_line_break_does_not_get_into_a_recipe(kitchen, capsy
     name = "x\n_target_: evil\n#.yaml"
     (kitchen.folder / name).write_text(foreign.DFM)
     assert kitchen.main("migrate", name) == 2
-    assert "characters that nobody sees" in capsys.readouterr().err and not (kitchen.folder / "recipes").exists()
+    assert "invisible characters" in capsys.readouterr().err and not (kitchen.folder / "recipes").exists()
 
 
 def test_line_breaks_in_keys_and_values_do_not_escape_from_the_comments(kitchen):
@@ -377,8 +377,8 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x]\n" + "".join(
         ("a: " + "[" * 5000 + "]" * 5000, "nested more than"),
         (BOMB, "more than 5000 values"),
         ("a: 1\n" + "# " + "x" * (1 << 20), "more than 1048576 characters"),
-        ("lr: 1\n", "none of the formats"),
-        ("_target_: nemo_vfm.workflow.Workflow\n", "a recipe of ours already"),
+        ("lr: 1\n", "none of the known formats"),
+        ("_target_: nemo_vfm.workflow.Workflow\n", "already a nemo_vfm recipe"),
         ("inference: {height: 512}\nmodel: {x: 1}\n", "copy diffusion/sample"),
         ("trainer: {max_steps: 5}\nmodel: {sample_rate: 16000}\n", "--kind KIND"),
         (SPEECH, "NeMoExperiment takes it"),

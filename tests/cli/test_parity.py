@@ -32,7 +32,7 @@ def test_the_quick_table_of_two_ranks_is_as_it_should_be(capsys: pytest.CaptureF
     assert main(["parity", SMALL, "--quick", "--ranks", "1,2"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith(f"{SMALL}, made small\n") and "DiT of" in shown
-    assert "As it should be: " in shown and "1 of 1 controls seen" in shown
+    assert "All as expected: " in shown and "1 of 1 controls detected" in shown
     rows = [line for line in shown.splitlines() if line.startswith("      ")]
     assert len(rows) >= 11 and max(map(len, rows)) <= 100
     for choice in (

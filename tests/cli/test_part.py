@@ -44,7 +44,7 @@ def test_parts_have_folders_of_their_own_and_the_whole_finds_their_work(kitchen,
     assert kitchen.main("run", "r.yaml", "run_dir=out") == 0
     assert "made 0 of 10" in capsys.readouterr().out and state(Path("out")) == "done"
     assert kitchen.main("run", "r.yaml", "run_dir=out", "--part", "0/2") == 0
-    assert "the whole was done before" in capsys.readouterr().out
+    assert "the whole run is already done" in capsys.readouterr().out
 
 
 def test_parts_of_a_step_begin_when_the_steps_before_it_are_done(kitchen, capsys):
@@ -75,7 +75,7 @@ def test_a_part_of_another_recipe_is_refused(kitchen, capsys):
     kitchen.write("r.yaml", SHARED)
     assert kitchen.main("run", "r.yaml", "run_dir=out", "--part", "0/2") == 0
     assert kitchen.main("run", "r.yaml", "run_dir=out", "num=11", "--part", "1/2") == 2
-    assert "out holds a run of another recipe" in capsys.readouterr().err
+    assert "out holds a run of a different recipe" in capsys.readouterr().err
     assert len(made(Path("out"))) < 10
 
 
@@ -100,7 +100,7 @@ def test_each_name_is_of_one_part_whatever_the_others_are_called():
     ("words", "said"),
     [
         (("--part", "0/2@1"), "Shared has 1 round, counted from 0, got @1"),
-        (("--part", "0/2", "--sweep", "num=1,2"), "a sweep runs all of each combination; leave --part 0/2 out"),
+        (("--part", "0/2", "--sweep", "num=1,2"), "a sweep runs each combination completely; drop --part 0/2"),
     ],
 )
 def test_what_parts_cannot_be_is_said(kitchen, capsys, words, said):
@@ -112,9 +112,9 @@ def test_what_parts_cannot_be_is_said(kitchen, capsys, words, said):
 def test_a_job_that_cannot_be_shared_out_says_so(kitchen, capsys):
     kitchen.write("r.yaml", FLOW)
     assert kitchen.main("run", "r.yaml", "--only", "first", "--part", "0/2") == 2
-    assert "the work of Count cannot be shared out" in capsys.readouterr().err
+    assert "Count cannot be split into parts" in capsys.readouterr().err
     assert kitchen.main("run", "r.yaml", "--part", "0/2") == 2
-    assert "the work of Workflow cannot be shared out; of a workflow give --only STEP" in capsys.readouterr().err
+    assert "Workflow cannot be split into parts; in a workflow, add --only STEP" in capsys.readouterr().err
 
 
 def test_those_that_a_cluster_is_for_can_be_shared_out():

@@ -48,7 +48,7 @@ def until(true_when: object, what: str) -> None:
     """Wait for something that another process does."""
     end = time.monotonic() + LIMIT_S
     while not true_when():  # type: ignore[operator]
-        assert time.monotonic() < end, f"waited in vain for {what}"
+        assert time.monotonic() < end, f"timed out waiting for {what}"
         time.sleep(0.05)
 
 
@@ -68,8 +68,8 @@ def pids(folder: Path) -> list[int]:
 def test_a_rank_that_is_killed_is_named_and_the_same_command_goes_on(tmp_path: Path):
     status, said = ended(start(tmp_path, "how=is_killed"))
     assert status == 69
-    assert "rank 1 of 2 died" in said and "rank 1 of 2 was ended by SIGKILL" in said
-    assert "The same command goes on from the last checkpoint" in said
+    assert "rank 1 of 2 died" in said and "rank 1 of 2 was killed by SIGKILL" in said
+    assert "Run the same command again to resume from the last checkpoint" in said
     assert json.loads((tmp_path / "run/status.json").read_text())["state"] == "failed"
     status, said = ended(start(tmp_path, "how=is_killed"))
     assert status == 0 and counted(tmp_path) == [0, 1, 2, 3]
@@ -79,7 +79,7 @@ def test_a_rank_that_is_killed_is_named_and_the_same_command_goes_on(tmp_path: P
 def test_a_rank_that_is_stopped_is_named_and_nobody_is_left(tmp_path: Path):
     status, said = ended(start(tmp_path, "how=is_stopped"))
     assert status == 69
-    assert "rank 1 of 2 has given no sign of life for 8 s (the last: it" in said
+    assert "rank 1 of 2 has sent no heartbeat for 8 s (the last: it" in said
     seen = [int((tmp_path / f"run/seen-{rank}").read_text().split()[0]) for rank in (0, 1)]
     assert all(is_gone(pid) for pid in seen)
 
@@ -90,7 +90,7 @@ def test_a_signal_ends_all_at_one_step_with_75_and_the_same_command_goes_on(tmp_
     until((tmp_path / "run/count").exists, "the first step")
     running.send_signal(signal.SIGUSR1)
     status, said = ended(running)
-    assert status == 75 and "preempted at step" in said and "the same command goes on in" in said
+    assert status == 75 and "preempted at step" in said and "run the same command again to resume in" in said
     assert json.loads((tmp_path / "run/status.json").read_text())["state"] == "preempted"
     assert 0 < len(counted(tmp_path)) < 60
     status, said = ended(start(tmp_path, *words))
@@ -110,7 +110,7 @@ def test_ctrl_c_ends_all_with_130_and_nobody_is_left(tmp_path: Path):
     until(lambda: all((tmp_path / f"run/pids-{rank}").exists() for rank in (0, 1)), "both ranks")
     running.send_signal(signal.SIGINT)
     status, said = ended(running)
-    assert status == 130 and "interrupted; the same command goes on in" in said
+    assert status == 130 and "interrupted; run the same command again to resume in" in said
     assert json.loads((tmp_path / "run/status.json").read_text())["state"] == "interrupted"
     until(lambda: all(is_gone(pid) for pid in pids(tmp_path)), "the end of all")
 
@@ -130,7 +130,7 @@ def free_port() -> int:
 
 def test_another_number_of_processes_than_the_plans_is_refused_with_both_numbers(tmp_path: Path):
     status, said = ended(start(tmp_path, env=as_rank(0, 3, free_port())))
-    assert status == 2 and "the plan is for 2 devices (shard 2), and there are 3" in said
+    assert status == 2 and "the plan is for 2 devices (shard 2), but there are 3" in said
     assert not (tmp_path / "run").exists()
 
 
@@ -147,7 +147,9 @@ def test_ranks_with_different_recipes_do_not_begin(tmp_path: Path):
     port = free_port()
     both = [start(tmp_path, f"steps={4 + rank}", env=as_rank(rank, 2, port)) for rank in (0, 1)]
     for status, said in map(ended, both):
-        assert status == 2 and "rank 1 of 2 was given another recipe than rank 0" in said and "Nothing was run" in said
+        assert (
+            status == 2 and "rank 1 of 2 was given a different recipe than rank 0" in said and "Nothing was run" in said
+        )
     assert not (tmp_path / "run/count").exists()
 
 
@@ -156,8 +158,8 @@ CASES = {
     "crashes": (69, "rank 1 of 2 was ended by SIGSEGV"),
     "raises": (1, "rank 1 of 2 ended: RuntimeError: this rank has a bad day"),
     "raises_for_the_user": (2, "rank 1 of 2 ended: UserError: this rank's disk is full; make room"),
-    "sleeps_in_c": (69, "rank 1 of 2 has given no sign of life for 8 s (the last: it"),
-    "waits_alone": (69, "rank 1 of 2 prepares step 2 for so long that the others, which wait for it, give up"),
+    "sleeps_in_c": (69, "rank 1 of 2 has sent no heartbeat for 8 s (the last: it"),
+    "waits_alone": (69, "rank 1 of 2 prepares step 2 for so long that the others, which wait for it, gave up"),
 }
 
 
@@ -183,5 +185,5 @@ def test_a_rank_five_times_slower_than_the_others_is_waited_for(tmp_path: Path):
 @pytest.mark.parametrize("who", [0, 1])
 def test_restarts_are_counted_and_go_on(tmp_path: Path, who: int):
     status, said = ended(start(tmp_path, "how=is_killed", f"who={who}", "tries=2", "--max-restarts", "2"))
-    assert status == 0 and "all 2 are started again (2 of 2)" in said
+    assert status == 0 and "restarting all 2 (2 of 2)" in said
     assert counted(tmp_path) == [0, 1, 2, 3]

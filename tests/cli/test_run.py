@@ -49,7 +49,7 @@ def test_a_second_run_does_nothing_and_says_so(kitchen, capsys):
     assert kitchen.main("run", "r.yaml") == 0
     assert status() == told, "when it ran and how long it took"
     shown = capsys.readouterr().out
-    assert shown.startswith("Nothing to do, this run was finished before: counted to 4 steps")
+    assert shown.startswith("Nothing to do; this run is already finished: counted to 4 steps")
     assert shown.splitlines()[-1] == "out/report.html"
     assert contents("out") == before
 
@@ -248,8 +248,13 @@ def test_a_key_may_be_allowed_by_what_it_lies_below_and_only_at_a_dot():
     [
         ("unexpected", 1, "failed", "RuntimeError: the disk is on fire\nThe traceback is in out/traceback.txt"),
         ("nothing", 3, "nothing_kept", "no clip was kept: 3 were too_short"),
-        ("interrupt", 130, "interrupted", "the same command goes on in out"),
-        ("full", 2, "failed", "there is no room left on the disk of out; make room and run the same command again"),
+        ("interrupt", 130, "interrupted", "run the same command again to resume in out"),
+        (
+            "full",
+            2,
+            "failed",
+            "there is no room left on the disk of out; free some space and run the same command again",
+        ),
         ("user", 1, "failed", "a plain ValueError while running is a surprise"),
     ],
 )

@@ -149,9 +149,9 @@ def test_what_is_no_shard_is_a_component_or_a_sentence(kitchen, capsys):
     Path("run/shards/shards.json").write_text("{}")
     for words, sentence in (
         (["empty/deep"], "holds neither shards.json nor a .tar"),
-        (["run"], "no folder of shards, run/shards is"),
-        (["DiT", "key"], "KEY and --out go with shards"),
-        (["http://x/y"], "no kind of address"),
+        (["run"], "is not a folder of shards, run/shards is"),
+        (["DiT", "key"], "KEY and --out are for shards"),
+        (["http://x/y"], "not a supported URL scheme"),
         (["run/shards"], "shards.json has schema"),
     ):
         assert kitchen.main("explain", *words) in (1, 2)

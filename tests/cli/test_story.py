@@ -90,7 +90,7 @@ def test_a_duplicate_and_its_keeper_name_each_other(kitchen, capsys, run):
     assert [other["clip_id"] for other in kept["duplicates"]] == [gone["clip_id"]]
     assert kept["duplicates"][0]["likeness"] == gone["similarity"]
     verdict = next(rule for rule in kept["rules"] if rule["rule"] == "near_duplicate")
-    assert verdict["says"] == "passes" and "the one that stays" in verdict["why"]
+    assert verdict["says"] == "passes" and "the one kept among its duplicates" in verdict["why"]
     black = json.loads(told(kitchen, capsys, run, one(run, "dropped", "black")["clip_id"], "--json"))
     assert {rule["rule"]: rule["says"] for rule in black["rules"]}["near_duplicate"] == "not asked"
 
@@ -143,7 +143,7 @@ def test_what_is_not_found_is_a_sentence(kitchen, capsys, run):
     assert f"did you mean {ids[2][:12]}" in refused(kitchen, capsys, run, f"{ids[2][:9]}xyz")
     assert "no clip holds frame 9,999 of a.mp4" in refused(kitchen, capsys, run, "a.mp4:9999")
     assert "did you mean a.mp4" in refused(kitchen, capsys, run, "aa.mp4:1")
-    assert "say which one by its id" in refused(kitchen, capsys, run)
+    assert "name one by its id" in refused(kitchen, capsys, run)
     assert "no scores.parquet in it" in refused(kitchen, capsys, run / "curate/thumbnails", "x")
     shutil.copytree(run / "curate", run / "again")
     assert "several steps" in refused(kitchen, capsys, run, ids[0])

@@ -126,7 +126,7 @@ def test_all_is_checked_before_anything_runs(kitchen, capsys, more, said):
     kitchen.write("count.yaml", COUNT)
     kitchen.write("held/recipe.yaml", COUNT)
     if said is None:
-        more, said = [*more, "weight=1.0"], "weight is set by a change and by --sweep"
+        more, said = [*more, "weight=1.0"], "weight is set both by a change and by --sweep"
     assert kitchen.main("run", "count.yaml", *more) == 2
     assert said in capsys.readouterr().err
     assert not (kitchen.folder / "runs").exists()

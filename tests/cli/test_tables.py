@@ -33,5 +33,5 @@ def test_a_sweeps_table_leaves_figures_out_and_says_so_before_it_cuts_a_value_of
     sweep_table.show(["optimizer.lr", "model.depth"], rows, Path("runs/x"))
     told = capsys.readouterr().out
     assert "optimizer.lr" in told and "0.12346" in told and "…" not in told
-    assert ("Not shown for want of columns: " in told) == left_out
+    assert ("Left out to fit the terminal: " in told) == left_out
     assert all(name in told for name in figures)

@@ -177,14 +177,14 @@ class TestChanges:
         ("word", "words"),
         [
             ("~a.bb", "there is no a.bb to remove; did you mean a.b?"),
-            ("a.b.c=1", "a.b is a single value, it has no c"),
-            ("a.l.0=1", "a.l is a list, which is given as a whole: a.l=[...]"),
+            ("a.b.c=1", "a.b is a single value, which has no c"),
+            ("a.l.0=1", "a.l is a list, and lists are set as a whole: a.l=[...]"),
             ("word", "not a change"),
             ("a..b=1", "not an address"),
             ("=1", "not an address"),
             ("a.b=[1", "not valid YAML"),
             ("a.b=010", "begins with a zero"),
-            ("a.i.x=1", "a.i is ${a.m}; make the change there"),
+            ("a.i.x=1", "a.i is ${a.m}; change that instead"),
             ("stage=scal", "there are scale, shift; did you mean scale?"),
             ("a.b=x\u202ey", "invisible"),
         ],
@@ -243,7 +243,7 @@ class TestIncludes:
             ("defaults: [{stage: /etc/passwd}]", "there is no"),
             ("steps: {a: 'recipe:https://x.org/r.yaml'}", "not a path; recipes are read from files only"),
             ("steps: {a: 'recipe:nowhere.yaml'}", "there is no recipe nowhere.yaml"),
-            ("steps: ['recipe:conf/stage/scale.yaml']", "cannot stand in a list"),
+            ("steps: ['recipe:conf/stage/scale.yaml']", "cannot be an item of a list"),
         ],
     )
     def test_what_cannot_be_included_says_why(self, stocked, text, words):

@@ -24,7 +24,7 @@ def test_our_own_prefix_does_not_cover_a_guarded_name_and_nothing_is_imported(ex
 def test_a_guarded_class_is_not_reached_through_a_module_that_imported_it(monkeypatch):
     guarded = type("NeMoExperiment", (), {"__module__": "nemo_vfm.nemo.experiment"})
     monkeypatch.setattr(nemo_vfm.workflow, "Alias", guarded, raising=False)
-    with pytest.raises(NotLocated, match=f"is really {EXPERIMENT}, which needs --trust nemo"):
+    with pytest.raises(NotLocated, match=f"is defined as {EXPERIMENT}, which needs --trust nemo"):
         locate("nemo_vfm.workflow.Alias", trust_list())
 
 

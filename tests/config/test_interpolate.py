@@ -97,7 +97,7 @@ def test_what_the_environment_holds_is_not_interpolated_again(monkeypatch):
         ("a: ${env:A,default}", "the only two"),
         ("a: ${", "the only two"),
         ("a: '${oc.create:{_target_: os.system}}'", "the only two"),
-        ("a: '$${b}'\nb: '{c}'", "becomes a reference itself"),
+        ("a: '$${b}'\nb: '{c}'", "would become a reference itself"),
         ("a: ${b.99999999999999999999}\nb: [1]", "there is no"),
     ],
 )

@@ -79,11 +79,11 @@ def test_the_users_rules_join_those_of_other_folders_and_win(kitchen, laid):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("set: {by: 2}", "an overlay says which class it is for"),
-        ("for: [a]\nset: {by: 2}", "an overlay says which class it is for"),
-        ("for: @.Scale", "an overlay says what it sets"),
-        ("for: @.Scale\nset: {}", "an overlay says what it sets"),
-        ("for: @.Scale\nset: {_target_: os.system}", "it cannot put another class in place"),
+        ("set: {by: 2}", "an overlay needs the class that it applies to"),
+        ("for: [a]\nset: {by: 2}", "an overlay needs the class that it applies to"),
+        ("for: @.Scale", "an overlay needs the values that it sets"),
+        ("for: @.Scale\nset: {}", "an overlay needs the values that it sets"),
+        ("for: @.Scale\nset: {_target_: os.system}", "an overlay changes arguments, not classes"),
         ("for: @.Scale\nsets: {by: 2}", "an overlay has the keys for and set, not sets"),
     ],
 )

@@ -14,7 +14,7 @@ PAGE = (ROOT / "docs/recipes.md").read_text()
 #: What no example reaches, and why.
 NOT_SHOWN = {
     "cannot read {shown_path": "a disk that fails, or a file that may not be read; seen by test_source.py",
-    "is really {home}, which needs --trust": "a module of ours that imported a guarded class; seen by test_gate.py",
+    "is defined as {home}, which needs --trust": "a module of ours that imported a guarded class; seen by test_gate.py",
     "_refusal(self.call, text)": "what torch refuses without a ValueError; seen by tests/recipes/test_numbers.py",
 }
 

@@ -35,7 +35,7 @@ def test_a_local_path_stays_a_path_and_an_address_an_address() -> None:
 
 def test_a_path_that_was_made_of_an_address_is_recognised() -> None:
     assert place(Path("s3://bucket/x")) == Address("s3://bucket/x")
-    with pytest.raises(ValueError, match="no kind of address"):
+    with pytest.raises(ValueError, match="not a supported URL scheme"):
         place(Path("ftp://bucket/x"))
 
 
@@ -51,7 +51,7 @@ def test_a_path_that_was_made_of_an_address_is_recognised() -> None:
     ],
 )  # fmt: skip
 def test_every_other_kind_of_address_is_refused_with_a_sentence(text: str) -> None:
-    with pytest.raises(ValueError, match=r"address|bucket|part that|at most"):
+    with pytest.raises(ValueError, match=r"address|URL|bucket|part that|at most"):
         place(text)
 
 
@@ -80,7 +80,7 @@ def test_a_recipe_gives_an_address_or_a_path(tmp_path: Path, written: str, kind:
 @pytest.mark.parametrize("written", ["ftp://bucket/x", '"s3://u:hunter2\\x40bucket/x"', "zip://a.zip::s3://bucket/x"])
 def test_a_recipe_cannot_give_another_kind_of_address(tmp_path: Path, written: str) -> None:
     text = f"_target_: nemo_vfm.evaluate.job.Evaluate\nsamples: runs/s\nclips: {written}\n"
-    with pytest.raises(RecipeError, match="address") as raised:
+    with pytest.raises(RecipeError, match="URL") as raised:
         Kitchen(tmp_path).build(text)
     assert "hunter2" not in str(raised.value)
 
@@ -134,7 +134,7 @@ def test_keys_that_are_no_plain_names_are_left_alone(failing: Failing) -> None:
 
 def test_another_hash_leaves_no_file(bucket: Bucket, tmp_path: Path) -> None:
     bucket.put("a/x", b"1234")
-    with pytest.raises(DataError, match="other bytes"):
+    with pytest.raises(DataError, match="recorded hash"):
         store.download(HOME / "x", tmp_path / "x", sha256="0" * 64)
     assert list(tmp_path.iterdir()) == []
 
@@ -151,7 +151,7 @@ def test_refusal_silence_and_torn_lines_are_told_in_bounded_time(failing: Failin
     failing.faults["/shelf/a/x"] = fault
     os.environ["NEMO_VFM_STORE_TIMEOUT_S"] = "1"
     began, kind = time.monotonic(), StoreDenied if fault == 403 else StoreUnreachable
-    with pytest.raises(kind, match="refuses us" if fault == 403 else "cannot be reached"):
+    with pytest.raises(kind, match="denies access" if fault == 403 else "cannot be reached"):
         store.read(HOME / "x")
     assert time.monotonic() - began < 15
 
@@ -223,11 +223,11 @@ def test_an_address_holds_no_value_of_a_variable_that_is_secret_by_its_name(monk
     monkeypatch.setenv("SOME_API_KEY", "abcdefgh1234")
     assert Address("s3://bucket/x") == "s3://bucket/x"
     for text in ("s3://bucket/abcdefgh1234", "s3://bucket/x/abcdefgh1234.mp4", "s3://abcdefgh1234/x"):
-        with pytest.raises(ValueError, match="an address holds no secret"):
+        with pytest.raises(ValueError, match="must not contain a secret"):
             Address(text)
 
 
 def test_a_password_in_an_address_is_not_shown_again() -> None:
-    with pytest.raises(ValueError, match="no user, password or port"):
+    with pytest.raises(ValueError, match="must not contain a user, password or port"):
         Address("s3://user:hunter2222@bucket/x")
     assert conceal("source.path=s3://user:hunter2222@bucket/x") == "source.path=s3://user:***@bucket/x"

@@ -46,7 +46,9 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @WITHOUT
 def test_a_curation_without_nvdec_refuses_it_before_any_work(film: Path, tmp_path: Path):
-    with pytest.raises(UserError, match=r"NVDEC does not work here: .*Set decode to cpu: videos are decoded on cores"):
+    with pytest.raises(
+        UserError, match=r"NVDEC does not work here: .*Set decode to cpu: videos are decoded by the CPU"
+    ):
         job(film, decode="nvdec").run(Run(tmp_path / "run"))
     assert not (tmp_path / "run").exists() or not list((tmp_path / "run").iterdir())
 
@@ -55,7 +57,7 @@ def test_a_curation_without_nvdec_refuses_it_before_any_work(film: Path, tmp_pat
 def test_a_reader_never_falls_back_in_silence(film: Path):
     with PyAVReader(film / "a.mp4", decode="nvdec") as reader:
         assert reader.info().num_frames == 30  # looked over by the CPU
-        with pytest.raises(DataError, match=r"a.mp4 cannot be given to the GPU \(decode=cpu needs none\)"):
+        with pytest.raises(DataError, match=r"a.mp4 cannot be decoded by the GPU \(use decode=cpu\)"):
             reader.read([0])
 
 
@@ -79,7 +81,7 @@ def test_codecs_that_nvdec_leaves_are_named_once(monkeypatch: pytest.MonkeyPatch
     lacking.say_what_nvdec_leaves(files, "cpu")
     assert not said
     lacking.say_what_nvdec_leaves(files, "nvdec")
-    assert said == ["NVDEC does not decode av1, prores: 3 of 4 files are decoded on cores"]
+    assert said == ["NVDEC does not decode av1, prores: 3 of 4 files are decoded by the CPU"]
 
 
 @pytest.mark.usefixtures("stand_in")

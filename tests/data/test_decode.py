@@ -281,5 +281,5 @@ def test_a_cover_before_the_film_is_not_taken_for_it() -> None:
 
 
 def test_a_cover_without_a_film_is_refused() -> None:
-    with pytest.raises(DataError, match="only a picture of its cover"):
+    with pytest.raises(DataError, match="only cover art"):
         open_video(with_cover(film=False))

@@ -137,7 +137,7 @@ def test_a_file_that_changes_while_training_keeps_its_place_with_weight_zero(fol
 
 def test_what_cannot_be_trained_on_is_said(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    for path, words in ((tmp_path / "none", "not a folder"), (tmp_path / "empty", "no video or picture")):
+    for path, words in ((tmp_path / "none", "not a folder"), (tmp_path / "empty", "no video or image")):
         with pytest.raises(UserError, match=words):
             take(data_of(path), 1)
     with pytest.raises(ValueError, match="must be a local path"):

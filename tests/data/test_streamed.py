@@ -101,7 +101,7 @@ def test_tars_whose_count_is_known_are_passed_over(tars: Path, tmp_path: Path, m
     assert data.num_train_samples() == 13 and data.batches_per_epoch() == 13 / 4
     shard = sorted(tars.glob("*.tar"))[0]
     shard.write_bytes(shard.read_bytes() + bytes(10240))
-    with pytest.raises(UserError, match="not known before they were read once"):
+    with pytest.raises(UserError, match="unknown until the tars have been read once"):
         changed = data_of(tars, counts=counts)
         changed.start(seed=0, first_batch=0)
         changed.num_train_samples()

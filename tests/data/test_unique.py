@@ -152,7 +152,7 @@ def test_a_silent_store_of_one_rank_stops_every_rank_with_the_same_error(seen) -
 def test_ranks_out_of_step_notice_before_a_wrong_batch(seen) -> None:
     for rank in seen:
         kind, text = rank["out of step"]["error"]
-        assert kind == "LostRank" and "asks for batch" in text and rank["out of step"]["batches"] == []
+        assert kind == "LostRank" and "reads batch" in text and rank["out of step"]["batches"] == []
 
 
 def test_a_slow_rank_changes_nothing_but_the_time(seen) -> None:
@@ -172,7 +172,7 @@ def test_a_rank_that_means_other_samples_is_named_before_any_are_mixed(seen, nam
 def test_a_rank_that_hangs_ends_its_peer_in_time_with_a_sentence(seen) -> None:
     assert "stopped" not in seen[1]
     kind, text = seen[0]["stopped"]["error"]
-    assert kind == "LostRank" and "Another rank has stopped or hangs" in text
+    assert kind == "LostRank" and "Another rank stopped or hangs" in text
     assert seen[0]["stopped"]["batches"] == seen[0]["pairs"]["batches"][:3]
     assert PAIR_TIMEOUT_S - 1 < seen[0]["stopped"]["seconds"] < PAIR_TIMEOUT_S + 5
 
@@ -181,7 +181,7 @@ def test_a_killed_rank_ends_the_others_in_time_with_a_sentence(seen) -> None:
     assert "killed" not in seen[3]
     for rank in seen[:3]:
         kind, text = rank["killed"]["error"]
-        assert kind == "LostRank" and "Another rank has stopped or hangs" in text
+        assert kind == "LostRank" and "Another rank stopped or hangs" in text
         assert len(rank["killed"]["batches"]) == 2 and rank["killed"]["seconds"] < TIMEOUT_S + 5
 
 

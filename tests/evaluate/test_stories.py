@@ -40,7 +40,7 @@ def test_texts_are_judged_beyond_their_beginnings(tmp_path: Path) -> None:
     assert [(row["sentences"], row["right"]) for row in found["texts"][:4]] == [
         (count, count), (0, 0), (0, 0), (count + 1, count),
     ]  # fmt: skip
-    assert found["texts"][3]["wrong"] == ["'Nonsense.': it is no sentence of this grammar"]
+    assert found["texts"][3]["wrong"] == ["'Nonsense.': it is not a sentence of this grammar"]
     assert outcome.figures["grammatical"] == 0.4 and found["untrained"]["grammatical"] == 0
     assert outcome.summary == "of 5 texts, 40% agree with themselves (untrained: 0%)"
 

@@ -83,7 +83,7 @@ def test_a_file_in_the_place_of_ours_is_said_and_with_trust_so_is_what_runs_of_i
     (desk / "conf/cluster/local.yaml").write_text(f"{LOCAL}environment: {{LD_PRELOAD: /opt/x.so, NCCL_DEBUG: null}}\n")
     assert dry("local", "--trust", "cluster", "cluster.secrets={WANDB_API_KEY: /k}") == 0
     said = capsys.readouterr()
-    assert "conf/cluster/local.yaml, the working directory's, in the place of ours" in said.err
+    assert "conf/cluster/local.yaml, the working directory's, instead of the built-in file" in said.err
     assert "environment.LD_PRELOAD" in said.err and "by --trust cluster" in said.err
     for line in ("export LD_PRELOAD=/opt/x.so", "unset NCCL_DEBUG", "IFS= read -r WANDB_API_KEY < /k", f"cd {desk}"):
         assert line in said.out
@@ -101,8 +101,8 @@ def test_an_ingredient_or_a_recipe_in_the_place_of_ours_is_said_by_check_and_sho
     ours = Path(__file__).parents[2] / "recipes/synthetic/shapes.yaml"
     (desk / "recipes/synthetic/shapes.yaml").write_text(f"{ours.read_text()}# mine\n")
     assert nemo_vfm(["show", "diffusion/sample"]) == 0
-    assert "conf/sampler/euler.yaml takes the place of ours" in " ".join(capfd.readouterr().err.split())
+    assert "conf/sampler/euler.yaml replaces the built-in file" in " ".join(capfd.readouterr().err.split())
     assert nemo_vfm(["check", "synthetic/shapes"]) == 0
-    assert "recipes/synthetic/shapes.yaml takes the place of ours" in " ".join(capfd.readouterr().err.split())
+    assert "recipes/synthetic/shapes.yaml replaces the built-in file" in " ".join(capfd.readouterr().err.split())
     assert dry("dgx_h100") == 0
-    assert "recipes/synthetic/shapes.yaml takes the place of ours" in capfd.readouterr().err
+    assert "recipes/synthetic/shapes.yaml replaces the built-in file" in capfd.readouterr().err

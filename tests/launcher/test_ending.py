@@ -8,9 +8,9 @@ import pytest
 
 from launcher.ending import KINDS, RULES, branches, classify
 
-LOST = "rank 1 of 4 died, hangs, or its machine is gone: its signs of life have ended. The same command goes on"
-SILENT = "rank 3 of 4 has given no sign of life for 8 s (the last: it takes step 3); it hangs, was stopped"
-ELSEWHERE = "rank 2 of 4 reads a file for so long that the others, which wait for it, give up"
+LOST = "rank 1 of 4 died, hangs, or its machine is down: its heartbeats have stopped. Run the same command again"
+SILENT = "rank 3 of 4 has sent no heartbeat for 8 s (the last: it takes step 3); it hangs, was stopped"
+ELSEWHERE = "rank 2 of 4 reads a file for so long that the others, which wait for it, gave up"
 NAN = "The loss (nan) or its gradient norm (nan) is not finite at batch 7 (samples a, b), on rank 1 of 4"
 CUDA = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB"
 #: status, what was said, whether the time limit was near -> kind
@@ -18,8 +18,8 @@ CASES = [
     (0, "", False, "ok"),
     (0, "kept on although a shard was out of memory", True, "ok"),
     (76, "phase ramp_1 is done", False, "next_phase"),
-    (75, "a signal asked for the end at step 4", False, "preempted"),
-    (75, "a signal asked for the end at step 4", True, "time_limit"),
+    (75, "a signal stopped the run at step 4", False, "preempted"),
+    (75, "a signal stopped the run at step 4", True, "time_limit"),
     (138, "", False, "preempted"),
     (143, "", True, "time_limit"),
     (130, "", False, "interrupted"),
@@ -33,11 +33,11 @@ CASES = [
     (134, "terminate called\nsrun: error: n1: task 1: Aborted", False, "lost_rank"),
     (
         69,
-        "rank 0 of 4 waited for the others in vain (Connection closed). Another rank died or hangs",
+        "rank 0 of 4 timed out waiting for the others (Connection closed). Another rank died or hangs",
         True,
         "lost_rank",
     ),
-    (69, "rank 2 cannot hear rank 0 any more (Broken pipe)", False, "lost_rank"),
+    (69, "rank 2 can no longer reach rank 0 (Broken pipe)", False, "lost_rank"),
     (69, SILENT, False, "hang"),
     (137, SILENT, False, "hang"),
     (69, ELSEWHERE, False, "hang"),

@@ -92,7 +92,7 @@ def test_each_launch_has_a_log_of_its_own_and_the_latest_is_shown(desk, capsys):
     assert names == ["local-1.err", "local-1.out", "local-2.err", "local-2.out"]
     assert main(["logs", "runs/talks"]) == 0
     said = capsys.readouterr().out
-    assert "finished before" in said and "three" not in said
+    assert "already finished" in said and "three" not in said
 
 
 def test_a_run_whose_launcher_was_killed_goes_on_and_is_followed_to_its_end(desk):

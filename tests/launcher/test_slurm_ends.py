@@ -62,7 +62,7 @@ def test_a_recipe_that_is_wrong_is_not_begun_again(three: Slurm, tmp_path: Path)
     assert job.ended() == "FAILED" and three.job(job.number)["Restarts"] == "0"
     assert three.job(job.number)["ExitCode"] == "2:0"
     assert job.attempts("status", "kind") == [("2", "configuration")]
-    assert "the plan is for 3 devices (shard 3), and there are 4" in job.log()
+    assert "the plan is for 3 devices (shard 3), but there are 4" in job.log()
 
 
 def test_a_process_that_is_killed_lets_the_job_begin_again_once_and_end(three: Slurm, tmp_path: Path):
@@ -142,7 +142,7 @@ def test_a_process_that_hangs_is_named_and_the_job_begun_again(three: Slurm, tmp
     assert job.ended() == "COMPLETED", job.story()
     assert counted(tmp_path / "run") == [0, 1, 2, 3]
     (kind, sentence, blamed), _ = job.attempts("kind", "sentence", "blamed")
-    assert kind == "hang" and "rank 3 of 4 has given no sign of life for 8 s" in sentence
+    assert kind == "hang" and "rank 3 of 4 has sent no heartbeat for 8 s" in sentence
     assert blamed == f"n{re.findall('[0-9]+', job.attempts('nodes')[0][0])[1]}"
 
 

@@ -132,7 +132,7 @@ def test_step_speed_end_in_sight_loss_and_the_last_whole_checkpoint_come_from_th
 def test_a_run_that_says_it_runs_and_gives_no_sign_of_life_is_named(tmp_path):
     beat = (datetime.now(UTC) - timedelta(minutes=5)).isoformat()
     (tmp_path / "status.json").write_text(json.dumps({"state": "running", "heartbeat": beat}))
-    assert "no sign of life for 30" in silent(progress(tmp_path))
+    assert "no heartbeat for 30" in silent(progress(tmp_path))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"step": true, "heartbeat": 3, "state": 7}', "\x00" * 10, "[" * 9999])

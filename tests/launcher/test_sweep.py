@@ -107,7 +107,7 @@ def test_a_run_of_another_recipe_in_the_folder_of_one_is_told(desk, queue, capsy
     folder.mkdir(parents=True)
     (folder / "recipe.yaml").write_text("_target_: tests.support.needing.Needs\npath: other.txt\n")
     assert main(["submit", "needy.yaml", *CLUSTER, *TRUST, *SWEEP]) == 2
-    assert "path=null holds a run of another recipe" in capsys.readouterr().err
+    assert "path=null holds a run of a different recipe" in capsys.readouterr().err
     assert queue.asked("sbatch") == []
 
 

@@ -47,7 +47,7 @@ def test_a_story_that_breaks_off_is_judged_up_to_its_last_full_stop() -> None:
         ("put the blue kite", "put the red ball", "Mia had the blue kite"),
         ("from the park", "from the mill", "it was the park"),
         ("under the bed.", "under the bed. Then she went home from the park.", "the story has ended"),
-        ("red ball", "red cloud", "no sentence of this grammar"),
+        ("red ball", "red cloud", "not a sentence of this grammar"),
         ("There she met Tom, who had a blue kite. ", "", "there is no friend yet"),
         ("One day Mia went to the park. ", "", "there is no pronoun yet"),
         ("She had a red ball and three apples. ", "", "nobody had any"),

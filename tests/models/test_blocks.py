@@ -123,5 +123,5 @@ def test_every_norm_of_a_model_has_the_eps_of_its_family():
 def test_noise_levels_a_hundredth_apart_are_told_apart():
     vectors = torch.nn.functional.normalize(sinusoids(torch.linspace(0, 1, 101), 256))
     assert (vectors[1:] * vectors[:-1]).sum(1).max() < 0.99
-    with pytest.raises(ValueError, match="cannot be shared by three axes"):
+    with pytest.raises(ValueError, match="cannot be split over three axes"):
         axis_dims(5)

@@ -169,7 +169,7 @@ def test_inputs_that_do_not_fit_are_named_with_their_numbers(changes, words):
 
 @pytest.mark.parametrize(("changes", "words"), [
     ({"width": 50, "heads": 4}, "width 50 is not divisible by heads 4"),
-    ({"width": 8, "heads": 2}, "head dimension 4 cannot be shared by three axes"),
+    ({"width": 8, "heads": 2}, "head dimension 4 cannot be split over three axes"),
     ({"patch": (1, 0, 2)}, "patch must be three sizes of 1 to 256"),
     ({"in_channels": 0}, "in_channels must be at least 1, got 0"),
     ({"modulation_rank": 0}, "modulation_rank must be at least 1, got 0"),

@@ -78,7 +78,7 @@ def test_a_cache_changes_no_score_and_texts_of_a_batch_may_begin_at_different_pl
     found = [model.scores(padded[:, :6], cache), *(model.scores(padded[:, at : at + 1], cache) for at in range(6, 12))]
     torch.testing.assert_close(torch.stack([one[0] for one in found]), whole[0, 5:], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(found[-1][1], whole[0, 7], atol=1e-5, rtol=1e-5)
-    with pytest.raises(ValueError, match="room for 12 tokens, and 13 are asked for"):
+    with pytest.raises(ValueError, match="room for 12 tokens, and 13 were requested"):
         model.scores(padded[:, :1], cache)
 
 

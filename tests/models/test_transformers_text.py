@@ -172,7 +172,7 @@ def test_a_folder_with_code_of_its_own_is_refused_wherever_it_says_so(t5, tmp_pa
             t5, tmp_path / name, name, auto_map={"AutoModel": "mine.Model", "AutoTokenizer": ["mine.T", None]}
         )
         (copy / "mine.py").write_text("raise SystemExit('code of the folder was run')")
-        with pytest.raises(UserError, match=f"{name} wants Python code of its own"):
+        with pytest.raises(UserError, match=f"{name} asks to run its own Python code"):
             encoder(copy).encode(["x"])
 
 

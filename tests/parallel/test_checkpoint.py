@@ -114,7 +114,7 @@ def test_a_version_that_a_flipped_bit_made_up_is_damage_and_not_a_version(tmp_pa
     [
         ({"files": {"../../model.safetensors": {"sha256": "0" * 64, "bytes": 1}}}, "not a file of a checkpoint"),
         ({"files": {"/etc/x.safetensors": {"sha256": "0" * 64, "bytes": 1}}}, "not a file of a checkpoint"),
-        ({"files": {"gone.safetensors": {"sha256": "0" * 64, "bytes": 1}}}, "ema.safetensors is there and not in"),
+        ({"files": {"gone.safetensors": {"sha256": "0" * 64, "bytes": 1}}}, "ema.safetensors exists but is not in"),
         ({"files": {}}, "lists no files"),
         ({"files": {"model.safetensors": {"sha256": "0" * 64, "bytes": -1}}}, "the size of model"),
         ({"files": {"model.safetensors": {"sha256": "00", "bytes": 1}}}, "the hash of model"),
@@ -164,7 +164,7 @@ def test_a_file_of_another_group_step_or_run_is_seen_though_every_hash_fits(tmp_
     ):
         shutil.copyfile(source, mine / "model.safetensors")
         reseal(mine)
-        with pytest.raises(CorruptCheckpoint, match=f"belongs elsewhere: {said}"):
+        with pytest.raises(CorruptCheckpoint, match=f"belongs to another checkpoint: {said}"):
             checkpoint.load(mine)
 
 
@@ -173,7 +173,7 @@ def test_a_file_that_the_manifest_does_not_list_is_seen_and_notes_are_not_minded
     (path / "notes.txt").write_text("the good one")
     assert checkpoint.latest(tmp_path) == path
     shutil.copyfile(path / "model.safetensors", path / "more.safetensors")
-    with pytest.raises(CorruptCheckpoint, match=r"more\.safetensors is there and not in the manifest"):
+    with pytest.raises(CorruptCheckpoint, match=r"more\.safetensors exists but is not in the manifest"):
         checkpoint.load(path)
 
 

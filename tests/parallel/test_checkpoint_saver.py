@@ -115,7 +115,9 @@ def test_an_error_of_the_writer_surfaces_at_the_next_step_the_next_save_or_the_e
         saver._thread.join()
     calls = {"check": saver.check, "finish": saver.finish,
              "save": lambda: saver.save(3, groups(3.0), {}, KEEP, About())}  # fmt: skip
-    with pytest.raises(UserError, match=r"step 2 could not be written to .*File too large.*Earlier ones are untouched"):
+    with pytest.raises(
+        UserError, match=r"step 2 could not be written to .*File too large.*Earlier checkpoints are untouched"
+    ):
         calls[way]()
     saver.finish()  # it is told once
     assert checkpoint.latest(tmp_path) == tmp_path / "step-00000001"
@@ -223,7 +225,7 @@ def test_a_part_of_another_step_or_rank_is_seen_though_every_hash_and_seal_fits(
     part = folder / "step-00000002" / PART
     part.write_bytes((folder / "step-00000001" / PART).read_bytes())
     sealed_anew(part.parent)
-    with pytest.raises(CorruptCheckpoint, match=rf"{PART} belongs elsewhere: it is of step 1"):
+    with pytest.raises(CorruptCheckpoint, match=rf"{PART} belongs to another checkpoint: step 1"):
         checkpoint.load(part.parent)
     index = folder / "step-00000001" / checkpoint_index.NAME
     index.write_text(index.read_text().replace("[[0,[0,0],", "[[0,[1,0],", 1))

@@ -156,7 +156,7 @@ def test_where_nothing_here_can_be_read_the_copies_are_not_said_to_be_of_another
 
 def test_what_cannot_be_written_is_said_before_the_first_step(failing: Failing, tmp_path: Path) -> None:
     failing.faults["PUT /shelf/copies"] = 403
-    with pytest.raises(StoreDenied, match="refuses us"):
+    with pytest.raises(StoreDenied, match="denies access"):
         checkpoint_store.begin(HOME, tmp_path, RECIPE)
     with pytest.raises(StoreError, match="no bucket nobody"):
         checkpoint_store.begin(Address("s3://nobody/x"), tmp_path, RECIPE)

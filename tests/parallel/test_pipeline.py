@@ -258,7 +258,7 @@ def refused(rank: int, degrees: dict[str, Any], depth: int, last: int, how: dict
 @pytest.mark.parametrize(("degrees", "depth", "last", "how", "words"), [
     ({**PIPELINE, "microbatches": 3}, 4, 8, {}, "8 samples of each data rank cannot be divided by"),
     (PIPELINE, 1, 8, {}, "1 blocks cannot be cut into 2 stages"),
-    (ZERO_BUBBLE, 4, 8, {"compile": True}, "take parallel.schedule: interleaved"),
+    (ZERO_BUBBLE, 4, 8, {"compile": True}, "use parallel.schedule: interleaved"),
 ], ids=str)  # fmt: skip
 def test_what_does_not_fit_is_refused_with_its_numbers(
     degrees: dict[str, Any], depth: int, last: int, how: dict[str, Any], words: str

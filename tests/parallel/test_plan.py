@@ -54,9 +54,9 @@ def test_degrees_that_do_not_fit_are_refused_with_their_numbers(degrees, words):
 def test_another_number_of_devices_is_refused_with_product_and_factors_and_what_would_fit():
     plan = ParallelPlan(tensor=2, shard=4)
     plan.require(8)
-    with pytest.raises(ValueError, match=r"8 devices \(shard 4 x tensor 2\), and there are 32; parallel.replicate=4"):
+    with pytest.raises(ValueError, match=r"8 devices \(shard 4 x tensor 2\), but there are 32; parallel.replicate=4"):
         plan.require(32)
-    with pytest.raises(ValueError, match=r"and there are 12$"):
+    with pytest.raises(ValueError, match=r"but there are 12$"):
         plan.require(12)
     with pytest.raises(ValueError, match="no rank 8 among 8"):
         plan.coordinate(8)

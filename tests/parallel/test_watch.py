@@ -30,7 +30,7 @@ class Together:
 def until(is_so: Callable[[], bool]) -> None:
     end = time.monotonic() + 20
     while not is_so():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "timed out waiting"
         time.sleep(0.02)
 
 

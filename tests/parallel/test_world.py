@@ -51,11 +51,11 @@ def meets(rank: int, port: int, *words: str, count: int = 2) -> subprocess.Popen
 def test_rank_0_stays_until_the_others_have_read_what_they_are_refused_for(port: int):
     both = [meets(0, port, "in time", "a recipe", "60"), meets(1, port, "late", "another", "60")]
     for running in both:
-        assert "rank 1 of 2 was given another recipe than rank 0" in running.communicate(timeout=120)[0]
+        assert "rank 1 of 2 was given a different recipe than rank 0" in running.communicate(timeout=120)[0]
 
 
 def test_a_rank_whose_store_goes_is_told_whose_output_to_look_at(port: int):
     both = [meets(0, port, "in time", "a recipe", "8", count=3), meets(1, port, "in time", "a recipe", "60", count=3)]
     first, second = (running.communicate(timeout=120)[0] for running in both)
-    assert "rank 2 of 3 did not come within 8 s" in first or "rank 1, 2 of 3 did not come within 8 s" in first
-    assert "rank 1 met rank 0 at" in second and "look at its output" in second
+    assert "rank 2 of 3 did not join within 8 s" in first or "rank 1, 2 of 3 did not join within 8 s" in first
+    assert "rank 1 reached rank 0 at" in second and "see its output" in second

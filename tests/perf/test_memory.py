@@ -176,7 +176,7 @@ def test_an_optimizer_of_one_kernel_takes_no_copy_while_it_updates():
 
 
 def test_a_model_that_does_not_say_how_it_is_cut_is_refused():
-    with pytest.raises(ValueError, match="Linear does not say how it is cut"):
+    with pytest.raises(ValueError, match="Linear lacks plan"):
         facts(nn.Linear(2, 2), {"tokens_BS": (1, 4)})
     with pytest.raises(ValueError, match="tokens_BS"):
         facts(gpt(), {"video": (1, 4)})

@@ -73,7 +73,7 @@ def test_a_pickle_that_runs_code_makes_no_canary(tmp_path, attack, way):
 
 def test_a_name_that_is_a_tree_of_lists_is_not_written_out():
     tree = b"]\x94" + b"".join(b"](h%ch%ce\x94" % (level, level) for level in range(18))  # twice as long at each level
-    with bounded(megabytes=1), pytest.raises(DataError, match="a name that is no text"):
+    with bounded(megabytes=1), pytest.raises(DataError, match="a name that is not text"):
         opcodes.read_pickle(b"\x80\x04" + tree + b"\x8c\x01x\x93.", leave_out=True)
 
 
@@ -86,7 +86,7 @@ def test_the_attacks_work_on_a_reader_that_unpickles(tmp_path):
 
 
 def test_a_refusal_names_what_it_refused(refused):
-    refused(with_pickle(HONEST, b"\x80\x02cos\nsystem\n."), r"names os\.system, which is code and not data")
+    refused(with_pickle(HONEST, b"\x80\x02cos\nsystem\n."), r"names os\.system, which is code, not data")
 
 
 def storage(key=b"0", count=6, kind=b"FloatStorage"):

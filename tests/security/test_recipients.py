@@ -32,7 +32,7 @@ CAPTIONER = """captioner:
 
 @pytest.fixture
 def attack(kitchen, monkeypatch, tmp_path_factory, capfd):
-    """Runs a verb on a recipe as a user who has keys and no file of endpoints; says the status and what was said."""
+    """Runs a verb on a recipe as a user who has keys and no endpoints file; says the status and what was said."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("settings")))
     monkeypatch.delenv("NEMO_VFM_ENDPOINTS", raising=False)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
@@ -68,13 +68,13 @@ def origin(server):
 @pytest.mark.parametrize(
     ("endpoint", "words"),
     [
-        ("url: URL", "nothing goes to http://127.0.0.1:"),
-        ("url: URL, allow_private: true, api_key_env: AWS_SECRET_ACCESS_KEY", "is yours to say, by --allow-host"),
+        ("url: URL", "nothing is sent to http://127.0.0.1:"),
+        ("url: URL, allow_private: true, api_key_env: AWS_SECRET_ACCESS_KEY", "only you decide"),
         ("url: URL, permissions: {allowed: [{place: 'http://127.0.0.1:1'}]}", "takes no argument permissions"),
         ("url: URL, permissions: {_target_: nemo_vfm.core.permission.Permissions}", "takes no argument permissions"),
         ("name: mine", "has no endpoint of this name"),
-        ("url: URL, name: mine", "give either name"),
-        ("{}", "give either name"),
+        ("url: URL, name: mine", "give either `name`"),
+        ("{}", "give either `name`"),
     ],
 )
 def test_a_recipe_cannot_allow_a_host_by_itself(attack, server, verb, endpoint, words):
@@ -137,7 +137,7 @@ def test_two_options_that_contradict_each_other_are_refused(attack, server):
         word for name in ("PLAIN", "AWS_SECRET_ACCESS_KEY") for word in ("--allow-host", f"{origin(server)}={name}")
     ]
     status, said = attack(asking(server), *words)
-    assert status == 2 and "says two things" in said
+    assert status == 2 and "is given twice" in said
 
 
 # The user's own file
@@ -179,7 +179,7 @@ def test_what_is_inside_the_network_is_the_files_to_say(attack, server, own_file
     [("[1]", "mapping"), ("mine: 3", "takes url"), ("mine: {url: 'https://a', key: x}", "takes url"),
      ("mine: {url: 'https://a', api_key_env: sk-canary-5531}", "name of the variable"),
      ("mine: {url: 'https://a', allow_private: 'yes'}", "true or false"), ("mine: {url: [1]}", "single"),
-     ("a: 1\na: 2", "twice"), ("mine: {url: 'ftp://a'}", "no address of a service"), ("mine: !!python/x {}", "tag")],
+     ("a: 1\na: 2", "twice"), ("mine: {url: 'ftp://a'}", "not the URL of a service"), ("mine: !!python/x {}", "tag")],
 )  # fmt: skip
 def test_a_file_that_is_wrong_allows_nothing_and_says_why(attack, server, own_file, text, words):
     own_file(text)
@@ -231,7 +231,7 @@ def test_check_refuses_what_comes_from_the_environment_in_a_text_that_is_sent(at
     if more:
         text = text.replace("${copy}", "${captioner.revision}") + '  revision: "${env:PLAIN}"\n'
     status, said = attack(text, "--allow-host", "a.example.com", verb="check")
-    assert status == 2 and "takes nothing from the environment" in said and "r.yaml:" in said and SECRET not in said
+    assert status == 2 and "must not use the environment" in said and "r.yaml:" in said and SECRET not in said
 
 
 VALUES = [SECRET, 'quo"te \\ back', "zwölf-älter", "/etc/xyz7", "localhost", "a1b2", "12345678", "line one\nline two"]
@@ -299,7 +299,7 @@ def test_a_bucket_that_only_the_recipe_names_is_refused(attack, monkeypatch, tex
     for name, value in {"TERM": "xterm-256color", "MINE": "s3://mine", "SHELL": "/bin/bash"}.items():
         monkeypatch.setenv(name, value)
     status, said = attack(f"{HOLDS}{text}\n", verb="check")
-    assert status == 2 and "before you allow it" in said and "add --allow-host " in said
+    assert status == 2 and "until you allow it" in said and "add --allow-host " in said
 
 
 def test_a_file_that_is_called_command_line_is_no_recipe(attack, kitchen):
@@ -329,7 +329,7 @@ def test_a_bucket_that_the_user_types_exports_or_allows_is_the_users(attack, mon
 def test_a_logger_is_told_nothing_from_the_environment(attack, logger):
     written = logger.replace("V", "'x ${env:PLAIN}'")
     status, said = attack(f"{HOLDS}loggers: {{a: {{_target_: nemo_vfm.train.loggers.{written}}}}}\n", verb="check")
-    assert status == 2 and "takes nothing from the environment" in said and SECRET not in said
+    assert status == 2 and "must not use the environment" in said and SECRET not in said
 
 
 def test_check_lists_the_servers_of_loggers_their_keys_and_whose_project_it_is(attack, monkeypatch):
@@ -350,7 +350,7 @@ def test_check_lists_the_servers_of_loggers_their_keys_and_whose_project_it_is(a
 def test_a_file_that_came_along_cannot_choose_the_server_of_weights_and_biases(kitchen, monkeypatch, place):
     monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
     kitchen.write(place, "[default]\nbase_url = http://127.0.0.1:9\n")
-    with pytest.raises(UserError, match="base_url, and would decide where your key goes"):
+    with pytest.raises(UserError, match="base_url, which would decide where your key goes"):
         WeightsAndBiases(mode="online").open(kitchen.folder / "out")
 
 

@@ -248,7 +248,7 @@ def test_a_checksum_that_does_not_fit_is_found(tmp_path: Path) -> None:
     data = bytearray(tar.read_bytes())
     data[700] ^= 1
     tar.write_bytes(data)
-    assert verify(folder) == [f"{tar} has other bytes than when it was written"]
+    assert verify(folder) == [f"{tar} does not match its checksum"]
 
 
 def png_of(width: int, height: int) -> bytes:
@@ -355,7 +355,7 @@ def test_a_worker_that_raises_passes_the_sentence_on(tmp_path: Path, monkeypatch
     data = ShardData(shards=films(tmp_path / "f"), batch_size=2, buckets=ONE, num_workers=1)
     data.start(seed=0, first_batch=0)
     (tmp_path / "f/shard-000000.tar").write_bytes(b"")
-    with pytest.raises(Changed, match="was changed while it is trained on"):
+    with pytest.raises(Changed, match="changed during training"):
         next(iter(data.train_dataloader()))
 
 

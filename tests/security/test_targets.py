@@ -161,7 +161,7 @@ def test_a_prefix_ends_at_a_dot():
 
 
 def test_a_trusted_package_does_not_lend_its_imports():
-    with pytest.raises(NotLocated, match=r"is really functools.partial, which is not trusted"):
+    with pytest.raises(NotLocated, match=r"is defined as functools.partial, which is not trusted"):
         locate("tests.support.parts.partial", trust_list(["tests.support.parts"]))
 
 

@@ -78,7 +78,7 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
         read(tmp_path)
     assert read(tmp_path, column="body") == (TEXTS, {})
     (tmp_path / "a.csv").write_text("x")
-    with pytest.raises(UserError, match="is no file of documents; known are"):
+    with pytest.raises(UserError, match="is not a file of documents; known are"):
         read(tmp_path / "a.csv")
 
 

@@ -100,7 +100,11 @@ def test_ctrl_c_saves_the_step_and_the_same_command_gives_the_numbers_of_a_run_t
     assert training.status() == 130
     said = training.said()
     assert said.count(PROMISE) == 1 and "interrupted at step 5, whose checkpoint is in" in said
-    assert f"the same command goes on in {folder}" in said and "Traceback" not in said and "Warning" not in said
+    assert (
+        f"run the same command again to resume in {folder}" in said
+        and "Traceback" not in said
+        and "Warning" not in said
+    )
     assert steps_saved(folder) == [2, 4, 5] and state(folder) == "interrupted"
     run(words)
     require_equal(folder, whole)
@@ -113,7 +117,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_step(data: Path, tmp_path: Path) 
     training.until(lambda: PROMISE in training.said())
     training.press_ctrl_c()
     assert training.status() == 130
-    assert f"interrupted; the same command goes on in {tmp_path / 'run'}" in training.said()
+    assert f"interrupted; run the same command again to resume in {tmp_path / 'run'}" in training.said()
     assert steps_saved(tmp_path / "run") == [2] and state(tmp_path / "run") == "interrupted"
 
 
@@ -134,7 +138,7 @@ def test_ctrl_c_in_a_workflow_on_this_machine_saves_the_training_and_begins_noth
     assert training.status() == 130
     said = training.said()
     assert said.count(PROMISE) == 1 and "interrupted at step 5, whose checkpoint is in" in said
-    assert f"the same command goes on in {tmp_path / 'run'}" in said and "Traceback" not in said
+    assert f"run the same command again to resume in {tmp_path / 'run'}" in said and "Traceback" not in said
     assert 5 in steps_saved(tmp_path / "run/train") and not (tmp_path / "run/then").exists()
 
 
@@ -146,5 +150,8 @@ def test_a_step_that_cannot_save_ends_at_once_with_the_sentence(tmp_path: Path) 
     counting.until((tmp_path / "run/count/steps/000").exists)
     counting.press_ctrl_c()
     assert counting.status() == 130
-    assert "interrupted; the same command goes on in run" in counting.said() and "Traceback" not in counting.said()
+    assert (
+        "interrupted; run the same command again to resume in run" in counting.said()
+        and "Traceback" not in counting.said()
+    )
     assert state(tmp_path / "run") == "interrupted"

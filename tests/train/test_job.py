@@ -295,7 +295,10 @@ def test_an_interrupted_training_is_called_interrupted_and_goes_on(tmp_path: Pat
     finally:
         signal.signal(signal.SIGINT, handler)  # Lightning leaves it switched off
     assert json.loads((tmp_path / "status.json").read_text())["state"] == "interrupted"
-    assert "the same command goes on in" in capsys.readouterr().err and not (tmp_path / "traceback.txt").exists()
+    assert (
+        "run the same command again to resume in" in capsys.readouterr().err
+        and not (tmp_path / "traceback.txt").exists()
+    )
     train(every_steps=4).run(Run(tmp_path, resume=True))
     assert [line["step"] for line in lines(tmp_path)] == list(range(1, 11))
 

@@ -64,5 +64,5 @@ def test_packed_documents_on_two_ranks_resumed_on_one_are_one_run(tokens: Path, 
 
 def test_a_model_with_fewer_words_than_the_tokenizer_is_refused(tokens: Path, tmp_path: Path) -> None:
     composed = compose(RECIPE, words(tokens, "model.vocab=256"), overlays=["smoke"])
-    with pytest.raises(UserError, match="the data's tokenizer has 257 tokens, and the model a vocabulary of 256"):
+    with pytest.raises(UserError, match="the data's tokenizer has 257 tokens, but the model has a vocabulary of 256"):
         build(composed).run(Run(tmp_path, composed.to_yaml(), 0))

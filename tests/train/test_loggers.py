@@ -160,7 +160,7 @@ def test_a_logger_that_fails_is_said_once_and_loses_nothing(tmp_path: Path, monk
     loggers = {"csv": Csv(), "tensorboard": TensorBoard()}
     train("25 steps", callbacks={"remove": Remove()}, loggers=loggers).run(Run(tmp_path))
     assert [line["step"] for line in lines(tmp_path)] == list(range(1, 26))
-    assert len(said) == 1 and said[0].startswith("the logger csv failed (") and "training goes on" in said[0]
+    assert len(said) == 1 and said[0].startswith("the logger csv failed (") and "training continues" in said[0]
     assert list((tmp_path / "tensorboard").glob("events.*"))
 
 
@@ -192,7 +192,7 @@ class Broken:
 
 
 def test_a_logger_that_cannot_be_opened_stops_a_run_that_has_nothing_to_lose(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"the logger far cannot be opened: ConnectionError: no route to host; repair"):
+    with pytest.raises(UserError, match=r"the logger far cannot be opened: ConnectionError: no route to host; fix"):
         train("2 steps", loggers={"far": Broken()}).run(Run(tmp_path))
 
 
@@ -268,7 +268,7 @@ def test_a_server_with_a_password_is_refused_since_files_name_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://user:hunter22@mlflow.example.org")
-    with pytest.raises(UserError, match="give the bare address") as error:
+    with pytest.raises(UserError, match="give the bare URL") as error:
         MLflow(mode="online").open(tmp_path)
     assert "hunter22" not in str(error.value)
 

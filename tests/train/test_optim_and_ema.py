@@ -20,7 +20,7 @@ def test_warm_up_rises_linearly_and_the_cosine_ends_where_asked() -> None:
 
 
 def test_a_cosine_without_a_known_end_says_what_to_give() -> None:
-    with pytest.raises(ValueError, match="give the cosine its total_steps"):
+    with pytest.raises(ValueError, match="set the cosine's total_steps"):
         WarmupCosine().factor(0, None)
 
 

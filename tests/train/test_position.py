@@ -250,5 +250,5 @@ def test_steps_of_another_seed_are_told_with_theirs_and_of_other_samples_refused
     assert [next(iter(data.train_dataloader())).keys for data, _ in found] == [seen[index] for index in range(4)]
     assert [seed for _, seed in found] == [3, 3, 5, 5]
     other = train(folder, 8, "4 steps", data=shards(folder, 8, "alike", val_fraction=0.3))
-    with pytest.raises(UserError, match="step 2 was trained on other samples than the recipe of this folder has now"):
+    with pytest.raises(UserError, match="step 2 was trained on other samples than this folder's recipe has now"):
         other.data_at(tmp_path / "run", 1, 5)

@@ -44,7 +44,7 @@ def test_a_signal_ends_it_with_a_checkpoint_and_75_and_what_follows_is_as_if_und
     folder.mkdir()
     with listening():
         assert perform(train(callbacks={"ask": Asks(5, number=number)}), Run(folder, seed=3), Status(folder)) == 75
-    assert state(folder) == "preempted" and "the same command goes on in" in capsys.readouterr().err
+    assert state(folder) == "preempted" and "run the same command again to resume in" in capsys.readouterr().err
     assert (folder / "checkpoints/step-00000006").is_dir() and len(lines(folder)) == 6
     train().run(Run(folder, seed=3, resume=True))
     whole, resumed = final(tmp_path / "whole", 10), final(folder, 10)
@@ -77,5 +77,5 @@ def test_ctrl_c_that_is_ignored_stays_ignored() -> None:
 
 @pytest.mark.parametrize("name", ["KILL", "SIGINT", "NOSUCH", "STOP"])
 def test_signals_that_cannot_be_heeded_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match="no signal that a run can be asked to end with"):
+    with pytest.raises(ValueError, match="not a signal that can stop a run"):
         numbers([name])

@@ -156,7 +156,7 @@ def test_rank_0_killed_under_srun_ends_the_other_with_69_and_the_same_command_go
     first = by_srun(words, port)
     said = [task.communicate(timeout=LIMIT_S) for task in first]
     assert [task.returncode for task in first] == [-signal.SIGKILL, 69], said
-    assert "The same command goes on from the last checkpoint" in " ".join(said[1][1].split())
+    assert "Run the same command again to resume from the last checkpoint" in " ".join(said[1][1].split())
     second = by_srun(words, port)
     said = [task.communicate(timeout=LIMIT_S) for task in second]
     assert [task.returncode for task in second] == [0, 0], said
@@ -172,7 +172,7 @@ def test_the_command_alone_starts_two_that_a_signal_to_one_ends_at_its_step_and_
     words = command(data, folder, "parallel.shard=2", fate("terminated", rank=1, step=3))
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert done.returncode == 75, done.stderr[-3000:]
-    assert "a signal asked for the end at step 4" in " ".join(done.stderr.split())
+    assert "a signal stopped the run at step 4" in " ".join(done.stderr.split())
     said = done.stderr + (folder / "ranks/rank-1.log").read_text()
     assert "Warning" not in said and "WARNING" not in said
     status = json.loads((folder / "status.json").read_text())
@@ -196,7 +196,11 @@ def test_ctrl_c_ends_a_training_on_two_ranks_with_130_and_it_goes_on(data: Path,
         time.sleep(0.1)
     running.send_signal(signal.SIGINT)
     _, said = running.communicate(timeout=LIMIT_S)
-    assert running.returncode == 130 and "interrupted at step" in said and "the same command goes on in" in said
+    assert (
+        running.returncode == 130
+        and "interrupted at step" in said
+        and "run the same command again to resume in" in said
+    )
     on_ranks(2, trained, changes(data, folder, "parallel.shard=2"))
     require_same(folder, alone)
     require_same_weights(folder, alone)

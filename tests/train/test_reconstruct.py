@@ -134,7 +134,7 @@ def test_the_loss_is_the_sum_of_its_parts_and_latents_are_no_pixels() -> None:
     assert list(parts) == ["a", "b", "kl"]
     assert torch.allclose(task.losses(output, prepared), sum(parts.values()))  # type: ignore[arg-type]
     latents = Batch(0, ("a",), ("",), torch.ones(1), torch.ones(1), latents_BCTHW=torch.zeros(1, 6, 2, 2, 2))
-    with pytest.raises(UserError, match="learns from pixels, and these shards hold latents"):
+    with pytest.raises(UserError, match="trains on pixels, and these shards hold latents"):
         task.prepare(latents, seed=1, training=True)
     for wrong in ({"kl": -1.0}, {"terms": {}}):
         with pytest.raises(ValueError, match=r"kl must be|terms is empty"):

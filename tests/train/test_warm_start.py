@@ -151,7 +151,7 @@ def test_what_may_differ_keeps_the_values_of_the_seed_and_is_said(
     assert torch.equal(own["head.weight"], fresh["head.weight"])
     assert torch.equal(own["net.0.weight"], theirs["net.0.weight"]), "it may differ, and does not"
     assert torch.equal(own["net.2.weight"], theirs["net.2.weight"])
-    assert said == ["not from there, but as the seed gives them or left out: head.bias, head.weight, net.0.bias"]
+    assert said == ["not loaded from there (initialised by the seed or left out): head.bias, head.weight, net.0.bias"]
     assert fit.started_from is not None and fit.started_from["not_taken"] == ["head.bias", "head.weight", "net.0.bias"]
 
 
@@ -196,7 +196,7 @@ def test_an_extended_run_equals_one_long_run_in_every_bit(tmp_path: Path, said: 
 def test_a_schedule_that_depends_on_the_length_is_said_when_a_run_is_extended(tmp_path: Path, said: list[str]) -> None:
     for duration in ("5 steps", "10 steps"):
         trained(job(duration, schedule=WarmupCosine()), tmp_path)
-    assert len(said) == 1 and said[0].startswith("the schedule depends on the length: up to step 5 it was that of 5")
+    assert len(said) == 1 and said[0].startswith("the schedule depends on the length: it was for 5")
 
 
 @pytest.mark.parametrize("schedule", [WarmupCosine(total_steps=20), Constant(), WarmupCosine(warmup_steps=9)])
@@ -225,7 +225,7 @@ def test_a_metric_that_never_appears_is_said(tmp_path: Path, said: list[str]) ->
 
 
 def test_the_best_by_a_loss_that_nobody_measures_is_refused_at_once() -> None:
-    with pytest.raises(ValueError, match="keep_best chooses by val_loss, which nobody measures: give validation"):
+    with pytest.raises(ValueError, match="keep_best chooses by val_loss, which nothing measures: set validation"):
         job(saving=SaveCheckpoints(keep_best=1))
 
 

@@ -57,7 +57,7 @@ def test_it_says_what_it_does(kitchen, capfd):
 
 def test_a_second_run_does_nothing(cooked, capsys):
     assert cooked.main("run", "r.yaml") == 0
-    assert "Nothing to do, this run was finished before: 3 steps done, 3 of them before" in capsys.readouterr().out
+    assert "Nothing to do; this run is already finished: 3 steps done, 3 of them before" in capsys.readouterr().out
     assert ran() == {"first": 1, "second": 1, "third": 1}
 
 
@@ -235,7 +235,7 @@ def test_a_step_whose_predecessor_was_done_otherwise_is_not_run(kitchen, capsys)
     ("words", "said"),
     [
         (("--only", "fourth"), "there is no step fourth; the recipe has first, second, third"),
-        (("--only", "first", "--sweep", "seed=1,2"), "a sweep runs all of each combination; leave --only first out"),
+        (("--only", "first", "--sweep", "seed=1,2"), "a sweep runs each combination completely; drop --only first"),
     ],
 )
 def test_a_step_that_cannot_be_run_alone_is_refused(kitchen, capsys, words, said):
@@ -247,7 +247,7 @@ def test_a_step_that_cannot_be_run_alone_is_refused(kitchen, capsys, words, said
 def test_a_recipe_without_steps_has_none_to_be_run_alone(kitchen, capsys):
     kitchen.write("one.yaml", "_target_: '@.Count'\nduration: 1 steps\nrun_dir: one\n")
     assert kitchen.main("run", "one.yaml", "--only", "first") == 2
-    assert "--only first: the recipe has no steps; leave it out" in capsys.readouterr().err
+    assert "--only first: the recipe has no steps; drop --only" in capsys.readouterr().err
 
 
 def test_no_step_takes_the_folder_of_the_launcher(kitchen, capsys):

@@ -93,7 +93,7 @@ def _guarded(check: Callable[[], Iterable[Finding]]) -> list[Finding]:
         return list(check())
     except Exception as error:  # a strange machine is what this verb is for
         name = getattr(check, "__name__", "check").strip("<>_")
-        return [Finding("machine", name, "broken", f"could not be looked at: {type(error).__name__}: {error}")]
+        return [Finding("machine", name, "broken", f"could not be checked: {type(error).__name__}: {error}")]
 
 
 def _probe(probe: Probe, behind: "Future[Finding] | None", asked: Callable[[str], Answer]) -> Finding:
@@ -104,7 +104,7 @@ def _probe(probe: Probe, behind: "Future[Finding] | None", asked: Callable[[str]
     if not available(probe.module):
         return found(Answer("missing", f"{probe.module} is not installed"))
     if behind is not None and (before := behind.result()).state != "ok":
-        return found(Answer("missing", f"needs a {before.name} that works"))
+        return found(Answer("missing", f"needs a working {before.name}"))
     return found(asked(probe.probe))
 
 

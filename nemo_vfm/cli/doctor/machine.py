@@ -27,7 +27,7 @@ def python() -> Finding:
     supported = " and ".join(f"{major}.{minor}" for major, minor in PYTHONS)
     fits = sys.version_info[:2] in PYTHONS
     detail = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
-    hint = "" if fits else f"make an environment with Python {supported}"
+    hint = "" if fits else f"create an environment with Python {supported}"
     return Finding("needed", "Python", "ok" if fits else "broken", detail, hint, needed=True)
 
 
@@ -46,7 +46,7 @@ def packages() -> Iterator[Finding]:
         yield Finding("needed", requirement.name, "missing" if missing else "broken", why,
                       f"pip install '{requirement.name}{requirement.specifier}'", needed=True)  # fmt: skip
     if not wrong:
-        yield Finding("needed", "packages", "ok", f"{len(wanted)} installed in the versions we support", needed=True)
+        yield Finding("needed", "packages", "ok", f"{len(wanted)} installed in supported versions", needed=True)
 
 
 def extras() -> Iterator[tuple[str, str]]:
@@ -86,7 +86,7 @@ def memory() -> Finding:
     if limit.isdecimal() and int(limit) / 1e9 < total:  # a container sees the host's memory and may use less
         total, free = int(limit) / 1e9, min(free, int(limit) / 1e9)
     low = free < _LITTLE_MEMORY_GB
-    hint = "fewer num_workers and smaller batches need less" if low else ""
+    hint = "reduce num_workers or the batch size" if low else ""
     return Finding("machine", "memory", "low" if low else "ok", f"{total:.1f} GB, {free:.1f} GB free", hint)
 
 
@@ -125,12 +125,12 @@ def run_folder(folder: Path) -> Iterator[Finding]:
             os.fsync(file.fileno())
     except OSError as error:
         yield Finding("needed", "run folder", "broken", f"{folder} cannot be written: {error.strerror}",
-                      "work elsewhere, or give every run its run_dir=DIR", needed=True)  # fmt: skip
+                      "work in another folder, or give every run its own run_dir=DIR", needed=True)  # fmt: skip
         return
     free = shutil.disk_usage(there).free / 1e9
     yield Finding("needed", "run folder", "ok", f"{folder} can be written", needed=True)
     low = free < _LITTLE_DISK_GB
-    hint = "checkpoints and shards fill a disk quickly; take a run_dir on a larger one" if low else ""
+    hint = "checkpoints and shards fill a disk quickly; choose a run_dir on a larger one" if low else ""
     yield Finding("machine", "disk", "low" if low else "ok", f"{free:,.1f} GB free for {folder}", hint)
 
 
@@ -138,5 +138,5 @@ def programs() -> Iterator[Finding]:
     """Slurm's commands."""
     for name in ("sbatch", "srun"):
         path = shutil.which(name)
-        hint = "" if path else "jobs on a Slurm cluster are sent from one of its login nodes"
+        hint = "" if path else "submit Slurm jobs from a login node"
         yield Finding("cluster", name, "ok" if path else "missing", path or "not on PATH", hint)

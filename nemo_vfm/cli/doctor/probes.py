@@ -32,7 +32,7 @@ def torch_works() -> str:
     weight = torch.ones(8, 8, requires_grad=True)
     (weight @ weight).sum().backward()  # type: ignore[no-untyped-call]
     if weight.grad is None or float(weight.grad.sum()) != 8.0 * 8 * 16:
-        raise RuntimeError("a matrix product and its gradient came out wrong")
+        raise RuntimeError("a matrix product and its gradient are wrong")
     bf16 = "fast" if has_fast_bf16() else "no fast"
     return f"{torch.__version__}, {torch.get_num_threads()} threads, {bf16} bf16 on this device"
 
@@ -43,7 +43,7 @@ def gpu_works() -> str:
 
     found = device.gpus()
     if not found:
-        raise UserError("no GPU is seen; everything runs on the CPU")
+        raise UserError("no GPU found; everything runs on the CPU")
     device.try_product()
     versions = ", ".join(f"{name} {version}" for name, version in device.gpu_versions().items())
     return f"{'; '.join(map(str, found))}; {versions}"

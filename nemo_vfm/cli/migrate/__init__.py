@@ -83,12 +83,12 @@ def _format(keys: Sequence[Key], name: str, form: str) -> Format:
     if known := form or recognised(keys):
         return FORMATS[known]
     if any(key.path == "_target_" and str(key.value).startswith("nemo_vfm.") for key in keys):
-        raise UserError(f"{name} is a recipe of ours already; `nemo-vfm copy` makes another of it")
+        raise UserError(f"{name} is already a nemo_vfm recipe; use `nemo-vfm copy` to copy it")
     if any(key.path.startswith("inference.") for key in keys):
-        raise UserError(f"{name} is about sampling from a trained model: begin with `nemo-vfm copy diffusion/sample`; "
-                        "what is migrated is trainings")  # fmt: skip
-    raise UserError(f"{name} looks like none of the formats that are known here, which are {', '.join(FORMATS)}; "
-                    "if it is one of them, say which: --from FORMAT")  # fmt: skip
+        raise UserError(f"{name} samples from a trained model, and only trainings are migrated: start from "
+                        f"`nemo-vfm copy diffusion/sample`")  # fmt: skip
+    raise UserError(f"{name} matches none of the known formats, which are {', '.join(FORMATS)}; if it is one of "
+                    f"them, pass --from FORMAT")  # fmt: skip
 
 
 def _neither(name: str, form: Format) -> str:
@@ -127,6 +127,6 @@ def _entries(keys: Sequence[Key], form: Format, draft: Draft, speakers: dict[str
         if not fact:
             yield Entry(key, Fate("left", "", form.reason(key)))
         elif key.value != speakers[fact].value:
-            yield Entry(key, Fate("left", "", f"{speakers[fact].path} says otherwise, and goes before it"))
+            yield Entry(key, Fate("left", "", f"{speakers[fact].path} takes precedence over it"))
         else:
             yield Entry(key, draft.fates.get(fact, Fate("left", "", form.reason(key))))

@@ -4,18 +4,20 @@
 
 from nemo_vfm.cli.migrate.formats import Format
 
-OTHER_AXES = "how tensors are sent and kept is the engine's; its degrees stand under parallel (docs/several_devices.md)"
+OTHER_AXES = (
+    "the engine decides how tensors are sent and stored; the degrees are under parallel (docs/several_devices.md)"
+)
 DEVICES = "how many devices take part follows from parallel, and where they are from the launcher's cluster"
-KERNELS = "how kernels are chosen and compiled does not change what is learned; there is no slot for it"
+KERNELS = "the choice and compilation of kernels does not change what is learned; there is no setting for it"
 CHECKPOINTS = "checkpoints are safetensors with a manifest in the run folder; there is nothing to choose"
 MODEL = "an argument of their model; `nemo-vfm explain DiT` or `GPT` shows those of ours"
-ACCUMULATION = "how often a batch is cut follows from its size and that of a micro-batch: parallel.microbatches"
-ADAPTER = "fine-tuning by adapters is not here yet"
-METRICS = "the metrics of every step are written"
+ACCUMULATION = "the number of microbatches follows from the batch size and the microbatch size: parallel.microbatches"
+ADAPTER = "fine-tuning by adapters is not supported yet"
+METRICS = "the metrics of every step are always written"
 SAMPLING = "this is about sampling, which is a recipe of its own: recipes/diffusion/sample.yaml"
 RUN_FOLDER = "a run keeps everything in its folder, runs/<recipe>; run_dir=DIR for another"
 NO_RESTORE = "start_from takes checkpoints of ours; `nemo-vfm convert` makes safetensors of theirs"
-SPLIT = "the held-out part is cut off by data.val_fraction; there is no second data set"
+SPLIT = "data.val_fraction holds out the validation data; there is no second dataset"
 
 _DEGREES = {"tp_size": "tensor", "cp_size": "context", "pp_size": "pipeline", "dp_size": "data_ranks",
             "dp_replicate_size": "replicate", "sequence_parallel": "sequence",
@@ -140,12 +142,12 @@ AUTOMODEL = Format(
         "step_scheduler.gc_every_steps": KERNELS,
         "flow_matching.log_interval": METRICS,
         "flow_matching.summary_log_interval": METRICS,
-        "flow_matching.i2v_prob": "conditioning on a first image is not here yet",
-        "flow_matching.adapter_kwargs": "a model of ours needs no adapter",
-        "flow_matching.adapter_kwargs.**": "a model of ours needs no adapter",
+        "flow_matching.i2v_prob": "conditioning on a first image is not supported yet",
+        "flow_matching.adapter_kwargs": "our models need no adapter",
+        "flow_matching.adapter_kwargs.**": "our models need no adapter",
         "data.dataloader._target_": "the data is ShardData",
         "data.dataloader.model_type": "shards do not depend on the model",
-        "data.dataloader.dynamic_batch_size": "a bucket of ours may have a batch_size of its own",
+        "data.dataloader.dynamic_batch_size": "each bucket can have its own batch_size",
         "data.dataloader.drop_last": "an epoch ends with a whole batch, always",
         "data.dataloader.train_text_encoder": "text encoders are not trained",
         "data.dataloader.device": "the device is taken from the machine",

@@ -73,7 +73,7 @@ DFM = Format(
         "model.recompute_*": MEMORY,
         "model.qkv_format": "whether sequences are packed is said by the data: PackedLatents (docs/loading.md)",
         "model.seq_length": "the length follows from the bucket",
-        "model.vae_cache_folder": "haar stands in for the VAE, and has no weights",
+        "model.vae_cache_folder": "haar replaces the VAE, and has no weights",
         "model.guidance_*": "guidance belongs to sampling",
         "train.eval_iters": "the whole held-out part is measured",
         "train.manual_gc*": KERNELS,

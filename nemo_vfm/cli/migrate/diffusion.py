@@ -50,7 +50,7 @@ def _data(draft: Draft) -> None:
         draft.carry("batch_size", "data.batch_size", size)
     else:
         draft.put("data.batch_size", "???", "over all devices")
-        draft.leave("batch_size", "it is not a number there, so it is yours to give: data.batch_size")
+        draft.leave("batch_size", "it is not a number there, so you must set it: data.batch_size")
     draft.leave("micro_batch", "parallel.microbatches cuts a batch, where its sizes are known")
     workers = draft.get("num_workers")
     if isinstance(workers, int) and not isinstance(workers, bool) and workers >= 0:
@@ -60,9 +60,9 @@ def _data(draft: Draft) -> None:
     if isinstance(draft.get("shuffle"), bool):
         draft.carry("shuffle", "data.shuffle")
     else:
-        draft.leave("shuffle", "samples are shuffled unless it is false")
+        draft.leave("shuffle", "samples are shuffled unless this is false")
     if draft.number("val_every"):
-        draft.put("data.val_fraction", 0.01, "held out for validation; there is no second data set")
+        draft.put("data.val_fraction", 0.01, "held out for validation; there is no second dataset")
 
 
 def _shards(draft: Draft) -> None:
@@ -70,11 +70,9 @@ def _shards(draft: Draft) -> None:
     path = said[0] if isinstance(said, tuple) and len(said) == 1 else said
     draft.put("data.shards", "???", _ENCODED)
     if not isinstance(path, str) or _PLACEHOLDER.fullmatch(path):
-        draft.leave("data_path", "one folder of shards is yours to give: data.shards=DIR")
+        draft.leave("data_path", "set one folder of shards: data.shards=DIR")
     elif "${" in path:
-        draft.change(
-            "data_path", "data.shards", "???", "it came from elsewhere, so it is yours to give: data.shards=DIR"
-        )
+        draft.change("data_path", "data.shards", "???", "it came from elsewhere, so you must set it: data.shards=DIR")
     else:
         draft.change("data_path", "data.shards", path, f"a folder of our shards has to be there, {_ENCODED}")
 
@@ -92,7 +90,7 @@ def _shape(draft: Draft) -> None:
     draft.put("data.buckets.buckets.all.width", size[0])
     draft.put("data.buckets.buckets.all.height", size[1])
     draft.origins["data.buckets.buckets.all.width"] = "resolution"
-    draft.agree("resolution", "data.buckets", "a bucket; others for other aspect ratios stand beside it")
+    draft.agree("resolution", "data.buckets", "a bucket; add others for other aspect ratios")
     draft.put("data.buckets.buckets.all.num_frames", 1 if images else "???", "" if images else "frames of a sample")
     if frames:
         draft.carry("num_frames", "data.buckets.buckets.all.num_frames", frames)
@@ -115,8 +113,8 @@ def _pair(value: Value) -> tuple[int, int] | None:
 
 def _model(draft: Draft) -> None:
     draft.choices["model"] = "dit_s"
-    draft.put("model.in_channels", 48, "of conf/codec/haar.yaml, which stands in for the VAE")
-    draft.put("model.text_dim", 256, "of conf/text_encoder/hashed.yaml, which stands in for the text encoder")
+    draft.put("model.in_channels", 48, "of conf/codec/haar.yaml, which replaces the VAE")
+    draft.put("model.text_dim", 256, "of conf/text_encoder/hashed.yaml, which replaces the text encoder")
     _known_size(draft)
     for fact, address in (("width", "model.width"), ("depth", "model.depth"), ("heads", "model.heads")):
         if draft.whole(fact):
@@ -128,8 +126,8 @@ def _model(draft: Draft) -> None:
     if patch := draft.whole("patch"):
         draft.change("patch", "model.patch", (1, patch, patch), "frames, rows and columns of a token")
     draft.leave("seq_length", "the number of tokens follows from the bucket and the patches")
-    draft.leave("adapter", "a model of ours needs no adapter")
-    draft.leave("in_channels", "it follows from the codec; haar stands in for the VAE and has 48")
+    draft.leave("adapter", "our models need no adapter")
+    draft.leave("in_channels", "it follows from the codec; haar replaces the VAE and has 48")
     draft.leave("text_dim", "it follows from the text encoder; hashed stands in and has 256")
 
 
@@ -143,7 +141,7 @@ def _known_size(draft: Draft) -> None:
             "model_class", "model.width, depth, heads", "a DiT of that width, depth and heads, with blocks of ours"
         )
     else:
-        draft.leave("model_class", "no such model here; dit_s stands in, model=dit_xl takes a larger one")
+        draft.leave("model_class", "this model is not supported; dit_s is used instead, and model=dit_xl is larger")
     where = str(draft.get("pretrained"))
     known = next((size for like, size in _CHECKPOINTS.items() if re.search(like, where, re.IGNORECASE)), None)
     if known is not None:
@@ -166,7 +164,7 @@ def _task(draft: Draft) -> None:
     dropout = draft.get("text_dropout")
     if isinstance(dropout, int | float) and not isinstance(dropout, bool) and 0 <= dropout <= 1:
         draft.carry("text_dropout", "task.text_dropout", float(dropout))
-    draft.leave("codec", "haar stands in for it: a codec with weights of theirs is not here")
+    draft.leave("codec", "haar replaces it: a codec that loads their weights is not supported")
     _text_encoder(draft)
 
 
@@ -240,7 +238,7 @@ def _logit_normal(draft: Draft) -> None:
         if sampling in (None, "logit_normal"):
             draft.agree("sampling", "task.objective.logit_mean")
         else:
-            draft.leave("sampling", "no such draw here; logit-normal stands in")
+            draft.leave("sampling", "this sampling of noise levels is not supported; logit-normal is used")
     ratio = draft.get("mix_ratio")
     if isinstance(ratio, int | float) and not isinstance(ratio, bool) and 0 <= ratio <= 1:
         draft.carry("mix_ratio", "task.objective.uniform_fraction", float(ratio))
@@ -256,8 +254,8 @@ def _weights(draft: Draft) -> None:
         draft.agree("loss_scheme", "task.objective.noise_weight")
     elif weighted is False:
         draft.put("task.objective.noise_weight", 0.0)
-        draft.agree("loss_weighting", "task.objective.noise_weight", "no weighting is a weight of zero")
+        draft.agree("loss_weighting", "task.objective.noise_weight", "a weight of zero means no weighting")
         draft.leave("loss_scheme", "it has no effect there without loss weighting")
     else:
-        draft.leave("loss_weighting", "no such weighting here; the loss is not weighed by noise")
-        draft.leave("loss_scheme", "no such weighting here; the loss is not weighed by noise")
+        draft.leave("loss_weighting", "this weighting is not supported; the loss is not weighted by noise level")
+        draft.leave("loss_scheme", "this weighting is not supported; the loss is not weighted by noise level")

@@ -10,7 +10,7 @@ from functools import cache
 from nemo_vfm.cli.migrate.draft import Kind
 from nemo_vfm.cli.migrate.read import Key, Value
 
-UNKNOWN = "not known here; if it matters, look for its like with `nemo-vfm explain`"
+UNKNOWN = "unknown; if it matters, look for its counterpart with `nemo-vfm explain`"
 _DIFFUSION = re.compile(r"diffusion|imagen|\bdfm\.|\.dit\.", re.IGNORECASE)
 _DIFFUSION_SECTIONS = {"flow_matching", "model.unet_config", "model.unet"}
 _LANGUAGE = re.compile(r"collections\.(?:llm|nlp)\.|CausalLM|NextTokenPrediction|datasets\.llm|language_modeling")

@@ -36,7 +36,7 @@ def _known(draft: Draft) -> None:
     name = str(draft.get("model_class")).rpartition(".")[2]
     found = name if name in PRESETS or name in SIZES else class_of(str(draft.get("pretrained")))
     fact = "model_class" if found == name else "pretrained"
-    draft.leave("model_class", "its sizes are not known here; they are yours to give, or said by other keys")
+    draft.leave("model_class", "its sizes are not known here; you must set them, unless other keys do")
     draft.leave("pretrained", "the model begins with random weights; `nemo-vfm convert` brings a folder of "
                 "transformers, and start_from begins with it (docs/language_models.md)")  # fmt: skip
     if found in PRESETS:
@@ -45,11 +45,11 @@ def _known(draft: Draft) -> None:
             fact,
             "model",
             PRESETS[found],
-            "its sizes; weights of theirs come by start_from" if fact == "pretrained" else "",
+            "its sizes; load their weights with start_from" if fact == "pretrained" else "",
         )
     elif found:
         _put_size(draft, SIZES[found])
-        draft.agree(fact, "model", f"the sizes of {found}; weights of theirs come by start_from")
+        draft.agree(fact, "model", f"the sizes of {found}; load their weights with start_from")
 
 
 def _put_size(draft: Draft, size: Size) -> None:
@@ -73,7 +73,7 @@ def _sizes(draft: Draft) -> None:
         if draft.whole(fact):
             draft.carry(fact, f"model.{key}", draft.whole(fact))
         else:
-            draft.leave(fact, "it is no number there: what follows from the others stands in, or it is yours to give")
+            draft.leave(fact, "it is not a number there, so it is derived from the other sizes, or you must set it")
     if "model" not in draft.choices:
         for key in _NEEDED:
             if f"model.{key}" not in draft.values:
@@ -108,7 +108,7 @@ def _norm(draft: Draft) -> None:
     if eps is not None and eps <= 1:
         draft.carry("norm_eps", "model.eps", float(eps))
     else:
-        draft.leave("norm_eps", "it is no number between 0 and 1, so 1e-5 stands")
+        draft.leave("norm_eps", "it is not a number between 0 and 1, so 1e-5 stands")
 
 
 def _stand_in(draft: Draft, fact: str, value: str, why: str) -> None:
@@ -142,7 +142,7 @@ def _positions(draft: Draft) -> None:
     if theta is not None:
         _put_rope(draft, "theta", "theta", theta)
     else:
-        draft.leave("theta", "it is no number above zero, so 10,000 stands")
+        draft.leave("theta", "it is not a number above zero, so 10,000 stands")
 
 
 def _put_rope(draft: Draft, fact: str, key: str, value: float) -> None:
@@ -159,4 +159,4 @@ def _rest(draft: Draft) -> None:
     if std is not None and std <= 100:
         draft.carry("init_std", "model.init_std", float(std))
     else:
-        draft.leave("init_std", "it is no number between 0 and 100, so 0.02 stands")
+        draft.leave("init_std", "it is not a number between 0 and 100, so 0.02 stands")

@@ -22,7 +22,7 @@ def language_data(draft: Draft) -> None:
             draft.carry(fact, f"data.{key}", draft.whole(fact))
         else:
             draft.put(f"data.{key}", "???", "tokens of a row" if fact == "seq_length" else "rows, over all devices")
-            draft.leave(fact, f"it is not a number there, so it is yours to give: data.{key}")
+            draft.leave(fact, f"it is not a number there, so you must set it: data.{key}")
     _packing(draft)
     _split(draft)
     _tokenizer(draft)
@@ -34,7 +34,7 @@ def language_data(draft: Draft) -> None:
     if isinstance(draft.get("shuffle"), bool):
         draft.carry("shuffle", "data.shuffle", draft.get("shuffle") is True)
     else:
-        draft.leave("shuffle", "rows are shuffled unless it is false")
+        draft.leave("shuffle", "rows are shuffled unless this is false")
     draft.leave("micro_batch", "parallel.microbatches cuts a batch, where its sizes are known")
 
 

@@ -18,7 +18,7 @@ from nemo_vfm.cli.migrate.formats import Format
 UNET = "the model is a diffusion transformer here, with arguments of its own"
 COMPOSED = "Hydra takes it from another file: migrate the whole, which their script prints with --cfg job"
 SAMPLES = "a sample is what recipes/curation/encode.yaml or recipes/llm/tokenize.yaml wrote"
-DECODER = "the decoder of ours has one form: `nemo-vfm explain GPT`"
+DECODER = "our decoder has one form: `nemo-vfm explain GPT`"
 SCALING = "parameters are fp32 and the arithmetic follows precision, so losses are not scaled"
 TOKENS = "tokens lie in folders that recipes/llm/tokenize.yaml writes, in an order that follows from the seed"
 _KERNELS = (
@@ -146,7 +146,7 @@ NEMO1 = Format(
         "defaults": COMPOSED,
         "defaults.**": COMPOSED,
         "s3_checkpointing.**": "checkpoints are copied to a store by checkpoint.copy_to (docs/object-stores.md)",
-        "hydra.**": "the command line is ours",
+        "hydra.**": "our command line differs",
         "run.**": "where a recipe runs is not part of it",
         "trainer.strategy.**": OTHER_AXES,
         "trainer.accelerator": "the device is taken from the machine",
@@ -157,8 +157,8 @@ NEMO1 = Format(
         "trainer.benchmark": KERNELS,
         "trainer.resume_from_checkpoint": NO_RESTORE,
         "trainer.**": "an argument of Lightning's Trainer, whose loop is closed here",
-        "exp_manager.resume_if_exists": "a run always goes on where it stopped",
-        "exp_manager.resume_ignore_no_checkpoint": "a run always goes on where it stopped",
+        "exp_manager.resume_if_exists": "a run always resumes where it stopped",
+        "exp_manager.resume_ignore_no_checkpoint": "a run always resumes where it stopped",
         "exp_manager.resume_from_checkpoint": NO_RESTORE,
         "exp_manager.ema.**": "the average of the weights has a decay, and nothing else",
         "exp_manager.checkpoint_callback_params.**": "checkpoints have a cadence and a number that stays",
@@ -168,8 +168,8 @@ NEMO1 = Format(
         "model.ckpt_path": NO_RESTORE,
         "model.restore_from_path": NO_RESTORE,
         "model.unet_config.**": UNET,
-        "model.first_stage_config.**": "haar stands in for the VAE, and has no weights",
-        "model.cond_stage_config.**": "hashed stands in for the text encoder, and has no weights",
+        "model.first_stage_config.**": "haar replaces the VAE, and has no weights",
+        "model.cond_stage_config.**": "hashed replaces the text encoder, and has no weights",
         "model.linear_*": DDPM,
         "model.beta_schedule": DDPM,
         "model.given_betas": DDPM,

@@ -44,7 +44,7 @@ def _put_degrees(draft: Draft, values: dict[str, int], *, sequence: bool) -> Non
         if draft.whole(axis):
             draft.carry(axis, f"parallel.{axis}", values[axis])
         else:
-            draft.leave(axis, "none is said by leaving it out")
+            draft.leave(axis, "leave it out for none")
     if sequence or draft.get("sequence") is False:
         draft.carry("sequence", "parallel.sequence", sequence)
     else:

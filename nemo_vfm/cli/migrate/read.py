@@ -77,7 +77,7 @@ def read_keys(text: str, name: str) -> tuple[Key, ...]:
         raise UserError(f"{where} is not valid YAML: {getattr(error, 'problem', None) or error}") from error
     if not isinstance(root.body, dict):
         raise UserError(
-            f"{name} holds no mapping (lines of `key: value`), so it is no configuration that is known here"
+            f"{name} holds no mapping (lines of `key: value`), so it is not a configuration that is known here"
         )
     keys: list[Key] = []
     for key in _flat(root, ""):

@@ -43,7 +43,7 @@ def _seed(draft: Draft) -> None:
     if isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0:
         draft.carry("seed", "seed")
     else:
-        draft.leave("seed", "a seed of ours is a whole number, zero or more")
+        draft.leave("seed", "a seed must be a whole number, zero or more")
 
 
 def _length(draft: Draft) -> None:
@@ -57,9 +57,9 @@ def _length(draft: Draft) -> None:
         draft.change("max_steps", "duration", f"{steps} steps", "a length and its unit")
         draft.leave("epochs", "a recipe has one duration, and the number of steps is given")
     elif "max_steps" in draft.facts:
-        draft.leave("max_steps", "no limit is said by leaving it out")
+        draft.leave("max_steps", "leave it out for no limit")
     if "epochs" in draft.facts and not epochs:
-        draft.leave("epochs", "no limit is said by leaving it out")
+        draft.leave("epochs", "leave it out for no limit")
     draft.leave(
         "max_time",
         "a duration is in steps, epochs or hours; the scheduler's time limit does not change what is learned",
@@ -72,7 +72,7 @@ def _optimizer(draft: Draft) -> None:
         draft.carry("lr", "optimizer.lr")
     else:
         draft.put("optimizer.lr", "???")
-        draft.leave("lr", "it is not a number there, so it is yours to give: optimizer.lr")
+        draft.leave("lr", "it is not a number there, so you must set it: optimizer.lr")
     _betas(draft)
     for fact, address in (("eps", "optimizer.eps"), ("weight_decay", "optimizer.weight_decay")):
         value = draft.get(fact)
@@ -84,7 +84,7 @@ def _optimizer(draft: Draft) -> None:
         if isinstance(draft.get(fact), bool):
             draft.carry(fact, f"optimizer.{fact}")
         else:
-            draft.leave(fact, "it is neither true nor false")
+            draft.leave(fact, "it must be true or false")
 
 
 def _which_optimizer(draft: Draft) -> None:
@@ -123,7 +123,7 @@ def _schedule(draft: Draft) -> None:
     if cosine or style in _CONSTANT:
         draft.choose("decay", "schedule", draft.choices["schedule"])
     else:
-        draft.leave("decay", "there is no such schedule here; constant stands in, cosine is the other one")
+        draft.leave("decay", "this schedule is not supported; constant is used instead (cosine is the other choice)")
     _warmup(draft)
     _floor(draft, cosine=cosine)
     total = draft.whole("decay_steps")
@@ -143,7 +143,7 @@ def _warmup(draft: Draft) -> None:
         draft.leave("warmup_ratio", "the warm-up is given in steps")
         return
     draft.put("schedule.warmup_steps", 0)
-    draft.leave("warmup_steps", "none is said by zero")
+    draft.leave("warmup_steps", "zero means none")
     if ratio and total:
         draft.change("warmup_ratio", "schedule.warmup_steps", round(ratio * total), f"in steps: {ratio:g} of {total}")
     else:
@@ -167,7 +167,7 @@ def _clipping(draft: Draft) -> None:
     elif draft.get("clip") == 0:
         draft.put("engine._target_", "nemo_vfm.parallel.torch_engine.TorchEngine")
         draft.put("engine.clip_norm", None)
-        draft.agree("clip", "engine.clip_norm", "no clipping is written null")
+        draft.agree("clip", "engine.clip_norm", "write null for no clipping")
     else:
         draft.leave("clip", "gradients are clipped to a norm of 1 where nothing is said")
 
@@ -196,15 +196,17 @@ def _arithmetic(draft: Draft, fact: str) -> None:
     else:
         draft.leave(
             fact,
-            "it says nothing by itself" if value in (False, None) else "this precision is not here; auto stands in",
+            "it means nothing on its own"
+            if value in (False, None)
+            else "this precision is not supported; auto is used",
         )
 
 
 def _average(draft: Draft) -> None:
     decay = draft.number("ema_decay")
     if draft.get("ema") is False or not {"ema", "ema_decay"} & draft.facts.keys():
-        draft.leave("ema", "no average of the weights is said by leaving it out")
-        draft.leave("ema_decay", "the average of the weights is switched off there")
+        draft.leave("ema", "leave it out for no weight averaging")
+        draft.leave("ema_decay", "weight averaging is disabled there")
         return
     draft.choices["ema"] = "standard"
     draft.agree("ema", "ema: standard")
@@ -230,7 +232,7 @@ def _checkpoints(draft: Draft) -> None:
         )
     elif keep == -1:
         draft.put("checkpoint.keep_last", None)
-        draft.agree("keep", "checkpoint.keep_last", "all of them is written null")
+        draft.agree("keep", "checkpoint.keep_last", "write null to keep all")
     else:
         draft.leave("keep", "how many stay is a whole number: checkpoint.keep_last")
 
@@ -247,7 +249,7 @@ def _best(draft: Draft) -> None:
     if draft.get("monitor_mode") in ("min", "max"):
         draft.carry("monitor_mode", "checkpoint.mode")
     else:
-        draft.leave("monitor_mode", "it is min or max")
+        draft.leave("monitor_mode", "it must be min or max")
     if "save_every" not in draft.facts:
         draft.put("checkpoint.every_steps", every, "at each validation, as theirs where no interval is said")
 
@@ -267,7 +269,7 @@ def _loggers(draft: Draft) -> None:
         draft.put("loggers.tensorboard._target_", f"{_TRAIN}loggers.TensorBoard")
         draft.agree("tensorboard", "loggers.tensorboard")
     else:
-        draft.leave("tensorboard", "it is switched off there, and left out here")
+        draft.leave("tensorboard", "it is disabled there and left out here")
     _wandb(draft)
 
 
@@ -278,15 +280,13 @@ def _wandb(draft: Draft) -> None:
         draft.put("loggers.wandb._target_", f"{_TRAIN}loggers.WeightsAndBiases")
         draft.agree("wandb", "loggers.wandb")
     else:
-        draft.leave("wandb", "it is switched off there; loggers=wandb switches it on")
+        draft.leave("wandb", "it is disabled there; loggers=wandb enables it")
     for word in ("project", "name", "entity", "mode"):
         value = draft.get(f"wandb_{word}")
         if on and _is_name(value) and (word != "mode" or value in ("online", "offline")):
             draft.carry(f"wandb_{word}", f"loggers.wandb.{word}")
         else:
-            draft.leave(
-                f"wandb_{word}", "Weights & Biases is switched off there" if not on else "it is not a plain name"
-            )
+            draft.leave(f"wandb_{word}", "Weights & Biases is disabled there" if not on else "it is not a plain name")
 
 
 def _is_name(value: Value) -> bool:

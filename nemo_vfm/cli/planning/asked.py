@@ -100,7 +100,7 @@ def asked_of(job: "Train", recipe: Path, arguments: argparse.Namespace, *, own_o
     """
     machine = Machine(gpu_named(arguments.gpu), _network(arguments))
     if not isinstance(job.engine, TorchEngine):
-        raise UserError(f"layouts are planned for TorchEngine, and this recipe has {type(job.engine).__name__}")
+        raise UserError(f"only TorchEngine layouts can be planned, and this recipe uses {type(job.engine).__name__}")
     model = on_meta(job.model)
     sample = sample_of(job, model, recipe, latents=arguments.latents, tokens=arguments.tokens)
     phase, own, written, batch, steps = _phase(job, arguments.gpus, arguments.phase, sample.tokens)

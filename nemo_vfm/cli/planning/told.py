@@ -70,9 +70,9 @@ def tell_remedies(
         paper.prose(f"Nothing would make it fit on {number}: no layout, no recomputation, no smaller microbatch, no "
                     f"larger GPU, and no two changes together.")  # fmt: skip
     if more is not None:
-        paper.prose(f"As it is, it would fit on {more:,} GPUs: nemo-vfm plan --gpus {more} says how.")
+        paper.prose(f"Unchanged, it fits on {more:,} GPUs: see nemo-vfm plan --gpus {more}.")
     elif not answer.ranked:
-        paper.prose("No number of GPUs would do for the training as it is.")
+        paper.prose("Unchanged, it fits on no number of GPUs.")
 
 
 def _remedy(asked: Asked, start: Choice, one: Remedy) -> tuple[str, str, str, str]:

@@ -29,7 +29,7 @@ def package_name(folder: Path) -> str:
         raise UserError(f"{folder.resolve().name!r} cannot be the name of a package: "
                         "letters, digits and _, not beginning with a digit, such as my_project")  # fmt: skip
     if taken := _taken(name):
-        raise UserError(f"{name} would hide {taken}: give the project's folder another name, such as my_{name}")
+        raise UserError(f"{name} would shadow {taken}: give the project's folder another name, such as my_{name}")
     return name
 
 
@@ -40,7 +40,7 @@ def files_of(folder: Path, name: str) -> dict[Path, str]:
         UserError: there is something in the folder.
     """
     if folder.is_dir() and any(folder.iterdir()):
-        raise UserError(f"{folder} is not empty: a project begins in a folder of its own")
+        raise UserError(f"{folder} is not empty: a project needs a folder of its own")
     found = sorted(_TEMPLATE.rglob("*.tmpl"))
     assert found, f"no templates in {_TEMPLATE}"
     return {folder / _target(path, name): path.read_text(encoding="utf-8").replace(_NAME, name) for path in found}

@@ -62,7 +62,7 @@ def _frames(samples: Samples, told: Summary | One) -> list[Frame]:
 
 def _write_sheet(frames: Sequence[Frame], out: Path) -> None:
     if not frames:
-        raise UserError(f"there is no picture to put on {out}: neither film nor image nor latents can be shown")
+        raise UserError(f"there is nothing to draw in {out}: no video, image or latents can be shown")
     write_sheet(out, frames)
 
 
@@ -85,7 +85,7 @@ def _write_summary(paper: Paper, name: str, told: Summary) -> None:
         paper.line(_member(member, found))
     if told.looked_into < told.samples:
         paper.line()
-        paper.prose(f"What follows is of the first {told.looked_into:,} samples: their index says too little.")
+        paper.prose(f"The rest describes the first {told.looked_into:,} samples, whose index lacks details.")
     for title, counts in (("Buckets", told.buckets), ("Sizes", told.sizes), ("Latents", told.latent_shapes),
                           ("Frames per second", told.fps)):  # fmt: skip
         _write_counts(paper, title, counts)

@@ -23,7 +23,7 @@ def shards_named(word: str) -> Place | None:
     if is_folder_of_shards(where):
         return where
     if where.is_dir() and (where / "shards" / "shards.json").is_file():
-        raise UserError(f"{where} is no folder of shards, {where / 'shards'} is")
+        raise UserError(f"{where} is not a folder of shards, {where / 'shards'} is")
     if len(where.parts) > 1 and where.parent.is_dir():
         there = "holds neither shards.json nor a .tar" if where.is_dir() else "does not exist"
         raise UserError(f"{where} {there}; give a folder of shards, a .tar, or an address such as s3://bucket/folder")

@@ -96,7 +96,7 @@ def _verdict(curation: Curation, place: int, name: str, told: Json, compared: se
         rule = _rule(told)
         drops, limits = bool(rule.drops(curation.table)[place]), rule.limits(curation.table)
     except (ValueError, TypeError, KeyError, AttributeError):
-        return Verdict(name, str(told), "drop", "unknown", why="rules.json says it in a way that cannot be read")
+        return Verdict(name, str(told), "drop", "unknown", why="rules.json cannot be read here")
     decided = curation.text("rule", place) == name
     columns = dict.fromkeys(use.name for use in rule.uses())
     says, why = _says(curation, place, drops, decided, bool(compared & columns.keys()))
@@ -117,16 +117,16 @@ def _rule(told: Json) -> Rule:
 
 def _says(curation: Curation, place: int, drops: bool, decided: bool, compares: bool) -> tuple[Says, str]:
     if curation.text("message", place) is not None:
-        return "not asked", "it failed before rules were asked"
+        return "not asked", "it failed before the rules were applied"
     if not compares or decided:
         return ("drops" if drops or decided else "passes"), ""
     if curation.text("rule", place) is not None:
-        return "not asked", "it compares only what the other rules keep"
+        return "not asked", "it compares only clips that the other rules keep"
     if not drops:
         return "passes", ""
     if curation.texts("clip_id")[place] in curation.others["duplicate_of"]:
-        return "passes", "of those that are alike it is the one that stays"
-    return "passes", "what it is like went for other rules"
+        return "passes", "it is the one kept among its duplicates"
+    return "passes", "its duplicates were dropped by other rules"
 
 
 def _margin(curation: Curation, place: int, limit: Limit) -> Margin:

@@ -31,11 +31,11 @@ def tell_of(run: Path, clip: str | None, *, as_json: bool, out: Path | None) -> 
     """
     folder = curation_folder(run)
     if folder is None:
-        raise UserError(f"{run} is no run folder of a curation: there is no scores.parquet in it or in its steps")
+        raise UserError(f"{run} is not a run folder of a curation: there is no scores.parquet in it or in its steps")
     curation = open_curation(folder)
     if clip is None:
         raise UserError(
-            f"{run} is a run folder of {len(curation.table):,} clips: say which one by its id, how that begins, "
+            f"{run} is a run folder of {len(curation.table):,} clips: name one by its id, the start of its id, "
             f"FILE:FRAME or FILE@SECONDS, such as nemo-vfm explain {run} {label(curation, 0).split()[0]}"
         )
     story, opened, latents = tell(curation, place_of(curation, clip))
@@ -58,7 +58,7 @@ def tell_of(run: Path, clip: str | None, *, as_json: bool, out: Path | None) -> 
 
 def _write_sheet(out: Path, frames: Sequence[Frame]) -> None:
     if not frames:
-        raise UserError(f"there is no picture to put on {out}: neither thumbnail nor film nor latents are there")
+        raise UserError(f"there is nothing to draw in {out}: there are no thumbnails, video or latents")
     write_sheet(out, frames)
 
 
@@ -91,7 +91,7 @@ def _decision(story: Story) -> str:
     if story.rule is None:
         return f"{printable(story.decision, 20)}: no rule drops it"
     known = any(verdict.rule == story.rule for verdict in story.rules)
-    note = "" if known else ", which thins groups that are too many (balance.json)" if story.rule == "balance" else ""
+    note = "" if known else ", which thins out oversized groups (balance.json)" if story.rule == "balance" else ""
     return f"{printable(story.decision, 20)} by the rule {printable(story.rule, 80)}{note}"
 
 
@@ -99,7 +99,7 @@ def _write_alike(paper: Paper, story: Story) -> None:
     if story.duplicate_of is not None:
         paper.prose(f"like {_alike(story.duplicate_of)}, which is kept", 2)
     if story.duplicates:
-        paper.line(f"  {len(story.duplicates):,} went for being like it:")
+        paper.line(f"  {len(story.duplicates):,} were dropped as its duplicates:")
     for one in story.duplicates[:_MOST_ALIKE]:
         paper.line(f"    {_alike(one)}")
     if len(story.duplicates) > _MOST_ALIKE:
@@ -137,7 +137,7 @@ def _rule(verdict: Verdict) -> list[tuple[str, ...]]:
 
 def _margin(margin: Margin, says: str) -> str:
     if margin.value is None or margin.by is None:
-        return f"{printable(margin.score, 60)} was never measured"
+        return f"{printable(margin.score, 60)} was not measured"
     value = _figure(margin.value)
     if says == "not asked":
         return value

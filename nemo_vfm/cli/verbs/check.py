@@ -25,13 +25,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The recipe, and how many GPUs it is meant for."""
     add_recipe_arguments(parser)
     parser.add_argument(
-        "--gpus", metavar="N", type=int, help="say what it would do with N GPUs, and whether it fits; none is needed"
+        "--gpus", metavar="N", type=int, help="check that the recipe fits on N GPUs, without needing any"
     )
     add_sample_arguments(parser)
     parser.add_argument("--sweep", metavar="KEY=A,B", action="extend", nargs="+", default=[],
                         help="check every combination of these values")  # fmt: skip
     parser.add_argument("--work", action="store_true",
-                        help="print its steps, their ranks and phases as JSON, for a scheduler")  # fmt: skip
+                        help="print steps, ranks and phases as JSON for a scheduler")  # fmt: skip
 
 
 @without_collection()

@@ -20,17 +20,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", type=Path,
                         help="a .nemo archive, what torch.save wrote, a run or checkpoint of ours, or a folder of "
                              "transformers with a language model")  # fmt: skip
-    parser.add_argument("out", metavar="OUT", type=Path, help="the folder to make; it must not exist")
+    parser.add_argument("out", metavar="OUT", type=Path, help="folder to create; it must not exist")
     parser.add_argument("--key", metavar="NAME", help="which weights, such as state_dict or ema")
     parser.add_argument("--leave-out", action="store_true",
-                        help="go on where the file names code beside its weights; it is named, not run")  # fmt: skip
+                        help="continue if the file refers to code beside its weights; the code is listed, never "
+                             "run")  # fmt: skip
     parser.add_argument("--to", choices=("ours", "transformers"), default="ours",
-                        help="transformers: of a run of a language model, a folder that it loads")  # fmt: skip
-    parser.add_argument("--tokenizer", metavar="DIR", type=Path,
-                        help="with --to transformers: its folder, where the run's data does not name it")  # fmt: skip
+                        help="with `transformers`: write a folder that transformers loads, from a run of a "
+                             "language model")  # fmt: skip
+    parser.add_argument(
+        "--tokenizer",
+        metavar="DIR",
+        type=Path,
+        help="with --to transformers: tokenizer folder, if the run's data does not name it",
+    )
     parser.add_argument("--most-tokens", metavar="N", type=int,
-                        help="with --to transformers: the longest text that it was trained on")  # fmt: skip
-    parser.add_argument("--dtype", choices=("fp32", "bf16"), help="with --to transformers: of the weights written")
+                        help="with --to transformers: longest text that the model was trained on")  # fmt: skip
+    parser.add_argument("--dtype", choices=("fp32", "bf16"), help="with --to transformers: dtype of the weights")
     add_trust(parser, "the run's recipe may name")
     add_allow_host(parser)
 
@@ -42,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.file.is_file() and not arguments.file.is_dir():
         raise UserError(f"there is no file {arguments.file}")
     if arguments.out.exists() or arguments.out.is_symlink():
-        raise UserError(f"{arguments.out} exists; nothing is overwritten, take another name")
+        raise UserError(f"{arguments.out} already exists and is never overwritten; choose another name")
     _require_meant(arguments)
     said = _made(arguments.out.absolute(), lambda folder: _converted(arguments, folder))
     sys.stdout.write(f"{said}\n{arguments.out}\n")

@@ -16,9 +16,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", metavar="RECIPE",
                         help="a file, a name that `nemo-vfm list` shows, or the word `project`")  # fmt: skip
     parser.add_argument("dest", metavar="DEST", nargs="?",
-                        help="a file or folder, recipes/<name>.yaml if left out; a project's folder")  # fmt: skip
-    parser.add_argument("--with-ingredients", action="store_true", help="copy the conf files it takes to ./conf, too")
-    parser.add_argument("--flat", action="store_true", help="one file that takes nothing from elsewhere")
+                        help="file or folder to write (default: recipes/<name>.yaml); for a project, its "
+                             "folder")  # fmt: skip
+    parser.add_argument(
+        "--with-ingredients", action="store_true", help="also copy the conf files that it uses to ./conf"
+    )
+    parser.add_argument("--flat", action="store_true", help="write a single file with every ingredient inlined")
     add_conf(parser)
 
 
@@ -46,7 +49,7 @@ def _recipe(arguments: argparse.Namespace) -> int:
     for use in ingredients(file, roots) if arguments.with_ingredients else ():
         target = Path("conf") / use.slot / f"{use.choice}.yaml"
         if use.file.resolve() != target.resolve():
-            texts[target], notes[target] = read_bytes(use.file).decode(), "takes the place of ours from now on"
+            texts[target], notes[target] = read_bytes(use.file).decode(), "replaces the built-in file from now on"
     write(texts)
     _say_files(notes)
     _say_next(dest, file, flat=arguments.flat)

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """One recipe or two, and what is changed in each."""
     parser.add_argument("recipes", metavar="A [B] [CHANGE ...]", nargs="+",
-                        help="one recipe or two; changes are made to both")  # fmt: skip
+                        help="one recipe or two; changes apply to both")  # fmt: skip
     for side in "ab":
         parser.add_argument(f"--{side}", metavar="CHANGE", action="extend", nargs="+", default=[],
                             help=f"changes of {side.upper()} alone, such as parallel.tensor=2 or precision=bf16"
                             )  # fmt: skip
-    parser.add_argument("--steps", metavar="N", type=int, default=2, help="steps that are compared (2)")
+    parser.add_argument("--steps", metavar="N", type=int, default=2, help="training steps to compare (default 2)")
     parser.add_argument("--tolerance", metavar="X", type=float, default=None,
-                        help="relative; 1e-4 for fp32 and 5e-2 where a side is in bf16")  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="all of it, for machines")
+                        help="relative tolerance; default 1e-4, or 5e-2 if either side runs in bf16")  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
     add_conf(parser)
     add_trust(parser, "the recipe may name")
     add_allow_host(parser)

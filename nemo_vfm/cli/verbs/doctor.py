@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where runs would go."""
     parser.add_argument("--run-dir", metavar="DIR", type=Path, default=Path("runs"),
-                        help="the folder that runs would be written to (default: runs)")  # fmt: skip
+                        help="folder that runs are written to (default: runs)")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
@@ -68,5 +68,5 @@ def _rows(findings: "list[Finding]") -> "Iterator[tuple[str, ...]]":
 
 def _verdict(stopping: list[str]) -> str:
     if not stopping:
-        return "Everything that is needed works."
-    return f"Needed, and not working: {', '.join(stopping)}."
+        return "Everything required works."
+    return f"Required, and not working: {', '.join(stopping)}."

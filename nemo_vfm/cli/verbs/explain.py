@@ -29,9 +29,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("key", metavar="KEY", nargs="?",
                         help="of shards: one sample, by its key or how that begins; of a run: a clip, by its id, how "
                              "that begins, FILE:FRAME or FILE@SECONDS")  # fmt: skip
-    parser.add_argument("--out", metavar="FILE.png", type=Path, help="of shards and clips: write their pictures here")
+    parser.add_argument(
+        "--out", metavar="FILE.png", type=Path, help="for shards and clips: write their thumbnails here"
+    )
     parser.add_argument("--no-losses", action="store_true",
-                        help="of a step: without a loss for each sample, which needs the model in memory")  # fmt: skip
+                        help="for a step: skip the per-sample losses, which need the model in memory")  # fmt: skip
     parser.add_argument("--yaml", action="store_true", help="print the YAML only")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     add_conf(parser)
@@ -75,7 +77,7 @@ def _component(arguments: argparse.Namespace) -> int:
     from nemo_vfm.config import Roots, trust_list
 
     if arguments.key is not None or arguments.out is not None:
-        raise UserError(f"KEY and --out go with shards, and {arguments.name} is no folder of shards and no .tar here")
+        raise UserError(f"KEY and --out are for shards, and {arguments.name} is neither a folder of shards nor a .tar")
     roots, trust = Roots.standard(arguments.conf), trust_list(arguments.trust)
     if arguments.name is None:
         groups = by_slot(roots, trust)

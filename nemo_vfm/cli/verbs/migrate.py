@@ -15,12 +15,10 @@ _FORMATS = ("automodel", "dfm", "nemo2", "nemo1")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The file, the recipe's place, and the format where it is not recognised."""
-    parser.add_argument("file", metavar="FILE", type=Path, help="a YAML file of one of these frameworks")
-    parser.add_argument(
-        "-o", "--out", metavar="OUT", type=Path, help="the recipe to write; recipes/<name>.yaml if left out"
-    )
-    parser.add_argument("--kind", choices=("diffusion", "language"), help="what it trains, if that cannot be told")
-    parser.add_argument("--from", dest="form", choices=_FORMATS, default="", help="its format, if it is not recognised")
+    parser.add_argument("file", metavar="FILE", type=Path, help="a YAML file from one of these frameworks")
+    parser.add_argument("-o", "--out", metavar="OUT", type=Path, help="recipe to write (default: recipes/<name>.yaml)")
+    parser.add_argument("--kind", choices=("diffusion", "language"), help="kind of model, if it cannot be detected")
+    parser.add_argument("--from", dest="form", choices=_FORMATS, default="", help="format, if it cannot be detected")
 
 
 def run(arguments: argparse.Namespace) -> int:

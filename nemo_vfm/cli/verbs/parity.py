@@ -31,11 +31,11 @@ _MOST = 8  # ranks: a sample for each
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The recipe, and how much is tried."""
     add_recipe_arguments(parser)
-    parser.add_argument("--ranks", metavar="N,N", default="1,2,4", help="numbers of processes (1,2,4)")
+    parser.add_argument("--ranks", metavar="N,N", default="1,2,4", help="numbers of processes (default 1,2,4)")
     much = parser.add_mutually_exclusive_group()
-    much.add_argument("--quick", action="store_true", help="each choice once, in the place of each pair of choices")
-    much.add_argument("--all", action="store_true", help="every layout that there is")
-    parser.add_argument("--json", action="store_true", help="the table for machines, at the end")
+    much.add_argument("--quick", action="store_true", help="cover each choice once instead of each pair of choices")
+    much.add_argument("--all", action="store_true", help="try every layout")
+    parser.add_argument("--json", action="store_true", help="print the table as JSON at the end")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The recipe, the machine, and what the recipe does not say of its samples."""
     add_recipe_arguments(parser)
-    parser.add_argument("--gpus", metavar="N", type=int, required=True, help="how many; none is needed here")
+    parser.add_argument(
+        "--gpus", metavar="N", type=int, required=True, help="number of GPUs to plan for; none is needed here"
+    )
     add_sample_arguments(parser)
     parser.add_argument("--network", metavar="NAME", default=NETWORK,
-                        help="what joins them: conf/network/NAME, such as dgx_h100, gb200_nvl72, pcie_box")  # fmt: skip
-    parser.add_argument("--phase", metavar="NAME", help="of a recipe with several; else the one for so many GPUs")
+                        help="network between GPUs: conf/network/NAME, such as dgx_h100, gb200_nvl72 or "
+                             "pcie_box")  # fmt: skip
+    parser.add_argument("--phase", metavar="NAME", help="phase to plan; default: the one written for N GPUs")
     parser.add_argument("--write", metavar="FILE", type=Path,
                         help="write the best layout as an ingredient, such as conf/parallel/mine.yaml")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print everything as JSON")

@@ -33,21 +33,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The recipe, and what may differ from a run that is already there."""
     add_recipe_arguments(parser)
     parser.add_argument("--allow", metavar="KEY", action="append", default=[],
-                        help="go on in a run folder although this key differs")  # fmt: skip
-    parser.add_argument("--only", metavar="STEP", help="of a workflow: this step alone, whose earlier ones are done")
+                        help="resume in a run folder even though this key differs")  # fmt: skip
+    parser.add_argument(
+        "--only", metavar="STEP", help="run only this step of a workflow; the steps before it must be done"
+    )
     parser.add_argument("--part", metavar="K/N", help="this part alone of N that share the work, from 0; K/N@1 is of "
                         "the second round; a run of the whole comes after them")  # fmt: skip
     parser.add_argument("--sweep", metavar="KEY=A,B", action="extend", nargs="+", default=[],
-                        help="a run for every combination of these values, and a table at the end")  # fmt: skip
+                        help="run every combination of these values and print a table at the end")  # fmt: skip
     parser.add_argument("--preempt", metavar="SIGNAL", action="append", default=[],
                         help=f"end well at this signal, with a checkpoint and status 75; else at {', '.join(DEFAULT)}"
                         )  # fmt: skip
     parser.add_argument("--max-restarts", metavar="N", type=int, default=0,
-                        help="on several devices: start all again so often when one has died")  # fmt: skip
+                        help="on several devices: restart all ranks up to N times when one dies")  # fmt: skip
     parser.add_argument("--rank-timeout", metavar="SECONDS", type=float, default=TIMEOUT_S,
-                        help="on several devices: how long one may wait for another")  # fmt: skip
+                        help="on several devices: how long a rank may wait for another")  # fmt: skip
     parser.add_argument("--rank-silence", metavar="SECONDS", type=float, default=SILENCE_S,
-                        help="on several devices: one that gives no sign of life for so long is lost")  # fmt: skip
+                        help="on several devices: a rank without a heartbeat for this long is lost")  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -100,7 +102,7 @@ def _require_all(arguments: argparse.Namespace) -> None:
 
     for name in ("only", "part"):
         if (value := vars(arguments)[name]) is not None:
-            raise UserError(f"a sweep runs all of each combination; leave --{name} {value} out")
+            raise UserError(f"a sweep runs each combination completely; drop --{name} {value}")
 
 
 def _wanted(job: "Job", step: str | None) -> "Job":
@@ -111,7 +113,7 @@ def _wanted(job: "Job", step: str | None) -> "Job":
     if step is None:
         return job
     if not isinstance(job, Workflow):
-        raise UserError(f"--only {step}: the recipe has no steps; leave it out")
+        raise UserError(f"--only {step}: the recipe has no steps; drop --only")
     return OneStep(job, step)
 
 
@@ -185,7 +187,7 @@ def _require(job: "Job") -> None:
         if isinstance(job, Spread) and num_ranks(job) > 1:
             job.require(count)
         elif isinstance(job, Spread) and count > 1:
-            raise ValueError(f"the recipe is for one device, and {count} processes were started; give degrees under "
+            raise ValueError(f"the recipe is for one device, but {count} processes were started; set degrees under "
                              f"parallel: whose product is {count}, such as parallel.shard={count}")  # fmt: skip
     except ValueError as error:
         raise UserError(str(error)) from error
@@ -229,7 +231,7 @@ def _run(job: "Job", run: "Run", status: "Status") -> int:
         if not is_interrupt(error):
             return _failed(error, 1, run.folder, status)
         status.write("interrupted")
-        sys.stderr.write(f"interrupted; the same command goes on in {run.folder}\n")
+        sys.stderr.write(f"interrupted; run the same command again to resume in {run.folder}\n")
         return INTERRUPTED
     except NemoVfmError as error:
         return _failed(error, error.exit_code, run.folder, status)
@@ -249,10 +251,10 @@ def _run(job: "Job", run: "Run", status: "Status") -> int:
 
 def _stopped(error: BaseException, folder: Path, status: "Status") -> int:
     """The scheduler or the user wanted the machine: nothing failed."""
-    said = str(error) if not isinstance(error, PreemptedNow) else f"{error} ended the run at once"
+    said = str(error) if not isinstance(error, PreemptedNow) else f"{error} ended the run immediately"
     code = getattr(error, "exit_code", EXIT_CODE)
     status.write("interrupted" if code == INTERRUPTED else "preempted", error=said)
-    sys.stderr.write(f"{said}; the same command goes on in {folder}\n")
+    sys.stderr.write(f"{said}; run the same command again to resume in {folder}\n")
     return code
 
 
@@ -272,8 +274,8 @@ def _no_room(error: Exception, folder: Path) -> Exception:
     from nemo_vfm.core.errors import UserError
 
     told = UserError(
-        f"there is no room left on the disk of {getattr(error, 'filename', None) or folder}; make room and run the "
-        f"same command again, it goes on where it stopped"
+        f"there is no room left on the disk of {getattr(error, 'filename', None) or folder}; free some space and "
+        f"run the same command again to resume"
     )
     told.__cause__ = error
     return told
@@ -319,9 +321,9 @@ def _finish(outcome: "Outcome", folder: Path, seconds: float) -> None:
     (folder / "traceback.txt").unlink(missing_ok=True)  # of an earlier try
     page = folder / "report.html"
     if outcome.did_nothing and page.is_file():
-        sys.stdout.write(f"Nothing to do, this run was finished before: {outcome.summary}\n{page}\n")
+        sys.stdout.write(f"Nothing to do; this run is already finished: {outcome.summary}\n{page}\n")
         return
-    before = "Nothing to do, this run was finished before: " if outcome.did_nothing else ""
+    before = "Nothing to do; this run is already finished: " if outcome.did_nothing else ""
     report = _report(folder)
     sys.stdout.write(f"{before}{outcome.summary} ({seconds:.0f} s)\n{report or folder}\n")
 

@@ -26,8 +26,8 @@ _SHORTEST, _NAME = 12, 24  # letters of a name that are always shown, and for wh
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where to look."""
     parser.add_argument("folders", metavar="DIR", type=Path, nargs="*", default=[],
-                        help="run folders, or folders that hold some; runs/ where none is given")  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="everything that is known, for machines")
+                        help="run folders, or folders that contain them (default: runs/)")  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -84,6 +84,8 @@ def _table(rows: Sequence[dict[str, str]], lines: Sequence[Line], width: int) ->
     )
     text = ["  ".join(_cell(name, name, wide[name]) for name in wide).rstrip()]
     for row, line in zip(rows, lines, strict=True):
+        if len(row["run"]) > wide["run"]:  # a name is copied into the next command, so it is never cut
+            text.append(row["run"])
         text.append("  ".join(_cell(name, row[name], wide[name]) for name in wide).rstrip())
         said = [line.error] if line.error and line.state in ("failed", "nothing_kept") else []
         text += [
@@ -93,7 +95,7 @@ def _table(rows: Sequence[dict[str, str]], lines: Sequence[Line], width: int) ->
 
 
 def _fitted(wide: dict[str, int], width: int) -> dict[str, int]:
-    """The columns that a terminal has room for; names are shortened before the last ones go."""
+    """The columns that a terminal has room for; long names get a line of their own before the last columns go."""
     others = {name: wide[name] for name in wide if name != "run"}
     for name in _LEFT_OUT:
         if min(wide["run"], _NAME) + sum(size + 2 for size in others.values()) > width:
@@ -103,12 +105,8 @@ def _fitted(wide: dict[str, int], width: int) -> dict[str, int]:
 
 
 def _cell(name: str, text: str, width: int) -> str:
-    return _cut(text, width).rjust(width) if name in _TO_THE_RIGHT else _cut(text, width).ljust(width)
-
-
-def _cut(text: str, width: int) -> str:
-    """The end of a name says more than its beginning, so a long one is cut in the middle."""
-    return text if len(text) <= width else f"{text[: (width - 1) // 2]}…{text[len(text) - width // 2 :]}"
+    text = text if len(text) <= width else ""
+    return text.rjust(width) if name in _TO_THE_RIGHT else text.ljust(width)
 
 
 def _short(number: float | None) -> str:

@@ -13,8 +13,10 @@ from nemo_vfm.cli.quick import without_collection
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where it goes, and what it is of."""
-    parser.add_argument("--out", metavar="FILE", type=Path, help="write to this file and not to standard output")
-    parser.add_argument("--slot", metavar="SLOT", help="of the ingredients conf/SLOT/*.yaml, not of recipes")
+    parser.add_argument("--out", metavar="FILE", type=Path, help="write to this file instead of standard output")
+    parser.add_argument(
+        "--slot", metavar="SLOT", help="print the schema of the ingredients in conf/SLOT/*.yaml instead of recipes"
+    )
     add_conf(parser)
     add_trust(parser, "your recipes may name")
 

@@ -20,9 +20,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The recipe, or two."""
     add_recipe_arguments(parser)
     parser.add_argument("--diff", action="store_true",
-                        help="only what differs: A B [CHANGE ...] or A CHANGE ...; run folders too")  # fmt: skip
+                        help="print only the differences: A B [CHANGE ...] or A CHANGE ...; run folders work, "
+                             "too")  # fmt: skip
     parser.add_argument("--defaults", action="store_true",
-                        help="also what constructors take where the recipe says nothing")  # fmt: skip
+                        help="also print constructor defaults that the recipe does not set")  # fmt: skip
 
 
 @without_collection()

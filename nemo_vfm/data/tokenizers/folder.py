@@ -64,7 +64,7 @@ class FolderTokenizer:
             ValueError: a token below 0.
         """
         if any(token < 0 for token in tokens):
-            raise ValueError(f"{min(tokens)} is no token: they begin at 0")
+            raise ValueError(f"{min(tokens)} is not a token: they begin at 0")
         loaded = self._loaded()
         most = loaded.vocab_size()
         return loaded.decode([token for token in tokens if token < most])
@@ -93,12 +93,12 @@ def files_of(folder: Path) -> list[Path]:
         UserError: there is no such folder, or no tokenizer in it.
     """
     if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder; download the tokenizer first, nothing is fetched from a hub here")
+        raise UserError(f"{folder} is not a folder; download the tokenizer first; nothing is downloaded for you")
     found = next((folder / name for name in MODELS if (folder / name).is_file()), None)
     if found is None:
         raise UserError(
-            f"{folder} has neither {' nor '.join(MODELS)}, so there is no tokenizer in it. Where it is of another "
-            f"kind (vocab.json and merges.txt, tiktoken), load and save it with transformers once"
+            f"{folder} has neither {' nor '.join(MODELS)}, so there is no tokenizer in it. If it is in another "
+            f"format (vocab.json and merges.txt, tiktoken), load and save it once with transformers"
         )
     return [found, *(folder / name for name in CONFIG_FILES if (folder / name).is_file())]
 

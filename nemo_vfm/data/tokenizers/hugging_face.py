@@ -44,10 +44,10 @@ class HuggingFace:
         """See `Loaded`."""
         name = named or self._roles.get("eos_token")
         if name is None:
-            raise UserError(f"nothing in {self._name} says which token ends a text; give `end`, the token itself")
+            raise UserError(f"nothing in {self._name} says which token ends a text; set `end` to that token")
         number = self._made.token_to_id(name)
         if number is None:
-            raise UserError(f"{self._name} has no token {name!r} to end a text with; give `end`, one that it has")
+            raise UserError(f"{self._name} has no token {name!r} to end a text with; set `end` to one that it has")
         return int(number)
 
 

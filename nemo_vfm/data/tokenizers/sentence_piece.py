@@ -49,7 +49,7 @@ class SentencePiece:
             return number
         number = int(self._made.piece_to_id(named))
         if self._made.id_to_piece(number) != named:  # what is not there is the unknown one
-            raise UserError(f"{self._name} has no token {named!r} to end a text with; give `end`, one that it has")
+            raise UserError(f"{self._name} has no token {named!r} to end a text with; set `end` to one that it has")
         return number
 
 

@@ -87,7 +87,7 @@ class TokenData(TrainingData):
                 f"({num_workers}) at least 0, val_fraction ({val_fraction}) at least 0 and below 1"
             )
         if not sources or len({source.weight is None for source in sources.values()}) > 1:
-            raise ValueError(f"give a weight to every source or to none; {len(sources)} are given")
+            raise ValueError(f"set a weight for every source or for none; {len(sources)} are given")
         if bad := [name for name, s in sources.items() if s.weight is not None and not 0 < s.weight < float("inf")]:
             raise ValueError(f"the weight of source {bad[0]} is {sources[bad[0]].weight}, expected a number above 0")
         self.sources, self.sequence_length, self.batch_size = dict(sources), sequence_length, batch_size
@@ -114,7 +114,7 @@ class TokenData(TrainingData):
     def in_phase(self, *, batch_size: int | None, blend: Mapping[str, float] | None, read: Mapping[str, int]) -> Self:
         """See `Phaseable`; a blend names the sources that are read, and each goes on where it was left."""
         if unknown := (set(blend or ()) | read.keys()) - self.sources.keys():
-            raise ValueError(f"{sorted(unknown)[0]} is no source of this data: {', '.join(self.sources)}")
+            raise ValueError(f"{sorted(unknown)[0]} is not a source of this data: {', '.join(self.sources)}")
         named = self.sources if blend is None else {n: TokenSource(self.sources[n].folder, w) for n, w in blend.items()}
         found = type(self)(
             sources=named, sequence_length=self.sequence_length, batch_size=batch_size or self.batch_size,
@@ -174,7 +174,7 @@ class TokenData(TrainingData):
         """
         if self.batch_size % num_ranks:
             raise UserError(f"batch_size {self.batch_size} is not divisible by {num_ranks} ranks")
-        assert first_batch >= self._begins, f"batch {first_batch} comes before the first, {self._begins}"
+        assert first_batch >= self._begins, f"batch {first_batch} is before the first, {self._begins}"
         by = _By(seed, first_batch, rank, num_ranks)
         if self._started and self._started.by == by:
             return  # a training starts its data to learn its length, and Lightning does once more
@@ -211,7 +211,7 @@ class TokenData(TrainingData):
         }
         for name, stream in sides.items():
             if stream.num_tokens < 2:
-                warn(f"of {name} no document is held out; raise val_fraction, which is {self.val_fraction:g}")
+                warn(f"no document of {name} is held out; raise val_fraction, which is {self.val_fraction:g}")
         rows = {name: HeldOutRows(s, self.sequence_length, documents=self._apart()) for name, s in sides.items()}
         return _HeldOut(rows, self.sequence_length, self.batch_size)
 
@@ -281,19 +281,19 @@ class TokenData(TrainingData):
                 raise UserError(
                     f"the tokens of source {name} ({folder.folder}) come from tokenizer "
                     f"{folder.manifest.tokenizer[:16]} with {folder.manifest.vocab_size:,} tokens, expected "
-                    f"{wanted[:16]} with {first.vocab_size:,}; tokenise all sources with one, the model's"
+                    f"{wanted[:16]} with {first.vocab_size:,}; tokenize all sources with the model's tokenizer"
                 )
 
     def _require_enough(self, name: str, stream: TokenStream) -> None:
         if stream.num_tokens < self.sequence_length:
             raise UserError(
-                f"source {name} has {stream.num_tokens:,} tokens to train on, less than one sequence of "
-                f"{self.sequence_length:,}; lower sequence_length or val_fraction, or leave the source out"
+                f"source {name} has {stream.num_tokens:,} tokens to train on, fewer than one sequence of "
+                f"{self.sequence_length:,}; lower sequence_length or val_fraction, or drop the source"
             )
 
     def _open(self) -> "_Started":
         if self._started is None:
-            raise UserError("the data is asked for before it was started; call start(seed=..., first_batch=...) first")
+            raise UserError("the data was read before it was started; call start(seed=..., first_batch=...) first")
         return self._started
 
 

@@ -95,7 +95,7 @@ class TokenFolder:
         for number, shard in enumerate(self.manifest.shards):
             for name, (_, sha256) in shard.files(self.dtype).items():
                 if sha256_file(self.folder / name) != sha256:
-                    raise DataError(f"{self.folder / name} is not what was written; make the tokens again")
+                    raise DataError(f"{self.folder / name} does not match its checksum; run the tokenizing step again")
             self._require_sense(number, shard)
 
     def _require_sense(self, number: int, shard: Shard) -> None:
@@ -110,10 +110,10 @@ def _require_sizes(folder: Path, shard: Shard, dtype: np.dtype[np.unsignedintege
     for name, (size, _) in shard.files(dtype).items():
         path = folder / name
         if not path.is_file():
-            raise DataError(f"{path} is missing, though tokens.json names it; copy the whole folder, or make it again")
+            raise DataError(f"{path} is missing, though tokens.json names it; copy the whole folder, or tokenize again")
         _require_size(path, path.stat().st_size, size)
 
 
 def _require_size(path: Path, found: int, expected: int) -> None:
     if found != expected:
-        raise DataError(f"{path} has {found:,} bytes, tokens.json says {expected:,}; copy it again, or make it again")
+        raise DataError(f"{path} has {found:,} bytes, tokens.json says {expected:,}; copy it again, or tokenize again")

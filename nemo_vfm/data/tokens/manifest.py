@@ -120,7 +120,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise UserError(
             f"{folder} holds no {NAME}"
             + (": whoever wrote its shards has not finished; run the same command again, it goes on where it stopped"
-               if begun else ", so it is no folder of tokens; `TokenizeText` makes one (docs/pretraining_data.md)")
+               if begun else ", so it is not a folder of tokens; `TokenizeText` makes one (docs/pretraining_data.md)")
         )  # fmt: skip
     return _parsed(path)
 
@@ -132,7 +132,9 @@ def _parsed(path: Path) -> Manifest:
         content = json.loads(path.read_bytes())
         return _checked(content)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError(f"{path} is damaged ({type(error).__name__}: {error}); make the tokens again") from error
+        raise DataError(
+            f"{path} is damaged ({type(error).__name__}: {error}); run the tokenizing step again"
+        ) from error
 
 
 def _checked(content: Json) -> Manifest:

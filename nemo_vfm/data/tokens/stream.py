@@ -155,7 +155,9 @@ class TokenStream:
         borders = np.concatenate([[low], np.minimum(stops, high)])
         lengths = np.diff(borders)
         if not len(lengths) or lengths.min() < 1 or borders[-1] != high:
-            raise DataError(f"the documents of {self.folder.folder} do not follow one another; make the tokens again")
+            raise DataError(
+                f"the documents of {self.folder.folder} do not follow one another; run the tokenizing step again"
+            )
         return Pieces(borders[:-1], lengths, whole)
 
     def _run(self, position: int) -> int:

@@ -44,7 +44,7 @@ class KeyValues:
         """
         end = self.length + k_BGSE.shape[2]
         if end > self.most:
-            raise ValueError(f"the cache has room for {self.most} tokens, and {end} are asked for")
+            raise ValueError(f"the cache has room for {self.most} tokens, and {end} were requested")
         keys, values = self._keys[layer], self._values[layer]
         keys[:, :, self.length : end], values[:, :, self.length : end] = k_BGSE, v_BGSE
         return F.scaled_dot_product_attention(

@@ -27,7 +27,7 @@ def axis_dims(head_dim: int) -> tuple[int, int, int]:
     """
     side = 2 * (head_dim // 6)
     if head_dim % 2 or side == 0:
-        raise ValueError(f"head dimension {head_dim} cannot be shared by three axes: it must be even and at least 6")
+        raise ValueError(f"head dimension {head_dim} cannot be split over three axes: it must be even and at least 6")
     return head_dim - 2 * side, side, side
 
 

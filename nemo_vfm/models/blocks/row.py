@@ -114,7 +114,7 @@ def row(sizes_N3: Tensor, num_positions: int, patch: Patch, device: torch.device
 def either(latents_BCTHW: Tensor | None, latents_XC: Tensor | None) -> Tensor:
     """Those that are given: latents of one shape or packed ones."""
     latents = latents_XC if latents_BCTHW is None else latents_BCTHW
-    assert latents is not None, "latents of one shape or packed ones are given"
+    assert latents is not None, "expected latents of one shape, or packed ones"
     return latents
 
 

@@ -75,8 +75,8 @@ def format_of(path: Path) -> Format:
     if start[:2] == b"\x1f\x8b" or start[257:262] == b"ustar":
         return "nemo"
     if start[:1] == b"\x80":
-        raise DataError("this is a bare pickle, or a file of torch before 1.6; load it where you trust it, and save it "
-                        "again with torch.save")  # fmt: skip
+        raise DataError("this is a bare pickle, or a file written by torch before 1.6; load it where you trust it, "
+                        "and save it again with torch.save")  # fmt: skip
     if start[8:9] == b"{":
         raise DataError("this is a safetensors file already; there is nothing to convert")
     raise DataError("this is neither a .nemo archive nor a file of torch.save")

@@ -60,10 +60,10 @@ def _require_known(config: Mapping[str, Json], family: Family) -> None:
     for key, value in config.items():
         if key in fixed and not same(value, fixed[key]):
             raise DataError(f"config.json of a {family.architecture} says {key}: {shown(value)}, which GPT does not "
-                            f"have; it can be {shown(fixed[key])} alone")  # fmt: skip
+                            f"support; only {shown(fixed[key])} works")  # fmt: skip
         if key not in fixed and key not in READ | IGNORED | {family.eps_key}:
-            raise DataError(f"config.json of a {family.architecture} says {shown(key)}: {shown(value)}, which is not "
-                            "known here and may change what the model computes; delete it if it does not")  # fmt: skip
+            raise DataError(f"config.json of a {family.architecture} says {shown(key)}: {shown(value)}, which is "
+                            f"unknown and may change what the model computes; delete it if it does not")  # fmt: skip
 
 
 def _sizes(config: Mapping[str, Json], family: Family) -> dict[str, int]:

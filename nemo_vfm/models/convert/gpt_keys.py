@@ -61,7 +61,7 @@ def shown(value: Json) -> str:
     try:
         text = json.dumps(value)
     except (ValueError, RecursionError):  # no whole number above 4,300 digits is printed
-        return "something too long to print"
+        return "a value too long to print"
     return text if len(text) <= 80 else text[:77] + "..."
 
 

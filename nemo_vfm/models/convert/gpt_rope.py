@@ -82,7 +82,7 @@ def _long(told: Mapping[str, Json]) -> LongContext:
     try:
         return LongContext(factor, low, high, trained_on)
     except ValueError as error:
-        raise DataError(f"config.json asks for rotary positions that cannot be: {error}") from error
+        raise DataError(f"config.json asks for impossible rotary positions: {error}") from error
 
 
 def rope_told(rope: TextRope, family: Family) -> dict[str, Json]:

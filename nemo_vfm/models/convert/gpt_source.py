@@ -162,7 +162,7 @@ def _unborn(arguments: Mapping[str, Any], folder: Path) -> GPT:
         with torch.device("meta"):
             return GPT(**arguments)
     except ValueError as error:
-        raise DataError(f"{folder.name}/config.json describes no model that can be: {error}") from error
+        raise DataError(f"{folder.name}/config.json describes an impossible model: {error}") from error
 
 
 class _Read(Mapping[str, Tensor]):
@@ -190,12 +190,12 @@ def require_same_function(model: nn.Module, folder: GptFolder) -> None:
     """
     found = next((part for part in model.modules() if isinstance(part, GPT)), None)
     if found is None:
-        raise UserError(f"{folder.folder} is a language model, and what is to begin with its weights has no GPT in it")
+        raise UserError(f"{folder.folder} is a language model, and the model to be initialised has no GPT")
     own: dict[str, object] = {"rope": found.rope, "tied": found.tied}
     other: dict[str, object] = {"rope": folder.model.rope, "tied": folder.model.tied}
     for name in ("activation", "norm", "eps"):  # what shapes do not tell
         own[name], other[name] = getattr(found.sizes, name), getattr(folder.model.sizes, name)
     if differ := [f"{name} is {other[name]} there and {own[name]} here" for name in own if own[name] != other[name]]:
         told = "; ".join(differ)
-        raise UserError(f"the weights of {folder.folder} would mean another function here: {told}. `nemo-vfm convert "
-                        f"{folder.folder} OUT` writes the model that fits")  # fmt: skip
+        raise UserError(f"the weights of {folder.folder} would compute something else here: {told}. `nemo-vfm convert "
+                        f"{folder.folder} OUT` writes the matching model")  # fmt: skip

@@ -71,9 +71,9 @@ def read_nemo(path: Path) -> NemoArchive:
 
 def _what_is_missing(members: dict[str, tuple[int, int]]) -> str:
     if any(name.endswith((".distcp", ".metadata")) for name in members):
-        return "its weights are a distributed checkpoint, whose index is a pickle; save it with NeMo as one file first"
+        return "its weights are a distributed checkpoint, whose index is a pickle; save it as one file with NeMo first"
     if any(PurePosixPath(name).name == WEIGHTS for name in members):
-        return "its weights are cut for several GPUs (mp_rank_..); join them with NeMo first"
+        return "its weights are split over several GPUs (mp_rank_..); merge them with NeMo first"
     return f"a .nemo archive holds {CONFIG} and {WEIGHTS}; this one holds {', '.join(sorted(members)[:5]) or 'nothing'}"
 
 

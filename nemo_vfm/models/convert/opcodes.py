@@ -108,7 +108,7 @@ class _Machine:
         if isinstance(target, LeftOut):
             return
         if type(target) is not dict or len(values) % 2:
-            raise DataError("its pickle sets items of what is no mapping")
+            raise DataError("its pickle sets items of what is not a mapping")
         for key, value in zip(values[::2], values[1::2], strict=True):
             if not (type(key) is str or (type(key) is int and 0 <= key < MAX_KEY)):
                 raise DataError(f"a mapping in its pickle has a key of type {_kind(key)}; texts and counts are read")
@@ -119,13 +119,13 @@ class _Machine:
         if isinstance(target, LeftOut):
             return
         if type(target) is not list:
-            raise DataError("its pickle appends to what is no list")
+            raise DataError("its pickle appends to what is not a list")
         target.extend(values)
 
     def name(self, module: object, name: object) -> None:
         """A name: one that we know, or one that is refused."""
         if type(module) is not str or type(name) is not str:
-            raise DataError("its pickle gives a name that is no text")
+            raise DataError("its pickle gives a name that is not text")
         full = f"{module}.{name}"
         if full in DTYPES:
             self.push(DTYPES[full])
@@ -135,7 +135,7 @@ class _Machine:
             self.left_out.add(full[:200])
             self.push(LeftOut(full[:200]))
         else:
-            raise DataError(f"its pickle names {full[:200]}, which is code and not data; nothing of it was run")
+            raise DataError(f"its pickle names {full[:200]}, which is code, not data; nothing was run")
 
     def call(self, arguments: object) -> None:
         """What stands for a call: arithmetic of ours for a known name."""
@@ -157,7 +157,7 @@ class _Machine:
         """A storage by its number: ('storage', type, key, device, count)."""
         word, kind, key, _, count = self.stack.pop()
         if word != "storage" or not isinstance(kind, _Name) or kind.text not in STORAGES:
-            raise DataError("its pickle refers to something outside that is no storage of numbers")
+            raise DataError("its pickle refers to something outside that is not a storage of numbers")
         if not (type(key) is str and key.isascii() and key.isdecimal() and type(count) is int and count >= 0):
             raise DataError("its pickle refers to a storage without number or size")
         self.push(Storage(key, STORAGES[kind.text], count))

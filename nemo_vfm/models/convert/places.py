@@ -76,7 +76,7 @@ def tensor_place(
         DataError: something is not a count, or the tensor is larger than its storage.
     """
     if not isinstance(storage, Storage):
-        raise DataError("its pickle makes a tensor of what is no storage")
+        raise DataError("its pickle makes a tensor of what is not a storage")
     kind = dtype if isinstance(dtype, torch.dtype) else storage.dtype
     if kind is None:
         raise DataError("its pickle makes a tensor without a dtype")
@@ -90,7 +90,7 @@ def _counts(values: object) -> tuple[int, ...]:
         raise DataError("its pickle gives a tensor's shape as something else than a few counts")
     for value in values:
         if type(value) is not int or not 0 <= value < _MAX_LENGTH:
-            raise DataError("its pickle gives a tensor a length that is no count")
+            raise DataError("its pickle gives a tensor a length that is not a count")
     return tuple(values)
 
 

@@ -111,7 +111,7 @@ def open_torch_zip(window: Window, *, leave_out: bool = False) -> TorchZip:
 def _require_little_endian(window: Window, members: Mapping[str, _Member]) -> None:
     order = members.get("byteorder")
     if order is not None and bytes(window.fill(order.start, min(order.size, 16))) != b"little":
-        raise DataError("its numbers are not little-endian; save it again on a machine of today")
+        raise DataError("its numbers are not little-endian; save it again on a little-endian machine")
 
 
 def _members(window: Window) -> dict[str, _Member]:

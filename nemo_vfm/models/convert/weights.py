@@ -29,7 +29,7 @@ def weights(content: object, key: str | None = None) -> dict[str, TensorPlace]:
     found = {name: value for name, value in walk(chosen) if not _is_count(name, value)}
     places = {name: value for name, value in found.items() if isinstance(value, TensorPlace)}
     if other := [name for name in found if name not in places]:
-        raise DataError(f"{other[0]!r} among the weights is no tensor but {type(found[other[0]]).__name__}")
+        raise DataError(f"{other[0]!r} among the weights is not a tensor but a {type(found[other[0]]).__name__}")
     if not places:
         raise UserError("there are no tensors there; --key NAME says where in the file the weights are")
     return places

@@ -81,8 +81,8 @@ def places_of(tokens: int, frames: int, ranks: int) -> int:
     """
     if frames < 1 or frames % ranks:
         raise UserError(
-            f"{frames} frames are not divisible by {ranks} context ranks, so no rank would hold whole frames. Take a "
-            f"context that divides {frames}, or videos of a multiple of {ranks} latent frames"
+            f"{frames} frames are not divisible by {ranks} context ranks, so no rank would hold whole frames. Choose "
+            f"a context degree that divides {frames}, or videos with a multiple of {ranks} latent frames"
         )
     if tokens % (frames // ranks):
         raise UserError(

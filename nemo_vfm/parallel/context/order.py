@@ -31,7 +31,7 @@ def own_spans(tokens: int, *, rank: int, ranks: int, causal: bool = False) -> Sp
     if tokens % ranks:
         raise UserError(
             f"a sequence of {tokens} tokens is not divisible by {ranks} context ranks. "
-            f"Pad it to {-(-tokens // ranks) * ranks}, or take a context that divides it"
+            f"Pad it to {-(-tokens // ranks) * ranks}, or choose a context degree that divides it"
         )
     return held(rank, ranks, tokens // ranks, causal)
 

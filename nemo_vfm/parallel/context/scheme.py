@@ -29,13 +29,13 @@ class Scheme:
             raise UserError(f"context scheme {self.kind!r} is not known. It is one of {', '.join(get_args(Kind))}")
         if self.kind == "ring_ulysses" and self.ulysses < 2:
             raise UserError(
-                f"context scheme ring_ulysses got ulysses {self.ulysses}, but exchanging heads takes at least 2 ranks. "
-                "Write ring where no heads are to be exchanged"
+                f"context scheme ring_ulysses got ulysses {self.ulysses}, but exchanging heads needs at least 2 "
+                f"ranks. Write ring to exchange none"
             )
         if self.kind != "ring_ulysses" and self.ulysses != 1:
             raise UserError(
                 f"context scheme {self.kind} got ulysses {self.ulysses}, which only ring_ulysses reads. "
-                f"Drop it, or name ring_ulysses"
+                f"Drop it, or write ring_ulysses"
             )
 
     def degrees(self, ranks: int) -> tuple[int, int]:
@@ -46,7 +46,7 @@ class Scheme:
         if ranks % ulysses:
             raise UserError(
                 f"a context of {ranks} ranks is not divisible by ulysses {ulysses}. "
-                f"Take a divisor of {ranks}, or as many ranks as a multiple of {ulysses}"
+                f"Choose a divisor of {ranks}, or a multiple of {ulysses} ranks"
             )
         return ranks // ulysses, ulysses
 

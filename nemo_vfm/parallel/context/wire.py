@@ -125,7 +125,7 @@ def exchange(team: Team, sends: Mapping[int, Tensor], receives: Mapping[int, Ten
 
 def all_gather(team: Team, own: Tensor) -> Tensor:
     """Every rank's tensor, stacked by rank. The team is a whole group."""
-    assert team.size == team.group.size(), "a collective is for a whole group"
+    assert team.size == team.group.size(), "a collective needs a whole group"
     found = own.new_empty(team.size, *own.shape)
     _count("all_gather", own.nbytes * (team.size - 1))
     with _named(team, team.others()):
@@ -135,7 +135,7 @@ def all_gather(team: Team, own: Tensor) -> Tensor:
 
 def reduce_scatter(team: Team, parts: Tensor) -> Tensor:
     """The sum over the ranks of `parts[own place]`. The team is a whole group."""
-    assert team.size == team.group.size() == parts.shape[0], "a collective is for a whole group"
+    assert team.size == team.group.size() == parts.shape[0], "a collective needs a whole group"
     found = parts.new_empty(1, *parts.shape[1:])
     _count("reduce_scatter", parts.nbytes // team.size * (team.size - 1))
     with _named(team, team.others()):
@@ -161,9 +161,10 @@ def _named(team: Team, peer: str) -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise LostRank(
-            f"{team.name(team.index)} waited in vain for {peer}, with which it attends over one sequence on "
-            f"{team.size} ranks: {' '.join(str(error).split())[:200]}. {peer[0].upper()}{peer[1:]} has stopped, hangs, "
-            "or was itself left waiting; the first rank to end has the reason in its last words"
+            f"{team.name(team.index)} timed out waiting for {peer}, with which it shares a sequence over "
+            f"{team.size} "
+            f"ranks: {' '.join(str(error).split())[:200]}. {peer[0].upper()}{peer[1:]} has stopped, hangs, or is "
+            f"waiting itself; the log of the rank that ended first has the reason"
         ) from error
 
 

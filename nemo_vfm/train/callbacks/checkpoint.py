@@ -71,7 +71,7 @@ class SaveCheckpoints:
         except StoreError as error:
             if must:
                 raise
-            log.warn(f"The checkpoint was not copied, only kept here: {error}. It is tried again at the next one.")
+            log.warn(f"The checkpoint was kept here but not copied: {error}. It is retried at the next checkpoint.")
 
     def on_step(self, fit: Fit) -> None:
         """Save where due; where nothing comes after it, wait until it is there."""
@@ -83,9 +83,9 @@ class SaveCheckpoints:
         metrics = {name: float(value) for name, value in fit.metrics.items() if math.isfinite(value)}
         if self.keep.best and self.keep.metric not in metrics:
             log.warn_once(
-                f"{self.keep.metric} was not measured at the step of every checkpoint (there is "
-                f"{', '.join(sorted(metrics))}), and such a one cannot be among the best; hold samples out, and let "
-                f"checkpoint.every_steps be a multiple of validation.every_steps"
+                f"{self.keep.metric} was not measured at the step of every checkpoint (measured: "
+                f"{', '.join(sorted(metrics))}), so the best cannot be chosen; hold samples out, and make "
+                f"checkpoint.every_steps a multiple of validation.every_steps"
             )
         about = About(fit.origin, metrics, permanent)
         saver.save(fit.step, fit.groups(), fit.state(), self.keep, about,

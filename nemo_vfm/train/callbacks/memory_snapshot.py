@@ -35,7 +35,7 @@ class MemorySnapshot:
         self._recording = memory_history(self.max_events)
         if not self._recording:
             log.warn(
-                "memory snapshot: this process has no GPU, and only a GPU's memory can be recorded: none is written"
+                "memory snapshot: this process has no GPU, and only GPU memory can be recorded: no snapshot is written"
             )
 
     def on_step(self, fit: Fit) -> None:
@@ -54,4 +54,4 @@ class MemorySnapshot:
         path = folder / f"rank-{ranks.rank()}-step-{fit.step}.snapshot"
         memory_snapshot(path)
         self._recording = memory_history(0)
-        log.info(f"memory snapshot: that of step {fit.step} is in {path}")
+        log.info(f"memory snapshot: step {fit.step} is in {path}")

@@ -41,9 +41,9 @@ class PreviewTexts:
     def on_start(self, fit: Fit) -> None:
         """Say where nothing will come."""
         if fit.plan.world > 1:
-            log.info("texts are not previewed on several devices, which each hold a part of the model")
+            log.info("texts are previewed on one device only")
         elif not isinstance(fit.model, Continues):
-            raise ValueError(f"{type(fit.model).__name__} writes no texts; take the preview out of callbacks")
+            raise ValueError(f"{type(fit.model).__name__} generates no text; remove the preview from callbacks")
 
     def on_step(self, fit: Fit) -> None:
         """Write where due."""

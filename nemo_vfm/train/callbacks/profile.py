@@ -41,7 +41,7 @@ class Profile:
     def on_start(self, fit: Fit) -> None:
         """Begin, where the first step of this process is to be recorded."""
         if fit.step >= self._last and ranks.is_first():
-            log.info(f"profile: the run goes on behind step {self._last}, so no step is recorded")
+            log.info(f"profile: the run resumes after step {self._last}, so no step is recorded")
         self._begin(fit)
 
     def on_step(self, fit: Fit) -> None:

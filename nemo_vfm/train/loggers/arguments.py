@@ -25,8 +25,8 @@ def refuse_keys(variable: str, **texts: str | None) -> None:
         if text and (_USER.search(text) or _QUERY.search(text) or looks_like_a_key(text)):
             register(text)  # the complaint shows the line that it stands on
         if text and (_USER.search(text) or _QUERY.search(text)):
-            raise ValueError(f"{name} is an address that holds a user or a key; give the bare address, "
-                             f"and the key in the environment as {variable}")  # fmt: skip
+            raise ValueError(f"{name} is a URL with a user or a key; give the bare URL, and put the key into the "
+                             f"environment as {variable}")  # fmt: skip
         if text and (looks_like_a_key(text) or is_key(text)):
             raise ValueError(f"{name} looks like a key; recipes are kept and shown, so put keys into the "
                              f"environment as {variable} and remove it here")  # fmt: skip

@@ -83,8 +83,8 @@ class Guarded(Logger):
             self._rests_until = time.monotonic() + REST_S
             if not self._said:
                 self._said = True
-                warn(f"the logger {self._name} failed ({_sentence(error)}); training goes on without it, it is tried "
-                     f"again every {REST_S:.0f} s, and metrics.jsonl misses nothing")  # fmt: skip
+                warn(f"the logger {self._name} failed ({_sentence(error)}); training continues without it, it is "
+                     f"retried every {REST_S:.0f} s, and metrics.jsonl is complete")  # fmt: skip
 
 
 def open_all(sources: Mapping[str, LoggerSource], folder: Path, recipe: str, *, goes_on: bool) -> list[Guarded]:
@@ -105,9 +105,9 @@ def open_all(sources: Mapping[str, LoggerSource], folder: Path, recipe: str, *, 
             raise
         except Exception as error:
             if not goes_on:
-                raise UserError(f"the logger {name} cannot be opened: {_sentence(error)}; "
-                                f"repair it, or remove it with ~loggers.{name}") from error  # fmt: skip
-            warn(f"the logger {name} cannot be opened ({_sentence(error)}); training goes on without it")
+                raise UserError(f"the logger {name} cannot be opened: {_sentence(error)}; fix it, or remove it with "
+                                f"~loggers.{name}") from error  # fmt: skip
+            warn(f"the logger {name} cannot be opened ({_sentence(error)}); training continues without it")
             continue
         if not goes_on:
             logger.log_hyperparams(flatten(conceal_keys(recipe)))

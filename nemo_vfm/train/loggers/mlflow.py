@@ -92,7 +92,7 @@ def _server() -> str:
     """The server that the environment names; it stands in files of the run folder, so it holds no password."""
     server = os.environ.get(SERVER, "")
     if not server.startswith(("https://", "http://", "databricks")):
-        raise UserError(f"MLflow online needs its server: export {SERVER}=https://..., or take mode: offline")
+        raise UserError(f"MLflow online needs a server: export {SERVER}=https://..., or set mode: offline")
     try:
         refuse_keys(KEYS, **{SERVER: server})
     except ValueError as error:

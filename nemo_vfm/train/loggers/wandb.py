@@ -64,7 +64,7 @@ class WeightsAndBiases:
     def open(self, folder: Path) -> "Logger":
         """A WandbLogger whose run ends with the training, so that the next step of a workflow gets its own."""
         if self.mode == "online" and not os.environ.get(KEY):
-            raise UserError(f"Weights & Biases online needs your key: export {KEY}=..., or take mode: offline")
+            raise UserError(f"Weights & Biases online needs your key: export {KEY}=..., or set mode: offline")
         home = folder.absolute() / "wandb"
         home.mkdir(parents=True, exist_ok=True)
         _stay_in(home)
@@ -103,8 +103,8 @@ def _refuse_other_servers(home: Path) -> None:
         except (configparser.Error, UnicodeDecodeError, OSError):
             said = {"what cannot be read"}
         if said:
-            raise UserError(f"{file} says {', '.join(sorted(said))}, and would decide where your key goes; put a "
-                            f"server of your own into {SERVER}, and remove the file")  # fmt: skip
+            raise UserError(f"{file} says {', '.join(sorted(said))}, which would decide where your key goes; set "
+                            f"your own server in {SERVER}, and remove the file")  # fmt: skip
 
 
 def _stay_in(home: Path) -> None:

@@ -58,7 +58,7 @@ def _clips(fit: Fit) -> Iterator[Batch]:
         if fit.plan.data > 1:
             raise UserError("no clip is held out, and on several devices latents are measured on those; set "
                             "data.val_fraction")  # fmt: skip
-        log.warn_once("no clip is held out, so the latents' scale is measured on clips that are learnt from")
+        log.warn_once("no clip is held out, so the latents' scale is measured on training clips")
         yield from islice(iter(fit.data.train_dataloader()), _BATCHES)
 
 

@@ -36,15 +36,15 @@ class Reconstruct:
         if not 0 <= kl < torch.inf:
             raise ValueError(f"kl must be finite and not negative, got {kl}")
         if terms is not None and not terms:
-            raise ValueError("terms is empty, so nothing would be learnt from; give one such as Pixels")
+            raise ValueError("terms is empty, so there is no loss; add one such as Pixels")
         self.terms: dict[str, Term] = dict(terms) if terms is not None else {"pixels": Pixels()}
         self.kl = kl
 
     def prepare(self, batch: Batch, *, seed: int, training: bool) -> Prepared:
         """Pixels in [-1, 1]; in training also each sample's seed of the latents' noise, whatever its companions."""
         if batch.video_BCTHW is None:
-            raise UserError("an autoencoder learns from pixels, and these shards hold latents; give the shards of "
-                            "clips, and buckets")  # fmt: skip
+            raise UserError("an autoencoder trains on pixels, and these shards hold latents; use shards of clips, "
+                            "and set buckets")  # fmt: skip
         video_BCTHW = batch.video_BCTHW.float() / 127.5 - 1
         inputs = {"video_BCTHW": video_BCTHW}
         if training:

@@ -88,7 +88,7 @@ def test_a_key_that_is_refused_ends_the_run_with_what_to_do_and_no_half_written_
         server.always = status(401, f"bad key {KEY}".encode())
         assert run(videos, tmp_path / "run", *endpoint(server)) == 2
     said = "".join(capfd.readouterr())
-    assert "is the key right?" in said and KEY not in said and not (tmp_path / "run/shards").exists()
+    assert "is the key correct?" in said and KEY not in said and not (tmp_path / "run/shards").exists()
 
 
 def test_nothing_is_sent_to_a_host_that_only_the_recipe_names(videos, tmp_path, capfd):
@@ -97,14 +97,14 @@ def test_nothing_is_sent_to_a_host_that_only_the_recipe_names(videos, tmp_path, 
         assert run(videos, tmp_path / "run", *words) == 2
     origin = service_url(server.url).origin
     said = "".join(capfd.readouterr())
-    assert f"nothing goes to {origin} before you allow it" in said and "--allow-host 127.0.0.1:" in said
+    assert f"nothing goes to {origin} until you allow it" in said and "--allow-host 127.0.0.1:" in said
     assert not server.paths
 
 
 @pytest.mark.parametrize(
     ("url", "allowed", "words"),
     [
-        ("http://127.0.0.1:9/v1", "127.0.0.1:8", "nothing goes to http://127.0.0.1:9"),
+        ("http://127.0.0.1:9/v1", "127.0.0.1:8", "nothing is sent to http://127.0.0.1:9"),
         ("http://169.254.169.254/v1", "169.254.169.254", "hand out credentials"),
         (
             "https://no-such-host.invalid/v1",

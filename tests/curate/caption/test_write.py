@@ -258,5 +258,5 @@ def test_a_captioner_that_fails_at_one_clip_is_named_and_the_next_one_is_asked(t
 
 def test_a_captioner_that_fails_at_every_clip_stops_the_run_with_its_reason(tmp_path):
     records = [record(number) for number in range(200)]
-    with pytest.raises(DataError, match=r"first failed \d+ times in a row, the last time so: KeyError"):
+    with pytest.raises(DataError, match=r"first failed \d+ times in a row; the last error: KeyError"):
         write(records, tmp_path, first=Stumbling(at={r.clip.source_id for r in records}, how=_raise))

@@ -99,7 +99,7 @@ def test_code_that_a_folder_brings_is_not_run(folders: dict[str, Path], tmp_path
 
 def test_nothing_is_read_before_the_first_use(tmp_path: Path) -> None:
     ours = FolderTokenizer(folder=tmp_path / "nowhere")
-    with pytest.raises(UserError, match="nothing is fetched from a hub"):
+    with pytest.raises(UserError, match="nothing is downloaded for you"):
         ours.encode(["a"])
 
 
@@ -164,7 +164,7 @@ def test_a_beginning_that_a_file_puts_before_each_text_is_left_out(folders: dict
 def test_which_token_ends_a_document_is_asked_for_where_nobody_says(folders: dict[str, Path], tmp_path: Path) -> None:
     folder = shutil.copytree(folders["byte-level"], tmp_path / "silent")
     (folder / "tokenizer_config.json").unlink()
-    with pytest.raises(UserError, match="silent says which token ends a text; give `end`"):
+    with pytest.raises(UserError, match="silent says which token ends a text; set `end`"):
         FolderTokenizer(folder=folder).end()
     with pytest.raises(UserError, match="has no token '<eot>' to end"):
         FolderTokenizer(folder=folder, end="<eot>").end()

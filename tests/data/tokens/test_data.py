@@ -238,7 +238,7 @@ def test_a_second_part_with_other_weights_takes_every_source_up_where_the_first_
     for name in ("web", "books", "code"):
         numbers = [int(key.rsplit("-", 1)[1]) for key in keys if key.startswith(name)]
         assert numbers == list(range(len(numbers)))
-    with pytest.raises(ValueError, match="maps is no source of this data: web, books, code"):
+    with pytest.raises(ValueError, match="maps is not a source of this data: web, books, code"):
         first.in_phase(batch_size=None, blend={"maps": 1.0}, read={})
 
 
@@ -255,11 +255,11 @@ def test_reading_ahead_changes_nothing_and_batches_may_be_sent_to_another_proces
 
 def test_what_cannot_be_is_said_with_its_numbers(token_folder):
     folder = token_folder([5, 5])
-    with pytest.raises(UserError, match="12 tokens to train on, less than one sequence of 16"):
+    with pytest.raises(UserError, match="12 tokens to train on, fewer than one sequence of 16"):
         batches(data_of(folder), 1)
     with pytest.raises(UserError, match="batch_size 4 is not divisible by 3 ranks"):
         batches(data_of(folder, sequence_length=4), 1, num_ranks=3)
-    with pytest.raises(ValueError, match="to every source or to none"):
+    with pytest.raises(ValueError, match="for every source or for none"):
         TokenData(sources={"a": TokenSource(folder, 1.0), "b": TokenSource(folder)}, sequence_length=4, batch_size=4)
     with pytest.raises(ValueError, match="weight of source text is -1"):
         data_of(folder, weight=-1.0)
@@ -267,5 +267,5 @@ def test_what_cannot_be_is_said_with_its_numbers(token_folder):
         data_of(folder).train_dataloader()
     other = token_folder([5, 5], name="other", tokenizer="u" * 64)
     two = TokenData(sources={"text": TokenSource(folder), "other": TokenSource(other)}, sequence_length=4, batch_size=4)
-    with pytest.raises(UserError, match="tokenise all sources with one"):
+    with pytest.raises(UserError, match="tokenize all sources with the model's"):
         two.start(seed=0, first_batch=0)

@@ -112,8 +112,8 @@ case "$status:$near:$said" in
   [1-9]*:*:*oom_kill*) kind=out_of_memory ;;
   [1-9]*:*:*oom-kill*) kind=out_of_memory ;;
   [1-9]*:*:*'OOM Killed'*) kind=out_of_memory ;;
-  69:*:*'has given no sign of life'* | 1[2-9][0-9]:*:*'has given no sign of life'*) kind=hang ;;
-  69:*:*'which wait for it, give up'* | 1[2-9][0-9]:*:*'which wait for it, give up'*) kind=hang ;;
+  69:*:*'has sent no heartbeat'* | 1[2-9][0-9]:*:*'has sent no heartbeat'*) kind=hang ;;
+  69:*:*'which wait for it, gave up'* | 1[2-9][0-9]:*:*'which wait for it, gave up'*) kind=hang ;;
   2:*:*'is not finite at batch'* | 69:*:*'is not finite at batch'*) kind=non_finite ;;
   2:*:* | 126:*:* | 127:*:*) kind=configuration ;;
   69:*:*' ended: UserError:'*) kind=configuration ;;

@@ -28,7 +28,7 @@ def test_an_archive_is_read_and_its_configuration_stays_text(tmp_path, packed, p
     [
         ({"a.txt": b""}, "holds model_config.yaml and model_weights.ckpt; this one holds a.txt"),
         ({"model_config.yaml": b"", "model_weights/.metadata": b"", "model_weights/__0_0.distcp": b""}, "distributed"),
-        ({"model_config.yaml": b"", "mp_rank_00/model_weights.ckpt": b""}, "cut for several GPUs"),
+        ({"model_config.yaml": b"", "mp_rank_00/model_weights.ckpt": b""}, "split over several GPUs"),
     ],
 )
 def test_an_archive_of_another_kind_is_refused_with_what_to_do(tmp_path, members, sentence):

@@ -84,7 +84,7 @@ def test_code_beside_the_weights_is_refused_by_name_or_left_out_on_request(keep)
     settings = Settings()
     settings.depth = 3
     path = keep({"state_dict": {"w": torch.ones(2)}, "hyper_parameters": settings, "epoch": 1})
-    with pytest.raises(DataError, match=r"names .*Settings, which is code and not data; nothing of it was run"):
+    with pytest.raises(DataError, match=r"names .*Settings, which is code, not data; nothing was run"):
         read_foreign(path)
     found = read_foreign(path, leave_out=True)
     same(found.weights, {"w": torch.ones(2)})
@@ -92,5 +92,5 @@ def test_code_beside_the_weights_is_refused_by_name_or_left_out_on_request(keep)
 
 
 def test_an_object_among_the_weights_is_never_left_out(keep):
-    with pytest.raises(DataError, match="'s' among the weights is no tensor but LeftOut"):
+    with pytest.raises(DataError, match="'s' among the weights is not a tensor but a LeftOut"):
         read_foreign(keep({"state_dict": {"w": torch.ones(2), "s": Settings()}}), leave_out=True)

@@ -120,7 +120,7 @@ def hanging(rank):
 def test_a_rank_that_hangs_in_a_ring_is_named_within_the_timeout_of_its_group():
     said = on_ranks(3, hanging)
     text, waited_s = said[2]
-    assert "rank 2 waited in vain for rank 1, with which it attends over one sequence on 3 ranks" in text
+    assert "rank 2 timed out waiting for rank 1, with which it shares a sequence over 3 ranks" in text
     assert waited_s < 8
 
 
@@ -140,5 +140,5 @@ def test_a_rank_that_dies_ends_the_others_at_once_with_its_name():
         on_ranks(4, dying)
     text = str(error.value)
     assert "rank 1: died with exit code 7" in text
-    assert "LostRank: rank 0 waited in vain for rank 1, with which it attends over one sequence on 2 ranks" in text
-    assert "LostRank: rank 2 waited in vain for rank 3, with which" in text
+    assert "LostRank: rank 0 timed out waiting for rank 1, with which it shares a sequence over 2 ranks" in text
+    assert "LostRank: rank 2 timed out waiting for rank 3, with which" in text
