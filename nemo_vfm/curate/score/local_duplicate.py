@@ -1,0 +1,67 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Finds clips that show the same pictures cropped, scaled or at another speed, by keypoints."""
+
+import base64
+from collections.abc import Sequence
+from functools import lru_cache
+
+from nemo_vfm.curate.footage import Footage
+from nemo_vfm.curate.score.near_duplicate import number
+from nemo_vfm.curate.stage import ClipRecord
+from nemo_vfm.dedup.cosine import Pair
+from nemo_vfm.dedup.groups import kept_by_likeness
+from nemo_vfm.dedup.local import as_bytes, describe, from_bytes
+from nemo_vfm.dedup.shown import same, shown
+from nemo_vfm.dedup.votes import candidates
+
+_RATE, _LEAST_FRAMES, _MOST_FRAMES = 4.0, 8, 32
+
+
+class LocalDuplicate:
+    """Finds clips that were cropped, scaled, recoded, cut out of one another, or play at another speed.
+
+    Four frames a second are registered by SIFT keypoints and compared where they overlap; `local_similarity` is the
+    share of the shorter clip that the other one shows at one place and in order. It needs no weights. It does not see
+    mirrored copies, or pictures without detail, such as a clear sky; `NearDuplicate` knows those by their whole frames.
+    Of clips that are alike the one of highest resolution stays, then the longest, then the best.
+
+    Args:
+        quality: the score by which the better of two copies is told; higher is better, and it may be absent.
+    """
+
+    def __init__(self, *, quality: str = "sharpness") -> None:
+        self.quality = quality
+
+    def columns(self) -> Sequence[str]:
+        """The one score."""
+        return ("local_similarity",)
+
+    def remember(self, footage: Footage) -> str:
+        """Keypoints and a small copy of each frame looked at, as base64."""
+        numbers = footage.per_second(_RATE, at_most=_MOST_FRAMES)
+        if len(numbers) < _LEAST_FRAMES:
+            numbers = footage.evenly(_LEAST_FRAMES)
+        return base64.b64encode(as_bytes([describe(frame) for frame in footage.frames(numbers)])).decode()
+
+    def likeness(self, vectors: Sequence[str]) -> list[float]:
+        """Of each clip to the other clip most like it; 0 where none is."""
+        best = [0.0] * len(vectors)
+        for pair in _compared(tuple(vectors)):
+            best[pair.a], best[pair.b] = max(best[pair.a], pair.cosine), max(best[pair.b], pair.cosine)
+        return best
+
+    def duplicates(self, clips: Sequence[ClipRecord], vectors: Sequence[str], above: float) -> dict[int, int]:
+        """`{position of a duplicate: position of the clip to keep}`."""
+        preferences = [(float(clip.width * clip.height), clip.duration_s, number(clip, self.quality)) for clip in clips]
+        pairs = [(pair.a, pair.b) for pair in _compared(tuple(vectors)) if pair.cosine > above]
+        return kept_by_likeness(preferences, pairs)
+
+
+@lru_cache(maxsize=2)
+def _compared(vectors: tuple[str, ...]) -> list[Pair]:
+    """Asked again for the same clips with other thresholds."""
+    clips = [from_bytes(base64.b64decode(text)) for text in vectors]
+    probes = candidates([[frame.bits_NB for frame in clip] for clip in clips])
+    alike = [(a, b) for (a, b), pairs in probes.items() if any(same(clips[a][i], clips[b][j]) for i, j in pairs)]
+    return [Pair(a, b, shown(clips[a], clips[b])) for a, b in alike]
