@@ -11,6 +11,7 @@ from typing import Literal
 from launcher.quoting import in_bind, option_name, variable
 from nemo_vfm.core.secret import is_secret_name
 
+Restart = Literal["requeue", "resubmit"]
 GpuRequest = Literal["gpus_per_node", "gres", "none"]
 #: Names that mean something to the script's own shell, or to the srun in it.
 _NOT_FOR_JOBS = re.compile(
@@ -22,8 +23,9 @@ _TIME = re.compile(r"(\d+-)?\d+(:[0-5]?\d){0,2}")
 #: What the script decides by itself, so that a cluster cannot say it twice: stopping, going on and logs depend on it.
 OURS = frozenset((
     "account", "array", "chdir", "comment", "constraint", "cpus-per-task", "dependency", "error", "exclude",
-    "exclusive", "export", "gpus-per-node", "gres", "job-name", "mem", "nodes", "ntasks", "ntasks-per-node",
-    "open-mode", "output", "partition", "qos", "requeue", "reservation", "segment", "signal", "time", "wrap",
+    "exclusive", "export", "gpus-per-node", "gres", "job-name", "mem", "no-requeue", "nodes", "ntasks",
+    "ntasks-per-node", "open-mode", "output", "partition", "qos", "requeue", "reservation", "segment", "signal", "time",
+    "wrap",
 ))  # fmt: skip
 
 
@@ -159,6 +161,8 @@ class Slurm(Cluster):
         cpus_per_cpu_node: cores of such a node.
         cpu_partition: where these nodes are; null takes `partition`.
         most_at_once: tasks of an array that run at the same time; null is no limit.
+        restart: how a job that was preempted or lost a rank begins again: by `requeue`, and where that is refused as
+            another job of the same script; or by `resubmit`, always as another job, which Slurm never requeues itself.
         mpi: how srun starts tasks (pmix, pmi2, none); null takes none where the cluster has it: ranks meet without.
         cpu_bind: how srun binds tasks to cores (`cores`, `rank_ldom`); null leaves it to the cluster.
         interface: network interfaces by which ranks meet and NCCL and gloo begin, such as `ib0` or `^lo,docker`.
@@ -192,6 +196,7 @@ class Slurm(Cluster):
     cpus_per_cpu_node: int | None = None
     cpu_partition: str | None = None
     most_at_once: int | None = None
+    restart: Restart = "requeue"
     mpi: str | None = None
     cpu_bind: str | None = None
     interface: str | None = None

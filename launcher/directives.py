@@ -85,7 +85,10 @@ def _time(job: SlurmJob) -> Iterator[str]:
     yield "# then this script begins the job again. (Without B: before USR1, or this shell would get it instead.)"
     yield directive("time", str(job.cluster.time))
     yield directive("signal", f"USR1@{job.lead_s}")
-    yield f"{directive('requeue')}  # where a node fails, Slurm itself begins the job again, on others"
+    if job.cluster.restart == "requeue":
+        yield f"{directive('requeue')}  # where a node fails, Slurm itself begins the job again, on others"
+    else:
+        yield f"{directive('no-requeue')}  # cluster.restart: this script submits itself once more"
     if job.array:
         limit = "" if job.cluster.most_at_once is None else f"%{job.cluster.most_at_once}"
         yield f"{directive('array', f'0-{job.array - 1}{limit}')}  # each task has its own attempts"

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from launcher.ending import KINDS, branches, names
 from launcher.job import SlurmJob
 from launcher.quoting import quoted
+from launcher.restart import RESUBMITTED, begin_again, functions
 
 ATTEMPTS = "attempts.tsv"
 #: Of attempts.tsv, in order: `moved` is yes where the attempt got further, `blamed` the node of the rank that was lost.
@@ -40,8 +41,16 @@ files_made() {  # below the run folder's own, by work that has no checkpoints
   find "$run" -mindepth 1 \( -name launch -o -name ranks -o -name '.*' \) -prune -o -type f -printf '%d\n' \
     2> /dev/null | grep -c -v '^1$'
 }
+# This job and those whose work it goes on with, as @RESUBMITTED@ says; what the attempts of all of them were counts.
+mine=" $(awk -v job="$job" '{ before[$2] = $1 }
+  END { for (; job != "" && n < 10000; n++) { printf "%s ", job; job = before[job] } }' \
+  < <(cat "$launch/@RESUBMITTED@" 2> /dev/null))"
+attempts() { cat "$launch/@ATTEMPTS@" 2> /dev/null; }
+restarts_before="$(awk -F '\t' -v job="$job" -v mine="$mine" \
+  '$2 != job && index(mine, " " $2 " ") { n++ } END { print n + 0 }' < <(attempts))"
 note() {  # one line of attempts.tsv: status, kind, sentence, moved, blamed
-  printf '%s\t' "$(date --utc +%Y-%m-%dT%H:%M:%SZ)" "$job" "${SLURM_RESTART_COUNT:-0}" "$1" "$2" "$(newest_step)" \
+  printf '%s\t' "$(date --utc +%Y-%m-%dT%H:%M:%SZ)" "$job" "$(( restarts_before + ${SLURM_RESTART_COUNT:-0} ))" \
+    "$1" "$2" "$(newest_step)" \
     "$SLURM_JOB_NODELIST" "${3//[[:cntrl:]]/ }" "$4" >> "$launch/@ATTEMPTS@"
   printf '%s\n' "$5" >> "$launch/@ATTEMPTS@"
 }
@@ -54,9 +63,9 @@ if [[ -e $mark ]]; then
 fi
 printf '%s\n' "$SLURM_JOB_NODELIST" > "$mark"
 # What the attempt before has noted: to look through a large run folder takes long, and is done at the end alone.
-step_before="$(awk -F '\t' -v job="$job" '$2 == job { step = $6 } END { print step == "" ? -1 : step }' \
-  "$launch/@ATTEMPTS@" 2> /dev/null || echo -1)"
-files_before="$(cat "$launch/files-$SLURM_JOB_ID" 2> /dev/null || echo 0)"
+step_before="$(awk -F '\t' -v mine="$mine" \
+  'index(mine, " " $2 " ") { step = $6 } END { print step == "" ? -1 : step }' < <(attempts))"
+files_before="$(for one in $mine; do cat "$launch/files-$one" 2> /dev/null && break; done)"
 """
 
 _EPILOGUE = r"""
@@ -95,13 +104,15 @@ case "$kind" in
     [[ " ${hosts[*]} " == *" $blamed "* ]] || blamed=
     ;;
 esac
-before="$(awk -F '\t' -v job="$job" -v node="$blamed" '$2 == job && $10 == node' "$launch/@ATTEMPTS@" 2> /dev/null)"
+before="$(awk -F '\t' -v mine="$mine" -v node="$blamed" 'index(mine, " " $2 " ") && $10 == node' < <(attempts))"
 step="$(newest_step)"
 moved=no
 files=0
 (( step < 0 )) && files="$(files_made)"
-(( step > step_before || (step < 0 && files > files_before) )) && moved=yes
-printf '%s\n' "$files" > "$launch/files-$SLURM_JOB_ID"
+(( step > step_before || (step < 0 && files > ${files_before:-0}) )) && moved=yes
+printf '%s\n' "$files" > "$launch/files-$job"
+
+@FUNCTIONS@
 
 # -- What then.
 state="$(said_of %T)"
@@ -112,8 +123,9 @@ if grep -q -E "^slurmstepd[^ ]*: error: $by_hand" <<< "$heard"; then
 fi
 note "$status" "$kind" "${told:0:500}" "$moved" "$blamed"
 rm -f "$mark"
-stuck="$(awk -F '\t' -v job="$job" '$2 == job { if ($9 == "yes") n = 0; else if ($5 != "preempted") n++ }
-  END { print n + 0 }' "$launch/@ATTEMPTS@")"
+stuck="$(awk -F '\t' -v mine="$mine" \
+  'index(mine, " " $2 " ") { if ($9 == "yes") n = 0; else if ($5 != "preempted") n++ } END { print n + 0 }' \
+  < <(attempts))"
 echo "vfm-launch: $kind (status $status), newest checkpoint: step $step. ${told:0:500}"
 case "$kind" in
   @GOOD@) exit 0 ;;
@@ -125,25 +137,7 @@ if (( stuck >= @MOST@ )); then
     "$launch/@ATTEMPTS@, and at this log; vfm-launch retry begins anew."
   exit "$status"
 fi
-if [[ $state =~ ^(RUNNING|SIGNALING)$ ]] || (( ends_at > 0 && now >= ends_at )); then  # else Slurm has done it already
-  if ! scontrol requeue "$job"; then
-    echo "vfm-launch: this cluster does not let the job begin again by itself;" \
-      "vfm-launch retry ${launch%/launch} goes on from its last checkpoint"
-    exit "$status"
-  fi  # from here on this shell has KillWait seconds
-fi
-# A node that failed, or that lost a rank for the second time, takes no part any more, if there are enough without it.
-if [[ -n $blamed && ($kind == node_fault || -n $before) ]]; then
-  left="$(sinfo --noheader --Node --partition="$SLURM_JOB_PARTITION" --states=idle,allocated,mixed,completing \
-    --format=%N | sort -u | grep -v -c -x -F "$blamed")"
-  excluded="$(scontrol show job --oneliner "$job" | sed -n 's/.* ExcNodeList=\([^ ]*\).*/\1/p')"
-  [[ $excluded == "(null)" ]] && excluded=
-  if (( left < SLURM_JOB_NUM_NODES )); then
-    echo "vfm-launch: $blamed is not excluded, since only $left nodes would be left"
-  elif scontrol update JobId="$job" ExcNodeList="${excluded:+$excluded,}$blamed"; then
-    echo "vfm-launch: $blamed is excluded from what follows"
-  fi
-fi
+@BEGIN_AGAIN@
 exit "$status"
 """
 
@@ -152,7 +146,7 @@ def prologue(job: SlurmJob) -> str:
     """What goes before the working line; each run of a sweep has set `run` already."""
     run = "# run= stands above, for each task" if job.task_runs else f"run={quoted(str(job.run_dir))}"
     return _filled(_PROLOGUE, {"RUN": run, "LAUNCH": quoted(str(job.folder)),
-                               "ATTEMPTS": ATTEMPTS})  # fmt: skip
+                               "ATTEMPTS": ATTEMPTS, "RESUBMITTED": RESUBMITTED})  # fmt: skip
 
 
 def epilogue(job: SlurmJob) -> str:
@@ -163,7 +157,8 @@ def epilogue(job: SlurmJob) -> str:
     return _filled(_EPILOGUE, {
         "BRANCHES": branches(), "EARLY": str(job.lead_s + _EARLY_S), "TASKS": str(job.tasks_per_node),
         "MOST": str(job.most_restarts), "ATTEMPTS": ATTEMPTS, "GOOD": names(good), "AGAIN": names(again),
-        "BLAMING": names(blaming),
+        "BLAMING": names(blaming), "BEGIN_AGAIN": begin_again(job),
+        "FUNCTIONS": functions(),
     })  # fmt: skip
 
 

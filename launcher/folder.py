@@ -8,17 +8,20 @@
 import fcntl
 import os
 import stat
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from launcher.epilogue import ATTEMPTS
 from launcher.kept_values import first_wrong
 from launcher.launch import POINTS, Launch, words_of
 from launcher.modules import is_own
+from launcher.restart import RESUBMITTED
 from launcher.snapshot import Code
+from launcher.successors import line_of, successors
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.files import read_json, sha256_file, sha256_text, write_json, write_text
 from nemo_vfm.core.types import LAUNCH, SWEEP, Json
@@ -39,6 +42,10 @@ class Kept:
 
     run_dir: Path
     values: dict[str, Any]
+    _successors: dict[str, list[str]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.look_again()
 
     @property
     def folder(self) -> Path:
@@ -76,9 +83,21 @@ class Kept:
         """Whether it was run without a queue."""
         return bool(self.values["cluster"]["_target_"].endswith(".Local"))
 
+    def numbers(self, job: Mapping[str, Any]) -> list[str]:
+        """Slurm's numbers of the last submission of a job: its own and those that went on, the latest last."""
+        return line_of(job["slurm"][-1], self._successors) if job["slurm"] else []
+
+    def all_numbers(self, job: Mapping[str, Any]) -> set[str]:
+        """Those of every submission."""
+        return {number for first in job["slurm"] for number in line_of(first, self._successors)}
+
     def slurm_ids(self) -> list[str]:
-        """The latest number of each job that was submitted."""
-        return [job["slurm"][-1] for job in self.jobs if job["slurm"]]
+        """The numbers of the last submission of each job."""
+        return [number for job in self.jobs for number in self.numbers(job)]
+
+    def look_again(self) -> None:
+        """Read which jobs have been submitted by jobs since."""
+        self._successors = successors(self._lines(RESUBMITTED))
 
     def submitted(self, name: str, slurm_id: str) -> None:
         """Note a number, at once: a job that nobody knows of cannot be cancelled."""
@@ -87,10 +106,10 @@ class Kept:
                 job["slurm"].append(slurm_id)
         self.save()
 
-    def cancelled(self, slurm_ids: Collection[str]) -> None:
+    def cancelled(self, slurm_ids: Set[str]) -> None:
         """Note numbers that the user took back: Slurm forgets why a job ended."""
         for job in self.jobs:
-            if job["slurm"] and job["slurm"][-1] in slurm_ids:
+            if not slurm_ids.isdisjoint(self.numbers(job)):
                 job["cancelled"] = job["slurm"][-1]
         self.save()
 
@@ -100,14 +119,17 @@ class Kept:
 
     def attempts(self) -> list["Attempt"]:
         """Ends of attempts, as the jobs themselves wrote them down; half a line is passed over."""
+        rows = [line.split("\t") for line in self._lines(ATTEMPTS)]
+        return [Attempt(*row) for row in rows if len(row) == len(fields(Attempt)) and row[0] != "time"]
+
+    def _lines(self, name: str) -> list[str]:
+        """Of a file that jobs write; none where they have not begun to."""
         try:
-            lines = _plain_file(self.folder / "attempts.tsv").read_text(errors="replace").splitlines()
-        except FileNotFoundError:
+            return _plain_file(self.folder / name).read_text(errors="replace").splitlines()
+        except (FileNotFoundError, NotADirectoryError):
             return []
         except ValueError as error:
-            raise UserError(f"{self.folder / 'attempts.tsv'} cannot be read: {error}") from error
-        rows = [line.split("\t") for line in lines]
-        return [Attempt(*row) for row in rows if len(row) == len(fields(Attempt)) and row[0] != "time"]
+            raise UserError(f"{self.folder / name} cannot be read: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

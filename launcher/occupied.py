@@ -8,6 +8,7 @@ from pathlib import Path
 from launcher import slurm
 from launcher.folder import Kept, existing
 from launcher.launch import Launch
+from launcher.queue import queued
 from nemo_vfm.config import read_values
 from nemo_vfm.config.difference import differences, is_allowed, is_harmless
 from nemo_vfm.core.errors import UserError
@@ -59,11 +60,10 @@ def _of_jobs(launch: Launch) -> Iterator[str]:
 
 def still_there(kept: Kept) -> Iterator[str]:
     """A sentence on the jobs of an earlier launch that wait or run."""
-    ids = kept.slurm_ids()
-    if not ids or not slurm.is_here():
+    if not kept.slurm_ids() or not slurm.is_here():
         return
-    names = {job["slurm"][-1]: job["name"] for job in kept.jobs if job["slurm"]}
-    live = [f"{one.id} ({names.get(one.array, one.name)}) is {one.state}" for one in slurm.queued(ids).values()
+    names = {number: job["name"] for job in kept.jobs for number in kept.numbers(job)}
+    live = [f"{one.id} ({names.get(one.array, one.name)}) is {one.state}" for one in queued(kept).values()
             if one.waits_or_runs]  # fmt: skip
     if live:
         more = f" and {len(live) - _SHOWN} more wait or run" if len(live) > _SHOWN else ""

@@ -13,6 +13,7 @@ from typing import Any
 from launcher import slurm
 from launcher.folder import Attempt, Kept
 from launcher.progress import SILENT_S, Progress, progress
+from launcher.queue import queued
 from launcher.slurm import Queued
 from nemo_vfm.core.errors import UserError
 
@@ -55,7 +56,7 @@ def queue_of(kept: Kept) -> tuple[dict[str, Queued], str]:
     if not slurm.is_here():
         return {}, "no Slurm on this machine, so this is what the folder says"
     try:
-        return slurm.queued(ids), ""
+        return queued(kept), ""
     except UserError as error:
         return {}, f"Slurm does not answer ({error}), so this is what the folder says"
 
@@ -77,9 +78,10 @@ def looked_at(kept: Kept, name: str) -> Progress:
 def run_states(kept: Kept, queue: Mapping[str, Queued], attempts: Sequence[Attempt]) -> list[tuple[str, str, Progress]]:
     """Of a sweep, each run: its name, a word on it, and how far it is."""
     (job,) = kept.jobs
-    mine = [one for one in attempts if one.job.partition("_")[0] in job["slurm"]]
+    numbers = kept.all_numbers(job)
+    mine = [one for one in attempts if one.job.partition("_")[0] in numbers]
     last = {one.job.partition("_")[2]: one for one in mine}
-    live = {one.id.partition("_")[2]: one for one in queue.values() if one.array in job["slurm"] and one.waits_or_runs}
+    live = {one.id.partition("_")[2]: one for one in queue.values() if one.array in numbers and one.waits_or_runs}
     found = []
     for number, name in enumerate(kept.runs):
         at = progress(kept.run_dir / name)
@@ -104,19 +106,21 @@ def silent(found: Progress) -> str:
 
 
 def _state(kept: Kept, job: Mapping[str, Any], queue: Mapping[str, Queued], attempts: Sequence[Attempt]) -> JobState:
-    number = job["slurm"][-1] if job["slurm"] else ""
-    mine = [one for one in attempts if one.job.partition("_")[0] in job["slurm"]]
-    found = [one for one in queue.values() if number and number in (one.id, one.array)]
+    numbers = kept.numbers(job)
+    number = "" if not numbers else numbers[0] if job["array"] else numbers[-1]
+    ever = kept.all_numbers(job)
+    mine = [one for one in attempts if one.job.partition("_")[0] in ever]
+    found = [one for one in queue.values() if one.array in (numbers if job["array"] else numbers[-1:])]
     live = [one for one in found if one.waits_or_runs]
     ended, left = _last(mine), _left(job, mine)
-    if number and job.get("cancelled") == number and not step_done(kept.run_dir, job):
+    if number and job.get("cancelled") == job["slurm"][-1] and not step_done(kept.run_dir, job):
         state, more = "cancelled", "it is still ending" if live else ""
     elif live:
         state, more = _waiting(live, ended)
     elif step_done(kept.run_dir, job) or (job["array"] and not left):
         state, more = "done", ""
     else:
-        state, more = _over(job, ended, found[0] if found else None)
+        state, more = _over(numbers if job["array"] else numbers[-1:], ended, found[0] if found else None)
     counted = [f"{job['array'] - len(left)} of {job['array']} tasks are done"] if job["array"] else []
     return JobState(name=job["name"], number=number, state=state, more="; ".join(filter(None, [*counted, more])),
                     live=bool(live), ended=ended, left=left)  # fmt: skip
@@ -150,11 +154,11 @@ def _reason(job: Queued) -> str:
     return words.get(job.reason, job.reason if job.state == "PENDING" else job.state)
 
 
-def _over(job: Mapping[str, Any], ended: Attempt | None, last: Queued | None) -> tuple[str, str]:
-    """Of a job that is not in the queue any more."""
-    if not job["slurm"]:
+def _over(numbers: Sequence[str], ended: Attempt | None, last: Queued | None) -> tuple[str, str]:
+    """Of a job that is not in the queue any more, under any of these numbers."""
+    if not numbers:
         return "not submitted", ""
-    if ended is not None and ended.job.partition("_")[0] == job["slurm"][-1]:
+    if ended is not None and ended.job.partition("_")[0] in numbers:
         word = {"ok": "done", "next_phase": "phase done"}.get(ended.kind, ended.kind)
         return word, "" if ended.kind in GOOD else ended.sentence
     if last is not None:

@@ -15,6 +15,7 @@ from launcher.launch import Launch
 from launcher.local import run_here
 from launcher.occupied import objections
 from launcher.preflight import Finding, preflight
+from launcher.queue import queued
 from launcher.script import script
 from launcher.slurm import Queued
 from nemo_vfm.core.errors import UserError
@@ -58,12 +59,14 @@ def submit(launch: Launch, scripts: Mapping[str, str]) -> None:
 
 def cancel(kept: Kept) -> list[Queued]:
     """End the jobs of a launch that wait or run, and note it; which they were."""
-    live = [job for job in slurm.queued(kept.slurm_ids()).values() if job.waits_or_runs]
-    slurm.cancel([job.id for job in reversed(live)])  # the last first: none begins because the one before has ended
+    live: dict[str, Queued] = {}
+    while more := {number: job for number, job in queued(kept).items() if job.waits_or_runs and number not in live}:
+        slurm.cancel([*reversed(more)])  # the last first: none begins because the one before has ended
+        live |= more  # and once more: a job may have submitted another before it was cancelled
     if live:
         with held(kept.run_dir):
-            kept.cancelled({job.array for job in live})
-    return live
+            kept.cancelled({job.array for job in live.values()})
+    return [*live.values()]
 
 
 def enqueue(

@@ -6,8 +6,9 @@ import sys
 import time
 from pathlib import Path
 
-from launcher import local_log, slurm
+from launcher import local_log
 from launcher.folder import Kept
+from launcher.queue import queued
 from nemo_vfm.core.log import plain
 
 _LOOK_S = 1.0
@@ -21,8 +22,7 @@ def log_files(kept: Kept, name: str | None = None) -> list[Path]:
         return local_log.latest(kept.folder)
     found: list[Path] = []
     for job in kept.jobs:
-        if job["slurm"] and name in (None, job["name"]):
-            number = job["slurm"][-1]
+        for number in kept.numbers(job) if name in (None, job["name"]) else ():
             found += sorted((kept.folder / "logs").glob(f"*-{number}.out"))
             found += sorted((kept.folder / "logs").glob(f"*-{number}_*.out"))
     return [file for file in found if file.is_file()]  # a FIFO would be read for ever
@@ -76,8 +76,10 @@ class Tail:
         if time.monotonic() - self._asked < _ASK_S and self._asked:
             return False
         self._asked = time.monotonic()
-        ids = [job["slurm"][-1] for job in self._kept.jobs if job["slurm"] and self._name in (None, job["name"])]
-        return not any(job.waits_or_runs for job in slurm.queued(ids).values())
+        found = queued(self._kept)
+        jobs = [job for job in self._kept.jobs if self._name in (None, job["name"])]
+        ours = {number for job in jobs for number in self._kept.numbers(job)}
+        return not any(one.waits_or_runs for one in found.values() if one.array in ours)
 
     def _say(self, file: Path, text: bytes) -> None:
         if file != self._last and (self._last is not None or len(self._kept.jobs) > 1):

@@ -16,10 +16,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """0 also where everything is done."""
-    from launcher import slurm
     from launcher.columns import say
     from launcher.folder import held, read, require_own, require_unchanged
     from launcher.occupied import require_free
+    from launcher.queue import queued
     from launcher.status import states
     from launcher.submission import enqueue, tell
     from nemo_vfm.core.errors import UserError
@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     require_own(kept)
     with held(kept.run_dir):
         require_free(kept)
-        found = states(kept, slurm.queued(kept.slurm_ids()))
+        found = states(kept, queued(kept))
         left = [job for job, one in zip(kept.jobs, found, strict=True) if not one.done]
         if not left:
             say(f"everything of {kept.run_dir} is done")

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job, by itself or in parts, that fails until a file is there in; what became of it, and when, out."""
 
+import os
+import signal
 from pathlib import Path
 
 from nemo_vfm.core.errors import UserError
@@ -22,6 +24,30 @@ class Needs:
         """Note it."""
         if self.path is not None and not self.path.exists():
             raise UserError(f"{self.path} is not there yet")
+        (run.folder / "ran").touch()
+        return Outcome("ran")
+
+
+class DiesFirst:
+    """Is killed on its first tries, and then leaves a note in its folder.
+
+    Args:
+        tries: how many.
+        sleeps_at: the try on which it waits for ever; 0 is none.
+    """
+
+    def __init__(self, *, tries: int = 1, sleeps_at: int = 0) -> None:
+        self.tries, self.sleeps_at = tries, sleeps_at
+
+    def run(self, run: Run) -> Outcome:
+        """Note it."""
+        with (run.folder / "tries").open("a+") as file:
+            file.write("x")
+            file.flush()
+            if file.tell() <= self.tries:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if file.tell() == self.sleeps_at:
+                signal.pause()
         (run.folder / "ran").touch()
         return Outcome("ran")
 

@@ -22,9 +22,14 @@ GOLDEN = ROOT / "tests/launcher/golden"
 _FAKES = {
     "srun": """[[ "$*" == *ray_node* ]] && echo "Ray runtime started" && cat
 printf '%s\\0' "$@" > "$FAKES/argv.$$"; env -0 > "$FAKES/env.$$"; exit "${FAKE_STATUS:-0}" """,
-    "scontrol": """echo "$@" >> "$FAKES/scontrol"
+    "scontrol": """echo "$@" >> "$FAKES/scontrol.asked"  # not its own file, which bash goes on reading
+[[ $1 == requeue && -v FAKE_REFUSES ]] && exit 1
+[[ $1 == show && $2 == job ]] && echo "JobId=7 Requeue=1 ExcNodeList=${FAKE_EXCLUDED:-(null)} NodeList=n1"
 [[ $1 == show && $2 == hostnames ]] && echo n1
-[[ $1 == show && $2 == node ]] && echo "NodeName=n1 NodeAddr=127.0.0.1 Version=22" """,
+[[ $1 == show && $2 == node ]] && echo "NodeName=n1 NodeAddr=127.0.0.1 Version=22"
+true""",
+    "sbatch": """[[ $FAKE_REFUSES == *sbatch* ]] && exit 1
+printf '%s\\0' "$@" > "$FAKES/asked"; env -0 > "$FAKES/asked.env"; echo 8""",
     "squeue": '[[ "$*" == *%T* ]] && echo RUNNING',
     "sinfo": "true",
     "module": """printf '%s\\0' "$@" > "$FAKES/module" """,

@@ -70,8 +70,16 @@ files_made() {  # below the run folder's own, by work that has no checkpoints
   find "$run" -mindepth 1 \( -name launch -o -name ranks -o -name '.*' \) -prune -o -type f -printf '%d\n' \
     2> /dev/null | grep -c -v '^1$'
 }
+# This job and those whose work it goes on with, as resubmitted.tsv says; what the attempts of all of them were counts.
+mine=" $(awk -v job="$job" '{ before[$2] = $1 }
+  END { for (; job != "" && n < 10000; n++) { printf "%s ", job; job = before[job] } }' \
+  < <(cat "$launch/resubmitted.tsv" 2> /dev/null))"
+attempts() { cat "$launch/attempts.tsv" 2> /dev/null; }
+restarts_before="$(awk -F '\t' -v job="$job" -v mine="$mine" \
+  '$2 != job && index(mine, " " $2 " ") { n++ } END { print n + 0 }' < <(attempts))"
 note() {  # one line of attempts.tsv: status, kind, sentence, moved, blamed
-  printf '%s\t' "$(date --utc +%Y-%m-%dT%H:%M:%SZ)" "$job" "${SLURM_RESTART_COUNT:-0}" "$1" "$2" "$(newest_step)" \
+  printf '%s\t' "$(date --utc +%Y-%m-%dT%H:%M:%SZ)" "$job" "$(( restarts_before + ${SLURM_RESTART_COUNT:-0} ))" \
+    "$1" "$2" "$(newest_step)" \
     "$SLURM_JOB_NODELIST" "${3//[[:cntrl:]]/ }" "$4" >> "$launch/attempts.tsv"
   printf '%s\n' "$5" >> "$launch/attempts.tsv"
 }
@@ -84,9 +92,9 @@ if [[ -e $mark ]]; then
 fi
 printf '%s\n' "$SLURM_JOB_NODELIST" > "$mark"
 # What the attempt before has noted: to look through a large run folder takes long, and is done at the end alone.
-step_before="$(awk -F '\t' -v job="$job" '$2 == job { step = $6 } END { print step == "" ? -1 : step }' \
-  "$launch/attempts.tsv" 2> /dev/null || echo -1)"
-files_before="$(cat "$launch/files-$SLURM_JOB_ID" 2> /dev/null || echo 0)"
+step_before="$(awk -F '\t' -v mine="$mine" \
+  'index(mine, " " $2 " ") { step = $6 } END { print step == "" ? -1 : step }' < <(attempts))"
+files_before="$(for one in $mine; do cat "$launch/files-$one" 2> /dev/null && break; done)"
 
 # -- What every node must have: cluster.node_check.
 read -r -d '' check << 'CHECK'
@@ -183,13 +191,71 @@ case "$kind" in
     [[ " ${hosts[*]} " == *" $blamed "* ]] || blamed=
     ;;
 esac
-before="$(awk -F '\t' -v job="$job" -v node="$blamed" '$2 == job && $10 == node' "$launch/attempts.tsv" 2> /dev/null)"
+before="$(awk -F '\t' -v mine="$mine" -v node="$blamed" 'index(mine, " " $2 " ") && $10 == node' < <(attempts))"
 step="$(newest_step)"
 moved=no
 files=0
 (( step < 0 )) && files="$(files_made)"
-(( step > step_before || (step < 0 && files > files_before) )) && moved=yes
-printf '%s\n' "$files" > "$launch/files-$SLURM_JOB_ID"
+(( step > step_before || (step < 0 && files > ${files_before:-0}) )) && moved=yes
+printf '%s\n' "$files" > "$launch/files-$job"
+
+# -- Begun again: by a requeue, or as another job, which goes on with the work of this one (resubmitted.tsv).
+another=
+of_job() { scontrol show job --oneliner "$job" | sed -n "s/.* $1=\([^ ]*\).*/\1/p" | head -n 1; }
+submitted() {  # the number of what sbatch is given, without what this job has put into the environment
+  (
+    for name in $(compgen -e); do
+      [[ $name == SLURM_CONF || ! $name =~ ^(SLURM|SLURMD|SBATCH|SRUN|SQUEUE|SINFO|PMI|PMI2|PMIX)_ ]] || unset "$name"
+    done
+    while [[ ${PYTHONPATH-} == "$launch/code"*:* ]]; do PYTHONPATH="${PYTHONPATH#*:}"; done  # the script puts it there
+    exec sbatch --parsable "$@"
+  ) | sed -n 's/^\([0-9][0-9]*\).*/\1/p' | tail -n 1
+}
+waiting_for() {  # jobs of the chain behind this number: their own, what they wait for, their script
+  squeue --noheader --me --states=PENDING --format='%i %E %o' | grep -E "^[^ ]+ [^ ]*afterok:$1(_\*)?\("
+}
+resubmit() {  # this script, as a job that begins when this one has ended
+  local log_name="${log##*/}" words number task=
+  words=(--dependency="afterany:$job" --output="${launch//%/%%}/logs/${log_name//%/%%}")
+  [[ -v SLURM_ARRAY_TASK_ID ]] && task="_$SLURM_ARRAY_TASK_ID" words+=(--array="$SLURM_ARRAY_TASK_ID")
+  [[ -n $excluded ]] && words+=(--exclude="$excluded")
+  number="$(submitted "${words[@]}" "$0")"
+  if [[ -z $number ]]; then
+    echo "vfm-launch: this cluster does not let the job begin again by itself;" \
+      "vfm-launch retry ${launch%/launch} goes on from its last checkpoint"
+    exit "$status"
+  fi
+  another="$number$task"
+  printf '%s\t%s\n' "$job" "$another" >> "$launch/resubmitted.tsv"
+  echo "vfm-launch: job $another goes on with it"
+  hand_over "$number"
+}
+hand_over() {  # what waits for this job waits for another one
+  local wanted="$1" root="${mine% }" waiting moved=no
+  root="${root##* }"
+  # Behind an array: for all of it, and for whatever goes on with one of its tasks.
+  [[ $job == *_* ]] && wanted="$(awk -F '[\t_]' -v root="${root%%_*}" 'BEGIN { known[root]; all = root }
+    $1 in known && !($3 in known) { known[$3]; all = all ":" $3 } END { print all }' "$launch/resubmitted.tsv")"
+  while read -r waiting _; do
+    if scontrol update JobId="${waiting%%_*}" Dependency="afterok:$wanted"; then
+      moved=yes
+    elif [[ $job != *_* ]]; then
+      submit_behind "$job" "$1"
+    fi
+  done < <(waiting_for "${job%%_*}")
+  [[ $job == *_* && $moved == yes ]] && status=0  # else those behind the array could never begin
+}
+submit_behind() {  # where no job may be changed: the chain behind one job once more, behind another
+  local old="$1" new="$2" waiting file words number left=100
+  while (( left-- )) && read -r waiting _ file < <(waiting_for "$old"); do
+    words=(--dependency="afterok:$new" --kill-on-invalid-dep=yes)
+    [[ $waiting =~ _\[([-0-9,%]+)\]$ ]] && words+=(--array="${BASH_REMATCH[1]}")
+    number="$(submitted "${words[@]}" "$file")"
+    [[ -n $number ]] || return
+    printf '%s\t%s\n' "${waiting%%_*}" "$number" >> "$launch/resubmitted.tsv"
+    old="${waiting%%_*}" new="$number"
+  done
+}
 
 # -- What then.
 state="$(said_of %T)"
@@ -200,8 +266,9 @@ if grep -q -E "^slurmstepd[^ ]*: error: $by_hand" <<< "$heard"; then
 fi
 note "$status" "$kind" "${told:0:500}" "$moved" "$blamed"
 rm -f "$mark"
-stuck="$(awk -F '\t' -v job="$job" '$2 == job { if ($9 == "yes") n = 0; else if ($5 != "preempted") n++ }
-  END { print n + 0 }' "$launch/attempts.tsv")"
+stuck="$(awk -F '\t' -v mine="$mine" \
+  'index(mine, " " $2 " ") { if ($9 == "yes") n = 0; else if ($5 != "preempted") n++ } END { print n + 0 }' \
+  < <(attempts))"
 echo "vfm-launch: $kind (status $status), newest checkpoint: step $step. ${told:0:500}"
 case "$kind" in
   ok | next_phase) exit 0 ;;
@@ -213,23 +280,25 @@ if (( stuck >= 3 )); then
     "$launch/attempts.tsv, and at this log; vfm-launch retry begins anew."
   exit "$status"
 fi
-if [[ $state =~ ^(RUNNING|SIGNALING)$ ]] || (( ends_at > 0 && now >= ends_at )); then  # else Slurm has done it already
-  if ! scontrol requeue "$job"; then
-    echo "vfm-launch: this cluster does not let the job begin again by itself;" \
-      "vfm-launch retry ${launch%/launch} goes on from its last checkpoint"
-    exit "$status"
-  fi  # from here on this shell has KillWait seconds
-fi
+excluded="$(of_job ExcNodeList)"
+[[ $excluded == "(null)" ]] && excluded=
 # A node that failed, or that lost a rank for the second time, takes no part any more, if there are enough without it.
+shut_out=
 if [[ -n $blamed && ($kind == node_fault || -n $before) ]]; then
   left="$(sinfo --noheader --Node --partition="$SLURM_JOB_PARTITION" --states=idle,allocated,mixed,completing \
     --format=%N | sort -u | grep -v -c -x -F "$blamed")"
-  excluded="$(scontrol show job --oneliner "$job" | sed -n 's/.* ExcNodeList=\([^ ]*\).*/\1/p')"
-  [[ $excluded == "(null)" ]] && excluded=
   if (( left < SLURM_JOB_NUM_NODES )); then
     echo "vfm-launch: $blamed is not excluded, since only $left nodes would be left"
-  elif scontrol update JobId="$job" ExcNodeList="${excluded:+$excluded,}$blamed"; then
-    echo "vfm-launch: $blamed is excluded from what follows"
+  else
+    shut_out="$blamed" excluded="${excluded:+$excluded,}$blamed"
   fi
+fi
+# Else Slurm has begun it again already, as it does where a node fails or a job is preempted, if it may.
+if [[ $state =~ ^(RUNNING|SIGNALING)$ || $(of_job Requeue) == 0 ]] || (( ends_at > 0 && now >= ends_at )); then
+  scontrol requeue "$job" || resubmit
+fi  # after a requeue this shell has KillWait seconds
+if [[ -n $shut_out ]]; then
+  [[ -n $another ]] || scontrol update JobId="$job" ExcNodeList="$excluded" || shut_out=
+  [[ -z $shut_out ]] || echo "vfm-launch: $shut_out is excluded from what follows"
 fi
 exit "$status"
