@@ -67,7 +67,7 @@ def _asked(kept: Kept, trust: Sequence[str], allow_host: Sequence[str]) -> Asked
         trusts_cluster=CLUSTER in trust,
         allow=tuple(words["allow"]), allow_host=tuple(allow_host), code=words["code"],
         parts=words["parts"], rank_silence=words.get("rank_silence"), rank_timeout=words.get("rank_timeout"),
-        sweep=tuple(words.get("sweep", ())),
+        paths=words.get("paths") is not False, sweep=tuple(words.get("sweep", ())),
     )  # fmt: skip
 
 

@@ -42,6 +42,7 @@ class Asked:
         parts: into how many tasks of an array work is shared out that can be; 0 is not at all.
         rank_silence: seconds without a sign of life after which a rank is lost; None is nemo-vfm's own.
         rank_timeout: seconds that one may wait for another; None is nemo-vfm's own.
+        paths: whether the files and folders that the recipe reads are looked for on this machine.
         sweep: values of the recipe, every combination of which is a task of an array: `optimizer.lr=1e-4,3e-4`.
     """
 
@@ -60,6 +61,7 @@ class Asked:
     parts: int = 0
     rank_silence: float | None = None
     rank_timeout: float | None = None
+    paths: bool = True
     sweep: tuple[str, ...] = ()
 
     def alone(self, changes: Sequence[str]) -> "Asked":
@@ -105,6 +107,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="a task of an array for every combination of these values")  # fmt: skip
     for name, what in (("silence", "without a sign of life are a lost rank"), ("timeout", "may one rank wait")):
         parser.add_argument(f"--rank-{name}", metavar="SECONDS", type=float, help=f"so many {what}, as nemo-vfm run")
+    parser.add_argument("--no-paths", action="store_true",
+                        help="the nodes see files that this machine does not: look for none of them here")  # fmt: skip
     parser.add_argument("--no-code", action="store_true", help="take no working tree along: what is installed runs")
 
 
@@ -138,7 +142,7 @@ def asked(arguments: argparse.Namespace) -> Asked:
         allow=tuple(arguments.allow), allow_host=(*arguments.allow_host, *_typed_buckets(given)),
         code=not arguments.no_code,
         parts=arguments.parts, rank_silence=arguments.rank_silence, rank_timeout=arguments.rank_timeout,
-        sweep=tuple(swept),
+        sweep=tuple(swept), paths=not arguments.no_paths,
     )  # fmt: skip
 
 

@@ -63,7 +63,7 @@ class Submitted:
 def submit(
     recipe: str | Path, cluster: str, *changes: str, nodes: int | None = None, conf: Sequence[str | Path] = (),
     overlays: Sequence[str] = (), trust: Sequence[str] = (), allow: Sequence[str] = (),
-    allow_host: Sequence[str] = (), parts: int = 0, sweep: Sequence[str] = (), code: bool = True,
+    allow_host: Sequence[str] = (), parts: int = 0, sweep: Sequence[str] = (), code: bool = True, paths: bool = True,
 ) -> Submitted:  # fmt: skip
     """Put a recipe into a cluster's queue; the same words again go on. On `local` it runs here, and ends first.
 
@@ -80,6 +80,7 @@ def submit(
         parts: into how many tasks work is shared out that can be.
         sweep: values of the recipe, every combination of which is a run.
         code: whether the working tree is taken along.
+        paths: whether what the recipe reads is looked for on this machine first.
 
     Raises:
         UserError: something is wrong, with all sentences of the preflight; nothing was submitted.
@@ -88,7 +89,7 @@ def submit(
     launch = prepared(asked(argparse.Namespace(
         recipe=str(recipe), overrides=[f"cluster={cluster}", *size, *changes], conf=[Path(one) for one in conf],
         overlay=list(overlays), trust=list(trust), allow=list(allow), allow_host=list(allow_host), parts=parts,
-        sweep=list(sweep), rank_silence=None, rank_timeout=None, no_code=not code,
+        sweep=list(sweep), rank_silence=None, rank_timeout=None, no_code=not code, no_paths=not paths,
     )))  # fmt: skip
     texts, found = checked(launch)
     if wrong := [f"{one.about}: {one.text}" for one in found if one.wrong]:

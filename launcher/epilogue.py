@@ -158,7 +158,7 @@ def epilogue(job: SlurmJob) -> str:
         "BRANCHES": branches(), "EARLY": str(job.lead_s + _EARLY_S), "TASKS": str(job.tasks_per_node),
         "MOST": str(job.most_restarts), "ATTEMPTS": ATTEMPTS, "GOOD": names(good), "AGAIN": names(again),
         "BLAMING": names(blaming), "BEGIN_AGAIN": begin_again(job),
-        "FUNCTIONS": functions(),
+        "FUNCTIONS": functions(job),
     })  # fmt: skip
 
 

@@ -151,10 +151,19 @@ def sweep(asked: Asked, code: Path | None = None) -> Sweep:
     return Sweep(folder=Path.cwd() / found["folder"], points=tuple(points), table=found["table"])
 
 
-def checked(asked: Asked, gpus: int, gpu: str | None, code: Path | None = None) -> Said:
-    """What `check --gpus` says, of GPUs of this kind where it is known."""
+def checked(
+    asked: Asked, gpus: int, gpu: str | None, code: Path | None = None, *, mounts: Sequence[str] | None = None
+) -> Said:
+    """What `check` says: of so many GPUs, of this kind where it is known, and of the paths that the recipe reads.
+
+    Args:
+        gpus: 0 asks of none.
+        mounts: `outside:inside` of the container that it runs in; empty is no container, None looks at no paths.
+    """
     kind = ["--gpu", gpu] if gpu else []
-    return _said(["check", *asked.recipe_words(), "--gpus", str(gpus), *kind], modules(asked.trust, code))
+    size = ["--gpus", str(gpus), *kind] if gpus else []
+    look = [] if mounts is None else ["--paths", *(f"--mount={one}" for one in mounts)]
+    return _said(["check", *asked.recipe_words(), *size, *look], modules(asked.trust, code))
 
 
 def planned(

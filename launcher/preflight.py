@@ -24,6 +24,7 @@ from nemo_vfm.core.log import plain
 _NETWORKS = {"a100": "dgx_a100", "h100": "dgx_h100", "gb200": "gb200_nvl72"}
 _NEAREST = "dgx_h100"
 _MOST_NAMED = 12  # files of one kind
+_UNSEEN = "not looked at: "  # how a line of `check --paths` begins that is no problem
 _TRAINING = "nemo_vfm.train.job.Train"
 
 
@@ -113,17 +114,29 @@ def _in_words(share: Share) -> str:
 
 
 def _check(launch: Launch) -> list[Finding]:
-    """What nemo-vfm thinks of it on so many GPUs."""
+    """What nemo-vfm thinks of it on so many GPUs, and whether what it reads is there."""
     gpus = max((share.nodes * share.gpus_per_node for share in launch.shares), default=0)
-    if not gpus:
+    mounts = _mounts(launch) if launch.asked.paths else None
+    if not gpus and mounts is None:
         return []
     gpu = launch.where.gpu if isinstance(launch.where, Slurm) else None
-    said: Said = checked(launch.one, gpus, gpu, launch.code.root)
-    lines = said.text.strip().splitlines()
+    said: Said = checked(launch.one, gpus, gpu, launch.code.root, mounts=mounts)
+    lines = [line for line in said.text.strip().splitlines() if line not in launch.work.recipients]  # said already
+    unseen = [Finding("paths", line) for line in lines if line.startswith(_UNSEEN)]
+    lines = [line for line in lines if not line.startswith(_UNSEEN)]
     if said.status:
         return [Finding("check", "\n".join([*lines, *said.complaint.strip().splitlines()]), wrong=True)]
     sentences = " ".join(lines[:-1]) if not launch.work.missing else ""  # what is missing is said already
-    return [Finding("check", sentences)] if sentences else []
+    return [*([Finding("check", sentences)] if sentences else []), *unseen]
+
+
+def _mounts(launch: Launch) -> list[str]:
+    """What a container of the cluster's has of this machine's folders; none where there is no container."""
+    container = launch.where.container if isinstance(launch.where, Slurm) else None
+    if container is None:
+        return []
+    ours = (f"{folder}:{folder}" for folder in dict.fromkeys((launch.workdir, launch.run_dir)))
+    return [*ours, *(f"{outside}:{inside}" for outside, inside in container.mounts.items())]
 
 
 def _plan(launch: Launch) -> list[Finding]:

@@ -20,8 +20,7 @@ submitted() {  # the number of what sbatch is given, without what this job has p
     for name in $(compgen -e); do
       [[ $name == SLURM_CONF || ! $name =~ ^(SLURM|SLURMD|SBATCH|SRUN|SQUEUE|SINFO|PMI|PMI2|PMIX)_ ]] || unset "$name"
     done
-    while [[ ${PYTHONPATH-} == "$launch/code"*:* ]]; do PYTHONPATH="${PYTHONPATH#*:}"; done  # the script puts it there
-    exec sbatch --parsable "$@"
+@CODE@    exec sbatch --parsable "$@"
   ) | sed -n 's/^\([0-9][0-9]*\).*/\1/p' | tail -n 1
 }
 waiting_for() {  # jobs of the chain behind this number: their own, what they wait for, their script
@@ -71,6 +70,11 @@ submit_behind() {  # where no job may be changed: the chain behind one job once 
 }
 """
 
+#: The script puts its code first each time, so that it would stand there once more for each job.
+_CODE = r"""
+    while [[ ${PYTHONPATH-} == "$launch/code"*:* ]]; do PYTHONPATH="${PYTHONPATH#*:}"; done
+"""
+
 _TEXT = r"""
 excluded="$(of_job ExcNodeList)"
 [[ $excluded == "(null)" ]] && excluded=
@@ -96,9 +100,10 @@ fi
 """
 
 
-def functions() -> str:
+def functions(job: SlurmJob) -> str:
     """What the lines of `begin_again` call."""
-    return _FUNCTIONS.replace("@RESUBMITTED@", RESUBMITTED).strip("\n")
+    code = _CODE.lstrip("\n") if job.module_path else ""
+    return _FUNCTIONS.replace("@CODE@", code).replace("@RESUBMITTED@", RESUBMITTED).strip("\n")
 
 
 def begin_again(job: SlurmJob) -> str:

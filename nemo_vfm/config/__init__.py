@@ -16,6 +16,7 @@ from nemo_vfm.config.compose import RESERVED, Composed, compose
 from nemo_vfm.config.errors import Mark, Problem, RecipeError, Source
 from nemo_vfm.config.interpolate import resolve
 from nemo_vfm.config.locate import DEFAULT_TRUST, trust_list
+from nemo_vfm.config.paths import NamedPath, named_paths
 from nemo_vfm.config.recipients import Listed, listed, not_allowed, withheld
 from nemo_vfm.config.roots import Roots
 from nemo_vfm.config.source import parse, read
@@ -23,8 +24,9 @@ from nemo_vfm.config.tree import Map, plain
 from nemo_vfm.core.permission import NOTHING, Permissions
 
 __all__ = [
-    "DEFAULT_TRUST", "BoundFactory", "Composed", "Listed", "Mark", "Problem", "RecipeError", "Roots", "Source", "build",
-    "check", "compose", "factories", "ingredient", "read_values", "recipients", "trust_list",
+    "DEFAULT_TRUST", "BoundFactory", "Composed", "Listed", "Mark", "NamedPath", "Problem", "RecipeError", "Roots",
+    "Source", "build", "check", "compose", "factories", "ingredient", "paths", "read_values", "recipients",
+    "trust_list",
 ]  # fmt: skip
 
 
@@ -73,6 +75,13 @@ def recipients(
     environment."""
     _, part, tree = _examine(composed, trust, permissions)
     return listed(part, tree, permissions)
+
+
+def paths(
+    composed: Composed, trust: Sequence[str] = DEFAULT_TRUST, permissions: Permissions = NOTHING
+) -> list[NamedPath]:
+    """The files, folders and addresses that the recipe names, as far as it is right."""
+    return named_paths(_examine(composed, trust, permissions)[1])
 
 
 def ingredient(

@@ -176,3 +176,28 @@ def test_a_value_with_the_shape_of_a_key_is_refused_in_a_recipe_and_a_reference_
     assert "https://me:${env:MY_PROXY}@host" in composed_text(
         compose("r.yaml", ["input=https://me:${env:MY_PROXY}@host"])
     )
+
+
+def test_what_the_recipe_reads_and_is_not_there_keeps_it_from_being_submitted(
+    tmp_path, monkeypatch, capsys, asked_here
+):
+    monkeypatch.chdir(tmp_path)
+    words = ["submit", "curation/clips", "cluster=cpu_slurm", "source.path=gone", "--dry-run"]
+    assert main(words) == 0
+    said = capsys.readouterr().err
+    assert "PROBLEM check" in said and "there is no gone on this machine" in said and "source.path=gone" in said
+    assert main([*words, "--no-paths"]) == 0
+    assert "there is no gone" not in capsys.readouterr().err
+
+
+def test_in_a_container_paths_are_looked_for_where_they_are_mounted_from(tmp_path, monkeypatch, capsys, asked_here):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "films").mkdir()
+    (tmp_path / "films/one.mp4").touch()
+    words = ["submit", "curation/clips", "cluster=cpu_slurm", "cluster.cpus_per_node=2", "--dry-run"]
+    words += [f"cluster.container={{_target_: launcher.cluster.Pyxis, image: x, mounts: {{{tmp_path}/films: /data}}}}"]
+    for path in ("/data", "/data/gone", "/opt/data"):
+        assert main([*words, f"source.path={path}"]) == 0
+        said = capsys.readouterr().err
+        assert ("PROBLEM check" in said) == (path == "/data/gone"), said
+        assert (f"not looked at: {path}" in said) == (path == "/opt/data")

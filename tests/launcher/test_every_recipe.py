@@ -38,7 +38,7 @@ def test_what_a_dry_run_shows_is_what_sbatch_gets(name, tmp_path, monkeypatch, c
     monkeypatch.chdir(tmp_path)
     # What is said beside the scripts takes a minute for the largest, and has tests of its own.
     monkeypatch.setattr("launcher.preflight.planned", lambda *_, **__: "not asked here")
-    monkeypatch.setattr("launcher.preflight.checked", lambda *_: Said(0, "ok"))
+    monkeypatch.setattr("launcher.preflight.checked", lambda *_, **__: Said(0, "ok"))
     assert launched(prepared(words(name)), dry_run=True) == 0
     shown = capsys.readouterr().out
     launch = prepared(words(name))

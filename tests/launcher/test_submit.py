@@ -32,6 +32,7 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_here) -> FakeQu
 def films(tmp_path: Path) -> list[str]:
     """The words of a curation."""
     (tmp_path / "films").mkdir()
+    (tmp_path / "films/one.mp4").touch()
     return ["submit", "curation/clips", "cluster=cpu_slurm", f"source.path={tmp_path}/films", "run_dir=runs/a"]
 
 
@@ -314,6 +315,7 @@ def test_a_key_of_the_environment_is_in_no_file_and_in_nothing_that_is_said(queu
     canary = "canary-4e1d77b0"
     monkeypatch.setenv("WANDB_API_KEY", canary)
     monkeypatch.setenv("FILMS_LIE_HERE", f"films/{canary}")
+    Path("films", canary, "one").mkdir(parents=True)
     words = [*films[:3], "source.path=${env:FILMS_LIE_HERE}", "run_dir=runs/a"]
     assert main([*words, "--dry-run"]) == 0
     assert main(words) == 0

@@ -167,7 +167,7 @@ def test_on_this_machine_its_runs_follow_one_another_and_the_table_says_how_they
 
 
 def test_variables_are_those_of_all_runs_also_when_it_is_made_once_more(desk, queue):
-    words = ["diffusion/dit_xl", "data.shards=/data", "cluster=dgx_h100"]
+    words = ["diffusion/dit_xl", "data.shards=/data", "cluster=dgx_h100", "--no-paths"]
     layouts = "parallel={replicate: 2},{shard: 2}"  # it is the second that wants more queues to the GPU
     texts = []
     for turn in (["submit", *words, "run_dir=runs/a", "--sweep", layouts], ["rerun", "runs/a", "run_dir=runs/b"]):

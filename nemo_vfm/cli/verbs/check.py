@@ -8,14 +8,14 @@ With --sweep every combination of its values is checked.
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nemo_vfm.cli.arguments import add_recipe_arguments, add_sample_arguments, composed_recipe
 from nemo_vfm.cli.quick import without_collection
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from nemo_vfm.cli.paths import PathsSeen
     from nemo_vfm.cli.swept import Swept
     from nemo_vfm.config import Composed, Listed, Problem
     from nemo_vfm.core.types import Job, Json
@@ -30,6 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_sample_arguments(parser)
     parser.add_argument("--sweep", metavar="KEY=A,B", action="extend", nargs="+", default=[],
                         help="check every combination of these values")  # fmt: skip
+    parser.add_argument("--paths", action="store_true",
+                        help="look whether the files and folders that it reads are there")  # fmt: skip
+    parser.add_argument("--mount", metavar="OUTSIDE:INSIDE", action="append", default=[],
+                        help="with --paths: it runs in a container, which has this folder at that path")  # fmt: skip
     parser.add_argument("--work", action="store_true",
                         help="print steps, ranks and phases as JSON for a scheduler")  # fmt: skip
 
@@ -60,7 +64,10 @@ def _each(sweep: "Swept") -> int:
 
 def _one(arguments: argparse.Namespace) -> int:
     composed, job, problems = _looked_at(arguments)
-    told = _recipients(arguments, composed)
+    told: Sequence[object] = _recipients(arguments, composed)
+    if arguments.paths:
+        seen = _paths(arguments, composed)
+        problems, told = [*problems, *seen.problems], [*told, *seen.unseen]
     errors = sum(problem.kind == "error" for problem in problems)
     if arguments.work and not errors:
         sys.stdout.write(f"{json.dumps(_work(arguments, composed, job, problems), indent=2)}\n")
@@ -74,6 +81,16 @@ def _one(arguments: argparse.Namespace) -> int:
     sys.stdout.writelines(f"{one}\n" for one in told)
     sys.stdout.write(f"{composed.path}: {_verdict(errors, len(problems) - errors)}\n")
     return 2 if errors else 0
+
+
+def _paths(arguments: argparse.Namespace, composed: "Composed") -> "PathsSeen":
+    """What of the paths that it reads is not there."""
+    from nemo_vfm.cli.paths import mounts_of, paths_seen
+    from nemo_vfm.cli.permitted import permissions
+    from nemo_vfm.config import paths, trust_list
+
+    named = paths(composed, trust_list(arguments.trust), permissions(arguments.allow_host, composed.path))
+    return paths_seen(composed, named, mounts_of(arguments.mount))
 
 
 def _looked_at(arguments: argparse.Namespace) -> "tuple[Composed, Job | None, list[Problem]]":

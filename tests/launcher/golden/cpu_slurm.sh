@@ -169,7 +169,7 @@ submitted() {  # the number of what sbatch is given, without what this job has p
     for name in $(compgen -e); do
       [[ $name == SLURM_CONF || ! $name =~ ^(SLURM|SLURMD|SBATCH|SRUN|SQUEUE|SINFO|PMI|PMI2|PMIX)_ ]] || unset "$name"
     done
-    while [[ ${PYTHONPATH-} == "$launch/code"*:* ]]; do PYTHONPATH="${PYTHONPATH#*:}"; done  # the script puts it there
+    while [[ ${PYTHONPATH-} == "$launch/code"*:* ]]; do PYTHONPATH="${PYTHONPATH#*:}"; done
     exec sbatch --parsable "$@"
   ) | sed -n 's/^\([0-9][0-9]*\).*/\1/p' | tail -n 1
 }
