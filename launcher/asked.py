@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from launcher import profile
+from launcher.profile import Profile
 from nemo_vfm.config.errors import fail
 from nemo_vfm.config.overrides import Override, parse_override
 from nemo_vfm.config.tree import Scalar
@@ -43,6 +45,7 @@ class Asked:
         rank_silence: seconds without a sign of life after which a rank is lost; None is nemo-vfm's own.
         rank_timeout: seconds that one may wait for another; None is nemo-vfm's own.
         paths: whether the files and folders that the recipe reads are looked for on this machine.
+        profile: what is recorded of chosen ranks; None is nothing.
         sweep: values of the recipe, every combination of which is a task of an array: `optimizer.lr=1e-4,3e-4`.
     """
 
@@ -62,6 +65,7 @@ class Asked:
     rank_silence: float | None = None
     rank_timeout: float | None = None
     paths: bool = True
+    profile: Profile | None = None
     sweep: tuple[str, ...] = ()
 
     def alone(self, changes: Sequence[str]) -> "Asked":
@@ -107,6 +111,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="a task of an array for every combination of these values")  # fmt: skip
     for name, what in (("silence", "without a sign of life are a lost rank"), ("timeout", "may one rank wait")):
         parser.add_argument(f"--rank-{name}", metavar="SECONDS", type=float, help=f"so many {what}, as nemo-vfm run")
+    parser.add_argument("--profile", choices=["nsys"],
+                        help="record what chosen ranks and their GPUs do, below launch/profile/")  # fmt: skip
+    parser.add_argument("--profile-ranks", metavar="R,R", help="which ranks: 0 where nothing is said")
+    parser.add_argument("--profile-seconds", metavar="A-B", help="from when to when after the start: 120-180")
     parser.add_argument("--no-paths", action="store_true",
                         help="the nodes see files that this machine does not: look for none of them here")  # fmt: skip
     parser.add_argument("--no-code", action="store_true", help="take no working tree along: what is installed runs")
@@ -143,6 +151,7 @@ def asked(arguments: argparse.Namespace) -> Asked:
         code=not arguments.no_code,
         parts=arguments.parts, rank_silence=arguments.rank_silence, rank_timeout=arguments.rank_timeout,
         sweep=tuple(swept), paths=not arguments.no_paths,
+        profile=profile.asked(arguments.profile, arguments.profile_ranks, arguments.profile_seconds),
     )  # fmt: skip
 
 

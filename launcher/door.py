@@ -90,6 +90,7 @@ def submit(
         recipe=str(recipe), overrides=[f"cluster={cluster}", *size, *changes], conf=[Path(one) for one in conf],
         overlay=list(overlays), trust=list(trust), allow=list(allow), allow_host=list(allow_host), parts=parts,
         sweep=list(sweep), rank_silence=None, rank_timeout=None, no_code=not code, no_paths=not paths,
+        profile=None, profile_ranks=None, profile_seconds=None,
     )))  # fmt: skip
     texts, found = checked(launch)
     if wrong := [f"{one.about}: {one.text}" for one in found if one.wrong]:

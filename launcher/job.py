@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from launcher.cluster import Slurm
+from launcher.profile import Profile
 from nemo_vfm.core.ranks import SILENCE_S
 
 
@@ -42,6 +43,7 @@ class SlurmJob:
         task_words: for each task of an array, what follows `words`.
         task_runs: for each task of an array whose tasks are runs of their own, its recipe and its run folder.
         ray: whether a Ray cluster is begun inside the allocation, and stopped at its end.
+        profile: what is recorded of chosen ranks; None is nothing.
         dependency: for the command line of sbatch, never in the script: `afterok:{previous}`, or empty.
         cluster: what its file says.
     """
@@ -73,6 +75,7 @@ class SlurmJob:
     task_words: tuple[tuple[str, ...], ...] = ()
     task_runs: tuple[tuple[Path, Path], ...] = ()
     ray: bool = False
+    profile: Profile | None = None
     dependency: str = ""
     cluster: Slurm
 

@@ -144,6 +144,7 @@ class Launch:
             "recipe": self.recipe, "cluster": self.values, "shares": shapes, "words": self.asked.run_words(),
             "code": self.code.hash(), "commit": self.code.commit, "packages": sha256_text(self.packages),
             "run_dir": str(self.run_dir), "workdir": str(self.workdir),
+            **({"profile": asdict(self.asked.profile)} if self.asked.profile else {}),
             **({"runs": {run.name: run.recipe for run in self.runs}} if self.runs else {}),
         }  # fmt: skip
         return sha256_text(json.dumps(whole, sort_keys=True))[:12]
@@ -276,6 +277,7 @@ def _job(launch: Launch, cluster: Slurm, share: Share) -> SlurmJob:
         module_path=launch.module_path,
         needed=tuple(name for name in launch.needed if name not in cluster.secrets), ray=share.ray,
         mpi=cluster.mpi or "", array=share.array, task_words=() if launch.runs else share.task_words(),
+        profile=launch.asked.profile,
         task_runs=tuple((file, run.run_dir) for file, run in zip(launch.recipes(), launch.runs, strict=False)),
         cluster=cluster,
     )  # fmt: skip

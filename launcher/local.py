@@ -15,6 +15,7 @@ from launcher import secret_files
 from launcher.folder import held, write
 from launcher.launch import Launch
 from launcher.local_log import LocalLog, OnTerminal, begun
+from launcher.profile import FOLDER, before_here
 from launcher.programs import search_path, whole_paths
 from nemo_vfm.core.files import write_text
 from nemo_vfm.core.preempt import EXIT_CODE, INTERRUPTED
@@ -26,8 +27,19 @@ _PASSED_ON = (signal.SIGTERM, signal.SIGUSR1)  # a Ctrl-C reaches the run by its
 def commands(launch: Launch) -> list[list[str]]:
     """Each command, word by word: one, or one for every run of a sweep."""
     folders = [run.run_dir for run in launch.runs] or [launch.run_dir]
+    before = before_here(launch.asked.profile, launch.folder)
     return [
-        [sys.executable, "-P", "-m", "nemo_vfm", "run", str(recipe), f"run_dir={folder}", *launch.asked.run_words()]
+        [
+            *before,
+            sys.executable,
+            "-P",
+            "-m",
+            "nemo_vfm",
+            "run",
+            str(recipe),
+            f"run_dir={folder}",
+            *launch.asked.run_words(),
+        ]
         for recipe, folder in zip(launch.recipes(), folders, strict=True)
     ]
 
@@ -59,6 +71,7 @@ def run_here(launch: Launch) -> int:
     with held(launch.run_dir):
         write(launch, {})
         write_text(launch.folder / "command.txt", lines(launch))
+        (launch.folder / FOLDER).mkdir(exist_ok=True) if launch.asked.profile else None
         log = begun(launch.folder)
     first = 0
     with log:

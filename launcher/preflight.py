@@ -16,6 +16,8 @@ from launcher.columns import counted
 from launcher.facts import Said, checked, planned
 from launcher.launch import Launch
 from launcher.occupied import objections
+from launcher.profile import missing
+from launcher.programs import program
 from launcher.snapshot import Code
 from nemo_vfm.config import Roots
 from nemo_vfm.core.log import plain
@@ -53,6 +55,7 @@ def preflight(launch: Launch) -> list[Finding]:
             *_missing(launch),
             *_sent(launch),
             *_size(launch),
+            *_profile(launch),
             *check.result(),
             *plan.result(),
             *_files(launch),
@@ -111,6 +114,22 @@ def _in_words(share: Share) -> str:
     array = f"{share.array} tasks of an array, each " if share.array else ""
     return (f"{array}{counted(share.nodes, 'node')}, {counted(share.tasks_per_node, 'task')} a node{gpus}, "
             f"{counted(share.cpus_per_task, 'core')} a task")  # fmt: skip
+
+
+def _profile(launch: Launch) -> Iterator[Finding]:
+    """Ranks that are to be recorded and are none, or no program to do it."""
+    wanted = launch.asked.profile
+    if wanted is None:
+        return
+    ranks = max((share.nodes * share.tasks_per_node for share in launch.shares), default=1)
+    if isinstance(launch.where, Slurm) and wanted.ranks[-1] >= ranks:
+        yield Finding("profile", f"there is no rank {wanted.ranks[-1]} to record: the ranks are 0 to {ranks - 1}",
+                      wrong=True)  # fmt: skip
+    if not isinstance(launch.where, Slurm) and program("nsys") is None:
+        yield Finding("profile", missing(), wrong=True)
+    if not isinstance(launch.where, Slurm) and wanted.ranks != (0,):
+        yield Finding("profile", "--profile-ranks cannot be chosen on one machine, whose processes are recorded "
+                      "together; leave it out", wrong=True)  # fmt: skip
 
 
 def _check(launch: Launch) -> list[Finding]:

@@ -10,7 +10,7 @@ line stands in quotes; of secrets it has names and files, never a value.
 import re
 from collections.abc import Iterator
 
-from launcher import containers, node_check, ray_cluster
+from launcher import containers, node_check, profile, ray_cluster
 from launcher.cluster import Slurm
 from launcher.directives import directives
 from launcher.environment import Setting, environment
@@ -33,7 +33,7 @@ def script(job: SlurmJob) -> str:
 
 def _require_free(job: SlurmJob, *texts: str) -> None:
     """A variable of the job's must not be one that the script itself counts with."""
-    ours = {"status", "check", "missing", "share", "recipe", "run", "ray", "waited"}.union(
+    ours = {"status", "check", "missing", "share", "recipe", "run", "ray", "waited", "profiled"}.union(
         *(re.findall(r"\b([a-z_]+)=", text) for text in texts)
     )
     if taken := sorted(ours & {*job.cluster.environment, *job.cluster.secrets, *job.needed}):
@@ -137,13 +137,15 @@ def _work(job: SlurmJob) -> Iterator[str]:
         yield from ray_cluster.begin(job, [*enter, " ".join(inside)] if inside else enter)
         yield ""
     yield from node_check.definition(job)
+    yield from profile.definition(job.profile)
     yield from _about(job)
     which = [quoted(str(job.recipe)), quoted(f"run_dir={job.run_dir}")]
     if job.task_runs:
         which = ['"$recipe"', '"run_dir=$run"']
     words = ["run", *which, *map(quoted, job.words)]
     share = ['"${share[@]}"'] if job.task_words else []
-    lines = [" ".join(_step(job)), *enter, " ".join(inside), " ".join([*map(quoted, job.command), *words, *share])]
+    lines = [" ".join(_step(job)), *enter, " ".join(inside), " ".join(profile.before(job.profile)),
+             " ".join([*map(quoted, job.command), *words, *share])]  # fmt: skip
     work = [*" \\\n    ".join(line for line in lines if line).split("\n"), "status=$?"]
     yield from _guarded(job, node_check.around(job, work))
     if job.ray:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from launcher.cluster import Apptainer, Local, Pyxis, Slurm
 from launcher.job import SlurmJob
+from launcher.profile import Profile
 from launcher.script import script
 from nemo_vfm.config import Roots, ingredient, trust_list
 from tests.support.repository import ROOT
@@ -116,6 +117,7 @@ def golden_jobs() -> Mapping[str, SlurmJob]:
     shares = tuple(("run_dir=/lustre/video/runs/dit/shards/" + str(n), f"shard={n}/4") for n in range(4))
     return {
         **jobs, "cpu_slurm": curation, "array": replace(curation, array=4, task_words=shares), "sweep": _sweep(),
+        "profile": replace(_training("dgx_h100"), profile=Profile(ranks=(0, 8))),
         "ray": replace(curation, nodes=4, ray=True), "heterogeneous": mixed,
     }  # fmt: skip
 

@@ -1,0 +1,323 @@
+#!/bin/bash
+# diffusion/dit_7b_8k: a DiT of 7 billion weights on sequences of 8K
+#
+# Run 0123456789ab, written by vfm-launch: the same recipe, cluster and code give the same text.
+# Change those, not this file. What it makes, and how each attempt ended (launch/attempts.tsv), is in
+#   /lustre/video/runs/dit
+
+#SBATCH --job-name=dit
+#SBATCH --comment="vfm 0123456789ab"
+#SBATCH --account=video
+
+# 8 nodes of 8 GPUs (h100), 8 processes on each.
+#SBATCH --nodes=8
+#SBATCH --ntasks-per-node=8
+#SBATCH --cpus-per-task=14
+#SBATCH --gpus-per-node=8
+#SBATCH --mem=0  # all that a node has
+#SBATCH --exclusive  # shared with nobody
+
+# The longest that one attempt takes. So many seconds before, USR1 asks each process to save and to leave;
+# then this script begins the job again. (Without B: before USR1, or this shell would get it instead.)
+#SBATCH --time=4:00:00
+#SBATCH --signal=USR1@420
+#SBATCH --requeue  # where a node fails, Slurm itself begins the job again, on others
+
+# One log for all attempts.
+#SBATCH --output=/lustre/video/runs/dit/launch/logs/%x-%j.out
+#SBATCH --open-mode=append
+#SBATCH --chdir=/lustre/video
+
+set -uo pipefail  # not -e: what follows a failure is decided at the end
+trap : TERM USR1  # the job is asked to end, and this shell has still to write down how it ended
+
+# -- Variables: they follow from the kind of GPU and the layout; cluster.environment changes them.
+export PYTHONUNBUFFERED=1                             # the log has the last words of a process that is killed
+export PYTHONFAULTHANDLER=1                           # a crash in native code says which line of Python led there
+export TOKENIZERS_PARALLELISM=false                   # data workers are forked, and threads do not live through that
+export HF_HUB_OFFLINE=1                               # weights and tokenizers are folders; nobody waits for a server
+export OMP_NUM_THREADS=14                             # of a process: else each takes all the node's cores
+export NCCL_DEBUG=WARN                                # NCCL says what it objects to, and nothing else
+export PYTORCH_ALLOC_CONF=expandable_segments:True    # sizes change from step to step: fewer gaps
+export CUDA_DEVICE_MAX_CONNECTIONS=8                  # weights are gathered while a block computes: 1 queue would end that
+export NCCL_P2P_NET_CHUNKSIZE=2097152                 # stages on several nodes: activations in pieces of 2 MiB
+export PYTHONPATH=/lustre/video/runs/dit/launch/code  # the code as it was when the job was submitted
+
+# -- Secrets: from files that only you can read, or from the shell that submitted. No value stands here.
+missing=
+unset WANDB_API_KEY; IFS= read -r WANDB_API_KEY < /lustre/video/.keys/wandb; export WANDB_API_KEY
+[[ ${WANDB_API_KEY:+set} ]] || missing+=' WANDB_API_KEY'
+[[ ${MLFLOW_TRACKING_TOKEN:+set} ]] || missing+=' MLFLOW_TRACKING_TOKEN'
+
+# -- What there is before this attempt, so that its end shows whether it got further.
+run=/lustre/video/runs/dit
+launch=/lustre/video/runs/dit/launch
+job="$SLURM_JOB_ID"
+[[ -v SLURM_ARRAY_TASK_ID ]] && job="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"  # the bare number may mean them all
+log="$(readlink "/proc/$$/fd/1")"
+log_began="$(stat --format=%s "$log" 2> /dev/null || echo 0)"
+said_of() {  # by Slurm, of this job; one of two parts has a line for each
+  squeue --noheader --jobs="$job" --format="$1" | head -n 1
+}
+ends_at="$(date --date="$(said_of %e)" +%s 2> /dev/null || echo 0)"
+
+newest_step() {  # of all checkpoints; -1 where there is none
+  find "$run" -maxdepth 4 -path '*/checkpoints/step-*' -prune -printf '%f\n' 2> /dev/null |
+    sed -n 's/^step-0*\([0-9][0-9]*\)$/\1/p' | sort -n | tail -n 1 | grep . || echo -1
+}
+files_made() {  # below the run folder's own, by work that has no checkpoints
+  find "$run" -mindepth 1 \( -name launch -o -name ranks -o -name '.*' \) -prune -o -type f -printf '%d\n' \
+    2> /dev/null | grep -c -v '^1$'
+}
+# This job and those whose work it goes on with, as resubmitted.tsv says; what the attempts of all of them were counts.
+mine=" $(awk -v job="$job" '{ before[$2] = $1 }
+  END { for (; job != "" && n < 10000; n++) { printf "%s ", job; job = before[job] } }' \
+  < <(cat "$launch/resubmitted.tsv" 2> /dev/null))"
+attempts() { cat "$launch/attempts.tsv" 2> /dev/null; }
+restarts_before="$(awk -F '\t' -v job="$job" -v mine="$mine" \
+  '$2 != job && index(mine, " " $2 " ") { n++ } END { print n + 0 }' < <(attempts))"
+note() {  # one line of attempts.tsv: status, kind, sentence, moved, blamed
+  printf '%s\t' "$(date --utc +%Y-%m-%dT%H:%M:%SZ)" "$job" "$(( restarts_before + ${SLURM_RESTART_COUNT:-0} ))" \
+    "$1" "$2" "$(newest_step)" \
+    "$SLURM_JOB_NODELIST" "${3//[[:cntrl:]]/ }" "$4" >> "$launch/attempts.tsv"
+  printf '%s\n' "$5" >> "$launch/attempts.tsv"
+}
+
+mark="$launch/attempt-$SLURM_JOB_ID"  # is there while an attempt runs, and is older than whatever the attempt writes
+if [[ -e $mark ]]; then
+  down="$(sinfo --noheader --Node --nodes="$(< "$mark")" --states=down,drain,fail --format=%N | sort -u | paste -sd,)"
+  SLURM_JOB_NODELIST="$(< "$mark")" SLURM_RESTART_COUNT="$(( ${SLURM_RESTART_COUNT:-1} - 1 ))" \
+    note - "$([[ -n $down ]] && echo node_fault || echo unknown)" "it ended without a word" no "$down"
+fi
+printf '%s\n' "$SLURM_JOB_NODELIST" > "$mark"
+# What the attempt before has noted: to look through a large run folder takes long, and is done at the end alone.
+step_before="$(awk -F '\t' -v mine="$mine" \
+  'index(mine, " " $2 " ") { step = $6 } END { print step == "" ? -1 : step }' < <(attempts))"
+files_before="$(for one in $mine; do cat "$launch/files-$one" 2> /dev/null && break; done)"
+
+# -- What every node must have: cluster.node_check.
+read -r -d '' check << 'CHECK'
+failed() { echo "vfm-launch: the check of node $SLURMD_NODENAME failed: $1" >&2; exit 1; }
+gpus=8 memory=0 disk=0 links=1
+if (( gpus )); then
+  seen="$(nvidia-smi --query-gpu=uuid --format=csv,noheader 2> /dev/null | grep -c .)"
+  (( seen >= gpus )) || failed "nvidia-smi shows $seen GPUs of $gpus"
+  down="$(nvidia-smi nvlink --status 2> /dev/null | grep -c -i inactive)"
+  (( links && down )) && failed "$down NVLinks are down"
+fi
+free="$(awk '/^MemAvailable/ { print int($2 / 1048576) }' /proc/meminfo)"
+(( free >= memory )) || failed "$free GB of memory are free, and $memory are wanted"
+free="$(df --output=avail -BG "${TMPDIR:-/tmp}" | tail -n 1 | tr -d ' G')"
+(( free >= disk )) || failed "$free GB of ${TMPDIR:-/tmp} are free, and $disk are wanted"
+exit 0
+CHECK
+
+# -- Ranks 0, 8 under nsys, the others as always: --profile nsys.
+read -r -d '' profiled << 'PROFILED'
+command -v nsys > /dev/null || { echo "vfm-launch: --profile nsys: there is no nsys on the PATH of $SLURMD_NODENAME. Load it by cluster.modules, take an image that has it, or leave --profile out" >&2; exit 127; }
+[[ " 0 8 " == *" $SLURM_PROCID "* ]] || exec "$@"
+mkdir -p "$0"
+trap '' USR1  # nsys goes on when the rank is asked to save
+exec nsys profile --trace=cuda,nvtx,osrt --sample=none --delay=120 --duration=60 --kill=none --force-overwrite=true --output="$0/rank-$SLURM_PROCID-job-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}" "$@"
+PROFILED
+
+# -- The work.
+# A process that dies does not end the others at once (--kill-on-bad-exit=0): they find out whom
+# they lost, say so, and leave; 300 s after the first has left, srun ends the rest.
+# block:block gives neighbouring processes neighbouring cores, on the socket that their GPUs hang on.
+if [[ $missing ]]; then
+  echo "not set:$missing; export them before you submit, or name files in cluster.secrets" >&2
+  status=2
+else
+  if ! srun --export=ALL --nodes=8 --ntasks=8 --ntasks-per-node=1 --cpus-per-task=1 --kill-on-bad-exit=0 --mpi=pmix bash -c "$check"; then
+    status=70
+  else
+    srun --export=ALL --cpus-per-task=14 --label --kill-on-bad-exit=0 --wait=300 --distribution=block:block --mpi=pmix \
+        --container-image=/lustre/images/nemo_vfm.sqsh \
+        --container-mounts=/lustre/video:/lustre/video,/lustre/data:/data \
+        --container-workdir=/lustre/video \
+        --no-container-mount-home \
+        --container-env=PYTHONUNBUFFERED,PYTHONFAULTHANDLER,TOKENIZERS_PARALLELISM,HF_HUB_OFFLINE,OMP_NUM_THREADS,NCCL_DEBUG,PYTORCH_ALLOC_CONF,CUDA_DEVICE_MAX_CONNECTIONS,NCCL_P2P_NET_CHUNKSIZE,PYTHONPATH,WANDB_API_KEY,MLFLOW_TRACKING_TOKEN \
+        bash -c "$profiled" "$launch/profile" \
+        nemo-vfm run /lustre/video/runs/dit/launch/recipe.yaml run_dir=/lustre/video/runs/dit --trust our_package
+    status=$?
+  fi
+fi
+
+trap '' TERM  # neither this shell nor what it calls from here on: a requeue ends, by SIGTERM, whatever the job runs
+
+# -- How it ended. What the run says of itself goes before the status: srun hands on the highest of all tasks.
+heard="$(tail --bytes="+$((log_began + 1))" "$log" 2> /dev/null | tail -n 300)"
+told=
+[[ $run/status.json -nt $mark ]] && told="$(sed -n 's/^ "error": "\(.*\)",\{0,1\}$/\1/p' "$run/status.json")"
+said="${told:-$heard}
+$(grep -E '^(srun|slurmstepd)' <<< "$heard")"
+first="$(sed -n 's/^srun: error: [^ ]*: tasks\{0,1\} 0[-,0-9]*: Exited with exit code \([123]\)$/\1/p' <<< "$heard")"
+[[ $status == 69 && -n $first ]] && status="${first%%$'\n'*}"  # rank 0 failed by itself, the others only lost it
+now="$(date +%s)"
+near=far
+(( ends_at > 0 && now >= ends_at - 510 )) && near=near
+case "$status:$near:$said" in
+  0:*:*) kind=ok ;;
+  76:*:*) kind=next_phase ;;
+  75:near:* | 138:near:* | 143:near:*) kind=time_limit ;;
+  75:*:* | 138:*:* | 143:*:*) kind=preempted ;;
+  130:*:*) kind=interrupted ;;
+  3:*:*) kind=nothing_kept ;;
+  [1-9]*:*:*'Node failure on'*) kind=node_fault ;;
+  [1-9]*:*:*'DUE TO NODE FAILURE'*) kind=node_fault ;;
+  [1-9]*:*:*'uncorrectable ECC'*) kind=node_fault ;;
+  [1-9]*:*:*'fallen off the bus'*) kind=node_fault ;;
+  [1-9]*:*:*'Communication connection failure'*) kind=node_fault ;;
+  [1-9]*:*:*'Unable to contact slurmd'*) kind=node_fault ;;
+  [1-9]*:*:*'vfm-launch: the check of node'*) kind=node_fault ;;
+  [1-9]*:*:*'out of memory'*) kind=out_of_memory ;;
+  [1-9]*:*:*OutOfMemoryError*) kind=out_of_memory ;;
+  [1-9]*:*:*MemoryError*) kind=out_of_memory ;;
+  [1-9]*:*:*oom_kill*) kind=out_of_memory ;;
+  [1-9]*:*:*oom-kill*) kind=out_of_memory ;;
+  [1-9]*:*:*'OOM Killed'*) kind=out_of_memory ;;
+  69:*:*'has given no sign of life'* | 1[2-9][0-9]:*:*'has given no sign of life'*) kind=hang ;;
+  69:*:*'which wait for it, give up'* | 1[2-9][0-9]:*:*'which wait for it, give up'*) kind=hang ;;
+  2:*:*'is not finite at batch'* | 69:*:*'is not finite at batch'*) kind=non_finite ;;
+  2:*:* | 126:*:* | 127:*:*) kind=configuration ;;
+  69:*:*' ended: UserError:'*) kind=configuration ;;
+  69:*:*' ended: ValueError:'*) kind=configuration ;;
+  69:*:*' ended: '*) kind=unknown ;;
+  69:*:*'signs of life have ended'*) kind=lost_rank ;;
+  69:*:*'waited for the others in vain'*) kind=lost_rank ;;
+  69:*:*'cannot hear rank 0'*) kind=lost_rank ;;
+  69:*:*'lost the store that the ranks meet in'*) kind=lost_rank ;;
+  1[2-9][0-9]:*:*) kind=lost_rank ;;
+  *:*:*) kind=unknown ;;
+esac
+
+# -- Whose node was it? And did the attempt get further than the one before?
+failed="$(sed -n -e 's/^srun: error: Node failure on \([^ ]*\).*/\1/p' \
+  -e 's/^vfm-launch: the check of node \([^ ]*\) failed.*/\1/p' <<< "$heard" | head -n 1)"
+told="${told:-$(grep -m 1 -o '^vfm-launch: the check of node .*' <<< "$heard")}"
+killed="$(sed -n \
+  's/^srun: error: \([^ ]*\): tasks\{0,1\} [-,0-9]*: \(Killed\|Aborted\|Segmentation fault\|Bus error\).*/\1/p' \
+  <<< "$heard" | head -n 1)"
+blamed=
+case "$kind" in
+  hang | lost_rank | node_fault)
+    mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+    blamed="${failed:-$killed}"
+    if [[ $told =~ rank\ ([0-9]+)\ of && $told != *"in vain"* && ($kind == hang || -z $blamed) ]]; then
+      blamed="${hosts[BASH_REMATCH[1] / 8]:-}"
+    fi
+    [[ " ${hosts[*]} " == *" $blamed "* ]] || blamed=
+    ;;
+esac
+before="$(awk -F '\t' -v mine="$mine" -v node="$blamed" 'index(mine, " " $2 " ") && $10 == node' < <(attempts))"
+step="$(newest_step)"
+moved=no
+files=0
+(( step < 0 )) && files="$(files_made)"
+(( step > step_before || (step < 0 && files > ${files_before:-0}) )) && moved=yes
+printf '%s\n' "$files" > "$launch/files-$job"
+
+# -- Begun again: by a requeue, or as another job, which goes on with the work of this one (resubmitted.tsv).
+another=
+of_job() { scontrol show job --oneliner "$job" | sed -n "s/.* $1=\([^ ]*\).*/\1/p" | head -n 1; }
+submitted() {  # the number of what sbatch is given, without what this job has put into the environment
+  (
+    for name in $(compgen -e); do
+      [[ $name == SLURM_CONF || ! $name =~ ^(SLURM|SLURMD|SBATCH|SRUN|SQUEUE|SINFO|PMI|PMI2|PMIX)_ ]] || unset "$name"
+    done
+    while [[ ${PYTHONPATH-} == "$launch/code"*:* ]]; do PYTHONPATH="${PYTHONPATH#*:}"; done
+    exec sbatch --parsable "$@"
+  ) | sed -n 's/^\([0-9][0-9]*\).*/\1/p' | tail -n 1
+}
+waiting_for() {  # jobs of the chain behind this number: their own, what they wait for, their script
+  squeue --noheader --me --states=PENDING --format='%i %E %o' | grep -E "^[^ ]+ [^ ]*afterok:$1(_\*)?\("
+}
+resubmit() {  # this script, as a job that begins when this one has ended
+  local log_name="${log##*/}" words number task=
+  words=(--dependency="afterany:$job" --output="${launch//%/%%}/logs/${log_name//%/%%}")
+  [[ -v SLURM_ARRAY_TASK_ID ]] && task="_$SLURM_ARRAY_TASK_ID" words+=(--array="$SLURM_ARRAY_TASK_ID")
+  [[ -n $excluded ]] && words+=(--exclude="$excluded")
+  number="$(submitted "${words[@]}" "$0")"
+  if [[ -z $number ]]; then
+    echo "vfm-launch: this cluster does not let the job begin again by itself;" \
+      "vfm-launch retry ${launch%/launch} goes on from its last checkpoint"
+    exit "$status"
+  fi
+  another="$number$task"
+  printf '%s\t%s\n' "$job" "$another" >> "$launch/resubmitted.tsv"
+  echo "vfm-launch: job $another goes on with it"
+  hand_over "$number"
+}
+hand_over() {  # what waits for this job waits for another one
+  local wanted="$1" root="${mine% }" waiting moved=no
+  root="${root##* }"
+  # Behind an array: for all of it, and for whatever goes on with one of its tasks.
+  [[ $job == *_* ]] && wanted="$(awk -F '[\t_]' -v root="${root%%_*}" 'BEGIN { known[root]; all = root }
+    $1 in known && !($3 in known) { known[$3]; all = all ":" $3 } END { print all }' "$launch/resubmitted.tsv")"
+  while read -r waiting _; do
+    if scontrol update JobId="${waiting%%_*}" Dependency="afterok:$wanted"; then
+      moved=yes
+    elif [[ $job != *_* ]]; then
+      submit_behind "$job" "$1"
+    fi
+  done < <(waiting_for "${job%%_*}")
+  [[ $job == *_* && $moved == yes ]] && status=0  # else those behind the array could never begin
+}
+submit_behind() {  # where no job may be changed: the chain behind one job once more, behind another
+  local old="$1" new="$2" waiting file words number left=100
+  while (( left-- )) && read -r waiting _ file < <(waiting_for "$old"); do
+    words=(--dependency="afterok:$new" --kill-on-invalid-dep=yes)
+    [[ $waiting =~ _\[([-0-9,%]+)\]$ ]] && words+=(--array="${BASH_REMATCH[1]}")
+    number="$(submitted "${words[@]}" "$file")"
+    [[ -n $number ]] || return
+    printf '%s\t%s\n' "${waiting%%_*}" "$number" >> "$launch/resubmitted.tsv"
+    old="${waiting%%_*}" new="$number"
+  done
+}
+
+# -- What then.
+state="$(said_of %T)"
+by_hand='\*\*\* JOB [0-9]+ ON [^ ]+ CANCELLED AT [^ ]+ (DUE [Tt][Oo] SIGNAL.*)?\*\*\*'
+if grep -q -E "^slurmstepd[^ ]*: error: $by_hand" <<< "$heard"; then
+  kind=interrupted  # by scancel: where Slurm itself ends a job, it says DUE TO what
+  told="cancelled; $told"
+fi
+note "$status" "$kind" "${told:0:500}" "$moved" "$blamed"
+rm -f "$mark"
+stuck="$(awk -F '\t' -v mine="$mine" \
+  'index(mine, " " $2 " ") { if ($9 == "yes") n = 0; else if ($5 != "preempted") n++ } END { print n + 0 }' \
+  < <(attempts))"
+echo "vfm-launch: $kind (status $status), newest checkpoint: step $step. ${told:0:500}"
+case "$kind" in
+  ok | next_phase) exit 0 ;;
+  preempted | time_limit | hang | lost_rank | node_fault) ;;
+  *) exit "$status" ;;
+esac
+if (( stuck >= 3 )); then
+  echo "vfm-launch: not begun again, since 3 attempts one after the other got no further. Look at their ends in" \
+    "$launch/attempts.tsv, and at this log; vfm-launch retry begins anew."
+  exit "$status"
+fi
+excluded="$(of_job ExcNodeList)"
+[[ $excluded == "(null)" ]] && excluded=
+# A node that failed, or that lost a rank for the second time, takes no part any more, if there are enough without it.
+shut_out=
+if [[ -n $blamed && ($kind == node_fault || -n $before) ]]; then
+  left="$(sinfo --noheader --Node --partition="$SLURM_JOB_PARTITION" --states=idle,allocated,mixed,completing \
+    --format=%N | sort -u | grep -v -c -x -F "$blamed")"
+  if (( left < SLURM_JOB_NUM_NODES )); then
+    echo "vfm-launch: $blamed is not excluded, since only $left nodes would be left"
+  else
+    shut_out="$blamed" excluded="${excluded:+$excluded,}$blamed"
+  fi
+fi
+# Else Slurm has begun it again already, as it does where a node fails or a job is preempted, if it may.
+if [[ $state =~ ^(RUNNING|SIGNALING)$ || $(of_job Requeue) == 0 ]] || (( ends_at > 0 && now >= ends_at )); then
+  scontrol requeue "$job" || resubmit
+fi  # after a requeue this shell has KillWait seconds
+if [[ -n $shut_out ]]; then
+  [[ -n $another ]] || scontrol update JobId="$job" ExcNodeList="$excluded" || shut_out=
+  [[ -z $shut_out ]] || echo "vfm-launch: $shut_out is excluded from what follows"
+fi
+exit "$status"
