@@ -197,6 +197,11 @@ def _composed(asked: Asked) -> Composed:
     return compose(asked.recipe, asked.changes, asked.conf, asked.overlays)
 
 
+def code_of(asked: Asked) -> Code:
+    """What a submission takes along, whatever else is wrong with it."""
+    return _code(asked, Path.cwd() / "runs" if asked.sweep else run_folder(_composed(asked)))
+
+
 def _code(asked: Asked, run_dir: Path) -> Code:
     return take(Path.cwd(), [run_dir]) if asked.code else nothing("no code is taken along: what is installed runs")
 

@@ -230,10 +230,10 @@ def _kept(launch: Launch) -> Iterator[Finding]:
     if code.untracked:
         total = _bytes(sum(len(code.files[path].content) for path in code.untracked))
         yield Finding("untracked", f"{counted(len(code.untracked), 'file')} that git does not track, {total}, "
-                      f"{'go' if len(code.untracked) > 1 else 'goes'} along: {_folded(code.untracked)}")  # fmt: skip
+                      f"{'go' if len(code.untracked) > 1 else 'goes'} along: {folded(code.untracked)}")  # fmt: skip
     if code.left:
         named = [f"{path} ({what})" for path, what in code.left.items()]
-        yield Finding("keys", f"stay behind, tracked or not: {_folded(named)}")
+        yield Finding("keys", f"stay behind, tracked or not: {folded(named)}")
     for name, where in launch.modules.passed_over.items():
         yield Finding("code", f"{name} is installed, and {where} is used; the {name} of the repository is not")
 
@@ -254,7 +254,7 @@ def _has_own(code: Code) -> bool:
     return "nemo_vfm/__init__.py" in code.files
 
 
-def _folded(names: Sequence[str]) -> str:
+def folded(names: Sequence[str]) -> str:
     """The first of them, each on one line whatever it holds."""
     shown = ", ".join(plain(name).replace("\n", "?") for name in names[:_MOST_NAMED])
     return f"{shown} and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else shown

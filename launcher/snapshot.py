@@ -84,7 +84,7 @@ class Code:
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True, mode=0o700)
         for path, one in self.files.items():
-            _put(fresh / path, one)
+            put(fresh / path, one)
         shutil.rmtree(folder, ignore_errors=True)
         fresh.replace(folder)
 
@@ -260,7 +260,8 @@ def _require_inside(root: Path, link: Path) -> None:
         )
 
 
-def _put(path: Path, one: Kept) -> None:
+def put(path: Path, one: Kept) -> None:
+    """Write a file where none is."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not one.mode:
         path.symlink_to(os.fsdecode(one.content))

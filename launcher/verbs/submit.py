@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from launcher.asked import add_arguments as add_asked
+from launcher.remote.words import add_arguments as add_ssh
 
 if TYPE_CHECKING:
     from launcher.launch import Launch
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to run and where."""
     add_asked(parser)
+    add_ssh(parser)
     parser.add_argument("--dry-run", action="store_true", help="show the scripts and what is known; write nothing")
 
 
@@ -28,7 +30,12 @@ def run(arguments: argparse.Namespace) -> int:
     """0 where it was submitted, or shown; 2 where it cannot be."""
     from launcher.asked import asked
     from launcher.launch import prepared
+    from launcher.remote.words import host
 
+    if host(arguments) is not None:
+        from launcher.remote.send import submit_there
+
+        return submit_there(arguments)
     return launched(prepared(asked(arguments)), dry_run=arguments.dry_run)
 
 

@@ -1,0 +1,115 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Puts a working tree that came by `submit --ssh` into its folder, and submits there with the words that came along.
+
+The folder is made a repository of git whose index names just what came: so `submit` takes it along as from any other
+working tree. What runs have written there stays; what came before and comes no more is removed.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from launcher.cli import PROGRAM
+from launcher.programs import program
+from launcher.snapshot import MOST_BYTES, MOST_FILES, Kept, put
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.files import read_json, write_json
+from nemo_vfm.core.log import plain
+
+_MARK = Path(".git/vfm-launch-ssh.json")  # the paths that came last; a folder without it is not ours
+_LONGEST_HEAD = 4 << 20
+
+
+def main() -> int:
+    """Receive and submit; the exit status of the latter."""
+    try:
+        words = received(sys.stdin.buffer)
+    except (UserError, OSError, ValueError, tarfile.TarError) as error:
+        sys.stderr.write(f"{plain(str(error))}\n")
+        return 2
+    return PROGRAM.main(["submit", *words])
+
+
+def received(stream: IO[bytes]) -> list[str]:
+    """Write the tree, go to the folder in it that the words were typed in, and give these back.
+
+    Raises:
+        UserError: the folder holds something else, or what came is not what `--ssh` sends.
+    """
+    head = json.loads(stream.readline(_LONGEST_HEAD))
+    folder = Path.home() / head["folder"]
+    files = _unpacked(stream)
+    _write(folder, files)
+    here = folder / _inside(head["below"])
+    here.mkdir(parents=True, exist_ok=True)
+    os.chdir(here)
+    return [str(word) for word in head["words"]]
+
+
+def _unpacked(stream: IO[bytes]) -> dict[str, Kept]:
+    found: dict[str, Kept] = {}
+    total = 0
+    with tarfile.open(fileobj=stream, mode="r|") as tar:
+        for entry in tar:
+            total += entry.size
+            if total > MOST_BYTES or len(found) >= MOST_FILES or not (entry.isreg() or entry.issym()):
+                raise UserError(f"what came holds more than a working tree may: look at {entry.name!r}")
+            opened = tar.extractfile(entry) if entry.isreg() else None
+            content = opened.read() if opened is not None else os.fsencode(entry.linkname)
+            found[str(_inside(entry.name))] = Kept(content, entry.mode & 0o777 | 0o400 if opened is not None else 0)
+    return found
+
+
+def _inside(name: str) -> PurePosixPath:
+    path = PurePosixPath(name)
+    if path.is_absolute() or {"..", ".git"} & set(path.parts):
+        raise UserError(f"{name!r} leads out of the working tree")
+    return path
+
+
+def _write(folder: Path, files: Mapping[str, Kept]) -> None:
+    mark = folder / _MARK
+    if folder.is_dir() and any(folder.iterdir()) and not mark.is_file():
+        raise UserError(f"{folder} holds files that did not come by --ssh, and nothing there is touched; "
+                        f"give another folder: --ssh-folder")  # fmt: skip
+    folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+    for old in read_json(mark) if mark.is_file() else ():
+        _remove(folder, _inside(str(old)))
+    for path, one in files.items():
+        _remove(folder, PurePosixPath(path))
+        put(folder / path, one)
+    _index(folder, files)
+    write_json(mark, list(files))
+
+
+def _remove(folder: Path, path: PurePosixPath) -> None:
+    """A file, or a link on the way to it, through which would be written elsewhere."""
+    for one in (*reversed(path.parents[:-1]), path):  # the folder itself may be a link to a larger disk
+        target = folder / one
+        if target.is_symlink() or (target.is_file() and one == path):
+            target.unlink()
+
+
+def _index(folder: Path, files: Mapping[str, Kept]) -> None:
+    """Let git list these files, as it would in the repository that they come from."""
+    git = program("git")
+    if git is None:
+        (folder / _MARK).parent.mkdir(exist_ok=True)
+        sys.stderr.write("there is no git on this machine, so no code is taken along: what is installed runs\n")
+        return
+    shutil.rmtree(folder / ".git", ignore_errors=True)
+    names = b"".join(os.fsencode(path) + b"\0" for path in files)
+    for words in (["init", "-q"], ["update-index", "--add", "-z", "--stdin"]):
+        # Our own git in a repository that was made just now; words are arguments, never a shell's.
+        subprocess.run([git, "-C", str(folder), *words], input=names, check=True, capture_output=True)  # noqa: S603
+
+
+if __name__ == "__main__":
+    sys.exit(main())
