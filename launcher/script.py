@@ -49,7 +49,19 @@ def _head(job: SlurmJob) -> Iterator[str]:
     yield f"#   {remark(str(job.run_dir))}"
 
 
+def surroundings(job: SlurmJob) -> list[str]:
+    """The lines that make what the work finds: modules, variables, secrets."""
+    parts = (_loads(job), _exports(job), _secrets(job))
+    return [line for part in parts if (found := list(part)) for line in (*found, "")]
+
+
 def _start(job: SlurmJob) -> Iterator[str]:
+    yield from _loads(job)
+    yield "set -uo pipefail  # not -e: what follows a failure is decided at the end"
+    yield "trap : TERM USR1  # the job is asked to end, and this shell has still to write down how it ended"
+
+
+def _loads(job: SlurmJob) -> Iterator[str]:
     cluster = job.cluster
     if cluster.modules:
         yield "# shellcheck source=/dev/null"
@@ -58,8 +70,6 @@ def _start(job: SlurmJob) -> Iterator[str]:
     if cluster.source is not None:
         yield "# shellcheck source=/dev/null"
         yield f"source {quoted(str(cluster.source))}"
-    yield "set -uo pipefail  # not -e: what follows a failure is decided at the end"
-    yield "trap : TERM USR1  # the job is asked to end, and this shell has still to write down how it ended"
 
 
 def _exports(job: SlurmJob) -> Iterator[str]:
@@ -131,7 +141,7 @@ def _words(job: SlurmJob) -> Iterator[str]:
 
 
 def _work(job: SlurmJob) -> Iterator[str]:
-    enter = [quoted(word) for word in containers.options(job, _names(job))]
+    enter = [quoted(word) for word in containers.options(job, variables(job))]
     inside = [quoted(word) for word in containers.before(job)]
     if job.ray:
         yield from ray_cluster.begin(job, [*enter, " ".join(inside)] if inside else enter)
@@ -197,7 +207,7 @@ def _step(job: SlurmJob) -> list[str]:
     return [quoted(word) for word in found]
 
 
-def _names(job: SlurmJob) -> list[str]:
+def variables(job: SlurmJob) -> list[str]:
     """The variables that the script exports."""
     names = [item.name for item in _settings(job)] + (["PYTHONPATH"] if job.module_path else [])
     names += ray_cluster.VARIABLES if job.ray else ()

@@ -79,6 +79,19 @@ class Machines:
     gpu: str
 
 
+def interactive(text: str) -> int:
+    """Run lines of bash that call srun, in this terminal; their exit status.
+
+    Raises:
+        UserError: there is no srun, or no bash.
+    """
+    bash = programs.program("bash")
+    if bash is None or programs.program("srun") is None:
+        raise UserError("there is no srun on this machine; open the shell from a login node of the cluster. What would "
+                        "be run is shown anywhere by --dry-run")  # fmt: skip
+    return subprocess.run([bash, "-c", text], env=clean(os.environ), check=False).returncode  # noqa: S603
+
+
 def is_here() -> bool:
     """Whether this machine has Slurm's commands."""
     return programs.program("sbatch") is not None

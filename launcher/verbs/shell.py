@@ -1,0 +1,65 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Open a shell on a node as a recipe's job would have it: variables, modules, secrets, container, GPUs. For debugging.
+
+Nothing is written and nothing of the recipe is run. --dry-run prints the lines and needs no Slurm.
+"""
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from launcher.asked import add_arguments as add_asked
+
+if TYPE_CHECKING:
+    from launcher.job import SlurmJob
+    from launcher.launch import Launch
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which recipe, where, and as which of its jobs."""
+    add_asked(parser)
+    parser.add_argument("--job", metavar="NAME", help="of a workflow: as this job; else the one on most GPUs")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be run")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """The exit status of the shell."""
+    from launcher import slurm
+    from launcher.asked import asked
+    from launcher.interactive import shell_script
+    from launcher.launch import prepared
+    from nemo_vfm.core.errors import UserError
+
+    wanted = asked(arguments)
+    if wanted.nodes is not None:
+        raise UserError("a shell is on one node; leave nodes out")
+    if wanted.sweep or wanted.parts or wanted.profile:
+        raise UserError("a shell is of one run, which you begin yourself; leave out --sweep, --parts and --profile")
+    try:
+        text = shell_script(_job(prepared(wanted), arguments.job))
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    if arguments.dry_run:
+        sys.stdout.write(text)
+        return 0
+    return slurm.interactive(text)
+
+
+def _job(launch: "Launch", name: str | None) -> "SlurmJob":
+    """The job whose surroundings are wanted."""
+    from launcher import secret_files
+    from launcher.cluster import Slurm
+    from nemo_vfm.core.errors import UserError
+
+    if not isinstance(launch.where, Slurm):
+        raise UserError("cluster=local is this machine, and you have a shell on it; name a cluster of Slurm's")
+    if found := [*secret_files.objections(launch.where.secrets), *launch.unknown]:
+        raise UserError("; ".join(found))
+    jobs = dict(zip((share.name for share in launch.shares), launch.jobs(), strict=True))
+    if not jobs:
+        raise UserError(f"give these first: {', '.join(launch.work.missing)}")
+    if name is not None and name not in jobs:
+        raise UserError(f"there is no job {name}; there are {', '.join(jobs)}")
+    widest = max(launch.shares, key=lambda share: (share.gpus_per_node, share.ranks)).name
+    return jobs[name or widest]
