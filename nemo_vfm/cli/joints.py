@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds parts of a recipe that do not fit each other: latents and model, text and model, videos and codec, words."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from nemo_vfm.cli.vocabularies import Vocabulary, of_tokenizer, whole
 from nemo_vfm.cli.work import trains
 from nemo_vfm.config import BoundFactory, RecipeError
 from nemo_vfm.core.errors import UserError
@@ -21,15 +22,19 @@ Misfit = tuple[Address, str]
 _PROBE_PX = 4096  # every codec takes a frame of such a power of two
 
 
-def misfits(job: Job) -> Iterator[Misfit]:
-    """Everything that can be known without data, with the address of what is to be changed."""
+def misfits(job: Job, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
+    """Everything that can be known without data, with the address of what is to be changed.
+
+    Args:
+        made: what is known of tokenizers that steps make.
+    """
     if isinstance(job, Workflow):
         for name, below in job.steps.items():
-            yield from ((("steps", name, *at), text) for at, text in misfits(below))
+            yield from ((("steps", name, *at), text) for at, text in misfits(below, made))
     elif trains(job):
-        yield from _of_training(job)
+        yield from _of_training(job, made)
     elif isinstance(getattr(job, "model", None), BoundFactory) and (model := _model_of(job)) is not None:
-        yield from _of_user(job, model, ())
+        yield from _of_user(job, model, (), made)
 
 
 def _model_of(job: Any) -> "nn.Module | None":
@@ -44,7 +49,7 @@ def _model_of(job: Any) -> "nn.Module | None":
         return None
 
 
-def _of_training(job: "Train") -> Iterator[Misfit]:
+def _of_training(job: "Train", made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
     yield from _of_phases(job)
     model = _model_of(job)
     if model is None:
@@ -54,14 +59,15 @@ def _of_training(job: "Train") -> Iterator[Misfit]:
         yield from _channels(model, codec)
         yield from _buckets(job, model, codec)
     yield from _text(model, getattr(job.task, "text_encoder", None))
-    yield from _words(model, getattr(job.data, "tokenizer", None))
+    yield from _words(model, getattr(job.data, "tokenizer", None), made)
+    yield from _tokens(model, getattr(job.data, "folders", None), made)
     for name, callback in job.callbacks.items():
-        yield from _of_user(callback, model, ("callbacks", name))
+        yield from _of_user(callback, model, ("callbacks", name), made)
 
 
-def _of_user(user: Any, model: Any, at: Address) -> Iterator[Misfit]:
+def _of_user(user: Any, model: Any, at: Address, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
     """Of a job or callback that draws with a model."""
-    yield from _words(model, getattr(user, "tokenizer", None))
+    yield from _words(model, getattr(user, "tokenizer", None), made)
     pipeline = getattr(user, "pipeline", None)
     if pipeline is None or not hasattr(user, "num_frames"):
         return
@@ -95,14 +101,32 @@ def _text(model: Any, encoder: Any) -> Iterator[Misfit]:
         yield ("model", "text_dim"), f"{text}; give text_dim={width}, or another text encoder"
 
 
-def _words(model: Any, tokenizer: Any) -> Iterator[Misfit]:
-    """Of tokenizers that come with no files."""
+def _words(model: Any, tokenizer: Any, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
+    """Of tokenizers that come with no files, or whose files a step makes."""
     rows = getattr(model, "vocab", None)
-    if tokenizer is None or hasattr(tokenizer, "folder") or not isinstance(rows, int):
+    if tokenizer is None or not isinstance(rows, int):
+        return
+    if hasattr(tokenizer, "folder"):
+        yield from _of_step(rows, of_tokenizer(tokenizer, made))
         return
     if rows < (words := tokenizer.vocab_size()):
         yield ("model", "vocab"), (f"the tokenizer has {words:,} tokens and the model a vocabulary of {rows:,}; give "
                                    f"vocab={words} or more")  # fmt: skip
+
+
+def _tokens(model: Any, folders: Any, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
+    """Of texts that a step makes tokens of."""
+    rows = getattr(model, "vocab", None)
+    if not isinstance(folders, Mapping) or not isinstance(rows, int):
+        return
+    for folder in folders.values():
+        yield from _of_step(rows, made.get(whole(folder)))
+
+
+def _of_step(rows: int, made: Vocabulary | None) -> Iterator[Misfit]:
+    if made is not None and rows < made.size:
+        yield ("model", "vocab"), (f"the tokenizer that step {made.step} makes has up to {made.size:,} tokens and the "
+                                   f"model a vocabulary of {rows:,}; give vocab={made.size} or more")  # fmt: skip
 
 
 def _buckets(job: "Train", model: Any, codec: Any) -> Iterator[Misfit]:

@@ -43,8 +43,10 @@ def unfit(
     if tried or job is None:
         return tried
     from nemo_vfm.cli.joints import misfits
+    from nemo_vfm.cli.vocabularies import vocabularies
 
-    first = {text: at for at, text in reversed(list(misfits(job)))}  # one node may serve several steps
+    made = vocabularies(job, composed.run_dir)
+    first = {text: at for at, text in reversed(list(misfits(job, made)))}  # one node may serve several steps
     return [Problem(".".join(at), composed.written(at), text) for text, at in reversed(first.items())]
 
 

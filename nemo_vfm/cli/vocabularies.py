@@ -1,0 +1,57 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A workflow in, how many tokens its own tokenizers have out, by the folders that its steps will make."""
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nemo_vfm.core.types import Job
+from nemo_vfm.workflow import Workflow
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What a step makes.
+
+    Args:
+        step: its name.
+        size: tokens at most: of a small text, a tokenizer may learn fewer.
+    """
+
+    step: str
+    size: int
+
+
+def vocabularies(job: Job, run_dir: Path) -> dict[str, Vocabulary]:
+    """Of every folder of a tokenizer, or of texts as tokens, that a step makes; by its whole path."""
+    found: dict[str, Vocabulary] = {}
+    steps: dict[str, Any] = dict(job.steps) if isinstance(job, Workflow) else {}
+    for name, step in steps.items():
+        if _is(step, "nemo_vfm.text.train_tokenizer", "TrainTokenizer"):
+            size = getattr(step.learner, "vocab_size", None)
+            if isinstance(size, int):
+                found[whole(run_dir / name / "tokenizer")] = Vocabulary(name, size)
+        elif _is(step, "nemo_vfm.text.tokenize", "TokenizeText") and (known := of_tokenizer(step.tokenizer, found)):
+            found[whole(run_dir / name / "tokens")] = known
+    return found
+
+
+def of_tokenizer(tokenizer: object, found: Mapping[str, Vocabulary]) -> Vocabulary | None:
+    """What is known of a tokenizer whose folder a step makes; None of any other."""
+    folder = getattr(tokenizer, "folder", None)
+    return found.get(whole(folder)) if isinstance(folder, Path) else None
+
+
+def whole(folder: Path) -> str:
+    """A path by which folders are compared, whether they are there or not."""
+    return os.path.normpath(Path.cwd() / folder)
+
+
+def _is(step: Any, room: str, kind: str) -> bool:
+    """Whether it is of a class; where nobody has imported that room yet, nothing is."""
+    there = sys.modules.get(room)
+    return there is not None and isinstance(step, getattr(there, kind))
