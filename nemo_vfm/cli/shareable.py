@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from nemo_vfm.cli.work import trains
 from nemo_vfm.config import Composed, Problem
 from nemo_vfm.core.refusal import PartRefused
 from nemo_vfm.core.types import Job
@@ -38,6 +39,21 @@ def _found(job: Job, step: Address) -> Iterator[tuple[Address, str]]:
 
     if isinstance(job, Train):
         yield from (((*step, *address), text) for address, text in _of_training(job))
+
+
+def unknown_until_begun(job: Job, step: str = "") -> Iterator[str]:
+    """A sentence on each phase whose ranks share a sample's tokens, where nobody can say how many these are."""
+    if isinstance(job, Workflow):
+        for name, below in job.steps.items():
+            yield from unknown_until_begun(below, f"{step}steps.{name}.")
+    elif trains(job) and getattr(job.data, "buckets", job) is None:
+        for phase in job.phases:
+            if phase.plan.tokens > 1:
+                yield (
+                    f"{step}phases.{phase.name}: {phase.plan.tokens} ranks share the tokens of each sample, and without "
+                    f"{step}data.buckets the shapes of latents are known only once they are read: where they cannot be "
+                    f"shared, the training ends when this phase begins, at step {phase.first + 1:,}"
+                )
 
 
 def _of_training(job: "Train") -> Iterator[tuple[Address, str]]:

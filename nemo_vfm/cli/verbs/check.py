@@ -68,6 +68,10 @@ def _one(arguments: argparse.Namespace) -> int:
     if arguments.paths:
         seen = _paths(arguments, composed)
         problems, told = [*problems, *seen.problems], [*told, *seen.unseen]
+    if job is not None:
+        from nemo_vfm.cli.shareable import unknown_until_begun
+
+        told = [*told, *unknown_until_begun(job)]
     errors = sum(problem.kind == "error" for problem in problems)
     if arguments.work and not errors:
         sys.stdout.write(f"{json.dumps(_work(arguments, composed, job, problems), indent=2)}\n")
