@@ -19,7 +19,9 @@ def successors(lines: Sequence[str]) -> dict[str, list[str]]:
 
 def line_of(number: str, known: Mapping[str, Sequence[str]]) -> list[str]:
     """A number and all that went on with its work, the latest last."""
-    found = [number]
+    found, seen = [number], {number}
     for one in found:  # it grows meanwhile
-        found += [later for later in known.get(one, ()) if later not in found]
+        more = [later for later in known.get(one, ()) if later not in seen]
+        found += dict.fromkeys(more)
+        seen.update(more)
     return found

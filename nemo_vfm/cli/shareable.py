@@ -50,9 +50,9 @@ def unknown_until_begun(job: Job, step: str = "") -> Iterator[str]:
         for phase in job.phases:
             if phase.plan.tokens > 1:
                 yield (
-                    f"{step}phases.{phase.name}: {phase.plan.tokens} ranks share the tokens of each sample, and without "
-                    f"{step}data.buckets the shapes of latents are known only once they are read: where they cannot be "
-                    f"shared, the training ends when this phase begins, at step {phase.first + 1:,}"
+                    f"{step}phases.{phase.name}: {phase.plan.tokens} ranks share the tokens of each sample, and "
+                    f"without {step}data.buckets the shapes of latents are known only once they are read: where they "
+                    f"cannot be shared, the training ends when this phase begins, at step {phase.first + 1:,}"
                 )
 
 
