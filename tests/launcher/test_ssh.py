@@ -105,7 +105,20 @@ def test_what_the_other_machine_says_cannot_move_the_cursor_and_its_status_is_ou
 
 
 @pytest.mark.parametrize(
-    "name", ["-oProxyCommand=touch canary", "you@-oProxyCommand=x", "a b", "a;b", "$(id)", "", "a\nb", "a@b@c", "--"]
+    "name",
+    [
+        "-oProxyCommand=touch canary",
+        "you@-oProxyCommand=x",
+        "-v",
+        "you@-v",
+        "a b",
+        "a;b",
+        "$(id)",
+        "",
+        "a\nb",
+        "a@b@c",
+        "--",
+    ],
 )
 def test_no_host_is_read_as_an_option_or_by_a_shell(there, tree, name, capfd):
     assert main(["submit", "r.yaml", "cluster=local", f"--ssh={name}"]) == 2
