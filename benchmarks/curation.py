@@ -85,7 +85,8 @@ def ours(path: Path, thumbnails: Path) -> Scores:
         "path": str(path), "name": path.name, "source_id": path.stem, "state": state_of(path), "spans": None,
         "stages": list(stages()),
     }  # fmt: skip
-    *clips, _ = (reply.fact for reply in Here(examine).ask(request, video_s=0, tick=lambda frames: None))
+    answers = Here(examine).ask(request, megapixels=0)
+    *clips, _ = (answer.fact for answer in answers if not isinstance(answer, int))
     return {tuple(c["span"]): {n: v for f in c["found"].values() for n, v in f["scores"].items()} for c in clips}
 
 

@@ -15,6 +15,7 @@ import resource
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ from typing import Protocol
 
 import cv2
 import numpy as np
+import psutil
 from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError, UserError
@@ -33,6 +35,8 @@ from nemo_vfm.core.files import is_full
 from nemo_vfm.core.types import Json
 
 _TICKS_EVERY = 48  # frames: often enough for a bar, seldom enough to cost nothing
+_TICKS_EVERY_S = 1.0  # where frames are slow: 48 of 4K, mended on a busy core, took longer than any silence allowed
+_AT_WORK = 0.01  # of a core; a child that gets less for the whole of a silence hangs
 _PR_SET_PDEATHSIG = 1
 _STARTING = threading.Lock()
 
@@ -47,20 +51,21 @@ class Limits:
 
     Args:
         memory_gb: of its own memory, in 10^9 bytes.
-        silence_s: a child that says nothing for so many seconds is killed; frames walked over are said, too.
-        cpu_s: processor seconds for one file, beside those for each second of video.
-        cpu_s_per_video_s: processor seconds for each second of video.
+        silence_s: a child hangs, and is killed, when for so many seconds it says nothing and uses next to no processor
+            time. Each frame is said. One that waits for a busy core, or works long on a frame, does not hang.
+        cpu_s: processor seconds for one file, beside those for its frames.
+        cpu_s_per_megapixel: processor seconds for each 10^6 pixels of each frame; a smaller frame counts as 10^6.
         file_gb: the largest file it may write, in 10^9 bytes.
     """
 
     memory_gb: float = 6.0
     silence_s: float = 300.0
     cpu_s: float = 120.0
-    cpu_s_per_video_s: float = 60.0
+    cpu_s_per_megapixel: float = 2.0
     file_gb: float = 32.0
 
     def __post_init__(self) -> None:
-        for name in ("memory_gb", "silence_s", "cpu_s", "cpu_s_per_video_s", "file_gb"):
+        for name in ("memory_gb", "silence_s", "cpu_s", "cpu_s_per_megapixel", "file_gb"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be a number above 0, got {getattr(self, name)}")
 
@@ -82,7 +87,10 @@ class Operation(Protocol):
     """What the child does with one request. It is sent to the child once, so it holds settings and nothing open."""
 
     def __call__(self, request: Json, tick: Callable[[int], None]) -> Iterator[Reply]:
-        """Answers, one after the other; `tick` is called with numbers of frames as they are done."""
+        """Answers, one after the other.
+
+        `tick` is called with the number of frames as each is done, and with 0 in the middle of what takes long.
+        """
         ...
 
 
@@ -98,26 +106,23 @@ class Child:
         self._operation, self._limits = operation, limits
         self._process: multiprocessing.process.BaseProcess | None = None
         self._ours: Connection | None = None
+        self._hangs = False
 
-    def ask(self, request: Json, *, video_s: float, tick: Callable[[int], None]) -> Iterator[Reply]:
-        """The child's answers to one request.
+    def ask(self, request: Json, *, megapixels: float) -> Iterator[Reply | int]:
+        """The child's answers to one request, and numbers of frames as they are done.
 
         Args:
-            video_s: seconds of video that are to be worked on, for the limit on processor time.
-            tick: told how many frames were done.
+            megapixels: what is to be worked on, for the limit on processor time; see `work.megapixels`.
 
         Raises:
             ChildDied: it died over this request; the next one gets a new child.
         """
         connection = self._connection()
-        cpu_s = self._limits.cpu_s + self._limits.cpu_s_per_video_s * max(0.0, video_s)
+        cpu_s = self._limits.cpu_s + self._limits.cpu_s_per_megapixel * max(0.0, megapixels)
         try:
             _send(connection, {"request": request, "cpu_s": math.ceil(cpu_s)})
             while (answer := self._receive(connection)) is not None:
-                if isinstance(answer, int):
-                    tick(answer)
-                else:
-                    yield answer
+                yield answer
         except (EOFError, OSError) as error:
             raise ChildDied(self._why(cpu_s)) from error
         except (DataError, UserError):  # the child's own last word: it is ready for the next request
@@ -139,6 +144,7 @@ class Child:
         if self._process is not None and self._process.is_alive() and self._ours is not None:
             return self._ours
         self.stop()
+        self._hangs = False
         self._ours, theirs = _context().Pipe()
         # Not a fork: it would take over open files, locks that other threads hold, and a CUDA context that cannot live.
         self._process = _context().Process(target=_serve, args=(theirs, self._operation, self._limits), daemon=True)
@@ -165,12 +171,24 @@ class Child:
         return Reply(answer["fact"], arrays)
 
     def _bytes(self, connection: Connection) -> bytes:
-        if not connection.poll(self._limits.silence_s):
-            self._kill()
-            raise TimeoutError
+        spent_s = self._spent_s()
+        while not connection.poll(self._limits.silence_s):
+            before_s, spent_s = spent_s, self._spent_s()
+            if spent_s - before_s < _AT_WORK * self._limits.silence_s:
+                self._kill()
+                raise TimeoutError
         return connection.recv_bytes()
 
+    def _spent_s(self) -> float:
+        """Processor seconds of the child until now."""
+        try:
+            times = psutil.Process(None if self._process is None else self._process.pid).cpu_times()
+        except psutil.Error:
+            return 0.0
+        return float(times.user + times.system)
+
     def _kill(self) -> None:
+        self._hangs = True
         if self._process is not None:
             self._process.kill()
 
@@ -178,17 +196,22 @@ class Child:
         """How the child died, as a sentence for the ledger: the same for the same file on every machine."""
         process = self._process
         if process is None:
-            return "its decoding was stopped"
+            return "the work on it was stopped"
         process.join(5.0)
         code = process.exitcode
         self.stop()
         if code == -signal.SIGXCPU:
-            return f"its decoding took more than {cpu_s:,.0f} s of processor time (limits.cpu_s_per_video_s)"
+            return (
+                f"the work on it took more than {cpu_s:,.0f} s of processor time; if its frames are worth more, raise "
+                "limits.cpu_s_per_megapixel"
+            )
+        if self._hangs:
+            return f"the work on it hung: it said nothing for {self._limits.silence_s:g} s and used no processor time"
         if code == -signal.SIGKILL:
-            return f"its decoding said nothing for {self._limits.silence_s:g} s, or was killed by the system"
+            return "the system killed the work on it, most likely for want of memory; give it more, or fewer workers"
         if code is not None and code < 0:
-            return f"its decoding crashed ({signal.Signals(-code).name})"
-        return f"its decoding ended with exit status {code}"
+            return f"the work on it crashed ({signal.Signals(-code).name})"
+        return f"the work on it ended with exit status {code}"
 
 
 class Here:
@@ -201,10 +224,14 @@ class Here:
     def __init__(self, operation: Operation) -> None:
         self._operation = operation
 
-    def ask(self, request: Json, *, video_s: float, tick: Callable[[int], None]) -> Iterator[Reply]:
-        """See `Child.ask`."""
-        for reply in self._operation(request, tick):
+    def ask(self, request: Json, *, megapixels: float) -> Iterator[Reply | int]:
+        """See `Child.ask`; frames are said with the reply after them."""
+        ticks: list[int] = []
+        for reply in self._operation(request, ticks.append):
+            yield sum(ticks)
+            ticks.clear()
             yield Reply(json.loads(json.dumps(reply.fact)), reply.arrays)
+        yield sum(ticks)
 
     def stop(self) -> None:
         """There is nothing to end."""
@@ -249,23 +276,14 @@ def _serve(connection: Connection, operation: Operation, limits: Limits) -> None
 
 
 def _answer(connection: Connection, operation: Operation, request: Json) -> None:
-    done = 0
-
-    def tick(count: int) -> None:
-        nonlocal done
-        done += count
-        if done >= _TICKS_EVERY:
-            _send(connection, {"tick": done})
-            done = 0
-
+    pulse = Pulse(lambda count: _send(connection, {"tick": count}))
     try:
-        for reply in operation(request, tick):
+        for reply in operation(request, pulse.tick):
             shapes = [[name, array.shape] for name, array in reply.arrays.items()]
             _send(connection, {"fact": reply.fact, "arrays": shapes})
             for array in reply.arrays.values():
                 connection.send_bytes(np.ascontiguousarray(array, dtype=np.uint8).data.cast("B"))
-        if done:
-            _send(connection, {"tick": done})
+        pulse.flush()
     except (BrokenPipeError, KeyboardInterrupt):
         raise
     except MemoryError:
@@ -274,6 +292,34 @@ def _answer(connection: Connection, operation: Operation, request: Json) -> None
         _send(connection, {"full" if is_full(error) else "error": str(error) or type(error).__name__})
     else:
         _send(connection, {"end": True})
+
+
+class Pulse:
+    """Gathers ticks, and passes them on every 48 frames and at least every second that there is one.
+
+    Args:
+        say: told how many frames were done, which may be none: the child is alive.
+        clock: seconds since any moment.
+    """
+
+    def __init__(self, say: Callable[[int], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._say, self._clock = say, clock
+        self._done, self._said_s = 0, clock()
+
+    def tick(self, count: int) -> None:
+        """So many frames more are done."""
+        self._done += count
+        if self._done >= _TICKS_EVERY or self._clock() - self._said_s >= _TICKS_EVERY_S:
+            self._pass_on()
+
+    def flush(self) -> None:
+        """Pass on what is left."""
+        if self._done:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        self._say(self._done)
+        self._done, self._said_s = 0, self._clock()
 
 
 def _send(connection: Connection, value: Json) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from nemo_vfm.curate.child import Reply
-from nemo_vfm.curate.execute.work import Item, Lost, Step
+from nemo_vfm.curate.execute.work import Item, Lost, Step, megapixels
 from nemo_vfm.curate.ledger import FileRecord
 from nemo_vfm.curate.media import MediaWork
 from nemo_vfm.curate.stage import ClipRecord, Restorer
@@ -68,7 +68,8 @@ def _item(file: FileRecord, missing: Sequence[ClipRecord]) -> Item:
         "path": str(file.found.path.absolute()), "name": file.found.name, "source_id": file.source_id,
         "state": file.state, "fps": missing[0].fps, "clips": clips,
     }  # fmt: skip
-    return Item(request, sum(r.duration_s for r in missing), file.found.here)
+    work = sum(megapixels(r.clip.num_frames, r.width, r.height) for r in missing)
+    return Item(request, work, file.found.here)
 
 
 def _note(file: FileRecord, missing: Sequence[ClipRecord], replies: list[Reply] | Lost, media: Media) -> None:

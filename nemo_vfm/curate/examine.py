@@ -55,7 +55,7 @@ class Examine:
             spans = self._spans(walk, request["spans"], lambda error: problems.append(reason_of(error, path, name)))
             for span in spans:
                 unchanged.check()
-                yield self._look(walk, span, request["source_id"], chosen)
+                yield self._look(walk, span, request["source_id"], chosen, tick)
             unchanged.check()
             message = problems[0] if problems else f"{name}: frames from {walk.num_walked} on cannot be decoded"
             yield Reply(_end(walk, message))
@@ -74,7 +74,9 @@ class Examine:
         else:
             yield from self.splitter.spans(frames(), fps=walk.info.fps)
 
-    def _look(self, walk: Walk, span: Span, source_id: str, stages: Mapping[str, Stage]) -> Reply:
+    def _look(
+        self, walk: Walk, span: Span, source_id: str, stages: Mapping[str, Stage], tick: Callable[[int], None]
+    ) -> Reply:
         footage, info = walk.footage(span), walk.info
         clip = Clip(source_id, *span, info.pts[span[0]], info.end_pts(span[1] - 1), info.time_base)
         path = self.thumbnails / f"{clip.id}.jpg"
@@ -86,6 +88,7 @@ class Examine:
         }  # fmt: skip
         arrays = {}
         for name, stage in stages.items():
+            tick(0)
             if isinstance(stage, Learned):
                 arrays[name] = footage.frames(stage.wanted(footage.num_frames, footage.fps))
             else:

@@ -56,21 +56,13 @@ class _MediaWorker:
                 return
 
     def _ask(self, item: Item) -> Iterator[object]:
-        ticks: list[int] = []
-        for reply in self._child.ask(item.request, video_s=item.video_s, tick=ticks.append):
-            yield from _drained(ticks)
-            yield reply
-        yield from _drained(ticks)
+        for answer in self._child.ask(item.request, megapixels=item.megapixels):
+            yield Tick(answer) if isinstance(answer, int) else answer
 
     def stop(self) -> None:
         """End the child, for good: a thread in the middle of an item would begin it anew in a fresh one."""
         self._stopped = True
         self._child.stop()
-
-
-def _drained(ticks: list[int]) -> Iterator[Tick]:
-    while ticks:
-        yield Tick(ticks.pop())
 
 
 def valid(parts: list[object]) -> list[Reply]:

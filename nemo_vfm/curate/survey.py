@@ -14,7 +14,7 @@ from nemo_vfm.core.types import Json
 from nemo_vfm.curate.cache import Cache
 from nemo_vfm.curate.child import Limits, Reply
 from nemo_vfm.curate.examine import Examine
-from nemo_vfm.curate.execute.work import Executor, Item, Lost, Step, Throughput, Watch
+from nemo_vfm.curate.execute.work import Executor, Item, Lost, Step, Throughput, Watch, megapixels
 from nemo_vfm.curate.findings import Findings, Missing
 from nemo_vfm.curate.judge import JudgeWork
 from nemo_vfm.curate.ledger import FileRecord
@@ -133,7 +133,9 @@ def _item(file: FileRecord, missing: Missing) -> Item:
         "path": str(file.found.path.absolute()), "name": file.found.name, "source_id": file.source_id,
         "state": file.state, "spans": missing.spans, "stages": missing.stages,
     }  # fmt: skip
-    return Item(request, file.duration_us / 1e6, file.found.here)
+    info = file.info
+    assert info is not None
+    return Item(request, megapixels(info.num_frames, info.width, info.height), file.found.here)
 
 
 def _keep(file: FileRecord, missing: Missing, replies: list[Reply] | Lost, findings: Findings) -> str | None:

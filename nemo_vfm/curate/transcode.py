@@ -5,7 +5,6 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import av
@@ -25,7 +24,6 @@ from nemo_vfm.data.encode import encode_mp4
 from nemo_vfm.data.pyav_reader import PyAVReader
 
 _LOOKED_AT = 8
-_CHUNK = 8  # frames that a restoration sees at once
 
 
 class Transcode:
@@ -102,22 +100,23 @@ class Encode:
             for clip in request["clips"]:
                 message = None
                 try:
-                    self._one(reader, clip, request["fps"], unchanged)
+                    self._one(reader, clip, request["fps"], unchanged, tick)
                 except MemoryError:
                     raise
                 except Exception as error:  # one clip's trouble must not cost the others
                     if is_full(error):
                         raise
                     message = unchanged.why_not() or reason_of(error, path, name)
-                tick(clip["span"][1] - clip["span"][0])
                 yield Reply({"id": clip["id"], "message": message})
 
-    def _one(self, reader: PyAVReader, clip: Json, fps: float, unchanged: Unchanged) -> None:
+    def _one(
+        self, reader: PyAVReader, clip: Json, fps: float, unchanged: Unchanged, tick: Callable[[int], None]
+    ) -> None:
         span, target = (clip["span"][0], clip["span"][1]), self.media.path(clip["id"])
-        mended, picture = self._look(reader, span)
+        mended, picture = self._look(reader, span, tick)
         if picture is not None:
             write_bytes(target.with_suffix(".jpg"), picture)
-        frames = _Sized(_mended(reader, span, mended) if mended else _as_they_are(reader, span))
+        frames = _Sized(_mended(reader, span, mended) if mended else _as_they_are(reader, span), tick)
         how = self.transcode
         facts = _facts(mended)
         written = encode_mp4(target, frames, fps, crf=how.crf, preset=how.preset, encoder=how.encoder)
@@ -130,7 +129,9 @@ class Encode:
             {"width": frames.width, "height": frames.height, "restored": sorted(mended), "facts": facts},
         )
 
-    def _look(self, reader: PyAVReader, span: Span) -> tuple[dict[str, Restoration], bytes | None]:
+    def _look(
+        self, reader: PyAVReader, span: Span, tick: Callable[[int], None]
+    ) -> tuple[dict[str, Restoration], bytes | None]:
         """What each restorer wants to do, each seeing what those before it leave; a picture of before and after."""
         if not self.restore:
             return {}, None
@@ -139,6 +140,7 @@ class Encode:
         found = {}
         for name, restorer in self.restore.items():
             with _by(name):
+                tick(0)
                 restoration = restorer.look(frames_THWC)
                 if restoration is not None:
                     found[name] = restoration
@@ -151,10 +153,10 @@ Picture = NDArray[np.uint8] | av.VideoFrame
 
 
 class _Sized:
-    """Frames on their way, and the size of the first, as it will be encoded."""
+    """Frames on their way, each told when it is encoded, and the size of the first, as it will be encoded."""
 
-    def __init__(self, frames: Iterable[Picture]) -> None:
-        self._frames = frames
+    def __init__(self, frames: Iterable[Picture], tick: Callable[[int], None]) -> None:
+        self._frames, self._tick = frames, tick
         self.width = self.height = 0
 
     def __iter__(self) -> Iterator[Picture]:
@@ -166,6 +168,7 @@ class _Sized:
                     height, width = frame.shape[:2]
                 self.width, self.height = width + width % 2, height + height % 2
             yield frame
+            self._tick(1)
 
 
 def _side_by_side(before: NDArray[np.uint8], after: NDArray[np.uint8], height_px: int = 240) -> bytes:
@@ -191,9 +194,8 @@ def _as_they_are(reader: PyAVReader, span: Span) -> Iterator[Picture]:
 
 
 def _mended(reader: PyAVReader, span: Span, restorations: Mapping[str, Restoration]) -> Iterator[Picture]:
-    frames = reader.frames(*span)
-    while chunk := list(islice(frames, _CHUNK)):
-        frames_THWC = np.stack(chunk)
+    for frame_HWC in reader.frames(*span):  # one by one: eight of 4K and what is made of them filled a gigabyte
+        frames_THWC = frame_HWC[None]
         for name, restoration in restorations.items():
             with _by(name):
                 frames_THWC = restoration.apply(frames_THWC)

@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.curate.child import Child, ChildDied, Limits, Reply
-from nemo_vfm.curate.execute.work import Item
+from nemo_vfm.curate.child import Child, ChildDied, Limits, Pulse, Reply
+from nemo_vfm.curate.execute.work import Item, megapixels
 from nemo_vfm.curate.media import MediaWork, valid
 
 
@@ -47,7 +47,7 @@ class Misbehave:
         yield Reply({"done": True})
 
 
-LIMITS = Limits(memory_gb=1.0, silence_s=30.0, cpu_s=1.0, cpu_s_per_video_s=0.1, file_gb=0.01)
+LIMITS = Limits(memory_gb=1.0, silence_s=30.0, cpu_s=1.0, cpu_s_per_megapixel=0.1, file_gb=0.01)
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +58,8 @@ def child():
 
 
 def ask(child, do, **more):
-    ticks = []
-    replies = list(child.ask({"do": do, **more}, video_s=0.0, tick=ticks.append))
-    return replies, ticks
+    answers = list(child.ask({"do": do, **more}, megapixels=0.0))
+    return [a for a in answers if isinstance(a, Reply)], [a for a in answers if isinstance(a, int)]
 
 
 def test_a_child_answers_in_json_and_arrays_and_says_how_far_it_is(child):
@@ -104,7 +103,7 @@ def test_a_full_disk_stops_the_run_and_not_file_after_file(child):
 
 
 def test_who_stops_listening_in_the_middle_does_not_leave_answers_for_the_next(child):
-    answers = child.ask({"do": "well"}, video_s=0.0, tick=lambda frames: None)
+    answers = child.ask({"do": "well"}, megapixels=0.0)
     next(answers)
     answers.close()
     replies, _ = ask(child, "well")
@@ -125,3 +124,44 @@ def test_a_stopped_child_is_gone(child):
     while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+def test_slow_frames_are_told_one_by_one_and_quick_ones_by_the_dozen():
+    now, told = [0.0], []
+    pulse = Pulse(told.append, clock=lambda: now[0])
+    for _ in range(3):
+        now[0] += 20.0
+        pulse.tick(1)
+    assert told == [1, 1, 1]
+    for _ in range(50):
+        pulse.tick(1)
+    pulse.flush()
+    assert told == [1, 1, 1, 48, 2]
+
+
+class Scripted:
+    """Stands in for the child's end of the pipe: silent for as many polls as `silent` says, then it answers."""
+
+    def __init__(self, silent):
+        self.silent = silent
+
+    def poll(self, seconds):
+        self.silent -= 1
+        return self.silent < 0
+
+    def recv_bytes(self):
+        return b"answer"
+
+
+def test_a_child_that_works_or_waits_for_a_core_does_not_hang_however_long_it_is_silent(monkeypatch):
+    child, spent = Child(Misbehave(), replace(LIMITS, silence_s=300.0)), iter(range(0, 100, 4))
+    monkeypatch.setattr(child, "_spent_s", lambda: float(next(spent)))
+    assert child._bytes(Scripted(silent=9)) == b"answer"
+    monkeypatch.setattr(child, "_spent_s", lambda: 4.0)
+    with pytest.raises(TimeoutError):
+        child._bytes(Scripted(silent=2))
+
+
+def test_processor_time_grows_with_pixels_and_frames(child):
+    for frames, size, seconds in ((96, (3840, 2160), 1593), (96, (320, 240), 192), (0, (1, 1), 0)):
+        assert round(Limits().cpu_s_per_megapixel * megapixels(frames, *size)) == seconds

@@ -57,3 +57,15 @@ def test_restorers_in_another_order_make_other_clips(tmp_path):
     one = Media.of(tmp_path, Transcode(), {"stripes": stripes, "bars": bars})
     other = Media.of(tmp_path, Transcode(), {"bars": bars, "stripes": stripes})
     assert one.stamp != other.stamp
+
+
+@pytest.mark.parametrize("restore", [{}, {"mine": Broken("nothing")}])
+def test_each_frame_is_told_when_it_is_encoded(tmp_path, restore):
+    film = write_film(tmp_path / "a.mp4", pan(1))
+    encode = Encode(Transcode(preset="veryfast"), restore, Media(tmp_path / "clips", "x"))
+    clips = [{"id": "one", "span": [0, 10]}, {"id": "two", "span": [10, 24]}]
+    request = {"path": str(film), "name": "a.mp4", "source_id": "", "state": None, "fps": 12.0, "clips": clips}
+    told = []
+    for reply in encode(request, told.append):
+        assert reply.fact["message"] is None
+        assert sum(told) == {"one": 10, "two": 24}[reply.fact["id"]] and max(told) == 1

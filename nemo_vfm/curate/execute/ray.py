@@ -156,7 +156,7 @@ class _Pipeline:
         """The parts of the first step: references, whose contents stay where they are until somebody wants them."""
         with self._crews[0].one() as actor:
             start, held = time.perf_counter(), None
-            for reference in self._ask(actor, Item(item.request, item.video_s)):
+            for reference in self._ask(actor, Item(item.request, item.megapixels)):
                 if held is not None:
                     yield held
                     self._took(0, 0.0, parts=1)

@@ -21,13 +21,18 @@ class Item:
 
     Args:
         request: what is to be done, as plain JSON.
-        video_s: seconds of video it is about, by which executors estimate how long it takes.
+        megapixels: how much is to be worked on, which limits its processor time; see `megapixels`.
         here: makes what the request speaks of present on this machine for the length of a block.
     """
 
     request: Json
-    video_s: float = 0.0
+    megapixels: float = 0.0
     here: Callable[[], AbstractContextManager[object]] = nullcontext
+
+
+def megapixels(num_frames: int, width: int, height: int) -> float:
+    """The work that so many frames make, in 10^6 pixels; a smaller frame counts as so many, too."""
+    return num_frames * max(1.0, width * height / 1e6)
 
 
 @dataclass(frozen=True, slots=True)
