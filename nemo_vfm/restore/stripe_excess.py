@@ -10,6 +10,7 @@ tiles do not reach.
 Shape letters: T frames, H height, W width, N tiles, S a tile's side, R radii, A = 180 directions.
 """
 
+from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
 
@@ -28,30 +29,78 @@ _SLOWEST = 8  # cycles per tile; below, shading and large edges rule
 _ON, _BESIDE = (-1, 0, 1), (-8, -7, -6, -5, -4, 4, 5, 6, 7, 8)  # lines of the plane; the window blurs by 2
 _RINGS = 8
 _TILES_BELOW_PERCENT = 25
+_FEWEST_TILES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class StripeExcess:
+    """The excess of each direction from 0 to 179 degrees, counter-clockwise from vertical stripes, in dB.
+
+    All 0 where a side is shorter than 64 pixels: nothing can be told from so little.
+
+    Args:
+        tiles_NA: of each tile.
+        places: of each tile, the row and the column it begins in.
+        size: height and width.
+    """
+
+    tiles_NA: Plane
+    places: tuple[tuple[int, int], ...]
+    size: tuple[int, int]
+
+    @classmethod
+    def of(cls, luma_THW: Plane | NDArray[np.uint8]) -> "StripeExcess":
+        """Look at some frames of a clip."""
+        height, width = luma_THW.shape[1:]
+        if min(height, width) < _TILE_PX:
+            return cls(np.zeros((0, 180), np.float32), (), (height, width))
+        places = tuple((row, column) for row in _starts(height) for column in _starts(width))
+        # A tile at a time: the spectra of a 4K clip would fill a gigabyte.
+        power_NSK = np.stack([_log_power(_tile(luma_THW, place)) for place in places])
+        on, beside = _lines(_TILE_PX)
+        excess_NAR = _mean(power_NSK, on) - _mean(power_NSK, beside)
+        rings = [ring_NAR.mean(2) for ring_NAR in np.array_split(excess_NAR, _RINGS, axis=2)]
+        # The median over rings: a pattern of one pitch, such as a coder's blocks, fills few of them.
+        return cls(np.asarray(np.median(np.stack(rings), axis=0), np.float32), places, (height, width))
+
+    def whole_db(self) -> Plane:
+        """Of stripes across the whole picture, (A,).
+
+        On real footage without stripes the largest was 3.0 (10 clips), with seeded white stripes of sigma 5 of 255 grey
+        levels at least 8.2, of sigma 3 at least 5.3; in pictures that are all edges, sigma 5 reached 4.7.
+        """
+        return self._within(0, 0, *self.size)
+
+    def half_db(self) -> Plane:
+        """Of stripes half as long as the picture, in that half of three in which it is largest, (A,).
+
+        Upright ones are looked for in halves of the height: a pole would be in most tiles of half of the width.
+        """
+        height, width = self.size
+        rows = [self._within(top, 0, height // 2, width) for top in (0, height // 4, height - height // 2)]
+        columns = [self._within(0, left, height, width // 2) for left in (0, width // 4, width - width // 2)]
+        upright_A = np.abs((np.arange(180) + 90) % 180 - 90) <= 45
+        return np.where(upright_A, np.max(rows, axis=0), np.max(columns, axis=0)).astype(np.float32)
+
+    def _within(self, top: int, left: int, height: int, width: int) -> Plane:
+        """What three quarters of the tiles in a part of the picture reach; 0 where it has few."""
+        inside = [
+            number for number, (row, column) in enumerate(self.places)
+            if top <= row <= top + height - _TILE_PX and left <= column <= left + width - _TILE_PX
+        ]  # fmt: skip
+        if not inside or (len(inside) < _FEWEST_TILES and len(inside) < len(self.places)):
+            return np.zeros(180, np.float32)
+        return np.asarray(np.percentile(self.tiles_NA[inside], _TILES_BELOW_PERCENT, axis=0), np.float32)
 
 
 def stripe_excess_db(luma_THW: Plane | NDArray[np.uint8]) -> Plane:
-    """The excess of each direction from 0 to 179 degrees, counter-clockwise from vertical stripes, (A,), in dB.
-
-    All 0 where a side is shorter than 64 pixels: nothing can be told from so little. On real footage without stripes
-    the largest was 3.0 (10 clips), with seeded white stripes of sigma 5 of 255 grey levels at least 8.2, of sigma 3
-    at least 5.3; in pictures that are all edges, sigma 5 reached 4.7.
-    """
-    if min(luma_THW.shape[1:]) < _TILE_PX:
-        return np.zeros(180, np.float32)
-    power_NSK = _log_power(_tiles(luma_THW))
-    on, beside = _lines(_TILE_PX)
-    excess_NAR = _mean(power_NSK, on) - _mean(power_NSK, beside)
-    rings_NA = np.stack([ring.mean(2) for ring in np.array_split(excess_NAR, _RINGS, axis=2)])
-    # The median over rings: a pattern of one pitch, such as a coder's blocks, fills few of them.
-    return np.asarray(np.percentile(np.median(rings_NA, axis=0), _TILES_BELOW_PERCENT, axis=0), np.float32)
+    """See `StripeExcess.whole_db`."""
+    return StripeExcess.of(luma_THW).whole_db()
 
 
-def _tiles(luma_THW: Plane | NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Tiles that cover the frame and overlap by about a third, (N, T, S, S)."""
-    rows, columns = (_starts(length) for length in luma_THW.shape[1:])
-    tiles = [luma_THW[:, row : row + _TILE_PX, column : column + _TILE_PX] for row in rows for column in columns]
-    return np.stack(tiles).astype(np.float32)
+def _tile(luma_THW: Plane | NDArray[np.uint8], place: tuple[int, int]) -> NDArray[np.float32]:
+    row, column = place
+    return luma_THW[:, row : row + _TILE_PX, column : column + _TILE_PX].astype(np.float32)
 
 
 def _starts(length: int) -> list[int]:
@@ -59,15 +108,13 @@ def _starts(length: int) -> list[int]:
     return [int(start) for start in np.linspace(0, length - _TILE_PX, count).round()]
 
 
-def _log_power(tiles_NTSS: NDArray[np.float32]) -> NDArray[np.float32]:
-    """dB per pixel of each tile's mean over time, on the half plane, (N, S, K)."""
-    window_S = np.hanning(tiles_NTSS.shape[-1] + 2)[1:-1].astype(np.float32)
+def _log_power(tile_TSS: NDArray[np.float32]) -> NDArray[np.float32]:
+    """dB per pixel, the mean over time, on the half plane, (S, K)."""
+    window_S = np.hanning(tile_TSS.shape[-1] + 2)[1:-1].astype(np.float32)
     window_SS = window_S[:, None] * window_S
-    level = tiles_NTSS.mean((-2, -1), keepdims=True)
-    # A tile at a time: the spectra of a 4K clip would fill a gigabyte.
-    spectra = (np.fft.rfft2((tile - mean) * window_SS) for tile, mean in zip(tiles_NTSS, level, strict=True))
+    spectra_TSK = np.fft.rfft2((tile_TSS - tile_TSS.mean((-2, -1), keepdims=True)) * window_SS)
     energy = float((window_SS**2).sum())
-    return np.stack([(10 * np.log10(np.abs(s) ** 2 / energy + _FLOOR)).mean(0) for s in spectra]).astype(np.float32)
+    return np.asarray(10 * np.log10(np.abs(spectra_TSK) ** 2 / energy + _FLOOR), np.float32).mean(0)
 
 
 def _mean(power_NSK: NDArray[np.float32], places: list[Places]) -> NDArray[np.float32]:

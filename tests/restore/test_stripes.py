@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The promises of destriping: what it gains, what it leaves alone, and the mistakes of the code that is public."""
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 import torch
@@ -26,7 +24,7 @@ def gain_db(pictures, clean):
 def test_eight_pictures_gain_five_and_a_half_db_over_stripes_and_half_over_an_empty_wedge(theta_deg):
     clean, striped = eight(theta_deg)
     known = known_frequencies(256, 256, theta_deg=theta_deg, **WEDGE)
-    recovered = gain_db(recover(tensor(striped), known), clean)
+    recovered = gain_db(recover(tensor(striped), known, theta_deg=theta_deg, kmin=15), clean)
     assert recovered - gain_db(tensor(striped), clean) >= 5.5
     assert recovered - gain_db(without_wedge(tensor(striped), known), clean) >= 0.5
 
@@ -56,70 +54,67 @@ def test_a_wedge_takes_the_stripes_of_its_direction_and_no_others():
 
 
 def test_known_frequencies_are_exact():
-    striped = tensor(leaves(3)[None])
+    striped = tensor(with_stripes(leaves(3)[None] / 2 + 60, theta_deg=20))
     known = known_frequencies(256, 256, theta_deg=20, **WEDGE)
-    before, after = torch.fft.rfft2(striped), torch.fft.rfft2(recover(striped, known, iterations=4))
+    after = torch.fft.rfft2(recover(striped, known, theta_deg=20, kmin=15))
+    before = torch.fft.rfft2(striped)
     assert (before - after)[..., known].abs().max() < 1e-4 * before.abs().max()
     assert (before - after)[..., ~known].abs().max() > 100
 
 
 def test_nothing_is_below_black():
     dark = tensor(with_stripes(leaves(1)[None] / 8, theta_deg=0))
-    assert recover(dark, known_frequencies(256, 256, theta_deg=0, **WEDGE), iterations=3).min() >= 0
+    assert recover(dark, known_frequencies(256, 256, theta_deg=0, **WEDGE), theta_deg=0, kmin=15).min() >= 0
 
 
 def test_a_picture_turned_by_90_degrees_comes_out_turned():
     striped = tensor(with_stripes(leaves(2, 128)[None], theta_deg=30))
     turned = torch.rot90(striped, 1, (1, 2))
-    upright = recover(striped, known_frequencies(128, 128, theta_deg=30, **WEDGE))
-    assert (recover(striped, known_frequencies(128, 128, theta_deg=120, **WEDGE)) - upright).abs().max() > 5
-    lying = recover(turned, known_frequencies(128, 128, theta_deg=120, **WEDGE))
-    assert (torch.rot90(upright, 1, (1, 2)) - lying).abs().max() < 0.05
+    upright = recover(striped, known_frequencies(128, 128, theta_deg=30, **WEDGE), theta_deg=30, kmin=15)
+    assert (
+        recover(striped, known_frequencies(128, 128, theta_deg=120, **WEDGE), theta_deg=120, kmin=15) - upright
+    ).abs().max() > 5
+    lying = recover(turned, known_frequencies(128, 128, theta_deg=120, **WEDGE), theta_deg=120, kmin=15)
+    # Not to the bit: the rounds of reweighting begin at a median of every fourth row, and end before they have converged.
+    assert gain_db(torch.rot90(upright, 1, (1, 2)), lying.numpy()) > 42
 
 
-def test_each_round_goes_on_where_the_last_one_ended():
-    # The public code writes the new picture to a misspelt name, so that every round starts from the first one again,
-    # and one version returns from inside the loop.
+def test_the_picture_varies_less_than_the_striped_one_and_than_an_empty_wedge():
     striped = tensor(with_stripes(leaves(4, 128)[None], theta_deg=0))
     known = known_frequencies(128, 128, theta_deg=0, **WEDGE)
-    variation = [float(total_variation(recover(striped, known, iterations=n))) for n in (1, 2, 3, 5, 8)]
-    assert all(later < 0.999 * earlier for earlier, later in pairwise(variation[:-1]))
-    assert variation[-1] <= variation[-2]
+    recovered = float(total_variation(recover(striped, known, theta_deg=0, kmin=15)))
+    assert recovered < 0.98 * float(total_variation(without_wedge(striped, known))) < float(total_variation(striped))
 
 
-def test_the_length_of_a_step_is_the_one_asked_for():  # one version of the public code ignores it
-    striped = tensor(with_stripes(leaves(4, 128)[None], theta_deg=0))
-    known = known_frequencies(128, 128, theta_deg=0, **WEDGE)
-    slow, fast = (recover(striped, known, iterations=3, descent=descent) for descent in (0.02, 0.2))
-    assert (slow - fast).abs().max() > 1
+def test_black_bars_stay_black_and_stripes_in_the_picture_between_them_go():
+    barred = leaves(5)[None].clip(40, 215)
+    barred[:, :50], barred[:, 206:] = 0, 0
+    striped = with_stripes(barred, theta_deg=0)
+    known = known_frequencies(256, 256, theta_deg=0, **WEDGE)
+    recovered = recover(tensor(striped), known, theta_deg=0, kmin=15)
+    assert recovered[:, :40].mean() < 0.5 * striped[:, :40].mean()  # what is left is slower than kmin
+    assert gain_db(recovered, barred) > gain_db(tensor(striped), barred) + 8
+
+
+def test_stripes_that_end_are_taken_out_where_they_are():
+    clean = leaves(6)[None]
+    striped = clean.copy()
+    striped[:, :128] = with_stripes(clean, theta_deg=0)[:, :128]
+    known = known_frequencies(256, 256, theta_deg=0, **WEDGE)
+    one, four = (gain_db(recover(tensor(striped), known, theta_deg=0, kmin=15, bands=bands), clean) for bands in (1, 4))
+    assert four > one + 2 and four > gain_db(tensor(striped), clean) + 4
 
 
 def test_there_is_no_chance_in_it_and_no_company():
     striped = tensor(with_stripes(np.stack([leaves(seed, 128) for seed in (5, 6, 7)]), theta_deg=0))
     known = known_frequencies(128, 128, theta_deg=0, **WEDGE)
-    together = recover(striped, known, iterations=4)
-    assert torch.equal(together, recover(striped, known, iterations=4))
-    alone = torch.cat([recover(picture[None], known, iterations=4) for picture in striped])
+    together = recover(striped, known, theta_deg=0, kmin=15)
+    assert torch.equal(together, recover(striped, known, theta_deg=0, kmin=15))
+    alone = torch.cat([recover(picture[None], known, theta_deg=0, kmin=15) for picture in striped])
     assert (together - alone).abs().max() < 1e-2
-
-
-def test_the_slope_of_total_variation_is_its_derivative():
-    from nemo_vfm.restore.stripes import _Variation
-
-    picture = tensor(np.random.default_rng(0).random((2, 7, 9))).double().requires_grad_()
-    total_variation_of = 0.5 * sum(
-        (
-            (picture[:, :-1, 1:] - picture[:, :-1, :-1]) ** 2 + (picture[:, 1:, 1:] - picture[:, 1:, :-1]) ** 2
-            + (picture[:, 1:, :-1] - picture[:, :-1, :-1]) ** 2 + (picture[:, 1:, 1:] - picture[:, :-1, 1:]) ** 2
-        ).sqrt().flatten()
-    )  # fmt: skip
-    total_variation_of.backward()
-    ours = _Variation(picture.detach()).slope(picture.detach())
-    ratio = (ours / picture.grad).flatten()
-    assert torch.allclose(ratio, ratio[0].expand_as(ratio), rtol=1e-4)
 
 
 def test_a_picture_without_edges_does_not_divide_by_nothing():
     flat = torch.full((1, 64, 64), 90.0)
-    out = recover(flat, known_frequencies(64, 64, theta_deg=0, **WEDGE), iterations=3)
+    out = recover(flat, known_frequencies(64, 64, theta_deg=0, **WEDGE), theta_deg=0, kmin=15)
     assert torch.allclose(out, flat, atol=1e-3)

@@ -45,6 +45,19 @@ def eight(theta_deg: float) -> tuple[np.ndarray, np.ndarray]:
     return clean, np.stack(striped)
 
 
+def half_scratched(seed: int, level: int, *, still: bool) -> np.ndarray:
+    """A film of 8 frames without and with two scratches over half of its height, (2, T, H, W, C)."""
+    random = np.random.default_rng(seed)
+    wide = leaves(seed, 256)[:192].round().astype(np.uint8)
+    grey = np.stack([wide if still else np.roll(wide, 3 * index, axis=1) for index in range(8)])[:, :, :224]
+    scratched = grey.astype(int)
+    for column in (int(random.integers(20, 100)), int(random.integers(120, 200))):
+        top = int(random.integers(0, 96))
+        scratched[:, top : top + 96, column : column + int(random.integers(1, 4))] += level
+    films = np.stack([grey, np.clip(scratched, 0, 255).astype(np.uint8)])
+    return films[..., None].repeat(3, -1)
+
+
 def psnr_db(picture: np.ndarray, clean: np.ndarray) -> float:
     """Peak signal to noise, of 255."""
     return float(20 * np.log10(255 / np.sqrt(np.mean((np.clip(picture, 0, 255).astype(float) - clean) ** 2))))

@@ -7,42 +7,46 @@ Shape letters: T frames, H height, W width, C colours (RGB).
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.curate.restore.luma import luma
-from nemo_vfm.restore.stripe_excess import stripe_excess_db
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from nemo_vfm.restore.scratches import find_scratches
+from nemo_vfm.restore.stripe_excess import StripeExcess
 
 Channels = Literal["luma", "rgb"]
+Mode = Literal["auto", "per_frame", "static"]
+
+_BANDS = 4  # where stripes end within the picture
+_HALF_DB = 3.0  # more than for stripes across the whole picture; half of a clean clip had up to 6.6 dB
+_ALIKE = 0.9  # correlation of the stripes of frames of one clip, from which they are the same
 
 
 class Destripe:
-    """Finds stripes by their excess of power in one direction, and takes them out (arXiv 1901.08001).
+    """Takes stripes out that are found by their excess of power in one direction (arXiv 1901.08001), and scratches.
 
-    Stripes wider than half a period of `kmin` cycles are taken for shading and stay.
+    Stripes wider than half a period of `kmin` cycles are taken for shading and stay. Where a picture has no stripes,
+    upright scratches are looked for that are at one place in all frames and at least half as long as the picture is
+    high. A line of the scene is not one: it hides what is behind it.
 
     Args:
         theta_deg: direction of the stripes, counter-clockwise from vertical, 0 to 180; `auto` finds it.
         wedge_deg: opening angle of the wedge of frequencies that is recovered; a narrow one harms least.
         kmin: cycles per picture below which nothing is touched.
-        iterations: rounds of recovery; 12 take about 0.1 s a 256x256 frame on a CPU's core.
-        descent: how far each round goes down the total variation, above 0 up to 0.3.
         mode: per_frame where stripes move or change; static where they belong to the sensor: they are then recovered
-            once, from the median of the frames looked at, and subtracted, which takes no time and flickers not.
+            once a clip and subtracted, which takes no time and flickers not; auto takes static where the first, the
+            middle and the last frame have the same ones.
         channels: luma takes grey stripes out of the brightness; rgb does each colour, in three times the time.
         min_excess_db: excess from which a clip has stripes. Real footage without had up to 3.0, with stripes of sigma 5
-            of 255 at least 8.2, of sigma 3 at least 5.3.
+            of 255 at least 8.2, of sigma 3 at least 5.3. Stripes in half of the picture need 3 dB more.
     """
 
     def __init__(
         self, *, theta_deg: float | Literal["auto"] = "auto", wedge_deg: float = 5.0, kmin: float = 15.0,
-        iterations: int = 12, descent: float = 0.2, mode: Literal["per_frame", "static"] = "per_frame",
-        channels: Channels = "luma", min_excess_db: float = 5.0,
+        mode: Mode = "auto", channels: Channels = "luma", min_excess_db: float = 5.0,
     ) -> None:  # fmt: skip
         if theta_deg != "auto" and not 0 <= theta_deg <= 180:
             raise ValueError(f"theta_deg is {theta_deg}, but directions go from 0 to 180 degrees")
@@ -50,30 +54,70 @@ class Destripe:
             raise ValueError(f"wedge_deg is {wedge_deg}, but a wedge opens by more than 0 and at most 90 degrees")
         if kmin < 1:
             raise ValueError(f"kmin is {kmin}, but below 1 cycle per picture the mean brightness would be lost")
-        if iterations < 1:
-            raise ValueError(f"iterations is {iterations}, but at least 1 is needed")
-        if not 0 < descent <= 0.3:
-            raise ValueError(f"descent is {descent}, but it converges from above 0 to 0.3")
+        if mode not in ("auto", "per_frame", "static"):
+            raise ValueError(f"mode is {mode!r}, but there are auto, per_frame and static")
         self.theta_deg, self.wedge_deg, self.kmin = theta_deg, wedge_deg, kmin
-        self.iterations, self.descent, self.mode = iterations, descent, mode
-        self.channels, self.min_excess_db = channels, min_excess_db
+        self.mode, self.channels, self.min_excess_db = mode, channels, min_excess_db
 
     def columns(self) -> Sequence[str]:
         """See `Restorer`."""
-        return ("stripe_excess_db", "stripe_excess_after_db", "stripe_theta_deg")
+        return ("stripe_excess_db", "stripe_excess_after_db", "stripe_theta_deg", "scratches")
 
     def look(self, frames_THWC: NDArray[np.uint8]) -> "Destriped | None":
         """See `Restorer`."""
-        excess_A = stripe_excess_db(luma(frames_THWC))
-        theta = int(excess_A.argmax()) if self.theta_deg == "auto" else round(self.theta_deg) % 180
-        before = float(excess_A[theta])
-        if before < self.min_excess_db:
-            return None
-        recovery = Recovery(self, float(theta) if self.theta_deg == "auto" else self.theta_deg, frames_THWC.shape[1:3])
-        restoration = Destriped(recovery, frames_THWC if self.mode == "static" else None)
-        after = float(stripe_excess_db(luma(restoration.apply(frames_THWC)))[theta])
-        restoration.found = {"stripe_excess_db": before, "stripe_excess_after_db": after, "stripe_theta_deg": theta}
+        luma_THW = luma(frames_THWC)
+        excess = StripeExcess.of(luma_THW)
+        for bands, excess_A in ((1, excess.whole_db()), (_BANDS, excess.half_db() - _HALF_DB)):
+            theta, excess_db = self._direction(excess_A)
+            if excess_db >= self.min_excess_db:
+                return self._destriped(frames_THWC, theta, bands, excess)
+        return self._unscratched(luma_THW) if self.theta_deg in ("auto", 0, 180) else None
+
+    def _direction(self, excess_A: NDArray[np.float32]) -> tuple[float, float]:
+        """The direction, and its excess."""
+        theta = float(excess_A.argmax()) if self.theta_deg == "auto" else self.theta_deg
+        return theta, float(excess_A[round(theta) % 180])
+
+    def _destriped(self, frames_THWC: NDArray[np.uint8], theta: float, bands: int, before: StripeExcess) -> "Destriped":
+        recovery = Recovery(self, theta, frames_THWC.shape[1:3], bands)
+        restoration = Destriped(recovery, self._still(recovery, frames_THWC))
+        after = StripeExcess.of(luma(restoration.apply(frames_THWC)))
+        before_db, after_db = (
+            float((one.whole_db() if bands == 1 else one.half_db())[round(theta) % 180]) for one in (before, after)
+        )
+        restoration.found = {
+            "stripe_excess_db": before_db, "stripe_excess_after_db": after_db, "stripe_theta_deg": round(theta) % 180,
+        }  # fmt: skip
         return restoration
+
+    def _still(self, recovery: "Recovery", frames_THWC: NDArray[np.uint8]) -> NDArray[np.float32] | None:
+        """The stripes of all frames; None where each has its own."""
+        if self.mode == "per_frame":
+            return None
+        chosen = sorted({0, len(frames_THWC) // 2, len(frames_THWC) - 1})
+        found = np.stack([recovery.stripes(frames_THWC[place]) for place in chosen])
+        return np.asarray(found.mean(0), np.float32) if self.mode == "static" or _alike(found) else None
+
+    def _unscratched(self, luma_THW: NDArray[np.uint8]) -> "Destriped | None":
+        found = find_scratches(luma_THW)
+        if found is None:
+            return None
+        restoration = Destriped(None, found.added_HW[..., None])
+        restoration.found = {"scratches": found.count}
+        return restoration
+
+
+def _alike(found_THWC: NDArray[np.float32]) -> bool:
+    """Whether stripes are those of the first frame; those of a single frame may be anything."""
+    flat = found_THWC.reshape(len(found_THWC), -1)
+    # Not by a matrix product: its sums depend on how many threads share them.
+    lengths = [float(cv2.norm(one)) for one in flat]
+    away = [float(cv2.norm(flat[0], one)) for one in flat[1:]]
+    # |a - b|^2 = |a|^2 + |b|^2 - 2 r |a| |b|
+    return len(flat) > 1 and all(
+        lengths[0] ** 2 + length**2 - far**2 >= 2 * _ALIKE * lengths[0] * length
+        for length, far in zip(lengths[1:], away, strict=True)
+    )
 
 
 class Recovery:
@@ -83,12 +127,13 @@ class Recovery:
         settings: how to recover.
         theta_deg: the direction.
         size: height and width.
+        bands: see `nemo_vfm.restore.stripes.stripes`.
     """
 
-    def __init__(self, settings: Destripe, theta_deg: float, size: tuple[int, ...]) -> None:
+    def __init__(self, settings: Destripe, theta_deg: float, size: tuple[int, ...], bands: int) -> None:
         from nemo_vfm.restore.stripes import known_frequencies
 
-        self._settings = settings
+        self._settings, self._theta_deg, self._bands = settings, theta_deg, bands
         self._known = known_frequencies(
             *size, theta_deg=theta_deg, wedge_deg=settings.wedge_deg, kmin=settings.kmin
         )  # fmt: skip
@@ -97,15 +142,16 @@ class Recovery:
         """What is to be subtracted, (H, W, C), or (H, W, 1) where it is the same of all colours."""
         import torch
 
-        from nemo_vfm.restore.stripes import recover
+        from nemo_vfm.restore.stripes import stripes
 
         planes_HWC = luma(frame_HWC[None])[0, :, :, None] if self._settings.channels == "luma" else frame_HWC
-        striped_CHW = torch.from_numpy(np.ascontiguousarray(planes_HWC.transpose(2, 0, 1), dtype=np.float32))
         with _one_thread():
-            restored_CHW: Tensor = recover(
-                striped_CHW, self._known, iterations=self._settings.iterations, descent=self._settings.descent
-            )
-        return np.asarray((striped_CHW - restored_CHW).numpy().transpose(1, 2, 0), np.float32)
+            found = [
+                stripes(torch.from_numpy(plane_HW.astype(np.float32)), self._known, theta_deg=self._theta_deg,
+                        kmin=self._settings.kmin, bands=self._bands)
+                for plane_HW in planes_HWC.transpose(2, 0, 1)
+            ]  # fmt: skip
+        return np.stack([one.numpy() for one in found], axis=-1)
 
 
 @contextmanager
@@ -125,26 +171,40 @@ class Destriped:
     """See `Restoration`. A frame comes out the same whatever frames are given with it.
 
     Args:
-        recovery: finds a frame's stripes.
-        sample_THWC: frames whose median holds the stripes of all; None looks for each frame's own.
+        recovery: finds a frame's stripes; None where they are given.
+        fixed_HWC: what to subtract from every frame, (H, W, C) or (H, W, 1); None looks for each frame's own.
     """
 
-    def __init__(self, recovery: Recovery, sample_THWC: NDArray[np.uint8] | None) -> None:
+    def __init__(self, recovery: Recovery | None, fixed_HWC: NDArray[np.float32] | None) -> None:
+        assert recovery is not None or fixed_HWC is not None
         self._recovery = recovery
-        self._fixed = None
-        if sample_THWC is not None:
-            median_HWC = np.median(sample_THWC, axis=0).round().astype(np.uint8)
-            self._fixed = recovery.stripes(median_HWC)
+        self._fixed = None if fixed_HWC is None else _whole(fixed_HWC)
         self.found: dict[str, float] = {}
 
     def apply(self, frames_THWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """See `Restoration`."""
         out = np.empty_like(frames_THWC)
         for frame, target in zip(frames_THWC, out, strict=True):
-            stripes = self._recovery.stripes(frame) if self._fixed is None else self._fixed
-            target[:] = np.clip(frame - stripes, 0, 255).round()
+            fixed, recovery = self._fixed, self._recovery
+            if fixed is None:
+                assert recovery is not None
+                fixed = _whole(recovery.stripes(frame))
+            _subtract(frame, fixed, target)
         return out
 
     def facts(self) -> Mapping[str, float]:
         """See `Restoration`."""
         return self.found
+
+
+def _whole(stripes_HWC: NDArray[np.float32]) -> NDArray[np.int16]:
+    """In grey levels, of three colours."""
+    whole = np.rint(stripes_HWC).astype(np.int16)
+    return np.ascontiguousarray(np.broadcast_to(whole, (*whole.shape[:2], 3)))
+
+
+def _subtract(frame_HWC: NDArray[np.uint8], stripes_HWC: NDArray[np.int16], out_HWC: NDArray[np.uint8]) -> None:
+    """Subtract, within 0 and 255; what was 0 or 255 may have been driven there, and stays."""
+    cut_HWC = (frame_HWC == 0) | (frame_HWC == 255)
+    cv2.subtract(frame_HWC, stripes_HWC, dst=out_HWC, dtype=cv2.CV_8U)
+    out_HWC[cut_HWC] = frame_HWC[cut_HWC]

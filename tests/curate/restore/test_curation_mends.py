@@ -29,7 +29,7 @@ def folders(tmp_path_factory):
     films["barred"][:, :12], films["barred"][:, 84:] = 0, 0
     for name, frames in films.items():
         write_film(source / f"{name}.mp4", frames, crf=4)
-    restore = {"letterbox": Letterbox(), "destripe": Destripe(iterations=4)}
+    restore = {"letterbox": Letterbox(), "destripe": Destripe()}
     found = {}
     for name, restorers in (("as_it_is", {}), ("mended", restore)):
         folder = tmp_path_factory.mktemp(name)

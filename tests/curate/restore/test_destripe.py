@@ -18,7 +18,7 @@ from nemo_vfm.curate.stage import Restoration, Restorer
 from nemo_vfm.data.decode import open_video
 from nemo_vfm.restore.stripe_excess import stripe_excess_db
 from tests.support.films import pan
-from tests.support.striped import leaves, psnr_db, with_stripes
+from tests.support.striped import half_scratched, leaves, psnr_db, with_stripes
 
 VIDEOS = Path(os.environ.get("NEMO_VFM_TEST_DATA", "absent")) / "videos"
 
@@ -30,15 +30,15 @@ def clean():
     return np.stack([grey, np.clip(grey + 20, 0, 255).astype(np.uint8), grey // 2 + 40], axis=-1)
 
 
-@pytest.mark.parametrize("changes", [{}, {"mode": "static"}, {"channels": "rgb"}])
+@pytest.mark.parametrize("changes", [{}, {"mode": "static"}, {"mode": "per_frame", "channels": "rgb"}])
 @pytest.mark.parametrize("theta_deg", [0, 90])
 def test_stripes_go(clean, changes, theta_deg):
     striped = with_stripes(clean, theta_deg=theta_deg)
-    found = Destripe(iterations=4, **changes).look(striped)
+    found = Destripe(**changes).look(striped)
     assert isinstance(found, Restoration)
     assert psnr_db(found.apply(striped), clean) > psnr_db(striped, clean) + 3
     facts = found.facts()
-    assert set(facts) == set(Destripe().columns())
+    assert set(facts) == set(Destripe().columns()) - {"scratches"}
     assert facts["stripe_theta_deg"] == theta_deg
     assert facts["stripe_excess_db"] > 10 > 5 > facts["stripe_excess_after_db"]
 
@@ -46,7 +46,7 @@ def test_stripes_go(clean, changes, theta_deg):
 def test_clips_without_stripes_are_not_touched(clean):
     assert Destripe().look(clean) is None
     assert Destripe().look(pan(3)[:8]) is None
-    assert Destripe(min_excess_db=-100.0, iterations=1).look(clean) is not None
+    assert Destripe(min_excess_db=-100.0).look(clean) is not None
 
 
 def test_stripes_of_another_direction_than_the_one_named_stay(clean):
@@ -59,10 +59,52 @@ def test_stripes_of_another_direction_than_the_one_named_stay(clean):
 @pytest.mark.parametrize("mode", ["per_frame", "static"])
 def test_frames_are_the_same_in_any_pieces(clean, mode):
     striped = with_stripes(clean, theta_deg=0)
-    found = Destripe(mode=mode, iterations=3).look(striped)
+    found = Destripe(mode=mode).look(striped)
     whole = found.apply(striped)
     assert whole.dtype == np.uint8 and whole.shape == striped.shape
     assert np.array_equal(whole, np.concatenate([found.apply(striped[:3]), found.apply(striped[3:])]))
+
+
+def test_stripes_that_stay_are_subtracted_from_all_frames_alike_and_those_that_move_from_each():
+    clean = np.stack([leaves(0).round().astype(np.uint8)] * 8)[..., None].repeat(3, -1)
+    moving = np.stack([with_stripes(frame[None], theta_deg=0, seed=seed)[0] for seed, frame in enumerate(clean)])
+    for striped, alike in ((with_stripes(clean, theta_deg=0), True), (moving, False)):
+        found = Destripe().look(striped)
+        taken = striped.astype(int) - found.apply(striped)
+        inside = (striped.min(0) > 60) & (striped.max(0) < 195)
+        assert np.all(np.ptp(taken, axis=0)[inside] == 0) == alike
+        assert psnr_db(found.apply(striped), clean) > psnr_db(striped, clean) + 6
+
+
+@pytest.mark.parametrize("still", [True, False])
+def test_scratches_of_half_the_height_are_found_and_go(still):
+    gains = []
+    for seed in range(3):
+        clean, scratched = half_scratched(seed, (-1) ** seed * 30, still=still)
+        found = Destripe().look(scratched)
+        assert found.facts()["scratches"] >= 1
+        gains.append(psnr_db(found.apply(scratched), clean) - psnr_db(scratched, clean))
+        assert Destripe().look(clean) is None
+    assert min(gains) > 0 and np.mean(gains) > 3
+
+
+def test_stripes_of_half_the_picture_are_found_and_go(clean):
+    striped = clean.copy()
+    striped[:, :72] = with_stripes(clean, theta_deg=0)[:, :72]
+    found = Destripe().look(striped)
+    assert found.facts()["stripe_theta_deg"] == 0
+    assert psnr_db(found.apply(striped), clean) > psnr_db(striped, clean) + 2
+
+
+def test_a_pole_is_no_scratch(clean):
+    scene = clean.copy()
+    texture = np.random.default_rng(0).integers(160, 250, (144, 2, 1))
+    scene[:, :, 90:92] = texture  # it hides what is behind it
+    assert Destripe().look(scene) is None
+    moving = clean.copy()
+    for index, frame in enumerate(moving):  # a line of the scene moves with it
+        frame[:100, 20 + 3 * index] //= 2
+    assert Destripe().look(moving) is None
 
 
 def test_the_number_of_threads_changes_no_bit_and_stays_as_it_was(clean):
@@ -71,7 +113,7 @@ def test_the_number_of_threads_changes_no_bit_and_stays_as_it_was(clean):
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            found.append(Destripe(iterations=3).look(striped).apply(striped))
+            found.append(Destripe(mode="per_frame").look(striped).apply(striped))
             assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
@@ -83,9 +125,7 @@ def test_it_can_be_sent_to_another_process():
     assert isinstance(Destripe(), Restorer) and isinstance(Letterbox(), Restorer)
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"theta_deg": 181}, {"wedge_deg": 0}, {"kmin": 0}, {"iterations": 0}, {"descent": 0.4}]
-)
+@pytest.mark.parametrize("wrong", [{"theta_deg": 181}, {"wedge_deg": 0}, {"kmin": 0}, {"mode": "moving"}])
 def test_settings_that_cannot_work_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Destripe(**wrong)
