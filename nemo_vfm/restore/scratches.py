@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds single upright scratches that stay where they are for at least half of the height, and what they add.
 
-A pole is as upright as a scratch. But a scratch is added to the picture: what lies behind goes on through it, so that along
-it the difference from its sides varies no more than beside it. And it stays in its columns while the scene moves.
+A pole is as upright as a scratch. But a scratch is added to the picture: what lies behind goes on through it, so that
+along it the difference from its sides varies no more than beside it. And it stays where it is while the scene moves.
 
 Shape letters: T frames, H height, W width, C columns looked at.
 """
@@ -63,7 +63,7 @@ def find_scratches(luma_THW: NDArray[np.uint8]) -> Scratches | None:
 
 
 def _over_sides(frames_THW: Plane, size: int) -> tuple[Plane, Plane]:
-    """How much brighter each place is than the mean of its sides, and 1, -1 or 0: than both, than neither, or between."""
+    """How much brighter each place is than the mean of its sides; and 1 above both, -1 below both, 0 in between."""
     far = size // 2 + _GAP
     core_THW = np.stack([cv2.blur(frame, (size, 1)) for frame in frames_THW])
     left_THW, right_THW = np.roll(frames_THW, far, 2), np.roll(frames_THW, -far, 2)
