@@ -43,12 +43,30 @@ def logger() -> logging.Logger:
 
     log = logging.getLogger("nemo_vfm")
     if not log.handlers:
-        handler = RichHandler(console=console(), show_path=False, markup=False, log_time_format="[%X]")
+        handler = (
+            RichHandler(console=console(), show_path=False, markup=False, log_time_format="[%X]")
+            if console().is_terminal
+            else _WholeLines()
+        )
         handler.addFilter(_clean)  # before the terminal's width cuts a secret in two
         log.addHandler(handler)
         log.setLevel(os.environ.get("NEMO_VFM_LOG_LEVEL", "INFO").upper())
         log.propagate = False
     return log
+
+
+class _WholeLines(logging.Handler):
+    """A line a record, for a log: folded at 80 columns, names of files could be neither searched nor copied."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write it, unless this rank has to be silent."""
+        if console().quiet:
+            return
+        text = "\n".join(filter(None, [record.getMessage(), record.exc_text]))
+        try:
+            to(sys.stderr)(f"{record.levelname:<8} {text}")
+        except (OSError, ValueError):  # a log that is full or closed must not end a training
+            self.handleError(record)
 
 
 def _clean(record: logging.LogRecord) -> bool:

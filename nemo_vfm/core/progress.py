@@ -28,6 +28,11 @@ def step(number: int, total: int | None) -> None:
     _TOLD.update(step=number, total_steps=total)
 
 
+def frames(doing: str, number: int, total: int) -> None:
+    """So many frames of a curation's step are done."""
+    _TOLD.update(doing=doing, frames=number, total_frames=total)
+
+
 def checkpoint(seconds: float) -> None:
     """One was written, in so many seconds from its copy in memory to its last byte; the slowest is kept."""
     before = _TOLD.get("checkpoint_s", 0.0)
@@ -50,8 +55,8 @@ def told() -> dict[str, Json]:
     """What is known.
 
     Returns:
-        `step`, `total_steps`, `step_s` (mean seconds of the last steps), `checkpoint_s` (of the slowest), and what
-        those who are asked say; what is not known is left out.
+        `step`, `total_steps`, `step_s` (mean seconds of the last steps), `checkpoint_s` (of the slowest), of a curation
+        `doing`, `frames` and `total_frames`, and what those who are asked say; what is not known is left out.
     """
     found, ends = dict(_TOLD), tuple(_ENDS)  # the heartbeat asks from a thread of its own
     if len(ends) > 1:

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files with clips in; every kept clip encoded in `work/`, and those that cannot be encoded failed, out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Protocol
 
 from nemo_vfm.curate.child import Reply
@@ -13,6 +14,8 @@ from nemo_vfm.curate.stage import ClipRecord, Restorer
 from nemo_vfm.curate.survey import GPU_SLICE, Hands
 from nemo_vfm.curate.transcode import Encode, Media, Transcode, set_fact
 from nemo_vfm.data.codecs import Decoding
+
+_SEGMENT_S, _MOST_SEGMENTS = 30.0, 32
 
 
 class Deciding(Protocol):
@@ -46,7 +49,7 @@ def encode_kept(
 
 def encode_missing(files: Sequence[FileRecord], job: Deciding, media: Media, hands: Hands) -> None:
     """Encode what is kept of these files and not there; a clip that cannot be encoded gets its message."""
-    work = [(file, missing) for file in files if (missing := _missing(file, media))]
+    work = [(file, missing) for file in files for missing in _segments(file, _missing(file, media))]
     if work:
         job.ready()
     encode = Encode(job.transcode, job.restore, media, job.decode)
@@ -54,12 +57,25 @@ def encode_missing(files: Sequence[FileRecord], job: Deciding, media: Media, han
     steps = [Step("transcode", MediaWork(encode, hands.limits), gpus=gpus)]
     total = sum(record.clip.num_frames for _, missing in work for record in missing)
     items = [_item(file, missing) for file, missing in work]
-    for (file, missing), replies in zip(work, hands.work("transcode", total, steps, items), strict=True):
-        _note(file, missing, replies, media)
+    for number, replies in hands.work("transcode", total, steps, items):
+        _note(*work[number], replies, media)
 
 
 def _missing(file: FileRecord, media: Media) -> list[ClipRecord]:
     return [clip for clip in file.clips if clip.decision == "kept" and media.fact_of(clip.clip.id) is None]
+
+
+def _segments(file: FileRecord, missing: Sequence[ClipRecord]) -> Iterator[list[ClipRecord]]:
+    """Clips that one worker encodes one after the other: a long film is as many pieces of work.
+
+    They begin in the same stretch of the file, whatever else of it is encoded already. There are few, since a container
+    is read from end to end before the first frame of it is decoded.
+    """
+    if file.info is None:
+        return
+    stretch = max(_SEGMENT_S * file.info.fps, file.info.num_frames / _MOST_SEGMENTS)
+    for _, clips in groupby(missing, key=lambda record: int(record.clip.first_frame / stretch)):
+        yield list(clips)
 
 
 def _item(file: FileRecord, missing: Sequence[ClipRecord]) -> Item:

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nemo_vfm import __version__
+from nemo_vfm.core import progress
 from nemo_vfm.core.files import sha256_text
-from nemo_vfm.core.log import bar, warn
+from nemo_vfm.core.log import Bar, bar, warn
 from nemo_vfm.core.types import Json
 from nemo_vfm.curate.cache import Cache
 from nemo_vfm.curate.child import Limits, Reply
@@ -44,20 +45,40 @@ class Hands:
 
     def work(
         self, title: str, total: int, steps: Sequence[Step], items: Sequence[Item], *, note: bool = False
-    ) -> Iterator[list[Reply] | Lost]:
-        """Of each item its replies, in order, with a bar of frames, or of items where there is no total."""
+    ) -> Iterator[tuple[int, list[Reply] | Lost]]:
+        """Of each item, as it is finished, its number and its replies; and a bar of frames, else of items."""
         if not items:
             return
         start = time.perf_counter()
         with bar(title, total or len(items), unit="frames" if total else "") as line:
-            watch = Watch(line.advance) if total else Watch()
-            for item, parts in zip(items, self.executor.run(steps, items, watch), strict=True):
-                yield parts if isinstance(parts, Lost) else valid(parts)
+            watch = Watch(_Frames(title, total, line).advance) if total else Watch()
+            for number, parts in self.executor.run(steps, items, watch):
+                yield number, parts if isinstance(parts, Lost) else valid(parts)
                 if not total:
-                    line.advance(note=str(item.request["name"]) if note else None)
+                    line.advance(note=str(items[number].request["name"]) if note else None)
         for step in watch.steps:
             step.wall_s = time.perf_counter() - start
         self.throughput.extend(watch.steps)
+
+
+class _Frames:
+    """Tells a bar and the run's status how many frames are done; what is done again after a death counts once more.
+
+    Args:
+        title: what is done to them.
+        total: frames there are.
+        line: the bar.
+    """
+
+    def __init__(self, title: str, total: int, line: Bar) -> None:
+        self._title, self._total, self._line, self._done = title, total, line, 0
+        progress.frames(title, 0, total)
+
+    def advance(self, frames: int) -> None:
+        """So many more."""
+        self._done += frames
+        progress.frames(self._title, min(self._done, self._total), self._total)
+        self._line.advance(frames)
 
 
 def probe_all(found: Sequence[Found], hands: Hands, *, max_frames: int, folder: Path) -> list[FileRecord]:
@@ -72,7 +93,8 @@ def probe_all(found: Sequence[Found], hands: Hands, *, max_frames: int, folder: 
     new = [file for file in files if not _read(file, known.get(keys[file.found.name]))]
     items = [Item({"path": str(f.found.path.absolute()), "name": f.found.name}, 0.0, f.found.here) for f in new]
     steps = [Step("probe", MediaWork(operation, hands.limits))]
-    for file, replies in zip(new, hands.work("probe", 0, steps, items, note=True), strict=True):
+    for number, replies in hands.work("probe", 0, steps, items, note=True):
+        file = new[number]
         fact = {"failed": replies.message} if isinstance(replies, Lost) else replies[-1].fact
         read_probed(file, fact)
         if "failed" not in fact and keys[file.found.name]:
@@ -116,7 +138,8 @@ def examine_all(
         steps.append(Step("judge", JudgeWork(learned), gpus=rest))
     items = [_item(file, missing) for file, missing in work]
     total = sum(file.info.num_frames for file, _ in work if file.info is not None)
-    for (file, missing), replies in zip(work, hands.work("split and score", total, steps, items), strict=True):
+    for number, replies in hands.work("split and score", total, steps, items):
+        file, missing = work[number]
         message = _keep(file, missing, replies, findings)
         if message is not None:
             file.message = message

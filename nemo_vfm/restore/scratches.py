@@ -69,7 +69,7 @@ def _over_sides(frames_THW: Plane, size: int) -> tuple[Plane, Plane]:
     left_THW, right_THW = np.roll(frames_THW, far, 2), np.roll(frames_THW, -far, 2)
     above = (core_THW > left_THW) & (core_THW > right_THW)
     below = (core_THW < left_THW) & (core_THW < right_THW)
-    return core_THW - (left_THW + right_THW) / 2, above.astype(np.float32) - below
+    return np.asarray(core_THW - (left_THW + right_THW) / 2, np.float32), np.asarray(above, np.float32) - below
 
 
 def _mark(columns_W: NDArray[np.bool_], over_THW: Plane, agree_THW: Plane, size: int) -> None:

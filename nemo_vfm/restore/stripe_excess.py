@@ -80,7 +80,7 @@ class StripeExcess:
         rows = [self._within(top, 0, height // 2, width) for top in (0, height // 4, height - height // 2)]
         columns = [self._within(0, left, height, width // 2) for left in (0, width // 4, width - width // 2)]
         upright_A = np.abs((np.arange(180) + 90) % 180 - 90) <= 45
-        return np.where(upright_A, np.max(rows, axis=0), np.max(columns, axis=0)).astype(np.float32)
+        return np.asarray(np.where(upright_A, np.max(rows, axis=0), np.max(columns, axis=0)), np.float32)
 
     def _within(self, top: int, left: int, height: int, width: int) -> Plane:
         """What three quarters of the tiles in a part of the picture reach; 0 where it has few."""
@@ -114,7 +114,7 @@ def _log_power(tile_TSS: NDArray[np.float32]) -> NDArray[np.float32]:
     window_SS = window_S[:, None] * window_S
     spectra_TSK = np.fft.rfft2((tile_TSS - tile_TSS.mean((-2, -1), keepdims=True)) * window_SS)
     energy = float((window_SS**2).sum())
-    return np.asarray(10 * np.log10(np.abs(spectra_TSK) ** 2 / energy + _FLOOR), np.float32).mean(0)
+    return np.asarray((10 * np.log10(np.abs(spectra_TSK) ** 2 / energy + _FLOOR)).mean(0), np.float32)
 
 
 def _mean(power_NSK: NDArray[np.float32], places: list[Places]) -> NDArray[np.float32]:

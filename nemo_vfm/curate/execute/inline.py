@@ -5,7 +5,7 @@
 import time
 from collections.abc import Iterator, Sequence
 
-from nemo_vfm.curate.execute.work import Item, Lost, Step, Throughput, Tick, Watch, Worker, present
+from nemo_vfm.curate.execute.work import Done, Item, Step, Throughput, Tick, Watch, Worker, present
 
 
 class Inline:
@@ -19,16 +19,16 @@ class Inline:
     def __init__(self, *, isolated: bool = True) -> None:
         self.isolated = isolated
 
-    def run(self, steps: Sequence[Step], items: Sequence[Item], watch: Watch) -> Iterator[list[object] | Lost]:
+    def run(self, steps: Sequence[Step], items: Sequence[Item], watch: Watch) -> Iterator[Done]:
         """See `Executor.run`."""
         workers: list[Worker] = []
         watch.steps = [Throughput(step.name, workers=1) for step in steps]
         try:
             for step in steps:
                 workers.append(step.work.start(isolated=self.isolated))
-            for item in items:
+            for number, item in enumerate(items):
                 with present(item) as lost:
-                    yield lost or list(through(workers, item, watch))
+                    yield number, lost or list(through(workers, item, watch))
         finally:
             for worker in workers:
                 worker.stop()

@@ -1,11 +1,12 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Pieces of work in, their results in the same order out; several at once, and no more in memory than are at work."""
+"""Pieces of work in, their results out, in order or as they come; several at once, and few more in memory than that."""
 
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from itertools import islice
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -20,6 +21,8 @@ def ordered(
     give_up: Callable[[], None] = lambda: None,
 ) -> Iterator[R]:
     """`map(work, items)` on threads: decoding, encoding and flow leave the interpreter free.
+
+    For pieces of about one size, whose results may be large: behind a slow one only twice as many as workers are done.
 
     Args:
         workers: None takes one thread a core that this process may use, at most 16.
@@ -41,6 +44,33 @@ def ordered(
             raise
         finally:
             for future in waiting:
+                future.cancel()
+
+
+def finished(
+    work: Callable[[T], R], items: Iterable[T], *, workers: int, give_up: Callable[[], None] = lambda: None
+) -> Iterator[tuple[int, R]]:
+    """Results as they come, each with its item's number: a slow item keeps one worker, and nobody waits for it.
+
+    Args:
+        workers: threads.
+        give_up: called when it ends early, to end what is at work; else that would be waited for.
+    """
+    waiting = enumerate(items)
+    with ThreadPoolExecutor(max_workers=workers) as pool:
+        # As many again as are at work, so that no worker waits while a result is looked at.
+        begun = {pool.submit(work, item): number for number, item in islice(waiting, 2 * workers)}
+        try:
+            while begun:
+                for future in wait(begun, return_when=FIRST_COMPLETED).done:
+                    number = begun.pop(future)
+                    begun.update((pool.submit(work, item), following) for following, item in islice(waiting, 1))
+                    yield number, future.result()
+        except BaseException:
+            give_up()
+            raise
+        finally:
+            for future in begun:
                 future.cancel()
 
 

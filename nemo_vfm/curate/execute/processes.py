@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from queue import SimpleQueue
 
 from nemo_vfm.curate.execute.inline import timed
-from nemo_vfm.curate.execute.ordered import num_cores, ordered
-from nemo_vfm.curate.execute.work import Item, Lost, Step, Throughput, Watch, Worker, present
+from nemo_vfm.curate.execute.ordered import finished, num_cores
+from nemo_vfm.curate.execute.work import Done, Item, Lost, Step, Throughput, Watch, Worker, present
 
 
 class Processes:
@@ -23,7 +23,7 @@ class Processes:
             raise ValueError(f"workers is {workers}, but it must be at least 1")
         self.workers = workers
 
-    def run(self, steps: Sequence[Step], items: Sequence[Item], watch: Watch) -> Iterator[list[object] | Lost]:
+    def run(self, steps: Sequence[Step], items: Sequence[Item], watch: Watch) -> Iterator[Done]:
         """See `Executor.run`."""
         count = min(self.workers or min(64, num_cores()), max(1, len(items)))
         watch.steps = [Throughput(step.name, workers=1 if place else count) for place, step in enumerate(steps)]
@@ -48,9 +48,9 @@ class _Crew:
             self._free.put(worker)
         self._later = self._all[count:]
 
-    def work(self, items: Sequence[Item]) -> Iterator[list[object] | Lost]:
-        """Results in order; no item begins long before its turn, so that little is held."""
-        yield from ordered(self._one, items, workers=self._count, give_up=self.stop)
+    def work(self, items: Sequence[Item]) -> Iterator[Done]:
+        """Results as they come."""
+        yield from finished(self._one, items, workers=self._count, give_up=self.stop)
 
     def _one(self, item: Item) -> list[object] | Lost:
         worker = self._free.get()

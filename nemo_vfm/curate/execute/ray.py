@@ -13,9 +13,9 @@ from nemo_vfm.core.log import info, warn
 from nemo_vfm.core.permission import NOTHING, Permissions, Recipient, ray_place
 from nemo_vfm.core.refusal import PartRefused
 from nemo_vfm.curate.execute.actors import END, QUEUED_PARTS, Crew, ray_module
-from nemo_vfm.curate.execute.ordered import ordered
+from nemo_vfm.curate.execute.ordered import finished
 from nemo_vfm.curate.execute.shares import Need, shares
-from nemo_vfm.curate.execute.work import Item, Lost, Step, Throughput, Tick, Watch, present
+from nemo_vfm.curate.execute.work import Done, Item, Lost, Step, Throughput, Tick, Watch, present
 
 _BALANCE_EVERY_S = 20.0
 _OWN = (None, "auto", "local")  # a cluster that the user has begun, or names in RAY_ADDRESS
@@ -60,7 +60,7 @@ class Ray:
         said = "RAY_ADDRESS" if self.address is None else "allowed by you"
         return (Recipient(str(address), "programs, videos and results, as a Ray cluster", source=said),)
 
-    def run(self, steps: Sequence[Step], items: Sequence[Item], watch: Watch) -> Iterator[list[object] | Lost]:
+    def run(self, steps: Sequence[Step], items: Sequence[Item], watch: Watch) -> Iterator[Done]:
         """See `Executor.run`."""
         self._begin()
         pipeline = _Pipeline(steps, self, watch)
@@ -114,9 +114,9 @@ class _Pipeline:
                 info(f"{took.step}: {count} actors")
             took.workers = max(took.workers, count)
 
-    def work(self, items: Sequence[Item]) -> Iterator[list[object] | Lost]:
-        """Results in order; no more items are begun than there may be actors."""
-        yield from ordered(self._item, items, workers=self._most)
+    def work(self, items: Sequence[Item]) -> Iterator[Done]:
+        """Results as they come; no more items are begun than there may be actors."""
+        yield from finished(self._item, items, workers=self._most)
 
     def _item(self, item: Item) -> list[object] | Lost:
         with present(item) as lost:
@@ -147,9 +147,6 @@ class _Pipeline:
                     time.sleep(0.005)
                 later.append(onward.submit(self._onward, part))
             parts = [future.result() for future in later]
-        for part in parts:
-            if isinstance(part, Tick):
-                self._tick(part)
         return [part for part in parts if not isinstance(part, Tick)]
 
     def _stream(self, item: Item) -> Iterator[Any]:
@@ -172,7 +169,10 @@ class _Pipeline:
                 part, end = (self._get(reference) for reference in self._ask(actor, part))
                 assert end == END
                 self._took(place, time.perf_counter() - start, parts=1)
-        return part if len(self._crews) > 1 else self._get(part)
+        done = part if len(self._crews) > 1 else self._get(part)
+        if isinstance(done, Tick):
+            self._tick(done)
+        return done
 
     @staticmethod
     def _ask(actor: Any, item: Any) -> Iterator[Any]:

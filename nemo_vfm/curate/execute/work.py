@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The contract between curation and what executes it: work to do, items to do it on, results in the items' order.
+"""The contract between curation and what executes it: work to do, items to do it on, results as they come.
 
 A pipeline has one or two steps. The first turns an item into a stream of parts, the second a part into a part: so a
 video is decoded in one place and its clips are judged in another, and neither waits for the end of the file.
@@ -51,6 +51,9 @@ class Lost:
     """
 
     message: str
+
+
+Done = tuple[int, list[object] | Lost]  # an item's number, and what came of it
 
 
 @contextmanager
@@ -148,9 +151,9 @@ class Watch:
 class Executor(Protocol):
     """Does the steps of a pipeline for all items."""
 
-    def run(self, steps: Sequence[Step], items: Sequence[Item], watch: Watch) -> Iterator[list[object] | Lost]:
-        """Of each item, in order, all its parts, or `Lost`; no more is held than is at work.
+    def run(self, steps: Sequence[Step], items: Sequence[Item], watch: Watch) -> Iterator[Done]:
+        """Of each item, as it is finished, its number and all its parts, or `Lost`; few more are held than are at work.
 
-        Results do not depend on who executes, nor on how many workers there are.
+        Parts do not depend on who executes, nor on how many workers there are; the order does.
         """
         ...

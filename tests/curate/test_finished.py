@@ -1,0 +1,50 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A slow piece of work keeps nobody from the others, and a long film is many pieces."""
+
+import threading
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from nemo_vfm.curate.encode_kept import _segments
+from nemo_vfm.curate.execute.ordered import finished
+from nemo_vfm.curate.ledger import FileRecord
+from nemo_vfm.curate.stage import ClipRecord, Facts, Found
+from nemo_vfm.data.sample import Clip
+
+
+def test_all_others_are_done_while_the_first_is_not():
+    others = threading.Event()
+
+    def work(item):
+        assert item or others.wait(30), "it waited for others that wait for it"
+        return -item
+
+    seen = []
+    for number, result in finished(work, range(20), workers=2):
+        seen.append(number)
+        assert result == -number
+        if len(seen) == 19:
+            assert 0 not in seen
+            others.set()
+    assert sorted(seen) == list(range(20)) and seen[-1] == 0
+
+
+def test_what_one_piece_raises_ends_the_rest():
+    given_up = []
+    with pytest.raises(ZeroDivisionError):
+        list(finished(lambda item: 1 / item, range(9), workers=1, give_up=lambda: given_up.append(1)))
+    assert given_up == [1]
+
+
+def test_clips_are_encoded_with_the_same_neighbours_whatever_is_encoded_already():
+    info = Facts(14_400, 24.0, 640, 480, "h264", Fraction(1, 24))
+    file = FileRecord(Found(Path("a.mp4"), "a.mp4"), info=info)
+    spans = [Clip("id", first, first + 100, first, first + 100, Fraction(1, 24)) for first in range(0, 14_400, 100)]
+    clips = [ClipRecord(span, "a.mp4", (), 24.0, 640, 480, duration_us=1) for span in spans]
+    segments = list(_segments(file, clips))
+    assert len(segments) == 20 and [clip for segment in segments for clip in segment] == clips
+    half = list(_segments(file, clips[::2]))
+    assert [[clip for clip in segment if clip in clips[::2]] for segment in segments] == half

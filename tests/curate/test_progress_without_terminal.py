@@ -1,0 +1,49 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Without a terminal a curation says how many frames are done, line by line, and no line is folded."""
+
+import os
+import subprocess
+import sys
+
+from nemo_vfm.core import log, progress
+from nemo_vfm.curate.child import Limits
+from nemo_vfm.curate.execute.work import Item, Watch
+from nemo_vfm.curate.survey import Hands
+
+
+class Ticking:
+    """Stands in for an executor: two items of 30 frames, told one by one."""
+
+    def run(self, steps, items, watch: Watch):
+        for number, _ in enumerate(items):
+            for _ in range(30):
+                watch.tick(1)
+                assert progress.told()["frames"] <= 60
+            yield number, []
+
+
+def test_frames_are_told_to_the_log_and_to_the_status(capsys, monkeypatch):
+    monkeypatch.setenv("NEMO_VFM_PROGRESS_S", "0")
+    log.console.cache_clear()
+    progress.forget()
+    try:
+        done = list(
+            Hands(Ticking(), Limits(), []).work("transcode", 60, [], [Item({"name": "a"}), Item({"name": "b"})])
+        )
+        assert [number for number, _ in done] == [0, 1]
+        assert progress.told() == {"doing": "transcode", "frames": 60, "total_frames": 60}
+    finally:
+        progress.forget()
+        log.console.cache_clear()
+    lines = [line for line in capsys.readouterr().err.splitlines() if "transcode" in line]
+    assert len(lines) == 60 and "transcode: 30/60 frames" in lines[29]
+
+
+def test_a_long_message_is_one_line_of_a_log():
+    text = "failed: " + "a_folder/with words/" * 20 + "film.mp4: it is no video"
+    environment = {key: value for key, value in os.environ.items() if key != "RANK"} | {"TEXT": text}
+    code = "import os; from nemo_vfm.core.log import warn; warn(os.environ['TEXT'])"
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    (line,) = done.stderr.splitlines()
+    assert line.endswith(f"WARNING  {text}")
