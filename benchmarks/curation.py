@@ -13,6 +13,9 @@ within 1 %, and its own frames' scores are printed beside.
 end_to_end_ratio: the same and then every shot encoded with x264 (same preset, crf, one thread), ours as the whole job
 with its ledger, thumbnails and shards.
 two_process_ratio: wall time of the whole job with one worker process over that with two, one encoder thread each.
+long_film_ratio: the same of one film of ten minutes (four with --quick), in processor time, so that a busy machine does
+not lower it: all that the job took over what its busiest process took, step by step. That is how much sooner two free
+cores would be done than one.
 
 Rounds run A-B-A-B; each figure is the median of the rounds' ratios.
 """
@@ -33,7 +36,7 @@ from scenedetect import AdaptiveDetector, detect
 
 from nemo_vfm.core.log import logger
 from nemo_vfm.core.types import Run
-from nemo_vfm.curate.child import Here
+from nemo_vfm.curate.child import Child, Here
 from nemo_vfm.curate.examine import Examine
 from nemo_vfm.curate.execute.inline import Inline
 from nemo_vfm.curate.execute.processes import Processes
@@ -239,6 +242,29 @@ def measure(folder: Path, films: list[Path], rounds: int, video_s: float) -> dic
     return {name: statistics.median(values) for name, values in ratios.items()}
 
 
+def long_film_ratio(folder: Path) -> float:
+    """One film by two workers: processor seconds of all processes over those on the longest way through the job.
+
+    On that way lie the run's own process and, of each step, the worker that took most.
+    """
+    spent: dict[str, list[float]] = {}
+    real = Child.stop
+
+    def noted(child: Child) -> None:
+        if child._process is not None:
+            spent.setdefault(type(child._operation).__name__, []).append(child._spent_s())
+        real(child)
+
+    Child.stop = noted  # the workers' parent is the fork server, so the system adds them up for nobody else
+    try:
+        own = cpu_s(in_new_folder(lambda new: job(folder, Processes(workers=2)).run(Run(new))))
+    finally:
+        Child.stop = real
+    steps = ", ".join(f"{name} {' and '.join(f'{s:.1f}' for s in each)}" for name, each in spent.items())
+    print(f"long film: {own:.1f} CPU s in the run's process, in the workers of {steps}")
+    return (own + sum(map(sum, spent.values()))) / (own + sum(map(max, spent.values())))
+
+
 def main() -> None:
     """Parse, make films, compare scores, measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -262,6 +288,10 @@ def main() -> None:
         )
         agree(films, mine, theirs)
         figures = measure(folder, films, args.rounds or (3 if args.quick else 7), video_s)
+        long = folder / "long"
+        long.mkdir()
+        film(long / "long.mp4", 99, 80 if args.quick else 200, 426, 240)
+        figures["long_film_ratio"] = long_film_ratio(long)
     for name, value in figures.items():
         print(f"{name} {value:.2f}")
     if args.json:

@@ -4,6 +4,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 import cv2
@@ -15,6 +16,9 @@ from nemo_vfm.core.types import Json
 from nemo_vfm.curate.child import Reply
 from nemo_vfm.curate.footage import Footage
 from nemo_vfm.curate.probe import elapsed_us, reason_of
+from nemo_vfm.curate.split.glance import Eye, Glance
+from nemo_vfm.curate.split.lengths import cut_glances
+from nemo_vfm.curate.split.stretch import SplitsByGlances, packed
 from nemo_vfm.curate.stage import Comparison, Frame, Learned, ReadsVectors, Score, Span, Splitter, Stage
 from nemo_vfm.curate.unchanged import Unchanged
 from nemo_vfm.curate.walk import Walk
@@ -23,11 +27,15 @@ from nemo_vfm.data.sample import Clip
 
 _THUMBNAIL_HEIGHT_PX, _THUMBNAIL_WIDTH_PX = 96, 960  # a strip beyond JPEG's 65,500 pixels cost the whole file
 THUMBNAIL_PAIRS = 16
+_LEAD_S = 5.0  # dissolves are told from four seconds around them
 
 
 @dataclass(frozen=True, slots=True)
 class Examine:
     """What a child does with `{"path", "name", "source_id", "state", "spans": null or known ones, "stages": names}`.
+
+    With `"stretch": [first, stop]` and no spans it looks at shots that begin in these frames, as far as can be told
+    from a few seconds before them, and its last reply has `glances` of them; with spans it looks at these alone.
 
     Args:
         splitter: cuts it into shots, where these are not known.
@@ -51,6 +59,9 @@ class Examine:
         unchanged = Unchanged(request)
         unchanged.check()
         vectors = _want_vectors(chosen)
+        if request.get("stretch") is not None:
+            yield from self._stretch(request, chosen, unchanged, tick)
+            return
         with Walk(path, side_px=self.side_px, vectors=vectors, tick=tick, decode=self.decode) as walk:
             spans = self._spans(walk, request["spans"], lambda error: problems.append(reason_of(error, path, name)))
             for span in spans:
@@ -59,6 +70,50 @@ class Examine:
             unchanged.check()
             message = problems[0] if problems else f"{name}: frames from {walk.num_walked} on cannot be decoded"
             yield Reply(_end(walk, message))
+
+    def _stretch(
+        self, request: Json, stages: Mapping[str, Stage], unchanged: Unchanged, tick: Callable[[int], None]
+    ) -> Iterator[Reply]:
+        """A part of a long film. What cannot be decoded is an error: the file is then examined as a whole."""
+        (first, stop), fps = request["stretch"], request["fps"]
+        start = max(0, first - round(_LEAD_S * fps))
+        own = count(start)
+
+        def inside(frames: int) -> None:
+            """Frames that other stretches own are a sign of life only."""
+            tick(frames if frames and first <= next(own) < stop else 0)
+
+        with Walk(
+            Path(request["path"]), side_px=self.side_px, vectors=_want_vectors(stages), tick=inside,
+            decode=self.decode, start=start,
+        ) as walk:  # fmt: skip
+            glances: list[Glance] = []
+            if request["spans"] is None:
+                spans = self._guessed(walk, start, fps, glances)
+            else:
+                known = [(span[0] - start, span[1] - start) for span in request["spans"]]
+                spans = _given(walk.frames(request["spans"][-1][1]), known)
+            for here in spans:
+                span = here[0] + start, here[1] + start
+                if span[0] >= stop:
+                    break
+                if span[0] >= first:
+                    unchanged.check()
+                    yield self._look(walk, span, request["source_id"], stages, tick)
+            unchanged.check()
+            yield Reply({"glances": packed(glances[first - start : stop - start])} | _end(walk, ""))
+
+    def _guessed(self, walk: Walk, start: int, fps: float, glances: list[Glance]) -> Iterator[Span]:
+        """The shots of a film that would begin here; every glance is kept."""
+        assert isinstance(self.splitter, SplitsByGlances)
+
+        def seen() -> Iterator[Glance]:
+            eye = Eye()
+            for frame in walk.frames():
+                glances.append(eye.look(frame))
+                yield glances[-1]
+
+        yield from cut_glances(seen(), *self.splitter.plan(fps))
 
     def _spans(self, walk: Walk, known: Json, problem: Callable[[Exception], None]) -> Iterator[Span]:
         """The shots of what can be decoded."""
@@ -98,12 +153,12 @@ class Examine:
 
 def _given(frames: Iterable[Frame], spans: list[Span]) -> Iterator[Span]:
     """Spans that are known already, each when its last frame has come; less where the file is damaged by now."""
-    count = 0
-    for count, _ in enumerate(frames, 1):
-        while spans and spans[0][1] <= count:
+    done = 0
+    for done, _ in enumerate(frames, 1):
+        while spans and spans[0][1] <= done:
             yield spans.pop(0)
-    if spans and spans[0][0] < count:
-        yield spans[0][0], count
+    if spans and spans[0][0] < done:
+        yield spans[0][0], done
 
 
 def found_by(stage: Stage, footage: Footage) -> Json:

@@ -15,7 +15,8 @@ from nemo_vfm.core.types import Json
 from nemo_vfm.curate.cache import Cache
 from nemo_vfm.curate.child import Limits, Reply
 from nemo_vfm.curate.examine import Examine
-from nemo_vfm.curate.execute.work import Executor, Item, Lost, Step, Throughput, Watch, megapixels
+from nemo_vfm.curate.examine_job import ExamineJob, jobs_of
+from nemo_vfm.curate.execute.work import Executor, Item, Lost, Step, Throughput, Watch
 from nemo_vfm.curate.findings import Findings, Missing
 from nemo_vfm.curate.judge import JudgeWork
 from nemo_vfm.curate.ledger import FileRecord
@@ -136,14 +137,9 @@ def examine_all(
     steps = [Step("split and score", MediaWork(examine, hands.limits), gpus=slices)]
     if learned:
         steps.append(Step("judge", JudgeWork(learned), gpus=rest))
-    items = [_item(file, missing) for file, missing in work]
-    total = sum(file.info.num_frames for file, _ in work if file.info is not None)
-    for number, replies in hands.work("split and score", total, steps, items):
-        file, missing = work[number]
-        message = _keep(file, missing, replies, findings)
-        if message is not None:
-            file.message = message
-            warn(f"failed: {named(file, message)}")
+    jobs = [job for file, missing in work for job in jobs_of(file, missing, examine)]
+    while jobs:
+        jobs = _examined(jobs, steps, findings, hands)
     paths = _paths(files)
     for file in (file for file in readable if file.message is None):
         file.clips = findings.records(file, paths[file.source_id])
@@ -151,14 +147,20 @@ def examine_all(
             warn(f"failed in part: {named(file, message)}")
 
 
-def _item(file: FileRecord, missing: Missing) -> Item:
-    request = {
-        "path": str(file.found.path.absolute()), "name": file.found.name, "source_id": file.source_id,
-        "state": file.state, "spans": missing.spans, "stages": missing.stages,
-    }  # fmt: skip
-    info = file.info
-    assert info is not None
-    return Item(request, megapixels(info.num_frames, info.width, info.height), file.found.here)
+def _examined(jobs: Sequence[ExamineJob], steps: Sequence[Step], findings: Findings, hands: Hands) -> list[ExamineJob]:
+    """Do them and keep what they find; what is left to do then of films that were examined in stretches."""
+    items, left = [job.item() for job in jobs], []
+    for number, replies in hands.work("split and score", sum(job.num_frames for job in jobs), steps, items):
+        whole, more = jobs[number].done(replies)
+        left += more
+        if whole is None:
+            continue
+        film = jobs[number].film
+        message = _keep(film.file, film.missing, whole, findings)
+        if message is not None:
+            film.file.message = message
+            warn(f"failed: {named(film.file, message)}")
+    return left
 
 
 def _keep(file: FileRecord, missing: Missing, replies: list[Reply] | Lost, findings: Findings) -> str | None:

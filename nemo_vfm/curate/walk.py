@@ -35,6 +35,7 @@ class Walk:
         max_held_bytes: what is remembered at most; footage of what had to be forgotten is decoded again.
         tick: called with the number of frames since the last call.
         decode: see `PyAVReader`.
+        start: the first frame to walk over.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Walk:
         max_held_bytes: int = 512 << 20,
         tick: Callable[[int], None] = lambda count: None,
         decode: Decoding = "cpu",
+        start: int = 0,
     ) -> None:
         self._path, self._wants_vectors, self._max_held_bytes, self._tick = path, vectors, max_held_bytes, tick
         self._decode: Decoding = decode
@@ -55,8 +57,8 @@ class Walk:
         self._has_vectors = vectors and on_cpu and codec not in _NO_VECTORS
         self._held: deque[_Held] = deque()
         self.held_bytes = 0
-        self._first = 0  # the number of the first frame that is held
-        self.num_walked = 0
+        self._first = start  # the number of the first frame that is held
+        self._start = self.num_walked = start
 
     def __enter__(self) -> Self:
         return self
@@ -76,7 +78,7 @@ class Walk:
         Raises:
             DataError: at the first frame that cannot be decoded.
         """
-        for number, frame in self._reader.decoded(range(self.info.num_frames if stop is None else stop)):
+        for number, frame in self._reader.decoded(range(self._start, self.info.num_frames if stop is None else stop)):
             held = self._remembered(frame)
             self._hold(held)
             self.num_walked = number + 1

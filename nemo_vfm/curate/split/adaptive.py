@@ -5,7 +5,7 @@
 from collections.abc import Iterable, Iterator
 
 from nemo_vfm.curate.split.black import Black
-from nemo_vfm.curate.split.finder import Joined, Spaced
+from nemo_vfm.curate.split.finder import Finder, Joined, Spaced
 from nemo_vfm.curate.split.lengths import Lengths, ShortTail, check_lengths, cut
 from nemo_vfm.curate.split.peaks import Peaks
 from nemo_vfm.curate.stage import Frame, Span
@@ -51,9 +51,13 @@ class AdaptiveSplit:
 
     def spans(self, frames: Iterable[Frame], *, fps: float) -> Iterator[Span]:
         """See `Splitter.spans`; at most `min_length_s` and `window` frames behind, and no frame gives no span."""
+        yield from cut(frames, *self.plan(fps))
+
+    def plan(self, fps: float) -> tuple[Finder, Lengths]:
+        """See `SplitsByGlances`."""
         lengths = Lengths.of(
             fps, min_length_s=self.min_length_s, max_length_s=self.max_length_s, short_tail=self.short_tail,
             min_tail_s=self.min_tail_s,
         )  # fmt: skip
         hard = Spaced(Peaks(self.ratio, self.window, self.min_content), lengths.min_frames)
-        yield from cut(frames, Joined(hard, Black(self.black, lengths.min_frames), lengths.min_frames), lengths)
+        return Joined(hard, Black(self.black, lengths.min_frames), lengths.min_frames), lengths

@@ -49,6 +49,10 @@ class ContentSplit:
 
     def spans(self, frames: Iterable[Frame], *, fps: float) -> Iterator[Span]:
         """See `Splitter.spans`; at most `flash_s` behind."""
+        yield from cut(frames, *self.plan(fps))
+
+    def plan(self, fps: float) -> tuple[Finder, Lengths]:
+        """See `SplitsByGlances`."""
         lengths = Lengths.of(
             fps, min_length_s=self.min_length_s, max_length_s=self.max_length_s, short_tail=self.short_tail,
             min_tail_s=self.min_tail_s,
@@ -56,4 +60,4 @@ class ContentSplit:
         finder: Finder = Above(self.threshold)
         if flash := round(self.flash_s * fps):
             finder = WithoutFlashes(finder, flash)
-        yield from cut(frames, Spaced(finder, lengths.min_frames), lengths)
+        return Spaced(finder, lengths.min_frames), lengths

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from nemo_vfm.curate.split.finder import Finder
-from nemo_vfm.curate.split.glance import Eye
+from nemo_vfm.curate.split.glance import Eye, Glance
 from nemo_vfm.curate.stage import Frame, Span
 
 ShortTail = Literal["merge", "leave"]
@@ -81,9 +81,14 @@ class Pieces:
 
 def cut(frames: Iterable[Frame], finder: Finder, lengths: Lengths) -> Iterator[Span]:
     """Spans between the finder's cuts, in pieces where they are too long."""
-    eye, pieces, count = Eye(), Pieces(lengths), 0
-    for frame in frames:
-        cuts = finder.see(eye.look(frame))
+    yield from cut_glances(map(Eye().look, frames), finder, lengths)
+
+
+def cut_glances(glances: Iterable[Glance], finder: Finder, lengths: Lengths) -> Iterator[Span]:
+    """The same of frames that were glanced at."""
+    pieces, count = Pieces(lengths), 0
+    for glance in glances:
+        cuts = finder.see(glance)
         count += 1
         yield from pieces.add(cuts, finder.certain())
     yield from pieces.add((cut for cut in finder.end() if cut < count), 0)

@@ -60,11 +60,15 @@ class UnionSplit:
 
     def spans(self, frames: Iterable[Frame], *, fps: float) -> Iterator[Span]:
         """See `Splitter.spans`; at most four seconds and `min_length_s` behind."""
+        yield from cut(frames, *self.plan(fps))
+
+    def plan(self, fps: float) -> tuple[Finder, Lengths]:
+        """See `SplitsByGlances`."""
         lengths = Lengths.of(
             fps, min_length_s=self.min_length_s, max_length_s=self.max_length_s, short_tail=self.short_tail,
             min_tail_s=self.min_tail_s,
         )  # fmt: skip
-        yield from cut(frames, self._finder(fps, lengths.min_frames), lengths)
+        return self._finder(fps, lengths.min_frames), lengths
 
     def _finder(self, fps: float, min_frames: int) -> Finder:
         peaks: Finder = Peaks(self.ratio, self.window, self.min_content)

@@ -1,0 +1,44 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A long film that several workers examine gives the same bytes as one that a single worker went over."""
+
+import numpy as np
+import pytest
+
+from nemo_vfm.core.types import Run
+from nemo_vfm.curate import examine_job
+from nemo_vfm.curate.execute.inline import Inline
+from nemo_vfm.curate.execute.processes import Processes
+from nemo_vfm.curate.split.adaptive import AdaptiveSplit
+from nemo_vfm.curate.split.union import UnionSplit
+from tests.curate.test_kills import outputs
+from tests.support.films import black, fade_through_black, job, pan, write_film
+
+
+@pytest.fixture(scope="module")
+def films(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("films")
+    shots = [pan(seed, 17 + 9 * (seed % 4)) for seed in range(12)]
+    write_film(folder / "cuts.mp4", *shots)
+    write_film(folder / "fades.mp4", fade_through_black(pan(20, 60), pan(21, 60)), black(30), pan(22, 70), pan(23, 40))
+    write_film(folder / "one_take.mp4", pan(30, 300, 1))
+    whole = (folder / "cuts.mp4").read_bytes()
+    damaged = bytearray(whole)
+    place = len(whole) * 2 // 3
+    damaged[place : place + 4000] = np.random.default_rng(0).bytes(4000)
+    (folder / "damaged.mp4").write_bytes(damaged)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "split", [UnionSplit(max_length_s=7.0), pytest.param(AdaptiveSplit(max_length_s=7.0), marks=pytest.mark.soak)]
+)
+def test_the_bytes_are_those_of_one_worker(films, tmp_path, monkeypatch, split):
+    job(films, split=split, executor=Inline()).run(Run(tmp_path / "whole"))
+    monkeypatch.setattr(examine_job, "STRETCH_S", 4.0)
+    made = []
+    real = examine_job.jobs_of
+    monkeypatch.setattr("nemo_vfm.curate.survey.jobs_of", lambda *given: made.append(len(real(*given))) or real(*given))
+    job(films, split=split, executor=Processes(workers=2)).run(Run(tmp_path / "parts"))
+    assert max(made) >= 5
+    assert outputs(tmp_path / "whole") == outputs(tmp_path / "parts")
