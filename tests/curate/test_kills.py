@@ -73,6 +73,11 @@ PLACES = [
     (_JOB, "write_shards", 1, "after"),
     (_JOB, "write_scores", 1, "after"),
     (_JOB, "write_json", 4, "before"),
+    ("nemo_vfm.curate.examine_job", "ExamineJob.done", 3, "before"),  # between two stretches of one film
+    ("nemo_vfm.curate.examine_job", "ExamineJob.done", 9, "after"),
+    (_CACHE, "Cache.put", 7, "after"),
+    ("nemo_vfm.curate.encode_kept", "_note", 1, "after"),
+    ("nemo_vfm.curate.encode_kept", "_note", 5, "after"),  # between two stretches of one film's clips
     (_JOB, "upload_shards", 1, "before"),
 ]
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from nemo_vfm.curate.restore.luma import luma
 from nemo_vfm.restore.scratches import find_scratches
+from nemo_vfm.restore.stripe_direction import refine_deg
 from nemo_vfm.restore.stripe_excess import StripeExcess
 
 Channels = Literal["luma", "rgb"]
@@ -79,7 +80,8 @@ class Destripe:
         return theta, float(excess_A[round(theta) % 180])
 
     def _destriped(self, frames_THWC: NDArray[np.uint8], theta: float, bands: int, before: StripeExcess) -> "Destriped":
-        recovery = Recovery(self, theta, frames_THWC.shape[1:3], bands)
+        exact = refine_deg(luma(frames_THWC), theta) if self.theta_deg == "auto" else theta
+        recovery = Recovery(self, exact, frames_THWC.shape[1:3], bands)
         restoration = Destriped(recovery, self._still(recovery, frames_THWC))
         after = StripeExcess.of(luma(restoration.apply(frames_THWC)))
         before_db, after_db = (
@@ -95,8 +97,14 @@ class Destripe:
         if self.mode == "per_frame":
             return None
         chosen = sorted({0, len(frames_THWC) // 2, len(frames_THWC) - 1})
-        found = np.stack([recovery.stripes(frames_THWC[place]) for place in chosen])
-        return np.asarray(found.mean(0), np.float32) if self.mode == "static" or _alike(found) else None
+        found = np.stack([recovery.stripes(frames_THWC[place], fill=False) for place in chosen])
+        if self.mode == "auto" and not _alike(found):
+            return None
+        stripes_HWC = np.asarray(found.mean(0), np.float32)
+        # Black in every frame, such as in the bars of a letterbox: stripes had nothing to darken there.
+        black_HW1, white_HW1 = frames_THWC.max((0, 3))[..., None] == 0, frames_THWC.min((0, 3))[..., None] == 255
+        stripes_HWC[(black_HW1 & (stripes_HWC < 0)) | (white_HW1 & (stripes_HWC > 0))] = 0
+        return stripes_HWC
 
     def _unscratched(self, luma_THW: NDArray[np.uint8]) -> "Destriped | None":
         found = find_scratches(luma_THW)
@@ -138,20 +146,26 @@ class Recovery:
             *size, theta_deg=theta_deg, wedge_deg=settings.wedge_deg, kmin=settings.kmin
         )  # fmt: skip
 
-    def stripes(self, frame_HWC: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """What is to be subtracted, (H, W, C), or (H, W, 1) where it is the same of all colours."""
+    def stripes(self, frame_HWC: NDArray[np.uint8], *, fill: bool) -> NDArray[np.float32]:
+        """What is to be subtracted, (H, W, C), or (H, W, 1) where it is the same of all colours.
+
+        Args:
+            fill: where stripes drove this frame to black or white, what makes it like its surroundings.
+        """
         import torch
 
-        from nemo_vfm.restore.stripes import stripes
+        from nemo_vfm.restore.stripes import stripes, without
 
         planes_HWC = luma(frame_HWC[None])[0, :, :, None] if self._settings.channels == "luma" else frame_HWC
+        found = []
         with _one_thread():
-            found = [
-                stripes(torch.from_numpy(plane_HW.astype(np.float32)), self._known, theta_deg=self._theta_deg,
-                        kmin=self._settings.kmin, bands=self._bands)
-                for plane_HW in planes_HWC.transpose(2, 0, 1)
-            ]  # fmt: skip
-        return np.stack([one.numpy() for one in found], axis=-1)
+            for plane_HW in planes_HWC.transpose(2, 0, 1):
+                striped_HW = torch.from_numpy(plane_HW.astype(np.float32))
+                stripes_HW = stripes(
+                    striped_HW, self._known, theta_deg=self._theta_deg, kmin=self._settings.kmin, bands=self._bands
+                )
+                found.append((striped_HW - without(striped_HW, stripes_HW) if fill else stripes_HW).numpy())
+        return np.stack(found, axis=-1)
 
 
 @contextmanager
@@ -188,8 +202,8 @@ class Destriped:
             fixed, recovery = self._fixed, self._recovery
             if fixed is None:
                 assert recovery is not None
-                fixed = _whole(recovery.stripes(frame))
-            _subtract(frame, fixed, target)
+                fixed = _whole(recovery.stripes(frame, fill=True))
+            cv2.subtract(frame, fixed, dst=target, dtype=cv2.CV_8U)  # within 0 and 255
         return out
 
     def facts(self) -> Mapping[str, float]:
@@ -201,10 +215,3 @@ def _whole(stripes_HWC: NDArray[np.float32]) -> NDArray[np.int16]:
     """In grey levels, of three colours."""
     whole = np.rint(stripes_HWC).astype(np.int16)
     return np.ascontiguousarray(np.broadcast_to(whole, (*whole.shape[:2], 3)))
-
-
-def _subtract(frame_HWC: NDArray[np.uint8], stripes_HWC: NDArray[np.int16], out_HWC: NDArray[np.uint8]) -> None:
-    """Subtract, within 0 and 255; what was 0 or 255 may have been driven there, and stays."""
-    cut_HWC = (frame_HWC == 0) | (frame_HWC == 255)
-    cv2.subtract(frame_HWC, stripes_HWC, dst=out_HWC, dtype=cv2.CV_8U)
-    out_HWC[cut_HWC] = frame_HWC[cut_HWC]

@@ -16,6 +16,7 @@ from nemo_vfm.curate.restore.letterbox import Letterbox
 from nemo_vfm.curate.restore.luma import luma
 from nemo_vfm.curate.stage import Restoration, Restorer
 from nemo_vfm.data.decode import open_video
+from nemo_vfm.restore.stripe_direction import refine_deg
 from nemo_vfm.restore.stripe_excess import stripe_excess_db
 from tests.support.films import pan
 from tests.support.striped import half_scratched, leaves, psnr_db, with_stripes
@@ -86,6 +87,32 @@ def test_scratches_of_half_the_height_are_found_and_go(still):
         gains.append(psnr_db(found.apply(scratched), clean) - psnr_db(scratched, clean))
         assert Destripe().look(clean) is None
     assert min(gains) > 0 and np.mean(gains) > 3
+
+
+@pytest.mark.parametrize("theta_deg", [0, 1, 90, 37.4])
+def test_the_direction_is_refined_until_stripes_fit_from_end_to_end(theta_deg):
+    clean = np.stack([np.roll(leaves(5), 3 * index, axis=1) for index in range(2)]).round().astype(np.uint8)
+    striped = with_stripes(clean, theta_deg=theta_deg)
+    for near in (-2, -1, 0, 1):
+        assert refine_deg(striped, (theta_deg + near) % 180) == pytest.approx(theta_deg, abs=0.13)
+
+
+def test_what_is_found_by_itself_gains_as_much_as_what_is_told():
+    for seed in (5, 6):  # taken for stripes of 1 degree at first
+        clean = np.stack([leaves(seed).round().astype(np.uint8)])[..., None].repeat(3, -1)
+        striped = with_stripes(clean, theta_deg=0, seed=1000 + seed)
+        assert psnr_db(Destripe().look(striped).apply(striped), clean) > psnr_db(striped, clean) + 7.5
+
+
+@pytest.mark.parametrize("mode", ["per_frame", "static"])
+def test_frames_in_8_bits_gain_as_much_and_bars_stay_black(mode):
+    grey = np.stack([np.roll(leaves(1), 3 * index, axis=1) for index in range(8)])
+    grey[:, :40], grey[:, 216:] = 0, 0
+    barred = grey.round().astype(np.uint8)[..., None].repeat(3, -1)
+    striped = with_stripes(barred, theta_deg=0)
+    mended = Destripe(mode=mode).look(striped).apply(striped)
+    assert psnr_db(mended, barred) > psnr_db(striped, barred) + 7
+    assert mended[:, :36].mean() < 0.5 * striped[:, :36].mean()
 
 
 def test_stripes_of_half_the_picture_are_found_and_go(clean):
