@@ -10,8 +10,8 @@ other directions say about the wedge; what is nowhere but in it, which is what s
 Where we depart from the paper: it goes down the slope of the total variation, some 230 times. Stripes hardly change
 along themselves, so once the picture is sheared until they are vertical, its total variation falls apart into one
 sum for each pair of neighbouring columns, and what the stripes add to a pair is one number: where that sum is least, a
-kind of weighted median over the rows. Some rounds of reweighting find it, in a tenth of the time or less. What the wedge
-cannot hold of it is left in the picture.
+kind of weighted median over the rows. Some rounds of reweighting find it, in a tenth of the time or less. What the
+wedge cannot hold of it is left in the picture.
 
 Shape letters: N pictures of one channel, H height, W width, K = W // 2 + 1 the half of the Fourier plane that `rfft2`
 keeps, S columns of the sheared picture, B bands of rows. Angles are those of the stripes, counter-clockwise: 0 degrees
