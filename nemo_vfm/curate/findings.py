@@ -110,7 +110,14 @@ def _record(file: FileRecord, clip: Json, paths: tuple[Path, ...]) -> ClipRecord
     first, last = clip["span"]
     span = Clip(file.source_id, first, last, clip["pts"][0], clip["pts"][1], file.info.time_base)
     return ClipRecord(
-        span, file.found.name, paths, file.info.fps, file.info.width, file.info.height, duration_us=clip["us"]
+        span,
+        file.found.name,
+        paths,
+        file.info.fps,
+        file.info.width,
+        file.info.height,
+        duration_us=clip["us"],
+        root=file.found.root,
     )
 
 

@@ -57,10 +57,10 @@ class Folder:
         if isinstance(root, Address):
             return self._stored(root)
         if root.is_file():
-            return [Found(root, _name(root, root.parent))]
+            return [Found(root, _name(root, root.parent), root=root.parent)]
         if not root.is_dir():
             raise UserError(f"{root} is not a folder or a video file; give the folder that holds the videos")
-        found = sorted((Found(path, _name(path, root)) for path in _videos(root)), key=lambda f: f.name)
+        found = sorted((Found(path, _name(path, root), root=root) for path in _videos(root)), key=lambda f: f.name)
         if not found:
             raise UserError(
                 f"{root} holds no video file; looked for names that end in {' '.join(sorted(VIDEO_SUFFIXES))}"

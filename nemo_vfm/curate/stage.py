@@ -37,12 +37,15 @@ class Found:
         fetch: makes it a local file for the length of a block; None where it is one.
         identity: changes with its bytes, as far as can be told without reading them; of a local file, empty: its size
             and times tell.
+        root: the folder that was given as the source: links beside the file are followed while they stay inside; None
+            is the file's own folder.
     """
 
     path: Path
     name: str
     fetch: Callable[[], AbstractContextManager[Path]] | None = None
     identity: str = ""
+    root: Path | None = None
 
     def here(self) -> AbstractContextManager[Path]:
         """Its path, with the file at it while the block runs."""
@@ -78,6 +81,7 @@ class ClipRecord:
         clip: which frames of which source.
         source: the name of the first file with these bytes.
         paths: every file with these bytes, since a sidecar may lie beside any of them.
+        root: the source's folder, outside of which no sidecar may lie; None is each file's own folder.
         duration_us: microseconds it lasts, an integer so that ledgers add up exactly.
         scores: every number, and every label, any stage gave it.
         vectors: what comparisons remember of it, by stage name.
@@ -104,6 +108,7 @@ class ClipRecord:
     caption_by: str = ""
     caption_facts: dict[str, Json] = field(default_factory=dict)
     restored: tuple[str, ...] = ()
+    root: Path | None = None
 
     @property
     def duration_s(self) -> float:

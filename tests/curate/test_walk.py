@@ -72,7 +72,7 @@ def differs(path, read, width):
 
 @pytest.mark.parametrize("pix_fmt", ["yuv420p", "yuv422p"])
 def test_every_pixel_of_a_frame_of_any_width_is_written(tmp_path, pix_fmt):
-    widths = range(16, 273)
+    widths = range(16, 273, 3)  # every remainder of 16
     films = {width: noise(tmp_path / f"{width}.mkv", width, pix_fmt) for width in widths}
     for read in (walked, read_by("pyav")):
         assert [width for width, film in films.items() if differs(film, read, width)] == []
