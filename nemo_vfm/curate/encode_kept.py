@@ -63,10 +63,10 @@ def _missing(file: FileRecord, media: Media) -> list[ClipRecord]:
 
 
 def _item(file: FileRecord, missing: Sequence[ClipRecord]) -> Item:
-    clips = [{"id": r.clip.id, "span": [r.clip.first_frame, r.clip.last_frame]} for r in missing]
+    clips = [{"id": r.clip.id, "span": [r.clip.first_frame, r.clip.last_frame], "fps": r.fps} for r in missing]
     request = {
         "path": str(file.found.path.absolute()), "name": file.found.name, "source_id": file.source_id,
-        "state": file.state, "fps": missing[0].fps, "clips": clips,
+        "state": file.state, "clips": clips,
     }  # fmt: skip
     return Item(request, sum(r.duration_s for r in missing), file.found.here)
 

@@ -59,7 +59,7 @@ class Probe:
         return {
             "num_frames": info.num_frames, "fps": info.fps, "width": info.width, "height": info.height,
             "codec": info.codec, "time_base": [info.time_base.numerator, info.time_base.denominator],
-            "duration_us": elapsed_us(info, info.num_frames),
+            "duration_us": elapsed_us(info, info.num_frames + info.missing_frames),
         }  # fmt: skip
 
 
@@ -99,5 +99,4 @@ def elapsed_us(info: VideoInfo, frame: int) -> int:
 
     Differences of these are a clip's duration: rounded so, the clips of a file sum to exactly the file's.
     """
-    stamp = info.pts[frame] if frame < info.num_frames else info.end_pts(info.num_frames - 1)
-    return int((stamp - info.pts[0]) * info.time_base * 1_000_000)
+    return int((info.stamp(frame) - info.pts[0]) * info.time_base * 1_000_000)

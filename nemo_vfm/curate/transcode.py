@@ -5,7 +5,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
 
 import av
@@ -22,6 +22,7 @@ from nemo_vfm.curate.stage import ClipRecord, Restoration, Restorer, Span
 from nemo_vfm.curate.unchanged import Unchanged
 from nemo_vfm.data.codecs import ENCODERS, PRESETS, Decoding, EncoderName
 from nemo_vfm.data.encode import encode_mp4
+from nemo_vfm.data.even_rate import times_shown
 from nemo_vfm.data.pyav_reader import PyAVReader
 
 _LOOKED_AT = 8
@@ -29,7 +30,10 @@ _CHUNK = 8  # frames that a restoration sees at once
 
 
 class Transcode:
-    """Encodes clips at constant quality, at the source's mean frame rate, upright.
+    """Encodes clips at constant quality and a constant frame rate, upright, progressive and in square pixels.
+
+    The rate is the source's, or the clip's own mean where the source's would not last as long; where time stamps are
+    uneven, frames are repeated and left out so that each is seen when they say.
 
     Args:
         crf: 0 (largest) to 51; 18 is hard to tell from the source. AV1 and VP9 count to 63.
@@ -80,7 +84,7 @@ class Media:
 
 @dataclass(frozen=True, slots=True)
 class Encode:
-    """What a child does with `{"path", "name", "source_id", "state", "fps", "clips": [{"id", "span"}]}`.
+    """What a child does with `{"path", "name", "source_id", "state", "clips": [{"id", "span", "fps"}]}`.
 
     Args:
         transcode: the encoder's settings.
@@ -102,7 +106,7 @@ class Encode:
             for clip in request["clips"]:
                 message = None
                 try:
-                    self._one(reader, clip, request["fps"], unchanged)
+                    self._one(reader, clip, unchanged)
                 except MemoryError:
                     raise
                 except Exception as error:  # one clip's trouble must not cost the others
@@ -112,15 +116,16 @@ class Encode:
                 tick(clip["span"][1] - clip["span"][0])
                 yield Reply({"id": clip["id"], "message": message})
 
-    def _one(self, reader: PyAVReader, clip: Json, fps: float, unchanged: Unchanged) -> None:
+    def _one(self, reader: PyAVReader, clip: Json, unchanged: Unchanged) -> None:
         span, target = (clip["span"][0], clip["span"][1]), self.media.path(clip["id"])
         mended, picture = self._look(reader, span)
         if picture is not None:
             write_bytes(target.with_suffix(".jpg"), picture)
-        frames = _Sized(_mended(reader, span, mended) if mended else _as_they_are(reader, span))
+        pictures = _mended(reader, span, mended) if mended else _as_they_are(reader, span)
+        frames = _Sized(_evenly(pictures, times_shown(reader.info(), span)))
         how = self.transcode
         facts = _facts(mended)
-        written = encode_mp4(target, frames, fps, crf=how.crf, preset=how.preset, encoder=how.encoder)
+        written = encode_mp4(target, frames, clip["fps"], crf=how.crf, preset=how.preset, encoder=how.encoder)
         why = f"{written} of {span[1] - span[0]} frames could be encoded" if written != span[1] - span[0] else None
         if (why := unchanged.why_not() or why) is not None:
             target.unlink()
@@ -182,12 +187,18 @@ def _side_by_side(before: NDArray[np.uint8], after: NDArray[np.uint8], height_px
 
 
 def _as_they_are(reader: PyAVReader, span: Span) -> Iterator[Picture]:
-    """The decoder's own frames, which lose nothing on the way; through RGB where they must be turned or filled up."""
+    """The decoder's own frames, which lose nothing on the way; through RGB where their shape must change."""
     info = reader.info()
-    if info.rotation_deg or info.width % 2 or info.height % 2:
+    if info.rotation_deg or info.width % 2 or info.height % 2 or not info.is_square:
         yield from reader.frames(*span)
     else:
         yield from (frame for _, frame in reader.decoded(range(*span)))
+
+
+def _evenly(frames: Iterable[Picture], times: Iterable[int]) -> Iterator[Picture]:
+    """Each frame as often as it is seen at a constant rate."""
+    for frame, count in zip(frames, times, strict=False):
+        yield from repeat(frame, count)
 
 
 def _mended(reader: PyAVReader, span: Span, restorations: Mapping[str, Restoration]) -> Iterator[Picture]:

@@ -16,10 +16,11 @@ import numpy as np
 from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
-from nemo_vfm.curate.footage import Footage, MotionVectors
+from nemo_vfm.curate.footage import Footage, MotionVectors, Told
 from nemo_vfm.curate.stage import Frame, Span
 from nemo_vfm.data.codecs import Decoding
 from nemo_vfm.data.decode import VideoInfo
+from nemo_vfm.data.even_rate import rate_of, repeated_ratio
 from nemo_vfm.data.pyav_reader import PyAVReader
 
 _NO_VECTORS = frozenset({"hevc", "vp8", "vp9", "av1", "mjpeg", "prores", "ffv1", "png", "gif", "rawvideo"})
@@ -95,10 +96,16 @@ class Walk:
     def _footage(self, span: Span, pick: Callable[[Sequence[int]], "list[_Held]"]) -> Footage:
         return Footage(
             span[1] - span[0],
-            self.info.fps,
+            rate_of(self.info, span),
             lambda numbers: np.stack([held.small for held in pick(numbers)]),
             (lambda numbers: [held.vectors for held in pick(numbers)]) if self._has_vectors else None,
+            self._told(span),
         )
+
+    def _told(self, span: Span) -> Told:
+        numbers, info = range(*span), self.info
+        corrupt, interlaced = map(self._reader.is_corrupt, numbers), map(self._reader.is_interlaced, numbers)
+        return Told(sum(corrupt) / len(numbers), sum(interlaced) / len(numbers), repeated_ratio(info, span))
 
     def _hold(self, held: "_Held") -> None:
         if self.held_bytes + held.num_bytes > self._max_held_bytes:

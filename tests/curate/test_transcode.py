@@ -45,8 +45,8 @@ class Broken:
 def test_a_restorer_that_fails_is_named_and_leaves_nothing(tmp_path, how, said):
     film = write_film(tmp_path / "a.mp4", pan(1))
     encode = Encode(Transcode(preset="veryfast"), {"mine": Broken(how)}, Media(tmp_path / "clips", "x"))
-    clips = [{"id": "one", "span": [0, 24]}]
-    request = {"path": str(film), "name": "a.mp4", "source_id": "", "state": None, "fps": 12.0, "clips": clips}
+    clips = [{"id": "one", "span": [0, 24], "fps": 12.0}]
+    request = {"path": str(film), "name": "a.mp4", "source_id": "", "state": None, "clips": clips}
     (reply,) = encode(request, lambda count: None)
     assert reply.fact["message"] == said
     assert (tmp_path / "clips" / "one-x.mp4").exists() == (said is None)
