@@ -87,11 +87,11 @@ def reason_of(error: Exception, path: Path, name: str) -> str:
 
 def mark_exact_duplicates(files: Sequence[FileRecord]) -> None:
     """Of files with the same bytes, the one with the shortest name stays ("a.mp4", not "a copy.mp4")."""
-    seen: set[str] = set()
+    seen: dict[str, str] = {}
     for file in sorted(files, key=lambda file: (len(file.found.name), file.found.name)):
-        if file.message is None and file.source_id in seen:
-            file.rule = EXACT_DUPLICATE
-        seen.add(file.source_id)
+        original = seen.setdefault(file.source_id, file.found.name)
+        if file.message is None and file.rule is None and original != file.found.name:
+            file.rule, file.duplicate_of = EXACT_DUPLICATE, original
 
 
 def elapsed_us(info: VideoInfo, frame: int) -> int:

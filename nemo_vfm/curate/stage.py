@@ -37,6 +37,7 @@ class Found:
         fetch: makes it a local file for the length of a block; None where it is one.
         identity: changes with its bytes, as far as can be told without reading them; of a local file, empty: its size
             and times tell.
+        passed_over: why the source does not take it, as the ledger's rule; None where it does.
         root: the folder that was given as the source: links beside the file are followed while they stay inside; None
             is the file's own folder.
     """
@@ -45,6 +46,7 @@ class Found:
     name: str
     fetch: Callable[[], AbstractContextManager[Path]] | None = None
     identity: str = ""
+    passed_over: str | None = None
     root: Path | None = None
 
     def here(self) -> AbstractContextManager[Path]:
@@ -139,7 +141,7 @@ class Source(Protocol):
     """Where the videos come from."""
 
     def files(self) -> list[Found]:
-        """Every video file, sorted by name. UserError where there is none."""
+        """Every video file, and each that is passed over, sorted by name. UserError where there is none to take."""
         ...
 
 

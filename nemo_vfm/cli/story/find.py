@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from nemo_vfm.cli.story.curation import Curation, read_plain
+from nemo_vfm.cli.story.of_file import what_became
 from nemo_vfm.config.errors import did_you_mean, printable
 from nemo_vfm.core.errors import UserError
 
@@ -100,6 +101,5 @@ def _why_none(curation: Curation, file: str) -> str:
     files = read_plain(curation.folder / "files.json", list)
     for found in files:
         if isinstance(found, dict) and str(found.get("file")) == file and not found.get("clips"):
-            what = f"{found.get('decision')}: {found.get('reason')}"
-            return f"{printable(file, 80)} gave no clip ({printable(what, 300)})"
+            return f"{printable(file, 80)} gave no clip ({what_became(found)})"
     return ""
