@@ -79,6 +79,7 @@ def _note(file: FileRecord, missing: Sequence[ClipRecord], replies: list[Reply] 
     else:
         why = next((str(reply.fact["failed"]) for reply in replies if "failed" in reply.fact), "it was not encoded")
         said = {reply.fact["id"]: reply.fact["message"] for reply in replies if "id" in reply.fact}
+    why = why.replace("its decoding", "its encoding", 1)  # a child does not know what it was asked for
     for record in missing:
         if media.fact_of(record.clip.id) is None:
             record.message = said.get(record.clip.id) or (why if name in why else f"{name}: {why}")

@@ -184,7 +184,11 @@ def check_size(width: int, height: int, name: str) -> None:
     Raises:
         DataError: width times height is zero or above MAX_FRAME_PX.
     """
-    if not 0 < width * height <= MAX_FRAME_PX:
+    if not width * height:  # which is also what a decoder says that was told not to make larger ones
+        raise DataError(
+            f"{name} has frames of more than {MAX_FRAME_PX:,} pixels, or of no size; smaller ones were expected"
+        )
+    if width * height > MAX_FRAME_PX:
         raise DataError(f"{name} has frames of {width}x{height}, expected 1 to {MAX_FRAME_PX:,} pixels")
 
 

@@ -56,7 +56,7 @@ class _Filter:
         self._graph = Graph()
         self._graph.threads = 1  # a process a core, as everywhere
         self._source = self._graph.add_buffer(
-            width=frame.width, height=frame.height, format=frame.format.name, time_base=Fraction(1, 25)
+            width=frame.width, height=frame.height, format=frame.format, time_base=Fraction(1, 25)
         )
         bwdif = self._graph.add("bwdif", "mode=send_frame:parity=auto:deint=interlaced")
         self._sink = self._graph.add("buffersink")

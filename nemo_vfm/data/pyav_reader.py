@@ -63,6 +63,7 @@ class PyAVReader:
         self._info: VideoInfo | None = None
         self._keyframes: list[int] = []
         self._stored = 0, 0  # width and height of the decoder's frames
+        self._is_counted = False  # time stamps come twice, or are missing: frames go by their number
         self._marks = bytearray()  # of each frame that was decoded
         # One for all frames, since a frame's own is made anew each time, and with threads of its own: a third of the
         # time of decoding to RGB at 320x192, and threads do not survive a fork.
@@ -169,7 +170,7 @@ class PyAVReader:
             container, stream = self._sought(info.pts[key] if key else min(info.pts[0], 0))
             broken = False
             for count, frame in enumerate(_frames(container, stream, whole=info.missing_frames > 0)):
-                index = count if frame.pts is None else at.get(frame.pts)
+                index = count if self._is_counted or frame.pts is None else at.get(frame.pts)
                 broken = frame.is_corrupt or (broken and not frame.key_frame)
                 if index is not None and index < info.num_frames:
                     broken = broken or bool(self._marks[index] & _HALF_THERE)
@@ -302,6 +303,7 @@ class PyAVReader:
         stamps = [pts for pts in seen if pts is not None]
         if len(set(stamps)) == len(seen):
             return tuple(sorted(stamps)), [0]
+        self._is_counted = True
         step = max(1, round(1 / (fps * time_base)))
         return tuple(index * step for index in range(len(seen))), [0]
 

@@ -4,6 +4,7 @@
 
 import io
 import multiprocessing
+import struct
 from fractions import Fraction
 from pathlib import Path
 
@@ -257,6 +258,28 @@ def test_a_damaged_frame_and_those_predicted_from_it_are_corrupt_up_to_the_next_
         corrupt = [index for index in range(60) if reader.is_corrupt(index)]
     differ = [index for index in range(60) if np.abs(seen[index] - whole[index]).mean() > 1]
     assert corrupt == list(range(24, 36)) and set(differ) <= set(corrupt) and len(differ) > 6
+
+
+def test_frames_too_large_for_the_decoder_are_said_to_be_so() -> None:
+    header = b"GIF89a" + struct.pack("<HH", 15000, 15000) + b"\x80\x00\x00" + bytes(6)
+    picture = b"\x2c" + bytes(4) + struct.pack("<HH", 15000, 15000) + b"\x00\x02\x02\x44\x01\x00\x3b"
+    with open_video(header + picture, "pyav") as reader, pytest.raises(DataError, match="more than 67,108,864 pixels"):
+        reader.info()
+
+
+@pytest.mark.parametrize(("kind", "codec"), [("mpegts", "libx264"), ("mpegts", "mpeg2video"), ("mpeg", "mpeg2video")])
+def test_recordings_put_behind_each_other_are_read_through_and_a_new_size_is_said(kind: str, codec: str) -> None:
+    one = film(moving(24, 64, 96), kind, codec=codec, fps=25, g="12")
+    with open_video(one + one, "pyav") as reader:
+        whole = list(reader.frames())
+        assert len(whole) == reader.info().num_frames > 44
+        assert (reader.read([30])[0] == whole[30]).all() and (reader.read([2])[0] == whole[2]).all()
+    with open_video(one + film(moving(24, 96, 128), kind, codec=codec, fps=25, g="12"), "pyav") as reader:
+        seen = []
+        with pytest.raises(DataError, match="changes its frame size from 96x64 to 128x96"):
+            for frame in reader.frames():
+                seen.append(frame.shape)
+        assert len(seen) > 20
 
 
 def test_what_is_no_video_is_refused(tmp_path: Path) -> None:
