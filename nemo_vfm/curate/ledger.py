@@ -111,11 +111,24 @@ class Account:
 
 @dataclass(slots=True)
 class Ledger:
-    """Three accounts of the same work."""
+    """Three accounts of the same work, and one of the sound of the clips that were kept."""
 
     files: Account = field(default_factory=Account)
     clips: Account = field(default_factory=Account)
     microseconds: Account = field(default_factory=Account)
+    audio: Account = field(default_factory=Account)
+    audio_kept_as: Counter[str] = field(default_factory=Counter)
+
+    def book_audio(self, clip: ClipRecord, name: str) -> None:
+        """Book what became of the sound of a clip that was encoded."""
+        self.audio.total += 1
+        if clip.audio in ("copied", "flac"):
+            self.audio_kept_as[clip.audio] += 1
+            self.audio.book("kept", "", 1)
+        elif clip.audio_failure is not None:
+            self.audio.book("failed", kind_of(clip.audio_failure, name), 1)
+        else:
+            self.audio.book("dropped", "no_audio" if clip.audio == "none" else "audio_drop", 1)
 
     def to_json(self) -> Json:
         """As ledger.json has it."""
@@ -123,6 +136,7 @@ class Ledger:
             "files": self.files.to_json(),
             "clips": self.clips.to_json(),
             "seconds": self.microseconds.to_json(unit=1_000_000),
+            "audio": {**self.audio.to_json(), "kept_as": dict(sorted(self.audio_kept_as.items()))},
         }
 
 
@@ -144,8 +158,10 @@ def count(files: Iterable[FileRecord]) -> Ledger:
             why = kind_of(clip.message, name) if clip.message is not None else clip.rule or ""
             ledger.clips.book(clip.decision, why, 1)
             ledger.microseconds.book(clip.decision, why, clip.duration_us)
+            if clip.decision == "kept" and clip.audio:
+                ledger.book_audio(clip, name)
         if not file.clips:
             ledger.microseconds.book(decision, reason, file.duration_us)
-    for name in ("files", "clips", "microseconds"):
+    for name in ("files", "clips", "microseconds", "audio"):
         assert getattr(ledger, name).adds_up(), f"the ledger's {name} do not add up: {getattr(ledger, name)}"
     return ledger

@@ -83,6 +83,8 @@ class ClipRecord:
         clip: which frames of which source.
         source: the name of the first file with these bytes.
         paths: every file with these bytes, since a sidecar may lie beside any of them.
+        audio: what became of its sound, see `ClipAudio.kind`; empty where it is not encoded.
+        audio_failure: why its sound failed.
         root: the source's folder, outside of which no sidecar may lie; None is each file's own folder.
         duration_us: microseconds it lasts, an integer so that ledgers add up exactly.
         scores: every number, and every label, any stage gave it.
@@ -110,6 +112,8 @@ class ClipRecord:
     caption_by: str = ""
     caption_facts: dict[str, Json] = field(default_factory=dict)
     restored: tuple[str, ...] = ()
+    audio: str = ""
+    audio_failure: str | None = None
     root: Path | None = None
 
     @property

@@ -5,7 +5,6 @@
 import io
 import json
 from fractions import Fraction
-from itertools import pairwise
 
 import av
 import numpy as np
@@ -20,18 +19,8 @@ from nemo_vfm.curate.transcode import Encode, Media, Transcode
 from nemo_vfm.data.decode import open_video
 from nemo_vfm.data.shards import ShardSet
 from tests.support.awkward import film, index_in_front, interlaced, with_hole
+from tests.support.cuts import At
 from tests.support.films import HEIGHT, WIDTH, job, pan
-
-
-class At:
-    """Cuts at these frames."""
-
-    def __init__(self, *cuts):
-        self.cuts = cuts
-
-    def spans(self, frames, *, fps):
-        count = sum(1 for _ in frames)
-        yield from pairwise([0, *(cut for cut in self.cuts if cut < count), count])
 
 
 def levels(count):

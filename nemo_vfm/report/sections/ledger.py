@@ -74,7 +74,18 @@ def _section(run: RunFolder, step: Step, ledger: Mapping[str, Any]) -> Section:
         row |= {"files": [clean(name, 160) for name in names[:MAX_NAMES]], "more": max(0, len(names) - MAX_NAMES)}
     body = fragment(_TABLE, {"measures": measures, "rows": rows})
     lead = "What went in, what each rule took away, and what was kept. The grey bar is what remains after each row."
+    lead += _sound(mapping(ledger.get("audio")))
     return Section("From files to clips", body, lead, step.name, _cards(parts))
+
+
+def _sound(audio: Mapping[str, Any]) -> str:
+    """What became of the sound of the clips that were kept."""
+    as_what = {"copied": "copied into the clip", "flac": "as FLAC beside it"}
+    told = [f"{exact(n)} {as_what.get(kind, kind)}" for kind, n in _counts(audio, "kept_as").items()]
+    why = {"no_audio": "none in the source", "audio_drop": "left out (audio: drop)"}
+    told += [f"{exact(n)} {why.get(name, name)}" for name, n in _counts(audio, "dropped").items()]
+    told += [f"{exact(n)} failed: {clean(name, 160)}" for name, n in _counts(audio, "failed").items()]
+    return f" Sound of the clips kept: {', '.join(told)}." if told else ""
 
 
 def _files(run: RunFolder, step: Step) -> dict[tuple[str, str], list[str]]:
