@@ -131,12 +131,13 @@ class Ledger:
             self.audio.book("dropped", "no_audio" if clip.audio == "none" else "audio_drop", 1)
 
     def to_json(self) -> Json:
-        """As ledger.json has it."""
+        """As ledger.json has it; of the sound where clips were encoded."""
+        audio = {**self.audio.to_json(), "kept_as": dict(sorted(self.audio_kept_as.items()))}
         return {
             "files": self.files.to_json(),
             "clips": self.clips.to_json(),
             "seconds": self.microseconds.to_json(unit=1_000_000),
-            "audio": {**self.audio.to_json(), "kept_as": dict(sorted(self.audio_kept_as.items()))},
+            **({"audio": audio} if self.audio.total else {}),
         }
 
 

@@ -25,9 +25,8 @@ _TABLE = """
 </tr></thead>
 <tbody>
 {% for row in rows %}
-<tr class="{{ row.kind }}"><th scope="row">{{ row.name }}
-{% if row.files %}
-<details><summary>{{ row.files | length }}{{ "+" if row.more }} files</summary><ul>
+<tr class="{{ row.kind }}"><th scope="row">{{ row.name }}{% if row.files %}
+<details><summary>{{ row.named }}</summary><ul>
 {% for file in row.files %}
 <li>{{ file }}</li>
 {% endfor %}
@@ -71,7 +70,8 @@ def _section(run: RunFolder, step: Step, ledger: Mapping[str, Any]) -> Section:
     named = _files(run, step)
     for row in rows:
         names = named.get(row["key"], [])
-        row |= {"files": [clean(name, 160) for name in names[:MAX_NAMES]], "more": max(0, len(names) - MAX_NAMES)}
+        row |= {"files": [clean(name, 160) for name in names[:MAX_NAMES]], "more": max(0, len(names) - MAX_NAMES),
+                "named": "1 file" if len(names) == 1 else f"{len(names):,} files"}  # fmt: skip
     body = fragment(_TABLE, {"measures": measures, "rows": rows})
     lead = "What went in, what each rule took away, and what was kept. The grey bar is what remains after each row."
     lead += _sound(mapping(ledger.get("audio")))
