@@ -205,3 +205,14 @@ def test_a_file_is_told_with_what_became_of_it_and_of_its_clips(kitchen, capsys,
     found = json.loads(told(kitchen, capsys, run, "a copy.mp4", "--json"))
     assert (found["duplicate_of"], found["of_clips"]) == ("a.mp4", [])
     assert "exact duplicate of a.mp4" in refused(kitchen, capsys, run, "a copy.mp4:3")
+
+
+def test_a_time_is_counted_by_the_clips_own_rates(kitchen, capsys, run):
+    table = pq.read_table(run / "curate/scores.parquet").to_pylist()
+    for row in table:
+        if row["source"] == "a.mp4" and row["first_frame"] > 0:
+            row["fps"], row["duration_s"] = row["fps"] / 3, row["duration_s"] * 3
+    pq.write_table(pa.Table.from_pylist(table), run / "curate/scores.parquet")
+    second = next(row for row in table if row["source"] == "a.mp4" and row["first_frame"] == 30)
+    found = [json.loads(told(kitchen, capsys, run, f"a.mp4@{at}", "--json"))["clip_id"] for at in (2.4, 2.6, 8.4, 8.6)]
+    assert [clip == second["clip_id"] for clip in found] == [False, True, True, False]

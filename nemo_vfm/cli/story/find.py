@@ -69,8 +69,7 @@ def _shared(word: str, clip: str) -> int:
 def _in_file(curation: Curation, file: str, at: str, *, seconds: bool) -> int:
     source = _source(curation, file)
     places = [place for place, name in enumerate(curation.texts("source")) if name == source]
-    fps = curation.number("fps", places[0]) or 1.0
-    frame = int(float(at) * fps + 1e-6) if seconds else int(at)
+    frame = _frame_at(curation, places, float(at)) if seconds else int(at)
     spans = np.array([curation.span(place) for place in places])
     holding = [places[row] for row in np.flatnonzero((spans[:, 0] <= frame) & (frame < spans[:, 1]))]
     if holding:
@@ -80,6 +79,18 @@ def _in_file(curation: Curation, file: str, at: str, *, seconds: bool) -> int:
         f"no clip holds frame {frame:,} of {printable(source, 80)}, which has {len(places):,}; the nearest is "
         f"{label(curation, places[int(away.argmin())])}"
     )
+
+
+def _frame_at(curation: Curation, places: Sequence[int], at_s: float) -> int:
+    """The frame at a time; clips follow each other without gaps, each at a rate of its own."""
+    begins_s = 0.0
+    for place in sorted(places, key=curation.span):
+        (first, last), fps = curation.span(place), curation.number("fps", place) or 1.0
+        lasts_s = curation.number("duration_s", place) or (last - first) / fps
+        if at_s < begins_s + lasts_s:
+            return min(last - 1, first + int((at_s - begins_s) * fps + 1e-6))
+        begins_s += lasts_s
+    return max(curation.span(place)[1] for place in places)
 
 
 def _source(curation: Curation, file: str) -> str:
