@@ -75,28 +75,43 @@ def _kept(container: InputContainer, start_s: float, end_s: float) -> ClipAudio:
     stream = container.streams.audio[0]
     if stream.codec_context is None:
         raise DataError("its codec is not known here")
-    if stream.codec_context.name in _COPIED and (packets := _packets(container, start_s, end_s)):
-        return ClipAudio("copied", stream=stream, packets=packets)
+    if stream.codec_context.name in _COPIED:
+        packets = _packets(container, start_s, end_s)
+        if packets and _go_into_mp4(stream, packets):
+            return ClipAudio("copied", stream=stream, packets=packets)
     return ClipAudio("flac", flac=_flac(container, start_s, end_s))
+
+
+def _go_into_mp4(stream: av.AudioStream, packets: Sequence["av.Packet[av.AudioStream]"]) -> bool:
+    """Found out by putting them into one: later it would cost the pictures, too."""
+    try:
+        with av.open(io.BytesIO(), "w", format="mp4") as out:
+            copy = out.add_stream_from_template(stream)
+            for packet in packets:
+                packet.stream = copy
+                out.mux(packet)
+    except (av.error.FFmpegError, ValueError):
+        return False
+    return True
 
 
 def _packets(container: InputContainer, start_s: float, end_s: float) -> list["av.Packet[av.AudioStream]"]:
     """Whole packets of the span; none where one has no time stamp."""
     stream, found = container.streams.audio[0], []
     tick_s = stream.time_base or Fraction(1, av.time_base)
-    start = round(start_s / tick_s)
+    start, last = round(start_s / tick_s), -1
     _seek(container, start_s)
     for packet in container.demux(stream):
-        if not packet.size:
+        if not packet.size or packet.is_corrupt:
             continue
         if packet.pts is None or packet.duration is None:
             return []
         if packet.pts * tick_s >= end_s + 1:
             break
         ends_s = float((packet.pts + packet.duration) * tick_s)
-        if packet.pts >= start and ends_s <= end_s + 1e-6:
-            packet.pts -= start
-            packet.dts = packet.pts
+        if packet.pts - start > last and ends_s <= end_s + 1e-6:  # a damaged file may go back in time; an mp4 must not
+            last = packet.pts - start
+            packet.pts = packet.dts = last
             found.append(packet)
     return found
 

@@ -16,6 +16,7 @@ from nemo_vfm.curate.transcode import Media, Transcode
 from nemo_vfm.data.audio import read_audio
 from nemo_vfm.data.clip_audio import clip_audio
 from nemo_vfm.data.decode import open_video
+from nemo_vfm.data.encode import encode_mp4
 from nemo_vfm.data.shards import ShardSet
 from tests.support.cuts import At
 from tests.support.films import job
@@ -114,6 +115,28 @@ def test_sound_that_is_damaged_costs_the_sound_and_not_the_clip(tmp_path, monkey
     assert {facts["audio"] for facts, _ in samples} == {"failed"} and account["kept"] == 0
     assert sum(account["failed"].values()) == account["in"] == 3
     assert "Invalid data" in samples[0][0]["audio_failure"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_bytes_that_are_damaged_cost_at_most_the_sound(tmp_path, seed):
+    random, (first, *_), path = np.random.default_rng(seed), TONES, tmp_path / "a.ts"
+    sounding_film(path, [first] * 2)
+    with av.open(str(path)) as container:
+        at = [packet.pos for packet in container.demux(audio=0) if packet.size]
+    data = bytearray(path.read_bytes())
+    for place in random.choice(at, 12):
+        data[place + 20 : place + 180] = random.bytes(160)
+    path.write_bytes(data)
+    with clip_audio(path, 1.5, 2.5, keep=True) as audio:
+        file = io.BytesIO()
+        assert encode_mp4(file, np.zeros((12, 48, 64, 3), np.uint8), 12, audio=audio) == 12
+    assert (audio.kind == "failed") == bool(audio.why) and (audio.kind == "flac") == bool(audio.flac)
+
+
+def test_packets_that_the_muxer_refuses_are_decoded_instead(tmp_path, monkeypatch):
+    monkeypatch.setattr("nemo_vfm.data.clip_audio._go_into_mp4", lambda *_: False)
+    with clip_audio(sounding_film(tmp_path / "a.mp4"), 1.0, 2.0, keep=True) as audio:
+        assert audio.kind == "flac" and audio.flac
 
 
 def test_films_with_and_without_their_sound_have_places_of_their_own(tmp_path):
