@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import av
 import av.error
@@ -44,7 +44,7 @@ class ClipAudio:
     kind: AudioKind
     why: str = ""
     stream: av.AudioStream | None = None
-    packets: Sequence["av.Packet[av.AudioStream]"] = ()
+    packets: Sequence[Any] = ()  # av.Packet, which has no type arguments when it runs
     flac: bytes = b""
 
 
