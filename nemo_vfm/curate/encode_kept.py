@@ -79,10 +79,10 @@ def _segments(file: FileRecord, missing: Sequence[ClipRecord]) -> Iterator[list[
 
 
 def _item(file: FileRecord, missing: Sequence[ClipRecord]) -> Item:
-    clips = [{"id": r.clip.id, "span": [r.clip.first_frame, r.clip.last_frame]} for r in missing]
+    clips = [{"id": r.clip.id, "span": [r.clip.first_frame, r.clip.last_frame], "fps": r.fps} for r in missing]
     request = {
         "path": str(file.found.path.absolute()), "name": file.found.name, "source_id": file.source_id,
-        "state": file.state, "fps": missing[0].fps, "clips": clips,
+        "state": file.state, "clips": clips,
     }  # fmt: skip
     work = sum(megapixels(r.clip.num_frames, r.width, r.height) for r in missing)
     return Item(request, work, file.found.here)
@@ -96,6 +96,7 @@ def _note(file: FileRecord, missing: Sequence[ClipRecord], replies: list[Reply] 
     else:
         why = next((str(reply.fact["failed"]) for reply in replies if "failed" in reply.fact), "it was not encoded")
         said = {reply.fact["id"]: reply.fact["message"] for reply in replies if "id" in reply.fact}
+    why = why.replace("its decoding", "its encoding", 1)  # a child does not know what it was asked for
     for record in missing:
         if media.fact_of(record.clip.id) is None:
             record.message = said.get(record.clip.id) or (why if name in why else f"{name}: {why}")

@@ -68,7 +68,9 @@ class Examine:
                 unchanged.check()
                 yield self._look(walk, span, request["source_id"], chosen, tick)
             unchanged.check()
-            message = problems[0] if problems else f"{name}: frames from {walk.num_walked} on cannot be decoded"
+            lost = f"frames from {walk.num_walked} on cannot be decoded"
+            rest = walk.info.why_cut_short() if walk.num_walked == walk.info.num_frames else lost
+            message = problems[0] if problems else f"{name}: {rest}"
             yield Reply(_end(walk, message))
 
     def _stretch(
@@ -139,7 +141,7 @@ class Examine:
             write_bytes(path, thumbnail(footage))
         fact: dict[str, Json] = {
             "span": list(span), "pts": [clip.pts_start, clip.pts_end],
-            "us": elapsed_us(info, span[1]) - elapsed_us(info, span[0]), "found": {},
+            "us": elapsed_us(info, span[1]) - elapsed_us(info, span[0]), "fps": footage.fps, "found": {},
         }  # fmt: skip
         arrays = {}
         for name, stage in stages.items():
@@ -193,11 +195,12 @@ def _want_vectors(stages: Mapping[str, Stage]) -> bool:
 def _end(walk: Walk, message: str) -> Json:
     """How far the file could be read, and what the rest of it is, where there is one."""
     info, first = walk.info, walk.num_walked
-    if first >= info.num_frames:
+    last = info.num_frames + info.missing_frames
+    if first >= last:
         return {"end": None}
-    pts = [info.pts[first], info.end_pts(info.num_frames - 1)]
-    us = elapsed_us(info, info.num_frames) - elapsed_us(info, first)
-    return {"end": {"span": [first, info.num_frames], "pts": pts, "us": us, "message": message}}
+    us = elapsed_us(info, last) - elapsed_us(info, first)
+    end = {"span": [first, last], "pts": [info.stamp(first), info.stamp(last)], "us": us, "fps": info.fps}
+    return {"end": end | {"message": message}}
 
 
 def thumbnail(footage: Footage, num_frames: int = 4) -> bytes:

@@ -19,6 +19,8 @@ from nemo_vfm.curate.stage import ClipRecord, Splitter, Stage
 from nemo_vfm.data.codecs import Decoding
 from nemo_vfm.data.sample import Clip
 
+_FORM = 2  # of what is kept: findings of another form are not read
+
 
 @dataclass(frozen=True, slots=True)
 class Missing:
@@ -56,7 +58,7 @@ class Findings:
         stages: Mapping[str, Stage],
         decode: Decoding = "cpu",
     ) -> None:
-        base = [__version__, splitter, side_px, *in_names(decode)]
+        base = [__version__, _FORM, splitter, side_px, *in_names(decode)]
         self._thumbnails = thumbnails
         self._shots = Cache(folder / fingerprint("shots", *base))
         self._stages = {name: Cache(folder / fingerprint(*base, stage)) for name, stage in stages.items()}
@@ -79,7 +81,7 @@ class Findings:
         for name in missing.stages:
             self._stages[name].put(source_id, [clip["found"][name] for clip in clips])
         if missing.spans is None:
-            shots = [{key: clip[key] for key in ("span", "pts", "us")} for clip in clips]
+            shots = [{key: clip[key] for key in ("span", "pts", "us", "fps")} for clip in clips]
             self._shots.put(source_id, {"clips": shots, "end": end["end"]})
         return None
 
@@ -110,7 +112,14 @@ def _record(file: FileRecord, clip: Json, paths: tuple[Path, ...]) -> ClipRecord
     first, last = clip["span"]
     span = Clip(file.source_id, first, last, clip["pts"][0], clip["pts"][1], file.info.time_base)
     return ClipRecord(
-        span, file.found.name, paths, file.info.fps, file.info.width, file.info.height, duration_us=clip["us"]
+        span,
+        file.found.name,
+        paths,
+        clip["fps"],
+        file.info.width,
+        file.info.height,
+        duration_us=clip["us"],
+        root=file.found.root,
     )
 
 

@@ -32,6 +32,21 @@ class MotionVectors:
     blocks_B: NDArray[np.void]
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What decoding said of a clip's frames, as shares of them.
+
+    Args:
+        corrupt: damaged, or predicted from one that is.
+        interlaced: stored interlaced.
+        repeated: written once more than they are there, since the next one comes late.
+    """
+
+    corrupt: float = 0.0
+    interlaced: float = 0.0
+    repeated: float = 0.0
+
+
 class Footage:
     """One clip as stages see it: small frames in RGB, picked by number, 0 being the clip's first.
 
@@ -41,6 +56,7 @@ class Footage:
         read: gives the frames with these ascending numbers, (T, H, W, 3) uint8.
         vectors: gives the motion vectors of frames with these ascending numbers; None where the codec has none or where
             nobody asked for them (see `stage.ReadsVectors`).
+        told: what decoding said of the frames.
     """
 
     def __init__(
@@ -49,9 +65,10 @@ class Footage:
         fps: float,
         read: Callable[[Sequence[int]], Pictures],
         vectors: Callable[[Sequence[int]], list[MotionVectors]] | None = None,
+        told: Told | None = None,
     ) -> None:
         assert num_frames >= 1 and fps > 0
-        self.num_frames, self.fps = num_frames, fps
+        self.num_frames, self.fps, self.told = num_frames, fps, told or Told()
         self._read, self._vectors = read, vectors
         self._rgb: dict[int, Pictures] = {}
         self._luma: dict[int, Pictures] = {}

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What became of every file and clip in; counts that add up, in files, clips and seconds, out."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -11,6 +12,16 @@ from nemo_vfm.curate.stage import ClipRecord, Facts, Found
 
 EXACT_DUPLICATE = "exact_duplicate"
 NO_CLIP_KEPT = "no_clip_kept"
+# What a source passes over: a link that leads out of it; a pipe, a folder, a link to nothing or round in a circle.
+LINK_OUTSIDE, NO_REGULAR_FILE = "link_outside", "no_regular_file"
+_NUMBER = re.compile(r"(?<![\w.])\d[\d,.]*(x\d+)?(?!\w)")
+
+
+def kind_of(message: str, name: str) -> str:
+    """A reason without the file's name and without numbers, so that all files with one trouble share one row."""
+    text = message.removeprefix(f"{name}: ")
+    text = re.sub(rf"(?<!\w){re.escape(name)}(?!\w)", "the file", text)
+    return _NUMBER.sub("N", text)
 
 
 @dataclass(slots=True)
@@ -24,7 +35,8 @@ class FileRecord:
         info: what its container says; None where it cannot be opened.
         duration_us: microseconds it lasts, 0 where nobody can tell.
         message: why the whole file failed; None where it did not.
-        rule: `exact_duplicate` where it holds the bytes of an earlier file.
+        rule: `exact_duplicate` where it holds the bytes of an earlier file; why a source passed it over.
+        duplicate_of: the name of that file.
         clips: what it was cut into.
     """
 
@@ -35,6 +47,7 @@ class FileRecord:
     duration_us: int = 0
     message: str | None = None
     rule: str | None = None
+    duplicate_of: str | None = None
     clips: list[ClipRecord] = field(default_factory=list)
 
     def fate(self) -> tuple[str, str]:
@@ -55,10 +68,17 @@ class FileRecord:
             return "dropped", rules[0] if len(rules) == 1 else NO_CLIP_KEPT
         return "failed", next((clip.message for clip in self.clips if clip.message), "not one frame could be decoded")
 
+    def kinds(self) -> list[str]:
+        """The kinds of failure of the file and its clips, as the ledger counts them."""
+        decision, reason = self.fate()
+        messages = [clip.message for clip in self.clips if clip.message is not None]
+        messages += [reason] if decision == "failed" else []
+        return sorted({kind_of(message, self.found.name) for message in messages})
+
 
 @dataclass(slots=True)
 class Account:
-    """in = kept + dropped (by rule) + failed (by message), in whole numbers of one unit."""
+    """in = kept + dropped (by rule) + failed (by kind), in whole numbers of one unit."""
 
     total: int = 0
     kept: int = 0
@@ -91,18 +111,33 @@ class Account:
 
 @dataclass(slots=True)
 class Ledger:
-    """Three accounts of the same work."""
+    """Three accounts of the same work, and one of the sound of the clips that were kept."""
 
     files: Account = field(default_factory=Account)
     clips: Account = field(default_factory=Account)
     microseconds: Account = field(default_factory=Account)
+    audio: Account = field(default_factory=Account)
+    audio_kept_as: Counter[str] = field(default_factory=Counter)
+
+    def book_audio(self, clip: ClipRecord, name: str) -> None:
+        """Book what became of the sound of a clip that was encoded."""
+        self.audio.total += 1
+        if clip.audio in ("copied", "flac"):
+            self.audio_kept_as[clip.audio] += 1
+            self.audio.book("kept", "", 1)
+        elif clip.audio_failure is not None:
+            self.audio.book("failed", kind_of(clip.audio_failure, name), 1)
+        else:
+            self.audio.book("dropped", "no_audio" if clip.audio == "none" else "audio_drop", 1)
 
     def to_json(self) -> Json:
-        """As ledger.json has it."""
+        """As ledger.json has it; of the sound where clips were encoded."""
+        audio = {**self.audio.to_json(), "kept_as": dict(sorted(self.audio_kept_as.items()))}
         return {
             "files": self.files.to_json(),
             "clips": self.clips.to_json(),
             "seconds": self.microseconds.to_json(unit=1_000_000),
+            **({"audio": audio} if self.audio.total else {}),
         }
 
 
@@ -114,17 +149,20 @@ def count(files: Iterable[FileRecord]) -> Ledger:
     """
     ledger = Ledger()
     for file in files:
-        decision, reason = file.fate()
+        name, (decision, reason) = file.found.name, file.fate()
+        reason = kind_of(reason, name) if decision == "failed" else reason
         ledger.files.total += 1
         ledger.files.book(decision, reason, 1)
         ledger.clips.total += len(file.clips)
         ledger.microseconds.total += file.duration_us
         for clip in file.clips:
-            why = clip.message or clip.rule or ""
+            why = kind_of(clip.message, name) if clip.message is not None else clip.rule or ""
             ledger.clips.book(clip.decision, why, 1)
             ledger.microseconds.book(clip.decision, why, clip.duration_us)
+            if clip.decision == "kept" and clip.audio:
+                ledger.book_audio(clip, name)
         if not file.clips:
             ledger.microseconds.book(decision, reason, file.duration_us)
-    for name in ("files", "clips", "microseconds"):
+    for name in ("files", "clips", "microseconds", "audio"):
         assert getattr(ledger, name).adds_up(), f"the ledger's {name} do not add up: {getattr(ledger, name)}"
     return ledger

@@ -59,7 +59,7 @@ class Probe:
         return {
             "num_frames": info.num_frames, "fps": info.fps, "width": info.width, "height": info.height,
             "codec": info.codec, "time_base": [info.time_base.numerator, info.time_base.denominator],
-            "duration_us": elapsed_us(info, info.num_frames),
+            "duration_us": elapsed_us(info, info.num_frames + info.missing_frames),
         }  # fmt: skip
 
 
@@ -87,11 +87,11 @@ def reason_of(error: Exception, path: Path, name: str) -> str:
 
 def mark_exact_duplicates(files: Sequence[FileRecord]) -> None:
     """Of files with the same bytes, the one with the shortest name stays ("a.mp4", not "a copy.mp4")."""
-    seen: set[str] = set()
+    seen: dict[str, str] = {}
     for file in sorted(files, key=lambda file: (len(file.found.name), file.found.name)):
-        if file.message is None and file.source_id in seen:
-            file.rule = EXACT_DUPLICATE
-        seen.add(file.source_id)
+        original = seen.setdefault(file.source_id, file.found.name)
+        if file.message is None and file.rule is None and original != file.found.name:
+            file.rule, file.duplicate_of = EXACT_DUPLICATE, original
 
 
 def elapsed_us(info: VideoInfo, frame: int) -> int:
@@ -99,5 +99,4 @@ def elapsed_us(info: VideoInfo, frame: int) -> int:
 
     Differences of these are a clip's duration: rounded so, the clips of a file sum to exactly the file's.
     """
-    stamp = info.pts[frame] if frame < info.num_frames else info.end_pts(info.num_frames - 1)
-    return int((stamp - info.pts[0]) * info.time_base * 1_000_000)
+    return int((info.stamp(frame) - info.pts[0]) * info.time_base * 1_000_000)

@@ -11,6 +11,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.place import Address, Place, place
 from nemo_vfm.core.store import Item, items
+from nemo_vfm.curate.ledger import LINK_OUTSIDE, NO_REGULAR_FILE
 from nemo_vfm.curate.stage import Found
 from nemo_vfm.curate.stored import Fetched
 from nemo_vfm.data.decode import VIDEO_SUFFIXES
@@ -21,8 +22,9 @@ _PARTIAL = ("~", ".part", ".partial", ".crdownload", ".tmp")
 class Folder:
     """Every video file in a folder and the folders below it.
 
-    Hidden files and folders and unfinished downloads are passed over. Links are followed only while they stay
-    inside the folder; others are said and left alone.
+    Hidden files and folders and unfinished downloads are passed over. Links to files are followed only while they stay
+    inside the folder; others, pipes and the like are said and counted in the ledger as `link_outside` and
+    `no_regular_file`. Links to folders are not followed.
 
     Args:
         path: the user's folder, or one video file, here or in an object store (`s3://bucket/folder`); None takes
@@ -57,11 +59,11 @@ class Folder:
         if isinstance(root, Address):
             return self._stored(root)
         if root.is_file():
-            return [Found(root, _name(root, root.parent))]
+            return [Found(root, _name(root, root.parent), root=root.parent)]
         if not root.is_dir():
             raise UserError(f"{root} is not a folder or a video file; give the folder that holds the videos")
-        found = sorted((Found(path, _name(path, root)) for path in _videos(root)), key=lambda f: f.name)
-        if not found:
+        found = sorted(_videos(root), key=lambda f: f.name)
+        if all(one.passed_over for one in found):
             raise UserError(
                 f"{root} holds no video file; looked for names that end in {' '.join(sorted(VIDEO_SUFFIXES))}"
             )
@@ -101,7 +103,7 @@ def _name(path: Path, root: Path) -> str:
     return os.fsencode(path.relative_to(root).as_posix()).decode("utf-8", "backslashreplace")
 
 
-def _videos(root: Path) -> Iterator[Path]:
+def _videos(root: Path) -> Iterator[Found]:
     inside = root.resolve()
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -109,9 +111,11 @@ def _videos(root: Path) -> Iterator[Path]:
             path = Path(folder, name)
             if not name.startswith(".") and not name.endswith(_PARTIAL) and path.suffix.lower() in VIDEO_SUFFIXES:
                 # A pipe would be waited for, and a link that leads round in a circle cannot be resolved.
+                why = None
                 if not path.is_file():
+                    why = NO_REGULAR_FILE
                     warn(f"{path} is no regular file, or a link to none; it is passed over")
-                elif path.resolve().is_relative_to(inside):
-                    yield path
-                else:
+                elif not path.resolve().is_relative_to(inside):
+                    why = LINK_OUTSIDE
                     warn(f"{path} is a link that points outside {root}; it is not followed")
+                yield Found(path, _name(path, root), root=root, passed_over=why)

@@ -37,12 +37,17 @@ class Found:
         fetch: makes it a local file for the length of a block; None where it is one.
         identity: changes with its bytes, as far as can be told without reading them; of a local file, empty: its size
             and times tell.
+        passed_over: why the source does not take it, as the ledger's rule; None where it does.
+        root: the folder that was given as the source: links beside the file are followed while they stay inside; None
+            is the file's own folder.
     """
 
     path: Path
     name: str
     fetch: Callable[[], AbstractContextManager[Path]] | None = None
     identity: str = ""
+    passed_over: str | None = None
+    root: Path | None = None
 
     def here(self) -> AbstractContextManager[Path]:
         """Its path, with the file at it while the block runs."""
@@ -78,6 +83,9 @@ class ClipRecord:
         clip: which frames of which source.
         source: the name of the first file with these bytes.
         paths: every file with these bytes, since a sidecar may lie beside any of them.
+        audio: what became of its sound, see `ClipAudio.kind`; empty where it is not encoded.
+        audio_failure: why its sound failed.
+        root: the source's folder, outside of which no sidecar may lie; None is each file's own folder.
         duration_us: microseconds it lasts, an integer so that ledgers add up exactly.
         scores: every number, and every label, any stage gave it.
         vectors: what comparisons remember of it, by stage name.
@@ -104,6 +112,9 @@ class ClipRecord:
     caption_by: str = ""
     caption_facts: dict[str, Json] = field(default_factory=dict)
     restored: tuple[str, ...] = ()
+    audio: str = ""
+    audio_failure: str | None = None
+    root: Path | None = None
 
     @property
     def duration_s(self) -> float:
@@ -134,7 +145,7 @@ class Source(Protocol):
     """Where the videos come from."""
 
     def files(self) -> list[Found]:
-        """Every video file, sorted by name. UserError where there is none."""
+        """Every video file, and each that is passed over, sorted by name. UserError where there is none to take."""
         ...
 
 

@@ -91,7 +91,9 @@ def probe_all(found: Sequence[Found], hands: Hands, *, max_frames: int, folder: 
     operation, known = Probe(max_frames), Cache(folder)
     files = [FileRecord(one, state="" if one.identity else state_of(one.path)) for one in found]
     keys = {file.found.name: _probe_key(file, max_frames) for file in files}
-    new = [file for file in files if not _read(file, known.get(keys[file.found.name]))]
+    for file in files:
+        file.rule = file.found.passed_over
+    new = [file for file in files if file.rule is None and not _read(file, known.get(keys[file.found.name]))]
     items = [Item({"path": str(f.found.path.absolute()), "name": f.found.name}, 0.0, f.found.here) for f in new]
     steps = [Step("probe", MediaWork(operation, hands.limits))]
     for number, replies in hands.work("probe", 0, steps, items, note=True):

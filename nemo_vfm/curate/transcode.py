@@ -5,13 +5,16 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
+from typing import Literal, get_args
 
 import av
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.files import is_full, read_json, write_bytes, write_json
 from nemo_vfm.core.types import Json
 from nemo_vfm.curate.cache import fingerprint, in_names
@@ -19,30 +22,45 @@ from nemo_vfm.curate.child import Reply
 from nemo_vfm.curate.probe import reason_of
 from nemo_vfm.curate.stage import ClipRecord, Restoration, Restorer, Span
 from nemo_vfm.curate.unchanged import Unchanged
+from nemo_vfm.data.clip_audio import clip_audio
 from nemo_vfm.data.codecs import ENCODERS, PRESETS, Decoding, EncoderName
 from nemo_vfm.data.encode import encode_mp4
+from nemo_vfm.data.even_rate import times_shown
 from nemo_vfm.data.pyav_reader import PyAVReader
 
 _LOOKED_AT = 8
 
 
+Audio = Literal["keep", "drop"]
+
+
 class Transcode:
-    """Encodes clips at constant quality, at the source's mean frame rate, upright.
+    """Encodes clips at constant quality and a constant frame rate, upright, progressive and in square pixels.
+
+    The rate is the source's, or the clip's own mean where the source's would not last as long; where time stamps are
+    uneven, frames are repeated and left out so that each is seen when they say.
 
     Args:
         crf: 0 (largest) to 51; 18 is hard to tell from the source. AV1 and VP9 count to 63.
         preset: x264's word for how long it may take; other encoders get their nearest.
         encoder: x264, nvenc (a GPU's H.264), or, where H.264 must not be written, svtav1 or vp9: their films carry no
             motion vectors, so CodecMotion takes flow instead. One that does not work here is refused before any work.
+        audio: keep takes the source's first audio stream along: copied into the mp4 where that takes its codec (aac,
+            ac3, alac, eac3, mp3, opus), in whole packets, else as a FLAC beside it; drop leaves it out.
     """
 
-    def __init__(self, *, crf: int = 18, preset: str = "medium", encoder: EncoderName = "x264") -> None:
+    def __init__(
+        self, *, crf: int = 18, preset: str = "medium", encoder: EncoderName = "x264", audio: Audio = "keep"
+    ) -> None:
         most = ENCODERS[encoder].quality[1]
         if not 0 <= crf <= most:
             raise ValueError(f"crf is {crf}, but {encoder} takes 0 to {most}")
         if preset not in PRESETS:
             raise ValueError(f"preset is {preset!r}, but there are {', '.join(PRESETS)}")
+        if audio not in get_args(Audio):
+            raise ValueError(f"audio is {audio!r}, but there are {' and '.join(get_args(Audio))}")
         self.crf, self.preset, self.encoder = crf, preset, encoder
+        self.audio: Audio = audio
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +87,19 @@ class Media:
         return self.folder / f"{clip_id}-{self.stamp}.mp4"
 
     def fact_of(self, clip_id: str) -> Json:
-        """Size and what was mended, of a clip that is encoded; None where it is not."""
+        """Size, sound and what was mended, of a clip that is encoded; None where it is not."""
+        path = self.path(clip_id)
         try:
-            return read_json(self.path(clip_id).with_suffix(".json")) if self.path(clip_id).is_file() else None
-        except (OSError, ValueError):
+            fact = read_json(path.with_suffix(".json")) if path.is_file() else None
+            lacks_sound = fact is not None and fact["audio"] == "flac" and not path.with_suffix(".flac").is_file()
+            return None if lacks_sound else fact
+        except (OSError, ValueError, KeyError, TypeError):
             return None
 
 
 @dataclass(frozen=True, slots=True)
 class Encode:
-    """What a child does with `{"path", "name", "source_id", "state", "fps", "clips": [{"id", "span"}]}`.
+    """What a child does with `{"path", "name", "source_id", "state", "clips": [{"id", "span", "fps"}]}`.
 
     Args:
         transcode: the encoder's settings.
@@ -100,7 +121,7 @@ class Encode:
             for clip in request["clips"]:
                 message = None
                 try:
-                    self._one(reader, clip, request["fps"], unchanged, tick)
+                    self._one(reader, path, clip, unchanged, tick)
                 except MemoryError:
                     raise
                 except Exception as error:  # one clip's trouble must not cost the others
@@ -110,24 +131,32 @@ class Encode:
                 yield Reply({"id": clip["id"], "message": message})
 
     def _one(
-        self, reader: PyAVReader, clip: Json, fps: float, unchanged: Unchanged, tick: Callable[[int], None]
+        self, reader: PyAVReader, path: Path, clip: Json, unchanged: Unchanged, tick: Callable[[int], None]
     ) -> None:
         span, target = (clip["span"][0], clip["span"][1]), self.media.path(clip["id"])
         mended, picture = self._look(reader, span, tick)
         if picture is not None:
             write_bytes(target.with_suffix(".jpg"), picture)
-        frames = _Sized(_mended(reader, span, mended) if mended else _as_they_are(reader, span), tick)
+        info = reader.info()
+        pictures = _mended(reader, span, mended) if mended else _as_they_are(reader, span)
+        frames = _Sized(_evenly(pictures, times_shown(info, span)), tick)
         how = self.transcode
         facts = _facts(mended)
-        written = encode_mp4(target, frames, fps, crf=how.crf, preset=how.preset, encoder=how.encoder)
+        start_s, end_s = (float(info.stamp(frame) * info.time_base) for frame in span)
+        with clip_audio(path, start_s, end_s, keep=how.audio == "keep") as audio:
+            written = encode_mp4(
+                target, frames, clip["fps"], crf=how.crf, preset=how.preset, encoder=how.encoder, audio=audio
+            )
+        if audio.flac:
+            write_bytes(target.with_suffix(".flac"), audio.flac)
         why = f"{written} of {span[1] - span[0]} frames could be encoded" if written != span[1] - span[0] else None
         if (why := unchanged.why_not() or why) is not None:
             target.unlink()
             raise ValueError(why)
-        write_json(
-            target.with_suffix(".json"),
-            {"width": frames.width, "height": frames.height, "restored": sorted(mended), "facts": facts},
-        )
+        failure = reason_of(DataError(audio.why), path, path.name) if audio.why else None
+        sound = {"audio": audio.kind, "audio_failure": failure}
+        size = {"width": frames.width, "height": frames.height}
+        write_json(target.with_suffix(".json"), {**size, **sound, "restored": sorted(mended), "facts": facts})
 
     def _look(
         self, reader: PyAVReader, span: Span, tick: Callable[[int], None]
@@ -185,12 +214,18 @@ def _side_by_side(before: NDArray[np.uint8], after: NDArray[np.uint8], height_px
 
 
 def _as_they_are(reader: PyAVReader, span: Span) -> Iterator[Picture]:
-    """The decoder's own frames, which lose nothing on the way; through RGB where they must be turned or filled up."""
+    """The decoder's own frames, which lose nothing on the way; through RGB where their shape must change."""
     info = reader.info()
-    if info.rotation_deg or info.width % 2 or info.height % 2:
+    if info.rotation_deg or info.width % 2 or info.height % 2 or not info.is_square:
         yield from reader.frames(*span)
     else:
         yield from (frame for _, frame in reader.decoded(range(*span)))
+
+
+def _evenly(frames: Iterable[Picture], times: Iterable[int]) -> Iterator[Picture]:
+    """Each frame as often as it is seen at a constant rate."""
+    for frame, count in zip(frames, times, strict=False):
+        yield from repeat(frame, count)
 
 
 def _mended(reader: PyAVReader, span: Span, restorations: Mapping[str, Restoration]) -> Iterator[Picture]:
@@ -227,7 +262,8 @@ def _by(name: str) -> Iterator[None]:
 
 
 def set_fact(record: ClipRecord, fact: Json) -> None:
-    """Note a clip's size as encoded, and what was mended, in its record."""
+    """Note a clip's size as encoded, its sound, and what was mended, in its record."""
     record.width, record.height = fact["width"], fact["height"]
+    record.audio, record.audio_failure = fact["audio"], fact["audio_failure"]
     record.scores |= fact["facts"]
     record.restored = tuple(fact["restored"])

@@ -16,10 +16,11 @@ import numpy as np
 from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
-from nemo_vfm.curate.footage import Footage, MotionVectors
+from nemo_vfm.curate.footage import Footage, MotionVectors, Told
 from nemo_vfm.curate.stage import Frame, Span
 from nemo_vfm.data.codecs import Decoding
 from nemo_vfm.data.decode import VideoInfo
+from nemo_vfm.data.even_rate import rate_of, repeated_ratio
 from nemo_vfm.data.pyav_reader import PyAVReader
 
 _NO_VECTORS = frozenset({"hevc", "vp8", "vp9", "av1", "mjpeg", "prores", "ffv1", "png", "gif", "rawvideo"})
@@ -97,10 +98,16 @@ class Walk:
     def _footage(self, span: Span, pick: Callable[[Sequence[int]], "list[_Held]"]) -> Footage:
         return Footage(
             span[1] - span[0],
-            self.info.fps,
+            rate_of(self.info, span),
             lambda numbers: np.stack([held.small for held in pick(numbers)]),
             (lambda numbers: [held.vectors for held in pick(numbers)]) if self._has_vectors else None,
+            self._told(span),
         )
+
+    def _told(self, span: Span) -> Told:
+        numbers, info = range(*span), self.info
+        corrupt, interlaced = map(self._reader.is_corrupt, numbers), map(self._reader.is_interlaced, numbers)
+        return Told(sum(corrupt) / len(numbers), sum(interlaced) / len(numbers), repeated_ratio(info, span))
 
     def _hold(self, held: "_Held") -> None:
         if self.held_bytes + held.num_bytes > self._max_held_bytes:
@@ -154,9 +161,11 @@ class _Small:
         self._scaler = VideoReformatter()  # keeps its tables from frame to frame
 
     def of(self, frame: av.VideoFrame) -> NDArray[np.uint8]:
-        # In planes: straight to rgb24 the scaler takes twice the time, and 4:2:0 would lose colour that is there.
-        planes = self._scaler.reformat(frame, *self._size, "gbrp", interpolation="AREA", threads=1)
-        picture = planes.to_ndarray(format="gbrp")
+        # Scaled, in planes: straight to rgb24 takes 1.6 times as long and halves the colour's width. Not scaled, 4:2:0
+        # to planes leaves the last columns of half of all widths unwritten, and takes three times as long (2026-11).
+        form = "rgb24" if (frame.width, frame.height) == self._size else "gbrp"
+        small = self._scaler.reformat(frame, *self._size, form, interpolation="AREA", threads=1)
+        picture = small.to_ndarray(format=form)
         upright = np.rot90(picture, self._turns) if self._turns else picture
         return np.ascontiguousarray(upright, dtype=np.uint8)
 

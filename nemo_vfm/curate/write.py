@@ -52,6 +52,7 @@ def clip_json(record: ClipRecord) -> Json:
         "pts_start": clip.pts_start, "pts_end": clip.pts_end,
         "time_base": f"{clip.time_base.numerator}/{clip.time_base.denominator}",
         **_shape(record), "caption_by": record.caption_by, **record.caption_facts,
+        "audio": record.audio, **({} if record.audio_failure is None else {"audio_failure": record.audio_failure}),
         "scores": dict(sorted(record.scores.items())),
     }  # fmt: skip
 
@@ -95,14 +96,19 @@ def write_shards(
     samples_per_shard: int,
     weights: Mapping[str, int],
 ) -> None:
-    """Clip shards: `<clip id>.mp4 .txt .json` of each record, in the order given; `weights` go into the index."""
+    """Clip shards: `<clip id>.mp4 .txt .json` of each record, in the order given; `weights` go into the index.
+
+    Sound that no mp4 takes is a member `.flac`.
+    """
     import json
 
     def fill(partial: Path) -> None:
         with ShardWriter(partial, samples_per_shard=samples_per_shard) as writer:
             for record in records:
+                film = media(record)
                 members: Mapping[str, bytes] = {
-                    "mp4": media(record).read_bytes(),
+                    "mp4": film.read_bytes(),
+                    **({"flac": film.with_suffix(".flac").read_bytes()} if record.audio == "flac" else {}),
                     "txt": record.caption.encode(),
                     "json": json.dumps(clip_json(record), ensure_ascii=False, allow_nan=False).encode(),
                 }

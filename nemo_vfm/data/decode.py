@@ -3,10 +3,12 @@
 """A video file or its bytes in; what it holds, its frames by index, or its frames in order out.
 
 Two readers behind one protocol: PyAV reads everything, decord reads scattered frames on x86-64. They agree on frame
-index and time stamp, and on pixels within 2/255 (equal on all we tried, BT.601 and BT.709). Rotation is applied once.
+index and time stamp, and on pixels within 2/255 (equal on all we tried, BT.601 and BT.709). Rotation is applied once,
+pixels are made square, and interlaced frames progressive (PyAV alone: decord does neither).
 
-Damage. A file that cannot be opened, or whose container promises more frames than are there, raises DataError from
-`open_video` or `info`. Damage inside raises DataError where it is met: `frames` gives what comes before it first.
+Damage. A file that cannot be opened raises DataError from `open_video` or `info`. Of one that ends too early the frames
+that are whole are there, and `missing_frames` says how many are not. Damage inside raises DataError where it is met:
+`frames` gives what comes before it first.
 
 Shape letters: T frames, H height, W width.
 """
@@ -44,18 +46,21 @@ VIDEO_SUFFIXES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class VideoInfo:
-    """What a video holds, after rotation.
+    """What a video holds, upright and in square pixels.
 
     Args:
         num_frames: frames that can be shown, counted from the packets and not from the container's word.
         fps: mean frames per second.
-        width: pixels, after rotation.
-        height: pixels, after rotation.
+        width: square pixels, after rotation.
+        height: square pixels, after rotation.
         codec: FFmpeg's name of the codec, such as h264.
         duration_s: from the first frame until the last one ends.
         rotation_deg: how far the stored picture is turned counter-clockwise to be upright: 0, 90, 180 or 270.
         time_base: seconds a unit of pts.
         pts: presentation time stamp of each frame, ascending.
+        missing_frames: more that the container promises, which are not there: the file was cut short.
+        is_square: whether pixels are square as they are stored.
+        is_interlaced: whether its first frame is stored interlaced.
     """
 
     num_frames: int
@@ -67,12 +72,24 @@ class VideoInfo:
     rotation_deg: int
     time_base: Fraction
     pts: tuple[int, ...]
+    missing_frames: int = 0
+    is_square: bool = True
+    is_interlaced: bool = False
+
+    def stamp(self, frame: int) -> int:
+        """When a frame begins, also one that is missing at the end; the one after the last begins where that ends."""
+        if frame < self.num_frames:
+            return self.pts[frame]
+        return self.pts[-1] + (frame - self.num_frames + 1) * max(1, round(1 / (self.fps * float(self.time_base))))
 
     def end_pts(self, frame: int) -> int:
         """The time stamp at which a frame ends: the next one's, or one frame's time after the last."""
-        if frame + 1 < self.num_frames:
-            return self.pts[frame + 1]
-        return self.pts[frame] + max(1, round(1 / (self.fps * float(self.time_base))))
+        return self.stamp(frame + 1)
+
+    def why_cut_short(self) -> str:
+        """What is missing, as a sentence without a name."""
+        promised = self.num_frames + self.missing_frames
+        return f"is cut short: the container promises {promised:,} frames, {self.num_frames:,} can be shown"
 
 
 class VideoReader(AbstractContextManager["VideoReader"], Protocol):
@@ -134,7 +151,9 @@ def _why_not_decord(info: VideoInfo) -> str | None:
         return "decord is not installed (it has no build for this processor, or it was left out)"
     if info.codec not in _DECORD_CODECS:
         return f"codec {info.codec}"
-    return None
+    if info.missing_frames:
+        return "a file that is cut short"
+    return "pixels that are not square" if not info.is_square else "interlaced frames" if info.is_interlaced else None
 
 
 def name_of(source: Path | bytes) -> str:
@@ -165,7 +184,11 @@ def check_size(width: int, height: int, name: str) -> None:
     Raises:
         DataError: width times height is zero or above MAX_FRAME_PX.
     """
-    if not 0 < width * height <= MAX_FRAME_PX:
+    if not width * height:  # which is also what a decoder says that was told not to make larger ones
+        raise DataError(
+            f"{name} has frames of more than {MAX_FRAME_PX:,} pixels, or of no size; smaller ones were expected"
+        )
+    if width * height > MAX_FRAME_PX:
         raise DataError(f"{name} has frames of {width}x{height}, expected 1 to {MAX_FRAME_PX:,} pixels")
 
 

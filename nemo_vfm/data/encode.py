@@ -16,9 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.files import atomic_path
+from nemo_vfm.data.clip_audio import ClipAudio
 from nemo_vfm.data.codecs import ENCODERS, Encoder, EncoderName, open_encoder, usable
 
 _BT709, _LIMITED_RANGE = 1, 1
+Picture = NDArray[np.uint8] | av.VideoFrame
 How = tuple[Encoder, int, str]  # with its crf and preset
 
 
@@ -34,12 +36,13 @@ def exact_fps(fps: Fraction | float) -> Fraction:
 
 def encode_mp4(
     target: Path | IO[bytes],
-    frames_THWC: Iterable[NDArray[np.uint8] | av.VideoFrame],
+    frames_THWC: Iterable[Picture],
     fps: Fraction | float,
     *,
     crf: int = 18,
     preset: str = "medium",
     encoder: EncoderName = "x264",
+    audio: ClipAudio | None = None,
 ) -> int:
     """Write H.264 4:2:0 that plays everywhere, in BT.709 where it is made of RGB; a path appears only when it is whole.
 
@@ -52,6 +55,7 @@ def encode_mp4(
         crf: 0 (largest, best) to 51; AV1 and VP9 go to 63.
         preset: x264's word for its trade of time for size; other encoders get their nearest.
         encoder: see `codecs.ENCODERS`.
+        audio: sound whose packets go beside the pictures, where it has any.
 
     Returns:
         How many frames were written.
@@ -64,11 +68,11 @@ def encode_mp4(
     how = usable(encoder), crf, preset
     if isinstance(target, Path):
         with atomic_path(target) as temporary, temporary.open("wb") as file:
-            return _encode(file, frames_THWC, exact_fps(fps), how)
-    return _encode(target, frames_THWC, exact_fps(fps), how)
+            return _encode(file, frames_THWC, exact_fps(fps), how, audio)
+    return _encode(target, frames_THWC, exact_fps(fps), how, audio)
 
 
-def _encode(file: IO[bytes], frames: Iterable[NDArray[np.uint8] | av.VideoFrame], fps: Fraction, how: How) -> int:
+def _encode(file: IO[bytes], frames: Iterable[Picture], fps: Fraction, how: How, audio: ClipAudio | None) -> int:
     # bitexact leaves the muxer's version and date out of the file.
     container = av.open(file, "w", format="mp4", options={"fflags": "+bitexact"})
     with container:
@@ -78,6 +82,7 @@ def _encode(file: IO[bytes], frames: Iterable[NDArray[np.uint8] | av.VideoFrame]
             if stream is None:
                 shape = frame.height, frame.width
                 stream = _stream(container, frame, fps, how)
+                _mux(container, audio)
             if (frame.height, frame.width) != shape:
                 raise ValueError(f"frame {count - 1} is {frame.width}x{frame.height}, expected {shape[1]}x{shape[0]}")
             container.mux(stream.encode(_placed(frame, count - 1, fps)))
@@ -85,6 +90,15 @@ def _encode(file: IO[bytes], frames: Iterable[NDArray[np.uint8] | av.VideoFrame]
             raise ValueError("there is no frame to encode, expected at least one")
         container.mux(stream.encode(None))
     return count
+
+
+def _mux(container: av.container.OutputContainer, audio: ClipAudio | None) -> None:
+    """All the sound at once: the muxer lays it between the pictures by time."""
+    if audio is not None and audio.stream is not None:
+        stream = container.add_stream_from_template(audio.stream)
+        for packet in audio.packets:
+            packet.stream = stream
+            container.mux(packet)
 
 
 def _stream(container: av.container.OutputContainer, frame: av.VideoFrame, fps: Fraction, how: How) -> av.VideoStream:

@@ -86,6 +86,8 @@ def _of_picture(path: Path) -> dict[str, Json]:
 def _of_video(path: Path) -> dict[str, Json]:
     with open_video(path, decoder="pyav") as reader:
         video = reader.info()
+    if video.missing_frames:
+        warn(f"{path} {video.why_cut_short()}; it is used up to there")
     return {"width": video.width, "height": video.height, "num_frames": video.num_frames, "fps": video.fps}
 
 

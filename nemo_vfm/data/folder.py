@@ -7,6 +7,7 @@ from pathlib import Path
 
 from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.place import local
+from nemo_vfm.data.beside import texts_beside
 from nemo_vfm.data.bucket import Buckets
 from nemo_vfm.data.feed import Feed
 from nemo_vfm.data.file_facts import facts_of_files
@@ -21,7 +22,8 @@ class VideoFolder(Feed):
 
     The same guarantees as `ShardData`. A long video gives one sample, from its middle: curation cuts it into clips.
     The caption of `a/x.mp4` is the text of the first there is of `x.mp4.json`, `x.json`, `x.mp4.txt`, `x.txt`; of a
-    JSON file its `caption`; without one it is empty. Files are looked at once; those that changed are looked at again.
+    JSON file its `caption`; without one it is empty. Links are followed while they stay inside the folder. Files are
+    looked at once; those that changed are looked at again.
 
     Args:
         path: the folder, with all folders below it.
@@ -68,16 +70,15 @@ class VideoFolder(Feed):
     def _samples(self) -> Samples:
         paths = {path.relative_to(self.path).as_posix(): path for path in media_files(self.path)}
         facts = facts_of_files(paths, self.index)
-        return FileSet(self.path, [Captioned(name, path, caption_beside(path)) for name, path in paths.items()], facts)
+        return FileSet(
+            self.path, [Captioned(name, path, caption_beside(path, self.path)) for name, path in paths.items()], facts
+        )
 
 
-def caption_beside(media: Path) -> str:
-    """What a file beside the video says of it; empty where there is none, or it cannot be used."""
-    for name in (f"{media.name}.json", f"{media.stem}.json", f"{media.name}.txt", f"{media.stem}.txt"):
-        path = media.with_name(name)
-        if path.is_file():
-            return _said(path)
-    return ""
+def caption_beside(media: Path, root: Path) -> str:
+    """What a file beside the video says of it; empty where there is none below `root`, or it cannot be used."""
+    path = next(texts_beside(media, root), None)
+    return "" if path is None else _said(path)
 
 
 def _said(path: Path) -> str:

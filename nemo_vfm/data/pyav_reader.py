@@ -9,6 +9,7 @@ from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import av
 import av.error
@@ -20,10 +21,16 @@ from av.video.reformatter import VideoReformatter
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.data.codecs import NVDEC_CODECS, Decoding
+from nemo_vfm.data.cut_short import Shown, without_gap
 from nemo_vfm.data.decode import MAX_FRAME_PX, MAX_FRAMES, Picture, VideoInfo, check_indices, check_size, name_of
+from nemo_vfm.data.deinterlace import progressive
+from nemo_vfm.data.square_pixels import square_size
 
 # Playlists and concatenations name other files and addresses; opening one must not reach beyond the bytes given.
-_FORMATS = "mov,mp4,matroska,webm,avi,mpegts,mpeg,mpegvideo,h264,hevc,ivf,obu,flv,ogg,asf,gif,png_pipe,jpeg_pipe,mjpeg"
+_FORMATS = (
+    "mov,mp4,matroska,webm,avi,mpegts,mpeg,mpegvideo,h264,hevc,ivf,obu,flv,ogg,asf,gif,png_pipe,jpeg_pipe,mjpeg,mxf,"
+    "yuv4mpegpipe"
+)
 OPTIONS = {"format_whitelist": _FORMATS, "protocol_whitelist": "file", "max_pixels": str(MAX_FRAME_PX)}
 # Once more for the decoder itself: options given on opening do not reach it, and a picture can be larger than the
 # header says (one of 16000x16000 in VP8 of 128x96 took 370 MB and a second before its size was seen).
@@ -32,6 +39,7 @@ _DECODER_OPTIONS = {"max_pixels": str(MAX_FRAME_PX)}
 _ONE_THREAD = {"threads": 1} if "threads=" in (VideoReformatter.reformat.__doc__ or "") else {}
 # PyAV looks a packet's stream up among those that were there on opening; MPEG-TS can get more on the way.
 LATE_STREAM = "starts another stream part-way, which cannot be read; cut or remux the file"
+_CORRUPT, _INTERLACED, _HALF_THERE = 1, 2, 4
 _FORWARD_FRAMES = 24  # decoding this many frames on costs about what a seek does
 
 
@@ -54,7 +62,9 @@ class PyAVReader:
         self._process = 0
         self._info: VideoInfo | None = None
         self._keyframes: list[int] = []
-        self._rotation_deg = 0
+        self._stored = 0, 0  # width and height of the decoder's frames
+        self._is_counted = False  # time stamps come twice, or are missing: frames go by their number
+        self._marks = bytearray()  # of each frame that was decoded
         # One for all frames, since a frame's own is made anew each time, and with threads of its own: a third of the
         # time of decoding to RGB at 320x192, and threads do not survive a fork.
         self._to_rgb = VideoReformatter()
@@ -107,7 +117,7 @@ class PyAVReader:
             yield self._picture(frame)
 
     def decoded(self, wanted: Sequence[int]) -> Iterator[tuple[int, av.VideoFrame]]:
-        """Ascending frame indices in, each with the decoder's own frame, not yet turned upright, out.
+        """Ascending frame indices in, each with the decoder's own frame, progressive, not yet upright or square, out.
 
         Seeks only where that beats decoding on.
 
@@ -126,6 +136,14 @@ class PyAVReader:
             self._check_frame(found[1])
             yield index, found[1]
 
+    def is_corrupt(self, index: int) -> bool:
+        """Of a frame that was decoded, whether it is damaged, or predicted from one that is."""
+        return bool(self._marks[index] & _CORRUPT)
+
+    def is_interlaced(self, index: int) -> bool:
+        """Of a frame that was decoded, whether it is stored interlaced."""
+        return bool(self._marks[index] & _INTERLACED)
+
     def _key_before(self, index: int) -> int:
         place = int(np.searchsorted(self._keyframes, index, side="right")) - 1
         return self._keyframes[place] if place >= 0 else 0
@@ -134,10 +152,12 @@ class PyAVReader:
         """Frames with their index, the first one at or before `index`."""
         info, start = self.info(), self._key_before(index)
         while True:
-            decoding = self._decode(info, start)
+            decoding = progressive(self._decode(info, start))
             first = next(decoding, None)
-            # A seek goes by decoding time, so it can land on a keyframe that is shown after the frame we want.
-            if first is None or first[0] <= index or start == 0:
+            # A seek goes by decoding time, so it can land on a keyframe that is shown after the frame we want; and an
+            # interlaced frame is made progressive with the one before it.
+            early = first is None or first[0] < index or (first[0] == index and not self.is_interlaced(index))
+            if early or start == 0:
                 break
             start = self._key_before(start - 1)
         if first is not None:
@@ -148,9 +168,13 @@ class PyAVReader:
         at = {pts: index for index, pts in enumerate(info.pts)}
         try:
             container, stream = self._sought(info.pts[key] if key else min(info.pts[0], 0))
-            for count, frame in enumerate(container.decode(stream)):
-                index = count if frame.pts is None else at.get(frame.pts)
-                if index is not None:
+            broken = False
+            for count, frame in enumerate(_frames(container, stream, whole=info.missing_frames > 0)):
+                index = count if self._is_counted or frame.pts is None else at.get(frame.pts)
+                broken = frame.is_corrupt or (broken and not frame.key_frame)
+                if index is not None and index < info.num_frames:
+                    broken = broken or bool(self._marks[index] & _HALF_THERE)
+                    self._marks[index] |= _CORRUPT * broken | _INTERLACED * frame.interlaced_frame
                     yield index, frame
         except (av.error.FFmpegError, EOFError) as error:
             or_not = ", or in a format that the GPU cannot decode (decode=cpu can)" if self.decode == "nvdec" else ""
@@ -171,19 +195,25 @@ class PyAVReader:
     def _picture(self, frame: av.VideoFrame) -> Picture:
         info = self.info()
         try:
-            rgb = self._to_rgb.reformat(frame, format="rgb24", **_ONE_THREAD).to_ndarray()
+            rgb = self._to_rgb.reformat(frame, format="rgb24", **self._size(frame), **_ONE_THREAD).to_ndarray()
             picture = np.rot90(rgb, info.rotation_deg // 90)
         except av.error.FFmpegError as error:
             raise DataError(f"{self._name} has a frame that cannot be made RGB: {error}") from error
         return np.ascontiguousarray(picture)
 
-    def _check_frame(self, frame: av.VideoFrame) -> None:
+    def _size(self, frame: av.VideoFrame) -> dict[str, Any]:
+        """What is said to the scaler: nothing where pixels are square."""
         info = self.info()
-        width, height = (frame.height, frame.width) if info.rotation_deg % 180 else (frame.width, frame.height)
-        if (width, height) != (info.width, info.height):
+        if info.is_square:
+            return {}
+        width, height = (info.height, info.width) if info.rotation_deg % 180 else (info.width, info.height)
+        return {"width": width, "height": height, "interpolation": "BICUBIC"}
+
+    def _check_frame(self, frame: av.VideoFrame) -> None:
+        if (frame.width, frame.height) != self._stored:
             raise DataError(
-                f"{self._name} changes its frame size from {info.width}x{info.height} to {width}x{height}; expected "
-                f"one size"
+                f"{self._name} changes its frame size from {self._stored[0]}x{self._stored[1]} to "
+                f"{frame.width}x{frame.height}; expected one size"
             )
 
     def _opened(self) -> InputContainer:
@@ -217,56 +247,72 @@ class PyAVReader:
         return container
 
     def _walk(self) -> VideoInfo:
-        """Demultiplex once: time stamps, keyframes, and whether all is there that the container promises."""
+        """Demultiplex once: time stamps, keyframes, and what is there of all that the container promises."""
         container = self._opened()
         stream = _film(container)
         check_size(stream.codec_context.width, stream.codec_context.height, self._name)
-        shown: list[tuple[int | None, bool]] = []
+        shown: list[Shown] = []
         packets = 0
         for packet in container.demux(stream):
             if packet.size:
                 packets += 1
                 if not packet.is_discard:
-                    shown.append((packet.pts, packet.is_keyframe))
+                    shown.append(Shown(packet.pts, packet.dts, packet.is_keyframe, packet.is_corrupt))
             if packets > MAX_FRAMES:
                 raise DataError(f"{self._name} has more than {MAX_FRAMES:,} frames")
-        if packets < stream.frames:
-            raise DataError(
-                f"{self._name} is truncated: the container declares {stream.frames} frames and has {packets}"
-            )
-        return self._describe(shown)
+        promised = stream.frames - (packets - len(shown))
+        half = bool(shown) and shown[-1].is_corrupt  # the file ends in the middle of it
+        if promised and len(shown) - half < promised:
+            there = without_gap(shown)
+            return self._describe(there, promised - len(there))
+        return self._describe(shown, 0)
 
-    def _describe(self, shown: list[tuple[int | None, bool]]) -> VideoInfo:
+    def _describe(self, shown: list[Shown], missing: int) -> VideoInfo:
         container, stream = self._sought(0)
-        first = next(container.decode(stream), None)
+        first = next(_frames(container, stream, whole=missing > 0), None)
         if first is None or not shown:
-            raise DataError(f"{self._name} has no frame that can be decoded")
+            cut = f"; the container declares {missing + len(shown):,}, so it is truncated" if missing else ""
+            raise DataError(f"{self._name} has no frame that can be decoded{cut}")
         time_base = stream.time_base or Fraction(1, 90_000)
         fps = stream.average_rate or stream.guessed_rate or Fraction(25)
         turned = round(first.rotation / 90) % 4
-        width, height = (first.height, first.width) if turned % 2 else (first.width, first.height)
+        self._stored = first.width, first.height
+        wide, high = square_size(*self._stored, stream.sample_aspect_ratio)
+        check_size(wide, high, self._name)
+        width, height = (high, wide) if turned % 2 else (wide, high)
         codec = stream.codec_context.codec.canonical_name  # its own name is the decoder's, such as libdav1d
         pts, self._keyframes = self._order(shown, fps, time_base)
         fps = _mean_rate(pts, fps, time_base)
-        info = VideoInfo(len(pts), float(fps), width, height, codec, 0.0, turned * 90, time_base, pts)
+        info = VideoInfo(
+            len(pts), float(fps), width, height, codec, 0.0, turned * 90, time_base, pts, missing,
+            is_square=(wide, high) == self._stored, is_interlaced=first.interlaced_frame,
+        )  # fmt: skip
+        half_there = {packet.pts for packet in shown if packet.is_corrupt} - {None}
+        self._marks = bytearray(_HALF_THERE if stamp in half_there else 0 for stamp in pts)
         duration_s = float((info.end_pts(len(pts) - 1) - pts[0]) * time_base)
         return replace(info, duration_s=duration_s)
 
-    def _order(
-        self, shown: list[tuple[int | None, bool]], fps: Fraction, time_base: Fraction
-    ) -> tuple[tuple[int, ...], list[int]]:
+    def _order(self, shown: list[Shown], fps: Fraction, time_base: Fraction) -> tuple[tuple[int, ...], list[int]]:
         """The time stamps in order and the keyframes' indices; decodes where packets carry no time stamps (AVI)."""
-        known = [(pts, key) for pts, key in shown if pts is not None]
+        known = [(packet.pts, packet.is_keyframe) for packet in shown if packet.pts is not None]
         if len(known) == len(shown) and len({pts for pts, _ in known}) == len(known):
             known.sort()
             return tuple(pts for pts, _ in known), [index for index, (_, key) in enumerate(known) if key]
         container, stream = self._sought(0)
-        seen = [frame.pts for frame in container.decode(stream)]
+        seen = [frame.pts for frame in _frames(container, stream, whole=True)]
         stamps = [pts for pts in seen if pts is not None]
         if len(set(stamps)) == len(seen):
             return tuple(sorted(stamps)), [0]
+        self._is_counted = True
         step = max(1, round(1 / (fps * time_base)))
         return tuple(index * step for index in range(len(seen))), [0]
+
+
+def _frames(container: InputContainer, stream: av.VideoStream, *, whole: bool) -> Iterator[av.VideoFrame]:
+    """What is decoded from here on; with `whole`, of whole packets alone: half of one would end it with an error."""
+    for packet in container.demux(stream):
+        if not (whole and packet.size and packet.is_corrupt):
+            yield from packet.decode()
 
 
 def _accelerated(decode: Decoding) -> HWAccel | None:

@@ -100,7 +100,8 @@ class NeMoSpeech:
 class Transcribe:
     """Adds `transcript`, and how it came to be, to the `.json` of every clip.
 
-    The sound is taken from the videos that the clips were cut from, since clips have none, at the clip's time stamps.
+    The sound is taken from the videos that the clips were cut from, at the clip's time stamps: clips may have none, and
+    where they have, its ends are cut to whole packets.
     What was heard is kept in `work/` until all is done; a failure is not, and is tried again by the next run.
 
     Args:

@@ -31,6 +31,8 @@ def curated(tmp_path_factory) -> Path:
     (folder / "videos").mkdir()
     films.write_film(folder / "videos/a.mp4", films.pan(1, 30), films.black(), films.pan(2))
     films.write_film(folder / "videos/b.mp4", films.pan(1, 30), crf=26)
+    shutil.copyfile(folder / "videos/a.mp4", folder / "videos/a copy.mp4")
+    (folder / "videos/noise.mp4").write_bytes(b"no video")
     (folder / "videos/a.txt").write_text("\x1b[2Ja pan\u202e of squares")
     rules = films.job(folder / "videos").rules | {"both": Rule(keep="motion > 0.1 and sharpness > pct(1)")}
     films.job(folder / "videos", rules=rules).run(Run(folder / "run/curate"))
@@ -192,3 +194,25 @@ def test_a_threshold_that_is_said_to_spare_a_clip_does():
 def test_units_are_of_columns_that_the_docs_know():
     docs = "".join((ROOT / "docs" / name).read_text() for name in ("scores.md", "duplicates.md"))
     assert [name for name in (*_UNITS, *_FAMILIES) if f"`{name}" not in docs] == []
+
+
+def test_a_file_is_told_with_what_became_of_it_and_of_its_clips(kitchen, capsys, run):
+    shown = told(kitchen, capsys, run, "a.mp4")
+    assert re.search(r"3 clips, \d kept", shown) and re.search(r"frames 30 to 53 +dropped black", shown)
+    assert all(row["clip_id"][:12] in shown for row in rows(run) if row["source"] == "a.mp4")
+    assert "dropped: exact duplicate of a.mp4" in told(kitchen, capsys, run, "a copy.mp4")
+    assert "is not a video that can be opened" in " ".join(told(kitchen, capsys, run, "noise.mp4").split())
+    found = json.loads(told(kitchen, capsys, run, "a copy.mp4", "--json"))
+    assert (found["duplicate_of"], found["of_clips"]) == ("a.mp4", [])
+    assert "exact duplicate of a.mp4" in refused(kitchen, capsys, run, "a copy.mp4:3")
+
+
+def test_a_time_is_counted_by_the_clips_own_rates(kitchen, capsys, run):
+    table = pq.read_table(run / "curate/scores.parquet").to_pylist()
+    for row in table:
+        if row["source"] == "a.mp4" and row["first_frame"] > 0:
+            row["fps"], row["duration_s"] = row["fps"] / 3, row["duration_s"] * 3
+    pq.write_table(pa.Table.from_pylist(table), run / "curate/scores.parquet")
+    second = next(row for row in table if row["source"] == "a.mp4" and row["first_frame"] == 30)
+    found = [json.loads(told(kitchen, capsys, run, f"a.mp4@{at}", "--json"))["clip_id"] for at in (2.4, 2.6, 8.4, 8.6)]
+    assert [clip == second["clip_id"] for clip in found] == [False, True, True, False]

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_vfm.curate.ledger import Account, FileRecord, count
+from nemo_vfm.curate.ledger import Account, FileRecord, count, kind_of
 from nemo_vfm.curate.stage import ClipRecord, Found
 from nemo_vfm.data.sample import Clip
 
@@ -69,3 +69,24 @@ def test_a_ledger_that_does_not_add_up_is_refused():
 )
 def test_the_fate_of_a_file_follows_from_its_clips(clips, fate):
     assert FileRecord(Found(Path("a"), "a"), clips=clips).fate() == fate
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("a b.mp4: frames from 37 on cannot be decoded", "frames from N on cannot be decoded"),
+        ("a b.mp4 is damaged: frame 1,203 of 15000x15000", "the file is damaged: frame N of N"),
+        ("x/a b.mp4 took 1.5 s with h264 in limits.cpu_s", "x/the file took N s with h264 in limits.cpu_s"),
+        ("its decoding crashed (SIGSEGV)", "its decoding crashed (SIGSEGV)"),
+    ],
+)
+def test_a_reason_is_counted_by_its_kind(message, kind):
+    assert kind_of(message, "a b.mp4") == kind
+
+
+def test_files_with_one_trouble_share_a_row():
+    files = [
+        FileRecord(Found(Path(n), n), message=f"{n} has {place} frames") for place, n in enumerate(("a.mp4", "b.mp4"))
+    ]
+    assert count(files).to_json()["files"]["failed"] == {"the file has N frames": 2}
+    assert [file.kinds() for file in files] == [["the file has N frames"]] * 2

@@ -2,12 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Folders as people leave them, and which of their files are videos to curate."""
 
+import json
 import os
 
 import pytest
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types import Run
+from nemo_vfm.curate.execute.inline import Inline
 from nemo_vfm.curate.source import Folder
+from tests.support.films import job, pan, write_film
 
 
 def touch(path):
@@ -34,7 +38,10 @@ def test_a_link_out_of_the_folder_is_not_followed_and_one_inside_is(tmp_path):
     (tmp_path / "in/out.mp4").symlink_to(outside)
     (tmp_path / "in/copy.mp4").symlink_to(inside)
     (tmp_path / "in/folder").symlink_to(tmp_path / "secret")
-    assert [found.name for found in Folder(path=tmp_path / "in").files()] == ["b.mp4", "copy.mp4"]
+    assert [found.name for found in Folder(path=tmp_path / "in").files() if not found.passed_over] == [
+        "b.mp4",
+        "copy.mp4",
+    ]
 
 
 def test_a_single_file_is_a_source(tmp_path):
@@ -61,7 +68,7 @@ def test_pipes_and_links_that_lead_nowhere_are_passed_over_and_said(tmp_path, ca
     (tmp_path / "circle.mp4").symlink_to("circle.mp4")
     (tmp_path / "broken.mp4").symlink_to("nowhere.mp4")
     (tmp_path / "folder.mp4").mkdir()
-    assert [found.name for found in Folder(path=tmp_path).files()] == ["a.mp4"]
+    assert [found.name for found in Folder(path=tmp_path).files() if not found.passed_over] == ["a.mp4"]
     assert all(name in caplog.text for name in ("pipe.mp4", "circle.mp4", "broken.mp4"))
 
 
@@ -72,3 +79,34 @@ def test_a_name_that_is_no_text_gets_one_that_tables_can_hold(tmp_path):
     (found,) = Folder(path=tmp_path).files()
     assert (found.name, os.fsencode(found.path)) == ("b/\\xff\u00e9.mp4", path)
     assert [one.name for one in Folder(path=found.path).files()] == ["\\xff\u00e9.mp4"]
+
+
+def test_what_is_passed_over_is_listed_with_the_reason_and_never_opened(tmp_path):
+    videos = tmp_path / "videos"
+    write_film(videos / "a.mp4", pan(1))
+    write_film(tmp_path / "secret.mp4", pan(2))
+    (videos / "b.mp4").symlink_to("a.mp4")
+    (videos / "out.mp4").symlink_to(tmp_path / "secret.mp4")
+    (videos / "round.mp4").symlink_to("round.mp4")
+    os.mkfifo(videos / "pipe.mp4")
+    found = {one.name: one.passed_over for one in Folder(path=videos).files()}
+    expected = {"out.mp4": "link_outside", "round.mp4": "no_regular_file", "pipe.mp4": "no_regular_file"}
+    assert found == {"a.mp4": None, "b.mp4": None} | expected
+    job(videos, executor=Inline(isolated=False)).run(Run(tmp_path / "run"))
+    rows = {row["file"]: row for row in json.loads((tmp_path / "run/files.json").read_text())}
+    assert {name: (rows[name]["decision"], rows[name]["reason"]) for name in expected} == {
+        name: ("dropped", why) for name, why in expected.items()
+    }
+    assert (rows["b.mp4"]["reason"], rows["b.mp4"]["duplicate_of"]) == ("exact_duplicate", "a.mp4")
+    files = json.loads((tmp_path / "run/ledger.json").read_text())["files"]
+    assert files == {
+        "in": 5, "kept": 1, "dropped": {"exact_duplicate": 1, "link_outside": 1, "no_regular_file": 2}, "failed": {},
+    }  # fmt: skip
+
+
+def test_a_folder_of_nothing_but_links_that_lead_out_holds_no_video(tmp_path):
+    (tmp_path / "videos").mkdir()
+    write_film(tmp_path / "secret.mp4", pan(2))
+    (tmp_path / "videos/out.mp4").symlink_to(tmp_path / "secret.mp4")
+    with pytest.raises(UserError, match="holds no video"):
+        Folder(path=tmp_path / "videos").files()

@@ -2,12 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which clips are encoded again, and what is said of a restorer that fails."""
 
+from fractions import Fraction
+from types import SimpleNamespace
+
 import pytest
 
+from nemo_vfm.curate.child import Limits
+from nemo_vfm.curate.encode_kept import encode_kept
+from nemo_vfm.curate.execute.work import Lost
+from nemo_vfm.curate.ledger import FileRecord
 from nemo_vfm.curate.restore.destripe import Destripe
 from nemo_vfm.curate.restore.letterbox import Letterbox
+from nemo_vfm.curate.stage import ClipRecord, Found
 from nemo_vfm.curate.transcode import Encode, Media, Transcode
-from tests.support.films import pan, write_film
+from nemo_vfm.data.sample import Clip
+from tests.support.films import job, pan, write_film
 
 
 class Broken:
@@ -45,8 +54,8 @@ class Broken:
 def test_a_restorer_that_fails_is_named_and_leaves_nothing(tmp_path, how, said):
     film = write_film(tmp_path / "a.mp4", pan(1))
     encode = Encode(Transcode(preset="veryfast"), {"mine": Broken(how)}, Media(tmp_path / "clips", "x"))
-    clips = [{"id": "one", "span": [0, 24]}]
-    request = {"path": str(film), "name": "a.mp4", "source_id": "", "state": None, "fps": 12.0, "clips": clips}
+    clips = [{"id": "one", "span": [0, 24], "fps": 12.0}]
+    request = {"path": str(film), "name": "a.mp4", "source_id": "", "state": None, "clips": clips}
     (reply,) = encode(request, lambda count: None)
     assert reply.fact["message"] == said
     assert (tmp_path / "clips" / "one-x.mp4").exists() == (said is None)
@@ -63,9 +72,20 @@ def test_restorers_in_another_order_make_other_clips(tmp_path):
 def test_each_frame_is_told_when_it_is_encoded(tmp_path, restore):
     film = write_film(tmp_path / "a.mp4", pan(1))
     encode = Encode(Transcode(preset="veryfast"), restore, Media(tmp_path / "clips", "x"))
-    clips = [{"id": "one", "span": [0, 10]}, {"id": "two", "span": [10, 24]}]
-    request = {"path": str(film), "name": "a.mp4", "source_id": "", "state": None, "fps": 12.0, "clips": clips}
+    clips = [{"id": "one", "span": [0, 10], "fps": 12.0}, {"id": "two", "span": [10, 24], "fps": 12.0}]
+    request = {"path": str(film), "name": "a.mp4", "source_id": "", "state": None, "clips": clips}
     told = []
     for reply in encode(request, told.append):
         assert reply.fact["message"] is None
         assert sum(told) == {"one": 10, "two": 24}[reply.fact["id"]] and max(told) == 1
+
+
+def test_a_child_that_stalls_over_encoding_is_not_said_to_have_decoded(tmp_path):
+    record = ClipRecord(Clip("0" * 64, 0, 24, 0, 24, Fraction(1, 12)), "a.mp4", (), 12.0, 64, 48, 2_000_000)
+    file = FileRecord(Found(tmp_path / "a.mp4", "a.mp4"), source_id="0" * 64, duration_us=2_000_000, clips=[record])
+    hands = SimpleNamespace(
+        limits=Limits(), work=lambda _, __, ___, items: iter([Lost("its decoding said nothing for 300 s")] * len(items))
+    )
+    deciding = job(tmp_path, rules={}, stages={})
+    encode_kept([file], [record], deciding, Media(tmp_path, "x"), hands)
+    assert record.message == "a.mp4: its encoding said nothing for 300 s"

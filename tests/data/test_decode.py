@@ -4,10 +4,12 @@
 
 import io
 import multiprocessing
+import struct
 from fractions import Fraction
 from pathlib import Path
 
 import av
+import cv2
 import numpy as np
 import pytest
 from av.stream import Disposition
@@ -17,8 +19,10 @@ from hypothesis import strategies as st
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.optional import available
 from nemo_vfm.data.codecs import open_encoder
-from nemo_vfm.data.decode import VideoInfo, open_video
+from nemo_vfm.data.decode import VIDEO_SUFFIXES, VideoInfo, open_video
+from nemo_vfm.data.deinterlace import progressive
 from tests.data.conftest import moving, mp4
+from tests.support.awkward import film, index_in_front, interlaced, with_hole
 
 needs_decord = pytest.mark.skipif(not available("decord"), reason="decord is not installed")
 
@@ -124,32 +128,158 @@ def test_damage_inside_gives_the_frames_before_it_and_then_says_so(real_videos: 
             reader.read([reader.info().num_frames - 1])
 
 
-def test_a_film_cut_short_is_refused() -> None:
+def test_a_film_without_its_index_is_refused() -> None:
     film = encoded("libx264", "mp4", 40, movflags="faststart")
     with pytest.raises(DataError):
         open_video(film[: len(film) // 2])
-    with pytest.raises(DataError, match="cut short"), open_video(faststart(film)[:-200], "pyav") as reader:
+
+
+@pytest.mark.parametrize("frames_between", ["0", "3"])
+def test_of_a_film_that_is_cut_short_every_whole_frame_is_there(frames_between: str) -> None:
+    film = index_in_front(encoded("libx264", "mp4", 114, g="12", bf=frames_between))
+    with open_video(film, "pyav") as reader:
+        whole = reader.read(range(114))
+    begin = film.index(b"mdat") + 4
+    for tenth in range(10):
+        cut = begin + 2000 + (len(film) - begin - 2000) * tenth // 10 - 1
+        packets = sum(packet.size > 0 for packet in demuxed(film[:cut]))
+        for decoder in ("pyav", "auto"):
+            with open_video(film[:cut], decoder) as reader:
+                info = reader.info()
+                assert info.num_frames + info.missing_frames == 114
+                assert packets - 5 <= info.num_frames < packets, "but half a one, and those after a gap"
+                assert info.stamp(114) - info.pts[0] == 114 * (info.pts[1] - info.pts[0])
+                assert (np.stack(list(reader.frames())) == whole[: info.num_frames]).all()
+                assert (reader.read([info.num_frames - 1])[0] == whole[info.num_frames - 1]).all()
+
+
+def demuxed(film: bytes) -> list[av.Packet]:
+    with av.open(io.BytesIO(film)) as container:
+        return list(container.demux(video=0))
+
+
+def test_a_film_of_which_no_frame_is_left_is_refused_and_says_that_it_is_cut_short() -> None:
+    film = index_in_front(encoded("libx264", "mp4", 12))
+    opened = open_video(film[: film.index(b"mdat") + 60], "pyav")
+    with opened as reader, pytest.raises(DataError, match="promises 12, it is cut short"):
         reader.info()
 
 
-def faststart(film: bytes) -> bytes:
-    """The same packets with the index in front, so that a cut hits the pictures."""
-    file = io.BytesIO()
-    with av.open(io.BytesIO(film)) as source, av.open(file, "w", format="mp4") as out:
-        out_stream = out.add_stream_from_template(source.streams.video[0])
-        for packet in source.demux(video=0):
-            if packet.dts is not None:
-                packet.stream = out_stream
-                out.mux(packet)
-    data = file.getvalue()
-    at = data.index(b"mdat") - 4
-    length = int.from_bytes(data[at : at + 4], "big")
-    head, body, index = data[:at], data[at : at + length], bytearray(data[at + length :])
-    table = index.index(b"stco")
-    for entry in range(int.from_bytes(index[table + 8 : table + 12], "big")):
-        place = table + 12 + 4 * entry
-        index[place : place + 4] = (int.from_bytes(index[place : place + 4], "big") + len(index)).to_bytes(4, "big")
-    return head + bytes(index) + body
+#: By suffix: FFmpeg's name of the container, and a codec that it takes, where they are not the suffix and MPEG-2.
+MADE_AS = {
+    ".wmv": ("asf", "wmv2"), ".m2ts": ("mpegts",), ".mts": ("mpegts",), ".ts": ("mpegts",), ".mkv": ("matroska",),
+    ".y4m": ("yuv4mpegpipe", "wrapped_avframe"), ".ogv": ("ogg", "libvpx"), ".m4v": ("mp4",), ".mpg": ("mpeg",),
+    ".webm": ("webm", "libvpx"), ".flv": ("flv", "flv"), ".3gp": ("3gp", "libx264"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", sorted(VIDEO_SUFFIXES))
+def test_what_is_taken_for_a_video_can_be_opened(suffix: str, tmp_path: Path) -> None:
+    kind, codec, *_ = (*MADE_AS.get(suffix, (suffix[1:],)), "mpeg2video")
+    path = tmp_path / f"film{suffix}"
+    path.write_bytes(film(moving(12, 144, 176), kind, codec=codec, fps=25))
+    with open_video(path) as reader:
+        assert reader.info().num_frames == len(list(reader.frames())) == 12
+        assert reader.read([11, 3]).shape == (2, 144, 176, 3)
+
+
+def bars(num_frames: int) -> np.ndarray:
+    """Grey bars that move three pixels a field."""
+    still = np.tile(np.uint8(127 + 100 * np.sin(np.arange(96) * np.pi / 12))[None, :, None], (64, 1, 3))
+    return np.stack([np.roll(still, 3 * t, 1) for t in range(num_frames)])
+
+
+def fields(**options: str) -> bytes:
+    """An interlaced film of 24 frames."""
+    return film(interlaced(bars(48)), **options, **{"x264-params": "bff=1"})
+
+
+@pytest.mark.parametrize(
+    ("aspect", "size"), [((4, 3), (128, 64)), ((3, 4), (96, 86)), ((401, 400), (96, 64)), ((9, 1), (96, 64))]
+)
+def test_pixels_are_made_square(aspect: tuple[int, int], size: tuple[int, int]) -> None:
+    with open_video(film(moving(12, 64, 96), aspect=Fraction(*aspect), crf="1")) as reader:
+        info = reader.info()
+        assert (info.width, info.height) == size
+        picture = reader.read([5])[0]
+        assert picture.shape == (size[1], size[0], 3)
+        expected = cv2.resize(moving(12, 64, 96)[5], size, interpolation=cv2.INTER_CUBIC)
+        assert np.abs(picture.astype(int) - expected).mean() < 6
+
+
+@pytest.mark.parametrize("bf", ["0", "2"])
+def test_interlaced_frames_come_out_progressive_and_equal_however_they_are_asked_for(bf: str) -> None:
+    data = fields(g="6", bf=bf, crf="1")
+    truth = bars(48)[::2].astype(int)
+    with av.open(io.BytesIO(data)) as container:
+        stored = np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+    with open_video(data) as reader:
+        assert reader.info().is_interlaced and type(reader).__name__ == "PyAVReader"
+        whole = np.stack(list(reader.frames()))
+        assert len(whole) == 24
+        assert np.abs(whole - truth).mean() < 0.6 * np.abs(stored - truth).mean()
+        for index in (*range(24), 6, 12, 0, 23):
+            assert (reader.read([index])[0] == whole[index]).all(), index
+    for index in (0, 6, 7, 18):
+        with open_video(data) as reader:
+            assert (np.stack(list(reader.frames(index, index + 3))) == whole[index : index + 3]).all()
+
+
+def test_progressive_frames_are_not_filtered() -> None:
+    data = film(moving(12, 64, 96))
+    with av.open(io.BytesIO(data)) as container:
+        stored = np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+    with open_video(data, "pyav") as reader:
+        assert not reader.info().is_interlaced
+        assert (np.stack(list(reader.frames())) == stored).all()
+
+
+def test_before_damage_the_last_interlaced_frame_is_given_too() -> None:
+    def frames():
+        with av.open(io.BytesIO(fields())) as container:
+            yield from zip(range(5), container.decode(video=0), strict=False)
+        raise DataError("here it ends")
+
+    given_numbers = []
+    with pytest.raises(DataError, match="here it ends"):
+        for number, frame in progressive(frames()):
+            assert not frame.interlaced_frame
+            given_numbers.append(number)
+    assert given_numbers == [0, 1, 2, 3, 4]
+
+
+def test_a_damaged_frame_and_those_predicted_from_it_are_corrupt_up_to_the_next_keyframe() -> None:
+    whole_film = encoded("libx264", "mpegts", 60, g="12", bf="2")
+    with open_video(whole_film, "pyav") as reader:
+        whole = np.stack(list(reader.frames())).astype(int)
+        assert not any(reader.is_corrupt(index) for index in range(60))
+    with open_video(with_hole(whole_film, 2), "pyav") as reader:
+        seen = np.stack(list(reader.frames())).astype(int)
+        corrupt = [index for index in range(60) if reader.is_corrupt(index)]
+    differ = [index for index in range(60) if np.abs(seen[index] - whole[index]).mean() > 1]
+    assert corrupt == list(range(24, 36)) and set(differ) <= set(corrupt) and len(differ) > 6
+
+
+def test_frames_too_large_for_the_decoder_are_said_to_be_so() -> None:
+    header = b"GIF89a" + struct.pack("<HH", 15000, 15000) + b"\x80\x00\x00" + bytes(6)
+    picture = b"\x2c" + bytes(4) + struct.pack("<HH", 15000, 15000) + b"\x00\x02\x02\x44\x01\x00\x3b"
+    with open_video(header + picture, "pyav") as reader, pytest.raises(DataError, match="more than 67,108,864 pixels"):
+        reader.info()
+
+
+@pytest.mark.parametrize(("kind", "codec"), [("mpegts", "libx264"), ("mpegts", "mpeg2video"), ("mpeg", "mpeg2video")])
+def test_recordings_put_behind_each_other_are_read_through_and_a_new_size_is_said(kind: str, codec: str) -> None:
+    one = film(moving(24, 64, 96), kind, codec=codec, fps=25, g="12")
+    with open_video(one + one, "pyav") as reader:
+        whole = list(reader.frames())
+        assert len(whole) == reader.info().num_frames > 44
+        assert (reader.read([30])[0] == whole[30]).all() and (reader.read([2])[0] == whole[2]).all()
+    with open_video(one + film(moving(24, 96, 128), kind, codec=codec, fps=25, g="12"), "pyav") as reader:
+        seen = []
+        with pytest.raises(DataError, match="changes its frame size from 96x64 to 128x96"):
+            for frame in reader.frames():
+                seen.append(frame.shape)
+        assert len(seen) > 20
 
 
 def test_what_is_no_video_is_refused(tmp_path: Path) -> None:

@@ -7,12 +7,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
 from nemo_vfm.report.folder import RunFolder
 from nemo_vfm.report.media import Media
-from nemo_vfm.report.sections import buckets, captions, copies
+from nemo_vfm.report.sections import buckets, captions, copies, ledger, scores
 from tests.report.conftest import read_page
 from tests.support import fake_run
 
@@ -103,3 +104,28 @@ def test_a_captions_video_plays_beside_it_and_its_frames_stand_in(tmp_path: Path
     run = RunFolder.open(run_dir)
     (part,) = captions.sections(run, Media(run, 2_000_000))
     assert len(re.findall("<video" if kind == "video" else "<img", str(part.body))) == captions.MAX_CLIPS
+
+
+def test_kinds_are_rows_and_the_files_stand_beneath(tmp_path):
+    files = {"in": 25, "kept": 1, "dropped": {"exact_duplicate": 1}, "failed": {"the file is damaged: frame N": 23}}
+    broken = [
+        {"file": f"{n}<b>.mp4", "decision": "failed", "reason": "", "failures": ["the file is damaged: frame N"]}
+        for n in range(23)
+    ]
+    copy = {"file": "copy.mp4", "decision": "dropped", "reason": "exact_duplicate", "duplicate_of": "a.mp4", "clips": 0}
+    (tmp_path / "files.json").write_text(json.dumps([copy, *broken, 7]))
+    sound = {"in": 6, "kept": 3, "dropped": {"no_audio": 2}, "failed": {"bad": 1}, "kept_as": {"copied": 2, "flac": 1}}
+    html = shown(ledger, tmp_path, "ledger.json", {"files": files, "audio": sound})
+    said = text(html)
+    assert said.count("is damaged") == 1 and "19<b>.mp4 and 3 more" in said and "20<b>" not in said
+    assert "2 copied into the clip, 1 as FLAC beside it, 2 none in the source, 1 failed: bad" in said
+    assert "copy.mp4 = a.mp4" in said and html.count("<tr") == 5
+
+
+def test_failed_clips_are_not_called_dropped_in_charts(tmp_path):
+    decided = ["kept", "dropped", "failed", "failed"]
+    table = {"motion": [1.0, 2.0, 3.0, 4.0], "decision": decided, "rule": [None, "slow", None, None]}
+    parquet.write_table(pa.table(table), tmp_path / "scores.parquet")
+    run = RunFolder.open(tmp_path)
+    said = text(" ".join(str(one.body) for one in scores.sections(run, Media(run, 0))))
+    assert "kept 1" in said and "dropped 1" in said and "failed 2" in said

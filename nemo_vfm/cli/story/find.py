@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from nemo_vfm.cli.story.curation import Curation, read_plain
+from nemo_vfm.cli.story.of_file import what_became
 from nemo_vfm.config.errors import did_you_mean, printable
 from nemo_vfm.core.errors import UserError
 
@@ -68,8 +69,7 @@ def _shared(word: str, clip: str) -> int:
 def _in_file(curation: Curation, file: str, at: str, *, seconds: bool) -> int:
     source = _source(curation, file)
     places = [place for place, name in enumerate(curation.texts("source")) if name == source]
-    fps = curation.number("fps", places[0]) or 1.0
-    frame = int(float(at) * fps + 1e-6) if seconds else int(at)
+    frame = _frame_at(curation, places, float(at)) if seconds else int(at)
     spans = np.array([curation.span(place) for place in places])
     holding = [places[row] for row in np.flatnonzero((spans[:, 0] <= frame) & (frame < spans[:, 1]))]
     if holding:
@@ -79,6 +79,18 @@ def _in_file(curation: Curation, file: str, at: str, *, seconds: bool) -> int:
         f"no clip holds frame {frame:,} of {printable(source, 80)}, which has {len(places):,}; the nearest is "
         f"{label(curation, places[int(away.argmin())])}"
     )
+
+
+def _frame_at(curation: Curation, places: Sequence[int], at_s: float) -> int:
+    """The frame at a time; clips follow each other without gaps, each at a rate of its own."""
+    begins_s = 0.0
+    for place in sorted(places, key=curation.span):
+        (first, last), fps = curation.span(place), curation.number("fps", place) or 1.0
+        lasts_s = curation.number("duration_s", place) or (last - first) / fps
+        if at_s < begins_s + lasts_s:
+            return min(last - 1, first + int((at_s - begins_s) * fps + 1e-6))
+        begins_s += lasts_s
+    return max(curation.span(place)[1] for place in places)
 
 
 def _source(curation: Curation, file: str) -> str:
@@ -100,6 +112,5 @@ def _why_none(curation: Curation, file: str) -> str:
     files = read_plain(curation.folder / "files.json", list)
     for found in files:
         if isinstance(found, dict) and str(found.get("file")) == file and not found.get("clips"):
-            what = f"{found.get('decision')}: {found.get('reason')}"
-            return f"{printable(file, 80)} gave no clip ({printable(what, 300)})"
+            return f"{printable(file, 80)} gave no clip ({what_became(found)})"
     return ""

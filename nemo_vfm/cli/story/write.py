@@ -12,18 +12,20 @@ from nemo_vfm.cli.paper import Paper
 from nemo_vfm.cli.shards.pictures import Frame, blocks, write_sheet
 from nemo_vfm.cli.story.curation import curation_folder, open_curation
 from nemo_vfm.cli.story.find import label, place_of
+from nemo_vfm.cli.story.of_file import file_named, write_file
 from nemo_vfm.cli.story.pictures import sheet_frames, thumbnail_frames
 from nemo_vfm.cli.story.tell import Alike, Standing, Story, tell
 from nemo_vfm.cli.story.verdicts import Margin, Verdict
 from nemo_vfm.cli.story.whereabouts import Bytes
 from nemo_vfm.config.errors import UNSEEN, printable
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types import Json
 
 _MOST_ALIKE = 8
 
 
 def tell_of(run: Path, clip: str | None, *, as_json: bool, out: Path | None) -> int:
-    """Print what is known of a clip, and write the sheet where one is asked for.
+    """Print what is known of a clip, or of a file, and write the sheet where one is asked for.
 
     Raises:
         UserError: there is no curation, no such clip, or nothing to show on the sheet.
@@ -31,19 +33,24 @@ def tell_of(run: Path, clip: str | None, *, as_json: bool, out: Path | None) -> 
     """
     folder = curation_folder(run)
     if folder is None:
-        raise UserError(f"{run} is not a run folder of a curation: there is no scores.parquet in it or in its steps")
+        raise UserError(f"{run} is no run folder of a curation: there is no scores.parquet in it or in its steps")
+    if clip is not None and out is None and (row := file_named(folder, clip)) is not None:
+        if as_json:
+            _write_json(row)
+        else:
+            write_file(Paper(), row)
+        return 0
     curation = open_curation(folder)
     if clip is None:
         raise UserError(
-            f"{run} is a run folder of {len(curation.table):,} clips: name one by its id, the start of its id, "
-            f"FILE:FRAME or FILE@SECONDS, such as nemo-vfm explain {run} {label(curation, 0).split()[0]}"
+            f"{run} is a run folder of {len(curation.table):,} clips: say which one by its id, how that begins, "
+            f"FILE:FRAME or FILE@SECONDS, or a file, such as nemo-vfm explain {run} {label(curation, 0).split()[0]}"
         )
     story, opened, latents = tell(curation, place_of(curation, clip))
     if out is not None:  # first: who reads the rest may stop reading, such as `| head`
         _write_sheet(out, sheet_frames(curation, story.clip_id, opened, latents))
     if as_json:
-        text = json.dumps(story.to_json(), indent=1, ensure_ascii=False, allow_nan=False)
-        sys.stdout.write(UNSEEN.sub(lambda found: json.dumps(found[0])[1:-1], text) + "\n")
+        _write_json(story.to_json())
         return 0
     write(Paper(), story)
     frames = thumbnail_frames(curation, story.clip_id)
@@ -54,6 +61,11 @@ def tell_of(run: Path, clip: str | None, *, as_json: bool, out: Path | None) -> 
     if out is not None:
         sys.stdout.write(f"{out}\n")
     return 0
+
+
+def _write_json(value: Json) -> None:
+    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
+    sys.stdout.write(UNSEEN.sub(lambda found: json.dumps(found[0])[1:-1], text) + "\n")
 
 
 def _write_sheet(out: Path, frames: Sequence[Frame]) -> None:

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                              "a step of a training")  # fmt: skip
     parser.add_argument("key", metavar="KEY", nargs="?",
                         help="of shards: one sample, by its key or how that begins; of a run: a clip, by its id, how "
-                             "that begins, FILE:FRAME or FILE@SECONDS")  # fmt: skip
+                             "that begins, FILE:FRAME or FILE@SECONDS, or a file")  # fmt: skip
     parser.add_argument(
         "--out", metavar="FILE.png", type=Path, help="for shards and clips: write their thumbnails here"
     )

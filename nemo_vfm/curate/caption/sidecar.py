@@ -9,6 +9,7 @@ from pathlib import Path
 from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.types import Json
 from nemo_vfm.curate.stage import ClipRecord
+from nemo_vfm.data.beside import texts_beside
 
 _MAX_BYTES = 64 << 20
 
@@ -19,21 +20,18 @@ class Sidecar:
     For `a/x.mp4` these are looked for, in this order: `x.mp4.json`, `x.json`, `x.mp4.txt`, `x.txt`. A text file's text,
     and a JSON file's `{"caption": text}`, is said of every clip of the video. A JSON file may have a caption a
     shot instead: `{"captions": [{"first_frame": 0, "last_frame": 48, "caption": text}, ...]}` (last_frame exclusive);
-    a clip takes the one it shares most frames with, the earlier where two share as many.
+    a clip takes the one it shares most frames with, the earlier where two share as many. A link is
+    followed while it stays inside the source's folder.
     """
 
     def caption(self, record: ClipRecord) -> tuple[str, str] | None:
         """The text and `sidecar`, or None where no file beside the video speaks of the clip."""
         span = (record.clip.first_frame, record.clip.last_frame)
-        for path in (place for video in record.paths for place in _places(video)):
+        for path in (place for video in record.paths for place in texts_beside(video, record.root)):
             text = _said(path, span)
             if text:
                 return text, "sidecar"
         return None
-
-
-def _places(video: Path) -> list[Path]:
-    return [video.with_name(stem + suffix) for suffix in (".json", ".txt") for stem in (video.name, video.stem)]
 
 
 def _said(path: Path, span: tuple[int, int]) -> str:
@@ -48,8 +46,6 @@ def _said(path: Path, span: tuple[int, int]) -> str:
 
 @lru_cache(maxsize=256)
 def _read(path: Path) -> str | tuple[tuple[int, int, str], ...]:
-    if not path.is_file():
-        return ""
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise ValueError(f"it is larger than {_MAX_BYTES >> 20} MiB")

@@ -21,7 +21,7 @@ from nemo_vfm.curate.decide.check import check_columns
 from nemo_vfm.curate.decide.fate import above, drop_duplicates
 from nemo_vfm.curate.decide.rule import Rule, first_broken
 from nemo_vfm.curate.decide.table import Labels, Table
-from nemo_vfm.curate.ledger import NO_CLIP_KEPT, Account, Ledger
+from nemo_vfm.curate.ledger import NO_CLIP_KEPT, Account, Ledger, kind_of
 from nemo_vfm.curate.stage import ClipRecord, Compares
 from nemo_vfm.data.sample import Clip
 
@@ -160,9 +160,11 @@ def _balance(curated: Curated, fates: Fates, balance: Balance) -> None:
 
 def reckon(curated: Curated, fates: Fates) -> tuple[Ledger, list[Json]]:
     """The ledger, and files.json with what becomes of every file now."""
-    ledger, kinds, codes = Ledger(), *_kinds(curated, fates)
+    ledger, (kinds, sources, codes) = Ledger(), _kinds(curated, fates)
     amounts = np.bincount(codes, weights=curated.table.microseconds, minlength=len(kinds))  # exact below 2^53
-    for (side, reason), number, amount in zip(kinds, np.bincount(codes, minlength=len(kinds)), amounts, strict=True):
+    numbers = np.bincount(codes, minlength=len(kinds))
+    for (side, said), source, number, amount in zip(kinds, sources, numbers, amounts, strict=True):
+        reason = kind_of(said, source) if side == "failed" else said
         ledger.clips.book(side, reason, int(number))
         ledger.microseconds.book(side, reason, int(amount))
     ledger.clips.total = len(codes)
@@ -180,15 +182,21 @@ def reckon(curated: Curated, fates: Fates) -> tuple[Ledger, list[Json]]:
     return ledger, files
 
 
-def _kinds(curated: Curated, fates: Fates) -> tuple[list[Fate], NDArray[np.int64]]:
-    """Every fate that there is, in the order in which they first occur, and which of them each clip has."""
-    pairs = list(zip(cast("list[str | None]", curated.others["message"]), fates.rules, strict=True))
-    places = {pair: place for place, pair in enumerate(dict.fromkeys(pairs))}
-    return [_fate(*pair) for pair in places], np.fromiter((places[pair] for pair in pairs), np.int64, len(pairs))
+def _kinds(curated: Curated, fates: Fates) -> tuple[list[Fate], list[str], NDArray[np.int64]]:
+    """Every fate that there is, in the order in which they first occur, of a failure with its file, and each clip's."""
+    messages = cast("list[str | None]", curated.others["message"])
+    found = [
+        (message, rule, "" if message is None else source)
+        for message, rule, source in zip(messages, fates.rules, curated.texts("source"), strict=True)
+    ]
+    places = {one: place for place, one in enumerate(dict.fromkeys(found))}
+    codes = np.fromiter((places[one] for one in found), np.int64, len(found))
+    return [_fate(message, rule) for message, rule, _ in places], [source for *_, source in places], codes
 
 
 def _book_file(ledger: Ledger, file: Json, decision: str, reason: str) -> None:
     ledger.files.total += 1
+    reason = kind_of(reason, str(file["file"])) if decision == "failed" else reason
     ledger.files.book(decision, reason, 1)
     if not file["clips"]:
         ledger.microseconds.book(decision, reason, round(file["seconds"] * 1e6))

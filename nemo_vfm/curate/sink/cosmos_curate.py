@@ -22,7 +22,8 @@ _SHORTEST_S = 5.0  # its lowest bin of durations; it drops what is shorter with 
 
 
 class CosmosCurate:
-    """A finished split of cosmos-curate, for its `dedup` and `shard` pipelines.
+    """A finished split of cosmos-curate, for its `shard` pipeline. Its `dedup` wants embeddings, which are not written:
+    remove duplicates here, by `NearDuplicate` or `recipes/curation/dedup.yaml`.
 
     The films are named by absolute paths, as cosmos-curate writes them: move the folder and they are lost.
 

@@ -8,12 +8,12 @@ from typing import Any
 from nemo_vfm.report.folder import RunFolder, Step
 from nemo_vfm.report.media import Media
 from nemo_vfm.report.section import Card, Section, fragment
-from nemo_vfm.report.text import exact, figure, mapping, number, span, words
+from nemo_vfm.report.text import clean, exact, figure, listing, mapping, number, span, words
 
 ORDER = 10
 BUDGET_MB = 0.0
 MEASURES = ("files", "clips", "seconds")
-MAX_FAILURES = 12
+MAX_FAILURES, MAX_NAMES = 12, 20
 Spans = Mapping[str, tuple[float, float]]  # by measure: where a bar begins, and how long it is
 
 _TABLE = """
@@ -25,7 +25,17 @@ _TABLE = """
 </tr></thead>
 <tbody>
 {% for row in rows %}
-<tr class="{{ row.kind }}"><th scope="row">{{ row.name }}</th>
+<tr class="{{ row.kind }}"><th scope="row">{{ row.name }}{% if row.files %}
+<details><summary>{{ row.named }}</summary><ul>
+{% for file in row.files %}
+<li>{{ file }}</li>
+{% endfor %}
+{% if row.more %}
+<li>and {{ row.more }} more</li>
+{% endif %}
+</ul></details>
+{% endif %}
+</th>
 {% for cell in row.cells %}
 <td><span class="amount{{ " quiet" if cell.text == "–" }}">{{ cell.text }}</span>
 <span class="track stacked"><span class="bar left" style="width:{{ cell.start }}%"></span>
@@ -57,9 +67,39 @@ def _section(run: RunFolder, step: Step, ledger: Mapping[str, Any]) -> Section:
         *_removed("failed", parts, []),
         _row("kept", "total", "kept", {m: (0.0, _amount(p, "kept")) for m, p in parts.items()}, parts),
     ]
+    named = _files(run, step)
+    for row in rows:
+        names = named.get(row["key"], [])
+        row |= {"files": [clean(name, 160) for name in names[:MAX_NAMES]], "more": max(0, len(names) - MAX_NAMES),
+                "named": "1 file" if len(names) == 1 else f"{len(names):,} files"}  # fmt: skip
     body = fragment(_TABLE, {"measures": measures, "rows": rows})
     lead = "Input, what each rule dropped, and what was kept. The grey bar is what remains after each row."
+    lead += _sound(mapping(ledger.get("audio")))
     return Section("From files to clips", body, lead, step.name, _cards(parts))
+
+
+def _sound(audio: Mapping[str, Any]) -> str:
+    """What became of the sound of the clips that were kept."""
+    as_what = {"copied": "copied into the clip", "flac": "as FLAC beside it"}
+    told = [f"{exact(n)} {as_what.get(kind, kind)}" for kind, n in _counts(audio, "kept_as").items()]
+    why = {"no_audio": "none in the source", "audio_drop": "left out (audio: drop)"}
+    told += [f"{exact(n)} {why.get(name, name)}" for name, n in _counts(audio, "dropped").items()]
+    told += [f"{exact(n)} failed: {clean(name, 160)}" for name, n in _counts(audio, "failed").items()]
+    return f" Sound of the clips kept: {', '.join(told)}." if told else ""
+
+
+def _files(run: RunFolder, step: Step) -> dict[tuple[str, str], list[str]]:
+    """The names of files by what became of them: each failure, and what drops whole files without a look at clips."""
+    found: dict[tuple[str, str], list[str]] = {}
+    rows = run.read_json(step.folder / "files.json") if (step.folder / "files.json").is_file() else None
+    for row in map(mapping, listing(rows)):
+        name, reason = str(row.get("file")), str(row.get("reason"))
+        for kind in listing(row.get("failures")):
+            found.setdefault(("failed", str(kind)), []).append(name)
+        if row.get("decision") == "dropped" and not row.get("clips"):
+            original = row.get("duplicate_of")
+            found.setdefault(("dropped", reason), []).append(f"{name} = {original}" if original else name)
+    return found
 
 
 def _amount(part: Mapping[str, Any], key: str) -> float:
@@ -84,7 +124,7 @@ def _removed(key: str, parts: Mapping[str, Mapping[str, Any]], order: Sequence[s
             count = _counts(part, key).get(name, 0.0)
             left[measure] -= count
             spans[measure] = (left[measure], count)
-        rows.append(_row(words(name) if key == "dropped" else name, key, key, spans, parts))
+        rows.append(_row(words(name) if key == "dropped" else name, key, key, spans, parts) | {"key": (key, name)})
     if rest := names[MAX_FAILURES:]:
         more = {m: sum(_counts(p, key).get(name, 0.0) for name in rest) for m, p in parts.items()}
         spans = {m: (left[m] - count, count) for m, count in more.items()}
@@ -99,7 +139,8 @@ def _row(name: str, kind: str, tone: str, spans: Spans, parts: Mapping[str, Any]
         shown = {"start": _percent(start / whole), "width": _percent(length / whole)}
         sign = "−" if kind in ("dropped", "failed") else ""
         cells.append({"text": f"{sign}{exact(length)}" if length or kind == "total" else "–", **shown})
-    return {"name": ("failed: " if kind == "failed" else "") + name, "kind": kind, "tone": tone, "cells": cells}
+    return {"name": ("failed: " if kind == "failed" else "") + name, "kind": kind, "tone": tone, "cells": cells,
+            "key": ("", "")}  # fmt: skip
 
 
 def _percent(share: float) -> float:

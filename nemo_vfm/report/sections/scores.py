@@ -50,14 +50,15 @@ def _score_columns(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _chart(rows: list[dict[str, Any]], column: str, rule: str, limits: Mapping[str, Any]) -> Any:
-    values: dict[str, list[float]] = {"kept": [], "dropped": [], "other": []}
+    values: dict[str, list[float]] = {"kept": [], "dropped": [], "other": [], "failed": []}
     for row in rows:
         if (value := number(row.get(column))) is not None:
-            fate = "dropped" if rule and row.get("rule") == rule else "other"
-            values["kept" if row.get("decision") == "kept" else fate].append(value)
+            fell = "dropped" if rule and row.get("rule") == rule else "other"
+            decision = str(row.get("decision"))
+            values[decision if decision in ("kept", "failed") else fell].append(value)
     threshold, side = number(limits.get("threshold")), str(limits.get("op"))
     others = "by other rules" if rule else "dropped"
-    names = {"kept": "kept", "dropped": "dropped", "other": others}
+    names = {"kept": "kept", "dropped": "dropped", "other": others, "failed": "failed"}
     groups = [Group(name, values[tone], tone) for tone, name in names.items()]
     title = words(clean(column, 60)) + (f" · rule {words(clean(rule, 60))}" if rule and rule != column else "")
     return histogram(title, groups, limit=(side, threshold) if threshold is not None and side in ("<", ">") else None)

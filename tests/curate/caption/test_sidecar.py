@@ -3,14 +3,20 @@
 """Files beside a video, and what is said of which clip."""
 
 import json
+import os
 from fractions import Fraction
 
+import pyarrow.parquet as pq
 import pytest
 
+from nemo_vfm.core.types import Run
 from nemo_vfm.curate.caption.description import Description
 from nemo_vfm.curate.caption.sidecar import Sidecar
+from nemo_vfm.curate.execute.inline import Inline
 from nemo_vfm.curate.stage import ClipRecord
+from nemo_vfm.data.folder import caption_beside
 from nemo_vfm.data.sample import Clip
+from tests.support.films import job, pan, write_film
 
 
 def record(path, first=0, last=10, scores=None):
@@ -48,6 +54,41 @@ def test_a_broken_sidecar_says_nothing_and_stops_nothing(tmp_path, text):
     (tmp_path / "a.json").write_bytes(text.encode(errors="surrogateescape"))
     (tmp_path / "a.txt").write_text("from the text")
     assert Sidecar().caption(record(tmp_path / "a.mp4")) == ("from the text", "sidecar")
+
+
+def test_links_are_read_only_while_they_stay_inside_the_source(tmp_path):
+    folder, root = tmp_path / "videos/a", tmp_path / "videos"
+    folder.mkdir(parents=True)
+    (tmp_path / "secret").write_text("outside")
+    (tmp_path / "secret.json").write_text(json.dumps({"caption": "outside"}))
+    (root / "shared.txt").write_text("inside")
+    (folder / "out.txt").symlink_to(tmp_path / "secret")
+    (folder / "out.json").symlink_to(tmp_path / "secret.json")
+    (folder / "in.txt").symlink_to("../shared.txt")
+    (folder / "round.txt").symlink_to("round.txt")
+    os.mkfifo(folder / "pipe.txt")
+    said = {}
+    for name in ("out", "in", "round", "pipe"):
+        clip = record(folder / f"{name}.mp4")
+        clip.root = root
+        said[name] = Sidecar().caption(clip)
+        expected = "inside" if name == "in" else ""
+        assert caption_beside(folder / f"{name}.mp4", root) == expected
+    assert said == {"out": None, "in": ("inside", "sidecar"), "round": None, "pipe": None}
+    assert Sidecar().caption(record(folder / "in.mp4")) is None, "whose source is not known, its own folder"
+
+
+def test_a_curation_does_not_take_a_caption_from_outside_its_source(tmp_path):
+    write_film(tmp_path / "videos/a.mp4", pan(1))
+    (tmp_path / "secret").write_text("outside")
+    (tmp_path / "videos/a.txt").symlink_to(tmp_path / "secret")
+    write_film(tmp_path / "videos/b/b.mp4", pan(2))
+    (tmp_path / "videos/said").write_text("inside")
+    (tmp_path / "videos/b/b.txt").symlink_to("../said")
+    job(tmp_path / "videos", executor=Inline(isolated=False)).run(Run(tmp_path / "run"))
+    rows = pq.read_table(tmp_path / "run/scores.parquet").to_pylist()
+    said = {row["source"]: row["caption"] for row in rows}
+    assert said["b/b.mp4"] == "inside" and "outside" not in said["a.mp4"]
 
 
 def test_without_a_sidecar_the_numbers_speak(tmp_path):

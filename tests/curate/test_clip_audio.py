@@ -1,0 +1,149 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Films with a tone a second through a curation: each clip keeps the tones of its own time, or says why it has none."""
+
+import io
+import json
+from fractions import Fraction
+
+import av
+import numpy as np
+import pytest
+
+from nemo_vfm.core.types import Run
+from nemo_vfm.curate.execute.inline import Inline
+from nemo_vfm.curate.transcode import Media, Transcode
+from nemo_vfm.data.audio import read_audio
+from nemo_vfm.data.clip_audio import clip_audio
+from nemo_vfm.data.decode import open_video
+from nemo_vfm.data.encode import encode_mp4
+from nemo_vfm.data.shards import ShardSet
+from tests.support.cuts import At
+from tests.support.films import job
+from tests.support.sounding import RATE, TONES, pitch, sounding_film, tone
+
+
+def with_pcm(path):
+    """The same film, its sound as samples, which no mp4 takes."""
+    sounding_film(path.with_suffix(".mp4"), silent=True)
+    with av.open(str(path.with_suffix(".mp4"))) as source, av.open(str(path), "w") as out:
+        picture = out.add_stream_from_template(source.streams.video[0])
+        sound = out.add_stream("pcm_s16le", rate=RATE, layout="mono")
+        for packet in source.demux(video=0):
+            if packet.dts is not None:
+                packet.stream = picture
+                out.mux(packet)
+        samples = np.concatenate([tone(hertz) for hertz in TONES])
+        frame = av.AudioFrame.from_ndarray((samples * 32767).astype(np.int16)[None], format="s16", layout="mono")
+        frame.sample_rate, frame.pts, frame.time_base = RATE, 0, Fraction(1, RATE)
+        out.mux(sound.encode(frame))
+        out.mux(sound.encode(None))
+    path.with_suffix(".mp4").unlink()
+    return path
+
+
+def curated(videos, run, **how):
+    arguments = {"split": At(12, 30), "stages": {}, "rules": {}, "captions": {}, "executor": Inline(isolated=False)}
+    job(videos, transcode=Transcode(preset="veryfast", **how), **arguments).run(Run(run))
+    shards = ShardSet(run / "shards")
+    samples = [{name: shards.read(entry, name) for name in entry.members} for entry in shards.entries]
+    return [(json.loads(one["json"]), one) for one in samples], json.loads((run / "ledger.json").read_text())["audio"]
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.ts"])
+def test_sound_is_copied_with_the_tones_of_the_clips_own_time(tmp_path, name):
+    (tmp_path / "videos").mkdir()
+    sounding_film(tmp_path / "videos" / name)
+    samples, account = curated(tmp_path / "videos", tmp_path / "run")
+    assert account == {"in": 3, "kept": 3, "dropped": {}, "failed": {}, "kept_as": {"copied": 3}}
+    for facts, members in samples:
+        assert facts["audio"] == "copied" and "flac" not in members
+        (tmp_path / "clip.mp4").write_bytes(members["mp4"])
+        with open_video(members["mp4"]) as reader:
+            assert reader.info().num_frames == facts["num_frames"]
+        first_s, last_s = facts["first_frame"] / 12, facts["last_frame"] / 12
+        for second in (at for at in range(4) if first_s <= at + 0.1 and at + 0.4 <= last_s):
+            heard = read_audio(tmp_path / "clip.mp4", second + 0.1 - first_s, second + 0.4 - first_s)
+            assert pitch(heard, 16_000) == pytest.approx(TONES[second], rel=0.03)
+    again, _ = curated(tmp_path / "videos", tmp_path / "again")
+    assert again == samples
+
+
+def test_sound_that_no_mp4_takes_is_a_member_of_its_own_and_exactly_as_long(tmp_path):
+    (tmp_path / "videos").mkdir()
+    with_pcm(tmp_path / "videos/a.mkv")
+    samples, account = curated(tmp_path / "videos", tmp_path / "run")
+    assert account["kept_as"] == {"flac": 3} and account["kept"] == 3
+    heard = []
+    for facts, members in samples:
+        assert facts["audio"] == "flac"
+        with av.open(io.BytesIO(members["flac"])) as container:
+            heard.append(np.concatenate([frame.to_ndarray().reshape(-1) for frame in container.decode(audio=0)]))
+        assert abs(len(heard[-1]) / RATE - facts["duration_s"]) < 0.003, "Matroska's stamps are milliseconds"
+        with av.open(io.BytesIO(members["mp4"])) as container:
+            assert not container.streams.audio
+    assert pitch(heard[1][: RATE // 2].astype(float), RATE) == pytest.approx(TONES[1], rel=0.03)
+    for path in (tmp_path / "run/work").rglob("*.flac"):
+        path.unlink()
+    (tmp_path / "run/made_of.json").unlink()
+    assert curated(tmp_path / "videos", tmp_path / "run")[0] == samples, "what was lost is encoded again"
+
+
+def test_what_has_no_sound_or_was_not_to_keep_it_says_so(tmp_path):
+    for folder, silent in (("silent", True), ("sounding", False)):
+        (tmp_path / folder).mkdir()
+        sounding_film(tmp_path / folder / "a.mp4", silent=silent)
+    samples, account = curated(tmp_path / "silent", tmp_path / "run1")
+    assert {facts["audio"] for facts, _ in samples} == {"none"} and account["dropped"] == {"no_audio": 3}
+    samples, account = curated(tmp_path / "sounding", tmp_path / "run2", audio="drop")
+    assert {facts["audio"] for facts, _ in samples} == {"dropped"} and account["dropped"] == {"audio_drop": 3}
+    with av.open(io.BytesIO(samples[0][1]["mp4"])) as container:
+        assert not container.streams.audio
+    with pytest.raises(ValueError, match="keep and drop"):
+        Transcode(audio="copy")
+
+
+def test_sound_that_is_damaged_costs_the_sound_and_not_the_clip(tmp_path, monkeypatch):
+    (tmp_path / "videos").mkdir()
+    sounding_film(tmp_path / "videos/a.mp4")
+
+    def broken(*_):
+        raise av.error.InvalidDataError(1, "Invalid data found")
+
+    monkeypatch.setattr("nemo_vfm.data.clip_audio._kept", broken)
+    samples, account = curated(tmp_path / "videos", tmp_path / "run")
+    assert {facts["audio"] for facts, _ in samples} == {"failed"} and account["kept"] == 0
+    assert sum(account["failed"].values()) == account["in"] == 3
+    assert "Invalid data" in samples[0][0]["audio_failure"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_bytes_that_are_damaged_cost_at_most_the_sound(tmp_path, seed):
+    random, (first, *_), path = np.random.default_rng(seed), TONES, tmp_path / "a.ts"
+    sounding_film(path, [first] * 2)
+    with av.open(str(path)) as container:
+        at = [packet.pos for packet in container.demux(audio=0) if packet.size]
+    data = bytearray(path.read_bytes())
+    for place in random.choice(at, 12):
+        data[place + 20 : place + 180] = random.bytes(160)
+    path.write_bytes(data)
+    with clip_audio(path, 1.5, 2.5, keep=True) as audio:
+        file = io.BytesIO()
+        assert encode_mp4(file, np.zeros((12, 48, 64, 3), np.uint8), 12, audio=audio) == 12
+    assert (audio.kind == "failed") == bool(audio.why) and (audio.kind == "flac") == bool(audio.flac)
+
+
+def test_packets_that_the_muxer_refuses_are_decoded_instead(tmp_path, monkeypatch):
+    monkeypatch.setattr("nemo_vfm.data.clip_audio._go_into_mp4", lambda *_: False)
+    with clip_audio(sounding_film(tmp_path / "a.mp4"), 1.0, 2.0, keep=True) as audio:
+        assert audio.kind == "flac" and audio.flac
+
+
+def test_films_with_and_without_their_sound_have_places_of_their_own(tmp_path):
+    assert Media.of(tmp_path, Transcode(), {}) != Media.of(tmp_path, Transcode(audio="drop"), {})
+
+
+def test_a_file_that_cannot_be_opened_gives_a_failure(tmp_path):
+    (tmp_path / "a.mp4").write_bytes(b"no video")
+    with clip_audio(tmp_path / "a.mp4", 0.0, 1.0, keep=True) as audio:
+        assert audio.kind == "failed" and audio.why

@@ -1,0 +1,17 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Frame numbers in, a splitter that cuts there out."""
+
+from itertools import pairwise
+
+
+class At:
+    """Cuts at these frames."""
+
+    def __init__(self, *cuts):
+        self.cuts = cuts
+
+    def spans(self, frames, *, fps):
+        """See `Splitter`."""
+        count = sum(1 for _ in frames)
+        yield from pairwise([0, *(cut for cut in self.cuts if cut < count), count])

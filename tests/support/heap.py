@@ -1,0 +1,11 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Leaves memory full of one value, so that whoever forgets to write what it gives out is found out."""
+
+import numpy as np
+
+
+def dirty_heap(value: int, num_bytes: int) -> None:
+    """Fill and free blocks of about `num_bytes`, which the next ones to ask for as many are given."""
+    blocks = [np.full(num_bytes + 512 * more, value, np.uint8) for more in range(12)]
+    del blocks
