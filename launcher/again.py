@@ -37,7 +37,9 @@ def again(kept: Kept, run_dir: Path, trust: Sequence[str] = (), allow_host: Sequ
     """
     target = Path.cwd() / run_dir
     if target == kept.run_dir:
-        raise UserError(f"{run_dir} is where it ran; name another folder, or go on there: vfm-launch retry {run_dir}")
+        raise UserError(
+            f"{run_dir} is where it ran; choose another folder, or resume there: vfm-launch retry {run_dir}"
+        )
     asked = _asked(kept, trust, allow_host)
     where, unknown = known(cluster_again(kept.values["cluster"], asked))
     code, runs = _code(kept), _runs(kept, target, asked)
@@ -60,8 +62,8 @@ def _asked(kept: Kept, trust: Sequence[str], allow_host: Sequence[str]) -> Asked
     missing = [f"--trust {word}" for word in dict.fromkeys(trusted) if word not in trust]
     missing += [f"--allow-host {word}" for word in dict.fromkeys(hosts) if word not in allow_host]
     if missing:
-        raise UserError(f"{kept.run_dir} was launched with {' '.join(missing)}, and a folder cannot grant that again; "
-                        "if you do, add the same words")  # fmt: skip
+        raise UserError(f"{kept.run_dir} was launched with {' '.join(missing)}, and a folder cannot grant that "
+                        f"again; to allow it, add the same options")  # fmt: skip
     return Asked(
         recipe=str(kept.recipe_file), cluster=words["cluster"], nodes=words["nodes"], trust=packages_of(trust),
         trusts_cluster=CLUSTER in trust,
@@ -91,8 +93,8 @@ def _table(kept: Kept, target: Path) -> Json:
 
 def _code(kept: Kept) -> Code:
     if not kept.values["code"]["files"]:
-        return nothing("the launch took no code along, and neither does this one: what is installed runs")
+        return nothing("the launch copied no code, and neither does this one: the installed packages run")
     code = read_copy(kept.folder / "code", kept.values["code"]["commit"])
     if code.hash() != kept.values["code"]["sha256"]:
-        raise UserError(f"{kept.folder / 'code'} is not any more what was submitted; submit the recipe anew")
+        raise UserError(f"{kept.folder / 'code'} has changed since it was submitted; submit the recipe again")
     return without_keys(code)

@@ -94,30 +94,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="cluster=NAME takes conf/cluster/NAME.yaml, cluster.a=b changes it, nodes=N is its size; "
                         "any other is for the recipe")  # fmt: skip
     parser.add_argument("--conf", metavar="DIR", type=Path, action="append", default=[],
-                        help="a folder of your own ingredients and clusters, searched first")  # fmt: skip
+                        help="folder of your own ingredients and clusters, searched first")  # fmt: skip
     parser.add_argument("--overlay", metavar="NAME", action="append", default=[],
-                        help="conf/overlay/NAME over every component it is for; `smoke` makes it tiny")  # fmt: skip
+                        help="apply conf/overlay/NAME to every component that it names; `smoke` makes the "
+                             "recipe tiny")  # fmt: skip
     parser.add_argument("--trust", metavar="PREFIX", action="append", default=[],
                         help="a package whose classes the recipe may name, or `cluster`: the programs and the "
                         "variables that your own cluster's file names; their code will run")  # fmt: skip
     parser.add_argument("--allow", metavar="KEY", action="append", default=[],
-                        help="go on in a run folder although this key differs")  # fmt: skip
+                        help="resume in a run folder even though this key differs")  # fmt: skip
     parser.add_argument("--allow-host", metavar="HOST[=VARIABLE]", action="append", default=[],
-                        help="a host, s3://BUCKET or ray://HOST:PORT that the recipe may reach; VARIABLE holds its key"
+                        help="a host, s3://BUCKET or ray://HOST:PORT that the recipe may contact; VARIABLE "
+                             "holds the API key"
                         )  # fmt: skip
     parser.add_argument("--parts", metavar="N", type=int, default=0,
-                        help="share curation and sampling out to N tasks of an array")  # fmt: skip
+                        help="split curation and sampling over N tasks of a job array")  # fmt: skip
     parser.add_argument("--sweep", metavar="KEY=A,B", action="extend", nargs="+", default=[],
-                        help="a task of an array for every combination of these values")  # fmt: skip
-    for name, what in (("silence", "without a sign of life are a lost rank"), ("timeout", "may one rank wait")):
-        parser.add_argument(f"--rank-{name}", metavar="SECONDS", type=float, help=f"so many {what}, as nemo-vfm run")
+                        help="run every combination of these values as a task of a job array")  # fmt: skip
+    for name, what in (
+        ("silence", "without a heartbeat before a rank counts as lost"),
+        ("timeout", "that one rank may wait for another"),
+    ):
+        parser.add_argument(f"--rank-{name}", metavar="SECONDS", type=float, help=f"seconds {what}, as nemo-vfm run")
     parser.add_argument("--profile", choices=["nsys"],
                         help="record what chosen ranks and their GPUs do, below launch/profile/")  # fmt: skip
     parser.add_argument("--profile-ranks", metavar="R,R", help="which ranks: 0 where nothing is said")
     parser.add_argument("--profile-seconds", metavar="A-B", help="from when to when after the start: 120-180")
     parser.add_argument("--no-paths", action="store_true",
                         help="the nodes see files that this machine does not: look for none of them here")  # fmt: skip
-    parser.add_argument("--no-code", action="store_true", help="take no working tree along: what is installed runs")
+    parser.add_argument("--no-code", action="store_true", help="copy no working tree: the installed packages run")
 
 
 def asked(arguments: argparse.Namespace) -> Asked:
@@ -132,7 +137,7 @@ def asked(arguments: argparse.Namespace) -> Asked:
         if (value := vars(arguments)[name]) is not None and not 1 <= value < float("inf"):
             raise UserError(f"--{name.replace('_', '-')} is {value:g}; it takes seconds, one or more")
     if arguments.parts and arguments.sweep:
-        raise UserError("--parts shares one run out and --sweep makes several; leave one of them out")
+        raise UserError("--parts splits one run and --sweep makes several; drop one of them")
     # Whatever follows --sweep is among its words, also what says where.
     swept = [word for word in arguments.sweep if not word.lstrip("~").startswith(("cluster=", "cluster.", "nodes="))]
     if arguments.sweep and not swept:
@@ -170,10 +175,10 @@ def _cluster(changes: Sequence[Override]) -> str:
         from nemo_vfm.config import Roots
 
         there = ", ".join(Roots.standard().choices("cluster"))
-        raise UserError(f"say where: cluster=NAME. There are {there}; one of your own is conf/cluster/NAME.yaml")
+        raise UserError(f"no cluster given: cluster=NAME. There are {there}; add your own as conf/cluster/NAME.yaml")
     last = changes[-1]
     if not isinstance(last.value, Scalar) or not last.text:
-        raise fail("a cluster is given by the name of its file: cluster=NAME", last.mark)
+        raise fail("give a cluster by the name of its file: cluster=NAME", last.mark)
     return last.text
 
 
@@ -183,5 +188,5 @@ def _nodes(changes: Sequence[Override]) -> int | None:
     last = changes[-1]
     value = last.value.value if isinstance(last.value, Scalar) and last.path == "nodes" else None
     if type(value) is not int or value < 1:
-        raise fail(f"nodes is a whole number of one or more, got {last.text or last.path}", last.mark)
+        raise fail(f"nodes must be a whole number, one or more, got {last.text or last.path}", last.mark)
     return value

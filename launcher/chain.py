@@ -113,7 +113,7 @@ def _share(step: Step, phase: str, ranks: int, degrees: Mapping[str, int], clust
     with_ray = step.ray and isinstance(cluster, Slurm)  # one process, which Ray has work for all nodes from
     count, tasks, problem = (nodes or 1, 1, "") if with_ray else _fitted(ranks, devices if uses_gpus else 0, nodes)
     if not isinstance(cluster, Slurm) and (nodes or 1) > 1:
-        problem = f"nodes={nodes} cannot be had: this cluster is one machine, the one that you are on"
+        problem = f"nodes={nodes} is not possible: this cluster is the machine that you are on"
     cores = (cluster.cpus_per_node or 0) if isinstance(cluster, Slurm) else 0
     gpus = devices if with_ray else tasks
     parts = max(tasks, devices if uses_gpus and not with_ray else 1)

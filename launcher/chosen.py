@@ -24,8 +24,8 @@ from nemo_vfm.core.types import Json
 
 Where = Slurm | Local
 SLOT = "cluster"
-_NO_SECRETS = ("this would stand in the script, and scripts keep nothing of the environment. Jobs inherit yours, so "
-               "leave it out; or name a file that only you can read under cluster.secrets")  # fmt: skip
+_NO_SECRETS = ("this would be written to the script, and scripts never store environment values. Jobs inherit your "
+               "environment, so drop it; or name a file that only you can read under cluster.secrets")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ def _made(root: Map, roots: Roots, asked: Asked) -> Chosen:
         raise RecipeError(found)
     made: Where = make(part)
     values: Any = plain(tree)
-    notes = [f"{one.path} of {one.mark.place()} is used, by --trust {CLUSTER}" for one in trusted]
+    notes = [f"{one.path} of {one.mark.place()} is used, because of --trust {CLUSTER}" for one in trusted]
     return Chosen(where=made, values=values, notes=tuple(notes))
 
 

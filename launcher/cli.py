@@ -9,7 +9,8 @@ from nemo_vfm import __version__
 from nemo_vfm.core.program import Program
 
 PROGRAM = Program(
-    name="vfm-launch", about="From a recipe to a cluster's queue, and back.", folder=Path(__file__).parent / "verbs",
+    name="vfm-launch", about="Submits recipes to a Slurm cluster and follows "
+                             "them.", folder=Path(__file__).parent / "verbs",
     package="launcher.verbs", version=f"vfm-launch of nemo_vfm {__version__}",
     exits="exit status: 0 ok, 1 something unexpected, 2 you can fix it, 130 interrupted; on cluster=local the run's",
 )  # fmt: skip

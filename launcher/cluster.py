@@ -110,15 +110,15 @@ class Cluster:
         for name, value in self.environment.items():
             if isinstance(value, float):  # 12.10 would arrive as 12.1
                 raise ValueError(
-                    f"{name} is the number {value}, and may have been written otherwise; write it as a text, in "
-                    f"quotes, on a command line \"cluster.environment.{name}='{value}'\""
+                    f"{name} is the number {value}, and may have been written differently; quote it as text, on a "
+                    f"command line \"cluster.environment.{name}='{value}'\""
                 )
             if is_secret_name(name):
                 raise ValueError(
-                    f"{name} would stand in the script; name a file for it in cluster.secrets, or export it"
+                    f"{name} would be written to the script; name a file for it in cluster.secrets, or export it"
                 )
         if twice := sorted(set(self.environment) & set(self.secrets)):
-            raise ValueError(f"{twice[0]} is in environment and in secrets; keep the one that is meant")
+            raise ValueError(f"{twice[0]} is in both environment and secrets; keep one")
 
     @property
     def variables(self) -> dict[str, str | None]:
@@ -224,7 +224,7 @@ class Slurm(Cluster):
         for name in (*self.options, *self.step_options):
             option_name(name)
         if ours := sorted(OURS & set(self.options)):
-            raise ValueError(f"options: {ours[0]} is decided by the script; see the arguments that Slurm takes")
+            raise ValueError(f"options: {ours[0]} is set by the script; see the arguments that Slurm takes")
 
     def _check_network(self) -> None:
         for name in ("cpu_bind", "interface"):

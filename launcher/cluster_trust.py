@@ -85,14 +85,14 @@ def _why(path: str, node: Node) -> str:
 def _of_variable(name: str, text: str) -> str:
     loads = _LOADS.search(name) and name not in _LOADS_NOT
     if not _VARIABLE.fullmatch(name) or loads:
-        return f"{name} is not among the variables that load no code, whatever they hold"
-    return "" if _VALUE.fullmatch(text) else f"{name} holds a path, and what it names may be loaded"
+        return f"{name} is not one of the variables that can never load code"
+    return "" if _VALUE.fullmatch(text) else f"{name} contains a path, and what it names may be loaded"
 
 
 def _of_option(name: str, text: str) -> str:
     if name not in _OPTIONS:
-        return f"--{name} is not among the options of Slurm that start nothing"
-    return "" if "/" not in text else f"--{name} holds a path, and what it names may be run"
+        return f"--{name} is not one of the Slurm options that start nothing"
+    return "" if "/" not in text else f"--{name} contains a path, and what it names may be run"
 
 
 def _of_field(head: str, rest: str, text: str, node: Node) -> str:

@@ -46,13 +46,15 @@ class Submitted:
             kept = read(self.run_dir)
             queue, why = queue_of(kept)
             if why:
-                raise UserError(f"{self.run_dir}: {why}, and nobody knows whether its jobs have ended; wait again")
+                raise UserError(f"{self.run_dir}: {why}, so it is unknown whether its jobs have ended; wait again")
             found = states(kept, queue)
             live = [one.name for one in found if one.live]
             if not live:
                 return found
             if time.monotonic() + poll_s > ends:
-                raise TimeoutError(f"{', '.join(live)} of {self.run_dir} still wait or run after {timeout_s:g} s")
+                raise TimeoutError(
+                    f"{', '.join(live)} of {self.run_dir} are still queued or running after {timeout_s:g} s"
+                )
             time.sleep(poll_s)
 
     def cancel(self) -> None:

@@ -33,20 +33,21 @@ class Kind:
 
 _ALL = (
     Kind(name="ok", again=False, sentence="done"),
-    Kind(name="next_phase", again=False, sentence="a phase is done; the next job goes on with other devices"),
-    Kind(name="preempted", again=True, sentence="asked to end, and what was done is saved"),
-    Kind(name="time_limit", again=True, sentence="the time limit was near, and what was done is saved"),
-    Kind(name="hang", again=True, sentence="a rank gave no sign of life", blames_node=True),
-    Kind(name="lost_rank", again=True, sentence="a rank was killed, or crashed", blames_node=True),
+    Kind(name="next_phase", again=False, sentence="a phase is done; the next job continues on other devices"),
+    Kind(name="preempted", again=True, sentence="asked to stop; the work is saved"),
+    Kind(name="time_limit", again=True, sentence="the time limit was near; the work is saved"),
+    Kind(name="hang", again=True, sentence="a rank sent no heartbeat", blames_node=True),
+    Kind(name="lost_rank", again=True, sentence="a rank was killed or crashed", blames_node=True),
     Kind(name="node_fault", again=True, sentence="a node failed", blames_node=True),
     Kind(name="out_of_memory", again=False,
-         sentence="memory ran out, and would again: fewer samples a step, more devices, or more memory for the job"),
+         sentence="out of memory, and it would happen again: use fewer samples per step, more devices, or more "
+                  "memory for the job"),
     Kind(name="non_finite", again=False,
          sentence="the loss or its gradient was not a number; the weights before it are in the last checkpoint"),
-    Kind(name="configuration", again=False, sentence="the recipe or its surroundings are at fault, and would be again"),
+    Kind(name="configuration", again=False, sentence="the recipe or its environment is at fault, and would fail again"),
     Kind(name="nothing_kept", again=False, sentence="every input was dropped or failed; the report says why"),
-    Kind(name="interrupted", again=False, sentence="somebody interrupted it; the same command goes on"),
-    Kind(name="unknown", again=False, sentence="something unexpected; the log and traceback.txt have what there is"),
+    Kind(name="interrupted", again=False, sentence="interrupted by somebody; run the same command again to resume"),
+    Kind(name="unknown", again=False, sentence="something unexpected; see the log and traceback.txt"),
 )  # fmt: skip
 KINDS: Mapping[str, Kind] = MappingProxyType({kind.name: kind for kind in _ALL})
 
@@ -91,8 +92,8 @@ RULES = (
     # A rank that was killed says nothing more: one whose error is told died of that, and would again.
     Rule(kind="unknown", statuses=("69",), texts=(" ended: ",)),
     Rule(kind="lost_rank", statuses=("69",),
-         texts=("signs of life have ended", "waited for the others in vain", "cannot hear rank 0",
-                "lost the store that the ranks meet in")),
+         texts=("heartbeats have stopped", "timed out waiting for the others", "can no longer reach rank 0",
+                "lost the rendezvous store")),
     Rule(kind="lost_rank", statuses=(_SIGNALLED,)),
     Rule(kind="unknown", statuses=("*",)),
 )  # fmt: skip

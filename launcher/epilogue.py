@@ -98,7 +98,7 @@ case "$kind" in
   @BLAMING@)
     mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
     blamed="${failed:-$killed}"
-    if [[ $told =~ rank\ ([0-9]+)\ of && $told != *"in vain"* && ($kind == hang || -z $blamed) ]]; then
+    if [[ $told =~ rank\ ([0-9]+)\ of && $told != *"timed out waiting"* && ($kind == hang || -z $blamed) ]]; then
       blamed="${hosts[BASH_REMATCH[1] / @TASKS@]:-}"
     fi
     [[ " ${hosts[*]} " == *" $blamed "* ]] || blamed=
@@ -133,8 +133,8 @@ case "$kind" in
   *) exit "$status" ;;
 esac
 if (( stuck >= @MOST@ )); then
-  echo "vfm-launch: not begun again, since @MOST@ attempts one after the other got no further. Look at their ends in" \
-    "$launch/@ATTEMPTS@, and at this log; vfm-launch retry begins anew."
+  echo "vfm-launch: not begun again, since @MOST@ attempts in a row made no progress. See how they ended in" \
+    "$launch/@ATTEMPTS@, and at this log; vfm-launch retry starts again."
   exit "$status"
 fi
 @BEGIN_AGAIN@

@@ -235,7 +235,7 @@ def held(run_dir: Path) -> Iterator[None]:
         folder.chmod(0o700)  # code and logs are the owner's
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        raise UserError(f"cannot write in {run_dir}: {error.strerror}; take another run_dir") from error
+        raise UserError(f"cannot write in {run_dir}: {error.strerror}; choose another run_dir") from error
     try:
         _lock(descriptor, run_dir)
         yield

@@ -33,8 +33,8 @@ from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.types import LAUNCH, Json
 
 POINTS = "points"  #: the launch's folder of a sweep's recipes, each in one with the name of its run
-_NO_SECRETS = ("the recipe would hold {}, and launch folders and scripts keep none: {}. Put it into a variable of your "
-               "environment and write ${{env:NAME}} instead")  # fmt: skip
+_NO_SECRETS = ("the recipe would contain {}, and launch folders and scripts must not: {}. Put it into an "
+               "environment variable and write ${{env:NAME}} instead")  # fmt: skip
 _REFERENCE = re.compile(r"\$\{[^}]*\}")
 _VARIABLE = re.compile(r"\$\{(?:oc\.)?env:([A-Za-z_]\w*)\}")
 
@@ -203,7 +203,7 @@ def code_of(asked: Asked) -> Code:
 
 
 def _code(asked: Asked, run_dir: Path) -> Code:
-    return take(Path.cwd(), [run_dir]) if asked.code else nothing("no code is taken along: what is installed runs")
+    return take(Path.cwd(), [run_dir]) if asked.code else nothing("no code is copied: the installed packages run")
 
 
 def known(where: Where) -> tuple[Where, Sequence[str]]:

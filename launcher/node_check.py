@@ -19,9 +19,9 @@ if (( gpus )); then
   (( links && down )) && failed "$down NVLinks are down"
 fi
 free="$(awk '/^MemAvailable/ { print int($2 / 1048576) }' /proc/meminfo)"
-(( free >= memory )) || failed "$free GB of memory are free, and $memory are wanted"
+(( free >= memory )) || failed "$free GB of memory are free, $memory GB are required"
 free="$(df --output=avail -BG "${TMPDIR:-/tmp}" | tail -n 1 | tr -d ' G')"
-(( free >= disk )) || failed "$free GB of ${TMPDIR:-/tmp} are free, and $disk are wanted"
+(( free >= disk )) || failed "$free GB of ${TMPDIR:-/tmp} are free, $disk GB are required"
 exit 0
 """
 

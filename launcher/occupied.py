@@ -41,15 +41,15 @@ def _of_another_recipe(folder: Path, recipe: str, allowed: tuple[str, ...]) -> I
         shown = "; ".join(f"{key}: {old} there, {new} now" for key, (old, new) in list(found.items())[:_SHOWN])
         more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         keys = " ".join(f"--allow {key}" for key in list(found)[:_SHOWN])
-        yield (f"{folder} holds a run of another recipe ({shown}{more}); take another folder with run_dir=..., "
-               f"or go on all the same with {keys}")  # fmt: skip
+        yield (f"{folder} holds a run of another recipe ({shown}{more}); choose another folder with run_dir=..., or "
+               f"resume anyway with {keys}")  # fmt: skip
 
 
 def _of_other_files(folder: Path) -> Iterator[str]:
     if folder.is_dir() and not (folder / "recipe.yaml").is_file():
         others = sorted(path.name for path in folder.iterdir() if path.name not in _OURS)
         if others := [name for name in others if not name.endswith(".tmp")]:
-            yield f"{folder} holds {', '.join(others[:3])} and is no run folder; take another run_dir"
+            yield f"{folder} holds {', '.join(others[:3])} and is not a run folder; choose another run_dir"
 
 
 def _of_jobs(launch: Launch) -> Iterator[str]:
@@ -66,9 +66,9 @@ def still_there(kept: Kept) -> Iterator[str]:
     live = [f"{one.id} ({names.get(one.array, one.name)}) is {one.state}" for one in queued(kept).values()
             if one.waits_or_runs]  # fmt: skip
     if live:
-        more = f" and {len(live) - _SHOWN} more wait or run" if len(live) > _SHOWN else ""
-        yield (f"{kept.run_dir} has jobs in the queue: {', '.join(live[:_SHOWN])}{more}. Wait for them, or end them: "
-               f"vfm-launch cancel {kept.run_dir}")  # fmt: skip
+        more = f" and {len(live) - _SHOWN} more are queued or running" if len(live) > _SHOWN else ""
+        yield (f"{kept.run_dir} has jobs in the queue: {', '.join(live[:_SHOWN])}{more}. Wait for them, or cancel "
+               f"them: vfm-launch cancel {kept.run_dir}")  # fmt: skip
 
 
 def require_free(kept: Kept) -> None:

@@ -94,7 +94,7 @@ def _size(launch: Launch) -> Iterator[Finding]:
             yield Finding(share.name, _in_words(share))
     yield from _idle(launch.shares, launch.where)
     if not launch.shares:
-        yield Finding("recipe", "its steps are known once these values are given", wrong=True)
+        yield Finding("recipe", "its steps are known once these values are set", wrong=True)
     for text in launch.unknown:
         yield Finding("cluster", text, wrong=True)
 
@@ -106,7 +106,7 @@ def _idle(shares: Sequence[Share], where: Where) -> Iterator[Finding]:
     if idle:
         each = "; ".join(f"{count} of {devices} by {', '.join(name for name in idle if idle[name] == count)}"
                          for count in dict.fromkeys(idle.values()))  # fmt: skip
-        yield Finding("GPUs", f"left idle on each node: {each}. cluster.exclusive=false leaves them to others")
+        yield Finding("GPUs", f"idle on each node: {each}. cluster.exclusive=false lets others use them")
 
 
 def _in_words(share: Share) -> str:
@@ -229,13 +229,13 @@ def _kept(launch: Launch) -> Iterator[Finding]:
     yield Finding("code", f"{code.why}{size}{_use_of(launch)}")
     if code.untracked:
         total = _bytes(sum(len(code.files[path].content) for path in code.untracked))
-        yield Finding("untracked", f"{counted(len(code.untracked), 'file')} that git does not track, {total}, "
+        yield Finding("untracked", f"{counted(len(code.untracked), 'file')} not tracked by git, {total}, "
                       f"{'go' if len(code.untracked) > 1 else 'goes'} along: {folded(code.untracked)}")  # fmt: skip
     if code.left:
         named = [f"{path} ({what})" for path, what in code.left.items()]
-        yield Finding("keys", f"stay behind, tracked or not: {folded(named)}")
+        yield Finding("keys", f"are not copied, tracked or not: {folded(named)}")
     for name, where in launch.modules.passed_over.items():
-        yield Finding("code", f"{name} is installed, and {where} is used; the {name} of the repository is not")
+        yield Finding("code", f"{name} is installed, and {where} is used instead of the repository's {name}")
 
 
 def _use_of(launch: Launch) -> str:
@@ -246,8 +246,8 @@ def _use_of(launch: Launch) -> str:
         return f"; {', '.join(names)} {'are' if len(names) > 1 else 'is'} imported from there, by --trust"
     if launch.imports_code:
         return "; nemo_vfm is imported from there"
-    own = " It has a nemo_vfm of its own; if that is meant, add --trust nemo_vfm." if _has_own(launch.code) else ""
-    return f", for the record: nothing of it is imported unless --trust names it.{own}"
+    own = " It has a nemo_vfm of its own; to use that one, add --trust nemo_vfm." if _has_own(launch.code) else ""
+    return f", for the record: nothing in it is imported unless --trust names it.{own}"
 
 
 def _has_own(code: Code) -> bool:

@@ -88,10 +88,10 @@ def _slowest(status: Mapping[str, Any]) -> str:
     found = []
     rank, seconds = _of_rank(status, "reads_longest", "seconds")
     if rank is not None and seconds is not None and seconds >= _NOTHING_S:
-        found.append(f"rank {rank} takes longest to read: {seconds:.3g} s a step")
+        found.append(f"rank {rank} is the slowest reader: {seconds:.3g} s a step")
     rank, times = _of_rank(status, "computes_slowest", "times")
     if rank is not None and times is not None and times >= _SLOWER:
-        found.append(f"rank {rank} computes slowest: {times:.3g} times as long as the others for the same product")
+        found.append(f"rank {rank} is {times:.3g}x slower than the rest on the same matmul")
     return "; ".join(found)
 
 

@@ -18,7 +18,7 @@ def quoted(text: str) -> str:
     """
     _writable(text)
     if "\0" in text:
-        raise ValueError(f"{text!r} holds a zero byte, which no program can be given")
+        raise ValueError(f"{text!r} contains a zero byte, which no program accepts")
     if text.isprintable():
         return shlex.quote(text)
     # Line breaks, and letters that turn the direction of reading, would show something else than what is run.
@@ -36,7 +36,9 @@ def directive(name: str, value: str | None = None) -> str:
         return f"#SBATCH --{name}"
     _writable(value)
     if not value.isprintable():  # a newline would begin a line of its own, which sbatch may read as another option
-        raise ValueError(f"{name}: {value!r} holds a line break or a control character, which no option of Slurm may")
+        raise ValueError(
+            f"{name}: {value!r} contains a line break or a control character, which Slurm options must not"
+        )
     if _PLAIN.fullmatch(value):
         return f"#SBATCH --{name}={value}"
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
@@ -91,4 +93,4 @@ def _writable(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"{text!r} is no text that can be written as UTF-8") from error
+        raise ValueError(f"{text!r} cannot be encoded as UTF-8") from error

@@ -53,7 +53,7 @@ for (( waited = 0; waited < @WAIT@; waited++ )); do
   (( $(grep -c 'Ray runtime started' "$ray_log") >= @NODES@ )) && break
   sleep 1
 done
-(( waited < @WAIT@ )) || echo "vfm-launch: Ray is not on all nodes after @WAIT@ s, see $ray_log" >&2
+(( waited < @WAIT@ )) || echo "vfm-launch: Ray did not start on all nodes within @WAIT@ s, see $ray_log" >&2
 """
 
 _FINISH = r"""

@@ -78,13 +78,13 @@ _CODE = r"""
 _TEXT = r"""
 excluded="$(of_job ExcNodeList)"
 [[ $excluded == "(null)" ]] && excluded=
-# A node that failed, or that lost a rank for the second time, takes no part any more, if there are enough without it.
+# A node that failed, or that lost a rank for the second time, is excluded if enough nodes are left.
 shut_out=
 if [[ -n $blamed && ($kind == node_fault || -n $before) ]]; then
   left="$(sinfo --noheader --Node --partition="$SLURM_JOB_PARTITION" --states=idle,allocated,mixed,completing \
     --format=%N | sort -u | grep -v -c -x -F "$blamed")"
   if (( left < SLURM_JOB_NUM_NODES )); then
-    echo "vfm-launch: $blamed is not excluded, since only $left nodes would be left"
+    echo "vfm-launch: $blamed is not excluded, because only $left nodes would be left"
   else
     shut_out="$blamed" excluded="${excluded:+$excluded,}$blamed"
   fi
@@ -95,7 +95,7 @@ if [[ $state =~ ^(RUNNING|SIGNALING)$ || $(of_job Requeue) == 0 ]] || (( ends_at
 fi  # after a requeue this shell has KillWait seconds
 if [[ -n $shut_out ]]; then
   [[ -n $another ]] || scontrol update JobId="$job" ExcNodeList="$excluded" || shut_out=
-  [[ -z $shut_out ]] || echo "vfm-launch: $shut_out is excluded from what follows"
+  [[ -z $shut_out ]] || echo "vfm-launch: $shut_out is excluded from further attempts"
 fi
 """
 

@@ -113,7 +113,9 @@ def submit(script: Path, workdir: Path, *, after: Sequence[str] = (), words: Seq
     said = _said("sbatch", "--parsable", *dependency, *words, str(script), cwd=workdir)
     number = said.strip().splitlines()[-1].partition(";")[0] if said.strip() else ""
     if not number.isdigit():
-        raise UserError(f"sbatch took {script} and named no job: {plain(said.strip())!r}; look for it with squeue --me")
+        raise UserError(
+            f"sbatch accepted {script} but returned no job id:  {plain(said.strip())!r}; find it with squeue --me"
+        )
     return number
 
 
@@ -197,8 +199,8 @@ def clean(environment: Mapping[str, str]) -> dict[str, str]:
 def _said(program: str, *words: str, cwd: Path | None = None, with_errors: bool = False) -> str:
     path = programs.program(program)
     if path is None:
-        raise UserError(f"there is no {program} on this machine; submit from a login node of the cluster. What would "
-                        "be submitted is shown anywhere by --dry-run, and cluster=local runs here")  # fmt: skip
+        raise UserError(f"there is no {program} on this machine; submit from a login node of the cluster. --dry-run "
+                        f"shows what would be submitted, and cluster=local runs here")  # fmt: skip
     try:
         done = subprocess.run(  # noqa: S603
             [path, *words], env=clean(os.environ), cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True,

@@ -112,7 +112,7 @@ def take(folder: Path, leave_out: Sequence[Path] = ()) -> Code:
     """
     root = git.root_of(folder)
     if root is None:
-        return nothing(f"{folder} is in no git repository, so no code is taken along: what is installed runs")
+        return nothing(f"{folder} is not in a git repository, so no code is copied: the installed packages run")
     listed = {path: known for path, known in _listed(root).items() if not _is_below(root / path, leave_out)}
     _require_small(root, list(listed))
     whole = Code(root, None, {path: _read(root, path) for path in sorted(listed)}, "")
@@ -211,15 +211,15 @@ def _is_below(path: Path, folders: Sequence[Path]) -> bool:
 
 def _require_small(root: Path, paths: Sequence[str]) -> None:
     if len(paths) > MOST_FILES:
-        raise UserError(f"the working tree of {root} has {len(paths):,} files, and at most {MOST_FILES:,} are taken "
-                        f"along. Name what is no code in .gitignore, or take none: --no-code")  # fmt: skip
+        raise UserError(f"the working tree of {root} has {len(paths):,} files, and at most {MOST_FILES:,} are "
+                        f"copied. List what is not code in .gitignore, or copy none: --no-code")  # fmt: skip
     sizes = {path: (root / path).lstat().st_size for path in paths}
     if (total := sum(sizes.values())) > MOST_BYTES:
         largest = sorted(sizes, key=lambda path: -sizes[path])[:_NAMED]
         named = ", ".join(f"{path} ({sizes[path] / 1e6:.1f} MB)" for path in largest)
         raise UserError(
-            f"the working tree of {root} has {total / 1e6:.0f} MB, and at most {MOST_BYTES / 1e6:.0f} MB are taken "
-            f"along; its largest files are {named}. Name what is no code in .gitignore, or take none: --no-code"
+            f"the working tree of {root} has {total / 1e6:.0f} MB, and at most {MOST_BYTES / 1e6:.0f} MB are "
+            f"copied; its largest files are {named}. List what is not code in .gitignore, or copy none: --no-code"
         )
 
 
@@ -231,7 +231,7 @@ def _read(root: Path, path: str) -> Kept:
             return Kept(os.fsencode(file.readlink()), 0)
         return _read_plain(file)
     except OSError as error:
-        raise UserError(f"{file} cannot be taken along: {error.strerror}; name it in .gitignore if it is no code") \
+        raise UserError(f"{file} cannot be copied: {error.strerror}; list it in .gitignore if it is not code") \
             from error  # fmt: skip
 
 
@@ -241,9 +241,7 @@ def _read_plain(file: Path) -> Kept:
         mode = os.fstat(opened.fileno()).st_mode
         content = opened.read(MOST_BYTES + 1) if stat.S_ISREG(mode) else b""
     if not stat.S_ISREG(mode):
-        raise UserError(
-            f"{file} cannot be taken along: it is no plain file. Remove it, or take no code along: --no-code"
-        )
+        raise UserError(f"{file} cannot be copied: it is not a regular file. Remove it, or copy no code: --no-code")
     if len(content) > MOST_BYTES:
         raise UserError(f"{file} grows while it is read, beyond {MOST_BYTES / 1e6:.0f} MB; name it in .gitignore")
     return Kept(content, stat.S_IMODE(mode) & 0o777 | 0o400)
@@ -255,8 +253,8 @@ def _require_inside(root: Path, link: Path) -> None:
     lexical = Path(os.path.normpath(link.parent / to))
     if to.is_absolute() or not lexical.is_relative_to(root) or not link.resolve().is_relative_to(root.resolve()):
         raise UserError(
-            f"{link.relative_to(root)} is a link that leads out of the working tree, to {to}. Name it in .gitignore if "
-            f"it is no code, let it point inside the tree by a relative path, or take no code along: --no-code"
+            f"{link.relative_to(root)} is a link out of the working tree, to {to}. List it in .gitignore if it is "
+            f"not code, point it inside the tree by a relative path, or copy no code: --no-code"
         )
 
 

@@ -54,11 +54,11 @@ def queue_of(kept: Kept) -> tuple[dict[str, Queued], str]:
     if not ids:
         return {}, ""
     if not slurm.is_here():
-        return {}, "no Slurm on this machine, so this is what the folder says"
+        return {}, "no Slurm on this machine, so this is read from the folder"
     try:
         return queued(kept), ""
     except UserError as error:
-        return {}, f"Slurm does not answer ({error}), so this is what the folder says"
+        return {}, f"Slurm does not answer ({error}), so this is read from the folder"
 
 
 def states(kept: Kept, queue: Mapping[str, Queued]) -> list[JobState]:
@@ -102,7 +102,7 @@ def silent(found: Progress) -> str:
     """A sentence where a run that says it is running gives no sign of life; else empty."""
     if found.state != "running" or found.silent_s is None or found.silent_s < SILENT_S:
         return ""
-    return f"no sign of life for {found.silent_s:.0f} s, where one comes every 10 s"
+    return f"no heartbeat for {found.silent_s:.0f} s, expected every 10 s"
 
 
 def _state(kept: Kept, job: Mapping[str, Any], queue: Mapping[str, Queued], attempts: Sequence[Attempt]) -> JobState:
@@ -143,7 +143,7 @@ def _waiting(live: Sequence[Queued], ended: Attempt | None) -> tuple[str, str]:
     if first.state == "RUNNING":
         return "running", f"on {first.nodes} since {first.begins}, {first.left} left of its time"
     if ended is not None:
-        return "waiting", f"to go on after {ended.kind} ({_reason(first)})"
+        return "waiting", f"to resume after {ended.kind} ({_reason(first)})"
     return "waiting", _reason(first)
 
 
@@ -163,7 +163,7 @@ def _over(numbers: Sequence[str], ended: Attempt | None, last: Queued | None) ->
         return word, "" if ended.kind in GOOD else ended.sentence
     if last is not None:
         return last.state.lower(), _never_begun(last)
-    return "not begun", "it is not in the queue, and has left no line in attempts.tsv"
+    return "not begun", "it is not in the queue and has no line in attempts.tsv"
 
 
 def _never_begun(job: Queued) -> str:

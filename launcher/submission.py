@@ -103,7 +103,7 @@ def _take_back(ids: Sequence[str]) -> None:
     try:
         slurm.cancel(ids)
     except UserError as error:
-        raise UserError(f"{error}; end them by hand: scancel {' '.join(ids)}") from error
+        raise UserError(f"{error}; cancel them by hand: scancel {' '.join(ids)}") from error
 
 
 def tell(kept: Kept, names: Collection[str] | None = None) -> None:

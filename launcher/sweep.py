@@ -45,8 +45,8 @@ def shared(points: Sequence[Point], cluster: Where, nodes: int | None) -> tuple[
     for point, share in zip(points, shares, strict=False):
         if _size(share) != _size(shares[0]):
             raise UserError(
-                f"{points[0].name} takes {_size(shares[0])}, and {point.name} takes {_size(share)}: tasks of an array "
-                f"are of one size, so sweep each size by itself, with a run_dir of its own"
+                f"{points[0].name} takes {_size(shares[0])}, and {point.name} takes {_size(share)}: all tasks of a "
+                f"job array have one size, so sweep each size separately, with its own run_dir"
             )
     return tuple(
         replace(share, name=SHARE, array=len(points), degrees=_widest(shares), ray=any(one.ray for one in shares),
@@ -69,8 +69,8 @@ def _one(point: Point, cluster: Where, nodes: int | None) -> Share:
 def _whole(work: Work, name: str) -> Step:
     """All steps as one."""
     if any(len({phase.ranks for phase in step.phases}) > 1 for step in work.steps):
-        raise UserError(f"the phases of {name} are for different numbers of devices, and a task of an array has one; "
-                        "submit each combination by itself")  # fmt: skip
+        raise UserError(f"the phases of {name} are for different numbers of devices, and a task of a job array has "
+                        f"one; submit each combination separately")  # fmt: skip
     widest = max(work.steps, key=lambda step: step.ranks)
     return replace(
         widest, name="", rounds=0, on_gpu=any(step.on_gpu for step in work.steps),

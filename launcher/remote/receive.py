@@ -102,7 +102,7 @@ def _index(folder: Path, files: Mapping[str, Kept]) -> None:
     git = program("git")
     if git is None:
         (folder / _MARK).parent.mkdir(exist_ok=True)
-        sys.stderr.write("there is no git on this machine, so no code is taken along: what is installed runs\n")
+        sys.stderr.write("there is no git on this machine, so no code is copied: the installed packages run\n")
         return
     shutil.rmtree(folder / ".git", ignore_errors=True)
     names = b"".join(os.fsencode(path) + b"\0" for path in files)

@@ -22,5 +22,5 @@ def run(arguments: argparse.Namespace) -> int:
     for job in live:
         say(f"cancelled job {job.id} ({job.name}), which was {job.state}")
     if not live:
-        say(f"no job of {kept.run_dir} waits or runs")
+        say(f"{kept.run_dir} has no queued or running job")
     return 0

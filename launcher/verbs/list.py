@@ -18,7 +18,7 @@ _DEEPEST = 4  # folders below one that is asked for
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where to look."""
     parser.add_argument("folders", metavar="DIR", type=Path, nargs="*", default=[],
-                        help="run folders, or folders that hold some; runs/ where none is given")  # fmt: skip
+                        help="run folders, or folders that contain them (default: runs/)")  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:

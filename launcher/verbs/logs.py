@@ -9,9 +9,11 @@ from pathlib import Path
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which launch, which of its jobs, how much."""
     parser.add_argument("run", metavar="RUN", type=Path, help="its run folder")
-    parser.add_argument("--job", metavar="NAME", help="of one of its jobs only")
-    parser.add_argument("--lines", metavar="N", type=int, default=40, help="from the end of each (40)")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on as they grow")
+    parser.add_argument("--job", metavar="NAME", help="logs of this job only")
+    parser.add_argument(
+        "--lines", metavar="N", type=int, default=40, help="lines from the end of each log (default 40)"
+    )
+    parser.add_argument("-f", "--follow", action="store_true", help="follow the logs as they grow")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -27,8 +29,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"{kept.run_dir} has no job {arguments.job}; it has {names}")
     has_logs = bool(log_files(kept, arguments.job))
     if kept.is_local and not has_logs:
-        say(f"{kept.run_dir} ran in a terminal, which has what it said. How it ended is in its status.json, what went "
-            f"wrong in its traceback.txt; where it is begun without a terminal, a log is kept")  # fmt: skip
+        say(f"{kept.run_dir} ran in a terminal, which has its output. See status.json for how it ended and "
+            f"traceback.txt for errors; a log is kept when it starts without a terminal")  # fmt: skip
     elif not has_logs and not arguments.follow:
         say(f"{kept.run_dir} has no log yet")
     tail = Tail(kept, arguments.job)

@@ -9,12 +9,12 @@ from pathlib import Path
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which launch, and where to."""
     parser.add_argument("run", metavar="RUN", type=Path, help="its run folder")
-    parser.add_argument("to", metavar="run_dir=DIR", help="the run folder of the new one")
+    parser.add_argument("to", metavar="run_dir=DIR", help="run folder of the new launch")
     parser.add_argument("--trust", metavar="PREFIX", action="append", default=[],
-                        help="what the launch was trusted with, once more; its code will run")  # fmt: skip
+                        help="packages that the launch was trusted with, again; their code will run")  # fmt: skip
     parser.add_argument("--allow-host", metavar="HOST[=VARIABLE]", action="append", default=[],
-                        help="what the launch was allowed to reach, once more")  # fmt: skip
-    parser.add_argument("--dry-run", action="store_true", help="show the scripts and what is known; write nothing")
+                        help="hosts that the launch was allowed to contact, again")  # fmt: skip
+    parser.add_argument("--dry-run", action="store_true", help="show the scripts and the checks; write nothing")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -26,7 +26,7 @@ _MOST_RUNS = 40
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which launch."""
     parser.add_argument("run", metavar="RUN", type=Path, help="its run folder")
-    parser.add_argument("--json", action="store_true", help="everything that is known, for machines")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:

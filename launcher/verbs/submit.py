@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to run and where."""
     add_asked(parser)
     add_ssh(parser)
-    parser.add_argument("--dry-run", action="store_true", help="show the scripts and what is known; write nothing")
+    parser.add_argument("--dry-run", action="store_true", help="show the scripts and the checks; write nothing")
 
 
 def run(arguments: argparse.Namespace) -> int:

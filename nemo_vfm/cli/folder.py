@@ -62,7 +62,7 @@ def _compare(path: Path, recipe: str, allowed: Sequence[str]) -> Differences | N
     if not file.is_file():
         if others := sorted(other.name for other in path.iterdir() if not _is_ours(other.name)):
             raise RunFolderError(f"{path} is not empty and not a run folder (it holds {', '.join(others[:3])}); "
-                                 f"take another run_dir")  # fmt: skip
+                                 f"choose another run_dir")  # fmt: skip
         return None
     _require_known(_earlier(path / MANIFEST), path)
     found = difference.differences(read_values(_kept(file), str(file)), read_values(recipe, "this recipe"))

@@ -164,7 +164,7 @@ class Child:
             case {"error": str(text)}:
                 raise DataError(text)
             case {"full": str(text)}:
-                raise UserError(f"{text}; make room on the disk and run it again, it goes on where it stopped")
+                raise UserError(f"{text}; free disk space and run the same command again to resume")
         arrays = {}
         for name, shape in answer["arrays"]:
             arrays[str(name)] = np.frombuffer(self._bytes(connection), np.uint8).reshape(shape)

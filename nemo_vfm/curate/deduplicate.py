@@ -55,7 +55,7 @@ class Deduplicate:
             )
         for name, stage in stages.items():
             if not isinstance(stage, Comparison | Learned):
-                raise ValueError(f"stage {name!r} is a {type(stage).__name__}, which remembers nothing of a clip")
+                raise ValueError(f"stage {name!r} is a {type(stage).__name__}, which does not compare clips")
         self.shards, self.stages, self.above = places(shards), stages, above
         self.epsilon, self.samples_per_shard, self.workers = epsilon, samples_per_shard, workers
 
@@ -70,7 +70,7 @@ class Deduplicate:
         folder, done = run.folder, run.folder / "made_of.json"
         remove_unfinished(folder)
         if any(isinstance(place, Path) and place.resolve() == (folder / "shards").resolve() for place in self.shards):
-            raise UserError(f"{folder / 'shards'} is what would be read and written at once; take another run_dir")
+            raise UserError(f"{folder / 'shards'} is what would be read and written at once; choose another run_dir")
         clips = open_all(self.shards)
         state = self._state(clips)
         if (known := _finished(folder, state)) is not None:

@@ -77,7 +77,7 @@ class Findings:
         """Keep what an examination found; a sentence where it does not fit what was found before."""
         *clips, end = (reply.fact for reply in replies)
         if missing.spans is not None and [clip["span"] for clip in clips] != missing.spans:
-            return "it can no longer be decoded as far as before"
+            return "it no longer decodes as far as before"
         for name in missing.stages:
             self._stages[name].put(source_id, [clip["found"][name] for clip in clips])
         if missing.spans is None:

@@ -278,7 +278,7 @@ class Curate:
         self._count_buckets(kept, places)
 
     def _write_restored(self, kept: Sequence[ClipRecord], media: Media, folder: Path) -> None:
-        """What was mended, and a picture of each such clip before and after."""
+        """What was repaired, and a picture of each such clip before and after."""
         mended = [record for record in kept if record.restored]
         columns = [column for restorer in self.restore.values() for column in restorer.columns()]
         clips = {

@@ -66,7 +66,7 @@ class Redecide:
             NothingKept: no clip is kept; the tables and the ledger are written all the same.
         """
         if run.folder.resolve() == self.curated.resolve():
-            raise UserError(f"{run.folder} is the curation itself, which is only read; take another run_dir")
+            raise UserError(f"{run.folder} is the curation itself, which is only read; choose another run_dir")
         state, done = self._state(), run.folder / "made_of.json"
         whole = not self.with_shards or (run.folder / "shards/shards.json").is_file()
         if whole and (known := _known(done)) is not None and known["made_of"] == state:
@@ -180,11 +180,11 @@ def _summary(curated: Curated, fates: Fates, ledger: Ledger, without: Sequence[s
     fewer = sum(old and not new for old, new in zip(before, now, strict=True))
     if without:
         warn(
-            f"{len(without)} clips that are kept now have no media yet (without_media.txt): run the curation itself "
-            f"with these rules, which encodes them and nothing else"
+            f"{len(without)} newly kept clips have no video yet (without_media.txt): run the curation itself with "
+            f"these rules to encode only them"
         )
     return (
         f"kept {ledger.clips.kept} of {ledger.clips.total} clips "
         f"({ledger.microseconds.kept / 1e6:.1f} of {ledger.microseconds.total / 1e6:.1f} s): {more} more than before, "
-        f"{fewer} fewer; {len(without)} of them without media"
+        f"{fewer} fewer; {len(without)} of them without video"
     )

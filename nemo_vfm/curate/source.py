@@ -72,7 +72,7 @@ class Folder:
     def _stored(self, root: Address) -> list[Found]:
         """The videos below an address; nothing but their sidecars is fetched yet."""
         if self._into is None:
-            raise UserError(f"{root} is in an object store, and nobody said where its videos may be fetched to")
+            raise UserError(f"{root} is in an object store, and no folder was given to fetch its videos to")
         base, found = _base(root)
         videos = [item for item in found if _is_video(item.name) and (base == root or item.name == root.name)]
         if not videos:
@@ -114,7 +114,7 @@ def _videos(root: Path) -> Iterator[Found]:
                 why = None
                 if not path.is_file():
                     why = NO_REGULAR_FILE
-                    warn(f"{path} is no regular file, or a link to none; it is passed over")
+                    warn(f"{path} is not a regular file; it is skipped")
                 elif not path.resolve().is_relative_to(inside):
                     why = LINK_OUTSIDE
                     warn(f"{path} is a link that points outside {root}; it is not followed")

@@ -41,9 +41,9 @@ class Unchanged:
         try:
             same = source_id(self._path) == self._source_id
         except OSError as error:
-            return f"{self._name} cannot be read any more ({os.strerror(error.errno or 0)}); run it again"
+            return f"{self._name} can no longer be read ({os.strerror(error.errno or 0)}); run it again"
         if not same:
-            return f"{self._name} was changed after it was looked at; run it again"
+            return f"{self._name} was changed after it was examined; run again"
         self._state = state
         return None
 

@@ -74,7 +74,7 @@ def clip_audio(path: Path, start_s: float, end_s: float, *, keep: bool) -> Itera
 def _kept(container: InputContainer, start_s: float, end_s: float) -> ClipAudio:
     stream = container.streams.audio[0]
     if stream.codec_context is None:
-        raise DataError("its codec is not known here")
+        raise DataError("its codec is unknown")
     if stream.codec_context.name in _COPIED:
         packets = _packets(container, start_s, end_s)
         if packets and _go_into_mp4(stream, packets):
@@ -128,7 +128,7 @@ def _flac(container: InputContainer, start_s: float, end_s: float) -> bytes:
     expected: int | None = None
     for frame in container.decode(stream):
         if frame.time is None:
-            raise DataError("its sound has no time stamps")
+            raise DataError("its audio has no timestamps")
         if frame.time >= end_s + 0.1:
             break
         place = round((frame.time - start_s) * rate)

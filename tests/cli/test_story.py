@@ -201,7 +201,7 @@ def test_a_file_is_told_with_what_became_of_it_and_of_its_clips(kitchen, capsys,
     assert re.search(r"3 clips, \d kept", shown) and re.search(r"frames 30 to 53 +dropped black", shown)
     assert all(row["clip_id"][:12] in shown for row in rows(run) if row["source"] == "a.mp4")
     assert "dropped: exact duplicate of a.mp4" in told(kitchen, capsys, run, "a copy.mp4")
-    assert "is not a video that can be opened" in " ".join(told(kitchen, capsys, run, "noise.mp4").split())
+    assert "cannot be opened as a video" in " ".join(told(kitchen, capsys, run, "noise.mp4").split())
     found = json.loads(told(kitchen, capsys, run, "a copy.mp4", "--json"))
     assert (found["duplicate_of"], found["of_clips"]) == ("a.mp4", [])
     assert "exact duplicate of a.mp4" in refused(kitchen, capsys, run, "a copy.mp4:3")

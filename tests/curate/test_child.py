@@ -97,7 +97,7 @@ def test_a_child_that_is_refused_something_says_so_and_lives_on(child, tmp_path,
 
 
 def test_a_full_disk_stops_the_run_and_not_file_after_file(child):
-    with pytest.raises(UserError, match=r"No space left on device; make room on the disk"):
+    with pytest.raises(UserError, match=r"No space left on device; free disk space"):
         ask(child, "full")
     assert len(ask(child, "well")[0]) == 2
 

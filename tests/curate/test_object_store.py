@@ -77,7 +77,7 @@ def test_one_object_is_a_source_too(bucket: Bucket, films: Path, tmp_path: Path)
 
 def test_nothing_there_and_nowhere_to_fetch_to_are_said(bucket: Bucket, tmp_path: Path) -> None:
     source = Folder(path=RAW)
-    with pytest.raises(UserError, match="nobody said where"):
+    with pytest.raises(UserError, match="no folder was given"):
         source.files()
     source.fetch_into(tmp_path)
     with pytest.raises(UserError, match="holds no video"):

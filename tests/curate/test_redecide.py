@@ -183,7 +183,7 @@ def test_damaged_files_are_said_and_nothing_is_written(curated, rules, name, tmp
 
 
 def test_the_folder_of_the_curation_is_never_written(curated, rules):
-    with pytest.raises(UserError, match="take another run_dir"):
+    with pytest.raises(UserError, match="choose another run_dir"):
         again(curated, curated, rules)
 
 

@@ -20,7 +20,7 @@ from nemo_vfm.data.sample import source_id
 from nemo_vfm.data.shards import ShardSet
 from tests.support.films import job, pan, write_film
 
-SAYS = "a.mp4 was changed after it was looked at; run it again"
+SAYS = "a.mp4 was changed after it was examined; run again"
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_a_film_that_changes_after_it_was_probed_fails_in_a_sentence_and_alone(
     folder, other = films
     before(monkeypatch, step, lambda: change(folder / "a.mp4", other))
     job(folder, executor=Inline()).run(Run(tmp_path / "run"))
-    says = "a.mp4 cannot be read any more" if change is remove else SAYS
+    says = "a.mp4 can no longer be read" if change is remove else SAYS
     failed = rows(tmp_path / "run", "a.mp4")
     assert all(row["decision"] == "failed" and says in row["message"] for row in failed)
     assert len(failed) == (2 if step == "encode_kept" else 0)

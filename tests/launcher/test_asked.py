@@ -41,7 +41,7 @@ def test_what_the_user_allows_reaches_the_job_with_the_buckets_that_were_typed()
     "word", ["nodes=0", "nodes=two", "nodes=1.5", "nodes=true", "nodes.a=1", "nodes=[1]", "~nodes"]
 )
 def test_nodes_that_are_no_number_are_refused(word):
-    with pytest.raises(UserError, match="nodes is a whole number of one or more"):
+    with pytest.raises(UserError, match="nodes must be a whole number, one or more"):
         words("r.yaml", "cluster=local", word)
 
 

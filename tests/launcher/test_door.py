@@ -52,7 +52,7 @@ def test_on_slurm_it_is_waited_for_and_known_to_the_command(real_slurm: Slurm, d
 def test_on_slurm_it_is_cancelled_and_a_wait_ends_when_its_time_is_over(real_slurm: Slurm, desk, monkeypatch):
     monkeypatch.setenv("SLURM_CONF", str(real_slurm.conf))
     launch = submit("needy.yaml", "cpu_slurm", *SMALL, "cluster.options={begin: now+1hour}", trust=TRUST)
-    with pytest.raises(TimeoutError, match="still wait or run after 0 s"):
+    with pytest.raises(TimeoutError, match="are still queued or running after 0 s"):
         launch.wait(timeout_s=0)
     launch.cancel()
     assert [one.state for one in launch.wait(timeout_s=60, poll_s=1)] == ["cancelled"]

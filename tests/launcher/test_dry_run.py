@@ -69,7 +69,7 @@ def test_a_recipe_too_little_of_which_is_given_to_be_built_says_what_is_missing(
     words = ["llm/nemotron4_340b", "data.sources.another.folder=/data/another", "cluster=dgx_h100"]
     assert main(["submit", *words, "--dry-run"]) == 0
     said = capsys.readouterr()
-    assert "data.sources.english.folder=VALUE" in said.err and "once these values are given" in said.err
+    assert "data.sources.english.folder=VALUE" in said.err and "once these values are set" in said.err
     assert main(["submit", *words]) == 2 and left(desk) == []
 
 
@@ -100,7 +100,7 @@ def test_a_workflow_is_a_job_a_step_each_with_its_own_size(desk, capsys):
     videos = said.out.partition("launch/videos.sh\n")[2].partition("# --------")[0]
     assert "--only train" in train and "--gpus-per-node=1" in train
     assert "--only videos" in videos and "--gpus-per-node" not in videos
-    (idle,) = [line for line in said.err.splitlines() if "left idle" in line]
+    (idle,) = [line for line in said.err.splitlines() if "idle on each node" in line]
     assert "8 of 8 by videos, curate, evaluate; 7 of 8 by encode, train" in idle
 
 
@@ -108,7 +108,7 @@ def test_a_shared_node_keeps_no_gpu_idle_and_not_all_of_its_memory(desk, capsys)
     words = ["submit", "quickstart", "cluster=dgx_h100", "cluster.exclusive=false", "--dry-run"]
     assert main(words) == 0
     said = capsys.readouterr()
-    assert "left idle" not in said.err
+    assert "idle on each node" not in said.err
     assert "--mem=" not in said.out and "--exclusive" not in said.out
     assert main([*words, "cluster.memory_gb=64"]) == 0
     assert "--mem=64G" in capsys.readouterr().out

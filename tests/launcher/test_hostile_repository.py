@@ -98,7 +98,7 @@ def test_what_lies_behind_a_folder_that_became_a_link_is_not_taken(trap):
 def test_a_fifo_in_the_place_of_a_file_is_refused_and_not_waited_for(trap):
     (trap / "a.py").unlink()
     os.mkfifo(trap / "a.py")
-    with pytest.raises(UserError, match=r"a\.py cannot be taken along: it is no plain file"):
+    with pytest.raises(UserError, match=r"a\.py cannot be copied: it is not a regular file"):
         take(trap)
 
 

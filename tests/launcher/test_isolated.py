@@ -50,7 +50,7 @@ def test_a_dry_run_in_a_strangers_repository_imports_nothing_of_it(trap, command
         words[1:1] = ["-P"]  # as the installed program has it
     done = subprocess.run(words, env=environment, capture_output=True, text=True)
     assert done.returncode == 0 and "#!/bin/bash" in done.stdout, done.stderr
-    assert "nothing of it is imported" in done.stderr and "add --trust nemo_vfm" in done.stderr
+    assert "nothing in it is imported" in done.stderr and "add --trust nemo_vfm" in done.stderr
     assert "PYTHONPATH" not in done.stdout
     assert not was_run(trap)
 

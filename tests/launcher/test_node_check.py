@@ -35,8 +35,8 @@ def checked(folder: Path, check: NodeCheck, *, gpus: int = 0, seen: int = 0, lin
         (NodeCheck(), {"gpus": 8, "seen": 7}, "nvidia-smi shows 7 GPUs of 8"),
         (NodeCheck(), {"gpus": 1, "seen": 1, "links": "Link 0: <inactive>"}, "1 NVLinks are down"),
         (NodeCheck(links=False), {"gpus": 1, "seen": 1, "links": "Link 0: <inactive>"}, ""),
-        (NodeCheck(min_memory_gb=10**6), {}, "of memory are free, and 1000000 are wanted"),
-        (NodeCheck(min_disk_gb=10**6), {}, "are free, and 1000000 are wanted"),
+        (NodeCheck(min_memory_gb=10**6), {}, "of memory are free, 1000000 GB are required"),
+        (NodeCheck(min_disk_gb=10**6), {}, "are free, 1000000 GB are required"),
     ],
 )
 def test_a_node_that_lacks_something_says_what_and_its_name(tmp_path, check, more, told):

@@ -65,7 +65,7 @@ def test_sbatch_reads_hostile_options_as_they_are(real_slurm: Slurm, tmp_path: P
 
 @pytest.mark.parametrize("text", [text for text in HOSTILE if not text.isprintable()])
 def test_a_line_break_cannot_begin_an_option_of_its_own(text):
-    with pytest.raises(ValueError, match=r"account: .* holds a line break or a control character"):
+    with pytest.raises(ValueError, match=r"account: .* contains a line break or a control character"):
         directive("account", text)
 
 

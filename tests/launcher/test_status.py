@@ -67,7 +67,7 @@ def test_a_job_that_was_requeued_waits_to_go_on_and_says_after_what(tmp_path):
     launch = kept(tmp_path, job("job", "12"))
     attempt(tmp_path, "12", "preempted")
     assert one(launch, in_queue("12", "PENDING", "BeginTime")) == (
-        "waiting", "to go on after preempted (until 2026-01-01T00:00:00)"
+        "waiting", "to resume after preempted (until 2026-01-01T00:00:00)"
     )  # fmt: skip
 
 
@@ -125,7 +125,7 @@ def test_step_speed_end_in_sight_loss_and_the_last_whole_checkpoint_come_from_th
         more = {"computes_slowest": {"rank": 2, "seconds": 1e-3, "times": times}}
         (tmp_path / "status.json").write_text(json.dumps(status | more))
         slowest = progress(tmp_path).slowest
-        assert ("rank 2 computes slowest: 1.4 times as long as the others" in slowest) is said and "rank 3" in slowest
+        assert ("rank 2 is 1.4x slower than the rest on the same matmul" in slowest) is said and "rank 3" in slowest
     assert silent(found) == ""
 
 

@@ -117,7 +117,7 @@ def test_a_folder_with_somebody_elses_files_is_refused(queue, capsys):
     Path("runs/a").mkdir(parents=True)
     Path("runs/a/thesis.tex").write_text("")
     assert main([*SHAPES]) == 2
-    assert "holds thesis.tex and is no run folder" in capsys.readouterr().err
+    assert "holds thesis.tex and is not a run folder" in capsys.readouterr().err
 
 
 def test_of_two_who_submit_in_one_folder_at_the_same_moment_one_is_refused(queue, capsys):
@@ -228,7 +228,7 @@ def test_retry_of_what_is_done_submits_nothing(queue, capsys):
     queue.forgets()
     ended("runs/a", (101, "ok", ""))
     assert main(["retry", "runs/a"]) == 0
-    assert "everything of" in capsys.readouterr().out and len(queue.asked("sbatch")) == 1
+    assert "is completely done" in capsys.readouterr().out and len(queue.asked("sbatch")) == 1
 
 
 def test_work_that_can_be_shared_out_is_an_array_for_each_round_and_then_one_job_for_the_rest(queue, films):

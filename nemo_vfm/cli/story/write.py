@@ -33,7 +33,7 @@ def tell_of(run: Path, clip: str | None, *, as_json: bool, out: Path | None) -> 
     """
     folder = curation_folder(run)
     if folder is None:
-        raise UserError(f"{run} is no run folder of a curation: there is no scores.parquet in it or in its steps")
+        raise UserError(f"{run} is not a run folder of a curation: there is no scores.parquet in it or in its steps")
     if clip is not None and out is None and (row := file_named(folder, clip)) is not None:
         if as_json:
             _write_json(row)
@@ -43,8 +43,8 @@ def tell_of(run: Path, clip: str | None, *, as_json: bool, out: Path | None) -> 
     curation = open_curation(folder)
     if clip is None:
         raise UserError(
-            f"{run} is a run folder of {len(curation.table):,} clips: say which one by its id, how that begins, "
-            f"FILE:FRAME or FILE@SECONDS, or a file, such as nemo-vfm explain {run} {label(curation, 0).split()[0]}"
+            f"{run} is a run folder of {len(curation.table):,} clips: name one by its id, the start of its id, "
+            f"FILE:FRAME, FILE@SECONDS, or a file, such as nemo-vfm explain {run} {label(curation, 0).split()[0]}"
         )
     story, opened, latents = tell(curation, place_of(curation, clip))
     if out is not None:  # first: who reads the rest may stop reading, such as `| head`

@@ -80,7 +80,7 @@ def compare(keys: Sequence[str], captions: Vectors, clips: Vectors, suspect_marg
         ValueError: there are fewer than MIN_CLIPS clips.
     """
     if len(keys) < MIN_CLIPS:
-        raise ValueError(f"{len(keys)} clips are too few to tell chance from order, expected at least {MIN_CLIPS}")
+        raise ValueError(f"{len(keys)} clips are too few to tell signal from chance, expected at least {MIN_CLIPS}")
     cosine_NN = unit(clips) @ unit(captions).T  # row: clip, column: caption
     own_N = np.diag(cosine_NN)
     # What all clips find near, such as a long caption, says nothing about one: each column is centred.

@@ -39,4 +39,4 @@ def _unknown(column: str, known: Collection[str]) -> str:
     told = f"captions are to tell {column!r}, which no stage gives; "
     if near:
         return f"{told}did you mean {near[0]!r}?"
-    return f"{told}add its stage or leave this out. There are {', '.join(sorted(known))}"
+    return f"{told}add its stage or remove this. There are {', '.join(sorted(known))}"

@@ -87,7 +87,7 @@ def write_captions(
             _edit(name, voice, [r for r in records if r.caption and r.decision == "kept"], folder, told)
     told.by.update(record.caption_by for record in records)
     for name, reasons in told.failures.items():
-        warn(f"{name} failed {reasons.total()} times, most often so: {reasons.most_common(1)[0][0]}")
+        warn(f"{name} failed {reasons.total()} times, most often: {reasons.most_common(1)[0][0]}")
     return told
 
 
@@ -117,7 +117,7 @@ def _said(captioner: Captioner, record: ClipRecord) -> tuple[tuple[str, str] | N
     except Exception as error:
         return None, _plain(f"{type(error).__name__} ({error})")
     if said is not None and not _is_text_and_writer(said):
-        return None, f"it answered {type(said).__name__}, not a text and who wrote it"
+        return None, f"it returned {type(said).__name__} instead of a text and its author"
     return said, None
 
 
@@ -238,16 +238,16 @@ def _count(name: str, caption: Caption, in_a_row: int, told: Told) -> None:
     told.failures.setdefault(name, Counter())[f"{caption.status}: {caption.failure}"] += 1
     if in_a_row >= MAX_FAILURES_IN_A_ROW:
         raise DataError(
-            f"{name} failed {in_a_row} times in a row, the last time so: {caption.failure}. "
-            "What it said before is kept; run again when the reason is gone"
+            f"{name} failed {in_a_row} times in a row; the last error: {caption.failure}. Earlier captions are "
+            f"kept; run again once this is fixed"
         )
 
 
 def _not_asked(name: str, key: str, again: bool) -> str:
     what = "a second time" if again else "without being asked"
     return (
-        f"{name} answered {clean(key)[:80]!r} {what}. Its answers cannot be told apart, so none of this run is used: "
-        "look at how it batches, or caption with another one"
+        f"{name} answered {clean(key)[:80]!r} {what}. Its answers cannot be matched to clips, so none of this run "
+        f"is used: check how it batches, or use another captioner"
     )
 
 

@@ -107,7 +107,7 @@ def _check(curated: Curated, rules: Mapping[str, Rule], compared: Mapping[str, C
         if column in compared and column not in curated.vectors:
             raise UserError(
                 f"rule {name!r} compares clips by {column!r}, and that curation remembers nothing for it: there is no "
-                f"vectors.parquet with that column. Run the curation once more, or remove the rule (~rules.{name})"
+                f"vectors.parquet with that column. Run the curation again, or remove the rule (~rules.{name})"
             )
 
 

@@ -23,7 +23,7 @@ def check_rules(stages: Mapping[str, Stage], rules: Mapping[str, Rule]) -> None:
     given: dict[str, str] = dict.fromkeys(FACTS, "the video itself")
     for name, stage in stages.items():
         if not isinstance(stage, Score | Compares | Learned):
-            raise ValueError(f"stage {name!r} is a {type(stage).__name__}, which neither measures nor compares clips")
+            raise ValueError(f"stage {name!r} is a {type(stage).__name__}, which neither scores nor compares clips")
         for column in stage.columns():
             if column in given:
                 raise ValueError(f"the score {column!r} is given by {given[column]} and by the stage {name!r}")

@@ -92,7 +92,7 @@ def _tokens(text: str) -> list[_Token]:
         match = _TOKEN.match(text, at)
         if match is None or match.lastgroup is None:
             at += len(text[at:]) - len(text[at:].lstrip())
-            raise complaint(text, at, f"{text[at]!r} does not belong here{_hint(text[at:])}")
+            raise complaint(text, at, f"{text[at]!r} is not allowed here{_hint(text[at:])}")
         found.append(_Token(match.lastgroup, match[match.lastgroup], match.start(match.lastgroup)))
         at = match.end()
     if len(found) > MAX_TOKENS:
@@ -105,7 +105,7 @@ def _hint(rest: str) -> str:
         return "; equality is written =="
     if rest[0] in "&|!":
         return "; write and, or, not"
-    return "; a word stands between two equal quotes" if rest[0] in "\"'" else ""
+    return "; quote a word with matching quotes" if rest[0] in "\"'" else ""
 
 
 class _Parser:
@@ -117,7 +117,7 @@ class _Parser:
     def whole(self) -> Truth:
         part = self._truth(self._or())
         if self._next.kind != "end":
-            raise self._wrong(self._next.at, f"{self._next.text!r} is too much here; join comparisons with and, or")
+            raise self._wrong(self._next.at, f"{self._next.text!r} is unexpected here; join comparisons with and, or")
         return part
 
     @property
@@ -238,7 +238,7 @@ class _Parser:
         for word, other in ((left, right), (right, left)):
             if isinstance(word, Word):
                 if sign.text not in ("==", "!="):
-                    raise self._wrong(sign.at, f"words have no order, so {sign.text} says nothing; use == or !=")
+                    raise self._wrong(sign.at, f"words have no order, so {sign.text} is meaningless; use == or !=")
                 label = self._column(other, "a word can only be compared with a column")
                 found = OneOf(left.at, label, (word,))
                 return Not(left.at, found) if sign.text == "!=" else found
@@ -329,5 +329,5 @@ class _Parser:
             raise self._wrong(name.at, "pct takes a number from 0 to 100, or a column and such a number")
         if len(arguments) == 1:
             return _OpenPercentile(name.at, percent.value)
-        column = self._column(arguments[0], "the percentile of a column can be taken, and of nothing else")
+        column = self._column(arguments[0], "only a column has percentiles")
         return Percentile(name.at, column.name, percent.value)

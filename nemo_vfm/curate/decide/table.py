@@ -131,7 +131,7 @@ def read_table(path: Path) -> tuple[Table, dict[str, list[object]]]:
         frames = np.asarray(found["last_frame"], np.float64) - np.asarray(found["first_frame"], np.float64)
         seconds = np.asarray(found["duration_s"], np.float64)
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
-        raise DataError(f"{path} is not the table of a curation, or it is damaged ({error})") from error
+        raise DataError(f"{path} is not a curation's table, or it is damaged ({error})") from error
     alive = np.array([message is None for message in others["message"]], bool)
     return Table({**columns, "num_frames": frames}, alive, np.round(seconds * 1e6).astype(np.int64)), others
 

@@ -135,7 +135,7 @@ class _Pipeline:
                 return self._through(item)
             except self._ray.exceptions.RayActorError:
                 message = f"its worker died {attempt} times"
-                warn(f"{item.request.get('name', 'an item')}: a worker died; it is begun again")
+                warn(f"{item.request.get('name', 'an item')}: a worker died; the item is retried")
         return Lost(message)
 
     def _through(self, item: Item) -> list[object]:

@@ -111,9 +111,7 @@ def _mean(features_BTD: Tensor) -> Tensor:
 
 def _pixels(batch: Batch) -> Tensor:
     if batch.video_BCTHW is None:
-        raise UserError(
-            "a scorer looks at pixels, and these shards hold latents; give the shards of clips, and buckets"
-        )
+        raise UserError("a scorer needs pixels, and these shards hold latents; use shards of clips, and set buckets")
     return batch.video_BCTHW
 
 

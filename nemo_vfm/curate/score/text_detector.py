@@ -78,7 +78,7 @@ def _probabilities(weights: Path, frame_HWC: NDArray[np.uint8]) -> NDArray[np.fl
     except cv2.error as error:
         raise UserError(f"{weights} cannot be run: {error.err}. {_EXPECTED}") from error
     if out.size != size[0] * size[1]:
-        raise UserError(f"{weights} gives {out.shape} for a picture of {size[0]}x{size[1]}. {_EXPECTED}")
+        raise UserError(f"{weights} gives {out.shape} for an image of {size[0]}x{size[1]}. {_EXPECTED}")
     return out.reshape(size[1], size[0])
 
 

@@ -42,7 +42,7 @@ class Export:
             return Outcome(_summary(known), {"clips": known["written"]}, did_nothing=True)
         marker.unlink(missing_ok=True)
         if isinstance(self.shards, Path) and self.shards.resolve() == folder.resolve():
-            raise UserError(f"{folder} is what would be read and replaced at once; take another run_dir")
+            raise UserError(f"{folder} is what would be read and replaced at once; choose another run_dir")
         shards, found = ShardSet(self.shards), Written()
 
         def fill(partial: Path) -> None:

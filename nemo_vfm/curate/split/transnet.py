@@ -63,7 +63,9 @@ class TransNetV2Split:
         """
         file = _file(self.weights)
         if not file.is_file():
-            raise UserError(f"there are no weights {file}; nemo-vfm convert makes them of the authors' checkpoint")
+            raise UserError(
+                f"there are no weights at {file}; create them from the authors' checkpoint with nemo-vfm convert"
+            )
         own = {name: value for name, value in vars(self).items() if name != "weights"}
         return sha256_text(f"{sha256_file(file)} {sorted(own.items())}")[:16]
 

@@ -31,7 +31,7 @@ _BODY = """
 {% if unbinned %}
 <h3>Fit no bucket</h3>
 <div class="scroll"><table class="counts">
-<thead><tr><th scope="col">because</th><th scope="col" class="n">clips</th><th scope="col" class="n">length</th>
+<thead><tr><th scope="col">reason</th><th scope="col" class="n">clips</th><th scope="col" class="n">length</th>
 <th scope="col">nearest bucket</th><th scope="col" class="n">frames missing</th></tr></thead>
 <tbody>
 {% for row in unbinned %}

@@ -32,7 +32,7 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             places = spread(sorted(found), MAX_SHOWN)
             rows = _rows({f"{place:,}": _texts(run, found[place]) for place in places})
             if len(rows) > MAX_PROMPTS:
-                run.note(f"The first {MAX_PROMPTS} of {len(rows)} beginnings are shown.")
+                run.note(f"The first {MAX_PROMPTS} of {len(rows)} prompts are shown.")
             body = fragment(_BODY, {"rows": rows[:MAX_PROMPTS]})
             lead = "Continuations of the same prompts with the same random numbers, as training progressed."
             yield Section("What it writes", body, lead, step.name)

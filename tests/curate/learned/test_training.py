@@ -154,7 +154,7 @@ def test_a_batch_without_any_label_names_those_that_are_there():
 
 def test_latents_are_refused():
     batch = Batch(0, ("a",), ("",), torch.ones(1), torch.ones(1), latents_BCTHW=torch.zeros(1, 1, 1, 1, 1))
-    with pytest.raises(UserError, match="a scorer looks at pixels"):
+    with pytest.raises(UserError, match="a scorer needs pixels"):
         Rate(label="a").prepare(batch, seed=0, training=True)
 
 

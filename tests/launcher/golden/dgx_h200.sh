@@ -100,9 +100,9 @@ if (( gpus )); then
   (( links && down )) && failed "$down NVLinks are down"
 fi
 free="$(awk '/^MemAvailable/ { print int($2 / 1048576) }' /proc/meminfo)"
-(( free >= memory )) || failed "$free GB of memory are free, and $memory are wanted"
+(( free >= memory )) || failed "$free GB of memory are free, $memory GB are required"
 free="$(df --output=avail -BG "${TMPDIR:-/tmp}" | tail -n 1 | tr -d ' G')"
-(( free >= disk )) || failed "$free GB of ${TMPDIR:-/tmp} are free, and $disk are wanted"
+(( free >= disk )) || failed "$free GB of ${TMPDIR:-/tmp} are free, $disk GB are required"
 exit 0
 CHECK
 
@@ -159,10 +159,10 @@ case "$status:$near:$said" in
   69:*:*' ended: UserError:'*) kind=configuration ;;
   69:*:*' ended: ValueError:'*) kind=configuration ;;
   69:*:*' ended: '*) kind=unknown ;;
-  69:*:*'signs of life have ended'*) kind=lost_rank ;;
-  69:*:*'waited for the others in vain'*) kind=lost_rank ;;
-  69:*:*'cannot hear rank 0'*) kind=lost_rank ;;
-  69:*:*'lost the store that the ranks meet in'*) kind=lost_rank ;;
+  69:*:*'heartbeats have stopped'*) kind=lost_rank ;;
+  69:*:*'timed out waiting for the others'*) kind=lost_rank ;;
+  69:*:*'can no longer reach rank 0'*) kind=lost_rank ;;
+  69:*:*'lost the rendezvous store'*) kind=lost_rank ;;
   1[2-9][0-9]:*:*) kind=lost_rank ;;
   *:*:*) kind=unknown ;;
 esac
@@ -179,7 +179,7 @@ case "$kind" in
   hang | lost_rank | node_fault)
     mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
     blamed="${failed:-$killed}"
-    if [[ $told =~ rank\ ([0-9]+)\ of && $told != *"in vain"* && ($kind == hang || -z $blamed) ]]; then
+    if [[ $told =~ rank\ ([0-9]+)\ of && $told != *"timed out waiting"* && ($kind == hang || -z $blamed) ]]; then
       blamed="${hosts[BASH_REMATCH[1] / 8]:-}"
     fi
     [[ " ${hosts[*]} " == *" $blamed "* ]] || blamed=
@@ -270,19 +270,19 @@ case "$kind" in
   *) exit "$status" ;;
 esac
 if (( stuck >= 3 )); then
-  echo "vfm-launch: not begun again, since 3 attempts one after the other got no further. Look at their ends in" \
-    "$launch/attempts.tsv, and at this log; vfm-launch retry begins anew."
+  echo "vfm-launch: not begun again, since 3 attempts in a row made no progress. See how they ended in" \
+    "$launch/attempts.tsv, and at this log; vfm-launch retry starts again."
   exit "$status"
 fi
 excluded="$(of_job ExcNodeList)"
 [[ $excluded == "(null)" ]] && excluded=
-# A node that failed, or that lost a rank for the second time, takes no part any more, if there are enough without it.
+# A node that failed, or that lost a rank for the second time, is excluded if enough nodes are left.
 shut_out=
 if [[ -n $blamed && ($kind == node_fault || -n $before) ]]; then
   left="$(sinfo --noheader --Node --partition="$SLURM_JOB_PARTITION" --states=idle,allocated,mixed,completing \
     --format=%N | sort -u | grep -v -c -x -F "$blamed")"
   if (( left < SLURM_JOB_NUM_NODES )); then
-    echo "vfm-launch: $blamed is not excluded, since only $left nodes would be left"
+    echo "vfm-launch: $blamed is not excluded, because only $left nodes would be left"
   else
     shut_out="$blamed" excluded="${excluded:+$excluded,}$blamed"
   fi
@@ -293,6 +293,6 @@ if [[ $state =~ ^(RUNNING|SIGNALING)$ || $(of_job Requeue) == 0 ]] || (( ends_at
 fi  # after a requeue this shell has KillWait seconds
 if [[ -n $shut_out ]]; then
   [[ -n $another ]] || scontrol update JobId="$job" ExcNodeList="$excluded" || shut_out=
-  [[ -z $shut_out ]] || echo "vfm-launch: $shut_out is excluded from what follows"
+  [[ -z $shut_out ]] || echo "vfm-launch: $shut_out is excluded from further attempts"
 fi
 exit "$status"
