@@ -41,8 +41,8 @@ def _of_another_recipe(folder: Path, recipe: str, allowed: tuple[str, ...]) -> I
         shown = "; ".join(f"{key}: {old} there, {new} now" for key, (old, new) in list(found.items())[:_SHOWN])
         more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         keys = " ".join(f"--allow {key}" for key in list(found)[:_SHOWN])
-        yield (f"{folder} holds a run of another recipe ({shown}{more}); choose another folder with run_dir=..., or "
-               f"resume anyway with {keys}")  # fmt: skip
+        yield (f"{folder} holds a run of a different recipe ({shown}{more}); choose another folder with "
+               f"run_dir=..., or resume anyway with {keys}")  # fmt: skip
 
 
 def _of_other_files(folder: Path) -> Iterator[str]:

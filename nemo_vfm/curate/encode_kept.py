@@ -71,9 +71,8 @@ def _segments(file: FileRecord, missing: Sequence[ClipRecord]) -> Iterator[list[
     They begin in the same stretch of the file, whatever else of it is encoded already. There are few, since a container
     is read from end to end before the first frame of it is decoded.
     """
-    if file.info is None:
-        return
-    stretch = max(_SEGMENT_S * file.info.fps, file.info.num_frames / _MOST_SEGMENTS)
+    info = file.info
+    stretch = max(_SEGMENT_S * info.fps, info.num_frames / _MOST_SEGMENTS) if info else float("inf")
     for _, clips in groupby(missing, key=lambda record: int(record.clip.first_frame / stretch)):
         yield list(clips)
 

@@ -169,7 +169,7 @@ class ParallelPlan:
             return
         rest, left = divmod(num_devices * self.replicate, self.world)
         fits = f"; parallel.replicate={rest} would use all {num_devices}" if not left and rest else ""
-        raise ValueError(f"the plan is for {self.world} devices ({self}), and there are {num_devices}{fits}")
+        raise ValueError(f"the plan is for {self.world} devices ({self}), but there are {num_devices}{fits}")
 
     def __str__(self) -> str:
         parts = [f"{name} {size}" for name, size in zip(AXES, self.sizes, strict=True) if size > 1]

@@ -83,9 +83,8 @@ def test_each_frame_is_told_when_it_is_encoded(tmp_path, restore):
 def test_a_child_that_stalls_over_encoding_is_not_said_to_have_decoded(tmp_path):
     record = ClipRecord(Clip("0" * 64, 0, 24, 0, 24, Fraction(1, 12)), "a.mp4", (), 12.0, 64, 48, 2_000_000)
     file = FileRecord(Found(tmp_path / "a.mp4", "a.mp4"), source_id="0" * 64, duration_us=2_000_000, clips=[record])
-    hands = SimpleNamespace(
-        limits=Limits(), work=lambda _, __, ___, items: iter([Lost("its decoding said nothing for 300 s")] * len(items))
-    )
+    lost = Lost("its decoding said nothing for 300 s")
+    hands = SimpleNamespace(limits=Limits(), work=lambda _, __, ___, items: ((n, lost) for n, _ in enumerate(items)))
     deciding = job(tmp_path, rules={}, stages={})
     encode_kept([file], [record], deciding, Media(tmp_path, "x"), hands)
     assert record.message == "a.mp4: its encoding said nothing for 300 s"

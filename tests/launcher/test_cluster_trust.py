@@ -84,7 +84,7 @@ def test_a_file_in_the_place_of_ours_is_said_and_with_trust_so_is_what_runs_of_i
     assert dry("local", "--trust", "cluster", "cluster.secrets={WANDB_API_KEY: /k}") == 0
     said = capsys.readouterr()
     assert "conf/cluster/local.yaml, the working directory's, instead of the built-in file" in said.err
-    assert "environment.LD_PRELOAD" in said.err and "by --trust cluster" in said.err
+    assert "environment.LD_PRELOAD" in said.err and "because of --trust cluster" in said.err
     for line in ("export LD_PRELOAD=/opt/x.so", "unset NCCL_DEBUG", "IFS= read -r WANDB_API_KEY < /k", f"cd {desk}"):
         assert line in said.out
 

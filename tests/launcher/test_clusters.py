@@ -86,5 +86,5 @@ def test_what_a_cluster_has_arguments_for_is_no_free_option():
 def test_whole_numbers_and_booleans_of_the_environment_are_texts_and_others_are_to_be_quoted():
     made = Slurm(environment={"A": 1, "B": True, "C": "12.10", "D": None})
     assert made.variables == {"A": "1", "B": "true", "C": "12.10", "D": None}
-    with pytest.raises(ValueError, match=r"A is the number 12\.1,.*in quotes.*cluster\.environment\.A='12\.1'"):
+    with pytest.raises(ValueError, match=r"A is the number 12\.1,.*quote it as text.*cluster\.environment\.A='12\.1'"):
         Slurm(environment={"A": 12.10})

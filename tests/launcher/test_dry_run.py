@@ -119,7 +119,7 @@ def test_a_key_that_is_typed_is_refused_since_folders_and_scripts_keep_none(desk
     (desk / "r.yaml").write_text("_target_: nemo_vfm.workflow.Workflow\nsteps: {secret: 'recipe:synthetic/shapes'}\n")
     assert main(["submit", "r.yaml", "cluster=dgx_h100", f"input={key}", f"steps.secret.x={key}", "--dry-run"]) == 2
     said = capsys.readouterr()
-    assert "would hold a secret" in said.err and key not in said.out + said.err
+    assert "would contain a secret" in said.err and key not in said.out + said.err
     assert left(desk) == [desk / "r.yaml"]
 
 
@@ -172,7 +172,7 @@ def test_a_value_with_the_shape_of_a_key_is_refused_in_a_recipe_and_a_reference_
     key = "hf_" + "aB3xK9mQ2vR7tY5wZ8nL"
     assert main(["submit", "r.yaml", "cluster=dgx_h100", f"input={key}", "--dry-run"]) == 2
     said = capsys.readouterr()
-    assert "would hold a Hugging Face token" in said.err and key not in said.out + said.err
+    assert "would contain a Hugging Face token" in said.err and key not in said.out + said.err
     assert "https://me:${env:MY_PROXY}@host" in composed_text(
         compose("r.yaml", ["input=https://me:${env:MY_PROXY}@host"])
     )

@@ -115,7 +115,7 @@ def test_a_chain_waits_for_the_job_that_goes_on_and_every_verb_follows_it(real_s
     assert main(["status", "runs/wf", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["jobs"]
     assert [one["done"] for one in found] == [True] * 3 and found[0]["number"] == first
-    assert main(["retry", "runs/wf"]) == 0 and "is done" in capsys.readouterr().out
+    assert main(["retry", "runs/wf"]) == 0 and "is completely done" in capsys.readouterr().out
 
 
 def test_cancel_ends_the_job_that_went_on_and_retry_begins_anew(real_slurm, desk, forbid, capsys):

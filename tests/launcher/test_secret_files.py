@@ -38,4 +38,4 @@ def test_a_file_that_is_not_there_empty_a_folder_or_relative_is_refused(key: Pat
     (tmp_path / "folder").mkdir(mode=0o700)
     found = {"A": tmp_path / "none", "B": empty, "C": tmp_path / "folder", "D": Path("key")}
     said = list(objections(found))
-    assert len(said) == 4 and "No such file" in said[0] and "whole path" in said[3]
+    assert len(said) == 4 and "No such file" in said[0] and "absolute path" in said[3]

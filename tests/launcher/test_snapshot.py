@@ -100,7 +100,7 @@ def test_a_link_through_another_link_is_followed_before_it_is_believed(tree):
     (tree / "folder").symlink_to("../elsewhere")
     (tree / ".gitignore").write_text("folder\nsecret.txt\n")
     (tree / "link.py").symlink_to("folder/x.py")
-    with pytest.raises(UserError, match="leads out"):
+    with pytest.raises(UserError, match="is a link out"):
         take(tree)
 
 

@@ -97,7 +97,7 @@ def test_nothing_is_sent_to_a_host_that_only_the_recipe_names(videos, tmp_path, 
         assert run(videos, tmp_path / "run", *words) == 2
     origin = service_url(server.url).origin
     said = "".join(capfd.readouterr())
-    assert f"nothing goes to {origin} until you allow it" in said and "--allow-host 127.0.0.1:" in said
+    assert f"nothing is sent to {origin} until you allow it" in said and "--allow-host 127.0.0.1:" in said
     assert not server.paths
 
 
@@ -105,11 +105,11 @@ def test_nothing_is_sent_to_a_host_that_only_the_recipe_names(videos, tmp_path, 
     ("url", "allowed", "words"),
     [
         ("http://127.0.0.1:9/v1", "127.0.0.1:8", "nothing is sent to http://127.0.0.1:9"),
-        ("http://169.254.169.254/v1", "169.254.169.254", "hand out credentials"),
+        ("http://169.254.169.254/v1", "169.254.169.254", "hands out cloud credentials"),
         (
             "https://no-such-host.invalid/v1",
             "no-such-host.invalid",
-            "Is the url https://no-such-host.invalid/v1 right?",
+            "Is the URL https://no-such-host.invalid/v1 correct?",
         ),
         ("https://203.0.113.9/v1", "https://203.0.113.9=NO_SUCH_VARIABLE", "NO_SUCH_VARIABLE"),
     ],

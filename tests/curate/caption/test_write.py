@@ -243,8 +243,8 @@ def _raise():
     ("how", "words"),
     [
         (_raise, "error: KeyError ('scene')"),
-        (lambda: 7, "error: it answered int"),
-        (lambda: (1, "x"), "error: it answered"),
+        (lambda: 7, "error: it returned int"),
+        (lambda: (1, "x"), "error: it returned"),
     ],
     ids=["raises", "no text", "a number for a text"],
 )
