@@ -46,7 +46,7 @@ class Together:
 
     def require(self, num_ranks: int) -> None:
         if num_ranks != self.num:
-            raise ValueError(f"the plan is for {self.num} devices (shard {self.num}), and there are {num_ranks}")
+            raise ValueError(f"the plan is for {self.num} devices (shard {self.num}), but there are {num_ranks}")
 
     def run(self, run: Run) -> Outcome:
         from nemo_vfm.parallel.agree import everyone_says, greatest
