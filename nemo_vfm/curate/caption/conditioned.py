@@ -62,4 +62,6 @@ class ScoreConditioned:
         return draft.text.join(piece.replace("{facts}", facts) for piece in (first, *pieces))
 
     def _value(self, value: float | str) -> str:
-        return value if isinstance(value, str) else f"{value:.{self.digits}g}"
+        if isinstance(value, str):
+            return value
+        return f"{float(f'{value:.{self.digits}g}'):.12g}"  # 540, and not 5.4e+02

@@ -24,6 +24,7 @@ class LocalDuplicate:
     Four frames a second are registered by SIFT keypoints and compared where they overlap; `local_similarity` is the
     share of the shorter clip that the other one shows at one place and in order. It needs no weights. It does not see
     mirrored copies, or pictures without detail, such as a clear sky; `NearDuplicate` knows those by their whole frames.
+    Clips of one file are never copies of one another: a speaker who hardly moves looks the same in each of them.
     Of clips that are alike the one of highest resolution stays, then the longest, then the best.
 
     Args:
@@ -54,7 +55,8 @@ class LocalDuplicate:
     def duplicates(self, clips: Sequence[ClipRecord], vectors: Sequence[str], above: float) -> dict[int, int]:
         """`{position of a duplicate: position of the clip to keep}`."""
         preferences = [(float(clip.width * clip.height), clip.duration_s, number(clip, self.quality)) for clip in clips]
-        pairs = [(pair.a, pair.b) for pair in _compared(tuple(vectors)) if pair.cosine > above]
+        found = [(pair.a, pair.b) for pair in _compared(tuple(vectors)) if pair.cosine > above]
+        pairs = [(a, b) for a, b in found if clips[a].source != clips[b].source]
         return kept_by_likeness(preferences, pairs)
 
 

@@ -21,7 +21,7 @@ from nemo_vfm.dedup.local import as_bytes, describe, from_bytes, registered
 
 STAGE = LocalDuplicate()
 FPS = 12.0
-ABOVE = 0.35  # as in conf/rules/full.yaml
+ABOVE = 0.6  # as in conf/rules/full.yaml
 
 
 def backdrop(seed: int, height: int = 180, width: int = 320) -> np.ndarray:
@@ -68,9 +68,9 @@ def branded(frames: np.ndarray) -> np.ndarray:
     return out
 
 
-def record(place: int, width: int = 100, seconds: float = 2.0) -> ClipRecord:
+def record(place: int, width: int = 100, seconds: float = 2.0, source: str = "") -> ClipRecord:
     clip = Clip(f"{place:064d}", 0, 24, 0, 24, Fraction(1, 12))
-    return ClipRecord(clip, "a.mp4", (Path("a"),), FPS, width, 100, round(seconds * 1e6))
+    return ClipRecord(clip, source or f"{place}.mp4", (Path("a"),), FPS, width, 100, round(seconds * 1e6))
 
 
 def likeness(*clips: np.ndarray, fps: tuple[float, ...] = ()) -> list[float]:
@@ -116,6 +116,9 @@ def test_the_largest_then_the_longest_stays():
     clips = [record(0, 100), record(1, 200), record(2, 200, 1.0)]
     vectors = [STAGE.remember(Footage.of(f, FPS)) for f in (crop(whole, 0.8, 0.5, 0.5), whole, whole[2:14])]
     assert STAGE.duplicates(clips, vectors, ABOVE) == {0: 1, 2: 1}
+    of_one_file = [record(0, source="a.mp4"), record(1, source="a.mp4"), record(2, 200)]
+    assert STAGE.duplicates(of_one_file, vectors, ABOVE) == {0: 2, 1: 2}
+    assert STAGE.duplicates(of_one_file[:2], vectors[:2], ABOVE) == {}
 
 
 def test_a_crop_says_where_it_lies():
