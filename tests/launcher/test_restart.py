@@ -27,7 +27,7 @@ def refused(one: SlurmJob, fakes: Path, what: str = "requeue", **more: str) -> t
 def test_where_a_requeue_is_refused_the_same_script_is_submitted_again_behind_the_job(tmp_path: Path):
     one = small_job(tmp_path / "50%j a'b")
     done, words = refused(one, tmp_path / "fakes", SLURM_CONF="/etc/s.conf", SLURM_RESTART_COUNT="3", SBATCH_QOS="q")
-    assert done.status == 75 and "job 8 goes on with it" in done.said
+    assert done.status == 75 and "resubmitted as job 8" in done.said
     log = str(one.folder / "logs/log").replace("%", "%%")
     assert words == ["--parsable", "--dependency=afterany:7", f"--output={log}", str(one.folder / "job.sh")]
     assert (one.folder / "resubmitted.tsv").read_text() == "7\t8\n"
@@ -50,7 +50,7 @@ def test_a_cluster_may_say_that_nothing_is_ever_requeued(tmp_path: Path):
 def test_where_nodes_may_not_submit_either_it_is_said_how_to_go_on(tmp_path: Path):
     one = small_job(tmp_path)
     done, _ = refused(one, tmp_path / "fakes", "requeue sbatch")
-    assert done.status == 75 and f"vfm-launch retry {one.run_dir} goes on from its last checkpoint" in done.said
+    assert done.status == 75 and f"resume from the last checkpoint with: vfm-launch retry {one.run_dir}" in done.said
     assert not (one.folder / "resubmitted.tsv").exists()
 
 

@@ -269,13 +269,13 @@ resubmit() {  # this script, as a job that begins when this one has ended
   [[ -n $excluded ]] && words+=(--exclude="$excluded")
   number="$(submitted "${words[@]}" "$0")"
   if [[ -z $number ]]; then
-    echo "vfm-launch: this cluster does not let the job begin again by itself;" \
-      "vfm-launch retry ${launch%/launch} goes on from its last checkpoint"
+    echo "vfm-launch: this cluster forbids requeue and sbatch from jobs;" \
+      "resume from the last checkpoint with: vfm-launch retry ${launch%/launch}"
     exit "$status"
   fi
   another="$number$task"
   printf '%s\t%s\n' "$job" "$another" >> "$launch/resubmitted.tsv"
-  echo "vfm-launch: job $another goes on with it"
+  echo "vfm-launch: resubmitted as job $another"
   hand_over "$number"
 }
 hand_over() {  # what waits for this job waits for another one
