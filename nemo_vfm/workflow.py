@@ -210,7 +210,7 @@ def perform(job: Job, run: Run, ask: Ask, *, title: str, set_aside: bool = True)
     if urgency := preempt.urgency():  # it came while the step before took its last
         raise preempt.stopped(urgency, f"before {title}")
     resume = _prepare(run.folder, ask, title, set_aside)
-    info(f"{title}: {'goes on' if resume else 'starts'}")
+    info(f"{title}: {'resumes' if resume else 'starts'}")
     progress.forget()
     began = time.monotonic()
     run = replace(run, resume=resume)

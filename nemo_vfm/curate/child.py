@@ -208,7 +208,7 @@ class Child:
         if self._hangs:
             return f"the work on it hung: it said nothing for {self._limits.silence_s:g} s and used no processor time"
         if code == -signal.SIGKILL:
-            return "the system killed the work on it, most likely for want of memory; give it more, or fewer workers"
+            return "the system killed the work on it, probably for lack of memory; use more memory or fewer workers"
         if code is not None and code < 0:
             return f"the work on it crashed ({signal.Signals(-code).name})"
         return f"the work on it ended with exit status {code}"

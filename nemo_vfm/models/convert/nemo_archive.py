@@ -119,7 +119,7 @@ def _members(window: Window) -> dict[str, tuple[int, int]]:
                 if name is not None:
                     found[name] = (info.offset_data, info.size)
     except (tarfile.TarError, ValueError, OSError, RecursionError, OverflowError) as error:
-        raise DataError(f"this is not a whole tar: {error}") from error
+        raise DataError(f"this is not a complete tar: {error}") from error
     return found
 
 
@@ -145,5 +145,5 @@ def _judged(info: tarfile.TarInfo, end: int) -> str | None:
     if not info.isreg() or info.issparse():
         raise DataError(f"{info.name[:200]!r} in the archive is a link, a device or sparse; NeMo writes plain files")
     if info.offset_data + info.size > end:
-        raise DataError(f"{info.name[:200]!r} goes on beyond the archive's end")
+        raise DataError(f"{info.name[:200]!r} continues beyond the archive's end")
     return name

@@ -120,7 +120,7 @@ def _members(window: Window) -> dict[str, _Member]:
         with zipfile.ZipFile(window) as archive:
             listed = archive.infolist()
     except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError, RecursionError) as error:
-        raise DataError(f"this is not a whole zip: {error}") from error
+        raise DataError(f"this is not a complete zip: {error}") from error
     found: dict[str, _Member] = {}
     for info in listed:
         name = info.filename.partition("/")[2]
@@ -149,4 +149,4 @@ def _require_apart(members: Mapping[str, _Member], size: int) -> None:
             raise DataError(f"{name[:200]!r} shares bytes of the zip with another member")
         end = member.start + member.size
         if end > size:
-            raise DataError(f"{name[:200]!r} goes on beyond the zip's end")
+            raise DataError(f"{name[:200]!r} continues beyond the zip's end")
