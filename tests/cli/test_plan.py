@@ -90,5 +90,5 @@ def test_where_nothing_fits_the_number_of_gpus_is_told_that_would_do(kitchen, ca
     assert kitchen.main("plan", SMALL, *given) == 2
     shown = " ".join(capsys.readouterr().out.split())
     assert "Nothing would make it fit on one GPU" in shown and "What would make it fit" not in shown
-    (more,) = re.findall(r"it would fit on (\d+) GPUs", shown)
+    (more,) = re.findall(r"it fits on (\d+) GPUs", shown)
     assert kitchen.main("plan", SMALL, "--gpus", more, *given[2:]) == 0

@@ -141,7 +141,7 @@ def test_what_is_bad_is_counted_and_named_by_file_and_line_also_in_a_later_porti
         assert counts["dropped"]["empty"] == 4 and counts["dropped"]["shorter than min_characters"] == 1
         assert counts["dropped"]["longer than max_characters"] == 2
         assert counts["failed"] == {
-            "not JSON": 2, "no JSON object": 1, "without 'text'": 1, "'text' is no text": 1, "not UTF-8": 1,
+            "not JSON": 2, "no JSON object": 1, "without 'text'": 1, "'text' is not text": 1, "not UTF-8": 1,
             "no Unicode": 1, "longer than 4,000 bytes": 1,
         }  # fmt: skip
         assert [where for _, where, _ in faults(out)] == [4, 12, 18, 23, 24, 26, 31, 38]
@@ -355,7 +355,7 @@ class _Lies(ByteTokenizer):
 
 def test_a_process_that_dies_is_told_with_a_sentence(tmp_path):
     source = jsonl(tmp_path / "in.jsonl", documents(100))
-    with pytest.raises(UserError, match=r"exit code -9 .* the same command goes on"):
+    with pytest.raises(UserError, match=r"exit code -9 .* run the same command again to resume"):
         TokenizeText(path=source, tokenizer=_Dies(), processes=2, portion_mb=0.003).run(Run(tmp_path))
     assert not (tmp_path / "tokens/tokens.json").exists()
 

@@ -99,7 +99,7 @@ def test_sizes_that_the_files_do_not_have_are_refused_before_memory_is_taken(
         (LLAMA | {"partial_rotary_factor": 0.5}, "says partial_rotary_factor: 0.5, and transformers rotates"),
         (LLAMA | {"logit_scale": 2.0}, 'says "logit_scale": 2.0, which is unknown'),
         (LLAMA | {"is_causal": None}, 'says "is_causal": null, which is unknown'),
-        (LLAMA | {"quantization_config": {"bits": 4}}, "says quantization_config: .*null alone"),
+        (LLAMA | {"quantization_config": {"bits": 4}}, "says quantization_config: .*only null works"),
         (LLAMA | {"rms_norm_eps": "1e-6"}, 'says rms_norm_eps: "1e-6"; it must be a number above zero'),
         (LLAMA | {"rms_norm_eps": 10**400}, "rms_norm_eps: 10+.*; it must be a number above zero"),
         (LLAMA | {"norm_eps": 1e-5}, 'says "norm_eps": 1e-05, which is unknown'),
