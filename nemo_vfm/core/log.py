@@ -64,7 +64,8 @@ class _WholeLines(logging.Handler):
             return
         text = "\n".join(filter(None, [record.getMessage(), record.exc_text]))
         try:
-            to(sys.stderr)(f"{record.levelname:<8} {text}")
+            indented = text.replace("\n", "\n" + " " * 20)  # else a file's name could forge a line of the log
+            to(sys.stderr)(f"{record.levelname:<8} {indented}")
         except (OSError, ValueError):  # a log that is full or closed must not end a training
             self.handleError(record)
 

@@ -161,7 +161,7 @@ def demuxed(film: bytes) -> list[av.Packet]:
 def test_a_film_of_which_no_frame_is_left_is_refused_and_says_that_it_is_cut_short() -> None:
     film = index_in_front(encoded("libx264", "mp4", 12))
     opened = open_video(film[: film.index(b"mdat") + 60], "pyav")
-    with opened as reader, pytest.raises(DataError, match="promises 12, it is cut short"):
+    with opened as reader, pytest.raises(DataError, match="declares 12, so it is truncated"):
         reader.info()
 
 

@@ -187,11 +187,13 @@ def test_a_table_without_captions_or_with_another_root(folder: Path, tmp_path: P
     ("name", "content", "words"),
     [
         ("t.csv", b"a,b\n1,2\n", "no column video; it has a, b"), ("t.csv", b'video,caption\n"x', "cannot be read"),
-        ("t.csv", b"video,caption\n" + b"x" * 200_000 + b",y\n", "field larger"), ("t.jsonl", b"[1]\n", "no object"),
+        ("t.csv", b"video,caption\n" + b"x" * 200_000 + b",y\n", "field larger"),
+        ("t.jsonl", b"[1]\n", "must be an object"),
         ("t.jsonl", b'{"video": 3, "caption": ""}\n', "names no file"), ("t.jsonl", b"[" * 200_000, "cannot be read"),
         ("t.jsonl", b'{"video": "' + b"x" * (1 << 20) + b'"}', "more than 1,048,576"),
-        ("t.jsonl", b"\xff\n", "cannot be read"), ("t.jsonl", b'{"video": "\\ud800.mp4", "caption": ""}\n', "no path"),
-        ("t.jsonl", b'{"video": "round/x.mp4", "caption": ""}\n', "no path"),
+        ("t.jsonl", b"\xff\n", "cannot be read"),
+        ("t.jsonl", b'{"video": "\\ud800.mp4", "caption": ""}\n', "not a path"),
+        ("t.jsonl", b'{"video": "round/x.mp4", "caption": ""}\n', "not a path"),
         ("t.parquet", b"PAR1 no PAR1", "cannot be read"), ("t.csv", b"video,caption\n", "names no file below"),
     ],
 )  # fmt: skip

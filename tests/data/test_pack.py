@@ -226,7 +226,7 @@ def test_what_cannot_lie_side_by_side_is_told(latent_shards: LatentShards) -> No
     data = packed(latent_shards([[2, 1, 4, 4], [3, 1, 4, 4]] * 4))
     with pytest.raises(UserError, match=r"\[2, 3\] channels cannot share a pack"):
         contents(data, 2)
-    with pytest.raises(UserError, match="before the start"):
+    with pytest.raises(UserError, match="before the data was started"):
         packed(latent_shards(SHAPES, name="other")).train_dataloader()
     together = ShardData(shards=latent_shards(SHAPES, name="fourth"), batch_size=1, fetch_together=True)
     with pytest.raises(ValueError, match="packs are not fetched together yet"):

@@ -164,7 +164,7 @@ def test_a_rank_that_means_other_samples_is_named_before_any_are_mixed(seen, nam
     for number, rank in enumerate(seen):
         kind, text = rank[name]["error"]
         assert kind == "LostRank" and "must have the same shards, seed and batch_size" in text
-        assert f"rank {0 if number == 1 else 1} asks for" in text
+        assert f"rank {0 if number == 1 else 1} reads" in text
         whole = seen[number]["four"]["batches"]
         assert name == "another seed" or number == 1 or rank[name]["batches"] == whole[: len(rank[name]["batches"])]
 

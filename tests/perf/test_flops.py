@@ -19,8 +19,8 @@ def test_the_masked_half_counts_by_convention_and_the_formula_says_by_which():
     ops = [*OPS, Op("attention", 2e12, "c", causal=True)]
     assert forward_flops(ops) == 7e12 and forward_flops(ops, "causal") == 6e12
     assert training_flops(ops, "causal") == 18e12
-    assert "whole" in formula("full") and "not masked" in formula("causal")
-    assert all("again" in formula(one) and FORMULA in formula(one) for one in ("full", "causal"))
+    assert "in full" in formula("full") and "unmasked half" in formula("causal")
+    assert all("recomputation" in formula(one) and FORMULA in formula(one) for one in ("full", "causal"))
 
 
 def test_utilisation_is_work_over_time_over_peak():

@@ -95,7 +95,7 @@ def test_the_key_of_one_port_or_scheme_is_not_sent_to_another(attack, server):
     port = service_url(server.url).port
     for word in (f"http://127.0.0.1:{port + 1}=PLAIN", f"https://127.0.0.1:{port}=PLAIN", f"localhost:{port}=PLAIN"):
         status, said = attack(asking(server), "--allow-host", word)
-        assert status == 2 and "nothing goes to" in said and not server.paths
+        assert status == 2 and "nothing is sent to" in said and not server.paths
 
 
 @pytest.mark.parametrize("host", ["2130706433", "0x7f000001", "127.1", "0177.0.0.1"])
@@ -305,7 +305,7 @@ def test_a_bucket_that_only_the_recipe_names_is_refused(attack, monkeypatch, tex
 def test_a_file_that_is_called_command_line_is_no_recipe(attack, kitchen):
     kitchen.write("command line", f"{HOLDS}copy_to: s3://attacker/x\n")
     status, said = attack("_target_: nemo_vfm.workflow.Workflow\nsteps: {a: 'recipe:command line'}\n", verb="check")
-    assert status == 2 and "command line is no recipe" in said
+    assert status == 2 and "command line is not a recipe" in said
 
 
 def test_a_bucket_that_the_user_types_exports_or_allows_is_the_users(attack, monkeypatch, own_file):

@@ -45,7 +45,14 @@ def test_bad_and_empty_documents_are_counted_by_reason(tmp_path: Path) -> None:
              b"", b'{"text": "end"}']  # fmt: skip
     (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
     (tmp_path / "b.txt").write_bytes(b"\xff\xfe\xfd")
-    told = {"not JSON": 1, "without 'text'": 1, "no JSON object": 1, "'text' is not text": 1, "empty": 3, "not UTF-8": 1}
+    told = {
+        "not JSON": 1,
+        "without 'text'": 1,
+        "no JSON object": 1,
+        "'text' is not text": 1,
+        "empty": 3,
+        "not UTF-8": 1,
+    }
     assert read(tmp_path) == (["good", "end"], told)
 
 

@@ -30,5 +30,5 @@ def test_halves_of_letters_and_of_pairs_are_shown_and_stop_nothing() -> None:
 
 def test_rows_that_a_model_has_besides_say_nothing() -> None:
     assert OURS.decode([97, 257, 98, 5000]) == "ab"
-    with pytest.raises(ValueError, match="-1 is no token"):
+    with pytest.raises(ValueError, match="-1 is not a token"):
         OURS.decode([97, -1])

@@ -186,7 +186,7 @@ def test_rows_that_a_model_has_besides_say_nothing(kind: str, folders: dict[str,
     ours = FolderTokenizer(folder=folders[kind])
     tokens = ours.encode(LINES[:1])[0]
     assert ours.decode([*tokens[:3], ours.vocab_size(), 10**6, *tokens[3:]]) == LINES[0]
-    with pytest.raises(ValueError, match="-1 is no token"):
+    with pytest.raises(ValueError, match="-1 is not a token"):
         ours.decode([3, -1])
 
 
@@ -222,7 +222,9 @@ def test_a_folder_without_a_tokenizer_and_a_missing_library_are_sentences(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "vocab.json").write_text("{}")
-    with pytest.raises(UserError, match=r"neither tokenizer\.json nor tokenizer\.model.*save it with transformers"):
+    with pytest.raises(
+        UserError, match=r"neither tokenizer\.json nor tokenizer\.model.*save it once with transformers"
+    ):
         FolderTokenizer(folder=tmp_path).vocab_size()
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     copied = shutil.copytree(folders["byte-level"], tmp_path / "copied")

@@ -87,7 +87,7 @@ def test_verify_finds_one_changed_bit(token_folder):
     data[17] ^= 4
     (path / "shard-000000.tokens").write_bytes(data)
     folder = TokenFolder(path)
-    with pytest.raises(DataError, match="is not what was written"):
+    with pytest.raises(DataError, match="does not match its checksum"):
         folder.verify()
 
 
