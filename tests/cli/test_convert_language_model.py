@@ -143,7 +143,7 @@ def test_what_cannot_be_is_said_and_leaves_nothing(kitchen, capfd) -> None:
     for given, status, said in (
         (["run", "out", "--to", "transformers"], 2, "download the tokenizer first"),
         (["run", "out", "--dtype", "bf16"], 2, "--dtype is for --to transformers"),
-        (["empty", "out", "--to", "transformers"], 2, "is no run folder"),
+        (["empty", "out", "--to", "transformers"], 2, "is not a run folder"),
         (["theirs", "out", "--to", "transformers"], 2, "is a folder of transformers already"),
         (["run", "out", "--to", "transformers", "--key", "teacher", "--tokenizer", "empty"], 2, "no teacher weights"),
     ):  # fmt: skip

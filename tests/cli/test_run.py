@@ -237,7 +237,7 @@ def test_a_difference_shows_what_differs(there, now, shown):
 
 def test_a_key_may_be_allowed_by_what_it_lies_below_and_only_at_a_dot():
     found = {"model.width": ("1", "2"), "models": ("a", "b")}
-    with pytest.raises(RunFolderError, match=r"models: a there, b now\nTake .*--allow models$") as refused:
+    with pytest.raises(RunFolderError, match=r"models: a there, b now\nChoose .*--allow models$") as refused:
         accept(found, ["model"], "out")
     assert "width" not in str(refused.value)
     accept(found, ["model", "models"], "out")

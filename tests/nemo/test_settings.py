@@ -38,7 +38,7 @@ def test_changes_are_made_at_their_address_and_interpolation_stays(file):
     [
         (TEXT, {"model.optim.rl": 1}, "rl"),
         ("trainer: {}\n", {}, "has no section 'model'"),
-        ("[1]\n", {}, "is no mapping"),
+        ("[1]\n", {}, "is not a mapping"),
         ("a: [\n", {}, "nemo.yaml: while parsing"),
         (f"defaults: [base]\n{TEXT}", {}, "takes parts from other files"),
         ("!!python/object/apply:os.system ['touch canary']\n", {}, "could not determine a constructor"),
