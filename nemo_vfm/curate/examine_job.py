@@ -78,7 +78,7 @@ class ExamineJob:
         request = {
             "path": str(file.found.path.absolute()), "name": file.found.name, "source_id": file.source_id,
             "state": file.state, "spans": self.spans, "stages": self.film.missing.stages,
-            "stretch": self.stretch, "fps": info.fps,
+            "stretch": self.stretch, "fps": info.fps, "image": file.found.is_image,
         }  # fmt: skip
         # A stretch begins a little earlier, and ends with the shot that goes on behind it.
         frames = info.num_frames if self.stretch is None else 2 * self.num_frames

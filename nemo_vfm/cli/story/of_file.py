@@ -39,7 +39,8 @@ def write_file(paper: Paper, row: Json) -> None:
     """For a reader."""
     paper.line(printable(str(row["file"]), 200), "bold")
     paper.prose(what_became(row), 2)
-    paper.line(f"  {float(row.get('seconds') or 0):,.2f} s, {row.get('clips')} clips, {row.get('clips_kept')} kept")
+    length = f"{float(row.get('seconds') or 0):,.2f} s, {row.get('clips')} clips, {row.get('clips_kept')} kept"
+    paper.line(f"  {'an image' if row.get('kind') == 'image' else length}")
     if part := row.get("failed_in_part"):
         paper.prose(f"failed in part: {printable(str(part), 300)}", 2)
     for clip in row["of_clips"][:_MOST_CLIPS]:
