@@ -14,23 +14,28 @@ from tests.support.films import texture
 _QUALITY = {".jpg": [cv2.IMWRITE_JPEG_QUALITY, 92], ".webp": [cv2.IMWRITE_WEBP_QUALITY, 101], ".png": []}
 
 
-def coded(picture_HWC: np.ndarray, suffix: str, quality: int | None = None) -> bytes:
+def coded(picture_HWC: np.ndarray, suffix: str) -> bytes:
     """A picture (RGB) as a file of this format; WebP without loss."""
-    options = _QUALITY[suffix] if quality is None else [cv2.IMWRITE_JPEG_QUALITY, quality]
-    done, data = cv2.imencode(suffix, picture_HWC[..., ::-1], options)
+    done, data = cv2.imencode(suffix, picture_HWC[..., ::-1], _QUALITY[suffix])
     assert done
     return data.tobytes()
 
 
-def write_still(path: Path, seed: int, quality: int | None = None) -> Path:
-    """A textured picture in the format that the name says."""
-    path.write_bytes(coded(texture(seed), path.suffix, quality))
+def scene(seed: int) -> np.ndarray:
+    """A picture with edges: a texture behind squares of 16 pixels in colours of their own."""
+    squares = np.random.default_rng(seed).integers(0, 160, (6, 8, 3), np.uint8)
+    return texture(seed) // 3 + squares.repeat(16, axis=0).repeat(16, axis=1)
+
+
+def write_still(path: Path, seed: int) -> Path:
+    """A scene in the format that the name says."""
+    path.write_bytes(coded(scene(seed), path.suffix))
     return path
 
 
 def turned_jpeg(seed: int, orientation: int) -> bytes:
     """A JPEG whose Exif tag says how it is to be turned."""
-    data = coded(texture(seed), ".jpg")
+    data = coded(scene(seed), ".jpg")
     tag = struct.pack("<HHIHH", 0x0112, 3, 1, orientation, 0)
     exif = b"Exif\0\0" + b"II*\0" + struct.pack("<IH", 8, 1) + tag + struct.pack("<I", 0)
     return data[:2] + b"\xff\xe1" + struct.pack(">H", len(exif) + 2) + exif + data[2:]
@@ -50,13 +55,13 @@ def bomb_png(side_px: int = 60_000) -> bytes:
 
 def animated_png(seed: int) -> bytes:
     """A PNG that says, before its picture, that two more follow."""
-    data = coded(texture(seed), ".png")
+    data = coded(scene(seed), ".png")
     return data[:33] + png_chunk(b"acTL", struct.pack(">II", 2, 0)) + data[33:]
 
 
 def animated_webp(seed: int) -> bytes:
     """A WebP whose extended header has the animation bit."""
-    picture = texture(seed)
+    picture = scene(seed)
     height, width = picture.shape[:2]
     size = (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
     head = b"VP8X" + struct.pack("<I", 10) + bytes([0x02, 0, 0, 0]) + size
