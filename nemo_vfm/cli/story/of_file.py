@@ -45,7 +45,7 @@ def write_file(paper: Paper, row: Json) -> None:
         paper.prose(f"failed in part: {printable(str(part), 300)}", 2)
     for clip in row["of_clips"][:_MOST_CLIPS]:
         why = clip["rule"] or clip["message"] or ""
-        span = f"frames {clip['first_frame']:,} to {clip['last_frame'] - 1:,}"
+        span = "" if row.get("kind") == "image" else f"frames {clip['first_frame']:,} to {clip['last_frame'] - 1:,}"
         paper.line(f"  {printable(clip['clip_id'], 90)[:12]}  {span}  {clip['decision']} {printable(why, 80)}".rstrip())
     if (more := len(row["of_clips"]) - _MOST_CLIPS) > 0:
         paper.line(f"  and {more:,} more clips")

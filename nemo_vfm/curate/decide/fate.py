@@ -14,7 +14,7 @@ from nemo_vfm.curate.stage import ClipRecord, Compares, Stage
 def add_likeness(records: Sequence[ClipRecord], stages: Mapping[str, Stage]) -> None:
     """Give every clip that did not fail its score against all the others."""
     for column, (name, stage) in comparisons(stages).items():
-        for good in _by_kind(record for record in records if name in record.vectors):
+        for good in by_kind(record for record in records if name in record.vectors):
             for record, likeness in zip(good, stage.likeness([r.vectors[name] for r in good]), strict=True):
                 record.scores[column] = likeness
 
@@ -44,7 +44,7 @@ def above(rule: Rule, table: Table) -> float:
 def drop_duplicates(records: Sequence[ClipRecord], name: str, above: float, stage_name: str, stage: Compares) -> None:
     """Drop all but one of the kept clips that are alike, under the rule's name."""
     standing = (record for record in records if record.decision == "kept" and stage_name in record.vectors)
-    for kept in _by_kind(standing):
+    for kept in by_kind(standing):
         vectors = [record.vectors[stage_name] for record in kept]
         for duplicate, keeper in stage.duplicates(kept, vectors, above).items():
             kept[duplicate].rule = name
@@ -56,7 +56,7 @@ def drop_duplicates(records: Sequence[ClipRecord], name: str, above: float, stag
             record.duplicate_of = further
 
 
-def _by_kind(records: Iterable[ClipRecord]) -> list[list[ClipRecord]]:
+def by_kind(records: Iterable[ClipRecord]) -> list[list[ClipRecord]]:
     """Videos' clips, and images, which are compared among themselves: a still must not take the place of a film."""
     listed = list(records)
     return [[record for record in listed if record.is_image is kind] for kind in (False, True)]
