@@ -118,7 +118,8 @@ def jobs_of(file: FileRecord, missing: Missing, examine: Examine) -> list[Examin
     """One job a file, or several of which each takes a stretch."""
     film = Film(file, missing, examine.splitter)
     count = film.info.num_frames
-    length = round(max(STRETCH_S * film.info.fps, count / MOST_STRETCHES))
+    # A damaged file may have less than a frame a minute.
+    length = max(1, round(max(STRETCH_S * film.info.fps, count / MOST_STRETCHES)))
     if missing.spans is not None or count < 2 * length or not isinstance(examine.splitter, SplitsByGlances):
         return [ExamineJob(film, None, missing.spans)]
     starts = list(range(0, count - length + 1, length))

@@ -37,7 +37,7 @@ class Probe:
         known: dict[str, Json] = {"source_id": ""}
         try:
             known["source_id"] = source_id(path)
-            known |= self._open_image(path) if request["image"] else self._open(path)
+            known |= self._open_image(path) if request.get("image") else self._open(path)
             if known["num_frames"] > self.max_frames:
                 known["message"] = (
                     f"{name} has {known['num_frames']:,} frames, more than max_frames {self.max_frames:,}"

@@ -188,4 +188,5 @@ def _paths(files: Sequence[FileRecord]) -> dict[str, tuple[Path, ...]]:
 
 def named(file: FileRecord, message: str) -> str:
     """The message with the file's name, once."""
-    return message if file.found.name in message else f"{file.found.name}: {message}"
+    name = " ".join(file.found.name.split())  # as `reason_of` has it: a name must not begin a line of the log
+    return message if name in message else f"{name}: {message}"
