@@ -6,7 +6,7 @@ An image stays the file that it is, or becomes a PNG (`StillImage.as_stored`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
@@ -132,16 +132,14 @@ class Encode:
         """A reply a clip: `{"id", "message"}`; message is None where it is encoded."""
         path, name, unchanged = Path(request["path"]), request["name"], Unchanged(request)
         unchanged.check()
-        if request.get("image"):
-            (clip,) = request["clips"]
-            self._image(path, clip["id"], unchanged, tick)
-            yield Reply({"id": clip["id"], "message": None})
-            return
-        with PyAVReader(path, decode=self.decode) as reader:
+        with nullcontext() if request.get("image") else PyAVReader(path, decode=self.decode) as reader:
             for clip in request["clips"]:
                 message = None
                 try:
-                    self._one(reader, path, clip, unchanged, tick)
+                    if reader is None:
+                        self._image(path, clip["id"], unchanged, tick)
+                    else:
+                        self._one(reader, path, clip, unchanged, tick)
                 except MemoryError:
                     raise
                 except Exception as error:  # one clip's trouble must not cost the others

@@ -12,6 +12,8 @@ import pytest
 
 from nemo_vfm.core.errors import NothingKept, UserError
 from nemo_vfm.core.types import Run
+from nemo_vfm.curate.balance import Balance
+from nemo_vfm.curate.caption.words import View
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.encode import EncodeShards
 from nemo_vfm.curate.execute.inline import Inline
@@ -205,3 +207,38 @@ def test_images_of_which_none_is_kept_are_an_error_that_says_why(tmp_path):
 def test_the_report_shows_images(done):
     text = page.write(done).read_text()
     assert "images kept" in text and ">images<" in text.replace(" ", "").replace("\n", "")
+
+
+def test_a_model_is_shown_the_picture_and_a_long_side_is_made_smaller(tmp_path):
+    path = write_still(tmp_path / "id.image.png", 9)
+    view = View("key", path, (0, 1), whole=True, fps=1.0)
+    assert view.is_image and view.pictures(8, 64).shape == (1, 48, 64, 3)
+    np.testing.assert_array_equal(view.pictures(8, 768)[0], scene(9))
+
+
+def test_images_are_balanced_by_their_own_buckets(pictures, tmp_path):
+    balance = Balance(by="bucket", caps={"still": 1}, buckets=BUCKETS)
+    both(pictures, balance=balance).run(Run(tmp_path))
+    groups = json.loads((tmp_path / "balance.json").read_text())["groups"]
+    assert {name: (group["clips"], group["kept"]) for name, group in groups.items()} == {
+        "clip": (2, 2), "still": (3, 1), "tall": (1, 1),
+    }  # fmt: skip
+    assert json.loads((tmp_path / "ledger.json").read_text())["images"]["dropped"]["balance"] == 2
+
+
+class _Refuses:
+    """A restorer that cannot cope."""
+
+    def look(self, frames_THWC):
+        raise KeyError("nothing")
+
+    def columns(self):
+        return ()
+
+
+def test_an_image_that_a_restorer_cannot_cope_with_fails_alone(tmp_path):
+    (tmp_path / "in").mkdir()
+    write_still(tmp_path / "in/a.png", 1)
+    inline = Inline(isolated=False)
+    with pytest.raises(NothingKept, match="restorer odd"):
+        both(tmp_path / "in", restore={"odd": _Refuses()}, executor=inline).run(Run(tmp_path / "run"))
