@@ -112,10 +112,11 @@ class Balance:
             return list(sources)
         if self.buckets is not None:
             facts = [table.numbers(name).tolist() for name in ("width", "height", "num_frames", "fps")]
-            return [
-                self.buckets.assign(_even(w), _even(h), int(n), fps).bucket or "none"
-                for w, h, n, fps in zip(*facts, strict=True)
+            shapes = [
+                (int(w), int(h), 1, 1.0) if is_image else (_even(w), _even(h), int(n), fps)
+                for is_image, w, h, n, fps in zip(table.images.tolist(), *facts, strict=True)
             ]
+            return [self.buckets.assign(*shape).bucket or "none" for shape in shapes]
         labels = table.labels(self.by)
         words = [*labels.words, "none"]  # the last place stands for -1
         return [words[code] for code in labels.codes.tolist()]

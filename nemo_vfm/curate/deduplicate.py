@@ -12,7 +12,7 @@ from nemo_vfm.core.log import info
 from nemo_vfm.core.place import Place, places
 from nemo_vfm.core.types import Json, Outcome, Run
 from nemo_vfm.curate.cache import fingerprint
-from nemo_vfm.curate.decide.fate import add_likeness, decide
+from nemo_vfm.curate.decide.fate import add_likeness, by_kind, decide
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.ledger import EXACT_DUPLICATE, Account
 from nemo_vfm.curate.remember import Remembering
@@ -116,11 +116,15 @@ class Deduplicate:
     def _choice(self, name: str, stage: Compares, records: Sequence[ClipRecord]) -> "_Choice":
         (column,) = stage.columns()
         likenesses = [float(record.scores[column]) for record in records]
-        vectors = [record.vectors[name] for record in records]
         given = self.above[name]
         proposal = propose(likenesses, self.epsilon)
         threshold = 1 - proposal.epsilon if given is None else given
-        removed = lambda above: len(stage.duplicates(records, vectors, above)) / max(1, len(records))  # noqa: E731
+
+        def removed(above: float) -> float:
+            """The share of clips that go, images compared with images."""
+            parts = [(part, [record.vectors[name] for record in part]) for part in by_kind(records)]
+            return sum(len(stage.duplicates(part, own, above)) for part, own in parts) / max(1, len(records))
+
         return _Choice(Rule(score=column, above=threshold), {
             "column": column, "above": threshold, "how": proposal.how if given is None else "given",
             "proposed_epsilon": proposal.epsilon, "proposed_by": proposal.how,

@@ -81,7 +81,7 @@ def _item(file: FileRecord, missing: Sequence[ClipRecord]) -> Item:
     clips = [{"id": r.clip.id, "span": [r.clip.first_frame, r.clip.last_frame], "fps": r.fps} for r in missing]
     request = {
         "path": str(file.found.path.absolute()), "name": file.found.name, "source_id": file.source_id,
-        "state": file.state, "clips": clips,
+        "state": file.state, "clips": clips, "image": file.found.is_image,
     }  # fmt: skip
     work = sum(megapixels(r.clip.num_frames, r.width, r.height) for r in missing)
     return Item(request, work, file.found.here)

@@ -4,6 +4,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import count
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from nemo_vfm.curate.stage import Comparison, Frame, Learned, ReadsVectors, Scor
 from nemo_vfm.curate.unchanged import Unchanged
 from nemo_vfm.curate.walk import Walk
 from nemo_vfm.data.codecs import Decoding
+from nemo_vfm.data.image_file import open_image
 from nemo_vfm.data.sample import Clip
 
 _THUMBNAIL_HEIGHT_PX, _THUMBNAIL_WIDTH_PX = 96, 960  # a strip beyond JPEG's 65,500 pixels cost the whole file
@@ -36,6 +38,7 @@ class Examine:
 
     With `"stretch": [first, stop]` and no spans it looks at shots that begin in these frames, as far as can be told
     from a few seconds before them, and its last reply has `glances` of them; with spans it looks at these alone.
+    With `"image": true` the file is a still image, which is one shot.
 
     Args:
         splitter: cuts it into shots, where these are not known.
@@ -58,6 +61,11 @@ class Examine:
         problems: list[str] = []
         unchanged = Unchanged(request)
         unchanged.check()
+        if request.get("image"):
+            yield self._see(path, request["source_id"], chosen, tick)
+            unchanged.check()
+            yield Reply({"end": None})
+            return
         vectors = _want_vectors(chosen)
         if request.get("stretch") is not None:
             yield from self._stretch(request, chosen, unchanged, tick)
@@ -131,17 +139,29 @@ class Examine:
         else:
             yield from self.splitter.spans(frames(), fps=walk.info.fps)
 
+    def _see(self, path: Path, source_id: str, stages: Mapping[str, Stage], tick: Callable[[int], None]) -> Reply:
+        frames_THWC = smaller(open_image(path).picture_HWC, self.side_px)[None]
+        footage = Footage(1, 1.0, lambda numbers: frames_THWC[list(numbers)], is_image=True)
+        tick(1)
+        return self._judge(footage, Clip(source_id, 0, 1, 0, 1, Fraction(1)), 0, stages, tick)
+
     def _look(
         self, walk: Walk, span: Span, source_id: str, stages: Mapping[str, Stage], tick: Callable[[int], None]
     ) -> Reply:
-        footage, info = walk.footage(span), walk.info
+        info = walk.info
         clip = Clip(source_id, *span, info.pts[span[0]], info.end_pts(span[1] - 1), info.time_base)
+        lasts_us = elapsed_us(info, span[1]) - elapsed_us(info, span[0])
+        return self._judge(walk.footage(span), clip, lasts_us, stages, tick)
+
+    def _judge(
+        self, footage: Footage, clip: Clip, lasts_us: int, stages: Mapping[str, Stage], tick: Callable[[int], None]
+    ) -> Reply:
         path = self.thumbnails / f"{clip.id}.jpg"
         if not path.exists():
             write_bytes(path, thumbnail(footage))
         fact: dict[str, Json] = {
-            "span": list(span), "pts": [clip.pts_start, clip.pts_end],
-            "us": elapsed_us(info, span[1]) - elapsed_us(info, span[0]), "fps": footage.fps, "found": {},
+            "span": [clip.first_frame, clip.last_frame], "pts": [clip.pts_start, clip.pts_end],
+            "us": lasts_us, "fps": footage.fps, "found": {},
         }  # fmt: skip
         arrays = {}
         for name, stage in stages.items():
@@ -203,8 +223,19 @@ def _end(walk: Walk, message: str) -> Json:
     return {"end": end | {"message": message}}
 
 
+def smaller(picture_HWC: Frame, side_px: int) -> Frame:
+    """A picture whose short side is at most this."""
+    height, width = picture_HWC.shape[:2]
+    ratio = side_px / min(height, width)
+    if ratio >= 1:
+        return picture_HWC
+    size = max(1, round(width * ratio)), max(1, round(height * ratio))
+    return np.asarray(cv2.resize(picture_HWC, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)
+
+
 def thumbnail(footage: Footage, num_frames: int = 4) -> bytes:
-    """A strip of frames side by side, as JPEG."""
+    """A strip of frames side by side, as JPEG; an image alone."""
+    num_frames = 1 if footage.is_image else num_frames
     pairs = footage.pairs(THUMBNAIL_PAIRS)  # frames that stages look at anyway
     chosen = footage.frames([pairs[place] for place in np.linspace(0, len(pairs) - 1, num_frames).round().astype(int)])
     height, width = chosen.shape[1:3]

@@ -78,7 +78,7 @@ class ExamineJob:
         request = {
             "path": str(file.found.path.absolute()), "name": file.found.name, "source_id": file.source_id,
             "state": file.state, "spans": self.spans, "stages": self.film.missing.stages,
-            "stretch": self.stretch, "fps": info.fps,
+            "stretch": self.stretch, "fps": info.fps, "image": file.found.is_image,
         }  # fmt: skip
         # A stretch begins a little earlier, and ends with the shot that goes on behind it.
         frames = info.num_frames if self.stretch is None else 2 * self.num_frames
@@ -118,6 +118,7 @@ def jobs_of(file: FileRecord, missing: Missing, examine: Examine) -> list[Examin
     """One job a file, or several of which each takes a stretch."""
     film = Film(file, missing, examine.splitter)
     count = film.info.num_frames
+    # A damaged file may have less than a frame a minute.
     length = max(1, round(max(STRETCH_S * film.info.fps, count / MOST_STRETCHES)))
     if missing.spans is not None or count < 2 * length or not isinstance(examine.splitter, SplitsByGlances):
         return [ExamineJob(film, None, missing.spans)]

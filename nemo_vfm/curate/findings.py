@@ -120,6 +120,7 @@ def _record(file: FileRecord, clip: Json, paths: tuple[Path, ...]) -> ClipRecord
         file.info.height,
         duration_us=clip["us"],
         root=file.found.root,
+        is_image=file.found.is_image,
     )
 
 

@@ -57,6 +57,7 @@ class Footage:
         vectors: gives the motion vectors of frames with these ascending numbers; None where the codec has none or where
             nobody asked for them (see `stage.ReadsVectors`).
         told: what decoding said of the frames.
+        is_image: it is a still image: it has no time, and a stage that measures motion gives it no score.
     """
 
     def __init__(
@@ -66,9 +67,11 @@ class Footage:
         read: Callable[[Sequence[int]], Pictures],
         vectors: Callable[[Sequence[int]], list[MotionVectors]] | None = None,
         told: Told | None = None,
+        *,
+        is_image: bool = False,
     ) -> None:
         assert num_frames >= 1 and fps > 0
-        self.num_frames, self.fps, self.told = num_frames, fps, told or Told()
+        self.num_frames, self.fps, self.told, self.is_image = num_frames, fps, told or Told(), is_image
         self._read, self._vectors = read, vectors
         self._rgb: dict[int, Pictures] = {}
         self._luma: dict[int, Pictures] = {}

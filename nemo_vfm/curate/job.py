@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A folder of videos in; clip shards, a table of scores, rules and a ledger that adds up out."""
+"""A folder of videos, images or both in; clip shards, a table of scores, rules and a ledger that adds up out."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -46,6 +46,8 @@ _MOST_SAMPLES = 1 << 20  # in a shard
 
 class Curate:
     """Cuts videos into clips, scores all of them, keeps those that no rule drops, and says what became of each.
+
+    An image is a clip of one frame, without duration or rate: it is not split, and kept as the file that it is.
 
     Order of work: probe, split and score, decide, transcode what is kept, caption, write. What was found out is kept in
     `work/` under a fingerprint of what it depends on, so that after a kill, or with other settings, only what is
@@ -114,7 +116,7 @@ class Curate:
         """Do the work; the second time it does only what is missing.
 
         Raises:
-            UserError: the source holds no video.
+            UserError: the source holds nothing to curate.
             NothingKept: every clip was dropped or failed; the tables and the ledger are written all the same.
         """
         places = _Places(run.folder)
@@ -132,7 +134,7 @@ class Curate:
         add_likeness(records, self.stages)
         media = Media.of(places.media, self.transcode, self.restore, self.decode)
         encode_kept(files, records, self, media, hands)
-        told = write_captions(records, self.captions, lambda r: media.path(r.clip.id), places.work / "captions")
+        told = write_captions(records, self.captions, media.file_of, places.work / "captions")
         ledger = count(files)
         state = self._state(files, records)
         if places.finished(state):
@@ -141,7 +143,7 @@ class Curate:
         write_json(places.folder / "captions.json", told.to_json())
         write_json(places.folder / "throughput.json", [asdict(step) for step in hands.throughput])
         self._write(files, records, ledger, media, places)
-        if not ledger.clips.kept:
+        if not ledger.kept:
             raise NothingKept(_why_nothing(ledger))
         self._copy(places.shards)
         write_json(places.done, state)
@@ -180,7 +182,7 @@ class Curate:
         media = Media.of(places.media, self.transcode, self.restore, self.decode)
         encode_missing(mine, self, media, hands)
         there = [clip for file in mine for clip in file.clips if media.fact_of(clip.clip.id) is not None]
-        write_captions(there, self.captions, lambda record: media.path(record.clip.id), places.work / "captions")
+        write_captions(there, self.captions, media.file_of, places.work / "captions")
 
     def ready(self) -> None:
         """Ask captioners whether they can work, such as at their address and with the key there is."""
@@ -256,11 +258,10 @@ class Curate:
     ) -> None:
         places.done.unlink(missing_ok=True)
         kept = [record for record in records if record.decision == "kept"]
-        info(f"writing {len(kept)} clips to {places.shards}")
+        info(f"writing {len(kept)} samples to {places.shards}")
         weights = self._balance(records, places)
         if kept:
-            path_of = lambda record: media.path(record.clip.id)  # noqa: E731
-            write_shards(places.shards, kept, path_of, self.samples_per_shard, weights)
+            write_shards(places.shards, kept, media.file_of, self.samples_per_shard, weights)
         else:
             replace_folder(places.shards, lambda _: None)
         copy_files(
@@ -317,7 +318,8 @@ def _file_json(file: FileRecord) -> Json:
     decision, reason = file.fate()
     kept = sum(clip.decision == "kept" for clip in file.clips)
     return {
-        "file": file.found.name, "source_id": file.source_id, "decision": decision, "reason": reason,
+        "file": file.found.name, "kind": "image" if file.found.is_image else "video",
+        "source_id": file.source_id, "decision": decision, "reason": reason,
         "seconds": file.duration_us / 1e6, "clips": len(file.clips), "clips_kept": kept,
         "duplicate_of": file.duplicate_of, "failures": file.kinds(),
         "failed_in_part": next((clip.message for clip in file.clips if clip.message is not None), None),
@@ -326,24 +328,27 @@ def _file_json(file: FileRecord) -> Json:
 
 def _summary(ledger: Ledger) -> str:
     clips, us = ledger.clips, ledger.microseconds
-    return (
-        f"kept {clips.kept} of {clips.total} clips ({us.kept / 1e6:.1f} of {us.total / 1e6:.1f} s) "
-        f"from {ledger.files.kept} of {ledger.files.total} files"
-    )
+    kept = [f"{clips.kept} of {clips.total} clips ({us.kept / 1e6:.1f} of {us.total / 1e6:.1f} s)"]
+    if images := ledger.images.total:
+        kept = [*(kept if clips.total else []), f"{ledger.images.kept} of {images} images"]
+    return f"kept {' and '.join(kept)} from {ledger.files.kept} of {ledger.files.total} files"
 
 
 def _figures(ledger: Ledger) -> dict[str, float]:
+    images = {"images": ledger.images.total, "images_kept": ledger.images.kept} if ledger.images.total else {}
     return {
-        "files": ledger.files.total, "clips": ledger.clips.total, "clips_kept": ledger.clips.kept,
+        **images, "files": ledger.files.total, "clips": ledger.clips.total, "clips_kept": ledger.clips.kept,
         "seconds_kept": ledger.microseconds.kept / 1e6,
     }  # fmt: skip
 
 
 def _why_nothing(ledger: Ledger) -> str:
-    by_rule = [f"{number} by {rule}" for rule, number in ledger.clips.dropped.most_common()]
+    dropped = ledger.clips.dropped + ledger.images.dropped
+    by_rule = [f"{number} by {rule}" for rule, number in dropped.most_common()]
+    what = f"{ledger.clips.total} clips" + (f" and {ledger.images.total} images" if ledger.images.total else "")
     by_failure = [f"{number}: {message}" for message, number in ledger.files.failed.most_common()]
     return (
-        f"not one of {ledger.clips.total} clips from {ledger.files.total} files was kept. "
-        f"Clips dropped: {', '.join(by_rule) or 'none'}. Files failed: {'; '.join(by_failure) or 'none'}. "
+        f"not one of {what} from {ledger.files.total} files was kept. "
+        f"Dropped: {', '.join(by_rule) or 'none'}. Files failed: {'; '.join(by_failure) or 'none'}. "
         "Look at scores.parquet, then change a threshold (rules.<name>.below or .above) or the input"
     )

@@ -31,7 +31,8 @@ def say_what_nvdec_leaves(files: Sequence[FileRecord], decode: Decoding) -> None
     """Say once which of these files are decoded by the CPU although NVDEC was asked for."""
     if decode == "cpu":
         return
-    left = [file.info.codec for file in files if file.info is not None and file.info.codec not in NVDEC_CODECS]
+    videos = [file.info for file in files if file.info is not None and not file.found.is_image]
+    left = [info.codec for info in videos if info.codec not in NVDEC_CODECS]
     if left:
         codecs = ", ".join(sorted(set(left)))
         warn_once(f"NVDEC does not decode {codecs}: {len(left)} of {len(files)} files are decoded by the CPU")

@@ -111,10 +111,11 @@ class Account:
 
 @dataclass(slots=True)
 class Ledger:
-    """Three accounts of the same work, and one of the sound of the clips that were kept."""
+    """Accounts of the same work: files, clips of videos, images and time; one of the sound of clips that were kept."""
 
     files: Account = field(default_factory=Account)
     clips: Account = field(default_factory=Account)
+    images: Account = field(default_factory=Account)
     microseconds: Account = field(default_factory=Account)
     audio: Account = field(default_factory=Account)
     audio_kept_as: Counter[str] = field(default_factory=Counter)
@@ -130,12 +131,18 @@ class Ledger:
         else:
             self.audio.book("dropped", "no_audio" if clip.audio == "none" else "audio_drop", 1)
 
+    @property
+    def kept(self) -> int:
+        """Clips and images."""
+        return self.clips.kept + self.images.kept
+
     def to_json(self) -> Json:
-        """As ledger.json has it; of the sound where clips were encoded."""
+        """As ledger.json has it; of images where there are any, and of the sound where clips were encoded."""
         audio = {**self.audio.to_json(), "kept_as": dict(sorted(self.audio_kept_as.items()))}
         return {
             "files": self.files.to_json(),
             "clips": self.clips.to_json(),
+            **({"images": self.images.to_json()} if self.images.total else {}),
             "seconds": self.microseconds.to_json(unit=1_000_000),
             **({"audio": audio} if self.audio.total else {}),
         }
@@ -145,7 +152,7 @@ def count(files: Iterable[FileRecord]) -> Ledger:
     """The ledger of some files. What came in is counted by itself, from the files, not summed from what went out.
 
     Files that were not cut (an exact duplicate, a file that cannot be opened) have no clips; their seconds are booked
-    under their own reason.
+    under their own reason. Each image is counted once, as its file is, and has neither clips nor seconds.
     """
     ledger = Ledger()
     for file in files:
@@ -153,6 +160,10 @@ def count(files: Iterable[FileRecord]) -> Ledger:
         reason = kind_of(reason, name) if decision == "failed" else reason
         ledger.files.total += 1
         ledger.files.book(decision, reason, 1)
+        if file.found.is_image:
+            ledger.images.total += 1
+            ledger.images.book(decision, reason, 1)
+            continue
         ledger.clips.total += len(file.clips)
         ledger.microseconds.total += file.duration_us
         for clip in file.clips:
@@ -163,6 +174,6 @@ def count(files: Iterable[FileRecord]) -> Ledger:
                 ledger.book_audio(clip, name)
         if not file.clips:
             ledger.microseconds.book(decision, reason, file.duration_us)
-    for name in ("files", "clips", "microseconds", "audio"):
+    for name in ("files", "clips", "images", "microseconds", "audio"):
         assert getattr(ledger, name).adds_up(), f"the ledger's {name} do not add up: {getattr(ledger, name)}"
     return ledger

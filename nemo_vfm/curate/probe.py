@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""One file in; its id, what its container says, or why it cannot be used, out. Only its first frame is decoded."""
+"""One file in; its id, what its container says, or why it cannot be used, out. Only its first frame is decoded.
+
+An image is decoded whole, so that a damaged one fails here.
+"""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +23,7 @@ _LONGEST_MESSAGE = 300
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Identifies files and reads their containers: what a child does with `{"path", "name"}`.
+    """Identifies files and reads their containers: what a child does with `{"path", "name", "image"}`.
 
     Args:
         max_frames: a longer file is refused.
@@ -34,7 +37,7 @@ class Probe:
         known: dict[str, Json] = {"source_id": ""}
         try:
             known["source_id"] = source_id(path)
-            known |= self._open(path)
+            known |= self._open_image(path) if request.get("image") else self._open(path)
             if known["num_frames"] > self.max_frames:
                 known["message"] = (
                     f"{name} has {known['num_frames']:,} frames, more than max_frames {self.max_frames:,}"
@@ -49,6 +52,16 @@ class Probe:
         ) as error:  # a decoder may raise anything on damaged bytes, and one file must not stop the others
             known["message"] = reason_of(error, path, name)
         yield Reply(known)
+
+    @staticmethod
+    def _open_image(path: Path) -> dict[str, Json]:
+        from nemo_vfm.data.image_file import open_image
+
+        image = open_image(path)
+        return {
+            "num_frames": 1, "fps": 1.0, "width": image.width, "height": image.height, "codec": image.format,
+            "time_base": [1, 1], "duration_us": 0,
+        }  # fmt: skip
 
     @staticmethod
     def _open(path: Path) -> dict[str, Json]:

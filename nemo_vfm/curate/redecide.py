@@ -77,8 +77,9 @@ class Redecide:
         ledger, files = reckon(curated, fates)
         self._write_tables(run.folder, curated, fates, ledger, files)
         without = self._write_shards(run.folder, curated, fates)
-        if not ledger.clips.kept:
-            raise NothingKept(f"not one of {ledger.clips.total} clips is kept: {dict(ledger.clips.dropped)}")
+        if not ledger.kept:
+            dropped = dict(ledger.clips.dropped + ledger.images.dropped)
+            raise NothingKept(f"not one of {len(curated.table)} clips is kept: {dropped}")
         summary = _summary(curated, fates, ledger, without)
         figures = {"clips": ledger.clips.total, "clips_kept": ledger.clips.kept, "without_media": len(without)}
         write_json(done, {"made_of": state, "summary": summary, "figures": figures})

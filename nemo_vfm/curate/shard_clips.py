@@ -79,11 +79,11 @@ class ShardClip:
         first, count = _whole(own.get("first_frame"), 0), int(facts["num_frames"])
         source = str(own.get("source_id") or self.entry.key)
         clip = KeyedClip(source, first, first + count, 0, count, Fraction(1) / Fraction(fps), self.entry.key)
-        scores = own.get("scores")
+        scores, is_image = own.get("scores"), self.media() in IMAGES
         record = ClipRecord(
             clip, str(own.get("source") or f"{self.shards.folder}/{self.entry.shard}"), (Path(self.entry.shard),), fps,
-            int(facts["width"]), int(facts["height"]), round(count / fps * 1e6),
-            scores=_plain(scores) if isinstance(scores, dict) else {},
+            int(facts["width"]), int(facts["height"]), 0 if is_image else round(count / fps * 1e6),
+            scores=_plain(scores) if isinstance(scores, dict) else {}, is_image=is_image,
         )  # fmt: skip
         record.caption = caption_of(self.shards, self.entry) if "txt" in self.entry.members else ""
         return record

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from fractions import Fraction
+from math import nan
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.types import Json
 from nemo_vfm.curate.footage import Footage
+from nemo_vfm.data.image_file import IMAGE_SUFFIXES
 from nemo_vfm.data.sample import Clip
 
 Frame = NDArray[np.uint8]  # (H, W, C)
@@ -48,6 +50,11 @@ class Found:
     identity: str = ""
     passed_over: str | None = None
     root: Path | None = None
+
+    @property
+    def is_image(self) -> bool:
+        """Whether its name ends as an image's does."""
+        return self.path.suffix.lower() in IMAGE_SUFFIXES
 
     def here(self) -> AbstractContextManager[Path]:
         """Its path, with the file at it while the block runs."""
@@ -86,7 +93,8 @@ class ClipRecord:
         audio: what became of its sound, see `ClipAudio.kind`; empty where it is not encoded.
         audio_failure: why its sound failed.
         root: the source's folder, outside of which no sidecar may lie; None is each file's own folder.
-        duration_us: microseconds it lasts, an integer so that ledgers add up exactly.
+        duration_us: microseconds it lasts, an integer so that ledgers add up exactly; 0 of an image.
+        is_image: whether it is a still image: a clip of one frame without duration or rate.
         scores: every number, and every label, any stage gave it.
         vectors: what comparisons remember of it, by stage name.
         message: why it failed; None where it did not.
@@ -115,6 +123,7 @@ class ClipRecord:
     audio: str = ""
     audio_failure: str | None = None
     root: Path | None = None
+    is_image: bool = False
 
     @property
     def duration_s(self) -> float:
@@ -127,16 +136,16 @@ class ClipRecord:
         return "failed" if self.message is not None else "dropped" if self.rule is not None else "kept"
 
     def value(self, column: str) -> float | str:
-        """A score, or one of the facts in `FACTS` that need no stage."""
+        """A score, or one of the facts in `FACTS` that need no stage: NaN where an image has none."""
         return self.scores[column] if column in self.scores else float(FACTS[column](self))
 
 
-FACTS = {
-    "duration_s": lambda record: record.duration_s,
-    "num_frames": lambda record: record.clip.num_frames,
+FACTS: dict[str, Callable[[ClipRecord], float]] = {
+    "duration_s": lambda record: nan if record.is_image else record.duration_s,
+    "num_frames": lambda record: nan if record.is_image else record.clip.num_frames,
     "width": lambda record: record.width,
     "height": lambda record: record.height,
-    "fps": lambda record: record.fps,
+    "fps": lambda record: nan if record.is_image else record.fps,
 }
 
 

@@ -94,7 +94,7 @@ def probe_all(found: Sequence[Found], hands: Hands, *, max_frames: int, folder: 
     for file in files:
         file.rule = file.found.passed_over
     new = [file for file in files if file.rule is None and not _read(file, known.get(keys[file.found.name]))]
-    items = [Item({"path": str(f.found.path.absolute()), "name": f.found.name}, 0.0, f.found.here) for f in new]
+    items = [Item(_probing(file), 0.0, file.found.here) for file in new]
     steps = [Step("probe", MediaWork(operation, hands.limits))]
     for number, replies in hands.work("probe", 0, steps, items, note=True):
         file = new[number]
@@ -107,6 +107,10 @@ def probe_all(found: Sequence[Found], hands: Hands, *, max_frames: int, folder: 
         if file.message is not None:
             warn(f"failed: {named(file, file.message)}")
     return files
+
+
+def _probing(file: FileRecord) -> Json:
+    return {"path": str(file.found.path.absolute()), "name": file.found.name, "image": file.found.is_image}
 
 
 def _probe_key(file: FileRecord, max_frames: int) -> str:
@@ -184,4 +188,5 @@ def _paths(files: Sequence[FileRecord]) -> dict[str, tuple[Path, ...]]:
 
 def named(file: FileRecord, message: str) -> str:
     """The message with the file's name, once."""
-    return message if file.found.name in message else f"{file.found.name}: {message}"
+    name = " ".join(file.found.name.split())  # as `reason_of` has it: a name must not begin a line of the log
+    return message if name in message else f"{name}: {message}"

@@ -1,9 +1,12 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Kept clips in, one mp4 a clip of exactly its frames out, mended on the way where a restorer finds a need."""
+"""Kept clips in, one mp4 a clip of exactly its frames out, mended on the way where a restorer finds a need.
+
+An image stays the file that it is, or becomes a PNG (`StillImage.as_stored`).
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
@@ -26,6 +29,7 @@ from nemo_vfm.data.clip_audio import clip_audio
 from nemo_vfm.data.codecs import ENCODERS, PRESETS, Decoding, EncoderName
 from nemo_vfm.data.encode import encode_mp4
 from nemo_vfm.data.even_rate import times_shown
+from nemo_vfm.data.image_file import open_image, png
 from nemo_vfm.data.pyav_reader import PyAVReader
 
 _LOOKED_AT = 8
@@ -86,20 +90,31 @@ class Media:
         """Where a clip's mp4 lies, or will lie."""
         return self.folder / f"{clip_id}-{self.stamp}.mp4"
 
+    def image_path(self, clip_id: str, extension: str) -> Path:
+        """Where an image lies, or will lie; `.jpg` without `.image` is the picture of before and after."""
+        return self.folder / f"{clip_id}-{self.stamp}.image.{extension}"
+
+    def file_of(self, record: ClipRecord) -> Path:
+        """The file of a clip or an image that is encoded."""
+        if not record.is_image:
+            return self.path(record.clip.id)
+        return self.image_path(record.clip.id, self.fact_of(record.clip.id)["image"])
+
     def fact_of(self, clip_id: str) -> Json:
         """Size, sound and what was mended, of a clip that is encoded; None where it is not."""
         path = self.path(clip_id)
         try:
-            fact = read_json(path.with_suffix(".json")) if path.is_file() else None
-            lacks_sound = fact is not None and fact["audio"] == "flac" and not path.with_suffix(".flac").is_file()
-            return None if lacks_sound else fact
+            fact = read_json(path.with_suffix(".json"))
+            wanted = [self.image_path(clip_id, fact["image"]) if "image" in fact else path]
+            wanted += [path.with_suffix(".flac")] if fact["audio"] == "flac" else []
+            return fact if all(one.is_file() for one in wanted) else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
 
 @dataclass(frozen=True, slots=True)
 class Encode:
-    """What a child does with `{"path", "name", "source_id", "state", "clips": [{"id", "span", "fps"}]}`.
+    """What a child does with `{"path", "name", "source_id", "state", "clips": [{"id", "span", "fps"}], "image"}`.
 
     Args:
         transcode: the encoder's settings.
@@ -117,11 +132,14 @@ class Encode:
         """A reply a clip: `{"id", "message"}`; message is None where it is encoded."""
         path, name, unchanged = Path(request["path"]), request["name"], Unchanged(request)
         unchanged.check()
-        with PyAVReader(path, decode=self.decode) as reader:
+        with nullcontext() if request.get("image") else PyAVReader(path, decode=self.decode) as reader:
             for clip in request["clips"]:
                 message = None
                 try:
-                    self._one(reader, path, clip, unchanged, tick)
+                    if reader is None:
+                        self._image(path, clip["id"], unchanged, tick)
+                    else:
+                        self._one(reader, path, clip, unchanged, tick)
                 except MemoryError:
                     raise
                 except Exception as error:  # one clip's trouble must not cost the others
@@ -129,6 +147,21 @@ class Encode:
                         raise
                     message = unchanged.why_not() or reason_of(error, path, name)
                 yield Reply({"id": clip["id"], "message": message})
+
+    def _image(self, path: Path, clip_id: str, unchanged: Unchanged, tick: Callable[[int], None]) -> None:
+        image = open_image(path)
+        mended, after_THWC = self._find(image.picture_HWC[None], tick)
+        extension, data = ("png", png(after_THWC[0])) if mended else image.as_stored()
+        unchanged.check()
+        if mended:
+            picture = _side_by_side(image.picture_HWC, after_THWC[0])
+            write_bytes(self.media.path(clip_id).with_suffix(".jpg"), picture)
+        write_bytes(self.media.image_path(clip_id, extension), data)
+        height, width = after_THWC.shape[1:3]
+        fact = {"width": width, "height": height, "audio": "", "audio_failure": None, "image": extension}
+        fact |= {"restored": sorted(mended), "facts": _facts(mended)}
+        write_json(self.media.path(clip_id).with_suffix(".json"), fact)
+        tick(1)
 
     def _one(
         self, reader: PyAVReader, path: Path, clip: Json, unchanged: Unchanged, tick: Callable[[int], None]
@@ -165,7 +198,15 @@ class Encode:
         if not self.restore:
             return {}, None
         numbers = sorted({round(number) for number in np.linspace(span[0], span[1] - 1, _LOOKED_AT)})
-        before_THWC = frames_THWC = reader.read(numbers)
+        before_THWC = reader.read(numbers)
+        found, after_THWC = self._find(before_THWC, tick)
+        middle = len(numbers) // 2
+        return found, _side_by_side(before_THWC[middle], after_THWC[middle]) if found else None
+
+    def _find(
+        self, frames_THWC: NDArray[np.uint8], tick: Callable[[int], None]
+    ) -> tuple[dict[str, Restoration], NDArray[np.uint8]]:
+        """What each restorer wants to do, each seeing what those before it leave; the frames when all is done."""
         found = {}
         for name, restorer in self.restore.items():
             with _by(name):
@@ -174,8 +215,7 @@ class Encode:
                 if restoration is not None:
                     found[name] = restoration
                     frames_THWC = restoration.apply(frames_THWC)
-        middle = len(numbers) // 2
-        return found, _side_by_side(before_THWC[middle], frames_THWC[middle]) if found else None
+        return found, frames_THWC
 
 
 Picture = NDArray[np.uint8] | av.VideoFrame

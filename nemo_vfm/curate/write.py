@@ -31,6 +31,8 @@ def write_scores(
         "last_frame": [record.clip.last_frame for record in records],
         **{name: [getattr(record, name) for record in records] for name in _FACTS},
     }
+    for name in ("fps", "duration_s"):  # of an image null, which is what tells it from a clip
+        table[name] = [None if record.is_image else getattr(record, name) for record in records]
     text, count = pa.string(), pa.int64()
     kinds = dict.fromkeys(("clip_id", "source", "decision", "rule", "message", "duplicate_of", "caption"), text)
     kinds |= dict.fromkeys(("first_frame", "last_frame", "width", "height"), count)
@@ -52,19 +54,21 @@ def clip_json(record: ClipRecord) -> Json:
         "pts_start": clip.pts_start, "pts_end": clip.pts_end,
         "time_base": f"{clip.time_base.numerator}/{clip.time_base.denominator}",
         **_shape(record), "caption_by": record.caption_by, **record.caption_facts,
-        "audio": record.audio, **({} if record.audio_failure is None else {"audio_failure": record.audio_failure}),
+        **({} if record.is_image else {"audio": record.audio}),
+        **({} if record.audio_failure is None else {"audio_failure": record.audio_failure}),
         "scores": dict(sorted(record.scores.items())),
     }  # fmt: skip
 
 
 def _shape(record: ClipRecord) -> dict[str, Json]:
     """What buckets and loaders ask of a clip."""
+    more = 0 if record.is_image else 1  # 4:2:0 has no odd sizes: the encoder adds a column or row
     return {
-        "width": record.width + record.width % 2,  # 4:2:0 has no odd sizes: the encoder adds a column or row
-        "height": record.height + record.height % 2,
+        "width": record.width + more * (record.width % 2),
+        "height": record.height + more * (record.height % 2),
         "num_frames": record.clip.num_frames,
         "fps": record.fps,
-        "duration_s": record.duration_s,
+        **({} if record.is_image else {"duration_s": record.duration_s}),
         "caption": record.caption,
     }
 
@@ -98,7 +102,7 @@ def write_shards(
 ) -> None:
     """Clip shards: `<clip id>.mp4 .txt .json` of each record, in the order given; `weights` go into the index.
 
-    Sound that no mp4 takes is a member `.flac`.
+    An image has `.jpg` or `.png` in place of `.mp4`. Sound that no mp4 takes is a member `.flac`.
     """
     import json
 
@@ -107,7 +111,7 @@ def write_shards(
             for record in records:
                 film = media(record)
                 members: Mapping[str, bytes] = {
-                    "mp4": film.read_bytes(),
+                    film.suffix[1:]: film.read_bytes(),
                     **({"flac": film.with_suffix(".flac").read_bytes()} if record.audio == "flac" else {}),
                     "txt": record.caption.encode(),
                     "json": json.dumps(clip_json(record), ensure_ascii=False, allow_nan=False).encode(),

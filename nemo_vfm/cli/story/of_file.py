@@ -39,12 +39,13 @@ def write_file(paper: Paper, row: Json) -> None:
     """For a reader."""
     paper.line(printable(str(row["file"]), 200), "bold")
     paper.prose(what_became(row), 2)
-    paper.line(f"  {float(row.get('seconds') or 0):,.2f} s, {row.get('clips')} clips, {row.get('clips_kept')} kept")
+    length = f"{float(row.get('seconds') or 0):,.2f} s, {row.get('clips')} clips, {row.get('clips_kept')} kept"
+    paper.line(f"  {'an image' if row.get('kind') == 'image' else length}")
     if part := row.get("failed_in_part"):
         paper.prose(f"failed in part: {printable(str(part), 300)}", 2)
     for clip in row["of_clips"][:_MOST_CLIPS]:
         why = clip["rule"] or clip["message"] or ""
-        span = f"frames {clip['first_frame']:,} to {clip['last_frame'] - 1:,}"
+        span = "" if row.get("kind") == "image" else f"frames {clip['first_frame']:,} to {clip['last_frame'] - 1:,}"
         paper.line(f"  {printable(clip['clip_id'], 90)[:12]}  {span}  {clip['decision']} {printable(why, 80)}".rstrip())
     if (more := len(row["of_clips"]) - _MOST_CLIPS) > 0:
         paper.line(f"  and {more:,} more clips")

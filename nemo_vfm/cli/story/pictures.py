@@ -27,6 +27,8 @@ def thumbnail_frames(curation: Curation, clip: str) -> list[Frame]:
         strip = decode_image(read_bytes(path))
     except (DataError, OSError):
         return []
+    if curation.table.images[curation.texts("clip_id").index(clip)]:
+        return [Frame(strip, "source")]
     parts = np.array_split(strip, _STRIP, axis=1)
     return [Frame(part, f"source, {number} of {_STRIP}") for number, part in enumerate(parts, start=1)]
 

@@ -90,6 +90,9 @@ def write(paper: Paper, story: Story) -> None:
 
 def _write_origin(paper: Paper, story: Story) -> None:
     paper.line(f"  {printable(story.source, 200)}")
+    if not story.fps:
+        paper.line(f"  an image, {story.width}x{story.height}")
+        return
     end_s = story.start_s + story.duration_s
     frames = story.last_frame - story.first_frame
     paper.line(f"  frames {story.first_frame:,} to {story.last_frame - 1:,}, {story.start_s:.2f} to {end_s:.2f} s: "

@@ -25,8 +25,10 @@ from nemo_vfm.core.log import info, track, warn
 from nemo_vfm.core.place import Place, place
 from nemo_vfm.core.types import Outcome, Run
 from nemo_vfm.curate.cache import fingerprint
+from nemo_vfm.data.load import IMAGES
 from nemo_vfm.data.shard_folder import folder_at
 from nemo_vfm.data.shards import Entry, ShardSet
+from nemo_vfm.data.transform import decode_image
 
 Vectors = NDArray[np.float32]  # (N, D)
 MIN_CLIPS = 8
@@ -135,7 +137,9 @@ class CheckCaptions:
         done = _done(run.folder / FILE, state)
         if done is not None:
             return replace(self._judged(done), did_nothing=True)
-        entries = [entry for entry in samples.entries if "mp4" in entry.members and entry.index.get("caption")]
+        entries = [
+            entry for entry in samples.entries if {"mp4", *IMAGES} & set(entry.members) and entry.index.get("caption")
+        ]
         step = max(1, -(-len(entries) // self.at_most))
         chosen = entries[::step]
         if len(chosen) < MIN_CLIPS:
@@ -155,6 +159,9 @@ class CheckCaptions:
     def _clip(self, samples: ShardSet, entry: Entry) -> NDArray[np.float32]:
         from nemo_vfm.data.decode import open_video
 
+        still = next((name for name in IMAGES if name in entry.members), None)
+        if still is not None:
+            return self.likeness.of_frames(decode_image(samples.read(entry, still))[None])
         with open_video(samples.read(entry, "mp4")) as reader:
             count = reader.info().num_frames
             numbers = sorted({int(number) for number in np.linspace(0, count - 1, self.num_frames).round()})

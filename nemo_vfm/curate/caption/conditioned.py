@@ -47,19 +47,20 @@ class ScoreConditioned:
         return {("facts", name): column for name, column in self.facts.items()}
 
     def _told(self, draft: Draft) -> str:
-        scores = {**{name: draft.record.value(name) for name in FACTS}, **draft.record.scores}
+        facts = {name: value for name in FACTS if (value := draft.record.value(name)) == value}
+        scores = {**facts, **draft.record.scores}
         said = {name: scores[column] for name, column in self.facts.items() if column in scores}
         if len(said) < len(self.facts):
             missing = [column for column in self.facts.values() if column not in scores]
             warn_once(f"captions are not told {', '.join(missing)}: some clips have no such score")
         if not said:
             return draft.text
-        facts = ", ".join(f"{name}: {self._value(value)}" for name, value in said.items())
+        listed = ", ".join(f"{name}: {self._value(value)}" for name, value in said.items())
         # Piece by piece: a caption that holds "{facts}" is text and no template.
         first, *pieces = self.template.split("{caption}")
         if draft.text.endswith(_ENDS):
             pieces = [piece.removeprefix(".") for piece in pieces]
-        return draft.text.join(piece.replace("{facts}", facts) for piece in (first, *pieces))
+        return draft.text.join(piece.replace("{facts}", listed) for piece in (first, *pieces))
 
     def _value(self, value: float | str) -> str:
         if isinstance(value, str):

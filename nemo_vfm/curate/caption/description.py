@@ -6,11 +6,13 @@ from nemo_vfm.curate.stage import ClipRecord
 
 
 class Description:
-    """Says what the numbers say: "a 3.2 s video, 854x480, 24 fps, little motion, dark"."""
+    """Says what the numbers say: "a 3.2 s video, 854x480, 24 fps, little motion, dark"; "an image, 640x480"."""
 
     def caption(self, record: ClipRecord) -> tuple[str, str] | None:
         """The sentence and `description`; there is always one."""
-        facts = [f"a {record.duration_s:.1f} s video", f"{record.width}x{record.height}", f"{record.fps:.4g} fps"]
+        size = f"{record.width}x{record.height}"
+        facts = [f"a {record.duration_s:.1f} s video", size, f"{record.fps:.4g} fps"]
+        facts = ["an image", size] if record.is_image else facts
         for column, words in _WORDS.items():
             if column in record.scores:
                 facts.append(next(word for limit, word in words if float(record.scores[column]) < limit))

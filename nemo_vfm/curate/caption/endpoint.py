@@ -92,7 +92,7 @@ class EndpointCaptioner:
         )  # fmt: skip
 
     def _shown(self, view: View) -> list[Json]:
-        if self.send == "video":
+        if self.send == "video" and not view.is_image:
             data = view.mp4()
             if len(data) > MAX_VIDEO_BYTES:
                 raise DataError(f"the window is {len(data):,} bytes, more than {MAX_VIDEO_BYTES:,}; use send: frames")

@@ -101,7 +101,7 @@ class View:
 
     Args:
         key: names the window, and nothing else does.
-        media: the encoded clip.
+        media: the encoded clip, or the image.
         span: frames of the clip, the last exclusive.
         whole: whether the window is the whole clip.
         fps: frames per second of the clip.
@@ -113,10 +113,18 @@ class View:
     whole: bool
     fps: float
 
+    @property
+    def is_image(self) -> bool:
+        """Whether it is a still image."""
+        return self.media.suffix != ".mp4"
+
     def pictures(self, count: int, longest_px: int) -> NDArray[np.uint8]:
         """At most `count` frames, spread evenly, (T, H, W, C), made smaller where a side is longer than that."""
         from nemo_vfm.data.decode import open_video
+        from nemo_vfm.data.image_file import open_image
 
+        if self.is_image:
+            return _smaller(open_image(self.media).picture_HWC[None], longest_px)
         numbers = sorted({int(number) for number in np.linspace(self.span[0], self.span[1] - 1, count).round()})
         # A clip has few keyframes: decoding it once, 0.11 s for 96 frames of 480p, beat decord's seeking, 0.16 s.
         with open_video(self.media, "pyav") as reader:

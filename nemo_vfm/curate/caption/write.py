@@ -146,7 +146,7 @@ class _Seeing:
             self._fill(record, said, views[record.clip.id])
 
     def _views(self, record: ClipRecord, media: Path) -> list[View]:
-        spans = self._viewer.windows(record.clip.num_frames)
+        spans = [(0, 1)] if record.is_image else self._viewer.windows(record.clip.num_frames)
         return [View(_key(record, s), media, s, len(spans) == 1, record.fps) for s in spans]
 
     def _fill(self, record: ClipRecord, said: Sequence[Caption], views: Sequence[View]) -> None:

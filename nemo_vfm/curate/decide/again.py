@@ -143,8 +143,9 @@ def _records(curated: Curated, places: Sequence[int], column: str) -> list[ClipR
             raise DataError(f"clip {clip_id} is not of the file that files.json names; run the curation again")
         scores = {name: values[place] for name, values in numbers.items() if values[place] == values[place]}
         vector = curated.vectors[column].get(clip_id)
-        shape = (scores["fps"], int(scores["width"]), int(scores["height"]), microseconds[place])
+        shape = (scores.get("fps", 1.0), int(scores["width"]), int(scores["height"]), microseconds[place])
         found.append(ClipRecord(clip, source, (), *shape, scores=scores, vectors={column: vector} if vector else {}))
+        found[-1].is_image = bool(curated.table.images[place])
     return found
 
 
@@ -161,13 +162,15 @@ def _balance(curated: Curated, fates: Fates, balance: Balance) -> None:
 def reckon(curated: Curated, fates: Fates) -> tuple[Ledger, list[Json]]:
     """The ledger, and files.json with what becomes of every file now."""
     ledger, (kinds, sources, codes) = Ledger(), _kinds(curated, fates)
+    is_clip = ~curated.table.images
     amounts = np.bincount(codes, weights=curated.table.microseconds, minlength=len(kinds))  # exact below 2^53
-    numbers = np.bincount(codes, minlength=len(kinds))
+    numbers = np.bincount(codes[is_clip], minlength=len(kinds))
     for (side, said), source, number, amount in zip(kinds, sources, numbers, amounts, strict=True):
         reason = kind_of(said, source) if side == "failed" else said
-        ledger.clips.book(side, reason, int(number))
-        ledger.microseconds.book(side, reason, int(amount))
-    ledger.clips.total = len(codes)
+        if number:
+            ledger.clips.book(side, reason, int(number))
+            ledger.microseconds.book(side, reason, int(amount))
+    ledger.clips.total = int(is_clip.sum())
     by_source: dict[str, Counter[Fate]] = {}
     for (source, code), number in Counter(zip(curated.texts("source"), codes.tolist(), strict=True)).items():
         by_source.setdefault(source, Counter())[kinds[code]] += number
@@ -177,7 +180,9 @@ def reckon(curated: Curated, fates: Fates) -> tuple[Ledger, list[Json]]:
         decision, reason = _file_fate(file, clips)
         _book_file(ledger, file, decision, reason)
         files.append({**file, "decision": decision, "reason": reason, "clips_kept": clips["kept", ""]})
-    assert all(account.adds_up() for account in (ledger.files, ledger.clips)), "the ledger does not add up"
+    assert all(account.adds_up() for account in (ledger.files, ledger.clips, ledger.images)), (
+        "the ledger does not add up"
+    )
     _close(ledger.microseconds)
     return ledger, files
 
@@ -198,6 +203,10 @@ def _book_file(ledger: Ledger, file: Json, decision: str, reason: str) -> None:
     ledger.files.total += 1
     reason = kind_of(reason, str(file["file"])) if decision == "failed" else reason
     ledger.files.book(decision, reason, 1)
+    if file.get("kind") == "image":
+        ledger.images.total += 1
+        ledger.images.book(decision, reason, 1)
+        return
     if not file["clips"]:
         ledger.microseconds.book(decision, reason, round(file["seconds"] * 1e6))
     ledger.microseconds.total += round(file["seconds"] * 1e6)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scored clips and rules in; each clip's fate out. It reads numbers only, so it can be done again in no time."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from nemo_vfm.core.types import Json
 from nemo_vfm.curate.decide.check import comparisons
@@ -14,9 +14,9 @@ from nemo_vfm.curate.stage import ClipRecord, Compares, Stage
 def add_likeness(records: Sequence[ClipRecord], stages: Mapping[str, Stage]) -> None:
     """Give every clip that did not fail its score against all the others."""
     for column, (name, stage) in comparisons(stages).items():
-        good = [record for record in records if name in record.vectors]
-        for record, likeness in zip(good, stage.likeness([r.vectors[name] for r in good]), strict=True):
-            record.scores[column] = likeness
+        for good in by_kind(record for record in records if name in record.vectors):
+            for record, likeness in zip(good, stage.likeness([r.vectors[name] for r in good]), strict=True):
+                record.scores[column] = likeness
 
 
 def decide(records: Sequence[ClipRecord], stages: Mapping[str, Stage], rules: Mapping[str, Rule]) -> None:
@@ -43,16 +43,23 @@ def above(rule: Rule, table: Table) -> float:
 
 def drop_duplicates(records: Sequence[ClipRecord], name: str, above: float, stage_name: str, stage: Compares) -> None:
     """Drop all but one of the kept clips that are alike, under the rule's name."""
-    kept = [record for record in records if record.decision == "kept" and stage_name in record.vectors]
-    vectors = [record.vectors[stage_name] for record in kept]
-    for duplicate, keeper in stage.duplicates(kept, vectors, above).items():
-        kept[duplicate].rule = name
-        kept[duplicate].duplicate_of = kept[keeper].clip.id
+    standing = (record for record in records if record.decision == "kept" and stage_name in record.vectors)
+    for kept in by_kind(standing):
+        vectors = [record.vectors[stage_name] for record in kept]
+        for duplicate, keeper in stage.duplicates(kept, vectors, above).items():
+            kept[duplicate].rule = name
+            kept[duplicate].duplicate_of = kept[keeper].clip.id
     # With several comparing rules a keeper may go later: follow it to the one that stayed.
-    standing = {record.clip.id: record.duplicate_of for record in records}
+    gone_for = {record.clip.id: record.duplicate_of for record in records}
     for record in records:
-        while record.duplicate_of is not None and (further := standing[record.duplicate_of]) is not None:
+        while record.duplicate_of is not None and (further := gone_for[record.duplicate_of]) is not None:
             record.duplicate_of = further
+
+
+def by_kind(records: Iterable[ClipRecord]) -> list[list[ClipRecord]]:
+    """Videos' clips, and images, which are compared among themselves: a still must not take the place of a film."""
+    listed = list(records)
+    return [[record for record in listed if record.is_image is kind] for kind in (False, True)]
 
 
 def rules_json(rules: Mapping[str, Rule], records: Sequence[ClipRecord]) -> Json:

@@ -52,7 +52,7 @@ class Limit:
         below, same = values < self.threshold, values == self.threshold
         dropped = below if self.op == "<" else values > self.threshold
         dropped = dropped | same if self.inclusive else dropped
-        return dropped | (values != values) if self.drops_missing else dropped
+        return dropped | (np.isnan(values) & ~table.images) if self.drops_missing else dropped
 
 
 def limits(part: Truth, table: Table, *, keeps: bool) -> list[Limit]:
@@ -65,7 +65,8 @@ def passes_without(part: Truth, limit: Limit, table: Table, *, keeps: bool) -> F
     """Of every clip whether the expression would let it through if this limit did."""
     passes = np.ones(len(table), bool)
     for other in (each for each in _parts(part, keeps) if each.at != limit.at):
-        passes &= truth(other, table).true if keeps else ~truth(other, table).true
+        verdict = truth(other, table)
+        passes &= verdict.true | (table.images & ~verdict.false) if keeps else ~verdict.true
     return passes
 
 

@@ -20,7 +20,8 @@ from nemo_vfm.curate.decide.table import Flags, Table
 class Rule:
     """Drops clips by their scores: either by one threshold, or by an expression (docs/decisions.md).
 
-    A clip without the score is dropped by `keep`, which keeps only what is certainly true, and by no other form.
+    A clip without the score is dropped by `keep`, which keeps only what is certainly true, and by no other form. An
+    image has no scores of time and motion, so `keep` drops it only for what is certainly false.
 
     Args:
         score: column of the table, compared with a threshold that is itself kept.
@@ -80,7 +81,9 @@ class Rule:
     def drops(self, table: Table) -> Flags:
         """Of every clip whether it goes; what failed is not asked for."""
         verdict = truth(self.expression(), table)
-        return ~verdict.true if self.keep is not None else verdict.true
+        if self.keep is None:
+            return verdict.true
+        return np.where(table.images, verdict.false, ~verdict.true)
 
     def limits(self, table: Table) -> list[Limit]:
         """The thresholds each of which drops clips by itself, percentiles as the numbers that they are here."""

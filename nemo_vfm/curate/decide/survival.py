@@ -56,7 +56,7 @@ def _curve(table: Table, rule: Rule, limit: Limit, others: Flags) -> Json:
     free = others & rule.passes_without(limit, table)
     values = table.numbers(limit.score)
     known = free & ~np.isnan(values)
-    always = np.zeros_like(free) if limit.drops_missing else free & np.isnan(values)
+    always = free & np.isnan(values) & (table.images if limit.drops_missing else True)
     places = _places(values[known], limit.threshold)
     clips, seconds = _survivors(values[known], table.microseconds[known], places, limit)
     base = _amount(table, always)

@@ -44,12 +44,18 @@ class Table:
         columns: by name; a column that is not here is missing from every clip.
         alive: clips that did not fail, which alone are decided on, and of which percentiles are taken.
         microseconds: how long each clip lasts.
+        images: which are still images: no rule drops one for a score that it cannot have.
     """
 
     columns: Mapping[str, Numbers | Labels]
     alive: Flags
     microseconds: NDArray[np.int64]
+    images: Flags = field(default_factory=lambda: np.zeros(0, bool))
     _percentiles: dict[tuple[str, float], float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.images) != len(self.alive):
+            self.images = np.zeros(len(self.alive), bool)
 
     def __len__(self) -> int:
         return len(self.alive)
@@ -61,7 +67,7 @@ class Table:
             name: Labels(column.words, column.codes[at]) if isinstance(column, Labels) else column[at]
             for name, column in self.columns.items()
         }
-        return Table(columns, self.alive[at], self.microseconds[at])
+        return Table(columns, self.alive[at], self.microseconds[at], self.images[at])
 
     def numbers(self, name: str) -> Numbers:
         """A column of numbers.
@@ -95,7 +101,9 @@ def table_of(records: Sequence[ClipRecord]) -> Table:
     columns = {name: _column([record.scores.get(name) for record in records]) for name in names}
     facts = {name: np.array([float(record.value(name)) for record in records]) for name in FACTS}
     alive = np.array([record.message is None for record in records], bool)
-    return Table({**facts, **columns}, alive, np.array([record.duration_us for record in records], np.int64))
+    images = np.array([record.is_image for record in records], bool)
+    lasts = np.array([record.duration_us for record in records], np.int64)
+    return Table({**facts, **columns}, alive, lasts, images)
 
 
 def _column(values: list[float | str | None]) -> Numbers | Labels:
@@ -133,7 +141,9 @@ def read_table(path: Path) -> tuple[Table, dict[str, list[object]]]:
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
         raise DataError(f"{path} is not a curation's table, or it is damaged ({error})") from error
     alive = np.array([message is None for message in others["message"]], bool)
-    return Table({**columns, "num_frames": frames}, alive, np.round(seconds * 1e6).astype(np.int64)), others
+    images = np.isnan(seconds)  # an image has no duration
+    columns["num_frames"] = np.where(images, np.nan, frames)
+    return Table(columns, alive, np.round(np.nan_to_num(seconds) * 1e6).astype(np.int64), images), others
 
 
 def _is_score(kind: object) -> bool:

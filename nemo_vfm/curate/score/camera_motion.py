@@ -87,7 +87,9 @@ class CameraMotion:
         return {"camera": _WORDS}
 
     def measure(self, footage: Footage) -> Mapping[str, float | str]:
-        """The scores of one clip."""
+        """The scores of one clip; an image has none."""
+        if footage.is_image:
+            return {}
         height, width = footage.luma(footage.pairs(self.num_pairs)[:1]).shape[1:]
         if min(height, width) < _SMALLEST_PX:
             raise ValueError(

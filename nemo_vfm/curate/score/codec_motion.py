@@ -61,7 +61,9 @@ class CodecMotion:
         return True
 
     def measure(self, footage: Footage) -> Mapping[str, float | str]:
-        """The scores of one clip."""
+        """The scores of one clip; an image has none."""
+        if footage.is_image:
+            return {}
         scores = self._of_cosmos(footage) if self.compat == "cosmos" else self._of_vectors(footage)
         source = "flow" if scores is None else "vectors"
         overall, least = scores if scores is not None else self._of_flow(footage)

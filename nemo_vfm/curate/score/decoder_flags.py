@@ -20,7 +20,9 @@ class DecoderFlags:
         return ("corrupt_ratio", "interlaced_ratio", "repeated_ratio")
 
     def measure(self, footage: Footage) -> Mapping[str, float]:
-        """The scores of one clip."""
+        """The scores of one clip; an image has none."""
+        if footage.is_image:
+            return {}
         told = footage.told
         return {
             "corrupt_ratio": told.corrupt, "interlaced_ratio": told.interlaced, "repeated_ratio": told.repeated,

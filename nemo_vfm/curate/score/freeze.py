@@ -34,7 +34,9 @@ class Freeze:
         return ("freeze_ratio",)
 
     def measure(self, footage: Footage) -> Mapping[str, float]:
-        """The score of one clip, 0 to 1."""
+        """The score of one clip, 0 to 1; an image has none."""
+        if footage.is_image:
+            return {}
         luma_THW = footage.luma(footage.pairs(_NUM_PAIRS))
         changes = [_largest_change(before, after) for before, after in zip(luma_THW[::2], luma_THW[1::2], strict=True)]
         return {"freeze_ratio": float(np.mean(np.array(changes) <= self.tolerance))}

@@ -34,7 +34,9 @@ class Motion:
         return ("motion", "motion_peak")
 
     def measure(self, footage: Footage) -> Mapping[str, float]:
-        """Both scores of one clip."""
+        """Both scores of one clip; an image has none."""
+        if footage.is_image:
+            return {}
         size = flow_size(footage, num_pairs=self.num_pairs, side_px=self.side_px)
         percent_per_s = 100 * footage.fps / float(np.hypot(*size))
         flows = flow_lengths(footage, num_pairs=self.num_pairs, side_px=self.side_px)

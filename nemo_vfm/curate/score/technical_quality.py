@@ -49,7 +49,7 @@ class TechnicalQuality:
         return (*spread, "quality.dark", "quality.bright", "quality.blockiness", "quality.flicker")
 
     def measure(self, footage: Footage) -> Mapping[str, float]:
-        """The scores of one clip."""
+        """The scores of one clip; an image has no flicker."""
         numbers = footage.pairs(self.num_frames)[::2]
         rgb_THWC, luma_THW = footage.frames(numbers), list(footage.luma(numbers))
         height, width = luma_THW[0].shape
@@ -69,7 +69,7 @@ class TechnicalQuality:
             "quality.dark": float(parts_T256[:, :16].sum(axis=1).mean()),
             "quality.bright": float(parts_T256[:, 236:].sum(axis=1).mean()),
             "quality.blockiness": blockiness(luma_THW),
-            "quality.flicker": _flicker(footage, self.num_frames),
+            **({} if footage.is_image else {"quality.flicker": _flicker(footage, self.num_frames)}),
         }
 
 

@@ -92,7 +92,8 @@ def _section(step: Step, rows: list[dict[str, Any]], rules: Mapping[str, Mapping
         "failed": [_failure(row) for row in failed[:MAX_FAILED]],
         "failed_count": _shown(MAX_FAILED, len(failed)),
     }
-    lead = "Four frames of each clip, left to right in time. Where there are many, those shown are evenly spaced.  "
+    lead = "Four frames of each clip, left to right in time; images as they are. "
+    lead += "Where there are many, those shown are evenly spaced.  "
     lead += "The last word below each is the start of its id: see `nemo-vfm explain RUN ID`."
     return Section("Contact sheets", fragment(_SHEETS, values), lead, step.name)
 
@@ -111,7 +112,7 @@ class _Look:
         caption = clean(str(row.get("caption") or ""), 160)
         return {
             "medium": self._media.embed(self._step.folder / "thumbnails" / _file_name(row.get("clip_id"))),
-            "alt": f"Four frames: {caption or clean(str(row.get('source')), 80)}",
+            "alt": f"{'Four frames' if _lasts(row) else 'Image'}: {caption or clean(str(row.get('source')), 80)}",
             "caption": caption,
             "fact": fact or self._reason(row),
             "tone": "kept" if row.get("decision") == "kept" else "dropped",
@@ -141,9 +142,14 @@ def _file_name(clip_id: Any) -> str:
 
 
 def _source(row: Mapping[str, Any]) -> str:
-    first, last = number(row.get("first_frame")), number(row.get("last_frame"))
+    first, last = number(row.get("first_frame")), number(row.get("last_frame")) if _lasts(row) else None
     frames = f" · frames {first:.0f}–{last - 1:.0f}" if first is not None and last is not None else ""
     return clean(str(row.get("source") or ""), 80) + frames
+
+
+def _lasts(row: Mapping[str, Any]) -> bool:
+    """Whether it is a clip: an image has no duration."""
+    return number(row.get("duration_s")) is not None
 
 
 def _failure(row: Mapping[str, Any]) -> dict[str, str]:

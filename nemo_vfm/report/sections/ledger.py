@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""ledger.json in, a funnel out: files, clips and seconds from what went in to what was kept, row by row."""
+"""ledger.json in, a funnel out: files, clips, images and seconds from what went in to what was kept, row by row."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from nemo_vfm.report.text import clean, exact, figure, listing, mapping, number,
 
 ORDER = 10
 BUDGET_MB = 0.0
-MEASURES = ("files", "clips", "seconds")
+MEASURES = ("files", "clips", "images", "seconds")
 MAX_FAILURES, MAX_NAMES = 12, 20
 Spans = Mapping[str, tuple[float, float]]  # by measure: where a bar begins, and how long it is
 
@@ -155,8 +155,9 @@ def _check(run: RunFolder, measure: str, part: Mapping[str, Any]) -> None:
 
 
 def _cards(parts: Mapping[str, Mapping[str, Any]]) -> tuple[Card, ...]:
-    if "clips" not in parts:
-        return ()
-    clips = parts["clips"]
     length = f", {span(_amount(parts['seconds'], 'kept'))}" if "seconds" in parts else ""
-    return (Card("clips kept", figure(_amount(clips, "kept")), f"of {figure(_amount(clips, 'in'))}{length}"),)
+    return tuple(
+        Card(f"{what} kept", figure(_amount(parts[what], "kept")), f"of {figure(_amount(parts[what], 'in'))}{more}")
+        for what, more in (("clips", length), ("images", ""))
+        if what in parts and (what == "images" or _amount(parts[what], "in") or "images" not in parts)
+    )
