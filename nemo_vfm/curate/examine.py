@@ -134,7 +134,7 @@ class Examine:
     def _look(
         self, walk: Walk, span: Span, source_id: str, stages: Mapping[str, Stage], tick: Callable[[int], None]
     ) -> Reply:
-        footage, info = walk.footage(span), walk.info
+        footage, info, picture = walk.footage(span), walk.info, walk.picture(span)
         clip = Clip(source_id, *span, info.pts[span[0]], info.end_pts(span[1] - 1), info.time_base)
         path = self.thumbnails / f"{clip.id}.jpg"
         if not path.exists():
@@ -142,6 +142,7 @@ class Examine:
         fact: dict[str, Json] = {
             "span": list(span), "pts": [clip.pts_start, clip.pts_end],
             "us": elapsed_us(info, span[1]) - elapsed_us(info, span[0]), "fps": footage.fps, "found": {},
+            "picture": [box.corners() if box else None for box in (picture.box, picture.lit)],
         }  # fmt: skip
         arrays = {}
         for name, stage in stages.items():

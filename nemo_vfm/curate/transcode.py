@@ -20,7 +20,7 @@ from nemo_vfm.core.types import Json
 from nemo_vfm.curate.cache import fingerprint, in_names
 from nemo_vfm.curate.child import Reply
 from nemo_vfm.curate.probe import reason_of
-from nemo_vfm.curate.stage import ClipRecord, Restoration, Restorer, Span
+from nemo_vfm.curate.stage import ClipRecord, Crops, Restoration, Restorer, Span
 from nemo_vfm.curate.unchanged import Unchanged
 from nemo_vfm.data.clip_audio import clip_audio
 from nemo_vfm.data.codecs import ENCODERS, PRESETS, Decoding, EncoderName
@@ -86,20 +86,21 @@ class Media:
         """Where a clip's mp4 lies, or will lie."""
         return self.folder / f"{clip_id}-{self.stamp}.mp4"
 
-    def fact_of(self, clip_id: str) -> Json:
-        """Size, sound and what was mended, of a clip that is encoded; None where it is not."""
-        path = self.path(clip_id)
+    def fact_of(self, record: ClipRecord) -> Json:
+        """Size, sound and what was mended, of a clip that is encoded; None where it is not, or with another box."""
+        path = self.path(record.clip.id)
         try:
             fact = read_json(path.with_suffix(".json")) if path.is_file() else None
             lacks_sound = fact is not None and fact["audio"] == "flac" and not path.with_suffix(".flac").is_file()
-            return None if lacks_sound else fact
+            picture = None if record.picture is None else list(record.picture)
+            return None if lacks_sound or (fact and fact.get("picture", picture) != picture) else fact
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
 
 @dataclass(frozen=True, slots=True)
 class Encode:
-    """What a child does with `{"path", "name", "source_id", "state", "clips": [{"id", "span", "fps"}]}`.
+    """What a child does with `{"path", "name", "source_id", "state", "clips": [{"id", "span", "fps", "picture"}]}`.
 
     Args:
         transcode: the encoder's settings.
@@ -134,9 +135,9 @@ class Encode:
         self, reader: PyAVReader, path: Path, clip: Json, unchanged: Unchanged, tick: Callable[[int], None]
     ) -> None:
         span, target = (clip["span"][0], clip["span"][1]), self.media.path(clip["id"])
-        mended, picture = self._look(reader, span, tick)
-        if picture is not None:
-            write_bytes(target.with_suffix(".jpg"), picture)
+        mended, seen = self._look(reader, clip, tick)
+        if seen is not None:
+            write_bytes(target.with_suffix(".jpg"), seen)
         info = reader.info()
         pictures = _mended(reader, span, mended) if mended else _as_they_are(reader, span)
         frames = _Sized(_evenly(pictures, times_shown(info, span)), tick)
@@ -155,22 +156,27 @@ class Encode:
             raise ValueError(why)
         failure = reason_of(DataError(audio.why), path, path.name) if audio.why else None
         sound = {"audio": audio.kind, "audio_failure": failure}
+        box = {"picture": clip["picture"]} if any(isinstance(one, Crops) for one in self.restore.values()) else {}
         size = {"width": frames.width, "height": frames.height}
-        write_json(target.with_suffix(".json"), {**size, **sound, "restored": sorted(mended), "facts": facts})
+        write_json(target.with_suffix(".json"), {**size, **sound, **box, "restored": sorted(mended), "facts": facts})
 
     def _look(
-        self, reader: PyAVReader, span: Span, tick: Callable[[int], None]
+        self, reader: PyAVReader, clip: Json, tick: Callable[[int], None]
     ) -> tuple[dict[str, Restoration], bytes | None]:
         """What each restorer wants to do, each seeing what those before it leave; a picture of before and after."""
         if not self.restore:
             return {}, None
-        numbers = sorted({round(number) for number in np.linspace(span[0], span[1] - 1, _LOOKED_AT)})
+        numbers = sorted({round(number) for number in np.linspace(clip["span"][0], clip["span"][1] - 1, _LOOKED_AT)})
         before_THWC = frames_THWC = reader.read(numbers)
         found = {}
         for name, restorer in self.restore.items():
             with _by(name):
                 tick(0)
-                restoration = restorer.look(frames_THWC)
+                # Of frames that another restorer has made larger or smaller, the file's box says nothing.
+                if isinstance(restorer, Crops) and frames_THWC.shape == before_THWC.shape:
+                    restoration = restorer.crop(clip["picture"])
+                else:
+                    restoration = restorer.look(frames_THWC)
                 if restoration is not None:
                     found[name] = restoration
                     frames_THWC = restoration.apply(frames_THWC)
