@@ -26,10 +26,10 @@ _EDGE, _STROKES = 80.0, 0.04  # Sobel's step across a stroke, and the part of ea
 class Ticker:
     """Looks for a band of strokes, all along the top or the bottom, that moves sideways at a constant speed.
 
-    `ticker.likeness` is the correlation of the best such band with itself 0.2 s later, shifted by as much as in the rest
-    of the clip; 0 where there is none, and where the middle of the picture moves by the same, since the camera pans.
-    `ticker.overlay` is 1 where it is at least `likeness`, else 0. A fence along a railway, seen from the train, is taken
-    for a ticker; tickers slower than 2 pixels in 0.2 s of the small frame are not seen.
+    `ticker.likeness` is the correlation of the best such band with itself 0.2 s later, shifted by as much as in the
+    rest of the clip; 0 where there is none, and where the middle of the picture moves by the same, since the camera
+    pans. `ticker.overlay` is 1 where it is at least `likeness`, else 0. A fence along a railway, seen from the train,
+    is taken for a ticker; tickers slower than 2 pixels in 0.2 s of the small frame are not seen.
 
     Args:
         likeness: 0 to 1, from which on it is a ticker.
