@@ -26,7 +26,9 @@ from nemo_vfm.data.pyav_reader import PyAVReader
 from nemo_vfm.restore.border_lines import Borders
 from nemo_vfm.restore.letterbox import Picture, find_picture
 
-_BORDERS_S = 0.5  # a look at the borders at full size, 8 ms at 1080p; by frame number, whoever walks from wherever
+_BORDERS_S = (
+    0.5  # between looks at the borders, 7 ms at 1080p; by frame number, since stretches of a video begin anywhere
+)
 _NO_VECTORS = frozenset({"hevc", "vp8", "vp9", "av1", "mjpeg", "prores", "ffv1", "png", "gif", "rawvideo"})
 
 

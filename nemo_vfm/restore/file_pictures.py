@@ -32,9 +32,9 @@ def agreed_boxes(pictures: Sequence[Picture], seconds: Sequence[float], width: i
     groups = _groups(pictures, seconds, width, height)
     lasting = _lasting(groups, seconds)
     first = groups[lasting[0]] if lasting else None
-    boxes, current = [], None if first is None else first.box
+    boxes, current, is_lasting = [], None if first is None else first.box, set(lasting)
     for place, (picture, group) in enumerate(zip(pictures, groups, strict=True)):
-        if place in lasting and group is not None:
+        if place in is_lasting and group is not None:
             current = group.box
         seen = picture.lit if group is None else group.box
         own = whole if group is None else group.box
