@@ -44,7 +44,7 @@ def encode_kept(
         encode_missing(files, job, media, hands)
     for record in records:
         if record.decision == "kept":
-            set_fact(record, media.fact_of(record.clip.id))
+            set_fact(record, media.fact_of(record))
 
 
 def encode_missing(files: Sequence[FileRecord], job: Deciding, media: Media, hands: Hands) -> None:
@@ -62,7 +62,7 @@ def encode_missing(files: Sequence[FileRecord], job: Deciding, media: Media, han
 
 
 def _missing(file: FileRecord, media: Media) -> list[ClipRecord]:
-    return [clip for clip in file.clips if clip.decision == "kept" and media.fact_of(clip.clip.id) is None]
+    return [clip for clip in file.clips if clip.decision == "kept" and media.fact_of(clip) is None]
 
 
 def _segments(file: FileRecord, missing: Sequence[ClipRecord]) -> Iterator[list[ClipRecord]]:
@@ -78,7 +78,10 @@ def _segments(file: FileRecord, missing: Sequence[ClipRecord]) -> Iterator[list[
 
 
 def _item(file: FileRecord, missing: Sequence[ClipRecord]) -> Item:
-    clips = [{"id": r.clip.id, "span": [r.clip.first_frame, r.clip.last_frame], "fps": r.fps} for r in missing]
+    clips = [
+        {"id": r.clip.id, "span": [r.clip.first_frame, r.clip.last_frame], "fps": r.fps, "picture": r.picture}
+        for r in missing
+    ]
     request = {
         "path": str(file.found.path.absolute()), "name": file.found.name, "source_id": file.source_id,
         "state": file.state, "clips": clips, "image": file.found.is_image,
@@ -97,5 +100,5 @@ def _note(file: FileRecord, missing: Sequence[ClipRecord], replies: list[Reply] 
         said = {reply.fact["id"]: reply.fact["message"] for reply in replies if "id" in reply.fact}
     why = why.replace("its decoding", "its encoding", 1)  # a child does not know what it was asked for
     for record in missing:
-        if media.fact_of(record.clip.id) is None:
+        if media.fact_of(record) is None:
             record.message = said.get(record.clip.id) or (why if name in why else f"{name}: {why}")

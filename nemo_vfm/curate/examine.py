@@ -26,6 +26,7 @@ from nemo_vfm.curate.walk import Walk
 from nemo_vfm.data.codecs import Decoding
 from nemo_vfm.data.image_file import open_image
 from nemo_vfm.data.sample import Clip
+from nemo_vfm.restore.letterbox import Picture
 
 _THUMBNAIL_HEIGHT_PX, _THUMBNAIL_WIDTH_PX = 96, 960  # a strip beyond JPEG's 65,500 pixels cost the whole file
 THUMBNAIL_PAIRS = 16
@@ -151,17 +152,20 @@ class Examine:
         info = walk.info
         clip = Clip(source_id, *span, info.pts[span[0]], info.end_pts(span[1] - 1), info.time_base)
         lasts_us = elapsed_us(info, span[1]) - elapsed_us(info, span[0])
-        return self._judge(walk.footage(span), clip, lasts_us, stages, tick)
+        footage, picture = walk.footage(span), walk.picture(span)
+        return self._judge(footage, clip, lasts_us, stages, tick, picture)
 
     def _judge(
-        self, footage: Footage, clip: Clip, lasts_us: int, stages: Mapping[str, Stage], tick: Callable[[int], None]
-    ) -> Reply:
+        self, footage: Footage, clip: Clip, lasts_us: int, stages: Mapping[str, Stage], tick: Callable[[int], None],
+        picture: Picture | None = None,
+    ) -> Reply:  # fmt: skip
         path = self.thumbnails / f"{clip.id}.jpg"
         if not path.exists():
             write_bytes(path, thumbnail(footage))
         fact: dict[str, Json] = {
             "span": [clip.first_frame, clip.last_frame], "pts": [clip.pts_start, clip.pts_end],
             "us": lasts_us, "fps": footage.fps, "found": {},
+            "picture": [box.corners() if box else None for box in (picture.box, picture.lit)] if picture else None,
         }  # fmt: skip
         arrays = {}
         for name, stage in stages.items():

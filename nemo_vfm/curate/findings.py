@@ -18,8 +18,10 @@ from nemo_vfm.curate.ledger import FileRecord
 from nemo_vfm.curate.stage import ClipRecord, Splitter, Stage
 from nemo_vfm.data.codecs import Decoding
 from nemo_vfm.data.sample import Clip
+from nemo_vfm.restore.file_pictures import agreed_boxes
+from nemo_vfm.restore.letterbox import Box, Picture
 
-_FORM = 2  # of what is kept: findings of another form are not read
+_FORM = 3  # of what is kept: findings of another form are not read
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ class Findings:
         for name in missing.stages:
             self._stages[name].put(source_id, [clip["found"][name] for clip in clips])
         if missing.spans is None:
-            shots = [{key: clip[key] for key in ("span", "pts", "us", "fps")} for clip in clips]
+            shots = [{key: clip[key] for key in ("span", "pts", "us", "fps", "picture")} for clip in clips]
             self._shots.put(source_id, {"clips": shots, "end": end["end"]})
         return None
 
@@ -92,6 +94,8 @@ class Findings:
         for name, cache in self._stages.items():
             for record, found in zip(records, cache.get(file.source_id), strict=True):
                 _add(record, name, found)
+        if not file.found.is_image:
+            _set_pictures(file, records, shots["clips"])
         if shots["end"] is not None:
             rest = _record(file, shots["end"], paths)
             rest.message = shots["end"]["message"]
@@ -122,6 +126,16 @@ def _record(file: FileRecord, clip: Json, paths: tuple[Path, ...]) -> ClipRecord
         root=file.found.root,
         is_image=file.found.is_image,
     )
+
+
+def _set_pictures(file: FileRecord, records: Sequence[ClipRecord], clips: Sequence[Json]) -> None:
+    """Give all clips of a file the boxes that they agree on."""
+    assert file.info is not None
+    size = file.info.width, file.info.height
+    pictures = [Picture(*(Box(*corners) if corners else None for corners in clip["picture"])) for clip in clips]
+    boxes = agreed_boxes(pictures, [record.duration_s for record in records], *size)
+    for record, box in zip(records, boxes, strict=True):
+        record.picture = None if box == Box(0, 0, *size) else tuple(box.corners())
 
 
 def _add(record: ClipRecord, name: str, found: Json) -> None:

@@ -181,7 +181,7 @@ class Curate:
         self.decide(records)
         media = Media.of(places.media, self.transcode, self.restore, self.decode)
         encode_missing(mine, self, media, hands)
-        there = [clip for file in mine for clip in file.clips if media.fact_of(clip.clip.id) is not None]
+        there = [clip for file in mine for clip in file.clips if media.fact_of(clip) is not None]
         write_captions(there, self.captions, media.file_of, places.work / "captions")
 
     def ready(self) -> None:

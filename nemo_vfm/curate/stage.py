@@ -101,6 +101,8 @@ class ClipRecord:
         rule: the rule that dropped it; None where it is kept or failed.
         duplicate_of: id of the kept clip that says the same.
         restored: names of the restorers that mended it.
+        picture: the picture inside bars as its file's clips agree on it: left, top, right, bottom, the latter two
+            exclusive, in pixels; None is the whole frame.
         caption_facts: how the caption came to be, as the clip's `.json` has it; every name begins with `caption_`.
     """
 
@@ -120,6 +122,7 @@ class ClipRecord:
     caption_by: str = ""
     caption_facts: dict[str, Json] = field(default_factory=dict)
     restored: tuple[str, ...] = ()
+    picture: tuple[int, ...] | None = None
     audio: str = ""
     audio_failure: str | None = None
     root: Path | None = None
@@ -306,6 +309,15 @@ class Restorer(Protocol):
 
     def columns(self) -> Sequence[str]:
         """The names of the facts it gives."""
+        ...
+
+
+@runtime_checkable
+class Crops(Restorer, Protocol):
+    """A restorer that goes by what all clips of a file agree on, and looks itself only where nobody asked them."""
+
+    def crop(self, picture: Sequence[int] | None) -> Restoration | None:
+        """From `ClipRecord.picture`, what is to be done."""
         ...
 
 

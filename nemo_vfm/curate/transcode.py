@@ -23,7 +23,7 @@ from nemo_vfm.core.types import Json
 from nemo_vfm.curate.cache import fingerprint, in_names
 from nemo_vfm.curate.child import Reply
 from nemo_vfm.curate.probe import reason_of
-from nemo_vfm.curate.stage import ClipRecord, Restoration, Restorer, Span
+from nemo_vfm.curate.stage import ClipRecord, Crops, Restoration, Restorer, Span
 from nemo_vfm.curate.unchanged import Unchanged
 from nemo_vfm.data.clip_audio import clip_audio
 from nemo_vfm.data.codecs import ENCODERS, PRESETS, Decoding, EncoderName
@@ -98,23 +98,25 @@ class Media:
         """The file of a clip or an image that is encoded."""
         if not record.is_image:
             return self.path(record.clip.id)
-        return self.image_path(record.clip.id, self.fact_of(record.clip.id)["image"])
+        return self.image_path(record.clip.id, self.fact_of(record)["image"])
 
-    def fact_of(self, clip_id: str) -> Json:
-        """Size, sound and what was mended, of a clip that is encoded; None where it is not."""
-        path = self.path(clip_id)
+    def fact_of(self, record: ClipRecord) -> Json:
+        """Size, sound and what was mended, of a clip that is encoded; None where it is not, or with another box."""
+        path = self.path(record.clip.id)
         try:
             fact = read_json(path.with_suffix(".json"))
-            wanted = [self.image_path(clip_id, fact["image"]) if "image" in fact else path]
+            wanted = [self.image_path(record.clip.id, fact["image"]) if "image" in fact else path]
             wanted += [path.with_suffix(".flac")] if fact["audio"] == "flac" else []
-            return fact if all(one.is_file() for one in wanted) else None
+            picture = None if record.picture is None else list(record.picture)
+            same_box = fact.get("picture", picture) == picture
+            return fact if same_box and all(one.is_file() for one in wanted) else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
 
 @dataclass(frozen=True, slots=True)
 class Encode:
-    """What a child does with `{"path", "name", "source_id", "state", "clips": [{"id", "span", "fps"}], "image"}`.
+    """What a child does with `{"path", "name", "source_id", "state", "image", "clips": [{"id", "span", ...}]}`.
 
     Args:
         transcode: the encoder's settings.
@@ -167,9 +169,9 @@ class Encode:
         self, reader: PyAVReader, path: Path, clip: Json, unchanged: Unchanged, tick: Callable[[int], None]
     ) -> None:
         span, target = (clip["span"][0], clip["span"][1]), self.media.path(clip["id"])
-        mended, picture = self._look(reader, span, tick)
-        if picture is not None:
-            write_bytes(target.with_suffix(".jpg"), picture)
+        mended, seen = self._look(reader, clip, tick)
+        if seen is not None:
+            write_bytes(target.with_suffix(".jpg"), seen)
         info = reader.info()
         pictures = _mended(reader, span, mended) if mended else _as_they_are(reader, span)
         frames = _Sized(_evenly(pictures, times_shown(info, span)), tick)
@@ -188,30 +190,36 @@ class Encode:
             raise ValueError(why)
         failure = reason_of(DataError(audio.why), path, path.name) if audio.why else None
         sound = {"audio": audio.kind, "audio_failure": failure}
+        box = {"picture": clip["picture"]} if any(isinstance(one, Crops) for one in self.restore.values()) else {}
         size = {"width": frames.width, "height": frames.height}
-        write_json(target.with_suffix(".json"), {**size, **sound, "restored": sorted(mended), "facts": facts})
+        write_json(target.with_suffix(".json"), {**size, **sound, **box, "restored": sorted(mended), "facts": facts})
 
     def _look(
-        self, reader: PyAVReader, span: Span, tick: Callable[[int], None]
+        self, reader: PyAVReader, clip: Json, tick: Callable[[int], None]
     ) -> tuple[dict[str, Restoration], bytes | None]:
         """What each restorer wants to do, each seeing what those before it leave; a picture of before and after."""
         if not self.restore:
             return {}, None
-        numbers = sorted({round(number) for number in np.linspace(span[0], span[1] - 1, _LOOKED_AT)})
+        numbers = sorted({round(number) for number in np.linspace(clip["span"][0], clip["span"][1] - 1, _LOOKED_AT)})
         before_THWC = reader.read(numbers)
-        found, after_THWC = self._find(before_THWC, tick)
+        found, after_THWC = self._find(before_THWC, tick, clip)
         middle = len(numbers) // 2
         return found, _side_by_side(before_THWC[middle], after_THWC[middle]) if found else None
 
     def _find(
-        self, frames_THWC: NDArray[np.uint8], tick: Callable[[int], None]
+        self, before_THWC: NDArray[np.uint8], tick: Callable[[int], None], clip: Json | None = None
     ) -> tuple[dict[str, Restoration], NDArray[np.uint8]]:
         """What each restorer wants to do, each seeing what those before it leave; the frames when all is done."""
+        frames_THWC = before_THWC
         found = {}
         for name, restorer in self.restore.items():
             with _by(name):
                 tick(0)
-                restoration = restorer.look(frames_THWC)
+                # Of frames that another restorer has made larger or smaller, the file's box says nothing.
+                if clip and isinstance(restorer, Crops) and frames_THWC.shape == before_THWC.shape:
+                    restoration = restorer.crop(clip["picture"])
+                else:
+                    restoration = restorer.look(frames_THWC)
                 if restoration is not None:
                     found[name] = restoration
                     frames_THWC = restoration.apply(frames_THWC)

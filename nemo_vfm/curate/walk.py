@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Self
 
 import av
+import cv2
 import numpy as np
 from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
@@ -22,7 +23,12 @@ from nemo_vfm.data.codecs import Decoding
 from nemo_vfm.data.decode import VideoInfo
 from nemo_vfm.data.even_rate import rate_of, repeated_ratio
 from nemo_vfm.data.pyav_reader import PyAVReader
+from nemo_vfm.restore.border_lines import Borders
+from nemo_vfm.restore.letterbox import Picture, find_picture
 
+_BORDERS_S = (
+    0.5  # between looks at the borders, 7 ms at 1080p; by frame number, since stretches of a video begin anywhere
+)
 _NO_VECTORS = frozenset({"hevc", "vp8", "vp9", "av1", "mjpeg", "prores", "ffv1", "png", "gif", "rawvideo"})
 
 
@@ -57,6 +63,7 @@ class Walk:
         codec, on_cpu = self._reader.info().codec, self._reader.decode == "cpu"
         self._has_vectors = vectors and on_cpu and codec not in _NO_VECTORS
         self._held: deque[_Held] = deque()
+        self._borders: deque[tuple[int, Borders]] = deque()
         self.held_bytes = 0
         self._first = start  # the number of the first frame that is held
         self._start = self.num_walked = start
@@ -66,6 +73,7 @@ class Walk:
 
     def __exit__(self, *_: object) -> None:
         self._held.clear()
+        self._borders.clear()
         self._reader.close()
 
     @property
@@ -82,6 +90,7 @@ class Walk:
         for number, frame in self._reader.decoded(range(self._start, self.info.num_frames if stop is None else stop)):
             held = self._remembered(frame)
             self._hold(held)
+            self._look_at_borders(number, frame)
             self.num_walked = number + 1
             self._tick(1)
             yield held.small
@@ -94,6 +103,21 @@ class Walk:
             return self._again(span)
         held = [self._held[place] for place in range(span[1] - span[0])]
         return self._footage(span, lambda numbers: [held[number] for number in numbers])
+
+    def picture(self, span: Span) -> Picture:
+        """Where the picture is inside bars, in a span that was walked, and not before the one asked for last.
+
+        A span of less than half a second may have no frame that was looked at: then nobody can tell.
+        """
+        while self._borders and self._borders[0][0] < span[0]:
+            self._borders.popleft()
+        borders = [found for number, found in self._borders if number < span[1]]
+        return find_picture(Borders.joined(borders)) if borders else Picture(None, None)
+
+    def _look_at_borders(self, number: int, frame: av.VideoFrame) -> None:
+        if number % max(1, round(_BORDERS_S * self.info.fps)) == 0:
+            luma = cv2.cvtColor(self._reader.picture(frame), cv2.COLOR_RGB2GRAY)
+            self._borders.append((number, Borders.of(np.asarray(luma, dtype=np.uint8))))
 
     def _footage(self, span: Span, pick: Callable[[Sequence[int]], "list[_Held]"]) -> Footage:
         return Footage(

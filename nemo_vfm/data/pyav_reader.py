@@ -107,14 +107,14 @@ class PyAVReader:
         for place, index in enumerate(indices):
             places.setdefault(index, []).append(place)
         for index, frame in self.decoded(sorted(places)):
-            out[places[index]] = self._picture(frame)
+            out[places[index]] = self.picture(frame)
         return out
 
     def frames(self, start: int = 0, stop: int | None = None) -> Iterator[Picture]:
         """See `VideoReader.frames`."""
         count = self.info().num_frames
         for _, frame in self.decoded(range(start, count if stop is None else min(stop, count))):
-            yield self._picture(frame)
+            yield self.picture(frame)
 
     def decoded(self, wanted: Sequence[int]) -> Iterator[tuple[int, av.VideoFrame]]:
         """Ascending frame indices in, each with the decoder's own frame, progressive, not yet upright or square, out.
@@ -192,7 +192,8 @@ class PyAVReader:
             container = self._opened()
         return container, _film(container)
 
-    def _picture(self, frame: av.VideoFrame) -> Picture:
+    def picture(self, frame: av.VideoFrame) -> Picture:
+        """A frame that was decoded, upright and in square pixels, (H, W, 3) RGB."""
         info = self.info()
         try:
             rgb = self._to_rgb.reformat(frame, format="rgb24", **self._size(frame), **_ONE_THREAD).to_ndarray()

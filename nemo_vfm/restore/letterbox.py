@@ -1,17 +1,31 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Some frames of a clip in, the box inside its black bars out. Shape letters: T frames, H height, W width."""
+"""Finds the picture inside bars: black ones, grey or white pairs, and blurred copies of the picture at two sides.
+
+Shape letters: T frames, H height, W width, L lines (rows, or columns), S sections of a line.
+"""
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nemo_vfm.restore.border_lines import Borders, Lines
+
 _DARK = 24  # grey levels: coded black wavers up to about 20
-_FRAMES = 0.95  # of frames in which a bar must be dark
 _UNEQUAL_PX, _UNEQUAL = 4, 0.01  # how far two bars of a pair may differ, in lines and as part of the side
 _LEAST_KEPT = 0.3  # of the picture; an upright film in a wide frame fills 0.316
-_LEAST_LIT = 0.25  # of the box that is anywhere brighter than a bar: titles on black ground are no framed picture
+_LEAST_LIT = (
+    0.4  # of the box's rows and columns, in sections, that is lit: a title on black ground is no framed picture
+)
+_THIN = 0.02  # of the side: what is thinner is a bar only where both sides have one
+_SHARP, _EDGE, _EDGE_LINES = 0.75, 24, 3  # part of an edge where within 3 lines the picture is so far from the bar
+_FLAT = 24  # grey levels within a bar of one colour
+_SMOOTH = 0.5  # steps in a blurred bar against those in the picture
+_JUMP, _LEAST_JUMP = 3.0, 8.0  # the step at a blurred bar's edge against those in the picture, and in grey levels
+_STRAIGHT = 0.5  # part of that edge along which there is a step: a round thing before a plain wall has less
+
+Ends = tuple[int, int]  # first line of the picture, and the one after its last
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,37 +37,134 @@ class Box:
     right: int
     bottom: int
 
+    def corners(self) -> list[int]:
+        """As JSON, in the order of the arguments."""
+        return [self.left, self.top, self.right, self.bottom]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What some frames say of where the picture is.
+
+    Args:
+        box: the picture, the whole frame where there are no bars; None where nobody can tell: all is black, or a title.
+        lit: all that is brighter than black; None where nothing is.
+    """
+
+    box: Box | None
+    lit: Box | None
+
 
 def picture_box(luma_THW: NDArray[np.uint8]) -> Box | None:
-    """The box inside black bars, with even corners as 4:2:0 wants them; None where there are no bars to cut off.
+    """The box inside bars, with even corners as 4:2:0 wants them; None where there are no bars to cut off.
 
     None, too, where what is left would be no picture but a title on black ground, or nothing.
     """
-    rows = _inside((luma_THW.max(axis=2) < _DARK).mean(axis=0) >= _FRAMES)
-    columns = _inside((luma_THW.max(axis=1) < _DARK).mean(axis=0) >= _FRAMES)
-    if rows is None or columns is None or (rows, columns) == tuple((0, length) for length in luma_THW.shape[1:]):
-        return None
-    (top, bottom), (left, right) = _even(*rows), _even(*columns)
+    box = find_picture(Borders.joined([Borders.of(luma_HW) for luma_HW in luma_THW])).box
+    height, width = luma_THW.shape[1:]
+    return None if box == Box(0, 0, width, height) else box
+
+
+def find_picture(borders: Borders) -> Picture:
+    """Where the picture is, as far as these frames tell."""
+    rows, columns = borders
+    lit_rows, lit_columns = (_ends(lines.highest_LS.max(axis=1) >= _DARK) for lines in borders)
+    if lit_rows is None or lit_columns is None:
+        return Picture(None, None)
+    lit = Box(lit_columns[0], lit_rows[0], lit_columns[1], lit_rows[1])
+    top, bottom = _inside(rows, lit_rows)
+    left, right = _inside(columns, lit_columns)
+    if (top, bottom, left, right) != (0, len(rows.step_L), 0, len(columns.step_L)):
+        (top, bottom), (left, right) = _even(top, bottom), _even(left, right)
     box = Box(left, top, right, bottom)
-    inside = luma_THW[:, box.top : box.bottom, box.left : box.right]
-    kept, lit = inside[0].size / luma_THW[0].size, (inside.max(axis=0) >= _DARK).mean() if inside.size else 0.0
-    return box if kept >= _LEAST_KEPT and lit >= _LEAST_LIT else None
+    size = len(rows.step_L) * len(columns.step_L)
+    kept = (right - left) * (bottom - top) / size
+    is_picture = min(_part_lit(rows, top, bottom), _part_lit(columns, left, right)) >= _LEAST_LIT
+    return Picture(box if kept >= _LEAST_KEPT and is_picture else None, lit)
 
 
-def _inside(dark: NDArray[np.bool_]) -> tuple[int, int] | None:
-    """From the first line that is not dark to the last, exclusive; None where all are, all where bars are unequal.
+def _inside(lines: Lines, lit: Ends) -> Ends:
+    """The picture's lines: without black bars, else without a pair of another colour, else without a blurred one."""
+    count = len(lines.step_L)
+    ends = _without_black(lines, lit)
+    if ends == (0, count):
+        ends = _without_flat(lines) or _without_blurred(lines) or ends
+    return ends
 
-    Black bars are a frame around a picture and come in pairs. A dark shot has dark edges by itself, and not as wide on
-    one side as on the other: of 13 shots of the Sintel trailer one lost 30 columns of its left side to them.
+
+def _without_black(lines: Lines, lit: Ends) -> Ends:
+    """Without a pair of black bars, or without one where the picture meets it sharply and fills the other side.
+
+    A dark shot has dark edges by itself, and not as wide on one side as on the other: of 13 shots of the Sintel trailer
+    one lost 30 columns of its left side to them. There the picture comes out of the dark over many lines.
     """
-    bright = np.flatnonzero(~dark)
-    if not len(bright):
+    count = len(lines.step_L)
+    if _is_pair(*lit, count):
+        return lit
+    first, stop = lit
+    away_LS = lines.highest_LS >= _DARK + _EDGE
+    for ends, is_alone in (((first, count), count - stop <= 1), ((0, stop), first <= 1)):
+        if is_alone and ends[1] - ends[0] <= (1 - _THIN) * count and _is_sharp(away_LS, ends):
+            return ends
+    return 0, count
+
+
+def _without_flat(lines: Lines) -> Ends | None:
+    """Without a pair of bars of one colour, the same in all frames, which the picture meets sharply."""
+    count = len(lines.step_L)
+    low_L, high_L = lines.lowest_LS.min(axis=1).astype(int), lines.highest_LS.max(axis=1).astype(int)
+    low, high = min(low_L[0], low_L[-1]), max(high_L[0], high_L[-1])
+    if high - low > _FLAT:
         return None
-    start, stop = int(bright[0]), int(bright[-1]) + 1
-    unequal = abs(start - (len(dark) - stop)) > max(_UNEQUAL_PX, _UNEQUAL * len(dark))
-    return (0, len(dark)) if unequal else (start, stop)
+    middle = (low + high) // 2
+    ends = _ends((low_L < middle - _FLAT // 2) | (high_L > middle + _FLAT // 2))
+    if ends is None or ends[0] < _THIN * count or not _is_pair(*ends, count):
+        return None
+    away_LS = (lines.highest_LS >= middle + _EDGE) | (lines.lowest_LS.astype(int) <= middle - _EDGE)
+    return ends if _is_sharp(away_LS, ends) else None
 
 
-def _even(start: int, stop: int) -> tuple[int, int]:
+def _without_blurred(lines: Lines) -> Ends | None:
+    """Without a pair of blurred bars: hardly any steps in them, and a straight jump to the picture on both sides."""
+    count = len(lines.step_L)
+    step_L = lines.step_L
+    best, score = None, 0.0
+    for first in range(max(4, count // 20), int(count * (1 - _LEAST_KEPT) / 2) + 1):
+        stop = count - _UNEQUAL_PX + int(step_L[count - first - _UNEQUAL_PX : count - first + _UNEQUAL_PX + 1].argmax())
+        stop -= first
+        if (jump := min(step_L[first], step_L[stop])) > score:
+            best, score = (first, stop), float(jump)
+    if best is None or score < _LEAST_JUMP:
+        return None
+    bars = np.r_[1 : best[0] - 1, best[1] + 2 : count]
+    inside = slice(best[0] + 2, best[1] - 1)
+    is_straight = lines.jump_L[list(best)].min() >= _STRAIGHT
+    is_jump = is_straight and score >= _JUMP * np.median(step_L[inside])
+    is_smooth = all(part[bars].mean() <= _SMOOTH * part[inside].mean() for part in (step_L, lines.detail_L))
+    return best if is_jump and is_smooth else None
+
+
+def _ends(is_picture_L: NDArray[np.bool_]) -> Ends | None:
+    """From the first line that is picture to the last, exclusive; None where none is."""
+    found = np.flatnonzero(is_picture_L)
+    return (int(found[0]), int(found[-1]) + 1) if len(found) else None
+
+
+def _even(first: int, stop: int) -> Ends:
     """Both even, by giving a line of the picture to the bar."""
-    return start + start % 2, stop - stop % 2
+    return first + first % 2, stop - stop % 2
+
+
+def _is_pair(first: int, stop: int, count: int) -> bool:
+    return abs(first - (count - stop)) <= max(_UNEQUAL_PX, _UNEQUAL * count)
+
+
+def _is_sharp(away_LS: NDArray[np.bool_], ends: Ends) -> bool:
+    """Whether the outermost lines of a picture differ from its bars, or fill the frame's side, nearly all along."""
+    first, stop = ends
+    sides = away_LS[first : first + _EDGE_LINES], away_LS[max(0, stop - _EDGE_LINES) : stop]
+    return all(bool(side.any(axis=0).mean() >= _SHARP) for side in sides)
+
+
+def _part_lit(lines: Lines, first: int, stop: int) -> float:
+    return float((lines.highest_LS[first:stop] >= _DARK).mean()) if stop > first else 0.0

@@ -2,10 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bars are found to the even line; what has none, or is hardly a picture, is left alone."""
 
+import os
+from pathlib import Path
+
+import cv2
 import numpy as np
 import pytest
 
 from nemo_vfm.restore.letterbox import Box, picture_box
+from tests.support.filmed import filmed
+
+DATA = Path(os.environ.get("NEMO_VFM_TEST_DATA", "absent")) / "videos"
 
 
 def film(top=0, bottom=0, left=0, right=0, size=(100, 160), frames=8):
@@ -46,7 +53,9 @@ def test_one_frame_with_light_in_a_bar_is_enough_to_keep_the_pair():
 
 
 def test_dark_edges_that_are_no_pair_of_bars_are_picture():
-    assert picture_box(film(left=30)) is None
+    gradual = film() * np.linspace(0, 1, 160)  # a vignette at the left
+    gradual[:, :, :8] = 0
+    assert picture_box(gradual.astype(np.uint8)) is None
     assert picture_box(film(top=12, bottom=12, left=30, right=2)) == Box(0, 12, 160, 88)
 
 
@@ -62,3 +71,70 @@ def test_black_clips_and_titles_are_left_alone():
     sparse = np.zeros((8, 100, 160), np.uint8)
     sparse[:, 10:90:16, 10:150:8] = 255  # a page of thin writing
     assert picture_box(sparse) is None
+
+
+def photographs(seed=0, frames=8, size=(256, 448)):
+    """A panning picture of soft shapes and hard edges, in luma."""
+    random = np.random.default_rng(seed)
+    small = random.uniform(30, 220, (size[0] // 16, size[1] // 8)).astype(np.uint8)
+    wide = cv2.resize(small, (2 * size[1], size[0]), interpolation=cv2.INTER_CUBIC)
+    for x, y, w, h in random.integers((0, 0, 5, 5), (2 * size[1], size[0], 60, 60), (60, 4)).tolist():
+        cv2.rectangle(wide, (x, y), (x + w, y + h), int(random.integers(255)), -1)
+    return np.stack([np.roll(wide, -9 * k, axis=1)[:, : size[1]] for k in range(frames)])
+
+
+def barred(pictures, box, level=None):
+    """Bars of one level around a box, or of what is in it, enlarged and blurred."""
+    inside = (slice(None), slice(box.top, box.bottom), slice(box.left, box.right))
+    framed = np.stack([blurred_copy(one, pictures.shape[:0:-1]) if level is None else np.full_like(whole, level)
+                       for one, whole in zip(pictures[inside], pictures, strict=True)])  # fmt: skip
+    framed[inside] = pictures[inside]
+    return framed
+
+
+def blurred_copy(picture, size):
+    """The middle of a picture, enlarged."""
+    height, width = picture.shape
+    middle = picture[height // 4 : height * 3 // 4, width // 4 : width * 3 // 4]
+    return cv2.GaussianBlur(cv2.resize(middle, size), (0, 0), 12)
+
+
+SIDES, TOP_AND_BOTTOM = Box(60, 0, 388, 256), Box(0, 30, 448, 226)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("box", "level"),
+    [
+        (SIDES, 128), (SIDES, 250), (TOP_AND_BOTTOM, 128), (TOP_AND_BOTTOM, 250),
+        (Box(60, 0, 448, 256), 5), (Box(0, 0, 448, 226), 5),
+        (Box(154, 0, 294, 256), None), (Box(60, 0, 388, 256), None), (Box(0, 60, 448, 196), None),
+    ],
+)  # fmt: skip
+def test_bars_of_other_kinds_are_cut_off(seed, box, level):
+    assert picture_box(photographs(seed)) is None
+    assert picture_box(barred(photographs(seed), box, level)) == box
+
+
+def test_a_white_ground_and_a_blurred_background_are_picture():
+    page = np.full((8, 256, 448), 250, np.uint8)
+    for k in range(8):
+        cv2.circle(page[k], (224 + k, 128), 110, 90, -1)  # a ball on a white table
+    assert picture_box(page) is None
+    sharp = photographs(1)
+    depth = np.stack([cv2.GaussianBlur(one, (0, 0), 12) for one in sharp])
+    ball = np.zeros((256, 448), np.uint8)
+    cv2.circle(ball, (224, 128), 120, 1, -1)
+    assert picture_box(np.where(ball, sharp, depth)) is None
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="NEMO_VFM_TEST_DATA is not set")
+@pytest.mark.parametrize("name", ["crush_027.mp4", "dashcam_6.mp4", "dashcam_7.mp4", "flipping_a_pancake.mkv"])
+@pytest.mark.parametrize("kind", ["white", "one-sided", "blurred"])
+def test_bars_around_real_videos_are_found_and_clean_ones_have_none(name, kind):
+    pictures = filmed(DATA / name).luma(range(0, 60, 8))
+    height, width = pictures.shape[1:]
+    box = Box(width // 10 * 2, 0, width if kind == "one-sided" else width - width // 10 * 2, height)
+    found = picture_box(barred(pictures, box, {"white": 250, "one-sided": 4, "blurred": None}[kind]))
+    assert picture_box(pictures) is None
+    assert found is not None and np.abs(np.subtract(found.corners(), box.corners())).max() <= 2

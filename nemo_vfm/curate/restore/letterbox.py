@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Clips with black bars in, clips without them out. Shape letters: T frames, H height, W width, C colours (RGB)."""
+"""Clips with bars in, clips without them out. Shape letters: T frames, H height, W width, C colours (RGB)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +13,10 @@ from nemo_vfm.restore.letterbox import Box, picture_box
 
 
 class Letterbox:
-    """Cuts black bars off: those darker than 24 of 255 in 95 % of the frames that are looked at.
+    """Cuts off bars: black ones, grey or white pairs, and blurred copies of the picture at two sides.
 
-    A clip whose picture would keep less than 30 % of its size, or would be mostly black, is left as it is.
+    All clips of a file get one box, unless its bars change for 10 s and more. A clip with picture outside of it, such
+    as subtitles in a bar, is left as it is; so is all of which less than 30 % would be kept.
     """
 
     def columns(self) -> Sequence[str]:
@@ -26,6 +27,10 @@ class Letterbox:
         """See `Restorer`."""
         box = picture_box(luma(frames_THWC))
         return None if box is None else Crop(box)
+
+    def crop(self, picture: Sequence[int] | None) -> "Crop | None":
+        """See `Crops`."""
+        return None if picture is None else Crop(Box(*picture))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Frames of a clip in, the part of the picture that black bars take out."""
+"""Measures the part of the picture that bars take."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,10 +11,10 @@ _NUM_PAIRS = 16  # whose first frames are looked at, as other stages do
 
 
 class Letterbox:
-    """`letterbox.ratio`: the part of the picture, 0 to 1, that lies in black bars at its sides.
+    """`letterbox.ratio`: the part of the picture, 0 to 1, that lies in bars at its sides.
 
-    The same bars that restoring cuts off (`conf/restore/letterbox.yaml`), seen on the small frames. A title on black
-    ground has none.
+    The same kinds of bars that restoring cuts off (`conf/restore/letterbox.yaml`), seen on the small frames of the clip
+    alone. A title on black ground has none.
     """
 
     def columns(self) -> Sequence[str]:

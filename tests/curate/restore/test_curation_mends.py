@@ -3,17 +3,24 @@
 """A whole curation with restorers: the striped film is mended, the clean one is encoded to the very same bytes."""
 
 import json
+import os
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as parquet
 import pytest
 
 from nemo_vfm.core.types import Run
+from nemo_vfm.curate.execute.inline import Inline
+from nemo_vfm.curate.execute.processes import Processes
 from nemo_vfm.curate.restore.destripe import Destripe
 from nemo_vfm.curate.restore.letterbox import Letterbox
 from nemo_vfm.data.decode import read_all
-from tests.support.films import job, write_film
+from tests.support.films import job, pan, write_film
 from tests.support.striped import leaves, psnr_db, with_stripes
+
+DATA = Path(os.environ.get("NEMO_VFM_TEST_DATA", "absent")) / "videos"
 
 
 def film(seed):
@@ -61,3 +68,27 @@ def test_bars_are_cut_off_and_the_box_is_in_the_table(folders):
     assert (row["letterbox.top"], row["letterbox.height"]) == (12, 72)
     assert read_all(row["media"]).shape[1:3] == (72, 128)
     assert json.loads(row["media"].with_suffix(".json").read_text())["restored"] == ["letterbox"]
+
+
+@pytest.mark.parametrize("executor", [Inline(), Processes(workers=2)])
+def test_all_shots_of_a_file_are_cropped_alike(tmp_path, executor):
+    shots = [pan(1, 30, 3), pan(2, 24, 3) // 3, pan(3, 24, 3)]
+    for shot, bar_px in zip(shots, (12, 14, 10), strict=True):
+        shot[:, :bar_px], shot[:, 96 - bar_px :] = 0, 0
+    (tmp_path / "films").mkdir()
+    write_film(tmp_path / "films" / "a.mp4", *shots, crf=4)
+    job(tmp_path / "films", restore={"letterbox": Letterbox()}, rules={}, captions={}, executor=executor).run(
+        Run(tmp_path / "run")
+    )
+    found = rows(tmp_path / "run")
+    assert len(found) == 3
+    assert {(row["letterbox.top"], row["letterbox.height"], row["height"]) for row in found} == {(10, 76, 76)}
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="NEMO_VFM_TEST_DATA is not set")
+@pytest.mark.soak
+def test_the_clips_of_a_trailer_have_one_height(tmp_path):
+    (tmp_path / "films").mkdir()
+    shutil.copy(DATA / "sintel_trailer_30s.mp4", tmp_path / "films" / "a.mp4")
+    job(tmp_path / "films", restore={"letterbox": Letterbox()}, rules={}, captions={}).run(Run(tmp_path / "run"))
+    assert len({row["height"] for row in rows(tmp_path / "run")}) == 1

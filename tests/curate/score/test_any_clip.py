@@ -17,12 +17,13 @@ from nemo_vfm.curate.score.motion import Motion
 from nemo_vfm.curate.score.sharpness import Sharpness
 from nemo_vfm.curate.score.technical_quality import TechnicalQuality
 from nemo_vfm.curate.score.text_overlay import TextOverlay
+from nemo_vfm.curate.score.ticker import Ticker
 from nemo_vfm.curate.stage import Labelling, Score
 from tests.support.filmed import blocks
 from tests.support.films import black, pan, texture
 
 STAGES = (Motion(), CodecMotion(), CameraMotion(), Sharpness(), Brightness(), Freeze(), TechnicalQuality(),
-          Letterbox(), TextOverlay())  # fmt: skip
+          Letterbox(), TextOverlay(), Ticker())  # fmt: skip
 NOISE = np.random.default_rng(0).integers(0, 255, (12, 64, 96, 3), np.uint8)
 CLIPS = {
     "one frame": texture(0)[None],

@@ -1,0 +1,41 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""All shots of a file get one box, but for those whose picture would be cut and files that change their bars."""
+
+from nemo_vfm.restore.file_pictures import agreed_boxes
+from nemo_vfm.restore.letterbox import Box, Picture
+
+WIDTH, HEIGHT = 854, 480
+WHOLE = Box(0, 0, WIDTH, HEIGHT)
+BARRED, BARRED_TOO, DARK = Box(0, 58, 854, 422), Box(0, 56, 854, 422), Box(120, 100, 730, 380)
+ALL_OF_IT = Box(0, 56, 854, 422)
+BLACK, TITLE = Picture(None, None), Picture(None, Box(300, 200, 500, 260))
+
+
+def agreed(*boxes, seconds=2.0):
+    pictures = [Picture(box, box) if isinstance(box, Box) else box for box in boxes]
+    return agreed_boxes(pictures, [seconds] * len(pictures), WIDTH, HEIGHT)
+
+
+def test_shots_that_differ_by_a_line_or_two_agree_on_what_holds_all_of_them():
+    assert agreed(BARRED, BARRED_TOO, BARRED) == [ALL_OF_IT] * 3
+
+
+def test_the_dark_and_titles_on_black_take_the_box_of_the_file():
+    assert agreed(BLACK, BARRED, DARK, TITLE, BARRED_TOO) == [ALL_OF_IT] * 5
+    assert agreed(TITLE, BLACK) == [WHOLE] * 2
+
+
+def test_a_shot_whose_picture_would_be_cut_keeps_it():
+    assert agreed(BARRED, WHOLE, BARRED, BARRED) == [BARRED, WHOLE, BARRED, BARRED]
+    outside = Picture(None, Box(300, 430, 500, 470))
+    assert agreed(BARRED, outside, BARRED) == [BARRED, WHOLE, BARRED]
+
+
+def test_bars_that_change_for_good_are_cut_off_as_they_are():
+    assert agreed(*[WHOLE] * 6, *[DARK] * 6, TITLE) == [WHOLE] * 6 + [DARK] * 7
+    assert agreed(*[WHOLE] * 6, *[DARK] * 4) == [WHOLE] * 10
+
+
+def test_a_file_without_shots_has_no_box():
+    assert agreed() == []
