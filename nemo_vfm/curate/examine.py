@@ -141,6 +141,7 @@ class Examine:
             write_bytes(path, thumbnail(footage))
         fact: dict[str, Json] = {
             "span": list(span), "pts": [clip.pts_start, clip.pts_end],
+            "from_us": elapsed_us(info, span[0]),
             "us": elapsed_us(info, span[1]) - elapsed_us(info, span[0]), "fps": footage.fps, "found": {},
         }  # fmt: skip
         arrays = {}
