@@ -27,7 +27,7 @@ from nemo_vfm.data.sample import Clip
 
 _THUMBNAIL_HEIGHT_PX, _THUMBNAIL_WIDTH_PX = 96, 960  # a strip beyond JPEG's 65,500 pixels cost the whole file
 THUMBNAIL_PAIRS = 16
-_LEAD_S = 5.0  # dissolves are told from four seconds around them
+_LEAD_S = 7.0  # transitions are told, and trimmed, from 5.5 seconds around them
 
 
 @dataclass(frozen=True, slots=True)

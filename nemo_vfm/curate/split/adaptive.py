@@ -26,8 +26,8 @@ class AdaptiveSplit:
         short_tail: what remains of a long shot and is shorter than `min_tail_s`: merge it into the piece before
             it, or leave it, so that a rule on duration_s can drop it.
         min_tail_s: in seconds.
-        trim_s: seconds cut off on each side of every cut, 0 to 10, besides the whole of a fade through black, which goes
-            with any number; the ledger counts them as dropped by `transition`. None leaves every frame.
+        trim_s: seconds cut off on each side of every cut, 0 to 10, besides the whole of a fade through black,
+            which goes with any number; the ledger counts them as dropped by `transition`. None leaves every frame.
         black: mean of R, G and B, 0 to 255, under which a frame is black.
         min_content: mean change of hue, saturation and value, 0 to 255, below which nothing is a cut.
     """
@@ -53,7 +53,7 @@ class AdaptiveSplit:
         self.short_tail, self.min_tail_s, self.trim_s = short_tail, min_tail_s, trim_s
 
     def spans(self, frames: Iterable[Frame], *, fps: float) -> Iterator[Span]:
-        """See `Splitter.spans`; at most `min_length_s` and `window` frames behind, and no frame gives no span."""
+        """See `Splitter.spans`; at most `min_length_s`, 1.5 s and `window` frames behind, and no frame gives no span."""
         yield from cut(frames, *self.plan(fps))
 
     def plan(self, fps: float) -> tuple[Finder, Lengths]:

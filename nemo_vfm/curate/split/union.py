@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Frames in, spans of shots out: hard cuts that are no flashes, fades through black, and dissolves."""
+"""Splits frames at hard cuts that are not flashes, fades through black, dissolves and wipes."""
 
 from collections.abc import Iterable, Iterator
 
@@ -66,7 +66,7 @@ class UnionSplit:
         self.short_tail, self.min_tail_s, self.trim_s = short_tail, min_tail_s, trim_s
 
     def spans(self, frames: Iterable[Frame], *, fps: float) -> Iterator[Span]:
-        """See `Splitter.spans`; at most four seconds and `min_length_s` behind."""
+        """See `Splitter.spans`; at most 5.5 seconds and `min_length_s` behind."""
         yield from cut(frames, *self.plan(fps))
 
     def plan(self, fps: float) -> tuple[Finder, Lengths]:
