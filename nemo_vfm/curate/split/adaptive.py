@@ -53,7 +53,7 @@ class AdaptiveSplit:
         self.short_tail, self.min_tail_s, self.trim_s = short_tail, min_tail_s, trim_s
 
     def spans(self, frames: Iterable[Frame], *, fps: float) -> Iterator[Span]:
-        """See `Splitter.spans`; at most `min_length_s`, 1.5 s and `window` frames behind, and no frame gives no span."""
+        """See `Splitter.spans`; at most `min_length_s`, 1.5 s and `window` frames behind."""
         yield from cut(frames, *self.plan(fps))
 
     def plan(self, fps: float) -> tuple[Finder, Lengths]:

@@ -19,6 +19,7 @@ from nemo_vfm.curate.split.glance import Glance
 from nemo_vfm.curate.split.wipe import WipeLimits, order_of, wipe_strangeness
 
 _SCALES_S = (0.25, 0.5, 1.0)  # half of the longest dissolve that each sees
+_NEAR_HALF = 0.15  # what a wipe's strangeness for a dissolve may be off: looking closer costs much more
 APART_S = 1.0  # a cut that is nearer than a dissolve can be long explains what looks like one
 
 
@@ -125,7 +126,9 @@ class Dissolves:
             return 1.0
         strangeness = _distance(glances[place].thumbnail_D, (before + after) * np.float32(0.5)) / jump
         if strangeness > limits.strangeness:
-            return 1.0 if self._wipes is None else self._wiped(self._wipes, place, half)
+            # Half way through a wipe every cell is half the way from the mean of before and after.
+            wiped = self._wipes is not None and abs(strangeness - 0.5) <= _NEAR_HALF
+            return self._wiped(self._wipes, place, half) if wiped and self._wipes is not None else 1.0
         drift = _distance(glances[place - 2 * half].thumbnail_D, before)
         drift += _distance(glances[place + 2 * half].thumbnail_D, after)
         strangeness += limits.drift * drift / jump
@@ -137,12 +140,11 @@ class Dissolves:
         strangeness, changed = wipe_strangeness(start, middle, stop)
         if strangeness > limits.strangeness or not limits.balance <= changed <= 1 - limits.balance:
             return 1.0
-        if not self._differ(start, stop):
+        score = min(self._limits.strangeness, abs(changed - 0.5) + strangeness / 2)
+        if (self._run and score >= min(self._run)[0]) or not self._differ(start, stop):
             return 1.0
         order = order_of(list(islice(self._glances, place - half, place + half + 1)))
-        if order < limits.order:
-            return 1.0
-        return min(self._limits.strangeness, abs(changed - 0.5) + strangeness / 2)
+        return score if order >= limits.order else 1.0
 
     def _differ(self, a: Glance, b: Glance) -> bool:
         """Whether both show something, and not the same."""
