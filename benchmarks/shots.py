@@ -5,11 +5,14 @@
     python benchmarks/shots.py [--quick] [--json FILE] [--seed N]
 
 The films are those of the tests (tests/support/shot_films.py: 60 % hard cuts, a tenth of them with a flash on it; 10 %
-fades through black, 10 % dissolves, 10 % flashes, 10 % whip pans), with a seed that no threshold was chosen on. Cuts
-are matched with events one to one, nearest first, within 2 frames.
+fades through black, 10 % dissolves, 10 % flashes, 10 % whip pans), with a seed that no threshold was chosen on. Where
+NEMO_VFM_TEST_DATA is set, 24 videos of real footage follow (tests/support/filmed_shots.py: 50 % hard cuts and 10 %
+each of those and of wipes), whose figures begin with "filmed.". Our splitters trim nothing here. Cuts are matched with
+events one to one, nearest first, within 2 frames.
 
 NAME.hard_f1: of hard cuts; every cut at no event of any kind counts against it, so a cut in a flash does, too.
-NAME.fade_recall: of fades through black and dissolves. NAME.flash_false_positives: of flashes and whip pans, cut at.
+NAME.fade_recall: of fades through black and dissolves. NAME.wipe_recall: of wipes.
+NAME.flash_false_positives: of flashes and whip pans, cut at.
 adaptive_speed_ratio, union_speed_ratio: CPU seconds of PySceneDetect's AdaptiveDetector (ratio, window and length as
 ours) over ours, on the same frames of 256 x 144, without decoding. One thread. Ours get RGB, theirs BGR, as each
 wants. Rounds run A-B-A-B; each figure is the median of the rounds' ratios.
@@ -37,15 +40,18 @@ from nemo_vfm.curate.split.stitch import Stitch
 from nemo_vfm.curate.split.union import UnionSplit
 from nemo_vfm.curate.stage import Splitter
 from tests.support.cut_score import CutScore
+from tests.support.filmed_shots import DATA, filmed_corpus
 from tests.support.shot_films import FPS, Film, corpus
 
 Cuts = Callable[[Sequence[np.ndarray]], list[int]]
-COLUMNS = ("hard_f1", "hard_recall", "fade_recall", "black_recall", "dissolve_recall", "flash_false_positives")
+COLUMNS = (
+    "hard_f1", "hard_recall", "fade_recall", "black_recall", "dissolve_recall", "wipe_recall", "flash_false_positives"
+)  # fmt: skip
 SIZE = 256, 144
 
 
 def ours(splitter: Splitter) -> Cuts:
-    """Where a splitter cuts."""
+    """Where a splitter that trims nothing cuts."""
     return lambda frames: [first for first, _ in splitter.spans(frames, fps=FPS) if first]
 
 
@@ -71,16 +77,16 @@ PEERS = {
     "pyscenedetect_histogram": theirs(HistogramDetector),
 }
 OURS = {
-    "adaptive": ours(AdaptiveSplit()),
-    "content": ours(ContentSplit()),
-    "content_no_flash_filter": ours(ContentSplit(flash_s=0.0)),
-    "union": ours(UnionSplit()),
-    "union_no_dissolves": ours(UnionSplit(dissolve=None)),
-    "stitch_of_content_20": ours(Stitch(splitter=ContentSplit(threshold=20.0))),
+    "adaptive": ours(AdaptiveSplit(trim_s=None)),
+    "content": ours(ContentSplit(trim_s=None)),
+    "content_no_flash_filter": ours(ContentSplit(flash_s=0.0, trim_s=None)),
+    "union": ours(UnionSplit(trim_s=None)),
+    "union_no_dissolves": ours(UnionSplit(dissolve=None, trim_s=None)),
+    "stitch_of_content_20": ours(Stitch(splitter=ContentSplit(threshold=20.0, trim_s=None))),
 }
 
 
-def accuracy(films: Sequence[Film]) -> dict[str, float]:
+def accuracy(films: Sequence[Film], prefix: str = "") -> dict[str, float]:
     """Every figure of every detector, and a table."""
     figures: dict[str, float] = {}
     print(f"{'':26}" + "".join(f"{name.replace('_false_positives', '_fp'):>16}" for name in COLUMNS))
@@ -91,7 +97,7 @@ def accuracy(films: Sequence[Film]) -> dict[str, float]:
             score.add(cuts(frames), film.events)
         found = score.figures()
         print(f"{name:26}" + "".join(f"{found[column]:16.3f}" for column in COLUMNS))
-        figures |= {f"{name}.{column}": found[column] for column in COLUMNS}
+        figures |= {f"{prefix}{name}.{column}": found[column] for column in COLUMNS}
     return figures
 
 
@@ -127,7 +133,12 @@ def main() -> None:
     print(", ".join(f"{name} {version(name)}" for name in ("scenedetect-headless", "opencv-python-headless", "numpy")))
     films = list(corpus(args.seed, 20 if args.quick else 40))
     print(f"{len(films)} films of seed {args.seed}, {sum(len(film.frames) for film in films)} frames, one thread\n")
-    figures = accuracy(films) | speed(films[:3], args.rounds)
+    figures = accuracy(films)
+    if DATA.is_dir():
+        filmed = list(filmed_corpus(args.seed, 12 if args.quick else 24))
+        print(f"\n{len(filmed)} videos of real footage, {sum(len(film.frames) for film in filmed)} frames\n")
+        figures |= accuracy(filmed, "filmed.")
+    figures |= speed(films[:3], args.rounds)
     for name in ("adaptive_speed_ratio", "union_speed_ratio"):
         print(f"{name}: {figures[name]:.2f}")
     if args.json:

@@ -30,7 +30,7 @@ from nemo_vfm.restore.letterbox import Picture
 
 _THUMBNAIL_HEIGHT_PX, _THUMBNAIL_WIDTH_PX = 96, 960  # a strip beyond JPEG's 65,500 pixels cost the whole file
 THUMBNAIL_PAIRS = 16
-_LEAD_S = 5.0  # dissolves are told from four seconds around them
+_LEAD_S = 7.0  # transitions are told, and trimmed, from 5.5 seconds around them
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,27 +144,27 @@ class Examine:
         frames_THWC = smaller(open_image(path).picture_HWC, self.side_px)[None]
         footage = Footage(1, 1.0, lambda numbers: frames_THWC[list(numbers)], is_image=True)
         tick(1)
-        return self._judge(footage, Clip(source_id, 0, 1, 0, 1, Fraction(1)), 0, stages, tick)
+        return self._judge(footage, Clip(source_id, 0, 1, 0, 1, Fraction(1)), (0, 0), stages, tick)
 
     def _look(
         self, walk: Walk, span: Span, source_id: str, stages: Mapping[str, Stage], tick: Callable[[int], None]
     ) -> Reply:
         info = walk.info
         clip = Clip(source_id, *span, info.pts[span[0]], info.end_pts(span[1] - 1), info.time_base)
-        lasts_us = elapsed_us(info, span[1]) - elapsed_us(info, span[0])
+        span_us = elapsed_us(info, span[0]), elapsed_us(info, span[1])
         footage, picture = walk.footage(span), walk.picture(span)
-        return self._judge(footage, clip, lasts_us, stages, tick, picture)
+        return self._judge(footage, clip, span_us, stages, tick, picture)
 
     def _judge(
-        self, footage: Footage, clip: Clip, lasts_us: int, stages: Mapping[str, Stage], tick: Callable[[int], None],
-        picture: Picture | None = None,
+        self, footage: Footage, clip: Clip, span_us: tuple[int, int], stages: Mapping[str, Stage],
+        tick: Callable[[int], None], picture: Picture | None = None,
     ) -> Reply:  # fmt: skip
         path = self.thumbnails / f"{clip.id}.jpg"
         if not path.exists():
             write_bytes(path, thumbnail(footage))
         fact: dict[str, Json] = {
             "span": [clip.first_frame, clip.last_frame], "pts": [clip.pts_start, clip.pts_end],
-            "us": lasts_us, "fps": footage.fps, "found": {},
+            "from_us": span_us[0], "us": span_us[1] - span_us[0], "fps": footage.fps, "found": {},
             "picture": [box.corners() if box else None for box in (picture.box, picture.lit)] if picture else None,
         }  # fmt: skip
         arrays = {}

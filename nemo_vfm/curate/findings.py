@@ -8,6 +8,7 @@ A file's shots lie under the fingerprint of the splitter, each stage's numbers u
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 
 from nemo_vfm import __version__
@@ -21,7 +22,7 @@ from nemo_vfm.data.sample import Clip
 from nemo_vfm.restore.file_pictures import agreed_boxes
 from nemo_vfm.restore.letterbox import Box, Picture
 
-_FORM = 3  # of what is kept: findings of another form are not read
+_FORM = 4  # of what is kept: findings of another form are not read
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +84,15 @@ class Findings:
         for name in missing.stages:
             self._stages[name].put(source_id, [clip["found"][name] for clip in clips])
         if missing.spans is None:
-            shots = [{key: clip[key] for key in ("span", "pts", "us", "fps", "picture")} for clip in clips]
+            keys = ("span", "pts", "from_us", "us", "fps", "picture")
+            shots = [{key: clip[key] for key in keys} for clip in clips]
             self._shots.put(source_id, {"clips": shots, "end": end["end"]})
         return None
+
+    def trimmed_us(self, source_id: str) -> int:
+        """How much of a file lies between its clips."""
+        clips = self._shots.get(source_id)["clips"]
+        return sum(clip["from_us"] - before["from_us"] - before["us"] for before, clip in pairwise(clips))
 
     def records(self, file: FileRecord, paths: tuple[Path, ...]) -> list[ClipRecord]:
         """The clips of a file of which nothing is missing; a part that could not be read is one that failed."""

@@ -12,6 +12,7 @@ from nemo_vfm.curate.stage import ClipRecord, Facts, Found
 
 EXACT_DUPLICATE = "exact_duplicate"
 NO_CLIP_KEPT = "no_clip_kept"
+TRANSITION = "transition"  # seconds between clips, of which no clip was made
 # What a source passes over: a link that leads out of it; a pipe, a folder, a link to nothing or round in a circle.
 LINK_OUTSIDE, NO_REGULAR_FILE = "link_outside", "no_regular_file"
 _NUMBER = re.compile(r"(?<![\w.])\d[\d,.]*(x\d+)?(?!\w)")
@@ -34,6 +35,7 @@ class FileRecord:
         state: what tells that its bytes are still those (`unchanged.py`); empty where it is fetched.
         info: what its container says; None where it cannot be opened.
         duration_us: microseconds it lasts, 0 where nobody can tell.
+        trimmed_us: microseconds of it that lie between clips, in transitions that the splitter trimmed.
         message: why the whole file failed; None where it did not.
         rule: `exact_duplicate` where it holds the bytes of an earlier file; why a source passed it over.
         duplicate_of: the name of that file.
@@ -45,6 +47,7 @@ class FileRecord:
     state: str = ""
     info: Facts | None = None
     duration_us: int = 0
+    trimmed_us: int = 0
     message: str | None = None
     rule: str | None = None
     duplicate_of: str | None = None
@@ -152,7 +155,8 @@ def count(files: Iterable[FileRecord]) -> Ledger:
     """The ledger of some files. What came in is counted by itself, from the files, not summed from what went out.
 
     Files that were not cut (an exact duplicate, a file that cannot be opened) have no clips; their seconds are booked
-    under their own reason. Each image is counted once, as its file is, and has neither clips nor seconds.
+    under their own reason. What was trimmed between clips is no clip, and counts in seconds alone. Each image is
+    counted once, as its file is, and has neither clips nor seconds.
     """
     ledger = Ledger()
     for file in files:
@@ -172,6 +176,8 @@ def count(files: Iterable[FileRecord]) -> Ledger:
             ledger.microseconds.book(clip.decision, why, clip.duration_us)
             if clip.decision == "kept" and clip.audio:
                 ledger.book_audio(clip, name)
+        if file.trimmed_us:
+            ledger.microseconds.book("dropped", TRANSITION, file.trimmed_us)
         if not file.clips:
             ledger.microseconds.book(decision, reason, file.duration_us)
     for name in ("files", "clips", "images", "microseconds", "audio"):

@@ -175,8 +175,9 @@ class Splitter(Protocol):
     """Cuts a video into shots."""
 
     def spans(self, frames: Iterable[Frame], *, fps: float) -> Iterator[Span]:
-        """Spans that cover all `frames` in order, without gap or overlap, each given as soon as it is certain.
+        """Spans of `frames` in order and without overlap, each given as soon as it is certain.
 
+        The first begins at the first frame and the last ends at the last; frames between spans belong to no shot.
         Frames come once, small, in order of presentation. What is held back is held in memory by the caller, too.
         """
         ...

@@ -90,3 +90,9 @@ def test_files_with_one_trouble_share_a_row():
     ]
     assert count(files).to_json()["files"]["failed"] == {"the file has N frames": 2}
     assert [file.kinds() for file in files] == [["the file has N frames"]] * 2
+
+
+def test_what_is_trimmed_between_clips_counts_in_seconds_and_is_no_clip():
+    file = FileRecord(Found(Path("a"), "a"), clips=[record(5), record(2)], duration_us=9, trimmed_us=2)
+    ledger = count([file])
+    assert ledger.microseconds.dropped == {"transition": 2} and ledger.clips.total == 2

@@ -199,7 +199,15 @@ def test_a_hundred_thousand_clips_take_no_wait(tmp_path):
         "sharpness": random.random(number),
     }  # fmt: skip
     pq.write_table(pa.table(table), tmp_path / "scores.parquet")
-    file = {"source_id": "", "decision": "kept", "reason": "", "seconds": 20.0, "clips": 10, "clips_kept": 10}
+    file = {
+        "source_id": "",
+        "decision": "kept",
+        "reason": "",
+        "seconds": 20.0,
+        "seconds_trimmed": 0.0,
+        "clips": 10,
+        "clips_kept": 10,
+    }
     (tmp_path / "files.json").write_text(json.dumps([{"file": f"{i}.mp4", **file} for i in range(number // 10)]))
     rules = {"static": Rule(keep="motion > pct(15)"), "blurred": Rule(score="sharpness", below=0.1)}
     began = time.perf_counter()

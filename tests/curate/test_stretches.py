@@ -5,10 +5,12 @@
 import numpy as np
 import pytest
 
+from nemo_vfm.core.files import read_json
 from nemo_vfm.core.types import Run
 from nemo_vfm.curate import examine_job
 from nemo_vfm.curate.execute.inline import Inline
 from nemo_vfm.curate.execute.processes import Processes
+from nemo_vfm.curate.redecide import Redecide
 from nemo_vfm.curate.split.adaptive import AdaptiveSplit
 from nemo_vfm.curate.split.union import UnionSplit
 from tests.curate.test_kills import outputs
@@ -42,3 +44,9 @@ def test_the_bytes_are_those_of_one_worker(films, tmp_path, monkeypatch, split):
     job(films, split=split, executor=Processes(workers=2)).run(Run(tmp_path / "parts"))
     assert max(made) >= 5
     assert outputs(tmp_path / "whole") == outputs(tmp_path / "parts")
+    ledger = read_json(tmp_path / "parts/ledger.json")
+    trimmed = sum(row["seconds_trimmed"] for row in read_json(tmp_path / "parts/files.json"))
+    assert ledger["seconds"]["dropped"]["transition"] == pytest.approx(trimmed, abs=1e-6)
+    assert trimmed >= 10 / 12  # the fade has 10 frames
+    Redecide(curated=tmp_path / "parts", rules={}, with_shards=False).run(Run(tmp_path / "again"))
+    assert read_json(tmp_path / "again/ledger.json")["seconds"]["dropped"]["transition"] == pytest.approx(trimmed)

@@ -40,7 +40,7 @@ class CutScore:
 
     def add(self, cuts: Iterable[int], events: Sequence[Event]) -> None:
         """One film's."""
-        real = [event for event in events if event.kind in ("cut", "black", "dissolve")]
+        real = [event for event in events if event.kind in ("cut", "black", "dissolve", "wipe")]
         false = [event for event in events if event not in real]
         cuts = list(cuts)
         matched = match(cuts, real, self._tolerance)
@@ -54,7 +54,7 @@ class CutScore:
 
     def share(self, *kinds: str) -> float:
         """Of all events of these kinds, how many were cut at."""
-        return sum(self._hit[kind] for kind in kinds) / sum(self._there[kind] for kind in kinds)
+        return sum(self._hit[kind] for kind in kinds) / max(1, sum(self._there[kind] for kind in kinds))
 
     def figures(self) -> dict[str, float]:
         """The numbers a detector is judged by."""
@@ -65,6 +65,7 @@ class CutScore:
             "fade_recall": self.share("black", "dissolve"),
             "black_recall": self.share("black"),
             "dissolve_recall": self.share("dissolve"),
+            "wipe_recall": self.share("wipe"),
             "flash_false_positives": self.share("flash", "whip"),
             "stray_cuts": float(self._stray),
         }

@@ -7,9 +7,9 @@ dissolves) and 20 % should not be cut at (half flashes, half whip pans). Shots m
 something crosses the picture, and a third of neighbours have the same colours. Shape letters: H height, W width.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import cv2
 import numpy as np
@@ -18,7 +18,8 @@ FPS = 24.0
 HEIGHT, WIDTH = 90, 160
 _MARGIN = 3  # the picture that a shot looks at is so many times larger
 
-Kind = Literal["cut", "black", "dissolve", "flash", "whip"]
+Kind = Literal["cut", "black", "dissolve", "wipe", "flash", "whip"]
+DIRECTIONS = ("right", "down", "diagonal", "iris")  # of wipes
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,16 @@ class Film:
 
     frames: tuple[np.ndarray, ...]
     events: tuple[Event, ...]
+
+
+class Filmed(Protocol):
+    """What a shot can be asked for."""
+
+    whip: tuple[int, int, float] | None  # first frame, last, pixels a frame
+
+    def frame(self, number: int) -> np.ndarray:
+        """float32, 0 to 255."""
+        ...
 
 
 class Shot:
@@ -85,11 +96,26 @@ def _picture(random: np.random.Generator, palette: np.ndarray) -> np.ndarray:
     return picture.astype(np.float32)
 
 
-def film(seed: int, kinds: Sequence[Kind]) -> Film:
+def drawn(random: np.random.Generator) -> Callable[[], Shot]:
+    """Gives one drawn shot after another; a third have the colours of the one before."""
+    palette: np.ndarray | None = None
+
+    def following() -> Shot:
+        nonlocal palette
+        if palette is None or random.random() >= 0.33:
+            palette = random.uniform(15, 240, (2, 3))
+        return Shot(random, palette)
+
+    return following
+
+
+def film(
+    seed: int, kinds: Sequence[Kind], shots: Callable[[np.random.Generator], Callable[[], Filmed]] = drawn
+) -> Film:
     """A film in which these things happen, in this order."""
     random = np.random.default_rng(seed)
-    palette = random.uniform(15, 240, (2, 3))
-    shot, born = Shot(random, palette), 0
+    next_shot = shots(random)
+    shot, born = next_shot(), 0
     frames: list[np.ndarray] = []
     events: list[Event] = []
     for kind in kinds:
@@ -102,8 +128,7 @@ def film(seed: int, kinds: Sequence[Kind]) -> Film:
         elif kind == "flash":
             frames += _flash(random, shot, start - born)
         else:
-            palette = palette if random.random() < 0.33 else random.uniform(15, 240, (2, 3))
-            following = Shot(random, palette)
+            following = next_shot()
             frames += _change(random, kind, shot, following, start - born)
             shot, born = following, start
         events.append(Event(kind, start, start if kind == "cut" else len(frames)))
@@ -111,18 +136,18 @@ def film(seed: int, kinds: Sequence[Kind]) -> Film:
     return Film(tuple(np.clip(frame, 0, 255).astype(np.uint8) for frame in frames), tuple(events))
 
 
-def _run(frames: list[np.ndarray], shot: Shot, born: int, length: int) -> None:
+def _run(frames: list[np.ndarray], shot: Filmed, born: int, length: int) -> None:
     frames += [shot.frame(len(frames) - born + index) for index in range(length)]
 
 
-def _flash(random: np.random.Generator, shot: Shot, first: int) -> Iterator[np.ndarray]:
+def _flash(random: np.random.Generator, shot: Filmed, first: int) -> Iterator[np.ndarray]:
     """One to three bright frames that may fade over a few more."""
     peak, held, fading = random.uniform(90, 200), int(random.integers(1, 4)), int(random.integers(0, 5))
     strengths = [peak] * held + [peak * (1 - (index + 1) / (fading + 1)) for index in range(fading)]
     return (shot.frame(first + index) + strength for index, strength in enumerate(strengths))
 
 
-def _change(random: np.random.Generator, kind: Kind, a: Shot, b: Shot, first: int) -> Iterator[np.ndarray]:
+def _change(random: np.random.Generator, kind: Kind, a: Filmed, b: Filmed, first: int) -> Iterator[np.ndarray]:
     """The frames of one shot's passing into another."""
     if kind == "cut":
         if random.random() < 0.1:
@@ -130,15 +155,27 @@ def _change(random: np.random.Generator, kind: Kind, a: Shot, b: Shot, first: in
         return
     half = int(random.integers(4, 20))
     dark = int(random.integers(1, 10)) if kind == "black" else 0
+    order = wipe_order(random) if kind == "wipe" else None
     for index in range(2 * half + dark):
         old, new = a.frame(first + index), b.frame(index)
+        part = (index + 1) / (2 * half + 1)
         if kind == "dissolve":
-            part = (index + 1) / (2 * half + 1)
             yield (1 - part) * old + part * new
+        elif order is not None:
+            yield np.where(order < part, new, old)
         elif index < half:
             yield (1 - (index + 1) / (half + 1)) * old
         else:
             yield max(0.0, (index - half - dark + 1) / (half + 1)) * new
+
+
+def wipe_order(random: np.random.Generator) -> np.ndarray:
+    """When each pixel changes, 0 to 1; one of four directions, either way round."""
+    y, x = np.mgrid[0:HEIGHT, 0:WIDTH]
+    ways = {"right": x, "down": y, "diagonal": x / WIDTH + y / HEIGHT, "iris": np.hypot(x - WIDTH / 2, y - HEIGHT / 2)}
+    order = ways[DIRECTIONS[random.integers(len(DIRECTIONS))]]
+    order = order / order.max()
+    return (order if random.random() < 0.5 else 1 - order)[..., None]
 
 
 def corpus(seed: int, num_films: int, events_per_film: int = 10) -> Iterator[Film]:

@@ -26,6 +26,8 @@ class AdaptiveSplit:
         short_tail: what remains of a long shot and is shorter than `min_tail_s`: merge it into the piece before
             it, or leave it, so that a rule on duration_s can drop it.
         min_tail_s: in seconds.
+        trim_s: seconds cut off on each side of every cut, 0 to 10, besides the whole of a fade through black,
+            which goes with any number; the ledger counts them as dropped by `transition`. None leaves every frame.
         black: mean of R, G and B, 0 to 255, under which a frame is black.
         min_content: mean change of hue, saturation and value, 0 to 255, below which nothing is a cut.
     """
@@ -39,25 +41,26 @@ class AdaptiveSplit:
         max_length_s: float = 20.0,
         short_tail: ShortTail = "merge",
         min_tail_s: float = 1.0,
+        trim_s: float | None = 0.0,
         black: float = 12.0,
         min_content: float = 15.0,
     ) -> None:
         if ratio <= 1 or window < 1:
             raise ValueError(f"ratio must be above 1 and window at least 1, got {ratio} and {window}")
-        check_lengths(min_length_s=min_length_s, max_length_s=max_length_s, min_tail_s=min_tail_s)
+        check_lengths(min_length_s=min_length_s, max_length_s=max_length_s, min_tail_s=min_tail_s, trim_s=trim_s)
         self.ratio, self.window, self.black, self.min_content = ratio, window, black, min_content
         self.min_length_s, self.max_length_s = min_length_s, max_length_s
-        self.short_tail, self.min_tail_s = short_tail, min_tail_s
+        self.short_tail, self.min_tail_s, self.trim_s = short_tail, min_tail_s, trim_s
 
     def spans(self, frames: Iterable[Frame], *, fps: float) -> Iterator[Span]:
-        """See `Splitter.spans`; at most `min_length_s` and `window` frames behind, and no frame gives no span."""
+        """See `Splitter.spans`; at most `min_length_s`, 1.5 s and `window` frames behind."""
         yield from cut(frames, *self.plan(fps))
 
     def plan(self, fps: float) -> tuple[Finder, Lengths]:
         """See `SplitsByGlances`."""
         lengths = Lengths.of(
             fps, min_length_s=self.min_length_s, max_length_s=self.max_length_s, short_tail=self.short_tail,
-            min_tail_s=self.min_tail_s,
+            min_tail_s=self.min_tail_s, trim_s=self.trim_s, gradual=True,
         )  # fmt: skip
         hard = Spaced(Peaks(self.ratio, self.window, self.min_content), lengths.min_frames)
         return Joined(hard, Black(self.black, lengths.min_frames), lengths.min_frames), lengths

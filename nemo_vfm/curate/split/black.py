@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Brightness in, cuts around long stretches of black and in the middle of short ones out: fades through black."""
 
+from nemo_vfm.curate.split.finder import Gradual
 from nemo_vfm.curate.split.glance import Glance
 
 
@@ -26,7 +27,8 @@ class Black:
             return [] if start is None else self._ended(start, number)
         if self._start is None:
             self._start = number
-        return [self._start] if self._start > 0 and self._count - self._start == self._min_frames else []
+        long = self._count - self._start == self._min_frames
+        return [Gradual(self._start)] if self._start > 0 and long else []
 
     def end(self) -> list[int]:
         """Nothing comes after a stretch that ends with the film."""
@@ -39,5 +41,5 @@ class Black:
 
     def _ended(self, start: int, stop: int) -> list[int]:
         if stop - start >= self._min_frames:
-            return [stop]
-        return [(start + stop) // 2] if start > 0 else []
+            return [Gradual(stop)]
+        return [Gradual((start + stop) // 2)] if start > 0 else []

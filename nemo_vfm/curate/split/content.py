@@ -26,6 +26,8 @@ class ContentSplit:
         short_tail: what remains of a long shot and is shorter than `min_tail_s`: merge it into the piece before
             it, or leave it.
         min_tail_s: in seconds.
+        trim_s: seconds cut off on each side of every cut, 0 to 10; the ledger counts them as dropped by
+            `transition`. None leaves every frame.
     """
 
     def __init__(
@@ -37,15 +39,16 @@ class ContentSplit:
         max_length_s: float = 20.0,
         short_tail: ShortTail = "merge",
         min_tail_s: float = 1.0,
+        trim_s: float | None = 0.0,
     ) -> None:
         if threshold <= 0:
             raise ValueError(f"threshold must be above 0, got {threshold}: every frame would be a cut")
         if not 0 <= flash_s <= min_length_s:
             raise ValueError(f"flash_s must be within 0 and min_length_s {min_length_s}, got {flash_s}")
-        check_lengths(min_length_s=min_length_s, max_length_s=max_length_s, min_tail_s=min_tail_s)
+        check_lengths(min_length_s=min_length_s, max_length_s=max_length_s, min_tail_s=min_tail_s, trim_s=trim_s)
         self.threshold, self.flash_s = threshold, flash_s
         self.min_length_s, self.max_length_s = min_length_s, max_length_s
-        self.short_tail, self.min_tail_s = short_tail, min_tail_s
+        self.short_tail, self.min_tail_s, self.trim_s = short_tail, min_tail_s, trim_s
 
     def spans(self, frames: Iterable[Frame], *, fps: float) -> Iterator[Span]:
         """See `Splitter.spans`; at most `flash_s` behind."""
@@ -55,7 +58,7 @@ class ContentSplit:
         """See `SplitsByGlances`."""
         lengths = Lengths.of(
             fps, min_length_s=self.min_length_s, max_length_s=self.max_length_s, short_tail=self.short_tail,
-            min_tail_s=self.min_tail_s,
+            min_tail_s=self.min_tail_s, trim_s=self.trim_s,
         )  # fmt: skip
         finder: Finder = Above(self.threshold)
         if flash := round(self.flash_s * fps):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Thumbnails in, the middles of dissolves out: where a picture is the mean of another before and another after it.
+"""Finds the middles of dissolves, where a picture is the mean of another before and another after it, and of wipes.
 
 A dissolve is (1 - a) A + a B, so that half way the picture is (A + B) / 2, whatever A and B are. A hard cut is one or
 the other there, and a camera that turns shows a third. Thumbnails are too coarse for what moves inside a shot.
@@ -14,9 +14,13 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from nemo_vfm.curate.split.finder import Gradual
 from nemo_vfm.curate.split.glance import Glance
+from nemo_vfm.curate.split.wipe import WipeLimits, order_of, wipe_strangeness
 
 _SCALES_S = (0.25, 0.5, 1.0)  # half of the longest dissolve that each sees
+_NEAR_HALF = 0.15  # what a wipe's strangeness for a dissolve may be off: looking closer costs much more
+_EVERY = 3  # frames of which one is looked at closer: the middle of a wipe lasts as long
 APART_S = 1.0  # a cut that is nearer than a dissolve can be long explains what looks like one
 
 
@@ -43,21 +47,23 @@ class Limits:
 
 
 class Dissolves:
-    """Where the strangeness is least among neighbouring frames that pass all limits.
+    """Where the strangeness is least among frames near each other that pass all limits.
 
     Args:
         fps: frames per second.
         limits: see there.
+        wipes: of wipes, whose jump and steps have the limits of dissolves; None looks for none.
     """
 
-    def __init__(self, fps: float, limits: Limits) -> None:
-        self._limits = limits
+    def __init__(self, fps: float, limits: Limits, wipes: WipeLimits | None = None) -> None:
+        self._limits, self._wipes = limits, wipes
         self._halves = sorted({max(1, round(scale * fps)) for scale in _SCALES_S})
         self._reach = 2 * self._halves[-1]
         self._glances: deque[Glance] = deque(maxlen=2 * self._reach + 1)
         self._steps: deque[float] = deque(maxlen=2 * self._reach + 1)  # from the thumbnail before
+        self._way: deque[float] = deque(maxlen=2 * self._reach + 1)  # the sum of all steps so far
         self._count = 0
-        self._run: list[tuple[float, int]] = []  # (strangeness, frame) of successive frames that pass
+        self._run: list[tuple[float, int]] = []  # (strangeness, frame) of the frames near each other that pass
 
     def see(self, glance: Glance) -> list[int]:
         """See `Finder`; two seconds behind."""
@@ -84,25 +90,31 @@ class Dissolves:
 
     def _remember(self, glance: Glance, times: int = 1) -> None:
         for _ in range(times):
-            self._steps.append(_distance(self._glances[-1].thumbnail_D, glance.thumbnail_D) if self._glances else 0.0)
+            step = _distance(self._glances[-1].thumbnail_D, glance.thumbnail_D) if self._glances else 0.0
+            self._steps.append(step)
+            self._way.append(step + (self._way[-1] if self._way else 0.0))
             self._glances.append(glance)
 
     def _step(self, middle: int) -> list[int]:
         strangeness = self._strangeness(middle)
-        if strangeness > self._limits.strangeness:
-            return self._close()
-        self._run.append((strangeness, middle))
-        return self._close() if len(self._run) >= self._reach else []
+        if strangeness <= self._limits.strangeness:
+            self._run.append((strangeness, middle))
+        if not self._run:
+            return []
+        over = middle - self._run[-1][1] > self._halves[-1] // 2 or middle - self._run[0][1] >= self._reach - 1
+        return self._close() if over else []
 
     def _close(self) -> list[int]:
-        cuts = [min(self._run)[1]] if self._run else []
+        cuts: list[int] = [Gradual(min(self._run)[1])] if self._run else []
         self._run = []
         return cuts
 
     def _strangeness(self, middle: int) -> float:
         """Of that frame, `reach` frames back; the least over the scales inside the film, 1 where none passes."""
-        inside = [half for half in self._halves if half <= middle < self._count - half]
-        return min((self._at(self._reach, half) for half in inside), default=1.0)
+        place, way, jump = self._reach, self._way, self._limits.jump
+        # Two pictures are never further apart than the way between them, which is cheaper to know.
+        halves = [half for half in self._halves if way[place + half] - way[place - half] >= jump]
+        return min((self._at(place, half) for half in halves if half <= middle < self._count - half), default=1.0)
 
     def _at(self, place: int, half: int) -> float:
         limits, glances = self._limits, self._glances
@@ -115,11 +127,25 @@ class Dissolves:
             return 1.0
         strangeness = _distance(glances[place].thumbnail_D, (before + after) * np.float32(0.5)) / jump
         if strangeness > limits.strangeness:
-            return 1.0
+            # Half way through a wipe every cell is half the way from the mean of before and after.
+            wiped = self._count % _EVERY == 0 and abs(strangeness - 0.5) <= _NEAR_HALF
+            return self._wiped(self._wipes, place, half) if wiped and self._wipes is not None else 1.0
         drift = _distance(glances[place - 2 * half].thumbnail_D, before)
         drift += _distance(glances[place + 2 * half].thumbnail_D, after)
         strangeness += limits.drift * drift / jump
         return strangeness if strangeness <= limits.strangeness and self._differ(start, stop) else 1.0
+
+    def _wiped(self, limits: WipeLimits, place: int, half: int) -> float:
+        """The strangeness of a wipe, on the scale of a dissolve's; 1 where it is none."""
+        start, middle, stop = (self._glances[place + offset] for offset in (-half, 0, half))
+        strangeness, changed = wipe_strangeness(start, middle, stop)
+        if strangeness > limits.strangeness or not limits.balance <= changed <= 1 - limits.balance:
+            return 1.0
+        score = min(self._limits.strangeness, abs(changed - 0.5) + strangeness / 2)
+        if (self._run and score >= min(self._run)[0]) or not self._differ(start, stop):
+            return 1.0
+        order = order_of(list(islice(self._glances, place - half, place + half + 1)))
+        return score if order >= limits.order else 1.0
 
     def _differ(self, a: Glance, b: Glance) -> bool:
         """Whether both show something, and not the same."""

@@ -10,6 +10,10 @@ from typing import Protocol
 from nemo_vfm.curate.split.glance import Glance
 
 
+class Gradual(int):
+    """A cut in the middle of a transition that lasts: a dissolve, a fade or a wipe. A plain number is a hard cut."""
+
+
 class Finder(Protocol):
     """Finds cuts while frames come."""
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from nemo_vfm.curate.stage import Frame
 
 SAMPLES = 96 * 54  # pixels looked at; the cost grows with them
-_CELLS = (16, 9)
+CELLS = (16, 9)  # of a thumbnail, across and down
 
 
 class Glance:
@@ -43,7 +43,7 @@ class Glance:
     def thumbnail_D(self) -> NDArray[np.float32]:
         """16 by 9 cells of the whole frame, 0 to 255; too coarse to see small motion."""
         if self._thumbnail_D is None:
-            small = cv2.resize(self.sample_HWC, _CELLS, interpolation=cv2.INTER_AREA)
+            small = cv2.resize(self.sample_HWC, CELLS, interpolation=cv2.INTER_AREA)
             self._thumbnail_D = small.astype(np.float32).ravel()
         return self._thumbnail_D
 
@@ -52,7 +52,7 @@ class Glance:
         """Where which colours are, in any light: the thumbnail without its mean, of length 1; 0 where it is flat."""
         if self._layout_D is None:
             cells_NC = self.thumbnail_D.reshape(-1, 3)
-            around_NC = cells_NC - np.asarray(cv2.reduce(cells_NC, 0, cv2.REDUCE_AVG), dtype=np.float32)
+            around_NC = cells_NC - cells_NC.mean(axis=0)  # cv2.reduce takes twenty times as long (2026-11)
             self._length = float(cv2.norm(around_NC))
             self._layout_D = around_NC.ravel() / np.float32(max(self._length, 1.0))
         return self._layout_D

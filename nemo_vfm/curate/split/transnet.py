@@ -93,8 +93,9 @@ class TransNetV2Split:
         watcher = _Watcher(_model(self.weights))
         for frame in frames:
             cuts = edges.cuts(watcher.see(frame))
-            yield from pieces.add(cuts, edges.count)
-        yield from pieces.add(edges.cuts(watcher.end()), 0)
+            yield from pieces.add(zip(cuts, cuts, strict=True), edges.count)
+        cuts = edges.cuts(watcher.end())
+        yield from pieces.add(zip(cuts, cuts, strict=True), 0)
         yield from pieces.end(watcher.count)
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Frames in, spans of shots out: hard cuts that are no flashes, fades through black, and dissolves."""
+"""Splits frames at hard cuts that are not flashes, fades through black, dissolves and wipes."""
 
 from collections.abc import Iterable, Iterator
 
@@ -10,6 +10,7 @@ from nemo_vfm.curate.split.finder import Finder, Joined, Spaced
 from nemo_vfm.curate.split.flash import WithoutFlashes
 from nemo_vfm.curate.split.lengths import Lengths, ShortTail, check_lengths, cut
 from nemo_vfm.curate.split.peaks import Peaks
+from nemo_vfm.curate.split.wipe import WipeLimits
 from nemo_vfm.curate.stage import Frame, Span
 
 
@@ -25,12 +26,16 @@ class UnionSplit:
         min_content: mean change of hue, saturation and value, 0 to 255, below which nothing is a hard cut.
         flash_s: a picture that is back after this time, in seconds, was lit by a flash; below `min_length_s`.
         black: mean of R, G and B, 0 to 255, under which a frame is black.
-        dissolve: mean difference, 0 to 255, of the pictures before and after a dissolve; None looks for none.
+        dissolve: mean difference, 0 to 255, of the pictures before and after a dissolve; None looks for none, nor
+            for wipes.
+        wipes: look for wipes, too: straight ones in any direction and irises.
         min_length_s: two cuts are never nearer than this, in seconds.
         max_length_s: longer shots are cut into pieces of this length, in seconds.
         short_tail: what remains of a long shot and is shorter than `min_tail_s`: merge it into the piece before
             it, or leave it.
         min_tail_s: in seconds.
+        trim_s: seconds cut off on each side of every cut, 0 to 10, besides the whole of a dissolve, fade or wipe,
+            which goes with any number; the ledger counts them as dropped by `transition`. None leaves every frame.
     """
 
     def __init__(
@@ -42,31 +47,33 @@ class UnionSplit:
         flash_s: float = 0.5,
         black: float = 12.0,
         dissolve: float | None = 15.0,
+        wipes: bool = True,
         min_length_s: float = 0.6,
         max_length_s: float = 20.0,
         short_tail: ShortTail = "merge",
         min_tail_s: float = 1.0,
+        trim_s: float | None = 0.0,
     ) -> None:
         if ratio <= 1 or window < 1:
             raise ValueError(f"ratio must be above 1 and window at least 1, got {ratio} and {window}")
         if not 0 <= flash_s <= min_length_s:
             raise ValueError(f"flash_s must be within 0 and min_length_s {min_length_s}, got {flash_s}: a picture that "
                              f"is back later than that has been another shot")  # fmt: skip
-        check_lengths(min_length_s=min_length_s, max_length_s=max_length_s, min_tail_s=min_tail_s)
+        check_lengths(min_length_s=min_length_s, max_length_s=max_length_s, min_tail_s=min_tail_s, trim_s=trim_s)
         self.ratio, self.window, self.min_content, self.flash_s = ratio, window, min_content, flash_s
-        self.black, self.dissolve = black, dissolve
+        self.black, self.dissolve, self.wipes = black, dissolve, wipes
         self.min_length_s, self.max_length_s = min_length_s, max_length_s
-        self.short_tail, self.min_tail_s = short_tail, min_tail_s
+        self.short_tail, self.min_tail_s, self.trim_s = short_tail, min_tail_s, trim_s
 
     def spans(self, frames: Iterable[Frame], *, fps: float) -> Iterator[Span]:
-        """See `Splitter.spans`; at most four seconds and `min_length_s` behind."""
+        """See `Splitter.spans`; at most 5.5 seconds and `min_length_s` behind."""
         yield from cut(frames, *self.plan(fps))
 
     def plan(self, fps: float) -> tuple[Finder, Lengths]:
         """See `SplitsByGlances`."""
         lengths = Lengths.of(
             fps, min_length_s=self.min_length_s, max_length_s=self.max_length_s, short_tail=self.short_tail,
-            min_tail_s=self.min_tail_s,
+            min_tail_s=self.min_tail_s, trim_s=self.trim_s, gradual=True,
         )  # fmt: skip
         return self._finder(fps, lengths.min_frames), lengths
 
@@ -77,4 +84,5 @@ class UnionSplit:
         found: Finder = Joined(Spaced(peaks, min_frames), Black(self.black, min_frames), min_frames)
         if self.dissolve is None:
             return found
-        return Joined(found, Dissolves(fps, Limits(jump=self.dissolve)), max(min_frames, round(APART_S * fps)))
+        gradual = Dissolves(fps, Limits(jump=self.dissolve), WipeLimits() if self.wipes else None)
+        return Joined(found, gradual, max(min_frames, round(APART_S * fps)))

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Films of any length in; from every splitter all frames exactly once, the same each time, and early."""
+"""Films of any length in; from every splitter all frames at most once, the same each time, and early."""
 
 import pickle
 from collections.abc import Iterator
@@ -19,13 +19,14 @@ from nemo_vfm.curate.split.union import UnionSplit
 from nemo_vfm.curate.stage import Splitter
 
 FPS = 8
+TRIM = round(1.5 * FPS)  # frames that a transition may reach from its middle
 LIMITS = {"min_length_s": 0.5, "max_length_s": 3.0, "min_tail_s": 0.5}
 #: Each with how far it may be behind, in frames, beside its longest length and tail: the promise of its docstring.
 SPLITTERS = {
-    "adaptive": (AdaptiveSplit(**LIMITS), 4 + 3 + 1),
-    "adaptive, tails left": (AdaptiveSplit(**LIMITS, short_tail="leave"), 4 + 3 + 1),
+    "adaptive": (AdaptiveSplit(**LIMITS), 4 + 3 + 1 + TRIM),
+    "adaptive, tails left": (AdaptiveSplit(**LIMITS, short_tail="leave", trim_s=None), 4 + 3 + 1),
     "content": (ContentSplit(**LIMITS), 4 + 1),
-    "union": (UnionSplit(**LIMITS), 4 * FPS + 4),
+    "union": (UnionSplit(**LIMITS), 4 * FPS + 4 + TRIM),
     "stride": (FixedStride(length_s=3.0, min_length_s=0.5), 1),
     "stitch": (Stitch(splitter=ContentSplit(**LIMITS, threshold=10, flash_s=0), max_length_s=6.0), 3 * FPS + 28 + 1),
 }
@@ -54,18 +55,22 @@ FILMS = st.lists(
 
 def check_cover(spans: list[tuple[int, int]], num_frames: int) -> None:
     assert all(first < stop for first, stop in spans)
-    assert [edge for edge, _ in spans] + [num_frames] * bool(spans) == [0] * bool(spans) + [stop for _, stop in spans]
     assert bool(spans) == bool(num_frames)
+    if spans:
+        assert (spans[0][0], spans[-1][1]) == (0, num_frames)
+    assert all(a[1] <= b[0] for a, b in pairwise(spans))
 
 
 @pytest.mark.parametrize("name", SPLITTERS)
 @settings(max_examples=25)
 @given(frames=FILMS)
-def test_all_frames_are_in_exactly_one_span_and_every_time_the_same(name, frames):
+def test_all_frames_are_in_one_span_at_most_and_every_time_the_same(name, frames):
     splitter, _ = SPLITTERS[name]
     assert isinstance(splitter, Splitter)
     spans = list(splitter.spans(frames, fps=FPS))
     check_cover(spans, len(frames))
+    if getattr(splitter, "trim_s", None) is None:
+        assert all(a[1] == b[0] for a, b in pairwise(spans))
     assert list(pickle.loads(pickle.dumps(splitter)).spans(iter(frames), fps=FPS)) == spans
 
 

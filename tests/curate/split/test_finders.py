@@ -117,7 +117,7 @@ def test_shots_are_cut_into_pieces_as_in_the_whole_film(lengths, longest, tail):
     edges = np.cumsum([0, *lengths]).tolist()
     pieces, told = Pieces(Lengths(1, longest, tail)), []
     for frame in range(edges[-1]):
-        told += pieces.add([frame] if frame in edges[1:-1] else [], frame + 1)
+        told += pieces.add([(frame, frame)] if frame in edges[1:-1] else [], frame + 1)
     told += pieces.end(edges[-1])
     assert told == [piece for shot in pairwise(edges) for piece in pieces_at_once(shot, longest, tail)]
 

@@ -47,7 +47,7 @@ def theirs(make):
 
 
 def test_the_generated_corpus_meets_the_bars(films):
-    union = figures(films, ours(UnionSplit()))
+    union = figures(films, ours(UnionSplit(trim_s=None)))
     for default in (AdaptiveDetector, ContentDetector):
         assert union["hard_f1"] >= figures(films, theirs(default))["hard_f1"]
     assert union["fade_recall"] >= 0.9
@@ -55,22 +55,22 @@ def test_the_generated_corpus_meets_the_bars(films):
 
 
 def test_leaving_flashes_out_loses_hardly_a_cut(films):
-    with_all = figures(films, ours(UnionSplit(flash_s=0.0)))
-    without = figures(films, ours(UnionSplit()))
+    with_all = figures(films, ours(UnionSplit(flash_s=0.0, trim_s=None)))
+    without = figures(films, ours(UnionSplit(trim_s=None)))
     assert without["hard_recall"] >= with_all["hard_recall"] - 0.02
     assert without["flash_false_positives"] < with_all["flash_false_positives"]
 
 
 def test_dissolves_are_found_by_their_own_finder_only(films):
-    assert figures(films, ours(UnionSplit(dissolve=None)))["dissolve_recall"] < 0.2
-    assert figures(films, ours(UnionSplit()))["dissolve_recall"] >= 0.8
+    assert figures(films, ours(UnionSplit(dissolve=None, trim_s=None)))["dissolve_recall"] < 0.2
+    assert figures(films, ours(UnionSplit(trim_s=None)))["dissolve_recall"] >= 0.8
 
 
 def test_light_that_comes_up_slowly_is_no_dissolve():
     picture = np.random.default_rng(0).uniform(40, 120, (9, 16, 3))
     levels = np.concatenate([np.ones(40), np.linspace(1, 2, 24), 2 * np.ones(40)])
     frames = [cv2.resize((picture * level).astype(np.uint8), (160, 90)) for level in levels]
-    assert list(UnionSplit().spans(frames, fps=24)) == [(0, len(frames))]
+    assert list(UnionSplit(trim_s=None).spans(frames, fps=24)) == [(0, len(frames))]
 
 
 def test_what_looks_like_a_dissolve_within_a_second_of_a_cut_is_left_to_the_cut():
@@ -79,7 +79,7 @@ def test_what_looks_like_a_dissolve_within_a_second_of_a_cut_is_left_to_the_cut(
     dissolved = [(1 - share) * a + share * b for share in np.linspace(0, 1, 9)]
     small = [a] * 40 + dissolved + [b] * 12 + [c] * 60
     frames = [cv2.resize(picture.astype(np.uint8), (160, 90)) for picture in small]
-    assert list(UnionSplit().spans(frames, fps=24)) == [(0, 61), (61, len(frames))]
+    assert list(UnionSplit(trim_s=None).spans(frames, fps=24)) == [(0, 61), (61, len(frames))]
 
 
 def test_impossible_settings_are_refused_with_their_numbers():
@@ -91,7 +91,9 @@ def test_impossible_settings_are_refused_with_their_numbers():
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="NEMO_VFM_TEST_DATA is not set")
 @pytest.mark.parametrize(
-    "splitter", [AdaptiveSplit(max_length_s=60), UnionSplit(max_length_s=60)], ids=["adaptive", "union"]
+    "splitter",
+    [AdaptiveSplit(max_length_s=60, trim_s=None), UnionSplit(max_length_s=60, trim_s=None)],
+    ids=["adaptive", "union"],
 )
 def test_the_trailers_cuts_are_found_and_films_of_one_shot_are_not_cut(splitter):
     def cuts_s(name: str) -> list[float]:

@@ -1,0 +1,65 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Wipes of every kind in, cuts in them out; pictures that turn or dissolve are none."""
+
+import numpy as np
+import pytest
+
+from nemo_vfm.curate.split.glance import Glance
+from nemo_vfm.curate.split.union import UnionSplit
+from nemo_vfm.curate.split.wipe import order_of, wipe_strangeness
+from tests.support.cut_score import CutScore
+from tests.support.filmed_shots import DATA, filmed_corpus
+from tests.support.shot_films import FPS
+
+Y, X = np.mgrid[0:90, 0:160] / 90.0
+ORDERS = {"right": X, "left": -X, "down": Y, "diagonal": X + Y, "iris": np.hypot(X - 0.9, Y - 0.5)}
+
+
+def pictures() -> list[np.ndarray]:
+    random = np.random.default_rng(3)
+    return [np.kron(random.uniform(0, 255, (9, 16, 3)), np.ones((10, 10, 1))) for _ in range(2)]
+
+
+def wiped(order: np.ndarray, length: int = 20) -> list[np.ndarray]:
+    a, b = pictures()
+    ranks = (order - order.min()) / np.ptp(order)
+    shares = np.concatenate([np.zeros(40), (np.arange(length) + 1) / (length + 1), np.full(40, 1.01)])
+    return [np.where((ranks < share)[..., None], b, a).astype(np.uint8) for share in shares]
+
+
+@pytest.mark.parametrize("way", ORDERS)
+def test_a_wipe_is_cut_in_its_middle_and_goes_as_a_whole(way):
+    frames = wiped(ORDERS[way])
+    (_, cut), _ = UnionSplit(trim_s=None).spans(frames, fps=24)
+    assert 42 <= cut <= 58
+    first, second = UnionSplit().spans(frames, fps=24)
+    assert first[1] <= 40 and second[0] >= 60
+    assert len(list(UnionSplit(wipes=False).spans(frames, fps=24))) == 1
+
+
+def test_cells_that_change_in_no_order_are_no_wipe():
+    order = np.kron(np.random.default_rng(0).permutation(144).reshape(9, 16), np.ones((10, 10)))
+    assert list(UnionSplit().spans(wiped(order), fps=24)) == [(0, 100)]
+
+
+def test_the_middle_of_a_wipe_is_no_mean_and_that_of_a_dissolve_is_one():
+    a, b = pictures()
+    middle = wiped(X)[50]
+    shown = [Glance(0.0, picture.astype(np.uint8)) for picture in (a, middle, b, (a + b) / 2)]
+    strangeness, changed = wipe_strangeness(shown[0], shown[1], shown[2])
+    assert strangeness < 0.05 and 0.4 < changed < 0.6
+    assert wipe_strangeness(shown[0], shown[3], shown[2])[0] > 0.45
+    assert order_of([Glance(0.0, frame) for frame in wiped(X)[38:62]]) > 0.95
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(not DATA.is_dir(), reason="NEMO_VFM_TEST_DATA is not set")
+def test_transitions_of_real_footage_are_found():
+    score = CutScore()
+    for film in filmed_corpus(101):
+        cuts = [first for first, _ in UnionSplit(trim_s=None).spans(film.frames, fps=FPS) if first]
+        score.add(cuts, film.events)
+    found = score.figures()
+    assert found["wipe_recall"] >= 0.5 and found["dissolve_recall"] >= 0.85
+    assert found["hard_f1"] >= 0.97 and found["flash_false_positives"] <= 0.11
