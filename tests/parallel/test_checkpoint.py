@@ -158,9 +158,9 @@ def test_a_file_of_another_group_step_or_run_is_seen_though_every_hash_fits(tmp_
         tmp_path / "b", 2, {"model": {"w": torch.zeros(3)}}, {}, about=checkpoint.About(run="another")
     )
     for source, said in (
-        (mine / "ema.safetensors", "it is of group ema"),
-        (older / "model.safetensors", "it is of step 1"),
-        (other / "model.safetensors", "it is of run another"),
+        (mine / "ema.safetensors", "group ema"),
+        (older / "model.safetensors", "step 1"),
+        (other / "model.safetensors", "run another"),
     ):
         shutil.copyfile(source, mine / "model.safetensors")
         reseal(mine)

@@ -150,7 +150,7 @@ def test_where_nothing_here_can_be_read_the_copies_are_not_said_to_be_of_another
     checkpoint_store.begin(HOME, tmp_path, RECIPE)
     checkpoint_store.copy(tmp_path, HOME, Keep())
     (tmp_path / "step-00000001" / "manifest.json").write_text("rot")
-    with pytest.raises(CorruptCheckpoint, match=r"None of .* is whole; .* newest copy"):
+    with pytest.raises(CorruptCheckpoint, match=r"None of .* is complete; .* newest copy"):
         checkpoint_store.begin(HOME, tmp_path, RECIPE)
 
 

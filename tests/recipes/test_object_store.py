@@ -33,7 +33,7 @@ def test_raw_videos_in_a_bucket_become_a_sampled_video(
     assert "run/step-00000002/manifest.json" in bucket.names()
     capsys.readouterr()
     run("diffusion/train_small.yaml", "elsewhere", *train)  # the folder is gone, the copies are not
-    assert "trained for 2 steps before" in capsys.readouterr().out
+    assert "already trained for 2 steps" in capsys.readouterr().out
     drawn = run("diffusion/sample.yaml", "sample", f"checkpoint=s3://{BUCKET}/run")
     assert (drawn / "samples" / "000.mp4").stat().st_size > 500
     assert not list(tmp_path.rglob("s3:*")) and not Path("s3:").exists()

@@ -204,7 +204,7 @@ def test_weights_that_were_never_measured_or_are_of_another_network_are_refused(
         codec(tmp_path).encode(torch.zeros(1, 3, 5, 16, 16))
     with pytest.raises(ValueError, match="must be at least 1"):
         codec(tmp_path, frames_at_once=0)
-    with pytest.raises(ValueError, match="cannot be encoded in tiles"):
+    with pytest.raises(ValueError, match="tiling is impossible"):
         TrainedAutoencoder(model=partial(tiny, widest=32, width=32, attention="space_time"), trained=tmp_path, tile=4)
 
 
