@@ -45,7 +45,7 @@ def test_mfu_counts_causal_attention_as_asked_and_says_so(tmp_path: Path, monkey
     assert "including the masked half" in said["formula"] and "1e-06 TFLOP/s (a test)" in said["peak"]
     causal = one_step(tmp_path, monkeypatch, ParallelPlan(), causal_attention="causal")
     assert causal == pytest.approx(3 * (LINEARS + ATTENTION / 2) / 2 / 1e6)
-    assert "not masked" in json.loads((tmp_path / "mfu.json").read_text())["formula"]
+    assert "unmasked half" in json.loads((tmp_path / "mfu.json").read_text())["formula"]
 
 
 def test_ranks_of_one_slice_share_its_arithmetic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
