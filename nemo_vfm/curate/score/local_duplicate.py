@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from nemo_vfm.curate.footage import Footage
-from nemo_vfm.curate.score.near_duplicate import number
+from nemo_vfm.curate.score.near_duplicate import largest_kept, most_alike
 from nemo_vfm.curate.stage import ClipRecord
 from nemo_vfm.dedup.cosine import Pair
-from nemo_vfm.dedup.groups import kept_by_likeness
 from nemo_vfm.dedup.local import as_bytes, describe, from_bytes
 from nemo_vfm.dedup.shown import same, shown
 from nemo_vfm.dedup.votes import candidates
@@ -47,17 +46,13 @@ class LocalDuplicate:
 
     def likeness(self, vectors: Sequence[str]) -> list[float]:
         """Of each clip to the other clip most like it; 0 where none is."""
-        best = [0.0] * len(vectors)
-        for pair in _compared(tuple(vectors)):
-            best[pair.a], best[pair.b] = max(best[pair.a], pair.cosine), max(best[pair.b], pair.cosine)
-        return best
+        return most_alike(_compared(tuple(vectors)), len(vectors))
 
     def duplicates(self, clips: Sequence[ClipRecord], vectors: Sequence[str], above: float) -> dict[int, int]:
         """`{position of a duplicate: position of the clip to keep}`."""
-        preferences = [(float(clip.width * clip.height), clip.duration_s, number(clip, self.quality)) for clip in clips]
         found = [(pair.a, pair.b) for pair in _compared(tuple(vectors)) if pair.cosine > above]
         pairs = [(a, b) for a, b in found if clips[a].source != clips[b].source]
-        return kept_by_likeness(preferences, pairs)
+        return largest_kept(clips, pairs, self.quality)
 
 
 @lru_cache(maxsize=2)

@@ -5,7 +5,7 @@
 import base64
 import hashlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import combinations
 
@@ -51,15 +51,25 @@ class NearDuplicate:
 
     def likeness(self, vectors: Sequence[str]) -> list[float]:
         """Of each clip to the other clip most like it; 0 where none is."""
-        best = [0.0] * len(vectors)
-        for pair in _pairs(vectors, _LEAST):
-            best[pair.a], best[pair.b] = max(best[pair.a], pair.cosine), max(best[pair.b], pair.cosine)
-        return best
+        return most_alike(_pairs(vectors, _LEAST), len(vectors))
 
     def duplicates(self, clips: Sequence[ClipRecord], vectors: Sequence[str], above: float) -> dict[int, int]:
         """`{position of a duplicate: position of the clip to keep}`."""
-        preferences = [(float(clip.width * clip.height), clip.duration_s, number(clip, self.quality)) for clip in clips]
-        return kept_by_likeness(preferences, [(pair.a, pair.b) for pair in _pairs(vectors, above)])
+        return largest_kept(clips, [(pair.a, pair.b) for pair in _pairs(vectors, above)], self.quality)
+
+
+def most_alike(pairs: Iterable[Pair], count: int) -> list[float]:
+    """Of each of `count` clips the likeness to the other clip most like it; 0 where none is."""
+    best = [0.0] * count
+    for pair in pairs:
+        best[pair.a], best[pair.b] = max(best[pair.a], pair.cosine), max(best[pair.b], pair.cosine)
+    return best
+
+
+def largest_kept(clips: Sequence[ClipRecord], pairs: Sequence[tuple[int, int]], quality: str) -> dict[int, int]:
+    """`{duplicate: the one kept}`: the clip of highest resolution stays, then the longest, then the best."""
+    preferences = [(float(clip.width * clip.height), clip.duration_s, number(clip, quality)) for clip in clips]
+    return kept_by_likeness(preferences, pairs)
 
 
 def number(clip: ClipRecord, column: str) -> float:
