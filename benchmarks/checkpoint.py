@@ -18,9 +18,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from nemo_vfm.parallel.checkpoint_saver import Saver
-from nemo_vfm.parallel.checkpoint_writer import About
-from nemo_vfm.parallel.retention import Keep
+from nemo_vfm.parallel.checkpoint.checkpoint_saver import Saver
+from nemo_vfm.parallel.checkpoint.checkpoint_writer import About
+from nemo_vfm.parallel.checkpoint.retention import Keep
 
 MB = 1 << 20
 

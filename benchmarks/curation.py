@@ -36,21 +36,21 @@ from scenedetect import AdaptiveDetector, detect
 
 from nemo_vfm.core.log import logger
 from nemo_vfm.core.types import Run
-from nemo_vfm.curate.child import Child, Here
-from nemo_vfm.curate.examine import Examine
-from nemo_vfm.curate.execute.inline import Inline
-from nemo_vfm.curate.execute.processes import Processes
-from nemo_vfm.curate.footage import Footage
+from nemo_vfm.curate.examine.examine_file import Examine
+from nemo_vfm.curate.examine.footage import Footage
+from nemo_vfm.curate.examine.sandbox import Child, Here
+from nemo_vfm.curate.execute.inline_executor import Inline
+from nemo_vfm.curate.execute.process_executor import Processes
 from nemo_vfm.curate.job import Curate
+from nemo_vfm.curate.output.transcode import Transcode
 from nemo_vfm.curate.score.brightness import Brightness
 from nemo_vfm.curate.score.freeze import Freeze
 from nemo_vfm.curate.score.motion import Motion
 from nemo_vfm.curate.score.sharpness import Sharpness
-from nemo_vfm.curate.source import Folder
+from nemo_vfm.curate.sources.source_guard import state_of
+from nemo_vfm.curate.sources.video_source import Folder
 from nemo_vfm.curate.split.adaptive import AdaptiveSplit
-from nemo_vfm.curate.transcode import Transcode
-from nemo_vfm.curate.unchanged import state_of
-from nemo_vfm.data.encode import encode_mp4
+from nemo_vfm.data.video.encode import encode_mp4
 
 FPS, SIDE_PX, PAIRS, FLOW_PX, CRF, PRESET = 24, 256, 16, 160, 18, "veryfast"
 Scores = Mapping[tuple[int, int], Mapping[str, float]]
@@ -155,7 +155,7 @@ def disagreement(theirs: Scores, mine: Scores) -> dict[str, float]:
 
 def same_frames(path: Path, mine: Scores) -> Scores:
     """The script's arithmetic on our own small frames."""
-    from nemo_vfm.curate.walk import Walk
+    from nemo_vfm.curate.examine.frame_stream import Walk
 
     found = {}
     with Walk(path, side_px=SIDE_PX, max_held_bytes=4 << 30) as walk:

@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT))
 
 from nemo_vfm.curate.restore.destripe import Destripe  # noqa: E402
 from nemo_vfm.curate.restore.luma import luma  # noqa: E402
-from nemo_vfm.data.decode import open_video  # noqa: E402
+from nemo_vfm.data.video.decode import open_video  # noqa: E402
 from nemo_vfm.restore.stripe_excess import stripe_excess_db  # noqa: E402
 from nemo_vfm.restore.stripes import known_frequencies, recover, without_wedge  # noqa: E402
 from tests.support.striped import eight, half_scratched, leaves, psnr_db, with_stripes  # noqa: E402

@@ -28,7 +28,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from nemo_vfm.core import device
 from nemo_vfm.core.types import Batch
-from nemo_vfm.language.task import NextToken
+from nemo_vfm.language.next_token_task import NextToken
 from nemo_vfm.models.convert.gpt_folder import load_gpt
 
 CLOSE = {torch.float32: 1e-5, torch.bfloat16: 2e-3}

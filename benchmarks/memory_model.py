@@ -31,9 +31,9 @@ from nemo_vfm.core.types import Batch
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.st_dit import STDiT
-from nemo_vfm.parallel.finite import NonFinite
-from nemo_vfm.parallel.plan import ParallelPlan
-from nemo_vfm.parallel.pool import Pool
+from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
+from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.parallel.verify.rank_pool import Pool
 from nemo_vfm.perf.measured import Measured, measured_step
 from nemo_vfm.perf.memory import facts, memory
 

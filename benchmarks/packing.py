@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core import device
-from nemo_vfm.data.pack import pack, packing
+from nemo_vfm.data.batching.packing import pack, packing
 from nemo_vfm.models.dit import DiT
 
 MEDIAN, SIGMA, SHORTEST, LONGEST = 512, 1.0, 64, 4096

@@ -40,8 +40,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from nemo_vfm.core.log import logger
-from nemo_vfm.data.tokens.data import TokenData, TokenSource
-from nemo_vfm.data.tokens.write import write_tokens
+from nemo_vfm.data.tokens.token_data import TokenData, TokenSource
+from nemo_vfm.data.tokens.token_writer import write_tokens
 
 SEQUENCE, BATCH, VOCABULARY = 2048, 8, 32_000
 MEDIAN, SIGMA, LONGEST = 400, 1.2, 50_000

@@ -12,7 +12,7 @@ def main() -> int:
     # it is gone, nothing is imported but what Python itself has loaded already.
     here, own = os.path.realpath("."), os.path.dirname(os.path.dirname(os.path.realpath(__file__)))  # noqa: PTH120
     sys.path[:] = [entry for entry in sys.path if os.path.isabs(entry) and os.path.realpath(entry) != here]  # noqa: PTH117
-    from launcher.isolated import NamedPackages
+    from launcher.plan.isolated import NamedPackages
 
     sys.meta_path.insert(0, NamedPackages(dict.fromkeys(("nemo_vfm", "launcher"), own)))  # a checkout's, from here
     from launcher.cli import main as run_verb

@@ -13,14 +13,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from nemo_vfm.core import preempt, progress
+from nemo_vfm.core import preemption, progress
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.files import read_json, sha256_text, write_json
-from nemo_vfm.core.inert import INERT
 from nemo_vfm.core.log import info
-from nemo_vfm.core.place import Place, place
+from nemo_vfm.core.network.secret import conceal, conceal_names
 from nemo_vfm.core.ranks import announce
-from nemo_vfm.core.secret import conceal, conceal_names
+from nemo_vfm.core.resume_safe_keys import INERT
+from nemo_vfm.core.storage.files import read_json, sha256_text, write_json
+from nemo_vfm.core.storage.uri import Place, place
 from nemo_vfm.core.types import LAUNCH, PARTS, Changing, Job, Json, Outcome, Run, Spread
 
 STARTED, DONE = "started.json", "done.json"
@@ -207,8 +207,8 @@ def perform(job: Job, run: Run, ask: Ask, *, title: str, set_aside: bool = True)
     if done := _done(run.folder, ask):
         info(f"{title}: done before: {done.summary}")
         return done
-    if urgency := preempt.urgency():  # it came while the step before took its last
-        raise preempt.stopped(urgency, f"before {title}")
+    if urgency := preemption.urgency():  # it came while the step before took its last
+        raise preemption.stopped(urgency, f"before {title}")
     resume = _prepare(run.folder, ask, title, set_aside)
     info(f"{title}: {'resumes' if resume else 'starts'}")
     progress.forget()

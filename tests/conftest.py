@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from nemo_vfm.core import secret
-from nemo_vfm.data import scheduling
+from nemo_vfm.core.network import secret
+from nemo_vfm.data.video import realtime_guard
 from tests.support import loopback, object_store
 from tests.support.longest import longest_first
 
@@ -31,7 +31,7 @@ settings.load_profile("ours")
 # Processes that share the tests tell theirs of 80 columns; what is printed is as wide as where nobody says.
 os.environ.pop("COLUMNS", None)
 
-BORN_SO = bool(scheduling.real_time_threads())  # as under chrt
+BORN_SO = bool(realtime_guard.real_time_threads())  # as under chrt
 
 # A shell's background jobs begin deaf to Ctrl-C, and so would all that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -100,8 +100,8 @@ def _this_machine_only() -> Iterator[None]:
 def _like_all_others() -> Iterator[None]:
     """Fail a test after which this process is real-time: it gives way to nobody, and the machine can stand still."""
     yield
-    if not BORN_SO and (raised := scheduling.real_time_threads()):
-        scheduling.make_ordinary(raised)
+    if not BORN_SO and (raised := realtime_guard.real_time_threads()):
+        realtime_guard.make_ordinary(raised)
         pytest.fail("threads of this process are real-time since this test, or since an import")
 
 

@@ -19,7 +19,7 @@ import torch
 from loading.latents import AHEAD, BATCH, LATENTS, TEXT, WORKERS, Arrays, content, ours
 from safetensors.torch import load
 
-from nemo_vfm.data.energon import write_energon_meta
+from nemo_vfm.data.shards.energon_index import write_energon_meta
 
 SKIPPED = AHEAD * WORKERS
 

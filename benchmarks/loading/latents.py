@@ -23,8 +23,8 @@ import webdataset
 from safetensors.torch import load, save
 from torch import Tensor
 
-from nemo_vfm.data.module import ShardData
-from nemo_vfm.data.shards import ShardWriter
+from nemo_vfm.data.shards.shard_files import ShardWriter
+from nemo_vfm.data.sources.shard_data import ShardData
 
 LATENT_SHAPE, TEXT_SHAPE, BATCH, WORKERS, AHEAD, SHARD = (16, 4, 16, 16), (16, 128), 32, 2, 4, 128
 LATENTS, TEXT = "latents.safetensors", "text.safetensors"

@@ -50,7 +50,7 @@ def _rank(rank: int, folder: Path, store: Path) -> list[Moved]:
     import torch.distributed as dist
 
     from nemo_vfm.core.log import logger
-    from nemo_vfm.parallel.gather import GroupGather
+    from nemo_vfm.parallel.ranks.gather import GroupGather
 
     logger().setLevel("WARNING")
     timeout = timedelta(seconds=60)
@@ -70,8 +70,8 @@ def _rank(rank: int, folder: Path, store: Path) -> list[Moved]:
 
 def _read(folder: Path, peers: object) -> tuple[Sequence[str], int, int]:
     """Hashes of the batches, bytes read from the shards' files, and bytes that others sent."""
-    from nemo_vfm.data.module import ShardData
-    from nemo_vfm.data.shard_folder import LocalShard
+    from nemo_vfm.data.shards.shard_folder import LocalShard
+    from nemo_vfm.data.sources.shard_data import ShardData
 
     data, counted = ShardData(shards=folder, batch_size=BATCH), 0
     data.share_with(peers)

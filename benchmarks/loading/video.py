@@ -26,10 +26,10 @@ import webdataset
 from torch import Tensor
 
 from nemo_vfm.core.optional import available
-from nemo_vfm.data.bucket import Bucket, Buckets
-from nemo_vfm.data.encode import encode_mp4
-from nemo_vfm.data.module import ShardData
-from nemo_vfm.data.shards import ShardWriter
+from nemo_vfm.data.batching.bucket import Bucket, Buckets
+from nemo_vfm.data.shards.shard_files import ShardWriter
+from nemo_vfm.data.sources.shard_data import ShardData
+from nemo_vfm.data.video.encode import encode_mp4
 
 WIDTH, HEIGHT, FRAMES, FPS = 320, 192, 40, 16.0
 OUT_WIDTH, OUT_HEIGHT, OUT_FRAMES, OUT_FPS = 160, 96, 17, 8.0

@@ -17,11 +17,11 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from launcher.cli import PROGRAM
-from launcher.programs import program
-from launcher.snapshot import MOST_BYTES, MOST_FILES, Kept, put
+from launcher.plan.programs import program
+from launcher.state.snapshot import MOST_BYTES, MOST_FILES, Kept, put
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.files import read_json, write_json
 from nemo_vfm.core.log import plain
+from nemo_vfm.core.storage.files import read_json, write_json
 
 _MARK = Path(".git/vfm-launch-ssh.json")  # the paths that came last; a folder without it is not ours
 _LONGEST_HEAD = 4 << 20

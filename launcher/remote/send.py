@@ -17,12 +17,12 @@ import threading
 from pathlib import Path
 from typing import IO, TextIO
 
-from launcher.asked import asked
-from launcher.launch import code_of
-from launcher.preflight import folded
-from launcher.programs import program
+from launcher.plan.launch import code_of
+from launcher.plan.preflight import folded
+from launcher.plan.programs import program
 from launcher.remote.words import host, python, words
-from launcher.snapshot import Code
+from launcher.request.request import asked
+from launcher.state.snapshot import Code
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import plain
 

@@ -14,8 +14,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """0 also where nothing was left to cancel."""
     from launcher.columns import say
-    from launcher.folder import read
-    from launcher.submission import cancel
+    from launcher.state.launch_folder import read
+    from launcher.state.submission import cancel
 
     kept = read(arguments.run)
     live = cancel(kept)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from launcher.folder import Kept
+    from launcher.state.launch_folder import Kept
 
 _Row = tuple[str, str]
 
@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """0, whether they differ or not."""
     from launcher.columns import say, table
-    from launcher.folder import read
+    from launcher.state.launch_folder import read
 
     a, b = read(arguments.a), read(arguments.b)
     same = True
@@ -56,7 +56,7 @@ def _options(kept: "Kept") -> dict[str, Any]:
 
 
 def _code(a: "Kept", b: "Kept") -> Iterator[_Row]:
-    from launcher.snapshot import read_listing
+    from launcher.state.snapshot import read_listing
 
     if a.values["code"]["commit"] != b.values["code"]["commit"]:
         yield "commit", f"{a.values['code']['commit']} -> {b.values['code']['commit']}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from launcher.folder import Kept
+    from launcher.state.launch_folder import Kept
 
 _DEEPEST = 4  # folders below one that is asked for
 
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Look at every folder; nothing is written anywhere."""
     from launcher.columns import names_first, say
-    from launcher.folder import read
+    from launcher.state.launch_folder import read
     from nemo_vfm.core.errors import UserError
     from nemo_vfm.core.log import plain
 
@@ -57,7 +57,7 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def _row(kept: "Kept") -> tuple[str, ...]:
-    from launcher.status import queue_of, states
+    from launcher.slurm.job_status import queue_of, states
 
     queue, _ = queue_of(kept)
     found = states(kept, queue)

@@ -19,8 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """0 also where there is no log yet."""
     from launcher.columns import say
-    from launcher.folder import read
-    from launcher.tail import Tail, log_files
+    from launcher.state.launch_folder import read
+    from launcher.state.logs import Tail, log_files
     from nemo_vfm.core.errors import UserError
 
     kept = read(arguments.run)

@@ -19,8 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """As `submit`."""
-    from launcher.again import again
-    from launcher.folder import read
+    from launcher.plan.rerun import again
+    from launcher.state.launch_folder import read
     from launcher.verbs.submit import launched
 
     to = Path(arguments.to.removeprefix("run_dir="))

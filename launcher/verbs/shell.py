@@ -9,11 +9,11 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from launcher.asked import add_arguments as add_asked
+from launcher.request.request import add_arguments as add_asked
 
 if TYPE_CHECKING:
-    from launcher.job import SlurmJob
-    from launcher.launch import Launch
+    from launcher.plan.launch import Launch
+    from launcher.render.job import SlurmJob
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,10 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """The exit status of the shell."""
-    from launcher import slurm
-    from launcher.asked import asked
-    from launcher.interactive import shell_script
-    from launcher.launch import prepared
+    from launcher.plan.launch import prepared
+    from launcher.render.interactive import shell_script
+    from launcher.request.request import asked
+    from launcher.slurm import slurm
     from nemo_vfm.core.errors import UserError
 
     wanted = asked(arguments)
@@ -48,8 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _job(launch: "Launch", name: str | None) -> "SlurmJob":
     """The job whose surroundings are wanted."""
-    from launcher import secret_files
-    from launcher.cluster import Slurm
+    from launcher.request.cluster import Slurm
+    from launcher.state import secret_files
     from nemo_vfm.core.errors import UserError
 
     if not isinstance(launch.where, Slurm):

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from launcher.folder import Kept
-    from launcher.progress import Progress
-    from launcher.status import JobState
+    from launcher.slurm.job_status import JobState
+    from launcher.state.launch_folder import Kept
+    from launcher.state.progress import Progress
 
 _MOST = 8  # attempts that are shown
 _MOST_RUNS = 40
@@ -32,8 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Look, and change nothing."""
     from launcher.columns import say, table
-    from launcher.folder import read
-    from launcher.status import looked_at, queue_of, run_states, states
+    from launcher.slurm.job_status import looked_at, queue_of, run_states, states
+    from launcher.state.launch_folder import read
 
     kept = read(arguments.run)
     queue, why = queue_of(kept)
@@ -66,7 +66,7 @@ def _now(found: "list[JobState]") -> "JobState | None":
 
 def _say_progress(found: "Progress") -> None:
     from launcher.columns import say, span
-    from launcher.status import silent
+    from launcher.slurm.job_status import silent
 
     if found.step is not None:
         of = f" of {found.total_steps:,}" if found.total_steps else ""
@@ -114,7 +114,7 @@ def _say_attempts(kept: "Kept") -> None:
 
 
 def _print_json(kept: "Kept", found: "list[JobState]", why: str, runs: "Sequence[tuple[str, str, Progress]]") -> None:
-    from launcher.status import looked_at
+    from launcher.slurm.job_status import looked_at
 
     jobs = [asdict(one) | {"done": one.done, "progress": asdict(looked_at(kept, one.name))} for one in found]
     whole = {"run_dir": str(kept.run_dir), "id": kept.values["id"], "without_slurm": why or None, "jobs": jobs,

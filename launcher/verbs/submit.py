@@ -11,12 +11,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from launcher.asked import add_arguments as add_asked
 from launcher.remote.words import add_arguments as add_ssh
+from launcher.request.request import add_arguments as add_asked
 
 if TYPE_CHECKING:
-    from launcher.launch import Launch
-    from launcher.preflight import Finding
+    from launcher.plan.launch import Launch
+    from launcher.plan.preflight import Finding
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,9 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """0 where it was submitted, or shown; 2 where it cannot be."""
-    from launcher.asked import asked
-    from launcher.launch import prepared
+    from launcher.plan.launch import prepared
     from launcher.remote.words import host
+    from launcher.request.request import asked
 
     if host(arguments) is not None:
         from launcher.remote.send import submit_there
@@ -41,9 +41,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def launched(launch: "Launch", *, dry_run: bool) -> int:
     """Look at a launch, say what was found, and submit it where nothing is wrong."""
-    from launcher.cluster import Local
-    from launcher.folder import read
-    from launcher.submission import carry_out, checked, tell
+    from launcher.request.cluster import Local
+    from launcher.state.launch_folder import read
+    from launcher.state.submission import carry_out, checked, tell
 
     texts, found = checked(launch)
     _say(found)
@@ -71,10 +71,10 @@ def _say(found: "Sequence[Finding]") -> None:
 
 def _show(launch: "Launch", texts: Mapping[str, str]) -> None:
     """One script as it is; several with a line before each that says whose it is."""
-    from launcher.cluster import Local
+    from launcher.request.cluster import Local
 
     if isinstance(launch.where, Local):
-        from launcher.local import lines
+        from launcher.local_run import lines
 
         sys.stdout.write(lines(launch))
     for name, text in texts.items():

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from nemo_vfm.cli.paper import Paper
-from nemo_vfm.parallel.pairs import Layout
-from nemo_vfm.parallel.parity import GRADIENT, LOSS, Row
-from nemo_vfm.parallel.rehearsal import SAMPLES
+from nemo_vfm.parallel.plan.layout_cases import Layout
+from nemo_vfm.parallel.verify.parity import GRADIENT, LOSS, Row
+from nemo_vfm.parallel.verify.tiny_training import SAMPLES
+from nemo_vfm.runtime.terminal import Paper
 
 _STYLES = {"equal": "green", "seen": "green", "refused": "yellow"}
 

@@ -13,15 +13,15 @@ from typing import Any, TypeVar
 from nemo_vfm.config.build import BoundFactory, Part, make
 from nemo_vfm.config.build import factories as factories_of
 from nemo_vfm.config.compose import RESERVED, Composed, compose
-from nemo_vfm.config.errors import Mark, Problem, RecipeError, Source
 from nemo_vfm.config.interpolate import resolve
 from nemo_vfm.config.locate import DEFAULT_TRUST, trust_list
-from nemo_vfm.config.paths import NamedPath, named_paths
+from nemo_vfm.config.recipe_errors import Mark, Problem, RecipeError, Source
+from nemo_vfm.config.recipe_paths import NamedPath, named_paths
 from nemo_vfm.config.recipients import Listed, listed, not_allowed, withheld
 from nemo_vfm.config.roots import Roots
-from nemo_vfm.config.source import parse, read
 from nemo_vfm.config.tree import Map, plain
-from nemo_vfm.core.permission import NOTHING, Permissions
+from nemo_vfm.config.yaml_source import parse, read
+from nemo_vfm.core.network.permission import NOTHING, Permissions
 
 __all__ = [
     "DEFAULT_TRUST", "BoundFactory", "Composed", "Listed", "Mark", "NamedPath", "Problem", "RecipeError", "Roots",
@@ -96,7 +96,7 @@ def ingredient(
     Raises:
         RecipeError: there is no such file, or something is wrong in it.
     """
-    from nemo_vfm.config.schema import Checker
+    from nemo_vfm.config.recipe_check import Checker
 
     roots = Roots.standard(conf)
     asked = Mark(Source.typed(choice))
@@ -115,7 +115,7 @@ def read_values(text: str, name: str) -> Any:
 
 
 def _examine(composed: Composed, trust: Sequence[str], permissions: Permissions) -> tuple[list[Problem], Part, Map]:
-    from nemo_vfm.config.schema import Checker  # it brings pydantic: 60 ms that `list` and `show` need not wait
+    from nemo_vfm.config.recipe_check import Checker  # it brings pydantic: 60 ms that `list` and `show` need not wait
 
     tree, unresolved = resolve(composed.root)
     given = replace(permissions, withheld=withheld(tree))

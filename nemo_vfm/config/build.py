@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from nemo_vfm.config.errors import Mark, Problem, RecipeError
 from nemo_vfm.config.locate import Target
+from nemo_vfm.config.recipe_errors import Mark, Problem, RecipeError
 from nemo_vfm.config.tree import Map, Scalar, join, written
-from nemo_vfm.core.refusal import PartRefused
+from nemo_vfm.core.nested_error import PartRefused
 
 _LONGEST = 4000  # characters of a constructor's message that are looked through for secrets
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nemo_vfm.config.emit import to_yaml, with_places
-from nemo_vfm.config.errors import Mark, RecipeError, Source, did_you_mean, fail, printable, shown_path
 from nemo_vfm.config.interpolate import reroot, resolve, resolve_at
 from nemo_vfm.config.overlay import apply_overlays
 from nemo_vfm.config.overrides import Override, apply, is_address, parse_override
+from nemo_vfm.config.recipe_errors import Mark, RecipeError, Source, did_you_mean, fail, printable, shown_path
 from nemo_vfm.config.roots import Roots
 from nemo_vfm.config.run_dir import run_dir_of
-from nemo_vfm.config.source import MAX_DEPTH, read, read_foreign
 from nemo_vfm.config.tree import TARGET, Map, Node, Plain, Scalar, Seq, find, join, merge, nest, put, walk, written
+from nemo_vfm.config.yaml_source import MAX_DEPTH, read, read_foreign
 
 RESERVED = ("run_dir", "seed")
 MAX_INCLUDES = 20

@@ -6,9 +6,9 @@ import json
 import re
 from collections.abc import Iterator
 
-from nemo_vfm.config.errors import UNSEEN, Mark, RecipeError, Source, printable
-from nemo_vfm.config.source import plain_value
+from nemo_vfm.config.recipe_errors import UNSEEN, Mark, RecipeError, Source, printable
 from nemo_vfm.config.tree import Map, Node, Plain, Scalar, Seq
+from nemo_vfm.config.yaml_source import plain_value
 
 _UNQUOTED = re.compile(r"[A-Za-z0-9_/.$~](?:[\w./${}:=+@%^~()-]| (?=[\w./$(]))*", re.ASCII)
 _WIDE, _LEAST = 80, 40  # columns: where places stand at the latest, and what values need to have them beside

@@ -25,8 +25,8 @@ from typing import (
 
 from nemo_vfm.config.locate import Target
 from nemo_vfm.core.duration import Duration
-from nemo_vfm.core.permission import Permissions
-from nemo_vfm.core.place import Address
+from nemo_vfm.core.network.permission import Permissions
+from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.types import Factory
 
 ANYTHING: Any = Any

@@ -17,8 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from nemo_vfm.config.errors import did_you_mean
-from nemo_vfm.config.whereabouts import elsewhere
+from nemo_vfm.config.name_suggestions import elsewhere
+from nemo_vfm.config.recipe_errors import did_you_mean
 
 #: Ours, and third-party classes by name. An entry that ends in a dot trusts what is defined below it; any other
 #: trusts exactly the object of that name. Nothing of Lightning's is among
@@ -37,7 +37,8 @@ DEFAULT_TRUST: tuple[str, ...] = (
 
 #: What is ours and yet starts code that a recipe only points at: prefix -> the word that `--trust` must give besides.
 GUARDED: dict[str, str] = {
-    "nemo_vfm.nemo.": "nemo", "nemo_vfm.data.piped.": "piped", "nemo_vfm.curate.learned.cosmos_embed.": "model_code",
+    "nemo_vfm.nemo.": "nemo", "nemo_vfm.data.sources.piped.": "piped",
+    "nemo_vfm.curate.learned.cosmos_embed.": "model_code",
 }  # fmt: skip
 
 Target = Callable[..., Any]

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from nemo_vfm.config.errors import Mark, Source, fail
+from nemo_vfm.config.recipe_errors import Mark, Source, fail
 from nemo_vfm.config.roots import Roots
-from nemo_vfm.config.source import read, read_foreign
 from nemo_vfm.config.tree import TARGET, Map, Node, Scalar, Seq, merge
+from nemo_vfm.config.yaml_source import read, read_foreign
 
 SLOT = "overlay"
 

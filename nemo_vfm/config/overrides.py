@@ -5,9 +5,9 @@
 import re
 from dataclasses import dataclass
 
-from nemo_vfm.config.errors import UNSEEN, Mark, Source, did_you_mean, fail, printable
-from nemo_vfm.config.source import MAX_BYTES, parse, plain_value
+from nemo_vfm.config.recipe_errors import UNSEEN, Mark, Source, did_you_mean, fail, printable
 from nemo_vfm.config.tree import Map, Node, Scalar, drop, find, join, merge, put
+from nemo_vfm.config.yaml_source import MAX_BYTES, parse, plain_value
 
 MAX_PARTS = 50  # of an address; what lays trees over one another recurses
 _PATH = re.compile(r"[A-Za-z0-9_][\w-]*(?:\.[A-Za-z0-9_][\w-]*)*", re.ASCII)

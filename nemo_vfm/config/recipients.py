@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from nemo_vfm.config.build import Call, Group, Items, Part, Value, make
-from nemo_vfm.config.errors import Problem, RecipeError
+from nemo_vfm.config.recipe_errors import Problem, RecipeError
 from nemo_vfm.config.tree import Map, Scalar, join, walk
-from nemo_vfm.core.permission import Permissions, Recipient, Sends
-from nemo_vfm.core.place import Address
+from nemo_vfm.core.network.permission import Permissions, Recipient, Sends
+from nemo_vfm.core.storage.uri import Address
 
 _WRITTEN = "copy_to"  # every other slot of an address is read
 
@@ -131,7 +131,7 @@ def _senders(part: Part) -> Iterator[tuple[str, Recipient]]:
 
 
 def _stores(part: Part, permissions: Permissions) -> Iterator[tuple[str, Recipient]]:
-    from nemo_vfm.core.store import service
+    from nemo_vfm.core.storage.object_store import service
 
     for path, node, address in _addresses(part, ""):
         place = _bucket(address)

@@ -9,7 +9,7 @@ from filecmp import cmp
 from pathlib import Path
 from typing import Literal
 
-from nemo_vfm.config.errors import Mark, did_you_mean, fail
+from nemo_vfm.config.recipe_errors import Mark, did_you_mean, fail
 
 _FOLDER = re.compile(r"[A-Za-z0-9_][\w-]{0,99}", re.ASCII)
 _CHOICE = re.compile(r"[A-Za-z0-9_][\w.-]*(?:/[A-Za-z0-9_][\w.-]*)*", re.ASCII)

@@ -9,11 +9,11 @@ working directory is the user's own, so a home or a scratch disk may be a link.
 
 from pathlib import Path
 
-from nemo_vfm.config.errors import UNSEEN, fail, shown_path
-from nemo_vfm.config.source import MAX_DEPTH
+from nemo_vfm.config.recipe_errors import UNSEEN, fail, shown_path
 from nemo_vfm.config.tree import Scalar
-from nemo_vfm.core.files import real
-from nemo_vfm.core.secret import is_key
+from nemo_vfm.config.yaml_source import MAX_DEPTH
+from nemo_vfm.core.network.secret import is_key
+from nemo_vfm.core.storage.files import real
 
 LONGEST_NAME = 255  # bytes; every file system of ours refuses a longer one
 _KEY = "run_dir"

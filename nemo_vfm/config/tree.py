@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from nemo_vfm.config.errors import Mark
+from nemo_vfm.config.recipe_errors import Mark
 
 Plain: TypeAlias = bool | int | float | str | None
 TARGET = "_target_"

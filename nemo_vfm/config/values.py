@@ -16,13 +16,13 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic.fields import FieldInfo
 
 from nemo_vfm.config.build import masked
-from nemo_vfm.config.errors import UNSEEN, Mark, RecipeError, Source, did_you_mean, printable
 from nemo_vfm.config.hints import bare, choices, in_words, is_open, notes
-from nemo_vfm.config.source import plain_value
+from nemo_vfm.config.recipe_errors import UNSEEN, Mark, RecipeError, Source, did_you_mean, printable
 from nemo_vfm.config.tree import Plain, Scalar
+from nemo_vfm.config.yaml_source import plain_value
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.place import Address
+from nemo_vfm.core.storage.uri import Address
 
 _LONGEST_PATH = 4096  # what Linux takes
 

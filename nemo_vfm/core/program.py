@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nemo_vfm.core.errors import NemoVfmError, UserError
-from nemo_vfm.core.preempt import INTERRUPTED
-from nemo_vfm.core.secret import concealing_streams, register_arguments
+from nemo_vfm.core.network.secret import concealing_streams, register_arguments
+from nemo_vfm.core.preemption import INTERRUPTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

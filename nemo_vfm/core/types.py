@@ -13,7 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, ParamSpec, Protocol, Self, TypeVar, runtime_checkable
 
-from nemo_vfm.core.rows import videos_of
+from nemo_vfm.core.latent_rows import videos_of
 
 if TYPE_CHECKING:
     import torch

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
-from nemo_vfm.core.refusal import PartRefused
+from nemo_vfm.core.nested_error import PartRefused
 from nemo_vfm.core.types import Json
-from nemo_vfm.curate.decide.check import label_columns
-from nemo_vfm.curate.decide.table import Table, table_of
+from nemo_vfm.curate.decide.check_rules import label_columns
+from nemo_vfm.curate.decide.score_table import Table, table_of
 from nemo_vfm.curate.stage import ClipRecord, Stage
-from nemo_vfm.data.bucket import Buckets
+from nemo_vfm.data.batching.bucket import Buckets
 
 RULE = "balance"  #: what ledgers and tables call it
 BUCKET, SOURCE = "bucket", "source"

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nemo_vfm.core.errors import NothingKept, UserError
-from nemo_vfm.core.files import read_json, sha256_text, write_json
 from nemo_vfm.core.log import info
-from nemo_vfm.core.place import Place, places
+from nemo_vfm.core.storage.files import read_json, sha256_text, write_json
+from nemo_vfm.core.storage.uri import Place, places
 from nemo_vfm.core.types import Json, Outcome, Run
-from nemo_vfm.curate.cache import fingerprint
 from nemo_vfm.curate.decide.fate import add_likeness, by_kind, decide
 from nemo_vfm.curate.decide.rule import Rule
+from nemo_vfm.curate.examine.findings_cache import fingerprint
 from nemo_vfm.curate.ledger import EXACT_DUPLICATE, Account
-from nemo_vfm.curate.remember import Remembering
-from nemo_vfm.curate.shard_clips import ShardClip, open_all, stamp_of
+from nemo_vfm.curate.output.write_outputs import remove_unfinished, replace_folder, write_scores
+from nemo_vfm.curate.sources.dedup_features import Remembering
+from nemo_vfm.curate.sources.shard_clips import ShardClip, open_all, stamp_of
 from nemo_vfm.curate.stage import ClipRecord, Compares, Comparison, Learned
-from nemo_vfm.curate.write import remove_unfinished, replace_folder, write_scores
-from nemo_vfm.data.shards import ShardWriter
+from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.dedup.epsilon import curve, histogram, propose
 
 

@@ -16,16 +16,16 @@ import torch
 from safetensors.torch import save
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.core.files import read_json, sha256_text, write_bytes, write_json
 from nemo_vfm.core.log import bar
-from nemo_vfm.core.place import Address, Place, place
+from nemo_vfm.core.storage.files import read_json, sha256_text, write_bytes, write_json
+from nemo_vfm.core.storage.uri import Address, Place, place
 from nemo_vfm.core.types import Json, Outcome, Run, TextEncoder
-from nemo_vfm.curate.cache import fingerprint
-from nemo_vfm.curate.write import remove_unfinished, replace_folder
-from nemo_vfm.data.load import TEXT, caption_of
-from nemo_vfm.data.shard_folder import folder_at
-from nemo_vfm.data.shard_upload import upload_shards
-from nemo_vfm.data.shards import Entry, ShardSet, ShardWriter
+from nemo_vfm.curate.examine.findings_cache import fingerprint
+from nemo_vfm.curate.output.write_outputs import remove_unfinished, replace_folder
+from nemo_vfm.data.shards.sample_reader import TEXT, caption_of
+from nemo_vfm.data.shards.shard_files import Entry, ShardSet, ShardWriter
+from nemo_vfm.data.shards.shard_folder import folder_at
+from nemo_vfm.data.shards.shard_upload import upload_shards
 
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _DONE = "embed_text.json"

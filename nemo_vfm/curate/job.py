@@ -9,37 +9,44 @@ from pathlib import Path
 from nemo_vfm import __version__
 from nemo_vfm.core.bounds import MOST_FILE_FRAMES, MOST_SIDE_PX, require_between
 from nemo_vfm.core.errors import NothingKept
-from nemo_vfm.core.files import read_json, sha256_text, write_json
 from nemo_vfm.core.log import info
-from nemo_vfm.core.place import Address
+from nemo_vfm.core.storage.files import read_json, sha256_text, write_json
+from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.types import Json, Outcome, Part, Run
 from nemo_vfm.curate.balance import Balance
-from nemo_vfm.curate.cache import fingerprint, in_names
-from nemo_vfm.curate.caption.columns import check_captions
-from nemo_vfm.curate.caption.words import Editor, Viewer
-from nemo_vfm.curate.caption.write import write_captions
-from nemo_vfm.curate.child import Limits
-from nemo_vfm.curate.decide.check import check_rules, comparisons, label_columns
+from nemo_vfm.curate.caption.caption_columns import check_captions
+from nemo_vfm.curate.caption.caption_types import Editor, Viewer
+from nemo_vfm.curate.caption.caption_writer import write_captions
+from nemo_vfm.curate.decide.check_rules import check_rules, comparisons, label_columns
 from nemo_vfm.curate.decide.fate import add_likeness, decide, rules_json
 from nemo_vfm.curate.decide.rule import Rule
+from nemo_vfm.curate.decide.score_table import table_of
 from nemo_vfm.curate.decide.survival import survival
-from nemo_vfm.curate.decide.table import table_of
 from nemo_vfm.curate.decide.vectors import write_vectors
-from nemo_vfm.curate.encode_kept import encode_kept, encode_missing
-from nemo_vfm.curate.examine import Examine
-from nemo_vfm.curate.execute.processes import Processes
-from nemo_vfm.curate.execute.work import Executor
-from nemo_vfm.curate.findings import Findings
-from nemo_vfm.curate.lacking import say_what_codecs_lack, say_what_nvdec_leaves
+from nemo_vfm.curate.examine.codec_preflight import say_what_codecs_lack, say_what_nvdec_leaves
+from nemo_vfm.curate.examine.examine_file import Examine
+from nemo_vfm.curate.examine.examine_pipeline import Hands, examine_all, probe_all
+from nemo_vfm.curate.examine.findings import Findings
+from nemo_vfm.curate.examine.findings_cache import fingerprint, in_names
+from nemo_vfm.curate.examine.sandbox import Limits
+from nemo_vfm.curate.execute.process_executor import Processes
+from nemo_vfm.curate.execute.work_units import Executor
 from nemo_vfm.curate.ledger import FileRecord, Ledger, count
+from nemo_vfm.curate.output.encode_kept import encode_kept, encode_missing
+from nemo_vfm.curate.output.transcode import Media, Transcode
+from nemo_vfm.curate.output.write_outputs import (
+    copy_files,
+    remove_unfinished,
+    replace_folder,
+    shape_of,
+    write_scores,
+    write_shards,
+)
 from nemo_vfm.curate.stage import FACTS, Captioner, ClipRecord, Fetching, Ready, Restorer, Source, Splitter, Stage
-from nemo_vfm.curate.survey import Hands, examine_all, probe_all
-from nemo_vfm.curate.transcode import Media, Transcode
-from nemo_vfm.curate.write import copy_files, remove_unfinished, replace_folder, shape_of, write_scores, write_shards
-from nemo_vfm.data.bucket import Buckets
-from nemo_vfm.data.bucket_count import buckets_line, count_buckets
-from nemo_vfm.data.codecs import Decoding, check_decoding
-from nemo_vfm.data.shard_upload import upload_shards
+from nemo_vfm.data.batching.bucket import Buckets
+from nemo_vfm.data.batching.bucket_count import buckets_line, count_buckets
+from nemo_vfm.data.shards.shard_upload import upload_shards
+from nemo_vfm.data.video.codecs import Decoding, check_decoding
 
 _MOST_SAMPLES = 1 << 20  # in a shard
 

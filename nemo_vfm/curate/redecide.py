@@ -7,20 +7,20 @@ from pathlib import Path
 from typing import cast
 
 from nemo_vfm.core.errors import DataError, NothingKept, UserError
-from nemo_vfm.core.files import atomic_path, read_json, sha256_file, write_bytes, write_json, write_text
 from nemo_vfm.core.log import info, warn
+from nemo_vfm.core.storage.files import atomic_path, read_json, sha256_file, write_bytes, write_json, write_text
 from nemo_vfm.core.types import Json, Outcome, Run
 from nemo_vfm.curate.balance import Balance
-from nemo_vfm.curate.cache import fingerprint
-from nemo_vfm.curate.decide.again import Curated, Fates, decide_again, reckon
+from nemo_vfm.curate.decide.reapply_rules import Curated, Fates, decide_again, reckon
 from nemo_vfm.curate.decide.rule import Rule
+from nemo_vfm.curate.decide.score_table import read_table
 from nemo_vfm.curate.decide.survival import survival
-from nemo_vfm.curate.decide.table import read_table
 from nemo_vfm.curate.decide.vectors import read_vectors
+from nemo_vfm.curate.examine.findings_cache import fingerprint
 from nemo_vfm.curate.ledger import Ledger
+from nemo_vfm.curate.output.write_outputs import copy_files, replace_folder
 from nemo_vfm.curate.stage import Compares
-from nemo_vfm.curate.write import copy_files, replace_folder
-from nemo_vfm.data.shards import ShardSet, ShardWriter
+from nemo_vfm.data.shards.shard_files import ShardSet, ShardWriter
 
 _READ = ("scores.parquet", "files.json", "vectors.parquet", "shards/shards.json")
 _FILE_KEYS = {"file", "source_id", "decision", "reason", "seconds", "clips"}

@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.types import Json
-from nemo_vfm.curate.footage import Footage
-from nemo_vfm.data.image_file import IMAGE_SUFFIXES
-from nemo_vfm.data.sample import Clip
+from nemo_vfm.curate.examine.footage import Footage
+from nemo_vfm.data.shards.clip_id import Clip
+from nemo_vfm.data.video.image_file import IMAGE_SUFFIXES
 
 Frame = NDArray[np.uint8]  # (H, W, C)
 Span = tuple[int, int]  # first frame, last frame exclusive

@@ -22,21 +22,21 @@ from torch.nn import functional as F
 from nemo_vfm.core.bounds import MOST_WIDTH, require_between
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types import Op
-from nemo_vfm.models.blocks.cost import added_up, grids_of
+from nemo_vfm.models.blocks.block_flops import added_up, grids_of
 from nemo_vfm.models.blocks.dit_block import Block, Scene
 from nemo_vfm.models.blocks.modulation import last_modulation, modulate
 from nemo_vfm.models.blocks.norm import LayerNorm
+from nemo_vfm.models.blocks.packed_row import either, places, row
 from nemo_vfm.models.blocks.patch import Patch, PatchEmbedding, grid_of, patches, unpatch
-from nemo_vfm.models.blocks.position import AbsolutePositions, LearnedPositions
+from nemo_vfm.models.blocks.position_embedding import AbsolutePositions, LearnedPositions
 from nemo_vfm.models.blocks.rope import Grid, Rope
-from nemo_vfm.models.blocks.row import either, places, row
 from nemo_vfm.models.blocks.sizes import require_inputs, require_rank, require_sizes
-from nemo_vfm.models.blocks.text import mean_token, visible
+from nemo_vfm.models.blocks.text_tokens import mean_token, visible
 from nemo_vfm.models.blocks.timestep import NoiseEmbedding, SharedNoiseEmbedding
-from nemo_vfm.models.blocks.uncertainty import NoiseUncertainty, with_uncertainty
-from nemo_vfm.parallel.declared import Declared
-from nemo_vfm.parallel.layout import gather_tokens, split_context, split_tokens
-from nemo_vfm.parallel.products import Linear
+from nemo_vfm.models.blocks.uncertainty_head import NoiseUncertainty, with_uncertainty
+from nemo_vfm.parallel.context.token_layout import gather_tokens, split_context, split_tokens
+from nemo_vfm.parallel.engine.matmul_support import Linear
+from nemo_vfm.parallel.plan.sharding_spec import Declared
 
 #: Parameters that begin at zero besides biases and modulations, so that the network's output does.
 _POSITIONS = tuple(f"learned_positions.{axis}" for axis in range(3))
@@ -64,7 +64,7 @@ class DiT(nn.Module):
         padding_mask: give the network one more input channel, zero everywhere, as Cosmos marks padding.
         bias: whether the first and the last linear have one.
         uncertainty: also say, as one more channel of the output, how uncertain the model is at a noise level; the
-            objective is then `diffusion.uncertainty.UncertaintyWeighted`.
+            objective is then `diffusion.uncertainty_weighting.UncertaintyWeighted`.
         base_fps: frame rate at which one latent frame is one temporal position.
         rope_theta: base of the rotary frequencies.
         rope_scale: NTK-aware stretch of time, height and width, 1 is none.

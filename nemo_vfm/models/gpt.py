@@ -19,10 +19,10 @@ from nemo_vfm.core.types import Op
 from nemo_vfm.models.blocks.decoder import Activation, DecoderBlock, NormKind, Reading, Sizes, norm_of
 from nemo_vfm.models.blocks.key_value import KeyValues
 from nemo_vfm.models.blocks.text_rope import TextRope
-from nemo_vfm.parallel.causal import gather_causal, split_causal
-from nemo_vfm.parallel.declared import Declared
-from nemo_vfm.parallel.products import Linear
-from nemo_vfm.parallel.vocabulary import token_losses
+from nemo_vfm.parallel.context.causal_sharding import gather_causal, split_causal
+from nemo_vfm.parallel.engine.matmul_support import Linear
+from nemo_vfm.parallel.engine.vocab_parallel_loss import token_losses
+from nemo_vfm.parallel.plan.sharding_spec import Declared
 
 
 class GPT(nn.Module):

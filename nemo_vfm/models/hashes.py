@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.files import sha256_file, sha256_text
+from nemo_vfm.core.storage.files import sha256_file, sha256_text
 
 
 def files_sha256(path: Path) -> str:

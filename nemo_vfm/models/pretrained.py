@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.files import sha256_file
+from nemo_vfm.core.storage.files import sha256_file
 
 #: Files that say what a model does. Others, such as a README, may change without changing it.
 _SAY = (".safetensors", ".json", ".jinja", ".txt", ".model")

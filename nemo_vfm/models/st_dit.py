@@ -18,8 +18,8 @@ from nemo_vfm.models.blocks.dit_block import Scene
 from nemo_vfm.models.blocks.rope import Grid
 from nemo_vfm.models.blocks.space_time import Reach, SpaceTime, SpaceTimeBlock
 from nemo_vfm.models.dit import DiT
-from nemo_vfm.parallel.declared import Declared
-from nemo_vfm.parallel.lines import frame_order
+from nemo_vfm.parallel.context.temporal_all_to_all import frame_order
+from nemo_vfm.parallel.plan.sharding_spec import Declared
 
 
 class STDiT(DiT):

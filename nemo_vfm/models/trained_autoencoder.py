@@ -13,16 +13,16 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
-from nemo_vfm.core.files import sha256_text
-from nemo_vfm.core.place import local
+from nemo_vfm.core.storage.files import sha256_text
+from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types import Factory
 from nemo_vfm.models.autoencoder import CausalAutoencoder
-from nemo_vfm.models.pieces import in_pieces, in_tiles
-from nemo_vfm.parallel.checkpoint import find, load_weights
-from nemo_vfm.parallel.checkpoint_index import fingerprint, group_of
-from nemo_vfm.parallel.checkpoint_manifest import read as read_manifest
-from nemo_vfm.parallel.engine import build_model, load_weights_into
-from nemo_vfm.parallel.footprint import on_meta
+from nemo_vfm.models.chunked import in_pieces, in_tiles
+from nemo_vfm.parallel.checkpoint.checkpoint import find, load_weights
+from nemo_vfm.parallel.checkpoint.checkpoint_index import fingerprint, group_of
+from nemo_vfm.parallel.checkpoint.checkpoint_manifest import read as read_manifest
+from nemo_vfm.parallel.engine.engine import build_model, load_weights_into
+from nemo_vfm.parallel.plan.static_memory import on_meta
 
 #: Loaded models by fingerprint, once a process: codecs are sent between processes and hold settings only.
 _LOADED: dict[str, CausalAutoencoder] = {}
@@ -118,6 +118,8 @@ class TrainedAutoencoder:
         except CorruptCheckpoint as error:
             raise UserError(f"The weights of {chosen} are not of this autoencoder: {error}") from error
         if not int(model.latent_count):
-            raise UserError(f"The latents of {chosen} were never measured, so their scale is not known; add the "
-                            f"callback nemo_vfm.train.reconstruct.measure.MeasureLatents to its training")  # fmt: skip
+            raise UserError(
+                f"The latents of {chosen} were never measured, so their scale is not known; add the callback "
+                "nemo_vfm.train.reconstruct.latent_statistics.MeasureLatents to its training"
+            )
         return model.eval().requires_grad_(False)

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from nemo_vfm.core import log
 from nemo_vfm.core.duration import Duration
-from nemo_vfm.core.files import atomic_path
 from nemo_vfm.core.optional import require
+from nemo_vfm.core.storage.files import atomic_path
 from nemo_vfm.core.types import Factory, Outcome, Run
 from nemo_vfm.nemo.exp_manager import Bookkeeping, inside
-from nemo_vfm.nemo.settings import compare, length, read_settings
+from nemo_vfm.nemo.nemo_settings import compare, length, read_settings
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
@@ -113,7 +113,7 @@ def _trainer(settings: "DictConfig", folder: Path) -> "pl.Trainer":
     """Lightning's trainer by the file's section. NeMo attaches loggers and checkpoints itself."""
     import lightning.pytorch as pl
 
-    from nemo_vfm.nemo.metrics import WriteMetrics
+    from nemo_vfm.nemo.metrics_reader import WriteMetrics
 
     os.environ.setdefault("WANDB_MODE", "offline")
     given = dict(_nemo("nemo.utils.trainer_utils").resolve_trainer_cfg(settings.trainer))

@@ -19,16 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.core.files import read_json, sha256_file, sha256_text, write_json
 from nemo_vfm.core.log import track, warn_once
 from nemo_vfm.core.optional import require
-from nemo_vfm.core.place import Address, Place, place
-from nemo_vfm.core.plain import clean
+from nemo_vfm.core.sanitize import clean
+from nemo_vfm.core.storage.files import read_json, sha256_file, sha256_text, write_json
+from nemo_vfm.core.storage.uri import Address, Place, place
 from nemo_vfm.core.types import Json, Outcome, Run
-from nemo_vfm.data.audio import read_audio
-from nemo_vfm.data.shard_folder import folder_at
-from nemo_vfm.data.shard_upload import upload_shards
-from nemo_vfm.data.shards import Entry, ShardSet, ShardWriter
+from nemo_vfm.data.shards.shard_files import Entry, ShardSet, ShardWriter
+from nemo_vfm.data.shards.shard_folder import folder_at
+from nemo_vfm.data.shards.shard_upload import upload_shards
+from nemo_vfm.data.video.audio import read_audio
 
 DONE = "transcribe.json"
 Status = Literal["success", "no_speech", "no_sound", "error"]

@@ -12,7 +12,7 @@ The last holds where the forward pass and both halves of backward take alike lon
 that wait, gradients of weights fill all but (p - 1) (F + B - W).
 """
 
-from nemo_vfm.parallel.plan import ParallelPlan
+from nemo_vfm.parallel.plan.plan import ParallelPlan
 
 
 def waiting(plan: ParallelPlan) -> float:

@@ -3,19 +3,19 @@
 """A model's work, a layout and links in; the seconds that each exchange of one block takes out, before any is hidden.
 
 Groups follow the order of ranks: tensor closest, then context (of ring_ulysses the heads' part closest), then shard,
-replicate, pipeline. Bytes of attention over context ranks are `parallel/context/formulas.py`'s.
+replicate, pipeline. Bytes of attention over context ranks are `parallel/context/traffic_formulas.py`'s.
 """
 
 from dataclasses import dataclass
 
-from nemo_vfm.parallel.context.formulas import Sizes, backward_bytes, forward_bytes
 from nemo_vfm.parallel.context.scheme import Scheme
-from nemo_vfm.parallel.plan import ParallelPlan
+from nemo_vfm.parallel.context.traffic_formulas import Sizes, backward_bytes, forward_bytes
+from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf.layouts import Degrees
+from nemo_vfm.perf.model_work import Work
 from nemo_vfm.perf.network import Group, Network
-from nemo_vfm.perf.work import Work
 
-GRADIENT_BYTES = 4  # gradients are summed in fp32, whatever the arithmetic, see `parallel/split.py`
+GRADIENT_BYTES = 4  # gradients are summed in fp32, whatever the arithmetic, see `parallel/apply/apply_parallelism.py`
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def tensor_s(work: Work, plan: ParallelPlan, network: Network, rows: int, itemsi
 
 
 def _shared_heads_s(work: Work, plan: ParallelPlan, network: Network, rows: int, itemsize: int) -> float:
-    """Queries, key and value of a group, gathered by the ranks that share it (`parallel/shared_heads.py`)."""
+    """Queries, key and value of a group, gathered by the ranks that share it (`parallel/apply/shared_heads.py`)."""
     ranks = plan.tensor // work.heads
     if ranks < 2:
         return 0.0

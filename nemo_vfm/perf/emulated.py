@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from nemo_vfm.parallel.declared import matching
-from nemo_vfm.parallel.stage import Cuttable
+from nemo_vfm.parallel.apply.pipeline_stage import Cuttable
+from nemo_vfm.parallel.plan.sharding_spec import matching
 
 
 class Kernels(TorchFunctionMode):

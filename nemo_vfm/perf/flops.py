@@ -18,7 +18,7 @@ import torch
 
 from nemo_vfm.core import device as devices
 from nemo_vfm.core.types import Op
-from nemo_vfm.perf.gpus import GPUS
+from nemo_vfm.perf.gpu_specs import GPUS
 
 Convention = Literal["full", "causal"]
 CONVENTIONS: tuple[Convention, ...] = get_args(Convention)

@@ -14,14 +14,14 @@ from typing import Literal
 
 from torch import nn
 
-from nemo_vfm.parallel.context.frames import places_of
-from nemo_vfm.parallel.context.order import own_spans
-from nemo_vfm.parallel.declared import Divisible
-from nemo_vfm.parallel.layout import require_divided
-from nemo_vfm.parallel.lines import require_frames
-from nemo_vfm.parallel.pipeline import require_divided as require_even
-from nemo_vfm.parallel.plan import ParallelPlan, Schedule
-from nemo_vfm.parallel.split import require_divisible
+from nemo_vfm.parallel.apply.apply_parallelism import require_divisible
+from nemo_vfm.parallel.apply.pipeline_schedule import require_divided as require_even
+from nemo_vfm.parallel.context.frame_all_to_all import places_of
+from nemo_vfm.parallel.context.temporal_all_to_all import require_frames
+from nemo_vfm.parallel.context.token_layout import require_divided
+from nemo_vfm.parallel.context.token_order import own_spans
+from nemo_vfm.parallel.plan.plan import ParallelPlan, Schedule
+from nemo_vfm.parallel.plan.sharding_spec import Divisible
 
 About = Literal["tensor", "context", "pipeline", "samples", "memory"]
 Attention = Literal["all_gather", "ring", "ulysses", "ring_ulysses"]

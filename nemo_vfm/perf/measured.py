@@ -19,12 +19,12 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from nemo_vfm.core import device as devices
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types import Batch, Factory, Prepared
-from nemo_vfm.parallel.engine import Parts
-from nemo_vfm.parallel.footprint import OptimizerFactory
-from nemo_vfm.parallel.local import local
-from nemo_vfm.parallel.plan import ParallelPlan
-from nemo_vfm.parallel.products import native_products
-from nemo_vfm.parallel.torch_engine import TorchEngine
+from nemo_vfm.parallel.apply.local_shard import local
+from nemo_vfm.parallel.engine.engine import Parts
+from nemo_vfm.parallel.engine.matmul_support import native_products
+from nemo_vfm.parallel.engine.torch_engine import TorchEngine
+from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.parallel.plan.static_memory import OptimizerFactory
 from nemo_vfm.perf.stand_ins import Shapes
 
 _ADAMW: OptimizerFactory = partial(torch.optim.AdamW, lr=1e-4)

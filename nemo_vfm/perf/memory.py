@@ -13,12 +13,12 @@ from typing import Literal
 
 import torch
 
-from nemo_vfm.parallel.plan import ParallelPlan
-from nemo_vfm.parallel.stage import shares
+from nemo_vfm.parallel.apply.pipeline_stage import shares
+from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.perf.memory_peaks import Part, step_moments
 from nemo_vfm.perf.model_facts import ModelFacts as ModelFacts
 from nemo_vfm.perf.model_facts import Where
 from nemo_vfm.perf.model_facts import facts as facts
-from nemo_vfm.perf.moments import Part, step_moments
 from nemo_vfm.perf.traced import Cut, Held
 
 Recompute = Literal["none", "blocks"]

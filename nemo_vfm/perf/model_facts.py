@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from nemo_vfm.core.without_compiler import without_compiler
-from nemo_vfm.parallel.declared import matching
-from nemo_vfm.parallel.footprint import Kept, OptimizerFactory
-from nemo_vfm.parallel.portions import split_axis
-from nemo_vfm.parallel.stage import Cuttable
+from nemo_vfm.parallel.apply.pipeline_stage import Cuttable
+from nemo_vfm.parallel.plan.param_shards import split_axis
+from nemo_vfm.parallel.plan.sharding_spec import matching
+from nemo_vfm.parallel.plan.static_memory import Kept, OptimizerFactory
 from nemo_vfm.perf.stand_ins import Shapes, sample_tokens
 from nemo_vfm.perf.traced import Cut, Even, Held, traced, two_blocks
 

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Links of GPUs and who talks to whom in, the seconds that an exchange takes out.
 
-Ranks are counted as in `parallel/plan.py`: a group's members stand `stride` ranks apart. A ring over several machines
-passes each byte over every border, and may use the links of all its members in a machine for it at once; so its rate is
-that of the links inside, or of so many links outward, whichever is less. Neighbours in a ring of sends have one link.
+Ranks are counted as in `parallel/plan/plan.py`: a group's members stand `stride` ranks apart. A ring over several
+machines passes each byte over every border, and may use the links of all its members in a machine for it at once; so
+its rate is that of the links inside, or of so many links outward, whichever is less. Neighbours in a ring of sends have
+one link.
 """
 
 import math

@@ -11,12 +11,12 @@ from math import inf
 from typing import Literal
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.parallel.plan import ParallelPlan
+from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf.layouts import About, Allowed, Degrees, Refused, Subject, divisors, plans, shared, shared_by_all
 from nemo_vfm.perf.memory import Memory, memory
 from nemo_vfm.perf.model_facts import ModelFacts
+from nemo_vfm.perf.model_work import Work
 from nemo_vfm.perf.step_time import Clock, Machine, StepTime, Timed
-from nemo_vfm.perf.work import Work
 
 #: Ten times the largest machines of today; the number of ways to divide more has no end.
 MOST_GPUS = 1_048_576

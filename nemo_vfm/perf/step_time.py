@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model's work, a machine and a layout in; the seconds of a training step, part by part, out.
 
-What is taken to overlap, and what not, as `parallel/torch_engine.py` works:
+What is taken to overlap, and what not, as `parallel/engine/torch_engine.py` works:
 
 - tensor parallel, exchanges of heads and of time lines, gathered keys: nothing hides them
 - a ring of keys and values: the attention to those that are there hides it
@@ -15,15 +15,15 @@ What is taken to overlap, and what not, as `parallel/torch_engine.py` works:
 import math
 from dataclasses import dataclass, field
 
-from nemo_vfm.parallel.plan import ParallelPlan
-from nemo_vfm.parallel.stage import shares
+from nemo_vfm.parallel.apply.pipeline_stage import shares
+from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf.bubble import waiting
 from nemo_vfm.perf.communication import Passes, WeightsTime, context_s, stage_send_s, tensor_s, weights_s
-from nemo_vfm.perf.gpus import Gpu
+from nemo_vfm.perf.gpu_specs import Gpu
 from nemo_vfm.perf.kernels import Kernels, Published
 from nemo_vfm.perf.layouts import Degrees
+from nemo_vfm.perf.model_work import Work
 from nemo_vfm.perf.network import Network
-from nemo_vfm.perf.work import Work
 
 FP32_SLOWER = 15.0  # than bf16: 14.8 on an H100, 16 on an A100, by their data sheets
 UPDATE_BYTES = 28  # that AdamW reads and writes for each parameter: weight, both moments, and the gradient read

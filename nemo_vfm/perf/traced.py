@@ -17,16 +17,16 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.without_compiler import without_compiler
-from nemo_vfm.parallel.layout import Layout, under
-from nemo_vfm.parallel.portions import split_axis
-from nemo_vfm.parallel.products import native_products
-from nemo_vfm.parallel.shared_heads import SharedHead
-from nemo_vfm.parallel.stage import Cuttable
+from nemo_vfm.parallel.apply.pipeline_stage import Cuttable
+from nemo_vfm.parallel.apply.shared_heads import SharedHead
+from nemo_vfm.parallel.context.token_layout import Layout, under
+from nemo_vfm.parallel.engine.matmul_support import native_products
+from nemo_vfm.parallel.plan.param_shards import split_axis
 from nemo_vfm.perf.emulated import Kernels, exchanging
 from nemo_vfm.perf.live import Live
 from nemo_vfm.perf.stand_ins import Shapes, fake_inputs
 
-#: Tokens of a trace, at least: what is computed in runs of 256 (parallel/vocabulary.py) then has some.
+#: Tokens of a trace, at least: what is computed in runs of 256 (parallel/engine/vocab_parallel_loss.py) then has some.
 _RUNS = 512
 
 

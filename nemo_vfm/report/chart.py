@@ -10,8 +10,8 @@ from typing import Literal
 
 from markupsafe import Markup
 
+from nemo_vfm.report.plain_text import figure
 from nemo_vfm.report.section import fragment
-from nemo_vfm.report.text import figure
 
 WIDTH_PX, HEIGHT_PX = 520, 248
 LEFT_PX, RIGHT_PX, TOP_PX, BOTTOM_PX = 52, 18, 14, 40

@@ -9,12 +9,12 @@ from typing import Protocol
 
 from markupsafe import Markup
 
-from nemo_vfm.core.files import write_text
-from nemo_vfm.core.secret import conceal
+from nemo_vfm.core.network.secret import conceal
+from nemo_vfm.core.storage.files import write_text
 from nemo_vfm.report import sections
-from nemo_vfm.report.folder import RunFolder
 from nemo_vfm.report.head import head
 from nemo_vfm.report.media import Media
+from nemo_vfm.report.run_values import RunFolder
 from nemo_vfm.report.section import ENVIRONMENT, Section, fragment
 
 NAME = "report.html"

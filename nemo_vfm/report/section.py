@@ -11,7 +11,7 @@ from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from nemo_vfm.report.narrow import with_labels
-from nemo_vfm.report.text import clean, exact, figure, plain, span, words
+from nemo_vfm.report.plain_text import clean, exact, figure, plain, span, words
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from nemo_vfm.core.errors import NothingKept
-from nemo_vfm.core.place import Place, place
-from nemo_vfm.synth import plan
-from nemo_vfm.synth.stories import story
+from nemo_vfm.core.storage.uri import Place, place
+from nemo_vfm.synth import shot_plan
+from nemo_vfm.synth.make_stories import story
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +59,15 @@ class HeldOutPrompts:
     """
 
     def __init__(self, *, num: int = 16) -> None:
-        if not 1 <= num <= len(plan.held_out()):
-            raise ValueError(f"num must be between 1 and {len(plan.held_out())}, got {num}")
+        if not 1 <= num <= len(shot_plan.held_out()):
+            raise ValueError(f"num must be between 1 and {len(shot_plan.held_out())}, got {num}")
         self.num = num
 
     def prompts(self) -> list[Prompt]:
         """One prompt a combination, with colour, shape and direction to measure by."""
         return [
             Prompt(f"a {colour} {shape} moving {direction}", {"colour": colour, "shape": shape, "direction": direction})
-            for colour, shape, direction in plan.held_out()[: self.num]
+            for colour, shape, direction in shot_plan.held_out()[: self.num]
         ]
 
 
@@ -90,7 +90,7 @@ class CaptionPrompts:
         Raises:
             NothingKept: no clip has a caption.
         """
-        from nemo_vfm.data.shards import ShardSet
+        from nemo_vfm.data.shards.shard_files import ShardSet
 
         captions = dict.fromkeys(str(entry.index.get("caption", "")) for entry in ShardSet(self.shards).entries)
         captions.pop("", None)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from nemo_vfm.core.files import write_json
+from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.core.types import Json
 
 

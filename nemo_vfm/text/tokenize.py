@@ -9,15 +9,15 @@ from itertools import accumulate
 from pathlib import Path
 
 from nemo_vfm.core.errors import NothingKept
-from nemo_vfm.core.files import read_json, sha256_text, write_json, write_text
 from nemo_vfm.core.log import bar, warn
-from nemo_vfm.core.place import local
+from nemo_vfm.core.storage.files import read_json, sha256_text, write_json, write_text
+from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types import Json, Outcome, Run, Tokenizer
-from nemo_vfm.data.tokens.manifest import NAME, Manifest
-from nemo_vfm.data.tokens.write import write_manifest
-from nemo_vfm.text.crew import done, num_cores
-from nemo_vfm.text.portions import Portion, files_of, identity, portions
-from nemo_vfm.text.tokenize_portion import Record, Settings, counts, read_record, tokenize
+from nemo_vfm.data.tokens.token_manifest import NAME, Manifest
+from nemo_vfm.data.tokens.token_writer import write_manifest
+from nemo_vfm.text.text_splits import Portion, files_of, identity, portions
+from nemo_vfm.text.tokenize_split import Record, Settings, counts, read_record, tokenize
+from nemo_vfm.text.worker_pool import done, num_cores
 
 _PLAN = "plan.json"
 
@@ -105,7 +105,7 @@ class TokenizeText:
                 shutil.rmtree(old, ignore_errors=True)
         for place in (work.out, work.records):
             place.mkdir(parents=True, exist_ok=True)
-            for path in place.glob(".*.tmp*"):  # of a run that was killed; see core/files.py
+            for path in place.glob(".*.tmp*"):  # of a run that was killed; see core/storage/files.py
                 path.unlink(missing_ok=True)
         write_json(folder / _PLAN, plan)
 

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from nemo_vfm.parallel.checkpoint_pieces import local
-from nemo_vfm.parallel.checkpoint_ranks import joined
-from nemo_vfm.parallel.checkpoint_reader import fill
-from nemo_vfm.parallel.local import copy_own
+from nemo_vfm.parallel.apply.local_shard import copy_own
+from nemo_vfm.parallel.checkpoint.checkpoint_pieces import local
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
 
 
 class EMA:

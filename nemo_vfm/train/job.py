@@ -15,12 +15,12 @@ from uuid import uuid4
 import torch
 from torch import nn
 
-from nemo_vfm.core import log, preempt, ranks
+from nemo_vfm.core import log, preemption, ranks
 from nemo_vfm.core.device import describe
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import NextPhase, UserError
-from nemo_vfm.core.place import Address, Place
 from nemo_vfm.core.precision import Precision
+from nemo_vfm.core.storage.uri import Address, Place
 from nemo_vfm.core.types import (
     DevicePlan,
     Factory,
@@ -33,27 +33,27 @@ from nemo_vfm.core.types import (
     TrainingData,
     Worded,
 )
-from nemo_vfm.parallel import checkpoint, checkpoint_manifest
-from nemo_vfm.parallel.agree import first_says
-from nemo_vfm.parallel.checkpoint_folder import existing
-from nemo_vfm.parallel.checkpoint_ranks import joined, together
-from nemo_vfm.parallel.engine import Engine, Params, Parts
-from nemo_vfm.parallel.gather import Together
-from nemo_vfm.parallel.mesh import same_slice
-from nemo_vfm.parallel.plan import ParallelPlan
-from nemo_vfm.parallel.torch_engine import TorchEngine
+from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_manifest
+from nemo_vfm.parallel.checkpoint.checkpoint_folder import existing
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined, together
+from nemo_vfm.parallel.engine.engine import Engine, Params, Parts
+from nemo_vfm.parallel.engine.torch_engine import TorchEngine
+from nemo_vfm.parallel.plan.mesh import same_slice
+from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.parallel.ranks.consensus import first_says
+from nemo_vfm.parallel.ranks.gather import Together
 from nemo_vfm.train.callbacks.callback import Callback
-from nemo_vfm.train.callbacks.checkpoint import SaveCheckpoints
-from nemo_vfm.train.callbacks.progress import ShowProgress
+from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
+from nemo_vfm.train.callbacks.progress_bar import ShowProgress
 from nemo_vfm.train.callbacks.validation import Validate
+from nemo_vfm.train.data_position import data_at, reading_of, resumed, steps_until
 from nemo_vfm.train.ema import EMA
-from nemo_vfm.train.even import require_even
-from nemo_vfm.train.fit import Fit
+from nemo_vfm.train.even_batches import require_even
 from nemo_vfm.train.loggers import LoggerSource
 from nemo_vfm.train.optim import Constant, Schedule
 from nemo_vfm.train.phases import InPhases, Phase, Stretch, at, data_of, stretches
-from nemo_vfm.train.position import data_at, reading_of, resumed, steps_until
 from nemo_vfm.train.skip import Skip
+from nemo_vfm.train.train_state import Fit
 from nemo_vfm.train.warm_start import WarmStart
 
 _PROMISE = "Ctrl-C: the run ends after this step, with a checkpoint; press it again to end at once, without one"
@@ -151,10 +151,10 @@ class Train:
         if fit.finished:
             self.checkpoint.copy(fit)
             return Outcome(f"already trained for {fit.step} steps", {"steps": fit.step}, did_nothing=True)
-        with preempt.heeded(_PROMISE):
+        with preemption.heeded(_PROMISE):
             self._loop(fit)
         if fit.preempted and not fit.finished:
-            raise preempt.stopped(fit.stop, f"at step {fit.step}, whose checkpoint is in {fit.checkpoints}")
+            raise preemption.stopped(fit.stop, f"at step {fit.step}, whose checkpoint is in {fit.checkpoints}")
         return Outcome(
             f"trained {fit.step} steps in {fit.elapsed_s:.0f} s; weights in {fit.checkpoints}",
             {"steps": fit.step, "training_s": fit.elapsed_s, **_losses(fit)},
@@ -299,8 +299,8 @@ class Train:
         return {"samples": self.data.num_train_samples() / self.data.batches_per_epoch()}
 
     def _loop(self, fit: Fit) -> None:
-        from nemo_vfm.data.lightning_module import BatchModule
-        from nemo_vfm.train.callbacks.metrics import WriteMetrics
+        from nemo_vfm.data.loader.lightning_data import BatchModule
+        from nemo_vfm.train.callbacks.metrics_log import WriteMetrics
         from nemo_vfm.train.loggers.guard import open_all
         from nemo_vfm.train.module import TrainModule, trainer
 

@@ -16,15 +16,15 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.loggers import Logger
 from torch import Tensor
 
-from nemo_vfm.core import log, preempt, progress
+from nemo_vfm.core import log, preemption, progress
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.predict import predictions
 from nemo_vfm.core.types import Batch, Predicts
-from nemo_vfm.parallel.watch import READS
-from nemo_vfm.parallel.world import now, take_pulse
+from nemo_vfm.parallel.ranks.process_group import now, take_pulse
+from nemo_vfm.parallel.ranks.rank_watchdog import READS
 from nemo_vfm.train.callbacks.callback import HOOKS, Callback
-from nemo_vfm.train.fit import Fit
+from nemo_vfm.train.train_state import Fit
 
 
 class TrainModule(LightningModule):
@@ -37,7 +37,7 @@ class TrainModule(LightningModule):
 
     def on_train_start(self) -> None:
         """Lightning would end at SIGTERM by an exception, in the middle of anything; the fit ends after its step."""
-        preempt.listen_again()
+        preemption.listen_again()
 
     def training_step(self, batch: Batch, batch_idx: int) -> None:
         """One optimizer step."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.types import Phaseable, TrainingData
-from nemo_vfm.parallel.plan import ParallelPlan
+from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.train.optim import Schedule
 
 

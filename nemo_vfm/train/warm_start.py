@@ -10,15 +10,15 @@ from torch import Tensor, nn
 
 from nemo_vfm.core import log
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.place import Place, place
+from nemo_vfm.core.storage.uri import Place, place
 from nemo_vfm.core.types import Json
 from nemo_vfm.models.convert.gpt_source import GptFolder, is_language_model, require_same_function
 from nemo_vfm.models.pretrained import fingerprint_of
-from nemo_vfm.parallel.checkpoint import weights_of
-from nemo_vfm.parallel.checkpoint_ranks import joined, together
-from nemo_vfm.parallel.checkpoint_reader import everywhere, put, shapes_of, some, told
-from nemo_vfm.parallel.checkpoint_store import opened
-from nemo_vfm.parallel.gather import Gather
+from nemo_vfm.parallel.checkpoint.checkpoint import weights_of
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined, together
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import everywhere, put, shapes_of, some, told
+from nemo_vfm.parallel.checkpoint.checkpoint_store import opened
+from nemo_vfm.parallel.ranks.gather import Gather
 
 
 class WarmStart:

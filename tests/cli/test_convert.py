@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from nemo_vfm.cli import converting
-from nemo_vfm.core.files import sha256_file
+from nemo_vfm.cli.conversion import convert_child
+from nemo_vfm.core.storage.files import sha256_file
 from tests.support.foreign_files import CONFIG, Touch, nemo, saved
 from tests.support.recipe_folder import ROOT
 
@@ -68,7 +68,7 @@ def test_nothing_is_overwritten_and_no_link_is_followed(kitchen, capfd):
 
 def test_the_process_that_reads_is_limited_and_is_given_no_secrets(kitchen):
     code = (
-        "import os, resource; from nemo_vfm.cli.converting import limit; limit(1 << 20);"
+        "import os, resource; from nemo_vfm.cli.conversion.convert_child import limit; limit(1 << 20);"
         "print([resource.getrlimit(kind)[1] for kind in (resource.RLIMIT_DATA, resource.RLIMIT_CPU,"
         " resource.RLIMIT_FSIZE)]); bytearray(8 << 30)"
     )
@@ -104,7 +104,7 @@ def test_limits_only_ever_shrink(size):
     pid = os.fork()
     if pid == 0:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-        converting.limit(size)
+        convert_child.limit(size)
         os._exit(0 if resource.getrlimit(resource.RLIMIT_FSIZE) == (1000, 1000) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
@@ -119,7 +119,7 @@ def test_one_tensor_is_not_tensors_and_a_file_is_called_as_the_user_called_it(ki
 
 
 def test_a_checkpoint_of_ours_becomes_one_file_and_nothing_is_overwritten(kitchen, capfd):
-    from nemo_vfm.parallel import checkpoint
+    from nemo_vfm.parallel.checkpoint import checkpoint
 
     weights = {"w": torch.arange(4.0)}
     checkpoint.save(kitchen.folder / "run/checkpoints", 7, {"model": weights, "ema": {"w": weights["w"] * 2}}, {})

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from nemo_vfm.config import build, compose
-from nemo_vfm.data.tokenizers.folder import FolderTokenizer
-from nemo_vfm.language.choice import Choice
-from nemo_vfm.language.generate import generate
+from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
+from nemo_vfm.language.generation import generate
+from nemo_vfm.language.token_choice import Choice
 from nemo_vfm.models.convert.gpt_folder import load_gpt
 from nemo_vfm.models.gpt import GPT
-from nemo_vfm.parallel import checkpoint
+from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.train.warm_start import WarmStart
 from tests.support.tiny_tokenizers import TEXTS, byte_level
 
@@ -32,15 +32,15 @@ model:
   heads: 4
   mlp_hidden: 48
 data:
-  _target_: nemo_vfm.data.tokens.data.TokenData
-  sources: {a: {_target_: nemo_vfm.data.tokens.data.TokenSource, folder: tokens}}
+  _target_: nemo_vfm.data.tokens.token_data.TokenData
+  sources: {a: {_target_: nemo_vfm.data.tokens.token_data.TokenSource, folder: tokens}}
   sequence_length: 64
   batch_size: 2
-  tokenizer: {_target_: nemo_vfm.data.tokenizers.folder.FolderTokenizer, folder: tokenizer}
-task: {_target_: nemo_vfm.language.task.NextToken}
+  tokenizer: {_target_: nemo_vfm.data.tokenizers.folder_tokenizer.FolderTokenizer, folder: tokenizer}
+task: {_target_: nemo_vfm.language.next_token_task.NextToken}
 optimizer: {_target_: torch.optim.AdamW, lr: 1e-3}
 duration: 2 steps
-checkpoint: {_target_: nemo_vfm.train.callbacks.checkpoint.SaveCheckpoints, every_steps: 2}
+checkpoint: {_target_: nemo_vfm.train.callbacks.checkpointing.SaveCheckpoints, every_steps: 2}
 """
 
 

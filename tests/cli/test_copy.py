@@ -91,7 +91,7 @@ def test_nothing_is_overwritten_and_then_nothing_is_written(kitchen, capsys):
 def test_a_second_copy_is_refused_and_the_first_stays(kitchen, capsys):
     kitchen.main("copy", "quickstart")
     mine = kitchen.folder / "recipes/quickstart.yaml"
-    mine.write_text("# changed\n_target_: nemo_vfm.synth.shapes.MakeVideos\n")
+    mine.write_text("# changed\n_target_: nemo_vfm.synth.make_shapes.MakeVideos\n")
     assert kitchen.main("copy", "quickstart") == 2
     assert "choose another place" in capsys.readouterr().err and "# changed" in mine.read_text()
 
@@ -210,12 +210,12 @@ def test_a_projects_recipe_needs_no_installation(project):
 def test_an_ingredient_that_becomes_a_fifo_is_not_waited_for(kitchen, monkeypatch, capsys):
     kitchen.write("conf/split/mine.yaml", "_target_: nemo_vfm.curate.split.content.ContentSplit\n")
     kitchen.write("recipes/mine.yaml", "# Mine.\ndefaults: [{split: mine}]\n")
-    from nemo_vfm.cli import copied
+    from nemo_vfm.cli import copy_recipe
 
-    def becomes_a_fifo(file: object, roots: object) -> list[copied.Use]:
+    def becomes_a_fifo(file: object, roots: object) -> list[copy_recipe.Use]:
         os.mkfifo("pipe")
-        return [copied.Use("split", "other", kitchen.folder / "pipe")]
+        return [copy_recipe.Use("split", "other", kitchen.folder / "pipe")]
 
-    monkeypatch.setattr(copied, "ingredients", becomes_a_fifo)
+    monkeypatch.setattr(copy_recipe, "ingredients", becomes_a_fifo)
     assert kitchen.main("copy", "mine", "yours.yaml", "--with-ingredients") != 0
     assert "not a regular file" in capsys.readouterr().err

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from nemo_vfm.cli.doctor import machine
-from nemo_vfm.cli.doctor.child import Answer, ask
-from nemo_vfm.cli.doctor.examine import PROBES, examine
+from nemo_vfm.cli.doctor import machine_facts
+from nemo_vfm.cli.doctor.examine_machine import PROBES, examine
 from nemo_vfm.cli.doctor.finding import Finding, paste_ready
+from nemo_vfm.cli.doctor.probe_child import Answer, ask
 from nemo_vfm.cli.doctor.probes import PROBES as FUNCTIONS
 from nemo_vfm.cli.main import main
 from nemo_vfm.core.optional import available
@@ -47,7 +47,7 @@ def fakes(tmp_path, monkeypatch):
 
 def told(monkeypatch: pytest.MonkeyPatch, *findings: Finding) -> None:
     """Let the verb find this."""
-    monkeypatch.setattr("nemo_vfm.cli.doctor.examine.examine", lambda folder: list(findings))
+    monkeypatch.setattr("nemo_vfm.cli.doctor.examine_machine.examine", lambda folder: list(findings))
 
 
 def test_every_probe_has_its_function():
@@ -141,7 +141,7 @@ def test_one_broken_check_does_not_end_the_others(tmp_path, monkeypatch):
     def explode() -> Finding:
         raise OSError("no such device")
 
-    monkeypatch.setattr(machine, "memory", explode)
+    monkeypatch.setattr(machine_facts, "memory", explode)
     found = examine(tmp_path, lambda name: Answer("broken", "ended by SIGSEGV") if name == "h264" else fine(name))
     assert by_name(found)["H.264 encoder"].stops and by_name(found)["PyAV decoder"].state == "ok"
     assert [f.detail for f in found if "no such device" in f.detail] == [
@@ -164,41 +164,41 @@ def test_what_needs_a_gpu_is_not_tried_without_one(tmp_path):
 
 def test_a_folder_that_cannot_be_written_stops(tmp_path):
     missing, unwritable = tmp_path / "a/b/c", Path("/proc/runs")
-    assert next(f.state for f in machine.run_folder(missing)) == "ok" and not missing.exists()
-    (finding,) = machine.run_folder(unwritable)
+    assert next(f.state for f in machine_facts.run_folder(missing)) == "ok" and not missing.exists()
+    (finding,) = machine_facts.run_folder(unwritable)
     assert finding.stops and "cannot be written" in finding.detail
 
 
 def test_versions_are_compared_with_what_we_declare(monkeypatch):
-    assert machine.why_not(Requirement("numpy>=1,<99")) == ""
-    assert "expected <1" in machine.why_not(Requirement("numpy<1"))
-    assert machine.why_not(Requirement("not-there-at-all>=1")) == "not-there-at-all is not installed"
-    monkeypatch.setattr(machine.metadata, "requires", lambda name: ["numpy<1", "nowhere", "x; extra == 'dev'"])
-    assert [(f.name, f.state, f.stops) for f in machine.packages()] == [
+    assert machine_facts.why_not(Requirement("numpy>=1,<99")) == ""
+    assert "expected <1" in machine_facts.why_not(Requirement("numpy<1"))
+    assert machine_facts.why_not(Requirement("not-there-at-all>=1")) == "not-there-at-all is not installed"
+    monkeypatch.setattr(machine_facts.metadata, "requires", lambda name: ["numpy<1", "nowhere", "x; extra == 'dev'"])
+    assert [(f.name, f.state, f.stops) for f in machine_facts.packages()] == [
         ("numpy", "broken", True), ("nowhere", "missing", True)]  # fmt: skip
 
 
 def test_a_low_limit_is_told_with_what_to_do(monkeypatch):
-    monkeypatch.setattr(machine.resource, "getrlimit", lambda _: (256, 4096))
-    finding = machine.open_files()
+    monkeypatch.setattr(machine_facts.resource, "getrlimit", lambda _: (256, 4096))
+    finding = machine_facts.open_files()
     assert (finding.state, finding.detail) == ("low", "256 of 4,096") and "ulimit" in finding.hint and not finding.stops
-    monkeypatch.setattr(machine.resource, "getrlimit", lambda _: (-1, -1))
-    assert machine.open_files().state == "ok"
+    monkeypatch.setattr(machine_facts.resource, "getrlimit", lambda _: (-1, -1))
+    assert machine_facts.open_files().state == "ok"
 
 
 def test_a_containers_limit_counts_for_memory(monkeypatch, tmp_path):
-    monkeypatch.setattr(machine, "_CGROUP", tmp_path / "memory.max")
+    monkeypatch.setattr(machine_facts, "_CGROUP", tmp_path / "memory.max")
     (tmp_path / "memory.max").write_text("2000000000\n")
-    assert machine.memory().state == "low" and machine.memory().detail.startswith("2.0 GB")
+    assert machine_facts.memory().state == "low" and machine_facts.memory().detail.startswith("2.0 GB")
 
 
 def test_slurm_is_found_on_the_path(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert {f.state for f in machine.programs()} == {"missing"}
+    assert {f.state for f in machine_facts.programs()} == {"missing"}
     for name in ("sbatch", "srun"):
         (tmp_path / name).write_text("#!/bin/sh\n")
         (tmp_path / name).chmod(0o755)
-    assert {f.state for f in machine.programs()} == {"ok"}
+    assert {f.state for f in machine_facts.programs()} == {"ok"}
 
 
 def test_what_is_shown_can_be_pasted(monkeypatch, capsys, tmp_path):
@@ -243,7 +243,7 @@ def test_the_status_says_whether_something_needed_is_broken(monkeypatch, capsys)
 
 def test_colours_are_for_terminals_and_for_those_who_want_them(monkeypatch):
     code = ("import pty, sys, os\n"
-            "from nemo_vfm.cli.paper import Paper\n"
+            "from nemo_vfm.runtime.terminal import Paper\n"
             "Paper().table([('head',), ('ok', 'x', 'y')], {'ok': 'green'}); Paper().line('z', 'bold')\n")  # fmt: skip
 
     def shown(**environment: str) -> str:
@@ -261,7 +261,9 @@ def test_colours_are_for_terminals_and_for_those_who_want_them(monkeypatch):
 
 
 def test_nemo_is_never_to_be_installed_beside_us(tmp_path, monkeypatch):
-    monkeypatch.setattr(machine, "extras", lambda: [("nemo", "nemo-toolkit is not installed"), ("wandb", "absent")])
+    monkeypatch.setattr(
+        machine_facts, "extras", lambda: [("nemo", "nemo-toolkit is not installed"), ("wandb", "absent")]
+    )
     hints = {found.name: found.hint for found in examine(tmp_path, lambda _: Answer("ok", "asked nothing"))}
     assert "environment of its own" in hints["nemo"] and "pip" not in hints["nemo"]
     assert hints["wandb"] == "pip install 'nemo_vfm[wandb]'"

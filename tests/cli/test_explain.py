@@ -9,17 +9,17 @@ from functools import cache
 
 import pytest
 
-from nemo_vfm.cli.catalogue.arguments import node_of
+from nemo_vfm.cli.catalogue.class_names import full_names, named_in, own_classes
 from nemo_vfm.cli.catalogue.components import Catalogue, Slot, catalogue
+from nemo_vfm.cli.catalogue.constructor_arguments import node_of
 from nemo_vfm.cli.catalogue.docstring import argument_texts, summary
-from nemo_vfm.cli.catalogue.names import full_names, named_in, own_classes
-from nemo_vfm.cli.catalogue.ready import ready
+from nemo_vfm.cli.catalogue.paste_ready import ready
 from nemo_vfm.cli.main import main
 from nemo_vfm.config import DEFAULT_TRUST, Problem, Roots, trust_list
 from nemo_vfm.config.interpolate import resolve
-from nemo_vfm.config.schema import Checker
-from nemo_vfm.config.source import parse
+from nemo_vfm.config.recipe_check import Checker
 from nemo_vfm.config.tree import plain
+from nemo_vfm.config.yaml_source import parse
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types import Factory

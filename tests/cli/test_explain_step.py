@@ -31,7 +31,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def told_of(run: Path, step: int, *words: str) -> dict[str, Any]:
-    from nemo_vfm.cli.step_story import tell, to_json
+    from nemo_vfm.explain.step_report import tell, to_json
 
     found: dict[str, Any] = to_json(tell(run, step, trust=[], losses="--no-losses" not in words))
     return found

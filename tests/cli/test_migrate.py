@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_vfm.cli.migrate import FORMATS, Migrated, migrate
+from nemo_vfm.cli.migrate.foreign_yaml import plain
 from nemo_vfm.cli.migrate.formats import UNKNOWN
-from nemo_vfm.cli.migrate.read import plain
-from nemo_vfm.cli.migrate.written import recipe_text
+from nemo_vfm.cli.migrate.recipe_text import recipe_text
 from nemo_vfm.config import build, check, compose, read_values
-from nemo_vfm.config.source import parse
+from nemo_vfm.config.yaml_source import parse
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types import Batch
-from nemo_vfm.parallel.engine import Parts
+from nemo_vfm.parallel.engine.engine import Parts
 from tests.support import foreign
 from tests.support.recipe_folder import ROOT, Kitchen
 
@@ -182,7 +182,7 @@ def test_nemo_1_keeps_its_numbers(kitchen):
 def test_a_llama_of_nemo_2_is_our_llama_and_its_data_folders_of_tokens(kitchen):
     ours = migrated(kitchen, foreign.NEMO2_LANGUAGE)
     assert (ours["model"]["width"], ours["model"]["groups"], ours["model"]["vocab"]) == (4096, 8, 128_256)
-    assert ours["task"]["_target_"] == "nemo_vfm.language.task.NextToken"
+    assert ours["task"]["_target_"] == "nemo_vfm.language.next_token_task.NextToken"
     assert [one["folder"] for one in ours["data"]["sources"].values()] == ["one/text", "two/text"]
     assert (ours["data"]["sequence_length"], ours["data"]["batch_size"]) == (8192, 512)
     assert (ours["duration"], ours["optimizer"]["lr"], ours["schedule"]["warmup_steps"]) == ("10000 steps", 3e-4, 2000)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from nemo_vfm.cli import two_sides
+from nemo_vfm.cli import divergence_sides
 from nemo_vfm.cli.main import main
 from nemo_vfm.cli.verbs import parity as verb
-from nemo_vfm.parallel import parity, pool
-from nemo_vfm.parallel.pairs import Layout
+from nemo_vfm.parallel.plan.layout_cases import Layout
+from nemo_vfm.parallel.verify import parity, rank_pool
 from tests.parallel.test_parity import off_by_a_little
 from tests.support.ranks import POOL
 
@@ -23,7 +23,7 @@ FP32 = "precision=fp32"  # a machine that multiplies bfloat16 takes that by itse
 @pytest.fixture(autouse=True)
 def shared(monkeypatch: pytest.MonkeyPatch) -> None:
     """The session's processes, since starting others takes seconds."""
-    for module in (pool, two_sides):
+    for module in (rank_pool, divergence_sides):
         monkeypatch.setattr(module, "Pool", lambda most, first: nullcontext(POOL))
 
 

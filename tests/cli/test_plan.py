@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from nemo_vfm.cli.planning import told
+from nemo_vfm.cli.planning import plan_page
 from nemo_vfm.perf.planner import Answer, Choice, Planner
 from tests.support.recipe_folder import ROOT
 
@@ -27,7 +27,7 @@ def test_a_plan_is_written_and_a_recipe_that_takes_it_checks(kitchen, capsys, wi
     assert "The recipe's own layout (context 4 ring)" in shown.out and "Recommended" in shown.out
     assert "Predicted, not measured" in shown.out and "by the command line" in shown.out
     text = (kitchen.folder / "conf/parallel/mine.yaml").read_text()
-    assert text.startswith("# ") and "_target_: nemo_vfm.parallel.plan.ParallelPlan\n" in text
+    assert text.startswith("# ") and "_target_: nemo_vfm.parallel.plan.plan.ParallelPlan\n" in text
     assert kitchen.main("check", SMALL, "parallel=mine", "data.shards=x", "--gpus", "4") == 0
     said = capsys.readouterr().out
     assert "idle" not in said and "would not start" not in said and "cannot be divided" not in said
@@ -72,8 +72,8 @@ LARGE = ["model.width=2048", "model.depth=20", "model.heads=16", "data.batch_siz
 def test_a_remedy_that_is_applied_makes_the_plan_say_that_it_fits(gpus, given, kitchen, capsys, monkeypatch):
     """Every line of the page, as a command line takes it."""
     lines: list[tuple[list[str], Choice]] = []
-    drawn = told.words
-    monkeypatch.setattr(told, "words", lambda asked, one: lines.append((drawn(asked, one), one.choice)) or [])
+    drawn = plan_page.words
+    monkeypatch.setattr(plan_page, "words", lambda asked, one: lines.append((drawn(asked, one), one.choice)) or [])
     words = ["plan", SMALL, "--gpus", str(gpus), "--gpu", "l4", *SAMPLE, *LARGE, *given]
     kitchen.main(*words)
     assert lines and "What would make it fit\n" in capsys.readouterr().out

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from nemo_vfm.cli import folder
 from nemo_vfm.cli.main import main
 from nemo_vfm.config.difference import accept, differences, is_harmless
 from nemo_vfm.core.errors import RunFolderError
+from nemo_vfm.runtime import run_folder
 
 COUNT = "_target_: @.Count\nduration: 4 steps\nrun_dir: out\n"
 
@@ -285,9 +285,9 @@ def test_a_folder_that_cannot_be_made_is_said(kitchen, capsys):
 
 
 def test_the_heartbeat_beats(tmp_path, monkeypatch):
-    monkeypatch.setattr(folder, "HEARTBEAT_S", 0.02)
+    monkeypatch.setattr(run_folder, "HEARTBEAT_S", 0.02)
     beats = []
-    state = folder.Status(tmp_path)
+    state = run_folder.Status(tmp_path)
     monkeypatch.setattr(state, "write", lambda text: beats.append(text))
     with state.running():
         time.sleep(0.2)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from nemo_vfm.cli.lock import lock
-from nemo_vfm.cli.survey import look
-from nemo_vfm.report.folder import RunFolder
+from nemo_vfm.report.run_values import RunFolder
+from nemo_vfm.runtime.run_lock import lock
+from nemo_vfm.runtime.run_status import look
 from tests.support.repository import ROOT
 
 COUNT = "_target_: @.Count\nduration: 4 steps\n"

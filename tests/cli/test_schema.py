@@ -12,10 +12,10 @@ import pytest
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
+from nemo_vfm.cli.catalogue.class_names import slots_of
 from nemo_vfm.cli.catalogue.components import Catalogue, catalogue
 from nemo_vfm.cli.catalogue.json_schema import Schemas
-from nemo_vfm.cli.catalogue.names import slots_of
-from nemo_vfm.cli.catalogue.ready import ready
+from nemo_vfm.cli.catalogue.paste_ready import ready
 from nemo_vfm.cli.main import main
 from nemo_vfm.config import DEFAULT_TRUST, Roots, compose, read_values, trust_list
 from nemo_vfm.core.types import Job
@@ -114,14 +114,24 @@ def test_a_misspelt_key_is_seen_where_an_ingredient_gives_the_class():
 
 
 def test_what_has_no_default_is_asked_for_only_where_no_ingredient_can_give_it():
-    alone = {"_target_": "nemo_vfm.diffusion.task.Denoise"}
+    alone = {"_target_": "nemo_vfm.diffusion.denoising_task.Denoise"}
     train = {"_target_": "nemo_vfm.train.job.Train", "task": alone}
     assert complaint(recipes(), {**train, "defaults": [{"task.codec": "haar"}]}) == ""
     assert "required" in complaint(recipes(), train)
-    encode = {"_target_": "nemo_vfm.curate.encode.EncodeShards", "shards": "x", "codec": "${c}", "buckets": "???"}
+    encode = {
+        "_target_": "nemo_vfm.curate.encode_shards.EncodeShards",
+        "shards": "x",
+        "codec": "${c}",
+        "buckets": "???",
+    }
     assert "'text_encoder' is a required property" in complaint(recipes(), encode)
     assert complaint(recipes(), {**encode, "text_encoder": "${t}"}) == ""
-    rate = {"_target_": "nemo_vfm.curate.encode.EncodeShards", "shards": "x", "codec": "???", "text_encoder": "???"}
+    rate = {
+        "_target_": "nemo_vfm.curate.encode_shards.EncodeShards",
+        "shards": "x",
+        "codec": "???",
+        "text_encoder": "???",
+    }
     square = {"width": 8, "height": 8, "num_frames": 1}
     assert complaint(recipes(), {**rate, "buckets": {"buckets": {"a": square}}}) == "", (
         "a plain class needs no _target_"
@@ -180,8 +190,11 @@ def test_a_workflow_step_may_be_another_recipe():
 def test_choices_are_offered_and_ones_that_are_new_are_no_error():
     slots = recipes().schema["$defs"]["defaults"]["items"]["patternProperties"]
     assert "dit_xl" in slots[r"(^|\.)model$"]["anyOf"][0]["enum"]
-    assert complaint(recipes(), {"_target_": "nemo_vfm.synth.shapes.MakeVideos", "defaults": [{"model": "mine"}]}) == ""
-    assert complaint(recipes(), {"_target_": "nemo_vfm.synth.shapes.MakeVideos", "defaults": [{"a": 1}]}) != ""
+    assert (
+        complaint(recipes(), {"_target_": "nemo_vfm.synth.make_shapes.MakeVideos", "defaults": [{"model": "mine"}]})
+        == ""
+    )
+    assert complaint(recipes(), {"_target_": "nemo_vfm.synth.make_shapes.MakeVideos", "defaults": [{"a": 1}]}) != ""
 
 
 def test_docstrings_defaults_and_literals_reach_the_editor():

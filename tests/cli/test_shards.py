@@ -14,11 +14,11 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from nemo_vfm.cli.shards.pictures import Frame, blocks, sheet
-from nemo_vfm.cli.shards.summary import histogram, whole_histogram
-from nemo_vfm.core.place import Address
-from nemo_vfm.data.shard_upload import upload_shards
-from nemo_vfm.data.shards import ShardWriter
+from nemo_vfm.core.storage.uri import Address
+from nemo_vfm.data.shards.shard_files import ShardWriter
+from nemo_vfm.data.shards.shard_upload import upload_shards
+from nemo_vfm.explain.shards.sample_pictures import Frame, blocks, sheet
+from nemo_vfm.explain.shards.shard_summary import histogram, whole_histogram
 from tests.data.conftest import mp4
 from tests.support.object_store import BUCKET
 
@@ -102,7 +102,7 @@ def test_tensors_are_told_with_ranges_and_what_is_not_finite(kitchen, capsys, la
 def test_the_sheet_shows_the_frames_themselves(kitchen, capsys, films, latents):
     assert told(kitchen, capsys, films, "clip-0", "--out", "one.png").endswith("one.png\n")
     picture = cv2.imread("one.png")[..., ::-1]
-    from nemo_vfm.data.decode import read_all
+    from nemo_vfm.data.video.decode import read_all
 
     last = cv2.resize(read_all(mp4(12, *SIZES[0], seed=0))[11], (320, 256), interpolation=cv2.INTER_NEAREST)
     top, left = 6 + 256 + 22 + 6, 6 + 3 * 326

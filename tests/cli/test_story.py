@@ -15,11 +15,11 @@ import pytest
 from safetensors.numpy import save
 
 from nemo_vfm.cli.main import main
-from nemo_vfm.cli.story.units import _FAMILIES, _UNITS
-from nemo_vfm.cli.story.verdicts import spares_at
 from nemo_vfm.core.types import Run
 from nemo_vfm.curate.decide.rule import Rule
-from nemo_vfm.data.shards import ShardWriter
+from nemo_vfm.data.shards.shard_files import ShardWriter
+from nemo_vfm.explain.clip.rule_verdicts import spares_at
+from nemo_vfm.explain.clip.score_units import _FAMILIES, _UNITS
 from tests.support import films
 from tests.support.repository import ROOT
 

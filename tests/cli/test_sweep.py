@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from nemo_vfm.cli.grid import MAX_POINTS, axes, points
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.runtime.sweep_grid import MAX_POINTS, axes, points
 from tests.support.recipe_folder import PARTS, ROOT
 
 COUNT = "_target_: @.Count\nduration: 1 steps\nweight: 1.0\n"

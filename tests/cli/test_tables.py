@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nemo_vfm.cli import sweep_table
-from nemo_vfm.cli.paper import Paper
+from nemo_vfm.runtime import sweep_table
+from nemo_vfm.runtime.terminal import Paper
 
 WORDS = "the class nemo_vfm.synth.prompts.DemoPromptsOfManyKinds makes prompts and is long enough to be wrapped"
 ROWS = [("ok", "Python", "3.11"), ("missing", "a decoder with a name", WORDS)]

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from nemo_vfm.cli.verbs.list import header
+from nemo_vfm.config.recipe_header import header
 from tests.support.recipe_folder import WIDE
 from tests.support.repository import ROOT
 

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from nemo_vfm.config import RecipeError, compose
-from nemo_vfm.config.source import parse
 from nemo_vfm.config.tree import plain
+from nemo_vfm.config.yaml_source import parse
 
 
 @pytest.fixture

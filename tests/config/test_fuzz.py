@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from nemo_vfm.config import RecipeError, Source
 from nemo_vfm.config.emit import to_yaml, with_places
-from nemo_vfm.config.errors import Mark
 from nemo_vfm.config.interpolate import resolve
 from nemo_vfm.config.overrides import parse_override
-from nemo_vfm.config.source import parse
+from nemo_vfm.config.recipe_errors import Mark
 from nemo_vfm.config.tree import Map, Scalar, Seq, plain
+from nemo_vfm.config.yaml_source import parse
 
 MARK = Mark(Source("t", ()))
 WORDS = st.sampled_from(

@@ -9,8 +9,8 @@ from omegaconf import OmegaConf
 
 from nemo_vfm.config import RecipeError
 from nemo_vfm.config.interpolate import resolve
-from nemo_vfm.config.source import parse
 from nemo_vfm.config.tree import plain
+from nemo_vfm.config.yaml_source import parse
 
 
 def resolved(text, **options):

@@ -8,12 +8,12 @@ from email.utils import formatdate
 
 import pytest
 
-from nemo_vfm.core.chat import Chat
-from nemo_vfm.core.endpoint import Endpoint, EndpointDenied, EndpointError
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.permission import Allowed, Permissions
-from nemo_vfm.core.reach import service_url
-from nemo_vfm.core.secret import conceal
+from nemo_vfm.core.network.chat import Chat
+from nemo_vfm.core.network.endpoint import Endpoint, EndpointDenied, EndpointError
+from nemo_vfm.core.network.permission import Allowed, Permissions
+from nemo_vfm.core.network.secret import conceal
+from nemo_vfm.core.network.ssrf_guard import service_url
 from tests.support.chat_server import allowed, answer, chat_server, drip, drip_headers, flood, half, hang, status
 
 KEY = "canary-key-5531-x"

@@ -8,7 +8,7 @@ from pathlib import Path
 import av.error
 import pytest
 
-from nemo_vfm.core.files import is_full, last_records
+from nemo_vfm.core.storage.files import is_full, last_records
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import string
 
 import pytest
 
-from nemo_vfm.core.key_shapes import looks_like_a_key, shape
+from nemo_vfm.core.network.key_shapes import looks_like_a_key, shape
 
 _A = "aB3xK9mQ2vR7tY5wZ8nL"  # in two halves below, so that no scanner takes this file for a leak
 _HEX = "0123456789abcdef" * 4

@@ -13,11 +13,11 @@ import pytest
 
 from nemo_vfm.core.types import Run
 from nemo_vfm.curate.decide.rule import Rule
-from nemo_vfm.curate.execute.inline import Inline
+from nemo_vfm.curate.execute.inline_executor import Inline
+from nemo_vfm.curate.output.transcode import Encode, Media, Transcode
 from nemo_vfm.curate.score.decoder_flags import DecoderFlags
-from nemo_vfm.curate.transcode import Encode, Media, Transcode
-from nemo_vfm.data.decode import open_video
-from nemo_vfm.data.shards import ShardSet
+from nemo_vfm.data.shards.shard_files import ShardSet
+from nemo_vfm.data.video.decode import open_video
 from tests.support.awkward import film, index_in_front, interlaced, with_hole
 from tests.support.cuts import At
 from tests.support.films import HEIGHT, WIDTH, job, pan

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from nemo_vfm.curate.balance import RULE, Balance
 from nemo_vfm.curate.stage import ClipRecord
-from nemo_vfm.data.bucket import Bucket, Buckets
-from nemo_vfm.data.sample import Clip
+from nemo_vfm.data.batching.bucket import Bucket, Buckets
+from nemo_vfm.data.shards.clip_id import Clip
 
 
 class Camera:

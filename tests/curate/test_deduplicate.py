@@ -13,11 +13,11 @@ import pytest
 from nemo_vfm.core.errors import NothingKept, UserError
 from nemo_vfm.core.types import Run
 from nemo_vfm.curate.deduplicate import Deduplicate
-from nemo_vfm.curate.learned.semantic_duplicate import LearnedDuplicate
-from nemo_vfm.curate.learned.task import Recognise
+from nemo_vfm.curate.learned.learned_duplicate import LearnedDuplicate
+from nemo_vfm.curate.learned.scorer_task import Recognise
 from nemo_vfm.curate.score.near_duplicate import NearDuplicate
-from nemo_vfm.data.encode import encode_mp4
-from nemo_vfm.data.shards import ShardSet, ShardWriter
+from nemo_vfm.data.shards.shard_files import ShardSet, ShardWriter
+from nemo_vfm.data.video.encode import encode_mp4
 from nemo_vfm.models.scorer import Scorer
 from tests.support.encoders import tiny_clip
 from tests.support.films import FPS, pan
@@ -123,7 +123,7 @@ def test_the_second_run_does_nothing_and_another_threshold_decodes_nothing(
     assert job(folders).run(Run(tmp_path)).did_nothing
     assert tree(tmp_path) == before
     monkeypatch.setattr(
-        "nemo_vfm.curate.remember.footage_of",
+        "nemo_vfm.curate.sources.dedup_features.footage_of",
         lambda data, _: pytest.fail("it decoded") if data[4:8] == b"ftyp" else broken(),
     )
     outcome = job(folders, above={"near": 0.999}).run(Run(tmp_path))

@@ -13,8 +13,8 @@ from nemo_vfm.cli.main import main
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types import Run
 from nemo_vfm.curate.embed_text import EmbedText
-from nemo_vfm.data.encode import encode_mp4
-from nemo_vfm.data.shards import ShardSet, ShardWriter
+from nemo_vfm.data.shards.shard_files import ShardSet, ShardWriter
+from nemo_vfm.data.video.encode import encode_mp4
 from nemo_vfm.models.text_encoder import HashedNgrams
 from tests.support.films import FPS, pan
 from tests.support.repository import ROOT

@@ -9,14 +9,14 @@ import pytest
 
 from nemo_vfm.core.types import Run
 from nemo_vfm.curate.caption.description import Description
-from nemo_vfm.curate.child import Child
 from nemo_vfm.curate.decide.rule import Rule
-from nemo_vfm.curate.execute.inline import Inline
+from nemo_vfm.curate.examine.sandbox import Child
+from nemo_vfm.curate.execute.inline_executor import Inline
+from nemo_vfm.curate.output.transcode import Transcode
 from nemo_vfm.curate.score.brightness import Brightness
 from nemo_vfm.curate.score.motion import Motion
 from nemo_vfm.curate.split.adaptive import AdaptiveSplit
-from nemo_vfm.curate.transcode import Transcode
-from nemo_vfm.data.shards import ShardSet
+from nemo_vfm.data.shards.shard_files import ShardSet
 from tests.support.films import job, pan, write_film
 from tests.support.judges import Brightest
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from nemo_vfm.curate.encode_kept import _segments
 from nemo_vfm.curate.execute.ordered import finished
 from nemo_vfm.curate.ledger import FileRecord
+from nemo_vfm.curate.output.encode_kept import _segments
 from nemo_vfm.curate.stage import ClipRecord, Facts, Found
-from nemo_vfm.data.sample import Clip
+from nemo_vfm.data.shards.clip_id import Clip
 
 
 def test_all_others_are_done_while_the_first_is_not():

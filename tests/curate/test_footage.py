@@ -5,7 +5,7 @@
 import numpy as np
 import pytest
 
-from nemo_vfm.curate.footage import Footage
+from nemo_vfm.curate.examine.footage import Footage
 
 
 @pytest.mark.parametrize("num_frames", [1, 2, 3, 7, 100])

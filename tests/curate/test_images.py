@@ -13,20 +13,20 @@ import pytest
 from nemo_vfm.core.errors import NothingKept, UserError
 from nemo_vfm.core.types import Run
 from nemo_vfm.curate.balance import Balance
-from nemo_vfm.curate.caption.words import View
+from nemo_vfm.curate.caption.caption_types import View
 from nemo_vfm.curate.decide.rule import Rule
-from nemo_vfm.curate.encode import EncodeShards
-from nemo_vfm.curate.execute.inline import Inline
-from nemo_vfm.curate.execute.processes import Processes
+from nemo_vfm.curate.encode_shards import EncodeShards
+from nemo_vfm.curate.execute.inline_executor import Inline
+from nemo_vfm.curate.execute.process_executor import Processes
 from nemo_vfm.curate.redecide import Redecide
-from nemo_vfm.curate.restore.letterbox import Letterbox
-from nemo_vfm.curate.source import Folder
-from nemo_vfm.data.bucket import Bucket, Buckets
-from nemo_vfm.data.image_file import open_image
-from nemo_vfm.data.module import ShardData
-from nemo_vfm.data.shards import ShardSet
+from nemo_vfm.curate.restore.crop_letterbox import Letterbox
+from nemo_vfm.curate.sources.video_source import Folder
+from nemo_vfm.data.batching.bucket import Bucket, Buckets
+from nemo_vfm.data.shards.shard_files import ShardSet
+from nemo_vfm.data.sources.shard_data import ShardData
+from nemo_vfm.data.video.image_file import open_image
 from nemo_vfm.report import page
-from tests.curate.test_encode import _Letters, _Mean
+from tests.curate.test_encode_shards import _Letters, _Mean
 from tests.curate.test_job import outputs, rows
 from tests.support.films import job, pan, texture, write_film
 from tests.support.stills import animated_png, animated_webp, bomb_png, coded, scene, turned_jpeg, write_still

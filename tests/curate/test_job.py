@@ -19,14 +19,14 @@ import pytest
 
 from nemo_vfm.core.errors import NothingKept
 from nemo_vfm.core.types import Part, Run
-from nemo_vfm.curate.child import Child
 from nemo_vfm.curate.decide.rule import Rule
-from nemo_vfm.curate.execute.inline import Inline
-from nemo_vfm.curate.execute.processes import Processes
+from nemo_vfm.curate.examine.sandbox import Child
+from nemo_vfm.curate.execute.inline_executor import Inline
+from nemo_vfm.curate.execute.process_executor import Processes
+from nemo_vfm.curate.output.transcode import Media
 from nemo_vfm.curate.score.motion import Motion
-from nemo_vfm.curate.transcode import Media
-from nemo_vfm.data.decode import open_video
-from nemo_vfm.data.shards import ShardSet
+from nemo_vfm.data.shards.shard_files import ShardSet
+from nemo_vfm.data.video.decode import open_video
 from tests.support.films import black, blurred, job, pan, texture, write_film
 
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from nemo_vfm.core.types import Run
-from nemo_vfm.curate.execute.inline import Inline
-from nemo_vfm.data.shards import ShardSet
+from nemo_vfm.curate.execute.inline_executor import Inline
+from nemo_vfm.data.shards.shard_files import ShardSet
 from tests.support.films import job, pan, texture, write_film
 from tests.support.judges import Brightest
 from tests.support.own_network import start
@@ -24,9 +24,9 @@ _RUN = """
 import importlib, json, os, signal, sys
 from pathlib import Path
 from nemo_vfm.core.types import Run
-from nemo_vfm.curate.execute.inline import Inline
-from nemo_vfm.curate.execute.processes import Processes
-from nemo_vfm.curate.execute.ray import Ray
+from nemo_vfm.curate.execute.inline_executor import Inline
+from nemo_vfm.curate.execute.process_executor import Processes
+from nemo_vfm.curate.execute.ray_executor import Ray
 from tests.support.films import job
 from tests.support.judges import Brightest
 
@@ -57,7 +57,7 @@ executors = {"inline": Inline(), "processes": Processes(workers=2), "ray": Ray(c
 stages = job(Path(films)).stages | {"brightest": Brightest()}
 job(Path(films), executor=executors[executor], stages=stages).run(Run(Path(folder)))
 """
-_JOB, _CACHE = "nemo_vfm.curate.job", "nemo_vfm.curate.cache"
+_JOB, _CACHE = "nemo_vfm.curate.job", "nemo_vfm.curate.examine.findings_cache"
 PLACES = [
     (_CACHE, "Cache.put", 1, "before"),
     (_CACHE, "Cache.put", 3, "after"),  # between two files' probes
@@ -66,18 +66,18 @@ PLACES = [
     (_CACHE, "Cache.put", 13, "after"),  # between two stages of one file
     (_JOB, "add_likeness", 1, "before"),
     (_JOB, "encode_kept", 1, "before"),
-    ("nemo_vfm.curate.encode_kept", "_note", 2, "before"),  # between two files' clips
+    ("nemo_vfm.curate.output.encode_kept", "_note", 2, "before"),  # between two files' clips
     (_JOB, "write_captions", 1, "before"),
     (_JOB, "write_shards", 1, "before"),
-    ("nemo_vfm.data.shards", "ShardWriter.write", 2, "after"),  # in the middle of a shard
+    ("nemo_vfm.data.shards.shard_files", "ShardWriter.write", 2, "after"),  # in the middle of a shard
     (_JOB, "write_shards", 1, "after"),
     (_JOB, "write_scores", 1, "after"),
     (_JOB, "write_json", 4, "before"),
-    ("nemo_vfm.curate.examine_job", "ExamineJob.done", 3, "before"),  # between two stretches of one film
-    ("nemo_vfm.curate.examine_job", "ExamineJob.done", 9, "after"),
+    ("nemo_vfm.curate.examine.examine_job", "ExamineJob.done", 3, "before"),  # between two stretches of one film
+    ("nemo_vfm.curate.examine.examine_job", "ExamineJob.done", 9, "after"),
     (_CACHE, "Cache.put", 7, "after"),
-    ("nemo_vfm.curate.encode_kept", "_note", 1, "after"),
-    ("nemo_vfm.curate.encode_kept", "_note", 5, "after"),  # between two stretches of one film's clips
+    ("nemo_vfm.curate.output.encode_kept", "_note", 1, "after"),
+    ("nemo_vfm.curate.output.encode_kept", "_note", 5, "after"),  # between two stretches of one film's clips
     (_JOB, "upload_shards", 1, "before"),
 ]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nemo_vfm.curate.ledger import Account, FileRecord, count, kind_of
 from nemo_vfm.curate.stage import ClipRecord, Found
-from nemo_vfm.data.sample import Clip
+from nemo_vfm.data.shards.clip_id import Clip
 
 
 def record(us, rule=None, message=None, source="a.mp4"):

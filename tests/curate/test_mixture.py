@@ -8,8 +8,8 @@ import pytest
 
 from nemo_vfm.core.types import Run
 from nemo_vfm.curate.balance import Balance
-from nemo_vfm.data.bucket import Bucket, Buckets
-from nemo_vfm.data.shards import ShardSet
+from nemo_vfm.data.batching.bucket import Bucket, Buckets
+from nemo_vfm.data.shards.shard_files import ShardSet
 from tests.support.films import job, pan, write_film
 
 BUCKETS = Buckets(buckets={"long": Bucket(64, 64, 30, 12), "longer": Bucket(64, 64, 40, 12)})

@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from nemo_vfm.core.errors import StoreError, StoreUnreachable, UserError
-from nemo_vfm.core.place import Address
-from nemo_vfm.core.store import Item, items
+from nemo_vfm.core.storage.object_store import Item, items
+from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.types import Run
 from nemo_vfm.curate import job as curate_job
-from nemo_vfm.curate.source import Folder
-from nemo_vfm.curate.stored import Fetched
-from nemo_vfm.data.shards import ShardSet
+from nemo_vfm.curate.sources.remote_source import Fetched
+from nemo_vfm.curate.sources.video_source import Folder
+from nemo_vfm.data.shards.shard_files import ShardSet
 from tests.support.films import job, pan, write_film
 from tests.support.object_store import BUCKET, Bucket, Failing
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is remembered of a file that could not be read."""
 
-from nemo_vfm.curate.probe import Probe
+from nemo_vfm.curate.examine.probe import Probe
 
 
 def test_what_the_disk_refused_is_not_a_fact_about_the_file_and_a_damaged_file_is(tmp_path):

@@ -7,9 +7,9 @@ import subprocess
 import sys
 
 from nemo_vfm.core import log, progress
-from nemo_vfm.curate.child import Limits
-from nemo_vfm.curate.execute.work import Item, Watch
-from nemo_vfm.curate.survey import Hands
+from nemo_vfm.curate.examine.examine_pipeline import Hands
+from nemo_vfm.curate.examine.sandbox import Limits
+from nemo_vfm.curate.execute.work_units import Item, Watch
 
 
 class Ticking:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from nemo_vfm.core.types import Run
-from nemo_vfm.curate.execute.inline import Inline
-from nemo_vfm.curate.execute.shares import Need, shares
+from nemo_vfm.curate.execute.inline_executor import Inline
+from nemo_vfm.curate.execute.worker_shares import Need, shares
 from tests.support.films import job, pan, texture, write_film
 from tests.support.own_network import start
 
@@ -22,7 +22,7 @@ import json, signal, sys, threading, time
 from pathlib import Path
 import psutil
 from nemo_vfm.core.types import Run
-from nemo_vfm.curate.execute.ray import Ray
+from nemo_vfm.curate.execute.ray_executor import Ray
 from tests.support.films import job
 from tests.support.judges import Brightest
 
@@ -80,7 +80,7 @@ _ALONE = """
 import sys
 from pathlib import Path
 from nemo_vfm.core.types import Run
-from nemo_vfm.curate.execute.ray import Ray
+from nemo_vfm.curate.execute.ray_executor import Ray
 from tests.support.films import job
 print(job(Path(sys.argv[1]), executor=Ray()).run(Run(Path(sys.argv[2]))).summary, flush=True)
 """

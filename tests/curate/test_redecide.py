@@ -17,7 +17,7 @@ from nemo_vfm.curate.balance import Balance
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.redecide import Redecide
 from nemo_vfm.curate.score.near_duplicate import NearDuplicate
-from nemo_vfm.data.shards import ShardSet, verify
+from nemo_vfm.data.shards.shard_files import ShardSet, verify
 from tests.support.films import black, blurred, job, pan, texture, write_film
 
 COMPARISONS = {"near_duplicate": NearDuplicate()}

@@ -5,11 +5,11 @@
 import numpy as np
 import pytest
 
-from nemo_vfm.core.files import read_json
+from nemo_vfm.core.storage.files import read_json
 from nemo_vfm.core.types import Run
-from nemo_vfm.curate import examine_job
-from nemo_vfm.curate.execute.inline import Inline
-from nemo_vfm.curate.execute.processes import Processes
+from nemo_vfm.curate.examine import examine_job
+from nemo_vfm.curate.execute.inline_executor import Inline
+from nemo_vfm.curate.execute.process_executor import Processes
 from nemo_vfm.curate.redecide import Redecide
 from nemo_vfm.curate.split.adaptive import AdaptiveSplit
 from nemo_vfm.curate.split.union import UnionSplit
@@ -40,7 +40,10 @@ def test_the_bytes_are_those_of_one_worker(films, tmp_path, monkeypatch, split):
     monkeypatch.setattr(examine_job, "STRETCH_S", 4.0)
     made = []
     real = examine_job.jobs_of
-    monkeypatch.setattr("nemo_vfm.curate.survey.jobs_of", lambda *given: made.append(len(real(*given))) or real(*given))
+    monkeypatch.setattr(
+        "nemo_vfm.curate.examine.examine_pipeline.jobs_of",
+        lambda *given: made.append(len(real(*given))) or real(*given),
+    )
     job(films, split=split, executor=Processes(workers=2)).run(Run(tmp_path / "parts"))
     assert max(made) >= 5
     assert outputs(tmp_path / "whole") == outputs(tmp_path / "parts")

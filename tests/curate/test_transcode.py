@@ -7,15 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from nemo_vfm.curate.child import Limits
-from nemo_vfm.curate.encode_kept import encode_kept
-from nemo_vfm.curate.execute.work import Lost
+from nemo_vfm.curate.examine.sandbox import Limits
+from nemo_vfm.curate.execute.work_units import Lost
 from nemo_vfm.curate.ledger import FileRecord
+from nemo_vfm.curate.output.encode_kept import encode_kept
+from nemo_vfm.curate.output.transcode import Encode, Media, Transcode
+from nemo_vfm.curate.restore.crop_letterbox import Letterbox
 from nemo_vfm.curate.restore.destripe import Destripe
-from nemo_vfm.curate.restore.letterbox import Letterbox
 from nemo_vfm.curate.stage import ClipRecord, Found
-from nemo_vfm.curate.transcode import Encode, Media, Transcode
-from nemo_vfm.data.sample import Clip
+from nemo_vfm.data.shards.clip_id import Clip
 from tests.support.films import job, pan, write_film
 
 

@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import save
 
-from nemo_vfm.data.encode import encode_mp4
-from nemo_vfm.data.shards import ShardWriter
+from nemo_vfm.data.shards.shard_files import ShardWriter
+from nemo_vfm.data.video.encode import encode_mp4
 
 LatentShards = Callable[..., Path]
 

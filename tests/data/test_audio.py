@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.data.audio import read_audio
+from nemo_vfm.data.video.audio import read_audio
 from tests.support.mutations import late_stream
 from tests.support.sounding import TONES, pitch, sounding_film
 

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_vfm.core.types import Batch, Batched, TrainingData
-from nemo_vfm.data.blend import Blend, Source
-from nemo_vfm.data.bucket import Bucket, Buckets
-from nemo_vfm.data.module import ShardData
-from nemo_vfm.data.shards import ShardWriter
-from nemo_vfm.data.turns import Turns
+from nemo_vfm.data.batching.bucket import Bucket, Buckets
+from nemo_vfm.data.shards.shard_files import ShardWriter
+from nemo_vfm.data.sources.blend import Blend, Source
+from nemo_vfm.data.sources.blend_schedule import Turns
+from nemo_vfm.data.sources.shard_data import ShardData
 from tests.data.conftest import LatentShards, moving, mp4
-from tests.data.test_module import LONG, SMALL, contents
+from tests.data.test_shard_data import LONG, SMALL, contents
 
 
 @settings(max_examples=60)
@@ -134,8 +134,8 @@ def test_a_blend_may_be_a_source(folders: dict[str, Path]) -> None:
 def test_images_and_videos_take_turns_in_a_training_step_of_the_tiny_model(tmp_path: Path) -> None:
     import torch
 
+    from nemo_vfm.diffusion.denoising_task import Denoise
     from nemo_vfm.diffusion.objective import FlowMatching
-    from nemo_vfm.diffusion.task import Denoise
     from nemo_vfm.models.codec import WaveletCodec
     from nemo_vfm.models.dit import DiT
     from nemo_vfm.models.text_encoder import HashedNgrams

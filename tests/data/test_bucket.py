@@ -4,7 +4,7 @@
 
 import pytest
 
-from nemo_vfm.data.bucket import Assigned, Bucket, Buckets
+from nemo_vfm.data.batching.bucket import Assigned, Bucket, Buckets
 
 BUCKETS = Buckets(
     buckets={

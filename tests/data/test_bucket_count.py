@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_vfm.data.bucket import Bucket, Buckets
-from nemo_vfm.data.bucket_count import Shape, buckets_line, count_buckets, nearest_miss
+from nemo_vfm.data.batching.bucket import Bucket, Buckets
+from nemo_vfm.data.batching.bucket_count import Shape, buckets_line, count_buckets, nearest_miss
 
 BUCKETS = Buckets(buckets={"wide": Bucket(96, 56, 9, 8), "tall": Bucket(56, 96, 17, 8), "image": Bucket(64, 64, 1)})
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.data import codecs
-from nemo_vfm.data.decode import open_video
-from nemo_vfm.data.encode import encode_mp4
+from nemo_vfm.data.video import codecs
+from nemo_vfm.data.video.decode import open_video
+from nemo_vfm.data.video.encode import encode_mp4
 from tests.support.films import pan
 
 WORKING = [name for name in codecs.ENCODERS if codecs.why_not(name) is None]

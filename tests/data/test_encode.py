@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nemo_vfm.data.decode import open_video
-from nemo_vfm.data.encode import encode_mp4, exact_fps
+from nemo_vfm.data.video.decode import open_video
+from nemo_vfm.data.video.encode import encode_mp4, exact_fps
 from tests.data.conftest import moving, mp4
 
 

@@ -11,15 +11,15 @@ import torch
 from safetensors.torch import save
 
 from nemo_vfm.core.frame_rate import is_frame_rate
-from nemo_vfm.data.bucket import Bucket, Buckets
-from nemo_vfm.data.module import ShardData
-from nemo_vfm.data.shards import ShardWriter
+from nemo_vfm.data.batching.bucket import Bucket, Buckets
+from nemo_vfm.data.shards.shard_files import ShardWriter
+from nemo_vfm.data.sources.shard_data import ShardData
 from nemo_vfm.models.blocks.rope import Rope
 from nemo_vfm.models.dit import DiT
-from nemo_vfm.synth.sample import Sample
-from nemo_vfm.synth.shapes import MakeVideos
+from nemo_vfm.synth.make_shapes import MakeVideos
+from nemo_vfm.synth.sample_videos import Sample
 from nemo_vfm.train.callbacks.preview import Preview
-from nemo_vfm.train.reconstruct.compare import CompareReconstructions
+from nemo_vfm.train.reconstruct.reconstruction_quality import CompareReconstructions
 from tests.data.conftest import mp4
 
 BAD = [0, 0.0, -8.0, math.inf, -math.inf, math.nan, 1e-40, 1e39, None, "8", True]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.data.image_file import MAX_BYTES, StillImage, open_image
+from nemo_vfm.data.video.image_file import MAX_BYTES, StillImage, open_image
 from tests.support.films import texture
 from tests.support.stills import animated_png, animated_webp, bomb_png, coded, turned_jpeg
 

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from nemo_vfm.core import store
 from nemo_vfm.core.errors import DataError, StoreUnreachable, UserError
-from nemo_vfm.core.place import Address
-from nemo_vfm.data.bucket import Bucket, Buckets
-from nemo_vfm.data.module import ShardData
-from nemo_vfm.data.shard_cache import ShardCache
-from nemo_vfm.data.shard_upload import upload_shards
-from nemo_vfm.data.shards import ShardSet, ShardWriter
+from nemo_vfm.core.storage import object_store
+from nemo_vfm.core.storage.uri import Address
+from nemo_vfm.data.batching.bucket import Bucket, Buckets
+from nemo_vfm.data.shards.shard_cache import ShardCache
+from nemo_vfm.data.shards.shard_files import ShardSet, ShardWriter
+from nemo_vfm.data.shards.shard_upload import upload_shards
+from nemo_vfm.data.sources.shard_data import ShardData
 from tests.data.conftest import LatentShards, mp4
-from tests.data.test_module import MIXED, SMALL, contents, take
-from tests.support import object_store
+from tests.data.test_shard_data import MIXED, SMALL, contents, take
+from tests.support import object_store as stored_bucket
 from tests.support.object_store import BUCKET, Failing
 from tests.support.object_store import Bucket as Store
 
@@ -227,7 +227,7 @@ def test_two_uploads_at_once_leave_one_of_both_whole(
 ) -> None:
     one, two, three = (latent_shards([SMALL] * count, name=f"v{count}") for count in (3, 6, 9))
     upload_shards(one, HOME)
-    real, begun = store.write, []
+    real, begun = object_store.write, []
 
     def late(data: bytes, address: Address) -> None:
         if not begun:  # just before the first one's marker the others come and finish
@@ -236,7 +236,7 @@ def test_two_uploads_at_once_leave_one_of_both_whole(
             upload_shards(one, HOME)
         real(data, address)
 
-    monkeypatch.setattr(store, "write", late)
+    monkeypatch.setattr(object_store, "write", late)
     upload_shards(two, HOME)
     shards = ShardSet(HOME)
     assert [shards.read(entry, "txt") for entry in shards.entries] == [b"caption %d" % n for n in range(6)]
@@ -266,9 +266,9 @@ def test_an_upload_killed_at_any_request_leaves_the_old_version_and_goes_on(
                 os.kill(os.getpid(), signal.SIGKILL)
             real(path, address)
 
-        real = store.upload
-        store.upload = dying
-        store.write = lambda data, address: os.kill(os.getpid(), signal.SIGKILL)
+        real = object_store.upload
+        object_store.upload = dying
+        object_store.write = lambda data, address: os.kill(os.getpid(), signal.SIGKILL)
         try:
             upload_shards(new, HOME)
         finally:
@@ -298,9 +298,9 @@ def test_what_lies_in_the_store_reads_the_same_once_fetched_back(
     folder = latent_shards(MIXED)
     upload_shards(folder, HOME)
     back = tmp_path / "back"
-    for item in store.items(HOME):
-        store.download(HOME / item.name, back / item.name)
+    for item in object_store.items(HOME):
+        object_store.download(HOME / item.name, back / item.name)
     assert json.loads((back / "shards.json").read_text())["num_samples"] == len(MIXED)
     assert [entry.key for entry in ShardSet(back).entries] == [entry.key for entry in ShardSet(folder).entries]
     shutil.rmtree(back)
-    assert object_store.BUCKET in HOME
+    assert stored_bucket.BUCKET in HOME

@@ -15,17 +15,17 @@ import webdataset
 
 from nemo_vfm.config.locate import DEFAULT_TRUST, NotLocated, locate, trust_list
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.core.place import Address
+from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.types import Batch, Batched, TrainingData
-from nemo_vfm.data import tar_order
-from nemo_vfm.data.bucket import Bucket
-from nemo_vfm.data.piped import PipedTars
-from nemo_vfm.data.shard_upload import upload_shards
-from nemo_vfm.data.shards import ShardWriter
-from nemo_vfm.data.sieve import Sieve
-from nemo_vfm.data.streamed import StreamedTars
+from nemo_vfm.data.batching.bucket import Bucket
+from nemo_vfm.data.shards import tar_order
+from nemo_vfm.data.shards.shard_files import ShardWriter
+from nemo_vfm.data.shards.shard_upload import upload_shards
+from nemo_vfm.data.shards.tar_sanitizer import Sieve
+from nemo_vfm.data.sources.piped import PipedTars
+from nemo_vfm.data.sources.streamed import StreamedTars
 from tests.data.conftest import LatentShards, mp4
-from tests.data.test_module import SMALL, contents
+from tests.data.test_shard_data import SMALL, contents
 from tests.data.test_tar import GOOD, Member, member, tar
 from tests.support.object_store import BUCKET
 from tests.support.object_store import Bucket as Store
@@ -243,8 +243,8 @@ def test_a_command_is_refused_unless_its_word_of_trust_is_given(tars: Path) -> N
         StreamedTars(tars=Path("pipe:cat x.tar"), batch_size=1)
     for trust in (DEFAULT_TRUST, trust_list(["nemo_vfm", "webdataset"])):
         with pytest.raises(NotLocated, match="add --trust piped"):
-            locate("nemo_vfm.data.piped.PipedTars", trust)
-    assert locate("nemo_vfm.data.piped.PipedTars", trust_list(["piped"])) is PipedTars
+            locate("nemo_vfm.data.sources.piped.PipedTars", trust)
+    assert locate("nemo_vfm.data.sources.piped.PipedTars", trust_list(["piped"])) is PipedTars
 
 
 def test_trusted_commands_give_the_same_batches(tars: Path) -> None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 import nemo_vfm.data
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.data.shards import ShardSet
-from nemo_vfm.data.tar import index_tar
+from nemo_vfm.data.shards.shard_files import ShardSet
+from nemo_vfm.data.shards.tar import index_tar
 
 Member = tuple[tarfile.TarInfo, bytes]
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.data.bucket import Bucket
-from nemo_vfm.data.transform import (
+from nemo_vfm.data.batching.bucket import Bucket
+from nemo_vfm.data.batching.transform import (
     decode_image,
     frame_indices,
     image_size,

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.core.files import sha256_file
-from nemo_vfm.core.place import Address
-from nemo_vfm.data.bucket import Bucket, Buckets
-from nemo_vfm.data.faults import Changed
-from nemo_vfm.data.module import ShardData
-from nemo_vfm.data.shard_cache import ShardCache
-from nemo_vfm.data.shard_upload import upload_shards
-from nemo_vfm.data.shards import ShardSet, ShardWriter
+from nemo_vfm.core.storage.files import sha256_file
+from nemo_vfm.core.storage.uri import Address
+from nemo_vfm.data.batching.bucket import Bucket, Buckets
+from nemo_vfm.data.batching.faults import Changed
+from nemo_vfm.data.shards.shard_cache import ShardCache
+from nemo_vfm.data.shards.shard_files import ShardSet, ShardWriter
+from nemo_vfm.data.shards.shard_upload import upload_shards
+from nemo_vfm.data.sources.shard_data import ShardData
 from tests.data.conftest import LatentShards, mp4
-from tests.data.test_module import MIXED, SMALL, contents, take
+from tests.data.test_shard_data import MIXED, SMALL, contents, take
 from tests.support.object_store import BUCKET
 from tests.support.object_store import Bucket as Store
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nemo_vfm.dedup.cluster import clusters, num_clusters
 from nemo_vfm.dedup.semantic import match
-from nemo_vfm.dedup.vector import as_text, as_vectors
+from nemo_vfm.dedup.vector_text import as_text, as_vectors
 
 
 def unit(rows: np.ndarray) -> np.ndarray:

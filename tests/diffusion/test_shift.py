@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from nemo_vfm.core.types import Batch
+from nemo_vfm.diffusion.denoising_task import Denoise
 from nemo_vfm.diffusion.objective import FlowMatching
 from nemo_vfm.diffusion.shift import LinearShift, Shift, SqrtShift, tokens_of
-from nemo_vfm.diffusion.task import Denoise
 from nemo_vfm.models.codec import WaveletCodec
 from nemo_vfm.models.text_encoder import HashedNgrams
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from nemo_vfm.curate.footage import Footage
+from nemo_vfm.curate.examine.footage import Footage
 from nemo_vfm.curate.stage import Score
 from nemo_vfm.diffusion.sampler import Sampler
 from tests.support.repository import ROOT

@@ -21,13 +21,13 @@ DOORS = {
     # NeMo is given what OmegaConf reads; that room sees nothing of our recipes.
     "omegaconf": ("nemo_vfm/config/", "nemo_vfm/cli/", "nemo_vfm/nemo/", "launcher/"),
     "yaml": ("nemo_vfm/config/", "nemo_vfm/cli/", "nemo_vfm/nemo/", "launcher/"),
-    "nemo_vfm.config": ("nemo_vfm/config/", "nemo_vfm/cli/", "launcher/"),
+    "nemo_vfm.config": ("nemo_vfm/config/", "nemo_vfm/cli/", "nemo_vfm/explain/", "nemo_vfm/runtime/", "launcher/"),
     "launcher": ("launcher/",),
     "torch.cuda": ("nemo_vfm/core/device.py", "nemo_vfm/parallel/"),
 }
 #: Every place that imports by a name it holds as text, and where the name comes from. One reads names that users write.
 IMPORTS_BY_NAME = {
-    "launcher/isolated.py": "nemo_vfm itself, in a process of its own",
+    "launcher/plan/isolated.py": "nemo_vfm itself, in a process of its own",
     "nemo_vfm/config/locate.py": "a recipe, after the trust list was asked",
     "nemo_vfm/core/optional.py": "our own code",
     "nemo_vfm/core/program.py": "the files of a program's own folder",

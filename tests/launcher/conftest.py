@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher import facts
-from launcher.facts import Said
+from launcher.plan import recipe_info
+from launcher.plan.recipe_info import Said
 from tests.support.slurm import Slurm, lacking, slurm
 
 #: Whoever comes with the partition `urgent` gets the nodes of others, who have a while to save.
@@ -54,5 +54,5 @@ def asked_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
                 known[tuple(words)] = Said(status, out.getvalue(), err.getvalue())
         return known[tuple(words)]
 
-    monkeypatch.setattr(facts, "_said", said)
+    monkeypatch.setattr(recipe_info, "_said", said)
     yield

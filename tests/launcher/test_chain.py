@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from launcher.chain import chain
-from launcher.cluster import Slurm
-from launcher.facts import Phase, Step, Work
+from launcher.plan.chain import chain
+from launcher.plan.recipe_info import Phase, Step, Work
+from launcher.request.cluster import Slurm
 
 DGX = Slurm(gpu="h100", gpus_per_node=8, cpus_per_node=112)
 CPU = Slurm(gpus_per_node=0, cpus_per_node=16)

@@ -9,8 +9,8 @@ import pytest
 from launcher.cli import main
 from nemo_vfm.cli.main import main as nemo_vfm
 
-LOCAL = "_target_: launcher.cluster.Local\n"
-SLURM = "_target_: launcher.cluster.Slurm\ngpus_per_node: 0\ncpus_per_node: 4\n"
+LOCAL = "_target_: launcher.request.cluster.Local\n"
+SLURM = "_target_: launcher.request.cluster.Slurm\ngpus_per_node: 0\ncpus_per_node: 4\n"
 
 
 @pytest.fixture
@@ -44,8 +44,8 @@ def test_a_variable_that_may_load_code_needs_a_word_of_trust_in_a_local_file(des
 
 
 @pytest.mark.parametrize("line", [
-    "container: {_target_: launcher.cluster.Apptainer, image: /x.sif, program: ./x}", "source: ./activate",
-    "container: {_target_: launcher.cluster.Pyxis, image: x}", "modules: [/tmp/module]", "modules: [./m]",
+    "container: {_target_: launcher.request.cluster.Apptainer, image: /x.sif, program: ./x}", "source: ./activate",
+    "container: {_target_: launcher.request.cluster.Pyxis, image: x}", "modules: [/tmp/module]", "modules: [./m]",
     "options: {prolog: ./x}", "step_options: {task-prolog: ./x}", "step_options: {bcast: null}", "mpi: ./x.so",
     "options: {mail-user: ../x}", "options: {get-user-env: null}",
 ])  # fmt: skip

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cluster import OURS, Apptainer, Local, Pyxis, Slurm
+from launcher.request.cluster import OURS, Apptainer, Local, Pyxis, Slurm
 from nemo_vfm.config import RecipeError, ingredient, trust_list
-from nemo_vfm.perf.gpus import gpu_named
+from nemo_vfm.perf.gpu_specs import gpu_named
 from tests.support.repository import ROOT
 from tests.support.slurm_jobs import cluster_named, cluster_names
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher.cli import main
-from launcher.launch import composed_text
+from launcher.plan.launch import composed_text
 from nemo_vfm.config import compose
 from tests.support.repository import ROOT
 
@@ -156,7 +156,7 @@ def test_a_verb_that_does_not_exist_gets_the_nearest(words, said, capsys):
 def test_a_value_that_looks_like_a_key_is_refused_in_a_cluster_and_never_shown(desk, capsys, value):
     (desk / "conf/cluster").mkdir(parents=True)
     (desk / "conf/cluster/ours.yaml").write_text(
-        f"_target_: launcher.cluster.Slurm\ngpus_per_node: 0\nenvironment: {{HARMLESS: '{value}'}}\n"
+        f"_target_: launcher.request.cluster.Slurm\ngpus_per_node: 0\nenvironment: {{HARMLESS: '{value}'}}\n"
     )
     for words in (["cluster=ours"], ["cluster=cpu_slurm", f"cluster.environment.HARMLESS={value}"]):
         assert main(dry(*words)) == 2
@@ -195,7 +195,9 @@ def test_in_a_container_paths_are_looked_for_where_they_are_mounted_from(tmp_pat
     (tmp_path / "films").mkdir()
     (tmp_path / "films/one.mp4").touch()
     words = ["submit", "curation/clips", "cluster=cpu_slurm", "cluster.cpus_per_node=2", "--dry-run"]
-    words += [f"cluster.container={{_target_: launcher.cluster.Pyxis, image: x, mounts: {{{tmp_path}/films: /data}}}}"]
+    words += [
+        f"cluster.container={{_target_: launcher.request.cluster.Pyxis, image: x, mounts: {{{tmp_path}/films: /data}}}}"
+    ]
     for path in ("/data", "/data/gone", "/opt/data"):
         assert main([*words, f"source.path={path}"]) == 0
         said = capsys.readouterr().err

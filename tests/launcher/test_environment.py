@@ -4,7 +4,7 @@
 
 import pytest
 
-from launcher.environment import environment
+from launcher.render.environment import environment
 
 NODE = {"gpus_per_node": 8, "cpus_per_task": 14}
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.asked import add_arguments, asked
-from launcher.facts import Said
-from launcher.launch import prepared
-from launcher.submission import checked, submit
+from launcher.plan.launch import prepared
+from launcher.plan.recipe_info import Said
+from launcher.request.request import add_arguments, asked
+from launcher.state.submission import checked, submit
 from launcher.verbs.submit import launched
 from nemo_vfm.config import Roots
 from tests.support.fake_queue import FakeQueue
@@ -37,8 +37,8 @@ def test_what_a_dry_run_shows_is_what_sbatch_gets(name, tmp_path, monkeypatch, c
     monkeypatch.setenv("PATH", f"{queue.bin}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path)
     # What is said beside the scripts takes a minute for the largest, and has tests of its own.
-    monkeypatch.setattr("launcher.preflight.planned", lambda *_, **__: "not asked here")
-    monkeypatch.setattr("launcher.preflight.checked", lambda *_, **__: Said(0, "ok"))
+    monkeypatch.setattr("launcher.plan.preflight.planned", lambda *_, **__: "not asked here")
+    monkeypatch.setattr("launcher.plan.preflight.checked", lambda *_, **__: Said(0, "ok"))
     assert launched(prepared(words(name)), dry_run=True) == 0
     shown = capsys.readouterr().out
     launch = prepared(words(name))

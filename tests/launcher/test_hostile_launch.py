@@ -36,7 +36,7 @@ def hostile(job: dict[str, Any] | None = None, **values: Any) -> None:
         "schema": "nemo_vfm.launch/1", "id": "abc", "created": "2026-01-01T00:00:00+00:00", "name": "a", "title": "t",
         "recipe": "shapes", "run_dir": "x", "workdir": str(Path.cwd()), "runs": [], "jobs": [{**JOB, **(job or {})}],
         "words": {"cluster": "cpu_slurm", "nodes": 1, "trust": [], "allow": [], "code": False, "parts": 0},
-        "cluster": {"_target_": "launcher.cluster.Slurm", "gpus_per_node": 0, "cpus_per_node": 4},
+        "cluster": {"_target_": "launcher.request.cluster.Slurm", "gpus_per_node": 0, "cpus_per_node": 4},
         "code": {"sha256": "", "commit": None, "files": 0}, **values,
     }  # fmt: skip
     files = {"launch.json": json.dumps(whole), "job.sh": "#!/bin/bash\n", "code.sha256": "", "packages.txt": "",
@@ -61,7 +61,7 @@ def test_a_job_that_no_launcher_writes_is_refused_by_every_verb_and_slurm_is_ask
 @pytest.mark.parametrize("values", [
     {"jobs": []}, {"jobs": None}, {"jobs": "x"}, {"words": None}, {"cluster": {}}, {"recipe": "../../etc/passwd"},
     {"runs": ["../x"]}, {"id": "\x1b[31m"}, {"created": 5}, {"code": None}, {"workdir": 3},
-    {"cluster": {"_target_": "launcher.cluster.Slurm", "most_at_once": "4 --wrap=id"}},
+    {"cluster": {"_target_": "launcher.request.cluster.Slurm", "most_at_once": "4 --wrap=id"}},
 ])  # fmt: skip
 def test_a_launch_that_no_launcher_writes_is_refused_by_every_verb_and_the_others_are_listed(queue, capsys, values):
     hostile(**values)
@@ -77,7 +77,7 @@ def test_a_folder_grants_no_trust_by_itself(queue, capsys):
     hostile(words=words)
     assert main(VERBS[-1]) == 2
     assert "was launched with --trust evil" in capsys.readouterr().err
-    hostile(cluster={"_target_": "launcher.cluster.Local", "environment": {"LD_PRELOAD": "/tmp/x.so"}})
+    hostile(cluster={"_target_": "launcher.request.cluster.Local", "environment": {"LD_PRELOAD": "/tmp/x.so"}})
     assert main(VERBS[-1]) == 2
     assert "add --trust cluster" in capsys.readouterr().err
 

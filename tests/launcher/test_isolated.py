@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.asked import Asked
-from launcher.facts import work
-from launcher.modules import OWN, job_imports, modules
+from launcher.plan.recipe_info import work
+from launcher.plan.trusted_modules import OWN, job_imports, modules
+from launcher.request.request import Asked
 from nemo_vfm.core.errors import UserError
 from tests.support.repository import ROOT
 

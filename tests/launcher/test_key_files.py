@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.key_files import what_it_is
-from launcher.snapshot import take
+from launcher.state.key_files import what_it_is
+from launcher.state.snapshot import take
 from tests.launcher.test_snapshot import git
 from tests.support.repository import ROOT
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cluster import NodeCheck, Slurm
-from launcher.node_check import text
-from launcher.script import script
+from launcher.render.node_check import text
+from launcher.render.script import script
+from launcher.request.cluster import NodeCheck, Slurm
 from tests.support.slurm_jobs import run, small_job
 
 SMI = "#!/bin/bash\nif [[ $1 == nvlink ]]; then echo '{links}'; else for i in {gpus}; do echo GPU-$i; done; fi\n"

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from launcher.cli import main
-from launcher.cluster import Slurm as Cluster
-from launcher.job import SlurmJob
-from launcher.profile import Profile, asked
+from launcher.render.job import SlurmJob
+from launcher.render.profile import Profile, asked
+from launcher.request.cluster import Slurm as Cluster
 from nemo_vfm.core.errors import UserError
 from tests.support.repository import ROOT
 from tests.support.slurm import Slurm

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.quoting import directive, in_bind, quoted, remark, variable
+from launcher.render.quoting import directive, in_bind, quoted, remark, variable
 from tests.support.slurm import Slurm
 
 HOSTILE = (

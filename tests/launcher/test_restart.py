@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cluster import Slurm
-from launcher.job import SlurmJob
-from launcher.script import script
-from launcher.status import run_states, states
-from launcher.successors import line_of, successors
-from tests.launcher.test_status import attempt, in_queue, job, kept
+from launcher.render.job import SlurmJob
+from launcher.render.script import script
+from launcher.request.cluster import Slurm
+from launcher.slurm.job_status import run_states, states
+from launcher.slurm.successors import line_of, successors
+from tests.launcher.test_job_status import attempt, in_queue, job, kept
 from tests.support.slurm_jobs import Done, run, small_job
 
 SAVED = "75"  # the status of a run that was asked to end, and has saved

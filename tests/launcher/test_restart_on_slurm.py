@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher import slurm
 from launcher.cli import main
-from launcher.cluster import Slurm as Cluster
-from launcher.script import script
+from launcher.render.script import script
+from launcher.request.cluster import Slurm as Cluster
+from launcher.slurm import slurm
 from tests.launcher.test_chain_on_slurm import CLUSTER, TRUST, attempts, numbers
 from tests.launcher.test_slurm_ends import of_bash
 from tests.support.repository import ROOT

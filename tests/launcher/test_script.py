@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cluster import Apptainer, Pyxis, Slurm
-from launcher.job import SlurmJob
-from launcher.script import script
+from launcher.render.job import SlurmJob
+from launcher.render.script import script
+from launcher.request.cluster import Apptainer, Pyxis, Slurm
 from tests.launcher.test_quoting import HOSTILE, PRINTABLE
 from tests.support.slurm_jobs import GOLDEN, golden_jobs, run, small_job
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.job import SlurmJob
-from launcher.script import script
+from launcher.render.job import SlurmJob
+from launcher.render.script import script
 from tests.launcher.test_quoting import HOSTILE, PRINTABLE
 from tests.support.slurm import Slurm as RealSlurm
 from tests.support.slurm_jobs import small_job

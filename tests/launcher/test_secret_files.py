@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.secret_files import objections, value
+from launcher.state.secret_files import objections, value
 from nemo_vfm.core.errors import UserError
 
 

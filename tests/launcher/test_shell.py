@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from launcher.cli import main
-from launcher.cluster import Apptainer, Pyxis
-from launcher.cluster import Slurm as Cluster
-from launcher.interactive import shell_script
+from launcher.render.interactive import shell_script
+from launcher.request.cluster import Apptainer, Pyxis
+from launcher.request.cluster import Slurm as Cluster
 from tests.launcher.test_quoting import PRINTABLE
 from tests.support.fake_queue import FakeQueue
 from tests.support.repository import ROOT

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher import slurm
-from launcher.slurm import Machines, clean
+from launcher.slurm import slurm
+from launcher.slurm.slurm import Machines, clean
 from nemo_vfm.core.errors import UserError
 from tests.support.slurm import Slurm, lacking
 from tests.support.slurm import slurm as cluster_in

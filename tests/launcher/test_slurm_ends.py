@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cluster import NodeCheck
-from launcher.cluster import Slurm as Cluster
-from launcher.job import SlurmJob
+from launcher.render.job import SlurmJob
+from launcher.request.cluster import NodeCheck
+from launcher.request.cluster import Slurm as Cluster
 from tests.support.repository import ROOT
 from tests.support.slurm import Slurm
 from tests.support.slurm_submitted import HERE, Submitted, put

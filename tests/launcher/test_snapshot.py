@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher import snapshot
-from launcher.snapshot import read_listing, take
+from launcher.state import snapshot
+from launcher.state.snapshot import read_listing, take
 from nemo_vfm.core.errors import UserError
 
 

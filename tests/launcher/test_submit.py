@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.cli import main
-from launcher.folder import held
+from launcher.state.launch_folder import held
 from tests.support.fake_queue import FakeQueue
 
 SHAPES = ("submit", "synthetic/shapes", "--overlay=smoke", "cluster=cpu_slurm", "run_dir=runs/a")
@@ -144,7 +144,7 @@ def test_a_chain_waits_step_by_step_and_none_of_it_stays_where_one_is_refused(qu
 
 
 def test_of_a_chain_whose_second_job_is_refused_the_first_is_taken_back(queue, monkeypatch, capsys):
-    from launcher import slurm
+    from launcher.slurm import slurm
     from nemo_vfm.core.errors import UserError
 
     real, calls = slurm.submit, []

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher import slurm
 from launcher.cli import main
+from launcher.slurm import slurm
 from nemo_vfm.cli.main import main as nemo_vfm
 from tests.support.repository import ROOT
 from tests.support.slurm import Slurm

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from nemo_vfm.metrics.nearest import nearest, thumbnail
-from nemo_vfm.synth import plan
-from nemo_vfm.synth.draw import draw
+from nemo_vfm.synth import shot_plan
+from nemo_vfm.synth.draw_shot import draw
 
-SHOTS = plan.films(seed=1, num_films=1, shots_per_film=6)[0]
+SHOTS = shot_plan.films(seed=1, num_films=1, shots_per_film=6)[0]
 
 
 def test_a_noisy_smaller_copy_is_nearest_to_its_original():

@@ -7,7 +7,7 @@ import torch
 
 from nemo_vfm.models.blocks.norm import LayerNorm, LayerNorm1p, RMSNorm, rms_normalised
 from nemo_vfm.models.blocks.patch import PatchEmbedding, grid_of, patches, unpatch
-from nemo_vfm.models.blocks.position import AbsolutePositions
+from nemo_vfm.models.blocks.position_embedding import AbsolutePositions
 from nemo_vfm.models.blocks.rope import Rope, axis_dims, rotate
 from nemo_vfm.models.blocks.timestep import sinusoids
 from nemo_vfm.models.dit import DiT

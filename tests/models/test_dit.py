@@ -10,9 +10,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from nemo_vfm.core.types import Costed
-from nemo_vfm.models.blocks.text import visible
+from nemo_vfm.models.blocks.text_tokens import visible
 from nemo_vfm.models.dit import DiT
-from nemo_vfm.parallel.declared import Divisible, matching
+from nemo_vfm.parallel.plan.sharding_spec import Divisible, matching
 
 
 def tiny(**changes):

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nemo_vfm.models.blocks.text_rope import LongContext, TextRope
 from nemo_vfm.models.gpt import GPT
-from nemo_vfm.parallel.vocabulary import IGNORED, token_losses
+from nemo_vfm.parallel.engine.vocab_parallel_loss import IGNORED, token_losses
 
 SMALL: dict[str, Any] = {"vocab": 96, "width": 48, "depth": 3, "heads": 6, "groups": 2, "mlp_hidden": 80}
 NEMOTRON: dict[str, Any] = {"activation": "squared_relu", "norm": "layernorm1p", "rope": TextRope(share=0.5)}

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from nemo_vfm.core.rows import rows_of, videos_of
+from nemo_vfm.core.latent_rows import rows_of, videos_of
 from nemo_vfm.core.types import Prepared
-from nemo_vfm.models.blocks.row import Row, row
+from nemo_vfm.models.blocks.packed_row import Row, row
 from nemo_vfm.models.st_dit import STDiT
-from nemo_vfm.parallel.layout import Layout, under
+from nemo_vfm.parallel.context.token_layout import Layout, under
 from tests.support.packs import COSMOS, PLAIN, UNSURE, tiny
 
 SIZES = [(1, 4, 8), (3, 4, 4), (1, 2, 2), (2, 6, 4)]  # 8, 12, 1 and 12 tokens

@@ -10,8 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nemo_vfm.models.blocks.rope import rotate
 from nemo_vfm.models.st_dit import STDiT
-from nemo_vfm.parallel.attention import attention
-from nemo_vfm.parallel.declared import matching
+from nemo_vfm.parallel.context.distributed_attention import attention
+from nemo_vfm.parallel.plan.sharding_spec import matching
 from tests.support.repository import ROOT
 
 GRID = (3, 2, 4)

@@ -14,11 +14,11 @@ import pytest
 
 from nemo_vfm.core.errors import MissingPackage, UserError
 from nemo_vfm.core.types import Run
+from nemo_vfm.curate.output.write_outputs import write_shards
 from nemo_vfm.curate.stage import ClipRecord
-from nemo_vfm.curate.write import write_shards
-from nemo_vfm.data.audio import read_audio
-from nemo_vfm.data.sample import Clip, source_id
-from nemo_vfm.data.shards import ShardSet
+from nemo_vfm.data.shards.clip_id import Clip, source_id
+from nemo_vfm.data.shards.shard_files import ShardSet
+from nemo_vfm.data.video.audio import read_audio
 from nemo_vfm.nemo.transcribe import NeMoSpeech, Recogniser, Transcribe, _text
 from tests.support.sounding import TONES, pitch, sounding_film
 

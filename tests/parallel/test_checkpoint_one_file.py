@@ -11,11 +11,11 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from nemo_vfm.cli import one_file
+from nemo_vfm.cli.conversion import single_file
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
-from nemo_vfm.parallel import checkpoint, checkpoint_one_file
-from nemo_vfm.parallel.checkpoint_reader import SavedTensors
-from nemo_vfm.parallel.checkpoint_writer import About
+from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_one_file
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import SavedTensors
+from nemo_vfm.parallel.checkpoint.checkpoint_writer import About
 from nemo_vfm.train.warm_start import WarmStart
 from tests.parallel.test_checkpoint_ranks import LAYOUTS, model, saving, values
 from tests.support.ranks import on_ranks
@@ -34,7 +34,7 @@ class Sizes(nn.Module):
 def exported(folder: Path, target: Path, group: str | None = None) -> str:
     """What `nemo-vfm convert` does, without the name."""
     target.mkdir()
-    return one_file.convert(folder, target, group)
+    return single_file.convert(folder, target, group)
 
 
 @pytest.mark.parametrize("name", ["one", "shard-tensor", "pipeline"])

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nemo_vfm.parallel import checkpoint, checkpoint_optimizer, checkpoint_pieces
-from nemo_vfm.parallel.checkpoint_ranks import joined
-from nemo_vfm.parallel.checkpoint_reader import fill
+from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_optimizer, checkpoint_pieces
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
 from tests.support.ranks import on_ranks
 
 #: Layouts by name: (ranks, of them tensor parallel, pipeline stages).

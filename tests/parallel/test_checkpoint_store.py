@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from nemo_vfm.core import store
 from nemo_vfm.core.errors import CorruptCheckpoint, StoreDenied, StoreError, UserError
-from nemo_vfm.core.place import Address
-from nemo_vfm.parallel import checkpoint, checkpoint_store
-from nemo_vfm.parallel.checkpoint import About
-from nemo_vfm.parallel.retention import Keep
+from nemo_vfm.core.storage import object_store
+from nemo_vfm.core.storage.uri import Address
+from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_store
+from nemo_vfm.parallel.checkpoint.checkpoint import About
+from nemo_vfm.parallel.checkpoint.retention import Keep
 from tests.support.object_store import BUCKET, Bucket, Failing
 
 HOME = Address(f"s3://{BUCKET}/copies")
@@ -76,7 +76,7 @@ def test_a_copy_killed_at_any_file_leaves_the_one_before(failing: Failing, tmp_p
     save(tmp_path, 2)
     child = os.fork()
     if child == 0:
-        left, real = [requests], store.upload
+        left, real = [requests], object_store.upload
 
         def dying(path: Path, address: Address) -> None:
             left[0] -= 1
@@ -84,7 +84,7 @@ def test_a_copy_killed_at_any_file_leaves_the_one_before(failing: Failing, tmp_p
                 os.kill(os.getpid(), signal.SIGKILL)
             real(path, address)
 
-        store.upload = dying
+        object_store.upload = dying
         try:
             checkpoint_store.copy(tmp_path, HOME, Keep())
         finally:

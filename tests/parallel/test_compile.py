@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from nemo_vfm.parallel.plan import ParallelPlan
+from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.support.layouts import LONG, Doubling, own, space_time, started, tiny
 from tests.support.ranks import on_ranks
 

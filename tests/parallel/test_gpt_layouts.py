@@ -15,12 +15,14 @@ from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types import Batch, Prepared
 from nemo_vfm.models.gpt import GPT
-from nemo_vfm.parallel import checkpoint, shared_heads, vocabulary
-from nemo_vfm.parallel.checkpoint_ranks import joined
-from nemo_vfm.parallel.engine import Parts
-from nemo_vfm.parallel.plan import ParallelPlan
-from nemo_vfm.parallel.split import require_divisible
-from nemo_vfm.parallel.torch_engine import TorchEngine
+from nemo_vfm.parallel.apply import shared_heads
+from nemo_vfm.parallel.apply.apply_parallelism import require_divisible
+from nemo_vfm.parallel.checkpoint import checkpoint
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
+from nemo_vfm.parallel.engine import vocab_parallel_loss
+from nemo_vfm.parallel.engine.engine import Parts
+from nemo_vfm.parallel.engine.torch_engine import TorchEngine
+from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.support.layouts import own, whole
 from tests.support.ranks import on_ranks
 
@@ -48,7 +50,7 @@ class Following:
             [torch.randint(0, WORDS, (LENGTH + 1,), generator=generator(seed, "text", key)) for key in batch.keys]
         )
         labels = words[:, 1:].clone()
-        labels[:, ::7] = vocabulary.IGNORED
+        labels[:, ::7] = vocab_parallel_loss.IGNORED
         inputs = {"tokens_BS": words[:, :-1], "labels_BS": labels}
         if self.packed:
             inputs["lengths_N"] = torch.tensor([10, LENGTH - 10] * len(batch))
@@ -156,11 +158,11 @@ def test_a_sum_over_the_ranks_of_one_head_that_is_left_out_is_seen() -> None:
 
 def without(rank: int, degrees: dict[str, Any], model: dict[str, Any], packed: bool) -> dict[str, Any]:
     """The sum over the parts of the vocabulary left out on purpose."""
-    kept, vocabulary._reduced = vocabulary._reduced, lambda x, how, group: x
+    kept, vocab_parallel_loss._reduced = vocab_parallel_loss._reduced, lambda x, how, group: x
     try:
         return steps(rank, degrees, model, packed)
     finally:
-        vocabulary._reduced = kept
+        vocab_parallel_loss._reduced = kept
 
 
 def test_a_sum_over_the_vocabulary_that_is_left_out_is_seen() -> None:

@@ -13,11 +13,12 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types import Batch, Prepared
 from nemo_vfm.models.autoencoder import CausalAutoencoder
 from nemo_vfm.models.dit import DiT
-from nemo_vfm.parallel import parity, split
-from nemo_vfm.parallel.pairs import Layout, all_layouts, selection
-from nemo_vfm.parallel.plan import ParallelPlan
-from nemo_vfm.parallel.pool import RankFailed
-from nemo_vfm.parallel.rehearsal import SAMPLES, Rehearsal, rehearsal_of
+from nemo_vfm.parallel.apply import apply_parallelism
+from nemo_vfm.parallel.plan.layout_cases import Layout, all_layouts, selection
+from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.parallel.verify import parity
+from nemo_vfm.parallel.verify.rank_pool import RankFailed
+from nemo_vfm.parallel.verify.tiny_training import SAMPLES, Rehearsal, rehearsal_of
 from tests.support.layouts import FromBatch
 from tests.support.ranks import POOL, on_ranks
 
@@ -109,18 +110,18 @@ def test_a_control_that_is_not_seen_is_not_as_it_should_be(rehearsal: Rehearsal,
 
 def off_by_a_little(rank: int, rehearsal: Rehearsal, layout: Layout) -> Any:
     """One linear's weights differ on one tensor rank by a thousandth."""
-    kept = split.split_linears
+    kept = apply_parallelism.split_linears
 
     def mistaken(model: torch.nn.Module, mesh: Any) -> None:
         kept(model, mesh)
         if rank == 1:
             model.get_submodule("blocks.2.mlp").register_forward_hook(lambda _, inputs, output: 1.001 * output)
 
-    split.split_linears = mistaken
+    apply_parallelism.split_linears = mistaken
     try:
         return parity.differences(rank, rehearsal, layout)
     finally:
-        split.split_linears = kept
+        apply_parallelism.split_linears = kept
 
 
 def test_a_thousandth_on_one_rank_is_seen(rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_vfm.parallel.plan import AXES, Coordinate, ParallelPlan
+from nemo_vfm.parallel.plan.plan import AXES, Coordinate, ParallelPlan
 
 degrees = st.sampled_from([1, 2, 3, 4, 8])
 plans = st.builds(

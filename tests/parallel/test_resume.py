@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from nemo_vfm.parallel import checkpoint
-from nemo_vfm.parallel.checkpoint_ranks import joined
-from nemo_vfm.parallel.checkpoint_reader import SavedTensors
-from nemo_vfm.parallel.plan import ParallelPlan
+from nemo_vfm.parallel.checkpoint import checkpoint
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import SavedTensors
+from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.support.layouts import own, started
 from tests.support.ranks import on_ranks
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from nemo_vfm.core.errors import CorruptCheckpoint
-from nemo_vfm.core.files import sha256_file
-from nemo_vfm.parallel import checkpoint, checkpoint_manifest, tensor_file
+from nemo_vfm.core.storage.files import sha256_file
+from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_manifest, tensor_file
 
 GOOD = {
     "__metadata__": {"group": "model"},

@@ -10,10 +10,10 @@ import torch
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
-from nemo_vfm.parallel import gradients
-from nemo_vfm.parallel.engine import Parts
-from nemo_vfm.parallel.plan import ParallelPlan
-from nemo_vfm.parallel.torch_engine import TorchEngine
+from nemo_vfm.parallel.engine import gradients
+from nemo_vfm.parallel.engine.engine import Parts
+from nemo_vfm.parallel.engine.torch_engine import TorchEngine
+from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.support.layouts import SAMPLES, Doubling, cosmos, own, started, steps, tiny
 from tests.support.ranks import RankFailed, on_ranks
 

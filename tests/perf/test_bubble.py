@@ -5,7 +5,7 @@
 import pytest
 from torch.distributed.pipelining import schedules
 
-from nemo_vfm.parallel.plan import ParallelPlan
+from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf.bubble import share_waiting, waiting
 
 #: Units that a forward, a whole backward and its two halves take.

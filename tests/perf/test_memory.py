@@ -23,8 +23,8 @@ from nemo_vfm.core.precision import Precision
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.st_dit import STDiT
-from nemo_vfm.parallel.plan import ParallelPlan
-from nemo_vfm.parallel.portions import portions
+from nemo_vfm.parallel.plan.param_shards import portions
+from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf.measured import Measured, measured_step
 from nemo_vfm.perf.memory import ModelFacts, facts, memory
 from tests.support.ranks import on_ranks

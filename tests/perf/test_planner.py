@@ -16,19 +16,19 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.st_dit import STDiT
-from nemo_vfm.parallel.plan import ParallelPlan
-from nemo_vfm.parallel.split import require_divisible
-from nemo_vfm.perf.gpus import gpu_named
+from nemo_vfm.parallel.apply.apply_parallelism import require_divisible
+from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.perf.gpu_specs import gpu_named
+from nemo_vfm.perf.layout_rules import Size, judged
 from nemo_vfm.perf.layouts import Allowed, Degrees, Subject, degrees, divisors, plans
 from nemo_vfm.perf.memory import memory
+from nemo_vfm.perf.memory_remedies import NARROW, NO_AVERAGE, OFFLOAD, Remedy, remedies, smallest_number
 from nemo_vfm.perf.model_facts import ModelFacts, facts
+from nemo_vfm.perf.model_work import work_of
 from nemo_vfm.perf.network import Network
 from nemo_vfm.perf.planner import Planner, Question
-from nemo_vfm.perf.remedies import NARROW, NO_AVERAGE, OFFLOAD, Remedy, remedies, smallest_number
-from nemo_vfm.perf.rules import Size, judged
-from nemo_vfm.perf.sketch import sketch
 from nemo_vfm.perf.step_time import Machine
-from nemo_vfm.perf.work import work_of
+from nemo_vfm.perf.trace_cache import sketch
 
 SIZES = {"small": (4096, 28, 32), "large": (6144, 48, 48)}
 

@@ -12,12 +12,12 @@ from nemo_vfm.config import ingredient
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.st_dit import STDiT
-from nemo_vfm.parallel.plan import ParallelPlan
+from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf.flops import TRAINING_FACTOR
-from nemo_vfm.perf.gpus import gpu_named
+from nemo_vfm.perf.gpu_specs import gpu_named
+from nemo_vfm.perf.model_work import Work, work_of
 from nemo_vfm.perf.network import Network
 from nemo_vfm.perf.step_time import Clock, Machine
-from nemo_vfm.perf.work import Work, work_of
 
 NEMOTRON = {"vocab": 256_000, "width": 18432, "depth": 96, "heads": 96, "groups": 8, "mlp_hidden": 73728,
             "activation": "squared_relu", "norm": "layernorm1p"}  # fmt: skip

@@ -16,8 +16,8 @@ from nemo_vfm.cli.main import main
 from nemo_vfm.config import build, check, compose
 from nemo_vfm.config.tree import find
 from nemo_vfm.core.types import Run
-from nemo_vfm.data.shards import ShardWriter
-from nemo_vfm.data.tokenizers.bytes import ByteTokenizer
+from nemo_vfm.data.shards.shard_files import ShardWriter
+from nemo_vfm.data.tokenizers.byte_tokenizer import ByteTokenizer
 from nemo_vfm.text.tokenize import TokenizeText
 from tests.support.coloured import NAMES, coloured_shards
 from tests.support.encoders import labelled_clips, tiny_clip, tiny_head
@@ -89,7 +89,7 @@ def random_language_model(folder: Path) -> Path:
     """A language model that has learnt nothing, and its tokenizer."""
     from nemo_vfm.models.convert.gpt_folder import save_gpt
     from nemo_vfm.models.gpt import GPT
-    from nemo_vfm.text.byte_level import ByteLevelBPE
+    from nemo_vfm.text.bpe_learner import ByteLevelBPE
     from tests.support.tiny_tokenizers import LINES
 
     if folder.exists():
@@ -162,12 +162,14 @@ def given(request: pytest.FixtureRequest, tmp_path: Path) -> Given:
     A recipe that wants something new fails here and says so: add a line.
     """
     makers: dict[tuple[str | None, str], Callable[[Path], Path]] = {
-        ("nemo_vfm.curate.source.Folder", "path"): lambda _: request.getfixturevalue("videos"),
-        ("nemo_vfm.curate.encode.EncodeShards", "shards"): lambda _: request.getfixturevalue("clips"),
-        ("nemo_vfm.curate.caption.check.CheckCaptions", "shards"): lambda _: coloured_shards(tmp_path / "clips", NAMES),
+        ("nemo_vfm.curate.sources.video_source.Folder", "path"): lambda _: request.getfixturevalue("videos"),
+        ("nemo_vfm.curate.encode_shards.EncodeShards", "shards"): lambda _: request.getfixturevalue("clips"),
+        ("nemo_vfm.curate.caption.check_captions.CheckCaptions", "shards"): lambda _: coloured_shards(
+            tmp_path / "clips", NAMES
+        ),
         ("nemo_vfm.curate.caption.likeness.ClipLikeness", "folder"): lambda _: random_clip(tmp_path / "model"),
         ("nemo_vfm.curate.embed_text.EmbedText", "shards"): lambda _: request.getfixturevalue("clips"),
-        ("nemo_vfm.curate.energon.WriteEnergon", "shards"): lambda _: shutil.copytree(
+        ("nemo_vfm.curate.prepare_energon.WriteEnergon", "shards"): lambda _: shutil.copytree(
             request.getfixturevalue("clips"), tmp_path / "shards"
         ),
         ("nemo_vfm.curate.redecide.Redecide", "curated"): lambda _: request.getfixturevalue("clips").parent,
@@ -177,30 +179,34 @@ def given(request: pytest.FixtureRequest, tmp_path: Path) -> Given:
         ("nemo_vfm.models.scorer.Scorer", "head"): lambda _: tiny_head(
             tmp_path / "head.safetensors", 12, 1024, 128, 64, 16, 1
         ),
-        ("nemo_vfm.curate.split.transnet.TransNetV2Split", "weights"): lambda _: random_transnet(tmp_path / "cuts"),
-        ("nemo_vfm.curate.caption.hugging_face.HuggingFaceCaptioner", "folder"): lambda _: random_vlm(tmp_path / "vlm"),
-        ("nemo_vfm.data.module.ShardData", "shards"): lambda recipe: (
+        ("nemo_vfm.curate.split.transnet_splitter.TransNetV2Split", "weights"): lambda _: random_transnet(
+            tmp_path / "cuts"
+        ),
+        ("nemo_vfm.curate.caption.vlm_captioner.HuggingFaceCaptioner", "folder"): lambda _: random_vlm(
+            tmp_path / "vlm"
+        ),
+        ("nemo_vfm.data.sources.shard_data.ShardData", "shards"): lambda recipe: (
             labelled_clips(tmp_path / "labelled", scale=3)
             if "scorer" in recipe.name
             else latents_for(recipe, tmp_path / "latents")
         ),
-        ("nemo_vfm.data.folder.VideoFolder", "path"): lambda _: request.getfixturevalue("media"),
+        ("nemo_vfm.data.sources.video_folder.VideoFolder", "path"): lambda _: request.getfixturevalue("media"),
         **dict.fromkeys(
             [
                 ("nemo_vfm.models.convert.gpt_folder.gpt_of_folder", "folder"),
-                ("nemo_vfm.data.tokenizers.folder.FolderTokenizer", "folder"),
+                ("nemo_vfm.data.tokenizers.folder_tokenizer.FolderTokenizer", "folder"),
             ],
             lambda _: random_language_model(tmp_path / "language"),
         ),
         **dict.fromkeys(  # sources of TokenData
-            [(None, "folder"), ("nemo_vfm.data.tokens.data.TokenSource", "folder")],
+            [(None, "folder"), ("nemo_vfm.data.tokens.token_data.TokenSource", "folder")],
             lambda _: request.getfixturevalue("tokens"),
         ),
         ("nemo_vfm.text.documents.Documents", "path"): lambda _: lines_of_text(tmp_path / "texts"),
         ("nemo_vfm.text.tokenize.TokenizeText", "path"): lambda _: (
             request.getfixturevalue("tokens").parents[1] / "texts.jsonl"
         ),
-        ("nemo_vfm.synth.sample.Sample", "checkpoint"): lambda _: request.getfixturevalue("checkpoint"),
+        ("nemo_vfm.synth.sample_videos.Sample", "checkpoint"): lambda _: request.getfixturevalue("checkpoint"),
     }
 
     def words(recipe: Path) -> list[str]:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from nemo_vfm.cli.main import main
-from nemo_vfm.cli.sweep import _check_all
-from nemo_vfm.cli.swept import swept
 from nemo_vfm.cli.verbs import run
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.parallel import footprint
+from nemo_vfm.parallel.plan import static_memory
+from nemo_vfm.runtime.sweep import _check_all
+from nemo_vfm.runtime.sweep_points import swept
 from tests.support.repository import ROOT
 
 QUICK, SMALL, FOLDER = "quickstart", "diffusion/train_small", "diffusion/train_folder"
@@ -108,5 +108,5 @@ def test_a_large_model_takes_no_memory(capsys):
 
 def test_what_is_built_draws_nothing(monkeypatch, capsys):
     drawn = []
-    monkeypatch.setattr(footprint.torch, "randn", lambda *_, **__: drawn.append(1))
+    monkeypatch.setattr(static_memory.torch, "randn", lambda *_, **__: drawn.append(1))
     assert main(["check", str(ROOT / "recipes/quickstart.yaml")]) == 0 and not drawn, capsys.readouterr().out

@@ -14,9 +14,9 @@ from safetensors.torch import save
 
 from nemo_vfm.cli.main import main
 from nemo_vfm.config import build, compose
-from nemo_vfm.data.shards import ShardWriter
-from nemo_vfm.parallel.engine import Parts
-from nemo_vfm.parallel.plan import AXES, ParallelPlan
+from nemo_vfm.data.shards.shard_files import ShardWriter
+from nemo_vfm.parallel.engine.engine import Parts
+from nemo_vfm.parallel.plan.plan import AXES, ParallelPlan
 from nemo_vfm.train.job import Train
 from tests.support.ranks import on_ranks
 from tests.support.repository import ROOT

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
-from nemo_vfm.report.folder import RunFolder
 from nemo_vfm.report.media import Media
-from nemo_vfm.report.sections import buckets, captions, copies, ledger, scores
+from nemo_vfm.report.run_values import RunFolder
+from nemo_vfm.report.sections import buckets, captions, copies, funnel, scores
 from tests.report.conftest import read_page
 from tests.support import fake_run
 
@@ -115,7 +115,7 @@ def test_kinds_are_rows_and_the_files_stand_beneath(tmp_path):
     copy = {"file": "copy.mp4", "decision": "dropped", "reason": "exact_duplicate", "duplicate_of": "a.mp4", "clips": 0}
     (tmp_path / "files.json").write_text(json.dumps([copy, *broken, 7]))
     sound = {"in": 6, "kept": 3, "dropped": {"no_audio": 2}, "failed": {"bad": 1}, "kept_as": {"copied": 2, "flac": 1}}
-    html = shown(ledger, tmp_path, "ledger.json", {"files": files, "audio": sound})
+    html = shown(funnel, tmp_path, "ledger.json", {"files": files, "audio": sound})
     said = text(html)
     assert said.count("is damaged") == 1 and "19<b>.mp4 and 3 more" in said and "20<b>" not in said
     assert "2 copied into the clip, 1 as FLAC beside it, 2 none in the source, 1 failed: bad" in said

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from nemo_vfm.report import folder as folder_module
 from nemo_vfm.report import page as page_module
-from nemo_vfm.report.folder import RunFolder
+from nemo_vfm.report import run_values as folder_module
 from nemo_vfm.report.media import Media
 from nemo_vfm.report.page import all_sections, render, write
+from nemo_vfm.report.run_values import RunFolder
 from tests.support import fake_run
 
 Reader = Callable[[Path], Any]

@@ -5,10 +5,10 @@
 import json
 from pathlib import Path
 
-from nemo_vfm.report.folder import RunFolder
 from nemo_vfm.report.media import Media
+from nemo_vfm.report.run_values import RunFolder
 from nemo_vfm.report.section import Section
-from nemo_vfm.report.sections import written
+from nemo_vfm.report.sections import generated_texts
 from tests.report.conftest import read_page
 
 
@@ -20,7 +20,7 @@ def lines(folder: Path, texts: list[str]) -> None:
 
 def shown(folder: Path) -> Section:
     run = RunFolder.open(folder)
-    (found,) = written.sections(run, Media(run, 0))
+    (found,) = generated_texts.sections(run, Media(run, 0))
     return found
 
 

@@ -10,13 +10,13 @@ from functools import cache
 import pytest
 import torch
 
-from nemo_vfm.cli.catalogue.arguments import ABSENT, REQUIRED, describe, node_of
+from nemo_vfm.cli.catalogue.constructor_arguments import ABSENT, REQUIRED, describe, node_of
 from nemo_vfm.config import Mark, RecipeError, Roots, Source, compose, trust_list
 from nemo_vfm.config.build import make
 from nemo_vfm.config.compose import RESERVED
 from nemo_vfm.config.interpolate import resolve
 from nemo_vfm.config.locate import locate
-from nemo_vfm.config.schema import Checker
+from nemo_vfm.config.recipe_check import Checker
 from nemo_vfm.config.tree import TARGET, Map, Plain, Scalar, put, walk
 
 ROOTS, TRUSTED = Roots.standard(), trust_list(["nemo", "piped", "model_code"])
@@ -111,11 +111,11 @@ TOO_MUCH = {
     },
     "nemo_vfm.models.gpt.GPT": {"depth": 10**6, "vocab": 10**18, "head_dim": 10**12, "eps": -1.0},
     "nemo_vfm.models.autoencoder.CausalAutoencoder": {"blocks": 10**12, "widest": -1, "latent_channels": 10**12},
-    "nemo_vfm.parallel.plan.ParallelPlan": {"shard": 10**12, "tensor": 10**18},
-    "nemo_vfm.synth.shapes.MakeVideos": {"crf": -1000, "fps": 10**12, "side_px": 10**6, "num_files": 10**12},
+    "nemo_vfm.parallel.plan.plan.ParallelPlan": {"shard": 10**12, "tensor": 10**18},
+    "nemo_vfm.synth.make_shapes.MakeVideos": {"crf": -1000, "fps": 10**12, "side_px": 10**6, "num_files": 10**12},
     "nemo_vfm.train.callbacks.preview.Preview": {"num_frames": -1, "height_px": 10**12, "fps": 0.0},
     "nemo_vfm.diffusion.sampler.Euler": {"steps": 10**12},
-    "nemo_vfm.data.bucket.Bucket": {"width": 10**12, "num_frames": 10**12},
+    "nemo_vfm.data.batching.bucket.Bucket": {"width": 10**12, "num_frames": 10**12},
 }
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from nemo_vfm.cli.main import main
 from nemo_vfm.core.types import Run
-from nemo_vfm.curate.child import Limits
-from nemo_vfm.curate.execute.inline import Inline
-from nemo_vfm.curate.execute.processes import Processes
-from nemo_vfm.curate.execute.ray import Ray
+from nemo_vfm.curate.examine.sandbox import Limits
+from nemo_vfm.curate.execute.inline_executor import Inline
+from nemo_vfm.curate.execute.process_executor import Processes
+from nemo_vfm.curate.execute.ray_executor import Ray
 from tests.support.films import job, pan, write_film
 from tests.support.misbehaving import CRASHES, EATS, HANGS, RAISES, Misbehaves
 from tests.support.mutations import generation

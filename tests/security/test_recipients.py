@@ -9,10 +9,10 @@ import pytest
 
 from nemo_vfm.cli.main import main
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.leak import leaked
+from nemo_vfm.core.network.permission import Permissions
+from nemo_vfm.core.network.secret_leak import leaked
+from nemo_vfm.core.network.ssrf_guard import service_url
 from nemo_vfm.core.optional import available
-from nemo_vfm.core.permission import Permissions
-from nemo_vfm.core.reach import service_url
 from nemo_vfm.train.loggers import WeightsAndBiases
 from tests.support.chat_server import chat_server
 
@@ -20,13 +20,13 @@ SECRET = "canary-5531-value"
 ASKS = "tests.support.asks"
 ASK = f"""_target_: {ASKS}.Ask
 run_dir: out
-chat: {{_target_: nemo_vfm.core.chat.Chat, model: m, endpoint: {{ENDPOINT}}}}
+chat: {{_target_: nemo_vfm.core.network.chat.Chat, model: m, endpoint: {{ENDPOINT}}}}
 """
 HOLDS = f"_target_: {ASKS}.Holds\nrun_dir: out\n"
 CAPTIONER = """captioner:
-  _target_: nemo_vfm.curate.caption.endpoint.EndpointCaptioner
+  _target_: nemo_vfm.curate.caption.endpoint_captioner.EndpointCaptioner
   prompt: "PROMPT"
-  chat: {_target_: nemo_vfm.core.chat.Chat, model: "MODEL", endpoint: {url: "URL"}}
+  chat: {_target_: nemo_vfm.core.network.chat.Chat, model: "MODEL", endpoint: {url: "URL"}}
 """
 
 
@@ -71,7 +71,10 @@ def origin(server):
         ("url: URL", "nothing is sent to http://127.0.0.1:"),
         ("url: URL, allow_private: true, api_key_env: AWS_SECRET_ACCESS_KEY", "only you decide"),
         ("url: URL, permissions: {allowed: [{place: 'http://127.0.0.1:1'}]}", "takes no argument permissions"),
-        ("url: URL, permissions: {_target_: nemo_vfm.core.permission.Permissions}", "takes no argument permissions"),
+        (
+            "url: URL, permissions: {_target_: nemo_vfm.core.network.permission.Permissions}",
+            "takes no argument permissions",
+        ),
         ("name: mine", "has no endpoint of this name"),
         ("url: URL, name: mine", "give either `name`"),
         ("{}", "give either `name`"),
@@ -262,7 +265,7 @@ def test_short_values_parts_of_words_and_words_of_the_protocol_hold_nothing_back
 def test_the_permissions_travel_with_an_endpoint_to_other_processes(monkeypatch):
     import pickle
 
-    from nemo_vfm.core.endpoint import Endpoint
+    from nemo_vfm.core.network.endpoint import Endpoint
 
     allowed = Permissions(Permissions.of("https://a.example.com=PLAIN").allowed, withheld=(("PLAIN", SECRET),))
     there = pickle.loads(pickle.dumps(Endpoint(url="https://a.example.com/v1", permissions=allowed)))
@@ -274,8 +277,8 @@ def test_the_permissions_travel_with_an_endpoint_to_other_processes(monkeypatch)
 def test_ranks_and_the_runs_of_a_sweep_are_told_what_the_user_allows(kitchen):
     import argparse
 
-    from nemo_vfm.cli.swept import swept
     from nemo_vfm.cli.verbs import run
+    from nemo_vfm.runtime.sweep_points import swept
 
     kitchen.write("r.yaml", HOLDS)
     parser = argparse.ArgumentParser()
@@ -364,7 +367,7 @@ def test_weights_and_biases_is_told_its_server(monkeypatch):
 
 @pytest.mark.parametrize("address", ["ray://attacker:10001", "attacker:6379", "10.0.0.7:6379"])
 def test_a_ray_cluster_that_only_the_recipe_names_gets_no_work(attack, address):
-    text = f"{HOLDS}executor: {{_target_: nemo_vfm.curate.execute.ray.Ray, address: '{address}'}}\n"
+    text = f"{HOLDS}executor: {{_target_: nemo_vfm.curate.execute.ray_executor.Ray, address: '{address}'}}\n"
     status, said = attack(text, verb="check")
     assert status == 2 and "--allow-host ray://" in said
     whole = f"ray://{address.removeprefix('ray://')}"

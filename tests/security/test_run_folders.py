@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from nemo_vfm.cli.folder import Status, open_folder
-from nemo_vfm.core import held, log
+from nemo_vfm.core import lease_registry, log
 from nemo_vfm.core.errors import CorruptCheckpoint, RunFolderError, UserError
 from nemo_vfm.core.types import Run
-from nemo_vfm.parallel import checkpoint, checkpoint_snapshot, tensor_file
-from nemo_vfm.parallel.retention import Keep
+from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_snapshot, tensor_file
+from nemo_vfm.parallel.checkpoint.retention import Keep
+from nemo_vfm.runtime.run_folder import Status, open_folder
 from tests.support import parts
 from tests.support.faulty_disk import READ_ONLY, Disk, can_mount, in_a_copy, mount
 
@@ -194,11 +194,11 @@ def test_a_manifest_whose_values_were_changed_is_damage_though_it_is_good_json(
 
 def test_a_process_that_lost_its_folder_writes_no_checkpoint(three: Path, capfd) -> None:
     def work() -> int:
-        held.hold("out", lambda: False)
+        lease_registry.hold("out", lambda: False)
         save(three, 4)
         return 7
 
-    assert in_a_copy(work) == held.EXIT_CODE
+    assert in_a_copy(work) == lease_registry.EXIT_CODE
     assert "out was taken over by another process" in capfd.readouterr().err
     assert sorted(path.name for path in three.iterdir()) == [f"step-0000000{step}" for step in (1, 2, 3)]
 

@@ -14,7 +14,7 @@ import sys
 
 import pytest
 
-from nemo_vfm.core import secret
+from nemo_vfm.core.network import secret
 from nemo_vfm.core.optional import available
 from tests.support.repository import ROOT
 
@@ -37,7 +37,7 @@ data: {_target_: tests.support.toy.ToyData}
 task: {_target_: tests.support.toy.ToyTask}
 optimizer: {_target_: torch.optim.AdamW, lr: 0.05}
 duration: 3 steps
-checkpoint: {_target_: nemo_vfm.train.callbacks.checkpoint.SaveCheckpoints, every_steps: 4}
+checkpoint: {_target_: nemo_vfm.train.callbacks.checkpointing.SaveCheckpoints, every_steps: 4}
 callbacks: {leak: {_target_: tests.support.leaky.LeakyCallback, secret: '${env:LEAKY_VALUE}'}}
 loggers:
 """
@@ -72,8 +72,8 @@ NEEDS = {"Weights & Biases": "wandb", "MLflow": "mlflow"}
 SCRIPT = """
 import json, os, sys, time
 import lightning.pytorch, rich.logging, rich.progress
-import nemo_vfm.cli.folder, nemo_vfm.cli.verbs.run, nemo_vfm.config, nemo_vfm.workflow
-import nemo_vfm.train.job, nemo_vfm.report.page, nemo_vfm.data.lightning_module
+import nemo_vfm.runtime.run_folder, nemo_vfm.cli.verbs.run, nemo_vfm.config, nemo_vfm.workflow
+import nemo_vfm.train.job, nemo_vfm.report.page, nemo_vfm.data.loader.lightning_data
 from nemo_vfm.cli.main import main
 for number, verb in enumerate(json.loads(sys.argv[1])):
     if os.fork() == 0:

@@ -30,17 +30,17 @@ from safetensors.torch import save
 import nemo_vfm.data
 from nemo_vfm.core.errors import DataError, NemoVfmError, UserError
 from nemo_vfm.core.types import Batch
-from nemo_vfm.data.bucket import Bucket, Buckets
-from nemo_vfm.data.faults import Changed
-from nemo_vfm.data.feed import Feed
-from nemo_vfm.data.folder import VideoFolder
-from nemo_vfm.data.loader import Batches
-from nemo_vfm.data.module import ShardData
-from nemo_vfm.data.shard_cache import ShardCache
-from nemo_vfm.data.shards import ShardSet, ShardWriter, verify
-from nemo_vfm.data.streamed import StreamedTars
-from nemo_vfm.data.tar import index_tar
-from nemo_vfm.data.transform import decode_image
+from nemo_vfm.data.batching.bucket import Bucket, Buckets
+from nemo_vfm.data.batching.faults import Changed
+from nemo_vfm.data.batching.transform import decode_image
+from nemo_vfm.data.loader.batch_loader import Batches
+from nemo_vfm.data.loader.global_batches import Feed
+from nemo_vfm.data.shards.shard_cache import ShardCache
+from nemo_vfm.data.shards.shard_files import ShardSet, ShardWriter, verify
+from nemo_vfm.data.shards.tar import index_tar
+from nemo_vfm.data.sources.shard_data import ShardData
+from nemo_vfm.data.sources.streamed import StreamedTars
+from nemo_vfm.data.sources.video_folder import VideoFolder
 from tests.data.conftest import mp4
 
 SHAPE = (2, 1, 2, 2)

@@ -5,14 +5,14 @@
 import base64
 from collections.abc import Mapping, Sequence
 
-from nemo_vfm.core.chat import Chat
-from nemo_vfm.core.endpoint import EndpointError
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.place import Address, Place
+from nemo_vfm.core.network.chat import Chat
+from nemo_vfm.core.network.endpoint import EndpointError
+from nemo_vfm.core.storage.uri import Address, Place
 from nemo_vfm.core.types import Outcome, Run
-from nemo_vfm.curate.caption.endpoint import EndpointCaptioner
-from nemo_vfm.curate.execute.work import Executor
-from nemo_vfm.train.loggers.source import LoggerSource
+from nemo_vfm.curate.caption.endpoint_captioner import EndpointCaptioner
+from nemo_vfm.curate.execute.work_units import Executor
+from nemo_vfm.train.loggers.logger_source import LoggerSource
 
 
 class Ask:

@@ -9,7 +9,7 @@ from fractions import Fraction
 import av
 import numpy as np
 
-from nemo_vfm.data.codecs import open_encoder
+from nemo_vfm.data.video.codecs import open_encoder
 
 
 def film(

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from nemo_vfm.core.permission import Permissions
-from nemo_vfm.core.reach import service_url
+from nemo_vfm.core.network.permission import Permissions
+from nemo_vfm.core.network.ssrf_guard import service_url
 
 #: What a fault does instead of answering: it is given the handler and the question.
 Fault = Callable[["Handler", dict], None]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from nemo_vfm.data.encode import encode_mp4
-from nemo_vfm.data.shards import ShardWriter
+from nemo_vfm.data.shards.shard_files import ShardWriter
+from nemo_vfm.data.video.encode import encode_mp4
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (30, 40, 220), "yellow": (220, 215, 20)}
 NAMES = [name for name in COLOURS for _ in range(4)]

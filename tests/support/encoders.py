@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from nemo_vfm.data.encode import encode_mp4
-from nemo_vfm.data.shards import ShardWriter
+from nemo_vfm.data.shards.shard_files import ShardWriter
+from nemo_vfm.data.video.encode import encode_mp4
 from tests.support.films import FPS, pan
 
 _TEXT = {

@@ -14,7 +14,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from nemo_vfm.curate.walk import Walk
+from nemo_vfm.curate.examine.frame_stream import Walk
 from tests.support.shot_films import HEIGHT, WIDTH, Film, Kind, film
 
 DATA = Path(os.environ.get("NEMO_VFM_TEST_DATA", "absent")) / "videos"

@@ -11,15 +11,15 @@ from nemo_vfm.curate.caption.description import Description
 from nemo_vfm.curate.caption.sidecar import Sidecar
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.job import Curate
+from nemo_vfm.curate.output.transcode import Transcode
 from nemo_vfm.curate.score.brightness import Brightness
 from nemo_vfm.curate.score.freeze import Freeze
 from nemo_vfm.curate.score.motion import Motion
 from nemo_vfm.curate.score.near_duplicate import NearDuplicate
 from nemo_vfm.curate.score.sharpness import Sharpness
-from nemo_vfm.curate.source import Folder
+from nemo_vfm.curate.sources.video_source import Folder
 from nemo_vfm.curate.split.adaptive import AdaptiveSplit
-from nemo_vfm.curate.transcode import Transcode
-from nemo_vfm.data.encode import encode_mp4
+from nemo_vfm.data.video.encode import encode_mp4
 
 FPS = 12
 HEIGHT, WIDTH = 96, 128

@@ -17,9 +17,9 @@ from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types import Batch, Prepared
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.st_dit import STDiT
-from nemo_vfm.parallel.engine import Parts
-from nemo_vfm.parallel.plan import ParallelPlan
-from nemo_vfm.parallel.torch_engine import TorchEngine
+from nemo_vfm.parallel.engine.engine import Parts
+from nemo_vfm.parallel.engine.torch_engine import TorchEngine
+from nemo_vfm.parallel.plan.plan import ParallelPlan
 
 SAMPLES = 8
 WEIGHTS = (1.0, 2.0, 0.5, 1.0, 1.5, 0.0, 3.0, 1.0)

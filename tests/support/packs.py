@@ -10,15 +10,15 @@ import torch
 
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types import Batch
-from nemo_vfm.data.side_by_side import side_by_side
+from nemo_vfm.data.batching.pack_collate import side_by_side
+from nemo_vfm.diffusion.denoising_task import Denoise
 from nemo_vfm.diffusion.objective import EDM
-from nemo_vfm.diffusion.task import Denoise
-from nemo_vfm.diffusion.uncertainty import UncertaintyWeighted
+from nemo_vfm.diffusion.uncertainty_weighting import UncertaintyWeighted
 from nemo_vfm.models.codec import WaveletCodec
 from nemo_vfm.models.text_encoder import HashedNgrams
-from nemo_vfm.parallel.engine import Parts
-from nemo_vfm.parallel.plan import ParallelPlan
-from nemo_vfm.parallel.torch_engine import TorchEngine
+from nemo_vfm.parallel.engine.engine import Parts
+from nemo_vfm.parallel.engine.torch_engine import TorchEngine
+from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.support.layouts import Awake, whole
 
 PACKS = [[(1, 4, 8), (3, 4, 4), (2, 6, 4)], [(1, 2, 2), (2, 4, 6), (1, 4, 4), (1, 2, 4), (1, 2, 4)]]  # 32 and 21 tokens

@@ -21,8 +21,8 @@ from pydantic import Field
 
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import NothingKept
-from nemo_vfm.core.permission import SentText
-from nemo_vfm.core.place import Address
+from nemo_vfm.core.network.permission import SentText
+from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.types import Factory, Outcome, Part, Run
 
 

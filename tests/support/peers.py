@@ -70,8 +70,8 @@ def digest(batch: Batch) -> str:
 
 def data_of(case: Case):
     """The data module of a case."""
-    from nemo_vfm.data.bucket import Bucket, Buckets
-    from nemo_vfm.data.module import ShardData
+    from nemo_vfm.data.batching.bucket import Bucket, Buckets
+    from nemo_vfm.data.sources.shard_data import ShardData
 
     buckets = None
     if case.buckets is not None:
@@ -124,7 +124,7 @@ def _rank(rank: int, cases: list[Case], folder: Path) -> None:
 
 
 def _case(case: Case, rank: int, group: object) -> dict[str, object]:
-    from nemo_vfm.parallel.gather import GroupGather
+    from nemo_vfm.parallel.ranks.gather import GroupGather
 
     data, start = data_of(replace(case, folder=case.folders.get(rank, case.folder))), time.monotonic()
     seen: dict[str, object] = {"case": case.name, "batches": [], "error": None, "said": []}

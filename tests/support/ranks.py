@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A function and a number of ranks in, what it returned on each real process, joined over gloo, out.
 
-One pool of processes (`nemo_vfm/parallel/pool.py`) serves a whole test session, and none of them may leave this
-machine.
+One pool of processes (`nemo_vfm/parallel/verify/rank_pool.py`) serves a whole test session, and none of them may leave
+this machine.
 """
 
 import atexit
@@ -12,8 +12,8 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from nemo_vfm.parallel.pool import Pool
-from nemo_vfm.parallel.pool import RankFailed as RankFailed  # what tests expect of a rank that raises
+from nemo_vfm.parallel.verify.rank_pool import Pool
+from nemo_vfm.parallel.verify.rank_pool import RankFailed as RankFailed  # what tests expect of a rank that raises
 
 MOST = 4
 TIMEOUT_S = 240.0  # of one call: two cores are shared by all ranks, and by whatever else runs

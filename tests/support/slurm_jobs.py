@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launcher.cluster import Apptainer, Local, Pyxis, Slurm
-from launcher.job import SlurmJob
-from launcher.profile import Profile
-from launcher.script import script
+from launcher.render.job import SlurmJob
+from launcher.render.profile import Profile
+from launcher.render.script import script
+from launcher.request.cluster import Apptainer, Local, Pyxis, Slurm
 from nemo_vfm.config import Roots, ingredient, trust_list
 from tests.support.repository import ROOT
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher import slurm
-from launcher.epilogue import COLUMNS
-from launcher.job import SlurmJob
-from launcher.script import script
+from launcher.render.batch_hooks import COLUMNS
+from launcher.render.job import SlurmJob
+from launcher.render.script import script
+from launcher.slurm import slurm
 from tests.support.repository import ROOT
 from tests.support.slurm import Slurm
 

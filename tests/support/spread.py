@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Literal
 
-from nemo_vfm.core import preempt, ranks
+from nemo_vfm.core import preemption, ranks
 from nemo_vfm.core.errors import Preempted, UserError
 from nemo_vfm.core.types import Outcome, Run
 
@@ -49,18 +49,18 @@ class Together:
             raise ValueError(f"the plan is for {self.num} devices (shard {self.num}), but there are {num_ranks}")
 
     def run(self, run: Run) -> Outcome:
-        from nemo_vfm.parallel.agree import everyone_says, greatest
-        from nemo_vfm.parallel.world import now
+        from nemo_vfm.parallel.ranks.consensus import everyone_says, greatest
+        from nemo_vfm.parallel.ranks.process_group import now
 
         file = run.folder / "count"
         first = int(everyone_says(str(len(file.read_text().splitlines()) if file.is_file() else 0))[0])
         (run.folder / f"seen-{ranks.rank()}").write_text(f"{os.getpid()} {run.resume} {run.seed}")
-        with preempt.heeded():
+        with preemption.heeded():
             for step in range(first, self.steps):
                 now(f"prepares step {step}")
                 self._happen(run.folder, step)
                 now(f"adds up step {step}")
-                _, flag = greatest(float(step), float(preempt.asked() is not None))
+                _, flag = greatest(float(step), float(preemption.asked() is not None))
                 if ranks.is_first():
                     with file.open("a") as opened:
                         opened.write(f"{step}\n")

@@ -14,13 +14,13 @@ import torch
 from safetensors.torch import save
 
 from nemo_vfm.config import build, compose, trust_list
-from nemo_vfm.core import log, preempt, ranks
+from nemo_vfm.core import log, preemption, ranks
 from nemo_vfm.core.types import Batch, Codec, Prepared, Run, TextEncoder
-from nemo_vfm.data.shards import ShardWriter
+from nemo_vfm.data.shards.shard_files import ShardWriter
+from nemo_vfm.diffusion.denoising_task import Denoise
 from nemo_vfm.diffusion.objective import Objective
-from nemo_vfm.diffusion.task import Denoise
-from nemo_vfm.parallel.checkpoint_folder import existing
-from nemo_vfm.train.fit import Fit
+from nemo_vfm.parallel.checkpoint.checkpoint_folder import existing
+from nemo_vfm.train.train_state import Fit
 from tests.support.repository import ROOT
 from tests.support.spread import How, happen
 
@@ -73,7 +73,7 @@ def require_saved(folder: Path, step: int) -> None:
 def wait_to_be_asked() -> None:
     """Until a signal has asked this process to end."""
     end = time.monotonic() + 240
-    while preempt.asked() is None:
+    while preemption.asked() is None:
         assert time.monotonic() < end, "nobody has asked this process to end"
         time.sleep(0.02)
 

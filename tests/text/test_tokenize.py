@@ -21,10 +21,10 @@ import pytest
 
 from nemo_vfm.core.errors import NemoVfmError, NothingKept, UserError
 from nemo_vfm.core.types import Job, Run
-from nemo_vfm.data.tokenizers.bytes import ByteTokenizer
-from nemo_vfm.data.tokens.folder import TokenFolder
-from nemo_vfm.text.lines import lines
-from nemo_vfm.text.portions import Span, files_of, portions
+from nemo_vfm.data.tokenizers.byte_tokenizer import ByteTokenizer
+from nemo_vfm.data.tokens.token_folder import TokenFolder
+from nemo_vfm.text.document_lines import lines
+from nemo_vfm.text.text_splits import Span, files_of, portions
 from nemo_vfm.text.tokenize import TokenizeText
 from tests.support.repository import ROOT
 
@@ -256,9 +256,9 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from nemo_vfm.core.types import Run
-from nemo_vfm.data.tokenizers.bytes import ByteTokenizer
-from nemo_vfm.text.lines import lines
-from nemo_vfm.text.portions import Span
+from nemo_vfm.data.tokenizers.byte_tokenizer import ByteTokenizer
+from nemo_vfm.text.document_lines import lines
+from nemo_vfm.text.text_splits import Span
 from nemo_vfm.text.tokenize import TokenizeText
 if __name__ == "__main__":
     job = TokenizeText(path=Path(sys.argv[1]), tokenizer=ByteTokenizer(), portion_mb=0.02, processes=2)

@@ -15,12 +15,12 @@ import pytest
 
 from nemo_vfm.core.errors import NothingKept
 from nemo_vfm.core.types import Job, Run
-from nemo_vfm.data.tokenizers.folder import FolderTokenizer
-from nemo_vfm.synth.stories import story
-from nemo_vfm.text.byte_level import ByteLevelBPE
+from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
+from nemo_vfm.synth.make_stories import story
+from nemo_vfm.text.bpe_learner import ByteLevelBPE
 from nemo_vfm.text.documents import Documents
 from nemo_vfm.text.learner import Learner
-from nemo_vfm.text.sentence_piece import SentencePieceModel
+from nemo_vfm.text.sentencepiece_learner import SentencePieceModel
 from nemo_vfm.text.train_tokenizer import TrainTokenizer
 from tests.support.tiny_tokenizers import LINES, TEXTS
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nemo_vfm.core.files import sha256_file
-from nemo_vfm.parallel import checkpoint_manifest as manifests
+from nemo_vfm.core.storage.files import sha256_file
+from nemo_vfm.parallel.checkpoint import checkpoint_manifest as manifests
 from tests.support import tiny_training
 from tests.support.ranks import RankFailed, on_ranks
 from tests.support.tiny_training import changes, metrics, notes, trained

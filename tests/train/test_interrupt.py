@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_vfm.parallel import checkpoint
+from nemo_vfm.parallel.checkpoint import checkpoint
 from tests.support import tiny_training
 from tests.support.repository import ROOT
 from tests.support.tiny_training import RECIPE, changes, command, fate, metrics

@@ -17,22 +17,22 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from nemo_vfm.cli.folder import Status
 from nemo_vfm.cli.verbs.run import _run as perform
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types import Batch, Run
-from nemo_vfm.parallel.engine import build_model
-from nemo_vfm.parallel.torch_engine import TorchEngine
-from nemo_vfm.train.callbacks.checkpoint import SaveCheckpoints
-from nemo_vfm.train.callbacks.metrics import truncate
+from nemo_vfm.parallel.engine.engine import build_model
+from nemo_vfm.parallel.engine.torch_engine import TorchEngine
+from nemo_vfm.runtime.run_folder import Status
+from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
+from nemo_vfm.train.callbacks.metrics_log import truncate
 from nemo_vfm.train.callbacks.validation import Validate
 from nemo_vfm.train.ema import EMA
-from nemo_vfm.train.fit import Fit
 from nemo_vfm.train.job import Train
 from nemo_vfm.train.loggers import TensorBoard
 from nemo_vfm.train.optim import Straight, WarmupCosine
+from nemo_vfm.train.train_state import Fit
 from tests.support.toy import ToyData, ToyModel, ToyTask
 
 
@@ -84,7 +84,7 @@ def test_killed_and_resumed_training_gives_bit_identical_weights(tmp_path: Path)
     code = f"""
 from pathlib import Path
 from nemo_vfm.core.types import Run
-from nemo_vfm.train.callbacks.checkpoint import SaveCheckpoints
+from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from tests.train.test_job import train
 at_once = SaveCheckpoints(every_steps=4, keep_last=None, asynchronous=False)  # three steps may be quicker than a disk
 train(kill_at=7, checkpoint=at_once).run(Run(Path({str(tmp_path / "killed")!r}), seed=3))
@@ -241,7 +241,7 @@ def test_a_training_is_the_loop_that_torch_would_write(tmp_path: Path) -> None:
 def test_weights_of_zero_take_a_sample_out_of_the_gradient() -> None:
     def step(weight: float, bad: float) -> torch.Tensor:
         from nemo_vfm.core.precision import Precision
-        from nemo_vfm.parallel.engine import Parts
+        from nemo_vfm.parallel.engine.engine import Parts
 
         engine, data = TorchEngine(clip_norm=None), ToyData()
         model = engine.start(Parts(ToyModel, ToyTask(), partial(torch.optim.SGD, lr=0.1), Precision("fp32"), 0))  # type: ignore[arg-type]

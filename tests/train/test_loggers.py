@@ -21,9 +21,9 @@ from nemo_vfm.config import compose
 from nemo_vfm.core.errors import MissingPackage, UserError
 from nemo_vfm.core.optional import available
 from nemo_vfm.core.types import Run
-from nemo_vfm.train.fit import Fit
 from nemo_vfm.train.loggers import Csv, LoggerSource, MLflow, TensorBoard, WeightsAndBiases, guard, identity
-from nemo_vfm.train.loggers.settings import flatten
+from nemo_vfm.train.loggers.flat_settings import flatten
+from nemo_vfm.train.train_state import Fit
 from tests.support.repository import ROOT, yaml_files
 from tests.train.test_job import lines, train
 

@@ -11,10 +11,10 @@ import pytest
 
 from nemo_vfm.cli.main import main
 from nemo_vfm.core.duration import Duration
-from nemo_vfm.data.tokens.data import TokenData, TokenSource
-from nemo_vfm.data.tokens.write import write_tokens
-from nemo_vfm.parallel import checkpoint
-from nemo_vfm.parallel.plan import ParallelPlan
+from nemo_vfm.data.tokens.token_data import TokenData, TokenSource
+from nemo_vfm.data.tokens.token_writer import write_tokens
+from nemo_vfm.parallel.checkpoint import checkpoint
+from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.train.optim import Constant, Straight, WarmupCosine
 from nemo_vfm.train.phases import InPhases, Phase, at, data_of, stretches
 from tests.support import tiny_training
@@ -135,7 +135,7 @@ def run(words: list[str]) -> tuple[int, str]:
 def test_one_command_goes_through_phases_on_one_and_two_devices_and_all_is_as_on_one(
     data: Path, tmp_path: Path
 ) -> None:
-    two = ", parallel: {_target_: nemo_vfm.parallel.plan.ParallelPlan, shard: 2}"
+    two = ", parallel: {_target_: nemo_vfm.parallel.plan.plan.ParallelPlan, shard: 2}"
     status, said = run(command(data, tmp_path / "run", "duration=null", asked("", two)))
     assert status == 0, said
     assert "phase p1 is for 2 devices, and there are 1" in said and "resuming at step 2" in said

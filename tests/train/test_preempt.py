@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from nemo_vfm.cli.folder import Status
 from nemo_vfm.cli.verbs.run import _run as perform
-from nemo_vfm.core.preempt import listening, numbers
+from nemo_vfm.core.preemption import listening, numbers
 from nemo_vfm.core.types import Run
-from nemo_vfm.train.fit import Fit
+from nemo_vfm.runtime.run_folder import Status
+from nemo_vfm.train.train_state import Fit
 from nemo_vfm.workflow import Workflow
 from tests.train.test_job import final, lines, train
 

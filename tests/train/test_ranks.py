@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_vfm.parallel import checkpoint
+from nemo_vfm.parallel.checkpoint import checkpoint
 from tests.support import tiny_training
 from tests.support.ranks import on_ranks
 from tests.support.repository import ROOT

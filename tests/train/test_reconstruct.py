@@ -19,17 +19,17 @@ from nemo_vfm.core.precision import Precision, PrecisionName
 from nemo_vfm.core.types import Batch, Prepared, Run
 from nemo_vfm.models.autoencoder import CausalAutoencoder, split
 from nemo_vfm.models.trained_autoencoder import TrainedAutoencoder
-from nemo_vfm.parallel import checkpoint
-from nemo_vfm.parallel.local import whole
-from nemo_vfm.parallel.plan import ParallelPlan
-from nemo_vfm.train.callbacks.checkpoint import SaveCheckpoints
+from nemo_vfm.parallel.apply.local_shard import whole
+from nemo_vfm.parallel.checkpoint import checkpoint
+from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.ema import EMA
-from nemo_vfm.train.fit import Fit
 from nemo_vfm.train.job import Train
-from nemo_vfm.train.reconstruct.compare import CompareReconstructions
-from nemo_vfm.train.reconstruct.measure import MeasureLatents
-from nemo_vfm.train.reconstruct.task import Reconstruct
-from nemo_vfm.train.reconstruct.terms import Edges, Motion, Pixels, Scales, divergence
+from nemo_vfm.train.reconstruct.latent_statistics import MeasureLatents
+from nemo_vfm.train.reconstruct.loss_terms import Edges, Motion, Pixels, Scales, divergence
+from nemo_vfm.train.reconstruct.reconstruction_quality import CompareReconstructions
+from nemo_vfm.train.reconstruct.reconstruction_task import Reconstruct
+from nemo_vfm.train.train_state import Fit
 from tests.support.ranks import on_ranks
 from tests.support.toy import ToyData
 

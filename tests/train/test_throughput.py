@@ -11,12 +11,12 @@ import pytest
 
 from nemo_vfm.core.types import Run
 from nemo_vfm.models.gpt import GPT
-from nemo_vfm.parallel.engine import StepResult
-from nemo_vfm.parallel.plan import ParallelPlan
+from nemo_vfm.parallel.engine.engine import StepResult
+from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf.flops import Peak
 from nemo_vfm.train.callbacks import throughput
 from nemo_vfm.train.callbacks.throughput import Throughput
-from nemo_vfm.train.fit import Fit
+from nemo_vfm.train.train_state import Fit
 
 WIDTH, LENGTH, ROWS, WORDS = 32, 64, 2, 100
 MODEL = GPT(vocab=WORDS, width=WIDTH, depth=1, heads=4, mlp_hidden=48)

@@ -14,16 +14,16 @@ from nemo_vfm.config import build, compose, trust_list
 from nemo_vfm.core import log
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
-from nemo_vfm.core.files import sha256_file
-from nemo_vfm.core.place import Address
+from nemo_vfm.core.storage.files import sha256_file
+from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.types import Outcome, Run
-from nemo_vfm.parallel import checkpoint
-from nemo_vfm.train.callbacks.checkpoint import SaveCheckpoints
+from nemo_vfm.parallel.checkpoint import checkpoint
+from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.callbacks.validation import Validate
 from nemo_vfm.train.ema import EMA
-from nemo_vfm.train.fit import Fit
 from nemo_vfm.train.job import Train
 from nemo_vfm.train.optim import Constant, Schedule, WarmupCosine
+from nemo_vfm.train.train_state import Fit
 from nemo_vfm.train.warm_start import WarmStart
 from nemo_vfm.workflow import Workflow
 from tests.support.object_store import BUCKET, Failing

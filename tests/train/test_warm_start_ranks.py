@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from nemo_vfm.core.types import Run
-from nemo_vfm.data.tokenizers.bytes import ByteTokenizer
-from nemo_vfm.synth.stories import story
+from nemo_vfm.data.tokenizers.byte_tokenizer import ByteTokenizer
+from nemo_vfm.synth.make_stories import story
 from nemo_vfm.text.tokenize import TokenizeText
 from tests.support.repository import ROOT
 
@@ -20,17 +20,17 @@ RECIPE = """
 defaults: [{model: converted}, {optimizer: adamw}]
 _target_: nemo_vfm.train.job.Train
 data:
-  _target_: nemo_vfm.data.tokens.data.TokenData
-  sources: {a: {_target_: nemo_vfm.data.tokens.data.TokenSource, folder: tokens/tokens}}
+  _target_: nemo_vfm.data.tokens.token_data.TokenData
+  sources: {a: {_target_: nemo_vfm.data.tokens.token_data.TokenSource, folder: tokens/tokens}}
   sequence_length: 64
   batch_size: 4
-task: {_target_: nemo_vfm.language.task.NextToken}
+task: {_target_: nemo_vfm.language.next_token_task.NextToken}
 optimizer: {lr: 1e-3}
 duration: 2 steps
 precision: {_target_: nemo_vfm.core.precision.Precision, compute: fp32}
 start_from: theirs
-checkpoint: {_target_: nemo_vfm.train.callbacks.checkpoint.SaveCheckpoints, every_steps: 2}
-parallel: {_target_: nemo_vfm.parallel.plan.ParallelPlan}
+checkpoint: {_target_: nemo_vfm.train.callbacks.checkpointing.SaveCheckpoints, every_steps: 2}
+parallel: {_target_: nemo_vfm.parallel.plan.plan.ParallelPlan}
 """
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args, get_origin
 
-from nemo_vfm.cli.catalogue.names import named_in, own_classes
+from nemo_vfm.cli.catalogue.class_names import named_in, own_classes
 from nemo_vfm.config import hints
 from nemo_vfm.config.locate import DEFAULT_TRUST, NotLocated, Target, locate
 from nemo_vfm.config.roots import Roots

@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
-from nemo_vfm.cli.catalogue.arguments import Described, describe, node_of
 from nemo_vfm.cli.catalogue.components import is_component
+from nemo_vfm.cli.catalogue.constructor_arguments import Described, describe, node_of
 from nemo_vfm.config import Mark, Source, hints
 from nemo_vfm.config.locate import NotLocated, Target, locate
 from nemo_vfm.config.tree import Map, Node, Scalar, Seq

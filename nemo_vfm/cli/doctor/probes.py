@@ -51,7 +51,7 @@ def gpu_works() -> str:
 
 def nvenc_works() -> str:
     """Four frames by the GPU's encoder."""
-    from nemo_vfm.data.codecs import COSTS, why_not
+    from nemo_vfm.data.video.codecs import COSTS, why_not
 
     reason = why_not("nvenc")
     if reason is not None:
@@ -61,7 +61,7 @@ def nvenc_works() -> str:
 
 def nvdec_works() -> str:
     """One frame by the GPU's decoder."""
-    from nemo_vfm.data.codecs import COSTS, nvdec_why_not
+    from nemo_vfm.data.video.codecs import COSTS, nvdec_why_not
 
     reason = nvdec_why_not()
     if reason is not None:
@@ -90,7 +90,7 @@ def pyav_decodes() -> str:
     """Our base reader, on the clip."""
     import av
 
-    from nemo_vfm.data.decode import open_video
+    from nemo_vfm.data.video.decode import open_video
 
     clip, codec = _any_clip()
     with open_video(clip, "pyav") as reader:
@@ -148,7 +148,7 @@ def _frames() -> "NDArray[np.uint8]":
 
 
 def _clip() -> bytes:
-    from nemo_vfm.data.encode import encode_mp4
+    from nemo_vfm.data.video.encode import encode_mp4
 
     file = io.BytesIO()
     encode_mp4(file, _frames(), fps=10, preset="ultrafast")

@@ -9,15 +9,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from nemo_vfm.cli.migrate.automodel import AUTOMODEL
-from nemo_vfm.cli.migrate.dfm import DFM
+from nemo_vfm.cli.migrate.dfm_format import DFM
 from nemo_vfm.cli.migrate.diffusion import diffusion
 from nemo_vfm.cli.migrate.draft import Draft, Fate, Kind
+from nemo_vfm.cli.migrate.foreign_yaml import Key, Value, read_keys
 from nemo_vfm.cli.migrate.formats import Format, kind_of, recognised
 from nemo_vfm.cli.migrate.language import language
 from nemo_vfm.cli.migrate.nemo1 import NEMO1
 from nemo_vfm.cli.migrate.nemo2 import NEMO2
 from nemo_vfm.cli.migrate.parallel import parallel
-from nemo_vfm.cli.migrate.read import Key, Value, read_keys
 from nemo_vfm.cli.migrate.training import training
 from nemo_vfm.core.errors import UserError
 

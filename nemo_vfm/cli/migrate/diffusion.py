@@ -5,8 +5,8 @@
 import re
 
 from nemo_vfm.cli.migrate.draft import Draft
+from nemo_vfm.cli.migrate.foreign_yaml import Value
 from nemo_vfm.cli.migrate.language import FACTS as LANGUAGE
-from nemo_vfm.cli.migrate.read import Value
 
 #: What a class or a checkpoint of theirs stands for: our preset, or width, depth and heads where we have none.
 PRESETS = {"DiTConfig": "dit_s", "DiTBConfig": "dit_b", "DiTLConfig": "dit_l", "DiTXLConfig": "dit_xl"}
@@ -44,7 +44,7 @@ def diffusion(draft: Draft) -> None:
 
 
 def _data(draft: Draft) -> None:
-    draft.put("data._target_", "nemo_vfm.data.module.ShardData")
+    draft.put("data._target_", "nemo_vfm.data.sources.shard_data.ShardData")
     _shards(draft)
     if size := draft.whole("batch_size"):
         draft.carry("batch_size", "data.batch_size", size)
@@ -85,8 +85,8 @@ def _shape(draft: Draft) -> None:
         for fact in ("resolution", "num_frames", "fps"):
             draft.leave(fact, "a bucket is width, height and frames together; 256p stands in: data.buckets=720p")
         return
-    draft.put("data.buckets._target_", "nemo_vfm.data.bucket.Buckets")
-    draft.put("data.buckets.buckets.all._target_", "nemo_vfm.data.bucket.Bucket")
+    draft.put("data.buckets._target_", "nemo_vfm.data.batching.bucket.Buckets")
+    draft.put("data.buckets.buckets.all._target_", "nemo_vfm.data.batching.bucket.Bucket")
     draft.put("data.buckets.buckets.all.width", size[0])
     draft.put("data.buckets.buckets.all.height", size[1])
     draft.origins["data.buckets.buckets.all.width"] = "resolution"
@@ -159,7 +159,7 @@ def _put_size(draft: Draft, size: tuple[int, int, int]) -> None:
 
 
 def _task(draft: Draft) -> None:
-    draft.put("task._target_", "nemo_vfm.diffusion.task.Denoise")
+    draft.put("task._target_", "nemo_vfm.diffusion.denoising_task.Denoise")
     draft.choices |= {"task.codec": "haar", "task.text_encoder": "hashed"}
     dropout = draft.get("text_dropout")
     if isinstance(dropout, int | float) and not isinstance(dropout, bool) and 0 <= dropout <= 1:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from nemo_vfm.cli.migrate.read import Value
+from nemo_vfm.cli.migrate.foreign_yaml import Value
 
 Kind = Literal["diffusion", "language"]
 Verdict = Literal["carried", "changed", "left"]

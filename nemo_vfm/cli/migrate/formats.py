@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from nemo_vfm.cli.migrate.draft import Kind
-from nemo_vfm.cli.migrate.read import Key, Value
+from nemo_vfm.cli.migrate.foreign_yaml import Key, Value
 
 UNKNOWN = "unknown; if it matters, look for its counterpart with `nemo-vfm explain`"
 _DIFFUSION = re.compile(r"diffusion|imagen|\bdfm\.|\.dit\.", re.IGNORECASE)

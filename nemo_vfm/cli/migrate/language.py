@@ -19,7 +19,7 @@ FACTS = ("groups", "head_dim", "vocab", "activation", "gated", "norm", "norm_eps
 
 def language(draft: Draft) -> None:
     """A recipe that trains a decoder on tokens."""
-    draft.put("task._target_", "nemo_vfm.language.task.NextToken")
+    draft.put("task._target_", "nemo_vfm.language.next_token_task.NextToken")
     draft.put("model._target_", "nemo_vfm.models.gpt.GPT")
     _known(draft)
     _sizes(draft)

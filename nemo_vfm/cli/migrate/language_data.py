@@ -7,15 +7,15 @@ from itertools import count
 from pathlib import PurePosixPath
 
 from nemo_vfm.cli.migrate.draft import Draft
-from nemo_vfm.cli.migrate.read import Value
+from nemo_vfm.cli.migrate.foreign_yaml import Value
 
 _TOKENIZED = "a folder that recipes/llm/tokenize.yaml wrote has to be there; their .bin and .idx are not read"
-_SOURCE = "nemo_vfm.data.tokens.data.TokenSource"
+_SOURCE = "nemo_vfm.data.tokens.token_data.TokenSource"
 
 
 def language_data(draft: Draft) -> None:
     """The facts of the data."""
-    draft.put("data._target_", "nemo_vfm.data.tokens.data.TokenData")
+    draft.put("data._target_", "nemo_vfm.data.tokens.token_data.TokenData")
     _sources(draft)
     for fact, key in (("seq_length", "sequence_length"), ("batch_size", "batch_size")):
         if draft.whole(fact):
@@ -125,9 +125,9 @@ def _tokenizer(draft: Draft) -> None:
     said = draft.get("tokenizer")
     if not _is_path(said) or not str(said).startswith(("/", "./", "../")):
         draft.leave("tokenizer", "a tokenizer is a local folder: data.tokenizer={_target_: "
-                    "nemo_vfm.data.tokenizers.folder.FolderTokenizer, folder: DIR}")  # fmt: skip
+                    "nemo_vfm.data.tokenizers.folder_tokenizer.FolderTokenizer, folder: DIR}")  # fmt: skip
         return
     path = PurePosixPath(str(said))
     folder = str(path.parent if path.suffix in (".model", ".json") else path)
-    draft.put("data.tokenizer._target_", "nemo_vfm.data.tokenizers.folder.FolderTokenizer")
+    draft.put("data.tokenizer._target_", "nemo_vfm.data.tokenizers.folder_tokenizer.FolderTokenizer")
     draft.change("tokenizer", "data.tokenizer.folder", folder, "the folder that its files lie in")

@@ -12,7 +12,7 @@ from nemo_vfm.cli.migrate.automodel import (
     RUN_FOLDER,
     SPLIT,
 )
-from nemo_vfm.cli.migrate.dfm import MEGATRON, MEMORY, OTHERS
+from nemo_vfm.cli.migrate.dfm_format import MEGATRON, MEMORY, OTHERS
 from nemo_vfm.cli.migrate.formats import Format
 
 UNET = "the model is a diffusion transformer here, with arguments of its own"

@@ -3,7 +3,7 @@
 """Writes degrees of parallelism and micro-batches of another framework as a plan, where they make one."""
 
 from nemo_vfm.cli.migrate.draft import Draft
-from nemo_vfm.parallel.plan import ParallelPlan
+from nemo_vfm.parallel.plan.plan import ParallelPlan
 
 _AXES = ("tensor", "pipeline", "virtual", "context", "expert")  # called alike as facts and in a plan
 _SHARDED = ("fsdp", "fsdp2", "megatron_fsdp", "distributed_fused_adam")
@@ -29,7 +29,7 @@ def parallel(draft: Draft) -> None:
         for fact in FACTS:
             draft.leave(fact, f"these degrees make no plan here: {error}")
         return
-    draft.put("parallel._target_", "nemo_vfm.parallel.plan.ParallelPlan")
+    draft.put("parallel._target_", "nemo_vfm.parallel.plan.plan.ParallelPlan")
     _put_degrees(draft, values, sequence=sequence)
     _put_data(draft, shares, ranks)
     _put_pieces(draft, pieces, ranks)
@@ -113,7 +113,7 @@ def _counted(ranks: int) -> str:
 def _recompute(draft: Draft) -> None:
     value = draft.get("recompute")
     if value in (True, "full"):
-        draft.put("engine._target_", "nemo_vfm.parallel.torch_engine.TorchEngine")
+        draft.put("engine._target_", "nemo_vfm.parallel.engine.torch_engine.TorchEngine")
         draft.change("recompute", "engine.recompute", "blocks", "every block is run again in the backward pass")
     else:
         draft.leave("recompute", "whole blocks are run again or none: engine.recompute=blocks")

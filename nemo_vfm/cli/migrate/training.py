@@ -3,7 +3,7 @@
 """The facts of any training in, their places in a recipe out: length, optimizer, precision, checkpoints, loggers."""
 
 from nemo_vfm.cli.migrate.draft import Draft
-from nemo_vfm.cli.migrate.read import Value
+from nemo_vfm.cli.migrate.foreign_yaml import Value
 
 _TRAIN = "nemo_vfm.train."
 _COSINE = {"cosine", "cosineannealing", "cosineannealingscheduler"}
@@ -162,10 +162,10 @@ def _floor(draft: Draft, *, cosine: bool) -> None:
 
 def _clipping(draft: Draft) -> None:
     if draft.number("clip"):
-        draft.put("engine._target_", "nemo_vfm.parallel.torch_engine.TorchEngine")
+        draft.put("engine._target_", "nemo_vfm.parallel.engine.torch_engine.TorchEngine")
         draft.carry("clip", "engine.clip_norm", float(draft.number("clip") or 0))
     elif draft.get("clip") == 0:
-        draft.put("engine._target_", "nemo_vfm.parallel.torch_engine.TorchEngine")
+        draft.put("engine._target_", "nemo_vfm.parallel.engine.torch_engine.TorchEngine")
         draft.put("engine.clip_norm", None)
         draft.agree("clip", "engine.clip_norm", "write null for no clipping")
     else:
@@ -217,7 +217,7 @@ def _average(draft: Draft) -> None:
 
 
 def _checkpoints(draft: Draft) -> None:
-    draft.put("checkpoint._target_", f"{_TRAIN}callbacks.checkpoint.SaveCheckpoints")
+    draft.put("checkpoint._target_", f"{_TRAIN}callbacks.checkpointing.SaveCheckpoints")
     if every := draft.whole("save_every"):
         draft.carry("save_every", "checkpoint.every_steps", every)
     else:

@@ -11,14 +11,15 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nemo_vfm.cli.arguments import add_recipe_arguments, add_sample_arguments, composed_recipe
-from nemo_vfm.cli.quick import without_collection
+from nemo_vfm.cli.arguments import add_recipe_arguments, add_sample_arguments
+from nemo_vfm.cli.without_gc import without_collection
+from nemo_vfm.runtime.command import composed_recipe
 
 if TYPE_CHECKING:
-    from nemo_vfm.cli.paths import PathsSeen
-    from nemo_vfm.cli.swept import Swept
     from nemo_vfm.config import Composed, Listed, Problem
     from nemo_vfm.core.types import Job, Json
+    from nemo_vfm.runtime.checks.missing_paths import PathsSeen
+    from nemo_vfm.runtime.sweep_points import Swept
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"--gpus takes one or more, got {arguments.gpus}")
     if not arguments.sweep:
         return _one(arguments)
-    from nemo_vfm.cli.swept import swept
+    from nemo_vfm.runtime.sweep_points import swept
 
     sweep = swept(arguments)
     return _work_of_all(sweep) if arguments.work else _each(sweep)
@@ -69,7 +70,7 @@ def _one(arguments: argparse.Namespace) -> int:
         seen = _paths(arguments, composed)
         problems, told = [*problems, *seen.problems], [*told, *seen.unseen]
     if job is not None:
-        from nemo_vfm.cli.shareable import unknown_until_begun
+        from nemo_vfm.runtime.checks.shareable_batches import unknown_until_begun
 
         told = [*told, *unknown_until_begun(job)]
     errors = sum(problem.kind == "error" for problem in problems)
@@ -89,9 +90,9 @@ def _one(arguments: argparse.Namespace) -> int:
 
 def _paths(arguments: argparse.Namespace, composed: "Composed") -> "PathsSeen":
     """What of the paths that it reads is not there."""
-    from nemo_vfm.cli.paths import mounts_of, paths_seen
-    from nemo_vfm.cli.permitted import permissions
     from nemo_vfm.config import paths, trust_list
+    from nemo_vfm.runtime.checks.missing_paths import mounts_of, paths_seen
+    from nemo_vfm.runtime.user_permissions import permissions
 
     named = paths(composed, trust_list(arguments.trust), permissions(arguments.allow_host, composed.path))
     return paths_seen(composed, named, mounts_of(arguments.mount))
@@ -99,8 +100,8 @@ def _paths(arguments: argparse.Namespace, composed: "Composed") -> "PathsSeen":
 
 def _looked_at(arguments: argparse.Namespace) -> "tuple[Composed, Job | None, list[Problem]]":
     """A recipe, what it builds where nothing is wrong with it, and what is."""
-    from nemo_vfm.cli.permitted import permissions
     from nemo_vfm.config import build, check, trust_list
+    from nemo_vfm.runtime.user_permissions import permissions
 
     composed, trust = composed_recipe(arguments), trust_list(arguments.trust)
     allowed = permissions(arguments.allow_host, composed.path)
@@ -116,11 +117,11 @@ def _unfit(
     arguments: argparse.Namespace, composed: "Composed", job: "Job | None", missing: "Sequence[Problem]"
 ) -> "list[Problem]":
     """What could not be built or shared by the ranks of its plan, where nothing else is wrong."""
-    from nemo_vfm.cli.gpus import stand_in_job
-    from nemo_vfm.cli.on_meta import unfit
-    from nemo_vfm.cli.permitted import permissions
-    from nemo_vfm.cli.shareable import unshareable
+    from nemo_vfm.cli.planning.gpu_check import stand_in_job
     from nemo_vfm.config import trust_list
+    from nemo_vfm.runtime.checks.meta_build import unfit
+    from nemo_vfm.runtime.checks.shareable_batches import unshareable
+    from nemo_vfm.runtime.user_permissions import permissions
 
     if any(problem.kind == "error" for problem in missing):
         return []
@@ -132,7 +133,7 @@ def _unfit(
 
 def _work_of_all(sweep: "Swept") -> int:
     """A sweep as one JSON object: its folder, its table before anything has run, and the work of each combination."""
-    from nemo_vfm.cli import sweep_table
+    from nemo_vfm.runtime import sweep_table
 
     found = []
     for point in sweep.points:
@@ -151,9 +152,9 @@ def _work_of_all(sweep: "Swept") -> int:
 def _work(
     arguments: argparse.Namespace, composed: "Composed", job: "Job | None", missing: "Sequence[Problem]"
 ) -> "Json":
-    from nemo_vfm.cli.gpus import stand_in_job
-    from nemo_vfm.cli.work import described
+    from nemo_vfm.cli.planning.gpu_check import stand_in_job
     from nemo_vfm.config import trust_list
+    from nemo_vfm.runtime.recipe_work import described
 
     job = job or stand_in_job(arguments, missing, trust_list(arguments.trust))
     told = [str(one) for one in _recipients(arguments, composed)]
@@ -162,8 +163,8 @@ def _work(
 
 def _recipients(arguments: argparse.Namespace, composed: "Composed") -> "list[Listed]":
     """Every host, every variable, and who would get it."""
-    from nemo_vfm.cli.permitted import permissions
     from nemo_vfm.config import recipients, trust_list
+    from nemo_vfm.runtime.user_permissions import permissions
 
     return recipients(composed, trust_list(arguments.trust), permissions(arguments.allow_host, composed.path))
 
@@ -172,7 +173,7 @@ def _refused_already(
     arguments: argparse.Namespace, missing: "Sequence[Problem]", trust: "Sequence[str]"
 ) -> "list[Problem]":
     """What constructors refuse whatever the missing values will be: nothing that is missing lies at or below it."""
-    from nemo_vfm.cli.gpus import refused
+    from nemo_vfm.cli.planning.gpu_check import refused
 
     found = refused(arguments, missing, trust)
     waiting = [problem.path for problem in missing]
@@ -182,9 +183,9 @@ def _refused_already(
 def _say_plan(
     arguments: argparse.Namespace, composed: "Composed", job: "Job | None", missing: "Sequence[Problem]"
 ) -> None:
-    from nemo_vfm.cli.gpus import plan_sentences, stand_in_job, waiting_sentence
-    from nemo_vfm.cli.paper import Paper
+    from nemo_vfm.cli.planning.gpu_check import plan_sentences, stand_in_job, waiting_sentence
     from nemo_vfm.config import trust_list
+    from nemo_vfm.runtime.terminal import Paper
 
     job = job or stand_in_job(arguments, missing, trust_list(arguments.trust))
     said = [waiting_sentence(missing, arguments.gpus)] if job is None else plan_sentences(job, composed.path, arguments)

@@ -68,7 +68,7 @@ def _require_meant(arguments: argparse.Namespace) -> None:
 def _converted(arguments: argparse.Namespace, folder: Path) -> str:
     """A file of others is read in a process apart; our own checkpoints hold no code, and may be larger than memory."""
     if arguments.to == "transformers":
-        from nemo_vfm.cli.language_model import convert_out
+        from nemo_vfm.cli.conversion.language_model import convert_out
 
         return convert_out(arguments.file, folder, key=arguments.key, tokenizer=arguments.tokenizer,
                            trust=arguments.trust, allow_host=arguments.allow_host,
@@ -83,10 +83,10 @@ def _of_folder(source: Path, folder: Path, key: str | None) -> str:
     from nemo_vfm.models.convert.gpt_source import is_language_model
 
     if is_language_model(source):
-        from nemo_vfm.cli.language_model import convert_in
+        from nemo_vfm.cli.conversion.language_model import convert_in
 
         return convert_in(source, folder)
-    from nemo_vfm.cli.one_file import convert
+    from nemo_vfm.cli.conversion.single_file import convert
 
     return convert(source, folder, key)
 
@@ -95,7 +95,7 @@ def _made(out: Path, work: Callable[[Path], str]) -> str:
     """What `work` puts into a folder, made beside `out`, then renamed."""
     import shutil
 
-    from nemo_vfm.core.files import sync
+    from nemo_vfm.core.storage.files import sync
 
     temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     temporary.mkdir(parents=True)
@@ -115,7 +115,7 @@ def _child(source: Path, words: Sequence[str]) -> str:
     from nemo_vfm.core.errors import DataError
 
     environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ} | {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "nemo_vfm.cli.converting", *words]
+    command = [sys.executable, "-m", "nemo_vfm.cli.conversion.convert_child", *words]
     try:
         # Our own interpreter and module; the file's name is an argument and never a command.
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S)  # noqa: S603

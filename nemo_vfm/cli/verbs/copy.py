@@ -37,9 +37,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _recipe(arguments: argparse.Namespace) -> int:
-    from nemo_vfm.cli.copied import copied_text, flat_text, ingredients, place_of, write
+    from nemo_vfm.cli.copy_recipe import copied_text, flat_text, ingredients, place_of, write
     from nemo_vfm.config import Mark, Roots, Source
-    from nemo_vfm.core.files import read_bytes
+    from nemo_vfm.core.storage.files import read_bytes
 
     roots = Roots.standard(arguments.conf)
     file = roots.recipe(arguments.recipe, Mark(Source(arguments.recipe, ())))
@@ -57,7 +57,7 @@ def _recipe(arguments: argparse.Namespace) -> int:
 
 
 def _project(arguments: argparse.Namespace) -> int:
-    from nemo_vfm.cli.copied import write
+    from nemo_vfm.cli.copy_recipe import write
     from nemo_vfm.cli.project import files_of, package_name
     from nemo_vfm.core.errors import UserError
 
@@ -79,7 +79,7 @@ def _say_files(notes: dict[Path, str]) -> None:
 
 
 def _say_next(dest: Path, file: Path, *, flat: bool) -> None:
-    from nemo_vfm.cli.copied import recipes_in
+    from nemo_vfm.cli.copy_recipe import recipes_in
     from nemo_vfm.config import Roots
 
     inner = [] if flat else recipes_in(file, Roots.standard())

@@ -16,8 +16,8 @@ from nemo_vfm.cli.arguments import add_allow_host, add_conf, add_trust
 from nemo_vfm.core.errors import UserError
 
 if TYPE_CHECKING:
-    from nemo_vfm.cli.two_sides import Asked
-    from nemo_vfm.parallel.lockstep import Told
+    from nemo_vfm.cli.divergence_sides import Asked
+    from nemo_vfm.parallel.verify.divergence import Told
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     """0 where they agree, 1 where they part."""
     if arguments.steps < 1 or (arguments.tolerance is not None and not arguments.tolerance > 0):
         raise UserError("--steps takes one or more, --tolerance a number above 0")
-    from nemo_vfm.cli.two_sides import asked, told
+    from nemo_vfm.cli.divergence_sides import asked, told
 
     sides = asked(arguments)
     found = told(sides, arguments.steps)
@@ -63,7 +63,7 @@ def _record(sides: "Asked", told: "Told") -> dict[str, object]:
 
 
 def _write(sides: "Asked", told: "Told") -> None:
-    from nemo_vfm.cli.paper import Paper
+    from nemo_vfm.runtime.terminal import Paper
 
     paper = Paper()
     paper.line(f"A  {sides.a}")

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """0 where all that is needed works; 2 where something needed is missing or broken."""
-    from nemo_vfm.cli.doctor.examine import examine
+    from nemo_vfm.cli.doctor.examine_machine import examine
 
     findings = examine(arguments.run_dir)
     stopping = [finding.name for finding in findings if finding.stops]
@@ -40,7 +40,7 @@ _STYLES = {"ok": "green", "low": "yellow", "missing": "dim", "broken": "bold red
 
 def _write(findings: "list[Finding]", stopping: list[str]) -> None:
     from nemo_vfm.cli.doctor.finding import paste_ready
-    from nemo_vfm.cli.paper import Paper
+    from nemo_vfm.runtime.terminal import Paper
 
     paper = Paper()
     paper.table(list(_rows(findings)), styles=_STYLES)

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nemo_vfm.cli.arguments import add_allow_host, add_conf, add_trust
-from nemo_vfm.cli.paper import Paper
-from nemo_vfm.cli.quick import without_collection
+from nemo_vfm.cli.without_gc import without_collection
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.runtime.terminal import Paper
 
 if TYPE_CHECKING:
-    from nemo_vfm.cli.catalogue.arguments import Described
     from nemo_vfm.cli.catalogue.components import Slot
-    from nemo_vfm.cli.catalogue.explain import Explained
+    from nemo_vfm.cli.catalogue.constructor_arguments import Described
+    from nemo_vfm.cli.catalogue.explain_component import Explained
     from nemo_vfm.core.types import Json
 
 
@@ -46,19 +46,19 @@ def run(arguments: argparse.Namespace) -> int:
     """Find out what the name is, look, and print."""
     if arguments.name is not None:
         if (step := _step(arguments)) is not None:
-            from nemo_vfm.cli.step_page import tell_of_step
+            from nemo_vfm.explain.step_page import tell_of_step
 
             return tell_of_step(*step, trust=arguments.trust, allow_host=arguments.allow_host, as_json=arguments.json,
                                 losses=not arguments.no_losses)  # fmt: skip
-        from nemo_vfm.cli.shards.subject import is_folder_of_shards, shards_named
-        from nemo_vfm.cli.story.curation import names_run
+        from nemo_vfm.explain.clip.curation_folder import names_run
+        from nemo_vfm.explain.shards.shard_subject import is_folder_of_shards, shards_named
 
         if names_run(arguments.name, arguments.key) and not is_folder_of_shards(Path(arguments.name)):
-            from nemo_vfm.cli.story.write import tell_of
+            from nemo_vfm.explain.clip.write_report import tell_of
 
             return tell_of(Path(arguments.name), arguments.key, as_json=arguments.json, out=arguments.out)
         if (where := shards_named(arguments.name)) is not None:
-            from nemo_vfm.cli.shards.browse import browse
+            from nemo_vfm.explain.shards.browse_shards import browse
 
             return browse(where, arguments.key, as_json=arguments.json, out=arguments.out)
     return _component(arguments)
@@ -73,7 +73,7 @@ def _step(arguments: argparse.Namespace) -> tuple[Path, int] | None:
 
 def _component(arguments: argparse.Namespace) -> int:
     """A component, an ingredient or a slot; the list of all where there is no name."""
-    from nemo_vfm.cli.catalogue.explain import by_slot, explain
+    from nemo_vfm.cli.catalogue.explain_component import by_slot, explain
     from nemo_vfm.config import Roots, trust_list
 
     if arguments.key is not None or arguments.out is not None:
@@ -145,7 +145,7 @@ def _argument(paper: Paper, argument: "Described") -> None:
 
 
 def _default(argument: "Described") -> str:
-    from nemo_vfm.cli.catalogue.arguments import node_of
+    from nemo_vfm.cli.catalogue.constructor_arguments import node_of
     from nemo_vfm.config.emit import text_of
     from nemo_vfm.config.tree import Map, Scalar, plain
 

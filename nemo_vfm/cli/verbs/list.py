@@ -4,39 +4,15 @@
 
 import argparse
 import difflib
-import re
 import shutil
 import sys
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from nemo_vfm.core.files import opened
-from nemo_vfm.core.plain import printable
-
-_MOST_BYTES = 64 << 10
-_FIELD = re.compile(r"\b(Hardware|Time|Expected):\s*")
-#: A sentence ends where another begins: `0.5 s`, `clips.yaml` and `aesthetic.*` hold none.
-_SENTENCE = re.compile(r".*?[.?!](?=\s+[A-Z0-9`(]|$)")
-
-
-@dataclass(frozen=True, slots=True)
-class Header:
-    """What the comment that begins a recipe tells, a sentence each; empty where it does not say.
-
-    Args:
-        title: what the recipe does.
-        hardware: what it needs.
-        time: how long it takes there.
-        expected: what comes of it.
-    """
-
-    title: str
-    hardware: str
-    time: str
-    expected: str
+from nemo_vfm.config.recipe_header import Header, header
+from nemo_vfm.core.sanitize import printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -104,35 +80,3 @@ def _told(found: Header) -> list[str]:
 def _wrapped(text: str, width: int) -> list[str]:
     # A command or a path is not torn at its hyphens.
     return textwrap.wrap(text, width, initial_indent="    ", subsequent_indent="      ", break_on_hyphens=False)
-
-
-def header(file: Path) -> Header:
-    """The comment block that begins a recipe; its licence and its commands are passed over."""
-    try:
-        with opened(file) as data:  # a page of comments is far shorter
-            text = data.read(_MOST_BYTES).decode("utf-8", "replace").splitlines()
-    except OSError as error:
-        return Header(f"It cannot be read: {error.strerror}.", "", "", "")
-    paragraph = _prose([line.lstrip("#").strip() for line in text[: _length(text)] if "SPDX-" not in line])
-    title, *rest = _FIELD.split(paragraph)
-    fields = {name: _first_sentence(told).removesuffix(".") for name, told in zip(rest[::2], rest[1::2], strict=True)}
-    return Header(_first_sentence(title), *(fields.get(name, "") for name in ("Hardware", "Time", "Expected")))
-
-
-def _prose(lines: list[str]) -> str:
-    """The lines in one, without commands: those may go on behind a backslash."""
-    said, command = [], False
-    for line in lines:
-        command = line.startswith(("nemo-vfm ", "... ")) or command
-        said += [] if command else [line]
-        command = command and line.endswith("\\")
-    return printable(" ".join(" ".join(said).split()), _MOST_BYTES)
-
-
-def _first_sentence(text: str) -> str:
-    found = _SENTENCE.match(text.strip())
-    return found[0] if found else text.strip()
-
-
-def _length(lines: list[str]) -> int:
-    return next((number for number, line in enumerate(lines) if line and not line.startswith("#")), len(lines))

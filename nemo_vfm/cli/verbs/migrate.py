@@ -23,10 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the recipe, tell every key's fate, and check what was written."""
-    from nemo_vfm.cli.copied import write
+    from nemo_vfm.cli.copy_recipe import write
     from nemo_vfm.cli.migrate import migrate
-    from nemo_vfm.cli.migrate.written import recipe_text
-    from nemo_vfm.config.errors import shown_path
+    from nemo_vfm.cli.migrate.recipe_text import recipe_text
+    from nemo_vfm.config.recipe_errors import shown_path
 
     out = arguments.out or Path("recipes") / f"{arguments.file.stem}.yaml"
     migrated = migrate(_text(arguments.file), str(arguments.file), arguments.form, arguments.kind)
@@ -36,9 +36,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _text(file: Path) -> str:
-    from nemo_vfm.cli.migrate.read import MAX_BYTES
+    from nemo_vfm.cli.migrate.foreign_yaml import MAX_BYTES
     from nemo_vfm.core.errors import UserError
-    from nemo_vfm.core.files import opened
+    from nemo_vfm.core.storage.files import opened
 
     try:
         with opened(file) as data:
@@ -50,8 +50,8 @@ def _text(file: Path) -> str:
 
 
 def _tell(migrated: "Migrated", file: Path, out: Path) -> None:
-    from nemo_vfm.cli.migrate.told import account
-    from nemo_vfm.cli.paper import WIDEST, Paper
+    from nemo_vfm.cli.migrate.migration_tables import account
+    from nemo_vfm.runtime.terminal import WIDEST, Paper
 
     paper = Paper()
     paper.line(f"{file} is in {migrated.form.title}'s format; {out} is the recipe.")

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from nemo_vfm.parallel.pairs import Layout
-    from nemo_vfm.parallel.parity import Row
-    from nemo_vfm.parallel.rehearsal import Rehearsal
+    from nemo_vfm.parallel.plan.layout_cases import Layout
+    from nemo_vfm.parallel.verify.parity import Row
+    from nemo_vfm.parallel.verify.tiny_training import Rehearsal
 
 _MOST = 8  # ranks: a sample for each
 
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """0 where every layout is equal or refused with a reason, and every control was seen; 1 else."""
     ranks = _ranks(arguments.ranks)
-    from nemo_vfm.cli.rehearsed import rehearsed
+    from nemo_vfm.cli.tiny_recipe import rehearsed
 
     ready, model, _ = rehearsed(arguments)
     layouts = [one for count in ranks for one in _chosen(arguments, count, model, ready.takes_packed)]
@@ -74,9 +74,9 @@ def _ranks(text: str) -> list[int]:
 
 
 def _chosen(arguments: argparse.Namespace, ranks: int, model: "nn.Module", packed: bool) -> "list[Layout]":
-    from nemo_vfm.parallel.pairs import Layout, all_layouts, selection
-    from nemo_vfm.parallel.parity import blocks
-    from nemo_vfm.parallel.rehearsal import SAMPLES
+    from nemo_vfm.parallel.plan.layout_cases import Layout, all_layouts, selection
+    from nemo_vfm.parallel.verify.parity import blocks
+    from nemo_vfm.parallel.verify.tiny_training import SAMPLES
 
     every = all_layouts(ranks, samples=SAMPLES, stages=blocks(model))
     padded, packs = ([one for one in every if one.packed is which] for which in (False, True))
@@ -89,9 +89,9 @@ def _chosen(arguments: argparse.Namespace, ranks: int, model: "nn.Module", packe
 def _rows(
     ready: "Rehearsal", model: "nn.Module", layouts: "Sequence[Layout]", ranks: "Sequence[int]"
 ) -> "Iterator[Row]":
-    from nemo_vfm.parallel import parity
-    from nemo_vfm.parallel.pairs import Layout
-    from nemo_vfm.parallel.pool import Pool
+    from nemo_vfm.parallel.plan.layout_cases import Layout
+    from nemo_vfm.parallel.verify import parity
+    from nemo_vfm.parallel.verify.rank_pool import Pool
 
     with Pool(ranks[-1], parity.quiet) as pool:
         parity.one_device(pool, ready, ranks[-1])
@@ -105,7 +105,7 @@ def _rows(
 
 
 def _record(recipe: str, model: "nn.Module", rows: "Sequence[Row]", seconds: float) -> dict[str, object]:
-    from nemo_vfm.parallel.parity import GRADIENT, LOSS
+    from nemo_vfm.parallel.verify.parity import GRADIENT, LOSS
 
     return {
         "recipe": recipe,

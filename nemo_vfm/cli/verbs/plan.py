@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nemo_vfm.cli.arguments import NETWORK, add_recipe_arguments, add_sample_arguments
-from nemo_vfm.cli.quick import without_collection
+from nemo_vfm.cli.without_gc import without_collection
 
 if TYPE_CHECKING:
-    from nemo_vfm.cli.planning.asked import Asked
+    from nemo_vfm.cli.planning.plan_request import Asked
     from nemo_vfm.perf.planner import Answer, Choice, Planner
 
 
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 @without_collection()
 def run(arguments: argparse.Namespace) -> int:
     """0 where some layout fits; 2 where none does, or the question is wrong."""
-    from nemo_vfm.cli.planning.asked import asked as ask
+    from nemo_vfm.cli.planning.plan_request import asked as ask
     from nemo_vfm.perf.planner import Planner
 
     asked = ask(arguments)
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     answer = planner.answer(arguments.gpus)
     own = _own(planner, asked, answer)
     if arguments.json:
-        from nemo_vfm.cli.planning.machine import to_json
+        from nemo_vfm.cli.planning.machine_answer import to_json
 
         text = json.dumps(to_json(asked, answer, own), indent=1, ensure_ascii=False, allow_nan=False)
         sys.stdout.write(f"{text}\n")
@@ -69,8 +69,8 @@ def _own(planner: "Planner", asked: "Asked", answer: "Answer") -> "Choice | None
 def _tell(
     arguments: argparse.Namespace, planner: "Planner", asked: "Asked", answer: "Answer", own: "Choice | None"
 ) -> None:
-    from nemo_vfm.cli.planning.told import tell, tell_remedies
-    from nemo_vfm.perf.remedies import remedies, smallest_number
+    from nemo_vfm.cli.planning.plan_page import tell, tell_remedies
+    from nemo_vfm.perf.memory_remedies import remedies, smallest_number
 
     tell(asked, answer, own, arguments.recipe)
     start = own or (None if answer.ranked else answer.nearest)
@@ -85,9 +85,9 @@ def _tell(
 
 
 def _write(arguments: argparse.Namespace, asked: "Asked", best: "Choice") -> None:
-    from nemo_vfm.cli.copied import write
-    from nemo_vfm.cli.planning.ingredient import ingredient_text
-    from nemo_vfm.cli.planning.words import layout
+    from nemo_vfm.cli.copy_recipe import write
+    from nemo_vfm.cli.planning.layout_ingredient import ingredient_text
+    from nemo_vfm.cli.planning.layout_words import layout
 
     of = f"{arguments.recipe} on {arguments.gpus} {asked.question.machine.gpu.name}, {arguments.network}"
     text = ingredient_text(best, [f"{layout(best.plan)}: the quickest that `nemo-vfm plan` found for", f"{of}."])

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from nemo_vfm.core.plain import printable
+from nemo_vfm.core.sanitize import printable
 
 _LONGEST = 4096  # of a path
 
@@ -18,9 +18,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read what the run left and write `report.html`; of a sweep, `sweep.json`."""
-    from nemo_vfm.cli import sweep_table
     from nemo_vfm.core.errors import RunFolderError
     from nemo_vfm.core.types import SWEEP
+    from nemo_vfm.runtime import sweep_table
 
     if (arguments.folder / SWEEP).is_file():
         found = sweep_table.gathered(arguments.folder)

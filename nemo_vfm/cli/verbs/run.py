@@ -16,10 +16,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nemo_vfm.cli.arguments import add_recipe_arguments, composed_recipe, run_folder
-from nemo_vfm.core.preempt import DEFAULT, EXIT_CODE, INTERRUPTED, PreemptedNow, is_interrupt, listening
+from nemo_vfm.cli.arguments import add_recipe_arguments
+from nemo_vfm.core.network.secret import conceal, conceal_keys
+from nemo_vfm.core.preemption import DEFAULT, EXIT_CODE, INTERRUPTED, PreemptedNow, is_interrupt, listening
 from nemo_vfm.core.ranks import SILENCE_S, TIMEOUT_S
-from nemo_vfm.core.secret import conceal, conceal_keys
+from nemo_vfm.runtime.command import composed_recipe, run_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,24 +57,24 @@ def run(arguments: argparse.Namespace) -> int:
     """Compose, check, build, run, report."""
     if arguments.sweep:
         _require_all(arguments)
-        from nemo_vfm.cli.sweep import run_sweep
+        from nemo_vfm.runtime.sweep import run_sweep
 
         return run_sweep(arguments)
     composed = composed_recipe(arguments)
     folder = run_folder(composed)
     _say_what_runs(composed, folder)
-    from nemo_vfm.cli.on_meta import built
-    from nemo_vfm.cli.permitted import permissions, say_recipients
-    from nemo_vfm.cli.ranks import end_with_the_launcher
     from nemo_vfm.config import trust_list
-    from nemo_vfm.core import preempt, ranks
+    from nemo_vfm.core import preemption, ranks
     from nemo_vfm.core.errors import UserError
+    from nemo_vfm.runtime.checks.meta_build import built
+    from nemo_vfm.runtime.rank_processes import end_with_the_launcher
+    from nemo_vfm.runtime.user_permissions import permissions, say_recipients
 
     end_with_the_launcher()
     ranks.adopt_slurm(os.environ)
     signals = arguments.preempt or DEFAULT
     try:
-        preempt.numbers(signals)
+        preemption.numbers(signals)
     except ValueError as error:
         raise UserError(str(error)) from error
     trust = trust_list(arguments.trust)
@@ -81,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     job = _wanted(built(composed, trust, allowed), arguments.only)
     say_recipients(composed, trust, allowed)
     if arguments.part is not None:
-        from nemo_vfm.cli.part import Share, part_of
+        from nemo_vfm.runtime.run_part import Share, part_of
 
         job = share = Share(job, part_of(arguments.part), folder)
         folder = share.folder
@@ -135,14 +136,14 @@ def _spread(
     arguments: argparse.Namespace, composed: "Composed", folder: Path, job: "Job", signals: "Sequence[str]"
 ) -> int:
     """Run the job here, as one of several processes, or by starting them."""
-    from nemo_vfm.cli.ranks import run_as_one_of_several
     from nemo_vfm.core import ranks
     from nemo_vfm.core.types import Run, Spread
+    from nemo_vfm.runtime.rank_processes import run_as_one_of_several
 
     if not ranks.is_given() and (count := _ranks_now(job, folder)) > 1:
-        from nemo_vfm.cli.launch import launch
-        from nemo_vfm.cli.shareable import unshareable
         from nemo_vfm.config import RecipeError
+        from nemo_vfm.runtime.checks.shareable_batches import unshareable
+        from nemo_vfm.runtime.local_launch import launch
 
         if problems := unshareable(composed, job):
             raise RecipeError(problems)
@@ -156,7 +157,7 @@ def _spread(
         return _in_folder(arguments, composed, folder, job)
 
     def lost(sentence: str) -> None:
-        from nemo_vfm.cli.folder import Status
+        from nemo_vfm.runtime.run_folder import Status
 
         Status(folder).write("failed", error=sentence)
 
@@ -204,7 +205,7 @@ def _words(arguments: argparse.Namespace) -> list[str]:
 
 def _in_folder(arguments: argparse.Namespace, composed: "Composed", folder: Path, job: "Job") -> int:
     """Hold the folder and run."""
-    from nemo_vfm.cli.folder import Status, open_folder
+    from nemo_vfm.runtime.run_folder import Status, open_folder
 
     with open_folder(
         folder, conceal_keys(composed.to_yaml()), composed.seed, arguments.allow, source=composed.path
@@ -215,7 +216,7 @@ def _in_folder(arguments: argparse.Namespace, composed: "Composed", folder: Path
 def _run(job: "Job", run: "Run", status: "Status") -> int:
     """Run the job and leave status, report and, where it failed, the traceback."""
     from nemo_vfm.core.errors import NemoVfmError, NextPhase, Preempted, UserError
-    from nemo_vfm.core.files import is_full
+    from nemo_vfm.core.storage.files import is_full
 
     began, finished = time.monotonic(), status.finished()
     try:
@@ -264,7 +265,7 @@ def _lost_behind(error: Exception) -> "LostRank | None":
 
     if ranks.count() == 1:
         return None
-    from nemo_vfm.parallel.agree import lost_behind
+    from nemo_vfm.parallel.ranks.consensus import lost_behind
 
     return lost_behind(error)
 
@@ -343,4 +344,4 @@ def _report(folder: Path) -> Path | None:
 
 
 if TYPE_CHECKING:
-    from nemo_vfm.cli.folder import Status
+    from nemo_vfm.runtime.run_folder import Status

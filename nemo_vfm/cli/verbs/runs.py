@@ -12,9 +12,9 @@ from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 
-from nemo_vfm.cli.survey import Line, find, look
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.plain import printable
+from nemo_vfm.core.sanitize import printable
+from nemo_vfm.runtime.run_status import Line, find, look
 
 # The order on the terminal, and which column is left out first where the terminal is narrow (the highest number).
 _ORDER = ("run", "state", "step", "loss", "val loss", "started", "took", "size", "seed", "recipe")

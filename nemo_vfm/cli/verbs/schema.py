@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from nemo_vfm.cli.arguments import add_conf, add_trust
-from nemo_vfm.cli.quick import without_collection
+from nemo_vfm.cli.without_gc import without_collection
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,12 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 @without_collection()
 def run(arguments: argparse.Namespace) -> int:
     """Look at every component, and write."""
+    from nemo_vfm.cli.catalogue.class_names import slots_of
     from nemo_vfm.cli.catalogue.components import catalogue
     from nemo_vfm.cli.catalogue.json_schema import Schemas
-    from nemo_vfm.cli.catalogue.names import slots_of
     from nemo_vfm.config import Roots, trust_list
     from nemo_vfm.core.errors import UserError
-    from nemo_vfm.core.files import write_text
+    from nemo_vfm.core.storage.files import write_text
 
     roots = Roots.standard(arguments.conf)
     choices = {slot: roots.choices(slot) for slot in slots_of(roots)}

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nemo_vfm.cli.arguments import add_recipe_arguments, composed_recipe
-from nemo_vfm.cli.quick import without_collection
+from nemo_vfm.cli.arguments import add_recipe_arguments
+from nemo_vfm.cli.without_gc import without_collection
+from nemo_vfm.runtime.command import composed_recipe
 
 if TYPE_CHECKING:
     from nemo_vfm.config import Composed
@@ -65,8 +66,8 @@ def _tree(composed: "Composed", arguments: argparse.Namespace, *, keep: frozense
 
 def _differences(arguments: argparse.Namespace) -> int:
     """0 also where there are some, as `git diff` does."""
-    from nemo_vfm.cli.paper import Paper
-    from nemo_vfm.cli.side_by_side import differing, side_lines
+    from nemo_vfm.cli.recipe_diff import differing, side_lines
+    from nemo_vfm.runtime.terminal import Paper
 
     old, new = _two(arguments)
     keep = frozenset({"run_dir"})  # a path below the run folder is the same path in both

@@ -8,7 +8,7 @@ The alternative to dropping clips of low scores, as Open-Sora 1.2 did in its thi
 from collections.abc import Iterable, Iterator, Mapping
 
 from nemo_vfm.core.log import warn_once
-from nemo_vfm.curate.caption.words import Caption, Draft
+from nemo_vfm.curate.caption.caption_types import Caption, Draft
 from nemo_vfm.curate.stage import FACTS
 
 DEFAULT = "{caption}. {facts}."

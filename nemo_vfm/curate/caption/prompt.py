@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What models are asked in, a short hash of it out."""
 
-from nemo_vfm.core.files import sha256_text
+from nemo_vfm.core.storage.files import sha256_text
 
 DESCRIBE = (
     "These are pictures of one video clip, in order of time. Describe the clip in one paragraph: who or what is to be "

@@ -12,15 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from nemo_vfm.core.chat import Chat
-from nemo_vfm.core.endpoint import EndpointError
-from nemo_vfm.core.permission import SentText
+from nemo_vfm.core.network.chat import Chat
+from nemo_vfm.core.network.endpoint import EndpointError
+from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.core.precision import Precision, PrecisionName
 from nemo_vfm.core.types import Json
+from nemo_vfm.curate.caption.caption_types import Caption, Draft
 from nemo_vfm.curate.caption.in_flight import as_they_come
 from nemo_vfm.curate.caption.local_model import LocalModel, groups
 from nemo_vfm.curate.caption.prompt import REWRITE, prompt_hash
-from nemo_vfm.curate.caption.words import Caption, Draft
 from nemo_vfm.curate.stage import Ready
 from nemo_vfm.models.pretrained import fingerprint_of
 

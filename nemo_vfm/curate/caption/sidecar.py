@@ -9,7 +9,7 @@ from pathlib import Path
 from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.types import Json
 from nemo_vfm.curate.stage import ClipRecord
-from nemo_vfm.data.beside import texts_beside
+from nemo_vfm.data.sources.sidecar_files import texts_beside
 
 _MAX_BYTES = 64 << 20
 

@@ -5,9 +5,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from nemo_vfm.core.types import Json
-from nemo_vfm.curate.decide.check import comparisons
+from nemo_vfm.curate.decide.check_rules import comparisons
 from nemo_vfm.curate.decide.rule import Rule, first_broken
-from nemo_vfm.curate.decide.table import Table, table_of
+from nemo_vfm.curate.decide.score_table import Table, table_of
 from nemo_vfm.curate.stage import ClipRecord, Compares, Stage
 
 

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.types import Json
-from nemo_vfm.curate.decide.evaluate import truth
+from nemo_vfm.curate.decide.evaluate_expression import truth
 from nemo_vfm.curate.decide.grammar import Column, Compared, Number, Truth, Use, uses
 from nemo_vfm.curate.decide.limit import Limit, limits, passes_without
-from nemo_vfm.curate.decide.parse import complaint, parse
-from nemo_vfm.curate.decide.table import Flags, Table
+from nemo_vfm.curate.decide.parse_expression import complaint, parse
+from nemo_vfm.curate.decide.score_table import Flags, Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

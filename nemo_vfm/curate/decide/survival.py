@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from nemo_vfm.core.types import Json
 from nemo_vfm.curate.decide.limit import Limit
 from nemo_vfm.curate.decide.rule import Rule
-from nemo_vfm.curate.decide.table import Flags, Table
+from nemo_vfm.curate.decide.score_table import Flags, Table
 
 SCHEMA = "nemo_vfm.survival/1"
 _POINTS = 64

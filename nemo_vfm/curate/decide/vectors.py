@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.core.files import atomic_path
-from nemo_vfm.curate.decide.check import comparisons
+from nemo_vfm.core.storage.files import atomic_path
+from nemo_vfm.curate.decide.check_rules import comparisons
 from nemo_vfm.curate.stage import ClipRecord, Stage
 
 _NAMES = ("clip_id", "stage", "column", "vector")

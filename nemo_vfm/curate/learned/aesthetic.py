@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from nemo_vfm.core.types import Factory, Predicts
-from nemo_vfm.curate.footage import Pictures
-from nemo_vfm.curate.learned.bearer import Bearable, Bearer
-from nemo_vfm.curate.learned.frames import per_second
+from nemo_vfm.curate.examine.footage import Pictures
+from nemo_vfm.curate.learned.frame_choice import per_second
+from nemo_vfm.curate.learned.model_stage import Bearable, Bearer
 from nemo_vfm.curate.stage import Finding
 
 # Batches of other shapes differ in the sixth digit. Four are kept, so that a clip's row is the same in any company,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.files import read_json
+from nemo_vfm.core.storage.files import read_json
 
 
 def classes_in(folder: Path, names: Sequence[str]) -> None:

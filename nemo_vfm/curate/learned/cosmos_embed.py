@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.core.files import sha256_text
 from nemo_vfm.core.optional import require
-from nemo_vfm.curate.footage import Pictures
-from nemo_vfm.curate.learned.frames import evenly
+from nemo_vfm.core.storage.files import sha256_text
+from nemo_vfm.curate.examine.footage import Pictures
+from nemo_vfm.curate.learned.frame_choice import evenly
 from nemo_vfm.curate.score.semantic_duplicate import nearest, semantic_duplicates
 from nemo_vfm.curate.stage import ClipRecord, Finding
-from nemo_vfm.dedup.vector import as_text
+from nemo_vfm.dedup.vector_text import as_text
 from nemo_vfm.models.hashes import files_sha256
 from nemo_vfm.models.vision import quiet, read_config
 

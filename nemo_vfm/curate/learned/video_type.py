@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.types import Factory, Predicts
-from nemo_vfm.curate.footage import Pictures
+from nemo_vfm.curate.examine.footage import Pictures
 from nemo_vfm.curate.learned.aesthetic import DIGITS
-from nemo_vfm.curate.learned.bearer import Bearable, Bearer
 from nemo_vfm.curate.learned.classes import classes_in
-from nemo_vfm.curate.learned.frames import evenly
+from nemo_vfm.curate.learned.frame_choice import evenly
+from nemo_vfm.curate.learned.model_stage import Bearable, Bearer
 from nemo_vfm.curate.stage import Finding
 
 

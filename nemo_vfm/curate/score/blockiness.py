@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.curate.footage import Pictures
+from nemo_vfm.curate.examine.footage import Pictures
 
 _SMALLEST_PX = 64
 _LONGEST = 8.4  # pixels between lines of the grid: 8 where the frame has its own size, less where it was made smaller

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import cv2
 import numpy as np
 
-from nemo_vfm.curate.footage import Footage
+from nemo_vfm.curate.examine.footage import Footage
 
 _NUM_PAIRS = 16  # neighbouring frames, spread over the clip
 

@@ -4,7 +4,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from nemo_vfm.curate.footage import Footage
+from nemo_vfm.curate.examine.footage import Footage
 
 
 class DecoderFlags:

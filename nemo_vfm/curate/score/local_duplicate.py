@@ -6,13 +6,13 @@ import base64
 from collections.abc import Sequence
 from functools import lru_cache
 
-from nemo_vfm.curate.footage import Footage
+from nemo_vfm.curate.examine.footage import Footage
 from nemo_vfm.curate.score.near_duplicate import largest_kept, most_alike
 from nemo_vfm.curate.stage import ClipRecord
+from nemo_vfm.dedup.clip_overlap import same, shown
 from nemo_vfm.dedup.cosine import Pair
-from nemo_vfm.dedup.local import as_bytes, describe, from_bytes
-from nemo_vfm.dedup.shown import same, shown
-from nemo_vfm.dedup.votes import candidates
+from nemo_vfm.dedup.frame_candidates import candidates
+from nemo_vfm.dedup.keypoints import as_bytes, describe, from_bytes
 
 _RATE, _LEAST_FRAMES, _MOST_FRAMES = 4.0, 8, 32
 

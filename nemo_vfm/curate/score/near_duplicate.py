@@ -12,7 +12,7 @@ from itertools import combinations
 import cv2
 import numpy as np
 
-from nemo_vfm.curate.footage import Footage, Pictures
+from nemo_vfm.curate.examine.footage import Footage, Pictures
 from nemo_vfm.curate.stage import ClipRecord
 from nemo_vfm.dedup.cosine import Pair
 from nemo_vfm.dedup.groups import kept_by_likeness

@@ -9,12 +9,12 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.curate.footage import Footage, Pictures
+from nemo_vfm.curate.examine.footage import Footage, Pictures
 from nemo_vfm.curate.score.near_duplicate import number
 from nemo_vfm.curate.stage import ClipRecord
-from nemo_vfm.dedup.embed import Look
+from nemo_vfm.dedup.color_layout import Look
 from nemo_vfm.dedup.semantic import Matches, match
-from nemo_vfm.dedup.vector import as_text, as_vectors
+from nemo_vfm.dedup.vector_text import as_text, as_vectors
 
 
 class Embedder(Protocol):

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.curate.footage import Footage, Pictures
+from nemo_vfm.curate.examine.footage import Footage, Pictures
 from nemo_vfm.curate.score.blockiness import blockiness
 
 _SPREAD = ("laplacian", "tenengrad", "contrast", "noise", "colourfulness", "entropy")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from nemo_vfm.core.files import sha256_file, sha256_text
-from nemo_vfm.curate.footage import Footage
+from nemo_vfm.core.storage.files import sha256_file, sha256_text
+from nemo_vfm.curate.examine.footage import Footage
 from nemo_vfm.curate.score.strokes import Line, moving, steady_lines, upright_edges
 from nemo_vfm.curate.score.text_detector import detect_lines
 

@@ -13,10 +13,10 @@ from fractions import Fraction
 from pathlib import Path
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.files import write_bytes, write_json
+from nemo_vfm.core.storage.files import write_bytes, write_json
 from nemo_vfm.core.types import Json
-from nemo_vfm.curate.sink.layout import Written, caption_of, clips, note_captions
-from nemo_vfm.data.shards import Entry, ShardSet
+from nemo_vfm.curate.sink.sink_layout import Written, caption_of, clips, note_captions
+from nemo_vfm.data.shards.shard_files import Entry, ShardSet
 
 _SHORTEST_S = 5.0  # its lowest bin of durations; it drops what is shorter with one line in a log
 

@@ -8,9 +8,9 @@ Read in its `cosmos_predict2/data/dataset_video.py` and `scripts/get_t5_embeddin
 
 from pathlib import Path
 
-from nemo_vfm.core.files import write_bytes, write_text
-from nemo_vfm.curate.sink.layout import Written, caption_of, clips, note_captions
-from nemo_vfm.data.shards import ShardSet
+from nemo_vfm.core.storage.files import write_bytes, write_text
+from nemo_vfm.curate.sink.sink_layout import Written, caption_of, clips, note_captions
+from nemo_vfm.data.shards.shard_files import ShardSet
 
 _EMBEDDINGS = "text.safetensors"
 _COMMAND = "python -m scripts.get_t5_embeddings --dataset_path {folder}"

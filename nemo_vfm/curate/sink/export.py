@@ -6,15 +6,15 @@ from hashlib import sha256
 from pathlib import Path
 
 from nemo_vfm.core.errors import NothingKept, UserError
-from nemo_vfm.core.files import read_json, write_json
 from nemo_vfm.core.log import info, warn
-from nemo_vfm.core.place import Place, place
+from nemo_vfm.core.storage.files import read_json, write_json
+from nemo_vfm.core.storage.uri import Place, place
 from nemo_vfm.core.types import Json, Outcome, Run
-from nemo_vfm.curate.cache import fingerprint
-from nemo_vfm.curate.sink.layout import Sink, Written
-from nemo_vfm.curate.write import replace_folder
-from nemo_vfm.data.shard_folder import folder_at
-from nemo_vfm.data.shards import ShardSet
+from nemo_vfm.curate.examine.findings_cache import fingerprint
+from nemo_vfm.curate.output.write_outputs import replace_folder
+from nemo_vfm.curate.sink.sink_layout import Sink, Written
+from nemo_vfm.data.shards.shard_files import ShardSet
+from nemo_vfm.data.shards.shard_folder import folder_at
 
 
 class Export:

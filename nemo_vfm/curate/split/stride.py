@@ -4,7 +4,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from nemo_vfm.curate.split.lengths import Lengths, Pieces, ShortTail
+from nemo_vfm.curate.split.shot_lengths import Lengths, Pieces, ShortTail
 from nemo_vfm.curate.stage import Frame, Span
 
 

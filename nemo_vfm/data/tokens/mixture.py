@@ -2,15 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Weights of sources in, which source each row is of, and its number there, out.
 
-The rows take turns as batches of a blend do (`data/turns.py`): after n rows no source's count is as far as one row from
-its share of n. Shares with no short cycle, such as those that follow from sizes, are rounded to ten-thousandths first.
+The rows take turns as batches of a blend do (`data/sources/blend_schedule.py`): after n rows no source's count is as
+far as one row from its share of n. Shares with no short cycle, such as those that follow from sizes, are rounded to
+ten-thousandths first.
 """
 
 from collections.abc import Mapping
 from fractions import Fraction
 from math import lcm
 
-from nemo_vfm.data.turns import MAX_CYCLE, Turns
+from nemo_vfm.data.sources.blend_schedule import MAX_CYCLE, Turns
 
 ROUNDED = 10_000
 

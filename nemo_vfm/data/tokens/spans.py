@@ -11,7 +11,7 @@ number.
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.data.tokens.remembered import Remembered
+from nemo_vfm.data.tokens.memo import Remembered
 from nemo_vfm.data.tokens.shuffle import shuffled
 
 _BLOCK = 512  # spans that are computed together: numpy takes as long for one

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from nemo_vfm.models.blocks.norm import RMSNorm
+from nemo_vfm.models.blocks.packed_row import Row
 from nemo_vfm.models.blocks.rope import rotate
-from nemo_vfm.models.blocks.row import Row
-from nemo_vfm.parallel.attention import attention, packed_attention, self_attention
-from nemo_vfm.parallel.products import Linear
+from nemo_vfm.parallel.context.distributed_attention import attention, packed_attention, self_attention
+from nemo_vfm.parallel.engine.matmul_support import Linear
 
 
 class SelfProjections(nn.Module):

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nemo_vfm.models.blocks.causal import Past, behind
-from nemo_vfm.parallel.products import Linear
+from nemo_vfm.models.blocks.causal_conv import Past, behind
+from nemo_vfm.parallel.engine.matmul_support import Linear
 
 
 class FrameAttention(nn.Module):

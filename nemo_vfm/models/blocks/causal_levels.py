@@ -12,8 +12,8 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from nemo_vfm.models.blocks.causal import CausalConv, Down, Past, ResidualBlock, Up
 from nemo_vfm.models.blocks.causal_attention import FrameAttention, PastAttention
+from nemo_vfm.models.blocks.causal_conv import CausalConv, Down, Past, ResidualBlock, Up
 
 Attention = Literal["none", "space", "space_time"]
 Halving = tuple[bool, bool]  # of space, of time

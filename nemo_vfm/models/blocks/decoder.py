@@ -19,9 +19,9 @@ from torch.nn import functional as F
 from nemo_vfm.models.blocks.key_value import KeyValues
 from nemo_vfm.models.blocks.norm import LayerNorm1p, RMSNorm
 from nemo_vfm.models.blocks.rope import rotate
-from nemo_vfm.parallel.causal import causal_attention
-from nemo_vfm.parallel.products import Linear
-from nemo_vfm.parallel.shared_heads import own_queries, whole_groups
+from nemo_vfm.parallel.apply.shared_heads import own_queries, whole_groups
+from nemo_vfm.parallel.context.causal_sharding import causal_attention
+from nemo_vfm.parallel.engine.matmul_support import Linear
 
 Activation = Literal["squared_relu", "swiglu", "gelu"]
 NormKind = Literal["layernorm1p", "rmsnorm"]

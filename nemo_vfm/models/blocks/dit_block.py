@@ -13,8 +13,8 @@ from nemo_vfm.models.blocks.attention import CrossAttention, SelfAttention
 from nemo_vfm.models.blocks.mlp import MLP
 from nemo_vfm.models.blocks.modulation import block_modulation, gated, modulate
 from nemo_vfm.models.blocks.norm import LayerNorm
+from nemo_vfm.models.blocks.packed_row import Row
 from nemo_vfm.models.blocks.rope import Grid
-from nemo_vfm.models.blocks.row import Row
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nemo_vfm.parallel.products import Linear
+from nemo_vfm.parallel.engine.matmul_support import Linear
 
 
 class MLP(nn.Module):

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.files import write_json
-from nemo_vfm.core.place import local
 from nemo_vfm.core.precision import Precision, PrecisionName
+from nemo_vfm.core.storage.files import write_json
+from nemo_vfm.core.storage.uri import local
 from nemo_vfm.models.convert.gpt_config import config_of
 from nemo_vfm.models.convert.gpt_source import GptFolder
 from nemo_vfm.models.convert.gpt_weights import theirs

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from nemo_vfm.parallel.context.call import Call, applied, cast, own_precision, saved
+from nemo_vfm.parallel.context.attention_call import Call, applied, cast, own_precision, saved
+from nemo_vfm.parallel.context.collectives import Pending, empty_like, exchange
 from nemo_vfm.parallel.context.kernel import Gradients, Running
-from nemo_vfm.parallel.context.wire import Pending, empty_like, exchange
 
 
 def ring(q_BHSD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, call: Call) -> Tensor:

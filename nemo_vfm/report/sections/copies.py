@@ -9,10 +9,10 @@ from typing import Any
 from markupsafe import Markup
 
 from nemo_vfm.report.chart import Line, Point, line_chart
-from nemo_vfm.report.folder import RunFolder
 from nemo_vfm.report.media import Media
+from nemo_vfm.report.plain_text import clean, figure, listing, mapping, number, words
+from nemo_vfm.report.run_values import RunFolder
 from nemo_vfm.report.section import Section, fragment
-from nemo_vfm.report.text import clean, figure, listing, mapping, number, words
 
 ORDER = 28
 BUDGET_MB = 0.0

@@ -9,10 +9,10 @@ from typing import Any
 from markupsafe import Markup
 
 from nemo_vfm.report.chart import Line, Point, line_chart, smooth_both_ways
-from nemo_vfm.report.folder import RunFolder, Step
 from nemo_vfm.report.media import Media
+from nemo_vfm.report.plain_text import clean, figure, mapping, number, span, words
+from nemo_vfm.report.run_values import RunFolder, Step
 from nemo_vfm.report.section import Card, Section, fragment
-from nemo_vfm.report.text import clean, figure, mapping, number, span, words
 
 ORDER = 6
 BUDGET_MB = 0.0

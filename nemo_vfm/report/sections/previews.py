@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from nemo_vfm.report.folder import RunFolder, Step
 from nemo_vfm.report.media import Media
+from nemo_vfm.report.run_values import RunFolder, Step
 from nemo_vfm.report.section import Section, fragment
 from nemo_vfm.report.sections.contact_sheet import spread
 

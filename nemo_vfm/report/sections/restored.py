@@ -5,10 +5,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nemo_vfm.report.folder import RunFolder, Step
 from nemo_vfm.report.media import Media
+from nemo_vfm.report.plain_text import clean, exact, figure, mapping, number
+from nemo_vfm.report.run_values import RunFolder, Step
 from nemo_vfm.report.section import Section, fragment
-from nemo_vfm.report.text import clean, exact, figure, mapping, number
 
 ORDER = 35
 BUDGET_MB = 3.0

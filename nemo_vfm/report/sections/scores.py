@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nemo_vfm.report.chart import Group, grid, histogram
-from nemo_vfm.report.folder import RunFolder, Step
 from nemo_vfm.report.media import Media
+from nemo_vfm.report.plain_text import clean, number, words
+from nemo_vfm.report.run_values import RunFolder, Step
 from nemo_vfm.report.section import Section
-from nemo_vfm.report.text import clean, number, words
 
 ORDER = 20
 BUDGET_MB = 0.0

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nemo_vfm.report.folder import RunFolder, Step
 from nemo_vfm.report.media import Media
+from nemo_vfm.report.plain_text import clean, listing, mapping
+from nemo_vfm.report.run_values import RunFolder, Step
 from nemo_vfm.report.section import Section, fragment
 from nemo_vfm.report.sections.contact_sheet import spread
-from nemo_vfm.report.text import clean, listing, mapping
 
 ORDER = 3
 BUDGET_MB = 0.0

@@ -4,7 +4,7 @@
 
 from typing import Protocol, runtime_checkable
 
-from nemo_vfm.train.fit import Fit
+from nemo_vfm.train.train_state import Fit
 
 HOOKS = ("on_start", "on_step", "on_end")
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from nemo_vfm.core import log, ranks
 from nemo_vfm.core.device import memory_history, memory_snapshot
-from nemo_vfm.train.fit import Fit
+from nemo_vfm.train.train_state import Fit
 
 
 class MemorySnapshot:

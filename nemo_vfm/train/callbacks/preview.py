@@ -8,9 +8,9 @@ from contextlib import nullcontext
 from nemo_vfm.core import ranks
 from nemo_vfm.core.bounds import MOST_FRAMES, MOST_SIDE_PX, require_between
 from nemo_vfm.core.frame_rate import frame_rate
-from nemo_vfm.data.grid import write_grid
-from nemo_vfm.diffusion.pipeline import TextToVideo
-from nemo_vfm.train.fit import Fit
+from nemo_vfm.data.video.video_grid import write_grid
+from nemo_vfm.diffusion.video_pipeline import TextToVideo
+from nemo_vfm.train.train_state import Fit
 
 
 class Preview:

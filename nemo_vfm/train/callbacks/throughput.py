@@ -7,10 +7,10 @@ import time
 from collections import deque
 
 from nemo_vfm.core import log, ranks
-from nemo_vfm.core.files import write_json
+from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.core.types import Costed
 from nemo_vfm.perf.flops import CONVENTIONS, Convention, Peak, formula, mfu, peak_flops, training_flops
-from nemo_vfm.train.fit import Fit
+from nemo_vfm.train.train_state import Fit
 
 
 class Throughput:

@@ -9,8 +9,8 @@ from contextlib import nullcontext
 import torch
 
 from nemo_vfm.core.types import Prepared, Renamed
-from nemo_vfm.parallel.agree import everyone_says
-from nemo_vfm.train.fit import Fit
+from nemo_vfm.parallel.ranks.consensus import everyone_says
+from nemo_vfm.train.train_state import Fit
 
 #: loss, weight and noise of each sample of a batch
 Measured = dict[str, list[float]]

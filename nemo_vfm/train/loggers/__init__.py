@@ -3,8 +3,8 @@
 """Where numbers go besides metrics.jsonl, one file each: TensorBoard, Weights & Biases, MLflow, CSV."""
 
 from nemo_vfm.train.loggers.csv import Csv
+from nemo_vfm.train.loggers.logger_source import LoggerSource
 from nemo_vfm.train.loggers.mlflow import MLflow
-from nemo_vfm.train.loggers.source import LoggerSource
 from nemo_vfm.train.loggers.tensorboard import TensorBoard
 from nemo_vfm.train.loggers.wandb import WeightsAndBiases
 

@@ -16,10 +16,10 @@ from lightning.pytorch.loggers import Logger
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import warn
-from nemo_vfm.core.secret import conceal, conceal_keys, conceal_names
-from nemo_vfm.train.loggers.pictures import log_picture
-from nemo_vfm.train.loggers.settings import flatten
-from nemo_vfm.train.loggers.source import LoggerSource
+from nemo_vfm.core.network.secret import conceal, conceal_keys, conceal_names
+from nemo_vfm.train.loggers.flat_settings import flatten
+from nemo_vfm.train.loggers.logger_source import LoggerSource
+from nemo_vfm.train.loggers.preview_pictures import log_picture
 
 REST_S = 60.0
 

@@ -7,7 +7,7 @@ import secrets
 from pathlib import Path
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.files import read_json, sha256_text, write_json
+from nemo_vfm.core.storage.files import read_json, sha256_text, write_json
 
 
 def find(file: Path, *owner: str | None) -> str | None:

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.network.permission import Recipient, SentText
+from nemo_vfm.core.network.secret import conceal
 from nemo_vfm.core.optional import require
-from nemo_vfm.core.permission import Recipient, SentText
-from nemo_vfm.core.secret import conceal
 from nemo_vfm.train.loggers import identity
-from nemo_vfm.train.loggers.arguments import refuse_keys
+from nemo_vfm.train.loggers.logger_arguments import refuse_keys
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger

@@ -6,12 +6,12 @@ from fractions import Fraction
 
 import pytest
 
+from nemo_vfm.curate.caption.caption_types import Draft
+from nemo_vfm.curate.caption.caption_writer import write_captions
 from nemo_vfm.curate.caption.conditioned import ScoreConditioned
 from nemo_vfm.curate.caption.description import Description
-from nemo_vfm.curate.caption.words import Draft
-from nemo_vfm.curate.caption.write import write_captions
 from nemo_vfm.curate.stage import ClipRecord
-from nemo_vfm.data.sample import Clip
+from nemo_vfm.data.shards.clip_id import Clip
 
 FACTS = {"aesthetic score": "aesthetic", "motion score": "motion.global_mean", "camera motion": "camera.motion"}
 SCORES = {"aesthetic": 5.4567, "motion.global_mean": 0.0024, "camera.motion": "pan left"}

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_vfm.core.plain import MAX_CHARS, clean
-from nemo_vfm.curate.caption.write import write_captions
+from nemo_vfm.core.sanitize import MAX_CHARS, clean
+from nemo_vfm.curate.caption.caption_writer import write_captions
+from nemo_vfm.curate.output.write_outputs import write_scores, write_shards
 from nemo_vfm.curate.stage import ClipRecord
-from nemo_vfm.curate.write import write_scores, write_shards
-from nemo_vfm.data.sample import Clip
+from nemo_vfm.data.shards.clip_id import Clip
 
 HOSTILE = [
     "a\nb\r\nc\x0bd\x85e\u2028f", "\x1b[31mred\x1b]0;title\x07", "abc\u202egnp.exe\u2066x\u2069", "a\ud800b",

@@ -8,8 +8,8 @@ import socket
 import pytest
 
 from nemo_vfm.cli.main import main
-from nemo_vfm.core.reach import service_url
-from nemo_vfm.data.shards import ShardSet
+from nemo_vfm.core.network.ssrf_guard import service_url
+from nemo_vfm.data.shards.shard_files import ShardSet
 from tests.support.chat_server import answer, chat_server, status
 from tests.support.films import pan, write_film
 from tests.support.repository import ROOT

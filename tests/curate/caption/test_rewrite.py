@@ -6,14 +6,14 @@ from fractions import Fraction
 
 import pytest
 
-from nemo_vfm.core.chat import Chat
-from nemo_vfm.core.endpoint import Endpoint
+from nemo_vfm.core.network.chat import Chat
+from nemo_vfm.core.network.endpoint import Endpoint
+from nemo_vfm.curate.caption.caption_types import Draft
+from nemo_vfm.curate.caption.caption_writer import write_captions
 from nemo_vfm.curate.caption.description import Description
 from nemo_vfm.curate.caption.rewrite import EndpointWriter, HuggingFaceWriter, Rewriter
-from nemo_vfm.curate.caption.words import Draft
-from nemo_vfm.curate.caption.write import write_captions
 from nemo_vfm.curate.stage import ClipRecord
-from nemo_vfm.data.sample import Clip
+from nemo_vfm.data.shards.clip_id import Clip
 from tests.support.chat_server import allowed, answer, chat_server, status
 
 

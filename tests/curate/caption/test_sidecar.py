@@ -12,10 +12,10 @@ import pytest
 from nemo_vfm.core.types import Run
 from nemo_vfm.curate.caption.description import Description
 from nemo_vfm.curate.caption.sidecar import Sidecar
-from nemo_vfm.curate.execute.inline import Inline
+from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.stage import ClipRecord
-from nemo_vfm.data.folder import caption_beside
-from nemo_vfm.data.sample import Clip
+from nemo_vfm.data.shards.clip_id import Clip
+from nemo_vfm.data.sources.video_folder import caption_beside
 from tests.support.films import job, pan, write_film
 
 

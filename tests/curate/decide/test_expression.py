@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_vfm.curate.decide.evaluate import truth
-from nemo_vfm.curate.decide.parse import MAX_DEPTH, MAX_LENGTH, MAX_TOKENS, parse
-from nemo_vfm.curate.decide.table import Labels, Table
+from nemo_vfm.curate.decide.evaluate_expression import truth
+from nemo_vfm.curate.decide.parse_expression import MAX_DEPTH, MAX_LENGTH, MAX_TOKENS, parse
+from nemo_vfm.curate.decide.score_table import Labels, Table
 
 NAN = float("nan")
 TABLE = Table(

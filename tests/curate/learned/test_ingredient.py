@@ -19,8 +19,8 @@ defaults:
   - {rules: standard}
 _target_: nemo_vfm.curate.job.Curate
 captions: {}
-source: {_target_: nemo_vfm.curate.source.Folder, path: "???"}
-transcode: {_target_: nemo_vfm.curate.transcode.Transcode, preset: veryfast}
+source: {_target_: nemo_vfm.curate.sources.video_source.Folder, path: "???"}
+transcode: {_target_: nemo_vfm.curate.output.transcode.Transcode, preset: veryfast}
 """
 
 

@@ -9,7 +9,7 @@ import pytest
 
 LIGHT = [
     "nemo_vfm.curate.score.near_duplicate", "nemo_vfm.curate.score.semantic_duplicate",
-    "nemo_vfm.curate.learned.aesthetic", "nemo_vfm.curate.learned.semantic_duplicate",
+    "nemo_vfm.curate.learned.aesthetic", "nemo_vfm.curate.learned.learned_duplicate",
     "nemo_vfm.curate.learned.video_type",
 ]  # fmt: skip
 

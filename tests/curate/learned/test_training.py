@@ -14,12 +14,12 @@ from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types import Batch, Predicts, Run, Task
 from nemo_vfm.curate.learned.aesthetic import Aesthetic
-from nemo_vfm.curate.learned.task import Rate, Recognise, Sort
-from nemo_vfm.data.bucket import Bucket, Buckets
-from nemo_vfm.data.module import ShardData
+from nemo_vfm.curate.learned.scorer_task import Rate, Recognise, Sort
+from nemo_vfm.data.batching.bucket import Bucket, Buckets
+from nemo_vfm.data.sources.shard_data import ShardData
 from nemo_vfm.models.scorer import Scorer
-from nemo_vfm.parallel.checkpoint import load_weights
-from nemo_vfm.train.callbacks.checkpoint import SaveCheckpoints
+from nemo_vfm.parallel.checkpoint.checkpoint import load_weights
+from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.job import Train
 from tests.support.encoders import labelled_clips, tiny_clip
 from tests.support.films import pan

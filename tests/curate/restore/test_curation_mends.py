@@ -12,11 +12,11 @@ import pyarrow.parquet as parquet
 import pytest
 
 from nemo_vfm.core.types import Run
-from nemo_vfm.curate.execute.inline import Inline
-from nemo_vfm.curate.execute.processes import Processes
+from nemo_vfm.curate.execute.inline_executor import Inline
+from nemo_vfm.curate.execute.process_executor import Processes
+from nemo_vfm.curate.restore.crop_letterbox import Letterbox
 from nemo_vfm.curate.restore.destripe import Destripe
-from nemo_vfm.curate.restore.letterbox import Letterbox
-from nemo_vfm.data.decode import read_all
+from nemo_vfm.data.video.decode import read_all
 from tests.support.films import job, pan, write_film
 from tests.support.striped import leaves, psnr_db, with_stripes
 

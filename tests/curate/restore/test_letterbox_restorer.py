@@ -4,7 +4,7 @@
 
 import numpy as np
 
-from nemo_vfm.curate.restore.letterbox import Letterbox
+from nemo_vfm.curate.restore.crop_letterbox import Letterbox
 from tests.support.films import black, pan
 
 

@@ -7,12 +7,12 @@ import math
 import numpy as np
 import pytest
 
-from nemo_vfm.curate.footage import Footage, MotionVectors
+from nemo_vfm.curate.examine.footage import Footage, MotionVectors
 from nemo_vfm.curate.score.brightness import Brightness
 from nemo_vfm.curate.score.camera_motion import CameraMotion
 from nemo_vfm.curate.score.codec_motion import CodecMotion
 from nemo_vfm.curate.score.freeze import Freeze
-from nemo_vfm.curate.score.letterbox import Letterbox
+from nemo_vfm.curate.score.letterbox_share import Letterbox
 from nemo_vfm.curate.score.motion import Motion
 from nemo_vfm.curate.score.sharpness import Sharpness
 from nemo_vfm.curate.score.technical_quality import TechnicalQuality

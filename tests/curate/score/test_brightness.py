@@ -4,7 +4,7 @@
 
 import numpy as np
 
-from nemo_vfm.curate.footage import Footage
+from nemo_vfm.curate.examine.footage import Footage
 from nemo_vfm.curate.score.brightness import Brightness
 from tests.support.films import black
 

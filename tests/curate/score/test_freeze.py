@@ -5,7 +5,7 @@
 import numpy as np
 import pytest
 
-from nemo_vfm.curate.footage import Footage
+from nemo_vfm.curate.examine.footage import Footage
 from nemo_vfm.curate.score.freeze import Freeze
 from tests.support.films import disc_that_moves, pan, texture
 

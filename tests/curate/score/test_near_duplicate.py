@@ -11,11 +11,11 @@ import cv2
 import numpy as np
 import pytest
 
-from nemo_vfm.curate.footage import Footage
+from nemo_vfm.curate.examine.footage import Footage
 from nemo_vfm.curate.score.near_duplicate import NearDuplicate
 from nemo_vfm.curate.stage import ClipRecord
-from nemo_vfm.data.decode import open_video
-from nemo_vfm.data.sample import Clip
+from nemo_vfm.data.shards.clip_id import Clip
+from nemo_vfm.data.video.decode import open_video
 from tests.support.films import FPS, blurred, pan
 
 STAGE = NearDuplicate()

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A film in and out of focus, and the score that must tell them apart."""
 
-from nemo_vfm.curate.footage import Footage
+from nemo_vfm.curate.examine.footage import Footage
 from nemo_vfm.curate.score.sharpness import Sharpness
 from tests.support.films import blurred, pan
 

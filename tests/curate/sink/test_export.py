@@ -14,10 +14,10 @@ from nemo_vfm.core.errors import NothingKept, UserError
 from nemo_vfm.core.types import Run
 from nemo_vfm.curate.sink.cosmos_curate import CosmosCurate
 from nemo_vfm.curate.sink.cosmos_predict2 import CosmosPredict2
-from nemo_vfm.curate.sink.dfm import Dfm
-from nemo_vfm.curate.sink.energon import Energon
+from nemo_vfm.curate.sink.dfm_sink import Dfm
+from nemo_vfm.curate.sink.energon_sink import Energon
 from nemo_vfm.curate.sink.export import Export
-from nemo_vfm.data.shards import ShardSet, ShardWriter, verify
+from nemo_vfm.data.shards.shard_files import ShardSet, ShardWriter, verify
 from tests.support.films import FPS, HEIGHT, WIDTH, pan, write_film
 
 LENGTHS = (9, 12, 13, 30)  # frames

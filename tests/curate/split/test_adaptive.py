@@ -10,7 +10,7 @@ import pytest
 from scenedetect import AdaptiveDetector, FrameTimecode
 
 from nemo_vfm.curate.split.adaptive import AdaptiveSplit
-from nemo_vfm.data.decode import open_video
+from nemo_vfm.data.video.decode import open_video
 from tests.support import shot_films
 from tests.support.films import FPS, black, fade_through_black, pan, write_film
 from tests.support.shot_films import corpus

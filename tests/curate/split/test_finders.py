@@ -14,8 +14,8 @@ from nemo_vfm.curate.split.dissolve import Dissolves, Limits
 from nemo_vfm.curate.split.finder import Finder, Joined, Spaced
 from nemo_vfm.curate.split.flash import WithoutFlashes
 from nemo_vfm.curate.split.glance import Glance
-from nemo_vfm.curate.split.lengths import Lengths, Pieces
 from nemo_vfm.curate.split.peaks import Peaks
+from nemo_vfm.curate.split.shot_lengths import Lengths, Pieces
 
 
 def glance(brightness: float = 0.0, content: float = 0.0) -> Glance:

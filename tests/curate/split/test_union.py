@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from scenedetect import AdaptiveDetector, ContentDetector, FrameTimecode
 
+from nemo_vfm.curate.examine.frame_stream import Walk
 from nemo_vfm.curate.split.adaptive import AdaptiveSplit
 from nemo_vfm.curate.split.union import UnionSplit
-from nemo_vfm.curate.walk import Walk
 from tests.support.cut_score import CutScore
 from tests.support.shot_films import FPS, Film, corpus
 

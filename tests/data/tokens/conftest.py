@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nemo_vfm.data.tokens.write import write_tokens
+from nemo_vfm.data.tokens.token_writer import write_tokens
 
 TokenFolders = Callable[..., Path]
 

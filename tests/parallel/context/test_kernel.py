@@ -11,12 +11,12 @@ from torch.nn import functional as F
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.context.attend import attend
-from nemo_vfm.parallel.context.chosen import _proven, chosen
-from nemo_vfm.parallel.context.cpu import CpuFlash
+from nemo_vfm.parallel.context.cpu_kernel import CpuFlash
 from nemo_vfm.parallel.context.kernel import Gradients, Looped, Plain, Running
+from nemo_vfm.parallel.context.kernel_choice import _proven, chosen
 from nemo_vfm.parallel.context.scheme import Scheme
 from nemo_vfm.parallel.context.tiles import held, tiles
-from nemo_vfm.parallel.context.together import Together
+from nemo_vfm.parallel.context.varlen_batching import Together
 
 SEGMENTS = (3, 6, 1, 2)
 

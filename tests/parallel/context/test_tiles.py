@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.parallel.context.order import joined, shard, split, unshard
 from nemo_vfm.parallel.context.tiles import Tile, checked_segments, held, tiles
+from nemo_vfm.parallel.context.token_order import joined, shard, split, unshard
 
 
 def positions(spans):

@@ -1,0 +1,123 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a launch on this machine: the same folder, the same words, and the exit status of the run."""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+from launcher.local_log import LocalLog, OnTerminal, begun
+from launcher.plan.launch import Launch
+from launcher.plan.programs import search_path, whole_paths
+from launcher.render.profile import FOLDER, before_here
+from launcher.state import secret_files
+from launcher.state.launch_folder import held, write
+from nemo_vfm.core.preemption import EXIT_CODE, INTERRUPTED
+from nemo_vfm.core.storage.files import write_text
+
+_OVER = (EXIT_CODE, INTERRUPTED)  # somebody wants this machine for something else, so no other run of a sweep is begun
+_PASSED_ON = (signal.SIGTERM, signal.SIGUSR1)  # a Ctrl-C reaches the run by itself: it is in the terminal's group
+
+
+def commands(launch: Launch) -> list[list[str]]:
+    """Each command, word by word: one, or one for every run of a sweep."""
+    folders = [run.run_dir for run in launch.runs] or [launch.run_dir]
+    before = before_here(launch.asked.profile, launch.folder)
+    return [
+        [
+            *before,
+            sys.executable,
+            "-P",
+            "-m",
+            "nemo_vfm",
+            "run",
+            str(recipe),
+            f"run_dir={folder}",
+            *launch.asked.run_words(),
+        ]
+        for recipe, folder in zip(launch.recipes(), folders, strict=True)
+    ]
+
+
+def lines(launch: Launch) -> str:
+    """What runs and all that is set for it, as lines that a shell reads back as these words; no secret's value."""
+    path = _module_path(launch)
+    changed = [f"export PYTHONPATH={shlex.quote(path)}" if path else "unset PYTHONPATH", "export PYTHONUNBUFFERED=1"]
+    for name, value in launch.where.variables.items():
+        changed.append(f"unset {name}" if value is None else f"export {name}={shlex.quote(value)}")
+    changed += [f"IFS= read -r {name} < {shlex.quote(str(file))}; export {name}"
+                for name, file in launch.where.secrets.items()]  # fmt: skip
+    return "".join(f"{line}\n" for line in (f"cd {shlex.quote(str(launch.workdir))}", *changed,
+                                            *map(shlex.join, commands(launch))))  # fmt: skip
+
+
+def _module_path(launch: Launch) -> str:
+    """The launch's code first, where something of it is imported; of the user's own, whole paths."""
+    return os.pathsep.join(filter(None, [*map(str, launch.module_path), whole_paths(os.environ.get("PYTHONPATH", ""))]))
+
+
+def run_here(launch: Launch) -> int:
+    """Run it and wait; of a sweep one run after the other. The status of the first that was not well.
+
+    Raises:
+        UserError: a secret cannot be read.
+    """
+    environment = _environment(launch)
+    with held(launch.run_dir):
+        write(launch, {})
+        write_text(launch.folder / "command.txt", lines(launch))
+        (launch.folder / FOLDER).mkdir(exist_ok=True) if launch.asked.profile else None
+        log = begun(launch.folder)
+    first = 0
+    with log:
+        for words in commands(launch):
+            status = _run(words, environment, launch, log)
+            first = first or status
+            if status in _OVER:
+                break
+    return first
+
+
+def _run(words: Sequence[str], environment: Mapping[str, str], launch: Launch, log: LocalLog | OnTerminal) -> int:
+    # Our own interpreter and module; the words are arguments, never a shell's.
+    process = subprocess.Popen(words, env=environment, cwd=launch.workdir, stdout=log.out, stderr=log.err)  # noqa: S603
+    with _handed_on(process):
+        log.wait(process)
+    status = process.returncode
+    return status if status >= 0 else 128 - status
+
+
+def _environment(launch: Launch) -> dict[str, str]:
+    """Ours, with the launch's code first and with what the cluster's file says."""
+    found = {**os.environ, "PATH": search_path(), "PYTHONPATH": _module_path(launch)}
+    found["PYTHONUNBUFFERED"] = "1"  # the log has the last words of a process that is killed
+    for name, value in launch.where.variables.items():
+        found.pop(name, None)
+        found.update({} if value is None else {name: value})
+    for name, file in launch.where.secrets.items():
+        found[name] = secret_files.value(name, file)
+    return found
+
+
+@contextmanager
+def _handed_on(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+    """Hand signals on to the run, which ends well by itself."""
+
+    def hand_on(number: int, frame: FrameType | None) -> None:
+        process.send_signal(number)
+
+    def leave_it_to_the_run(number: int, frame: FrameType | None) -> None:
+        """It gets the same Ctrl-C, and says what became of it."""
+
+    handlers = {**dict.fromkeys(_PASSED_ON, hand_on), signal.SIGINT: leave_it_to_the_run}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,155 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The steps of a recipe, a cluster and a number of nodes in, a chain of shares out: how much of the cluster each takes.
+
+Each share but the first begins when the one before it has ended well. A training whose phases are for different numbers
+of devices has a share for each such number. Work that can be shared out has an array of tasks for each of its rounds,
+and then one job that does what needs all of it.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+from launcher.plan.recipe_info import Phase, Step, Work
+from launcher.request.cluster import Slurm
+from launcher.request.cluster_config import Where
+
+ALONE = "job"  #: the name of the one share of a recipe that is one job
+
+_NEMO = "nemo_vfm.nemo."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """What one job takes of a cluster.
+
+    Args:
+        name: of the share, which also names its script: step, phase, or both; `job` of a recipe with neither.
+        step: what `--only` takes; empty for the whole recipe.
+        phase: the first phase that it does; empty where there is one number of devices.
+        kind: the class of the job.
+        ranks: processes.
+        nodes: how many.
+        tasks_per_node: processes of a node.
+        gpus_per_node: GPUs of a node.
+        cpus_per_task: cores of a process.
+        on_gpu: whether a GPU is of use.
+        degrees: of the widest layout.
+        engine: what trains: `torch`, `megatron`, or empty where nothing does.
+        ray: whether a Ray cluster is wanted.
+        array: tasks of an array; 0 is none.
+        round: of its parts.
+        problem: why it cannot be: the layout does not fit the nodes; empty where it can.
+    """
+
+    name: str
+    step: str = ""
+    phase: str = ""
+    kind: str = ""
+    ranks: int
+    nodes: int
+    tasks_per_node: int
+    gpus_per_node: int
+    cpus_per_task: int
+    on_gpu: bool
+    degrees: Mapping[str, int] = field(default_factory=dict)
+    engine: str = ""
+    ray: bool = False
+    array: int = 0
+    round: int = 0
+    problem: str = ""
+
+    def task_words(self) -> tuple[tuple[str, ...], ...]:
+        """What each task of the array is told besides."""
+        return tuple(("--part", f"{number}/{self.array}@{self.round}") for number in range(self.array))
+
+
+def chain(work: Work, cluster: Where, nodes: int | None, parts: int = 0) -> list[Share]:
+    """The shares, in order.
+
+    Args:
+        nodes: what was asked for, of the widest share; None where the layout says it.
+        parts: tasks of each array, for work that can be shared out; 0 makes none.
+    """
+    pieces = [piece for step in work.steps for piece in _pieces(_sized(step, cluster, nodes))]
+    widest = max((ranks for _, _, ranks, _ in pieces), default=1)
+    found = [
+        _share(step, phase, ranks, degrees, cluster, nodes if ranks == widest or step.ray else None)
+        for step, phase, ranks, degrees in pieces
+    ]
+    arrays = {step.name: step.rounds if parts else 0 for step in work.steps}
+    return [one for share in found for one in (*_arrays(share, arrays[share.step], parts), share)]
+
+
+def _sized(step: Step, cluster: Where, nodes: int | None) -> Step:
+    """NeMo's own files say how many processes they are for, unread by us: whole nodes, as many as are asked for."""
+    if not step.kind.startswith(_NEMO):
+        return step
+    devices = cluster.gpus_per_node or 1 if isinstance(cluster, Slurm) else 1
+    return replace(step, ranks=(nodes or 1) * devices)
+
+
+def _arrays(share: Share, rounds: int, parts: int) -> Iterator[Share]:
+    for number in range(rounds):
+        name = f"parts-{number}" if share.name == ALONE else f"{share.name}-parts-{number}"
+        yield replace(share, name=name, array=parts, round=number)
+
+
+def _pieces(step: Step) -> Iterator[tuple[Step, str, int, Mapping[str, int]]]:
+    """(step, its phase, ranks, degrees): neighbouring phases on as many ranks are one."""
+    groups = [list(group) for _, group in groupby(step.phases, key=lambda phase: phase.ranks)]
+    if len(groups) < 2:
+        yield step, "", step.ranks, step.degrees
+        return
+    for group in groups:
+        first: Phase = group[0]
+        yield step, first.name, first.ranks, first.degrees
+
+
+def _share(step: Step, phase: str, ranks: int, degrees: Mapping[str, int], cluster: Where, nodes: int | None) -> Share:
+    devices = cluster.gpus_per_node or 0 if isinstance(cluster, Slurm) else 0
+    uses_gpus = bool(step.on_gpu and devices)
+    with_ray = step.ray and isinstance(cluster, Slurm)  # one process, which Ray has work for all nodes from
+    count, tasks, problem = (nodes or 1, 1, "") if with_ray else _fitted(ranks, devices if uses_gpus else 0, nodes)
+    if not isinstance(cluster, Slurm) and (nodes or 1) > 1:
+        problem = f"nodes={nodes} is not possible: this cluster is the machine that you are on"
+    cores = (cluster.cpus_per_node or 0) if isinstance(cluster, Slurm) else 0
+    gpus = devices if with_ray else tasks
+    parts = max(tasks, devices if uses_gpus and not with_ray else 1)
+    return Share(
+        name="-".join(filter(None, (step.name, phase))) or ALONE, step=step.name, phase=phase,
+        kind=step.kind, ranks=ranks, nodes=count, tasks_per_node=tasks, gpus_per_node=gpus if uses_gpus else 0,
+        cpus_per_task=max(1, cores // parts), on_gpu=step.on_gpu, degrees=degrees,
+        engine=step.engine, ray=step.ray, problem=problem,
+    )  # fmt: skip
+
+
+def _fitted(ranks: int, devices: int, nodes: int | None) -> tuple[int, int, str]:
+    """(nodes, tasks of a node, what does not fit)."""
+    if devices:
+        return _on_devices(ranks, devices, nodes)
+    count = nodes or 1
+    if ranks % count == 0:
+        return count, ranks // count, ""
+    fits = ", ".join(f"nodes={n}" for n in range(1, ranks + 1) if ranks % n == 0)
+    processes = "one process" if ranks == 1 else f"{ranks} processes"
+    return count, max(1, ranks // count), f"{processes} cannot be spread evenly over {count} nodes; {fits} would fit"
+
+
+def _on_devices(ranks: int, devices: int, nodes: int | None) -> tuple[int, int, str]:
+    needed, rest = divmod(ranks, devices)
+    if ranks <= devices:
+        fits, tasks = 1, ranks
+    else:
+        fits, tasks = needed, devices
+    if rest and ranks > devices:
+        whole = f"{needed * devices} or {(needed + 1) * devices}"
+        problem = (f"the recipe's layout is for {ranks} GPUs, which are not whole nodes of {devices}; change its "
+                   f"degrees so that their product is {whole}")  # fmt: skip
+        return nodes or needed + 1, devices, problem
+    if nodes is None or nodes == fits:
+        return fits, tasks, ""
+    problem = (f"nodes={nodes} are {nodes * devices} GPUs, {devices} a node, and the degrees of the recipe's layout "
+               f"multiply to {ranks}: nodes={fits} would fit, or other degrees")  # fmt: skip
+    return nodes, devices, problem

@@ -1,0 +1,301 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Prepares a launch: finds out everything that it consists of; nothing is written, nothing submitted.
+
+The same words on the same files give the same bytes, so what a dry run shows is what would be submitted.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from launcher.plan.chain import Share, chain
+from launcher.plan.recipe_info import Work, sweep, work
+from launcher.plan.signal_lead_time import USUAL_S, lead_s
+from launcher.plan.sweep import SweptRun, shared
+from launcher.plan.trusted_modules import Modules, job_imports, modules
+from launcher.render.job import SlurmJob
+from launcher.request.cluster import Slurm
+from launcher.request.cluster_config import Chosen, Where, cluster_of
+from launcher.request.request import Asked
+from launcher.slurm import slurm
+from launcher.state.git import root_of
+from launcher.state.snapshot import Code, nothing, packages, take
+from nemo_vfm.config import Composed, compose
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.network.key_shapes import shape
+from nemo_vfm.core.network.secret import conceal
+from nemo_vfm.core.ranks import SILENCE_S
+from nemo_vfm.core.storage.files import sha256_text
+from nemo_vfm.core.types import LAUNCH, Json
+
+POINTS = "points"  #: the launch's folder of a sweep's recipes, each in one with the name of its run
+_NO_SECRETS = ("the recipe would contain {}, and launch folders and scripts must not: {}. Put it into an "
+               "environment variable and write ${{env:NAME}} instead")  # fmt: skip
+_REFERENCE = re.compile(r"\$\{[^}]*\}")
+_VARIABLE = re.compile(r"\$\{(?:oc\.)?env:([A-Za-z_]\w*)\}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A launch that may be submitted.
+
+    Args:
+        asked: the words.
+        where: the cluster, with all that had to be asked of it.
+        values: of the cluster, as its file and the changes say.
+        recipe: the composed recipe's text.
+        run_dir: the run folder, whole path.
+        workdir: where it is submitted.
+        work: the steps of the recipe.
+        code: the working tree.
+        modules: what of it the recipe may name.
+        packages: a line each.
+        shares: of the cluster, in order.
+        files: sentences on whose files were used, where they are not ours.
+        unknown: what should have been asked of the cluster and could not be.
+        name_of_recipe: of its file.
+        title: the first line of its comment.
+        lead_s: seconds before a time limit at which a job is asked to end.
+        runs: of a sweep, each a task of the one share; `recipe` is that of the first.
+        table: of a sweep: what sweep.json holds before anything has run.
+    """
+
+    asked: Asked
+    where: Where
+    values: Json
+    recipe: str
+    run_dir: Path
+    workdir: Path
+    work: Work
+    code: Code
+    modules: Modules
+    packages: str
+    shares: tuple[Share, ...]
+    files: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+    name_of_recipe: str
+    title: str
+    lead_s: int = USUAL_S
+    runs: tuple[SweptRun, ...] = ()
+    table: Json = None
+    id: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "id", self._hash())
+
+    @property
+    def folder(self) -> Path:
+        """Of the launch."""
+        return self.run_dir / LAUNCH
+
+    @property
+    def name(self) -> str:
+        """Of the launch, for people and for the queue."""
+        return self.run_dir.name
+
+    @property
+    def recipe_file(self) -> Path:
+        """Where the composed recipe lies: under its own name, which the report shows; of a sweep, the first one."""
+        return next(iter(self.recipes()))
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Variables that the recipe reads, or any run's of a sweep, by name."""
+        return tuple(dict.fromkeys(name for text in self.recipes().values() for name in _VARIABLE.findall(text)))
+
+    @property
+    def imports_code(self) -> bool:
+        """Whether the work imports from its copy of the working tree."""
+        return bool(self.code.files) and job_imports(self.modules, self.code.root)
+
+    @property
+    def one(self) -> Asked:
+        """The words, or those for the first run of a sweep."""
+        return self.asked.alone(self.runs[0].changes) if self.runs else self.asked
+
+    @property
+    def module_path(self) -> tuple[Path, ...]:
+        """Folders of its copy of the working tree that it imports from; none where it imports nothing of it."""
+        code = self.folder / "code"
+        return (code, *(code / folder for folder in self.modules.sources)) if self.imports_code else ()
+
+    def recipes(self) -> dict[Path, str]:
+        """The text of each composed recipe, by where it lies."""
+        file = f"{self.name_of_recipe}.yaml"
+        if not self.runs:
+            return {self.folder / file: self.recipe}
+        return {self.folder / POINTS / run.name / file: run.recipe for run in self.runs}
+
+    def jobs(self) -> list[SlurmJob]:
+        """A job for each share, in order."""
+        assert isinstance(self.where, Slurm)
+        return [_job(self, self.where, share) for share in self.shares]
+
+    def _hash(self) -> str:
+        """Of everything that makes the launch, 12 digits."""
+        shapes = [
+            (one.name, one.nodes, one.tasks_per_node, one.gpus_per_node, one.cpus_per_task) for one in self.shares
+        ]
+        whole = {
+            "recipe": self.recipe, "cluster": self.values, "shares": shapes, "words": self.asked.run_words(),
+            "code": self.code.hash(), "commit": self.code.commit, "packages": sha256_text(self.packages),
+            "run_dir": str(self.run_dir), "workdir": str(self.workdir),
+            **({"profile": asdict(self.asked.profile)} if self.asked.profile else {}),
+            **({"runs": {run.name: run.recipe for run in self.runs}} if self.runs else {}),
+        }  # fmt: skip
+        return sha256_text(json.dumps(whole, sort_keys=True))[:12]
+
+
+def prepared(asked: Asked) -> Launch:
+    """Look at everything that the words name.
+
+    Raises:
+        UserError: something in them cannot be, whatever the cluster says.
+    """
+    chosen = cluster_of(asked)
+    if asked.sweep:
+        return _prepared_sweep(asked, chosen)
+    composed = _composed(asked)
+    text, run_dir = composed_text(composed), run_folder(composed)
+    code = _code(asked, run_dir)
+    found = work(asked, code.root)
+    where, unknown = known(chosen.where)
+    return Launch(
+        asked=asked, where=where, values=chosen.values, recipe=text, run_dir=run_dir, workdir=Path.cwd(), work=found,
+        name_of_recipe=found.name, title=found.header, code=code, packages=packages(),
+        modules=modules(asked.trust, code.root), files=(*chosen.notes, *composed.shadowing()),
+        shares=tuple(chain(found, where, asked.nodes, asked.parts)), unknown=tuple(unknown), lead_s=lead_s(run_dir),
+    )  # fmt: skip
+
+
+def _prepared_sweep(asked: Asked, chosen: Chosen) -> Launch:
+    root = root_of(Path.cwd()) if asked.code else None
+    found = sweep(asked, root)
+    runs = tuple(swept_run(point.name, asked.alone(point.changes), point.changes) for point in found.points)
+    where, unknown = known(chosen.where)
+    first = found.points[0].work
+    shadowing = _composed(asked.alone(found.points[0].changes)).shadowing()
+    return Launch(
+        asked=asked, where=where, values=chosen.values, recipe=runs[0].recipe, run_dir=found.folder,
+        workdir=Path.cwd(), work=first, name_of_recipe=first.name, title=first.header, code=_code(asked, found.folder),
+        modules=modules(asked.trust, root), packages=packages(), shares=shared(found.points, where, asked.nodes),
+        unknown=tuple(unknown), runs=runs, table=found.table, files=(*chosen.notes, *shadowing),
+    )  # fmt: skip
+
+
+def swept_run(name: str, asked: Asked, changes: Sequence[str]) -> SweptRun:
+    """One run of a sweep; `asked` are the words for it alone."""
+    composed = _composed(asked)
+    return SweptRun(name=name, recipe=composed_text(composed), run_dir=run_folder(composed), changes=tuple(changes))
+
+
+def _composed(asked: Asked) -> Composed:
+    return compose(asked.recipe, asked.changes, asked.conf, asked.overlays)
+
+
+def code_of(asked: Asked) -> Code:
+    """What a submission takes along, whatever else is wrong with it."""
+    return _code(asked, Path.cwd() / "runs" if asked.sweep else run_folder(_composed(asked)))
+
+
+def _code(asked: Asked, run_dir: Path) -> Code:
+    return take(Path.cwd(), [run_dir]) if asked.code else nothing("no code is copied: the installed packages run")
+
+
+def known(where: Where) -> tuple[Where, Sequence[str]]:
+    """The cluster with what its file leaves to Slurm, and sentences on what nobody could say."""
+    if not isinstance(where, Slurm):
+        return where, ()
+    unknown = [name for name in ("gpus_per_node", "cpus_per_node") if getattr(where, name) is None]
+    try:
+        return (_told(where) if slurm.is_here() else where), () if slurm.is_here() else _unknown(unknown, "is not here")
+    except UserError as error:  # a dry run needs none; whoever submits is told this again
+        return where, _unknown(unknown, f"does not answer ({error})")
+
+
+def _unknown(names: Sequence[str], why: str) -> list[str]:
+    return [f"{name} is left to the cluster, and Slurm {why}; give cluster.{name}=N" for name in names]
+
+
+def _told(where: Slurm) -> Slurm:
+    """Raises UserError where Slurm does not answer."""
+    found = None
+    if where.gpus_per_node is None or where.cpus_per_node is None:
+        found = slurm.machines(where.partition)
+        if found is None:
+            raise UserError(f"the partition {where.partition or 'that jobs go to by default'} has no nodes")
+    gpus = where.gpus_per_node if found is None or where.gpus_per_node is not None else found.gpus
+    cores = where.cpus_per_node if found is None or where.cpus_per_node is not None else found.cores
+    # Our ranks meet by themselves, so the plainest way to start them is the best: others fail where a site's MPI does.
+    mpi = "none" if where.mpi is None and "none" in slurm.mpi_flavours() else where.mpi
+    return replace(where, gpus_per_node=gpus, cpus_per_node=cores, mpi=mpi)
+
+
+def run_folder(composed: Composed) -> Path:
+    """Whole path of the run folder that a recipe asks for.
+
+    Raises:
+        UserError: it is an address in an object store.
+    """
+    from nemo_vfm.core.storage.uri import local
+
+    try:
+        return Path.cwd() / local(composed.run_dir, "run_dir")
+    except ValueError as error:
+        raise UserError(f"{error}: a run folder needs a file system that all nodes share") from error
+
+
+def composed_text(composed: Composed) -> str:
+    """The recipe's text, which is written down; so a key must come by name.
+
+    Raises:
+        UserError: a secret stands in it.
+    """
+    text = composed.to_yaml()
+    for line, shown in zip(text.splitlines(), conceal(text).splitlines(), strict=False):
+        if line != shown:
+            raise UserError(_NO_SECRETS.format("a secret", shown.strip()))
+        if what := shape(_REFERENCE.sub("", line)):
+            raise UserError(_NO_SECRETS.format(what, f"the value of {line.partition(':')[0].strip()}"))
+    return text
+
+
+def _job(launch: Launch, cluster: Slurm, share: Share) -> SlurmJob:
+    alone = len(launch.shares) == 1
+    if share.phase and share.ranks == 1:  # else it would begin the processes of the next phase by itself, here
+        cluster = replace(cluster, environment={"RANK": "0", "WORLD_SIZE": "1", **cluster.environment})
+    only = ("--only", share.step) if share.step else ()
+    command = ("nemo-vfm",) if cluster.container else (sys.executable, "-P", "-m", "nemo_vfm")
+    return SlurmJob(
+        name=launch.name if alone else f"{launch.name}-{share.name}", run_id=launch.id, folder=launch.folder,
+        run_dir=launch.run_dir, recipe=launch.recipe_file, workdir=launch.workdir,
+        title=": ".join(filter(None, (launch.name_of_recipe, launch.title))), command=command,
+        words=(*only, *launch.asked.run_words(), *_timeout(launch.asked, cluster)),
+        nodes=share.nodes, tasks_per_node=share.tasks_per_node,
+        gpus_per_node=share.gpus_per_node, cpus_per_task=share.cpus_per_task, memory_gb=cluster.memory_gb or 0,
+        gpu=cluster.gpu if share.gpus_per_node else None, degrees=share.degrees,
+        engine=share.engine, silence_s=launch.asked.rank_silence or SILENCE_S, lead_s=launch.lead_s,
+        module_path=launch.module_path,
+        needed=tuple(name for name in launch.needed if name not in cluster.secrets), ray=share.ray,
+        mpi=cluster.mpi or "", array=share.array, task_words=() if launch.runs else share.task_words(),
+        profile=launch.asked.profile,
+        task_runs=tuple((file, run.run_dir) for file, run in zip(launch.recipes(), launch.runs, strict=False)),
+        cluster=cluster,
+    )  # fmt: skip
+
+
+def _timeout(asked: Asked, cluster: Slurm) -> tuple[str, ...]:
+    """The cluster's own, where the command line has none."""
+    unsaid = asked.rank_timeout is None and cluster.rank_timeout_s is not None
+    return (f"--rank-timeout={cluster.rank_timeout_s:g}",) if unsaid else ()
+
+
+def words_of(asked: Asked) -> Json:
+    """The words as they are kept, secrets left out."""
+    found = asdict(asked) | {"conf": [str(path) for path in asked.conf]}
+    return {name: [conceal(one) for one in value] if isinstance(value, list | tuple) else value
+            for name, value in found.items()}  # fmt: skip

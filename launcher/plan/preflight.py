@@ -1,0 +1,272 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Finds out what is known of a launch before it runs: what is wrong or missing, memory, time, GPU hours, storage."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from launcher.columns import counted
+from launcher.plan.chain import Share
+from launcher.plan.launch import Launch
+from launcher.plan.programs import program
+from launcher.plan.recipe_info import Said, checked, planned
+from launcher.render.profile import missing
+from launcher.request.cluster import Slurm
+from launcher.request.cluster_config import Where
+from launcher.state import secret_files
+from launcher.state.conflicts import objections
+from launcher.state.snapshot import Code
+from nemo_vfm.config import Roots
+from nemo_vfm.core.log import plain
+
+#: Networks that `nemo-vfm plan` knows, by kind of GPU; another is reckoned as the nearest, and this is said.
+_NETWORKS = {"a100": "dgx_a100", "h100": "dgx_h100", "gb200": "gb200_nvl72"}
+_NEAREST = "dgx_h100"
+_MOST_NAMED = 12  # files of one kind
+_UNSEEN = "not looked at: "  # how a line of `check --paths` begins that is no problem
+_TRAINING = "nemo_vfm.train.job.Train"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that a preflight found.
+
+    Args:
+        about: in a word.
+        text: a sentence.
+        wrong: whether it keeps the launch from being submitted.
+    """
+
+    about: str
+    text: str
+    wrong: bool = False
+
+
+def preflight(launch: Launch) -> list[Finding]:
+    """All of them, what is wrong first."""
+    with ThreadPoolExecutor(2) as pool:
+        check = pool.submit(_check, launch)
+        plan = pool.submit(_plan, launch)
+        found = [
+            *_folder(launch),
+            *_missing(launch),
+            *_sent(launch),
+            *_size(launch),
+            *_profile(launch),
+            *check.result(),
+            *plan.result(),
+            *_files(launch),
+            *_kept(launch),
+        ]
+    return sorted(found, key=lambda one: not one.wrong)
+
+
+def _folder(launch: Launch) -> Iterator[Finding]:
+    for text in objections(launch):
+        yield Finding("run_dir", text, wrong=True)
+
+
+def _missing(launch: Launch) -> Iterator[Finding]:
+    for path in launch.work.missing:
+        yield Finding("recipe", f"you must give {path}: {path}=VALUE", wrong=True)
+    secrets = launch.where.secrets
+    for name in launch.needed:
+        if name not in os.environ and name not in secrets:
+            yield Finding("environment", f"the recipe reads ${{env:{name}}}, and {name} is not set; export it, or "
+                          f"name a file under cluster.secrets", wrong=True)  # fmt: skip
+    for text in secret_files.objections(secrets):
+        yield Finding("secrets", text, wrong=True)
+
+
+def _sent(launch: Launch) -> Iterator[Finding]:
+    for text in launch.work.recipients:
+        yield Finding("network", text)
+
+
+def _size(launch: Launch) -> Iterator[Finding]:
+    for share in launch.shares:
+        if share.problem:
+            yield Finding(share.name, share.problem, wrong=True)
+        else:
+            yield Finding(share.name, _in_words(share))
+    yield from _idle(launch.shares, launch.where)
+    if not launch.shares:
+        yield Finding("recipe", "its steps are known once these values are set", wrong=True)
+    for text in launch.unknown:
+        yield Finding("cluster", text, wrong=True)
+
+
+def _idle(shares: Sequence[Share], where: Where) -> Iterator[Finding]:
+    """GPUs that nobody else may use meanwhile."""
+    devices = where.gpus_per_node or 0 if isinstance(where, Slurm) and where.exclusive else 0
+    idle = {share.name: devices - share.gpus_per_node for share in shares if share.gpus_per_node < devices}
+    if idle:
+        each = "; ".join(f"{count} of {devices} by {', '.join(name for name in idle if idle[name] == count)}"
+                         for count in dict.fromkeys(idle.values()))  # fmt: skip
+        yield Finding("GPUs", f"idle on each node: {each}. cluster.exclusive=false lets others use them")
+
+
+def _in_words(share: Share) -> str:
+    gpus = f", {counted(share.gpus_per_node, 'GPU')} a node" if share.gpus_per_node else ""
+    array = f"{share.array} tasks of an array, each " if share.array else ""
+    return (f"{array}{counted(share.nodes, 'node')}, {counted(share.tasks_per_node, 'task')} a node{gpus}, "
+            f"{counted(share.cpus_per_task, 'core')} a task")  # fmt: skip
+
+
+def _profile(launch: Launch) -> Iterator[Finding]:
+    """Ranks that are to be recorded and are none, or no program to do it."""
+    wanted = launch.asked.profile
+    if wanted is None:
+        return
+    ranks = max((share.nodes * share.tasks_per_node for share in launch.shares), default=1)
+    if isinstance(launch.where, Slurm) and wanted.ranks[-1] >= ranks:
+        yield Finding("profile", f"there is no rank {wanted.ranks[-1]} to record: the ranks are 0 to {ranks - 1}",
+                      wrong=True)  # fmt: skip
+    if not isinstance(launch.where, Slurm) and program("nsys") is None:
+        yield Finding("profile", missing(), wrong=True)
+    if not isinstance(launch.where, Slurm) and wanted.ranks != (0,):
+        yield Finding("profile", "--profile-ranks cannot be chosen on one machine, whose processes are recorded "
+                      "together; leave it out", wrong=True)  # fmt: skip
+
+
+def _check(launch: Launch) -> list[Finding]:
+    """What nemo-vfm thinks of it on so many GPUs, and whether what it reads is there."""
+    gpus = max((share.nodes * share.gpus_per_node for share in launch.shares), default=0)
+    mounts = _mounts(launch) if launch.asked.paths else None
+    if not gpus and mounts is None:
+        return []
+    gpu = launch.where.gpu if isinstance(launch.where, Slurm) else None
+    said: Said = checked(launch.one, gpus, gpu, launch.code.root, mounts=mounts)
+    lines = [line for line in said.text.strip().splitlines() if line not in launch.work.recipients]  # said already
+    unseen = [Finding("paths", line) for line in lines if line.startswith(_UNSEEN)]
+    lines = [line for line in lines if not line.startswith(_UNSEEN)]
+    if said.status:
+        return [Finding("check", "\n".join([*lines, *said.complaint.strip().splitlines()]), wrong=True)]
+    sentences = " ".join(lines[:-1]) if not launch.work.missing else ""  # what is missing is said already
+    return [*([Finding("check", sentences)] if sentences else []), *unseen]
+
+
+def _mounts(launch: Launch) -> list[str]:
+    """What a container of the cluster's has of this machine's folders; none where there is no container."""
+    container = launch.where.container if isinstance(launch.where, Slurm) else None
+    if container is None:
+        return []
+    ours = (f"{folder}:{folder}" for folder in dict.fromkeys((launch.workdir, launch.run_dir)))
+    return [*ours, *(f"{outside}:{inside}" for outside, inside in container.mounts.items())]
+
+
+def _plan(launch: Launch) -> list[Finding]:
+    """Memory, time and storage of a training on GPUs."""
+    if not launch.shares:  # too much of the recipe is still to be given
+        return []
+    share = max(launch.shares, key=lambda one: one.ranks)
+    where = launch.where
+    alone = share.kind == _TRAINING and not share.step
+    if not (isinstance(where, Slurm) and where.gpu and share.gpus_per_node and alone) or share.problem:
+        return []
+    network = _NETWORKS.get(where.gpu, _NEAREST)
+    known = network in Roots.standard(launch.asked.conf).choices("network")
+    found = planned(launch.one, share.ranks, where.gpu, network if known else _NEAREST, phase=share.phase,
+                    code=launch.code.root)  # fmt: skip
+    if isinstance(found, str):
+        return [Finding("estimate", f"none: {found}")]
+    return list(_estimates(found, where, share, launch))
+
+
+def _estimates(found: Mapping[str, Any], where: Slurm, share: Share, launch: Launch) -> Iterator[Finding]:
+    own = found.get("own")
+    if own is None:
+        why = "; ".join(str(one["why"]) for one in found.get("refused", [])[:2])
+        yield Finding("estimate", f"none of this layout{f': {why}' if why else ''}")
+    else:
+        yield from _of_layout(found, own, where, share)
+    yield from _storage(found, launch)
+
+
+def _of_layout(found: Mapping[str, Any], own: Mapping[str, Any], where: Slurm, share: Share) -> Iterator[Finding]:
+    total, usable = own["memory_bytes"]["total"], found["gpu"]["usable_bytes"]
+    text = f"{total / 2**30:.1f} GiB of the {usable / 2**30:.1f} that one {where.gpu} has to fill"
+    if own["fits"]:
+        yield Finding("memory", f"{text}, estimated")
+    else:
+        yield Finding("memory", f"{text}: it does not fit; `nemo-vfm plan` names layouts that do", wrong=True)
+    network = "" if where.gpu in _NETWORKS else f", reckoned with the network of a {_NEAREST}"
+    yield Finding("time", f"{own['step_s']:.3g} s a step{network}, estimated")
+    if own["gpu_hours"] is not None:
+        hours = own["days"] * 24
+        phase = f" of the phase {found['phase']}" if found.get("phase") else ""
+        runs = max(1, share.array)
+        each = f"{runs} runs of " if share.array else ""
+        place = f"{_span(hours)} on {counted(share.ranks, 'GPU')}, in attempts of at most {where.time}"
+        yield Finding(
+            "cost", f"{own['gpu_hours'] * runs:,.0f} GPU hours: {each}{found['steps']:,} steps{phase}, {place}"
+        )
+
+
+def _storage(found: Mapping[str, Any], launch: Launch) -> Iterator[Finding]:
+    each, kept = found["checkpoint_bytes"], found["checkpoints_kept"]
+    runs = f"for each of {len(launch.runs)} runs " if launch.runs else ""
+    if kept is None:
+        yield Finding("storage", f"{runs}{_bytes(each)} a checkpoint, and all are kept, in {launch.run_dir}")
+    else:
+        yield Finding("storage", f"{runs}{_bytes(each * kept)}: {kept} checkpoints of {_bytes(each)}, one more while "
+                      f"it is written, in {launch.run_dir}")  # fmt: skip
+
+
+def _files(launch: Launch) -> Iterator[Finding]:
+    """Whose files are used: a name is looked for in the working directory first."""
+    for number, text in enumerate(launch.files):
+        yield Finding("cluster file" if not number else "files", text)
+
+
+def _kept(launch: Launch) -> Iterator[Finding]:
+    """The copy of the code, file by file where git would not show it, and what of it may run."""
+    code = launch.code
+    size = f", {_bytes(code.num_bytes)}" if code.files else ""
+    yield Finding("code", f"{code.why}{size}{_use_of(launch)}")
+    if code.untracked:
+        total = _bytes(sum(len(code.files[path].content) for path in code.untracked))
+        yield Finding("untracked", f"{counted(len(code.untracked), 'file')} not tracked by git, {total}, "
+                      f"{'go' if len(code.untracked) > 1 else 'goes'} along: {folded(code.untracked)}")  # fmt: skip
+    if code.left:
+        named = [f"{path} ({what})" for path, what in code.left.items()]
+        yield Finding("keys", f"are not copied, tracked or not: {folded(named)}")
+    for name, where in launch.modules.passed_over.items():
+        yield Finding("code", f"{name} is installed, and {where} is used instead of the repository's {name}")
+
+
+def _use_of(launch: Launch) -> str:
+    """Whether a job imports from the copy."""
+    if not launch.code.files:
+        return ""
+    if names := launch.modules.trusted:
+        return f"; {', '.join(names)} {'are' if len(names) > 1 else 'is'} imported from there, by --trust"
+    if launch.imports_code:
+        return "; nemo_vfm is imported from there"
+    own = " It has a nemo_vfm of its own; to use that one, add --trust nemo_vfm." if _has_own(launch.code) else ""
+    return f", for the record: nothing in it is imported unless --trust names it.{own}"
+
+
+def _has_own(code: Code) -> bool:
+    return "nemo_vfm/__init__.py" in code.files
+
+
+def folded(names: Sequence[str]) -> str:
+    """The first of them, each on one line whatever it holds."""
+    shown = ", ".join(plain(name).replace("\n", "?") for name in names[:_MOST_NAMED])
+    return f"{shown} and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else shown
+
+
+def _span(hours: float) -> str:
+    return f"{hours:.1f} hours" if hours < 48 else f"{hours / 24:.1f} days"
+
+
+def _bytes(number: float) -> str:
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if number < 1000 or unit == "TB":
+            return f"{number:.3g} {unit}" if unit != "B" else f"{number:.0f} B"
+        number /= 1000
+    raise AssertionError

@@ -1,0 +1,217 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Asks `nemo-vfm`, in other processes, about a recipe: its steps, whether it is right, its memory and time.
+
+So the launcher imports neither torch nor a recipe's classes, and a class that breaks at import breaks there.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.plan import isolated
+from launcher.plan.programs import search_path, whole_paths
+from launcher.plan.trusted_modules import Modules, modules
+from launcher.request.request import Asked
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types import Json
+
+_PATIENCE_S = 600.0  # a plan for thousands of GPUs takes some tens of seconds
+_OF_RANKS = ("SLURM_", "PMI", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """A part of a training on one number of ranks.
+
+    Args:
+        name: of the phase.
+        ranks: how many.
+        degrees: of its layout, by axis.
+    """
+
+    name: str
+    ranks: int
+    degrees: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What runs by itself.
+
+    Args:
+        name: as `nemo-vfm run --only` takes it; empty for a recipe that is one job.
+        kind: the class of its job.
+        ranks: on how many it works, in its widest phase.
+        on_gpu: whether a GPU is of use to it.
+        phases: where their number changes.
+        degrees: of its widest layout, by axis.
+        engine: what trains: `torch`, `megatron`, or empty where nothing does.
+        ray: whether it wants a Ray cluster.
+        rounds: how often parts of its work, which need nothing of each other, are gone through; 0 where it has none.
+        missing: addresses of values that are still to be given.
+    """
+
+    name: str
+    kind: str
+    ranks: int
+    on_gpu: bool
+    phases: tuple[Phase, ...] = ()
+    degrees: Mapping[str, int]
+    engine: str = ""
+    ray: bool = False
+    rounds: int = 0
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A recipe, as one who puts it into a queue must know it.
+
+    Args:
+        name: of its file.
+        header: the first line of its comment.
+        steps: in the order in which they run.
+        missing: addresses of values that are still to be given.
+        recipients: a sentence for every host and every variable, and who would get it.
+    """
+
+    name: str
+    header: str
+    steps: tuple[Step, ...]
+    missing: tuple[str, ...] = ()
+    recipients: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One combination of a sweep.
+
+    Args:
+        name: of its folder.
+        changes: of the recipe, its run folder among them.
+        work: of the recipe with these.
+    """
+
+    name: str
+    changes: tuple[str, ...]
+    work: Work
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """Every combination of some values.
+
+    Args:
+        folder: in which each has its run folder.
+        points: the combinations.
+        table: what sweep.json in the folder holds before any has run.
+    """
+
+    folder: Path
+    points: tuple[Point, ...]
+    table: Json
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a verb said, and its exit status."""
+
+    status: int
+    text: str
+    complaint: str = ""
+
+
+def work(asked: Asked, code: Path | None = None) -> Work:
+    """The steps of a recipe.
+
+    Args:
+        code: root of the repository; of it, a class may be named where `--trust` names its package.
+
+    Raises:
+        UserError: the recipe is wrong; the text says all that is.
+    """
+    return _work(_asked(["check", *asked.recipe_words(), "--work"], modules(asked.trust, code)))
+
+
+def sweep(asked: Asked, code: Path | None = None) -> Sweep:
+    """Every combination of a sweep.
+
+    Raises:
+        UserError: a combination is wrong; the text says what.
+    """
+    found = _asked(["check", *asked.recipe_words(), "--work", "--sweep", *asked.sweep], modules(asked.trust, code))
+    points = [Point(name=one["name"], changes=tuple(one["changes"]), work=_work(one["work"]))
+              for one in found["points"]]  # fmt: skip
+    return Sweep(folder=Path.cwd() / found["folder"], points=tuple(points), table=found["table"])
+
+
+def checked(
+    asked: Asked, gpus: int, gpu: str | None, code: Path | None = None, *, mounts: Sequence[str] | None = None
+) -> Said:
+    """What `check` says: of so many GPUs, of this kind where it is known, and of the paths that the recipe reads.
+
+    Args:
+        gpus: 0 asks of none.
+        mounts: `outside:inside` of the container that it runs in; empty is no container, None looks at no paths.
+    """
+    kind = ["--gpu", gpu] if gpu else []
+    size = ["--gpus", str(gpus), *kind] if gpus else []
+    look = [] if mounts is None else ["--paths", *(f"--mount={one}" for one in mounts)]
+    return _said(["check", *asked.recipe_words(), *size, *look], modules(asked.trust, code))
+
+
+def planned(
+    asked: Asked, gpus: int, gpu: str, network: str, *, phase: str = "", code: Path | None = None
+) -> Mapping[str, Any] | str:
+    """What `plan --json` says of one training, or in a sentence why it says nothing."""
+    words = ["--gpus", str(gpus), "--gpu", gpu, "--network", network, "--json", *(["--phase", phase] if phase else [])]
+    said = _said(["plan", *asked.recipe_words(), *words], modules(asked.trust, code))
+    try:
+        found = json.loads(said.text)
+    except ValueError:
+        return (said.complaint or said.text).strip() or f"nemo-vfm plan ended with status {said.status}"
+    return found if isinstance(found, dict) else "nemo-vfm plan gave no estimate"
+
+
+def _asked(words: Sequence[str], found: Modules) -> Any:
+    """Raises UserError with what the verb says where it objects."""
+    said = _said(words, found)
+    if said.status:
+        raise UserError((said.text + said.complaint).strip() or f"nemo-vfm {words[0]} ended with status {said.status}")
+    return json.loads(said.text)
+
+
+def _work(found: Mapping[str, Any]) -> Work:
+    return Work(name=found["name"], header=found["header"] or "", missing=tuple(found["missing"]),
+                steps=tuple(map(_step, found["steps"])), recipients=tuple(found.get("recipients", ())))  # fmt: skip
+
+
+def _step(found: Mapping[str, Any]) -> Step:
+    return Step(
+        name=found["name"], kind=found["class"], ranks=found["ranks"], on_gpu=found["devices"] == "gpu",
+        phases=tuple(Phase(name=one["name"], ranks=one["ranks"], degrees=one.get("degrees", {}))
+                     for one in found["phases"]),
+        degrees=found["degrees"], engine=found["engine"], ray=found["ray"],
+        rounds=found["rounds"], missing=tuple(found["missing"]),
+    )  # fmt: skip
+
+
+def _said(words: Sequence[str], found: Modules) -> Said:
+    """Run a verb as nobody's rank: what a scheduler or a launcher left in the environment is not meant for it."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith(_OF_RANKS)}
+    environment = {**own, "PATH": search_path(), "PYTHONPATH": whole_paths(own.get("PYTHONPATH", "")), "COLUMNS": "110"}
+    where = json.dumps({"path": found.path, "named": dict(found.named)})
+    # Our own interpreter and module, words as arguments. -I: neither PYTHONPATH nor the working directory is searched.
+    command = [sys.executable, "-I", isolated.__file__, where, *words]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE_S,  # noqa: S603
+                              env=environment, stdin=subprocess.DEVNULL)  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return Said(1, "", f"nemo-vfm {words[0]} did not end within {_PATIENCE_S:.0f} s")
+    return Said(done.returncode, done.stdout, done.stderr)

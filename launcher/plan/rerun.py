@@ -1,0 +1,100 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Prepares a launch that was kept for another run folder: the same recipe, cluster, size and code.
+
+The code is the copy that the launch has kept, whatever the working tree has become; packages are those of today. A
+folder may be a stranger's, so what it says it was trusted with is asked for again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from launcher.plan.chain import chain
+from launcher.plan.launch import Launch, composed_text, known, swept_run
+from launcher.plan.recipe_info import Point, work
+from launcher.plan.sweep import SweptRun, shared
+from launcher.plan.trusted_modules import modules
+from launcher.request.cluster_config import cluster_again
+from launcher.request.request import CLUSTER, Asked, packages_of
+from launcher.state.launch_folder import Kept
+from launcher.state.snapshot import Code, nothing, packages, read_copy, without_keys
+from nemo_vfm.config import compose
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.storage.files import read_json
+from nemo_vfm.core.types import SWEEP, Json
+
+
+def again(kept: Kept, run_dir: Path, trust: Sequence[str] = (), allow_host: Sequence[str] = ()) -> Launch:
+    """The launch.
+
+    Args:
+        trust: words of `--trust`, from the command line.
+        allow_host: words of `--allow-host`, from the command line.
+
+    Raises:
+        UserError: it is the same folder, the copy of the code was changed, or a word that it was given is missing.
+    """
+    target = Path.cwd() / run_dir
+    if target == kept.run_dir:
+        raise UserError(
+            f"{run_dir} is where it ran; choose another folder, or resume there: vfm-launch retry {run_dir}"
+        )
+    asked = _asked(kept, trust, allow_host)
+    where, unknown = known(cluster_again(kept.values["cluster"], asked))
+    code, runs = _code(kept), _runs(kept, target, asked)
+    one = asked.alone(runs[0].changes) if runs else replace(asked, changes=(f"run_dir={target}",))
+    found, recipe = work(one, code.root), composed_text(compose(one.recipe, one.changes))
+    shares = shared([Point(name=run.name, changes=run.changes, work=found) for run in runs], where, asked.nodes)
+    shares = tuple(replace(share, degrees=kept.jobs[0]["degrees"]) for share in shares)  # of all runs, not of the first
+    return Launch(
+        asked=asked if runs else one, where=where, values=kept.values["cluster"], recipe=recipe, run_dir=target,
+        workdir=Path(kept.values["workdir"]), work=found, name_of_recipe=kept.values["recipe"],
+        title=kept.values["title"], code=code, modules=modules(asked.trust, code.root), packages=packages(),
+        unknown=tuple(unknown), runs=runs,
+        shares=shares or tuple(chain(found, where, asked.nodes, asked.parts)), table=_table(kept, target),
+    )  # fmt: skip
+
+
+def _asked(kept: Kept, trust: Sequence[str], allow_host: Sequence[str]) -> Asked:
+    words = kept.values["words"]  # of an older launcher, without what it could not be told
+    trusted, hosts = [*words["trust"], *kept.values["code"].get("imports", ())], words.get("allow_host", ())
+    missing = [f"--trust {word}" for word in dict.fromkeys(trusted) if word not in trust]
+    missing += [f"--allow-host {word}" for word in dict.fromkeys(hosts) if word not in allow_host]
+    if missing:
+        raise UserError(f"{kept.run_dir} was launched with {' '.join(missing)}, and a folder cannot grant that "
+                        f"again; to allow it, add the same options")  # fmt: skip
+    return Asked(
+        recipe=str(kept.recipe_file), cluster=words["cluster"], nodes=words["nodes"], trust=packages_of(trust),
+        trusts_cluster=CLUSTER in trust,
+        allow=tuple(words["allow"]), allow_host=tuple(allow_host), code=words["code"],
+        parts=words["parts"], rank_silence=words.get("rank_silence"), rank_timeout=words.get("rank_timeout"),
+        paths=words.get("paths") is not False, sweep=tuple(words.get("sweep", ())),
+    )  # fmt: skip
+
+
+def _runs(kept: Kept, target: Path, asked: Asked) -> tuple[SweptRun, ...]:
+    """Of a sweep: they took the same devices when it was submitted, so they do now."""
+    changes = {name: [f"run_dir={target / name}"] for name in kept.runs}
+    return tuple(swept_run(name, replace(asked, recipe=str(kept.recipe_of(name))).alone(own), own)
+                 for name, own in changes.items())  # fmt: skip
+
+
+def _table(kept: Kept, target: Path) -> Json:
+    """Of a sweep: its table as it was before anything had run."""
+    if not kept.runs or not (kept.run_dir / SWEEP).is_file():
+        return None
+    found = read_json(kept.run_dir / SWEEP)
+    rows = [{**row, "words": [str(kept.recipe_of(row["name"])), f"run_dir={target / row['name']}"],
+             "exit_status": None, "state": "waiting", "seconds": None, "figures": {}}
+            for row in found["points"] if row["name"] in kept.runs]  # fmt: skip
+    return {**found, "points": rows}
+
+
+def _code(kept: Kept) -> Code:
+    if not kept.values["code"]["files"]:
+        return nothing("the launch copied no code, and neither does this one: the installed packages run")
+    code = read_copy(kept.folder / "code", kept.values["code"]["commit"])
+    if code.hash() != kept.values["code"]["sha256"]:
+        raise UserError(f"{kept.folder / 'code'} has changed since it was submitted; submit the recipe again")
+    return without_keys(code)

@@ -1,0 +1,168 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A job in, what its batch script has before and behind the working line out: what is kept of an attempt, what then.
+
+Slurm 22.05, tried: a script that asks for its own requeue is sent SIGTERM at once, as is whatever it runs, and SIGKILL
+after KillWait. So it has some seconds left, in which its job counts as pending and takes a list of excluded nodes. A
+job that somebody cancelled would come back, too, if it were requeued: so only one that still runs is, or one whose time
+is over.
+"""
+
+from collections.abc import Mapping
+
+from launcher.render.exit_policy import KINDS, branches, names
+from launcher.render.job import SlurmJob
+from launcher.render.quoting import quoted
+from launcher.render.restart import RESUBMITTED, begin_again, functions
+
+ATTEMPTS = "attempts.tsv"
+#: Of attempts.tsv, in order: `moved` is yes where the attempt got further, `blamed` the node of the rank that was lost.
+COLUMNS = ("time", "job", "restart", "status", "kind", "step", "nodes", "sentence", "moved", "blamed")
+_EARLY_S = 90  # Slurm may signal up to a minute before the lead that was asked for; the rest is for the save
+
+_PROLOGUE = r"""
+# -- What there is before this attempt, so that its end shows whether it got further.
+@RUN@
+launch=@LAUNCH@
+job="$SLURM_JOB_ID"
+[[ -v SLURM_ARRAY_TASK_ID ]] && job="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"  # the bare number may mean them all
+log="$(readlink "/proc/$$/fd/1")"
+log_began="$(stat --format=%s "$log" 2> /dev/null || echo 0)"
+said_of() {  # by Slurm, of this job; one of two parts has a line for each
+  squeue --noheader --jobs="$job" --format="$1" | head -n 1
+}
+ends_at="$(date --date="$(said_of %e)" +%s 2> /dev/null || echo 0)"
+
+newest_step() {  # of all checkpoints; -1 where there is none
+  find "$run" -maxdepth 4 -path '*/checkpoints/step-*' -prune -printf '%f\n' 2> /dev/null |
+    sed -n 's/^step-0*\([0-9][0-9]*\)$/\1/p' | sort -n | tail -n 1 | grep . || echo -1
+}
+files_made() {  # below the run folder's own, by work that has no checkpoints
+  find "$run" -mindepth 1 \( -name launch -o -name ranks -o -name '.*' \) -prune -o -type f -printf '%d\n' \
+    2> /dev/null | grep -c -v '^1$'
+}
+# This job and those whose work it goes on with, as @RESUBMITTED@ says; what the attempts of all of them were counts.
+mine=" $(awk -v job="$job" '{ before[$2] = $1 }
+  END { for (; job != "" && n < 10000; n++) { printf "%s ", job; job = before[job] } }' \
+  < <(cat "$launch/@RESUBMITTED@" 2> /dev/null))"
+attempts() { cat "$launch/@ATTEMPTS@" 2> /dev/null; }
+restarts_before="$(awk -F '\t' -v job="$job" -v mine="$mine" \
+  '$2 != job && index(mine, " " $2 " ") { n++ } END { print n + 0 }' < <(attempts))"
+note() {  # one line of attempts.tsv: status, kind, sentence, moved, blamed
+  printf '%s\t' "$(date --utc +%Y-%m-%dT%H:%M:%SZ)" "$job" "$(( restarts_before + ${SLURM_RESTART_COUNT:-0} ))" \
+    "$1" "$2" "$(newest_step)" \
+    "$SLURM_JOB_NODELIST" "${3//[[:cntrl:]]/ }" "$4" >> "$launch/@ATTEMPTS@"
+  printf '%s\n' "$5" >> "$launch/@ATTEMPTS@"
+}
+
+mark="$launch/attempt-$SLURM_JOB_ID"  # is there while an attempt runs, and is older than whatever the attempt writes
+if [[ -e $mark ]]; then
+  down="$(sinfo --noheader --Node --nodes="$(< "$mark")" --states=down,drain,fail --format=%N | sort -u | paste -sd,)"
+  SLURM_JOB_NODELIST="$(< "$mark")" SLURM_RESTART_COUNT="$(( ${SLURM_RESTART_COUNT:-1} - 1 ))" \
+    note - "$([[ -n $down ]] && echo node_fault || echo unknown)" "it ended without a word" no "$down"
+fi
+printf '%s\n' "$SLURM_JOB_NODELIST" > "$mark"
+# What the attempt before has noted: to look through a large run folder takes long, and is done at the end alone.
+step_before="$(awk -F '\t' -v mine="$mine" \
+  'index(mine, " " $2 " ") { step = $6 } END { print step == "" ? -1 : step }' < <(attempts))"
+files_before="$(for one in $mine; do cat "$launch/files-$one" 2> /dev/null && break; done)"
+"""
+
+_EPILOGUE = r"""
+trap '' TERM  # neither this shell nor what it calls from here on: a requeue ends, by SIGTERM, whatever the job runs
+
+# -- How it ended. What the run says of itself goes before the status: srun hands on the highest of all tasks.
+heard="$(tail --bytes="+$((log_began + 1))" "$log" 2> /dev/null | tail -n 300)"
+told=
+[[ $run/status.json -nt $mark ]] && told="$(sed -n 's/^ "error": "\(.*\)",\{0,1\}$/\1/p' "$run/status.json")"
+said="${told:-$heard}
+$(grep -E '^(srun|slurmstepd)' <<< "$heard")"
+first="$(sed -n 's/^srun: error: [^ ]*: tasks\{0,1\} 0[-,0-9]*: Exited with exit code \([123]\)$/\1/p' <<< "$heard")"
+[[ $status == 69 && -n $first ]] && status="${first%%$'\n'*}"  # rank 0 failed by itself, the others only lost it
+now="$(date +%s)"
+near=far
+(( ends_at > 0 && now >= ends_at - @EARLY@ )) && near=near
+case "$status:$near:$said" in
+@BRANCHES@
+esac
+
+# -- Whose node was it? And did the attempt get further than the one before?
+failed="$(sed -n -e 's/^srun: error: Node failure on \([^ ]*\).*/\1/p' \
+  -e 's/^vfm-launch: the check of node \([^ ]*\) failed.*/\1/p' <<< "$heard" | head -n 1)"
+told="${told:-$(grep -m 1 -o '^vfm-launch: the check of node .*' <<< "$heard")}"
+killed="$(sed -n \
+  's/^srun: error: \([^ ]*\): tasks\{0,1\} [-,0-9]*: \(Killed\|Aborted\|Segmentation fault\|Bus error\).*/\1/p' \
+  <<< "$heard" | head -n 1)"
+blamed=
+case "$kind" in
+  @BLAMING@)
+    mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+    blamed="${failed:-$killed}"
+    if [[ $told =~ rank\ ([0-9]+)\ of && $told != *"timed out waiting"* && ($kind == hang || -z $blamed) ]]; then
+      blamed="${hosts[BASH_REMATCH[1] / @TASKS@]:-}"
+    fi
+    [[ " ${hosts[*]} " == *" $blamed "* ]] || blamed=
+    ;;
+esac
+before="$(awk -F '\t' -v mine="$mine" -v node="$blamed" 'index(mine, " " $2 " ") && $10 == node' < <(attempts))"
+step="$(newest_step)"
+moved=no
+files=0
+(( step < 0 )) && files="$(files_made)"
+(( step > step_before || (step < 0 && files > ${files_before:-0}) )) && moved=yes
+printf '%s\n' "$files" > "$launch/files-$job"
+
+@FUNCTIONS@
+
+# -- What then.
+state="$(said_of %T)"
+by_hand='\*\*\* JOB [0-9]+ ON [^ ]+ CANCELLED AT [^ ]+ (DUE [Tt][Oo] SIGNAL.*)?\*\*\*'
+if grep -q -E "^slurmstepd[^ ]*: error: $by_hand" <<< "$heard"; then
+  kind=interrupted  # by scancel: where Slurm itself ends a job, it says DUE TO what
+  told="cancelled; $told"
+fi
+note "$status" "$kind" "${told:0:500}" "$moved" "$blamed"
+rm -f "$mark"
+stuck="$(awk -F '\t' -v mine="$mine" \
+  'index(mine, " " $2 " ") { if ($9 == "yes") n = 0; else if ($5 != "preempted") n++ } END { print n + 0 }' \
+  < <(attempts))"
+echo "vfm-launch: $kind (status $status), newest checkpoint: step $step. ${told:0:500}"
+case "$kind" in
+  @GOOD@) exit 0 ;;
+  @AGAIN@) ;;
+  *) exit "$status" ;;
+esac
+if (( stuck >= @MOST@ )); then
+  echo "vfm-launch: not begun again, since @MOST@ attempts in a row made no progress. See how they ended in" \
+    "$launch/@ATTEMPTS@, and at this log; vfm-launch retry starts again."
+  exit "$status"
+fi
+@BEGIN_AGAIN@
+exit "$status"
+"""
+
+
+def prologue(job: SlurmJob) -> str:
+    """What goes before the working line; each run of a sweep has set `run` already."""
+    run = "# run= stands above, for each task" if job.task_runs else f"run={quoted(str(job.run_dir))}"
+    return _filled(_PROLOGUE, {"RUN": run, "LAUNCH": quoted(str(job.folder)),
+                               "ATTEMPTS": ATTEMPTS, "RESUBMITTED": RESUBMITTED})  # fmt: skip
+
+
+def epilogue(job: SlurmJob) -> str:
+    """What goes behind it; it expects the exit status in `$status`, and SIGTERM trapped."""
+    good = [KINDS["ok"], KINDS["next_phase"]]
+    again = [kind for kind in KINDS.values() if kind.again]
+    blaming = [kind for kind in KINDS.values() if kind.blames_node]
+    return _filled(_EPILOGUE, {
+        "BRANCHES": branches(), "EARLY": str(job.lead_s + _EARLY_S), "TASKS": str(job.tasks_per_node),
+        "MOST": str(job.most_restarts), "ATTEMPTS": ATTEMPTS, "GOOD": names(good), "AGAIN": names(again),
+        "BLAMING": names(blaming), "BEGIN_AGAIN": begin_again(job),
+        "FUNCTIONS": functions(job),
+    })  # fmt: skip
+
+
+def _filled(text: str, values: Mapping[str, str]) -> str:
+    for name, value in values.items():
+        text = text.replace(f"@{name}@", value)
+    return text.strip("\n") + "\n"

@@ -1,0 +1,135 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""How an attempt ended in, what that was and whether to begin again out: one table, read here and by the batch script.
+
+What an attempt says of itself goes before its status: srun hands on the highest of all tasks, so that the 69 of ranks
+that only lost a partner hides the 2 of the one that failed.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+
+from launcher.render.quoting import quoted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One way in which an attempt ends.
+
+    Args:
+        name: one word, as in attempts.tsv.
+        again: whether the same job is begun again.
+        sentence: for people: what happened, and what then.
+        blames_node: whether the node of the rank that is named may be at fault.
+    """
+
+    name: str
+    again: bool
+    sentence: str
+    blames_node: bool = False
+
+
+_ALL = (
+    Kind(name="ok", again=False, sentence="done"),
+    Kind(name="next_phase", again=False, sentence="a phase is done; the next job continues on other devices"),
+    Kind(name="preempted", again=True, sentence="asked to stop; the work is saved"),
+    Kind(name="time_limit", again=True, sentence="the time limit was near; the work is saved"),
+    Kind(name="hang", again=True, sentence="a rank sent no heartbeat", blames_node=True),
+    Kind(name="lost_rank", again=True, sentence="a rank was killed or crashed", blames_node=True),
+    Kind(name="node_fault", again=True, sentence="a node failed", blames_node=True),
+    Kind(name="out_of_memory", again=False,
+         sentence="out of memory, and it would happen again: use fewer samples per step, more devices, or more "
+                  "memory for the job"),
+    Kind(name="non_finite", again=False,
+         sentence="the loss or its gradient was not a number; the weights before it are in the last checkpoint"),
+    Kind(name="configuration", again=False, sentence="the recipe or its environment is at fault, and would fail again"),
+    Kind(name="nothing_kept", again=False, sentence="every input was dropped or failed; the report says why"),
+    Kind(name="interrupted", again=False, sentence="interrupted by somebody; run the same command again to resume"),
+    Kind(name="unknown", again=False, sentence="something unexpected; see the log and traceback.txt"),
+)  # fmt: skip
+KINDS: Mapping[str, Kind] = MappingProxyType({kind.name: kind for kind in _ALL})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """When an end is of a kind: a status, and a text where one is needed.
+
+    Args:
+        kind: its name.
+        statuses: patterns of bash for the exit status of srun.
+        texts: one of them is in what was said; none is needed where empty.
+        near: whether it holds only near the time limit.
+    """
+
+    kind: str
+    statuses: tuple[str, ...]
+    texts: tuple[str, ...] = ()
+    near: bool = False
+
+
+_SIGNALLED = "1[2-9][0-9]"  # 128 and a number: killed by a signal; 126, 127 and 130 have rules before
+_LOST = ("69", _SIGNALLED)
+#: The first that fits decides.
+RULES = (
+    Rule(kind="ok", statuses=("0",)),
+    Rule(kind="next_phase", statuses=("76",)),
+    Rule(kind="time_limit", statuses=("75", "138", "143"), near=True),  # 138, 143: before Python could listen
+    Rule(kind="preempted", statuses=("75", "138", "143")),
+    Rule(kind="interrupted", statuses=("130",)),
+    Rule(kind="nothing_kept", statuses=("3",)),
+    Rule(kind="node_fault", statuses=("[1-9]*",),
+         texts=("Node failure on", "DUE TO NODE FAILURE", "uncorrectable ECC", "fallen off the bus",
+                "Communication connection failure", "Unable to contact slurmd", "vfm-launch: the check of node")),
+    Rule(kind="out_of_memory", statuses=("[1-9]*",),
+         texts=("out of memory", "OutOfMemoryError", "MemoryError", "oom_kill", "oom-kill", "OOM Killed")),
+    Rule(kind="hang", statuses=_LOST,
+         texts=("has sent no heartbeat", "which wait for it, gave up")),
+    Rule(kind="non_finite", statuses=("2", "69"), texts=("is not finite at batch",)),
+    Rule(kind="configuration", statuses=("2", "126", "127")),  # 126, 127: there is no such program
+    Rule(kind="configuration", statuses=("69",), texts=(" ended: UserError:", " ended: ValueError:")),
+    # A rank that was killed says nothing more: one whose error is told died of that, and would again.
+    Rule(kind="unknown", statuses=("69",), texts=(" ended: ",)),
+    Rule(kind="lost_rank", statuses=("69",),
+         texts=("heartbeats have stopped", "timed out waiting for the others", "can no longer reach rank 0",
+                "lost the rendezvous store")),
+    Rule(kind="lost_rank", statuses=(_SIGNALLED,)),
+    Rule(kind="unknown", statuses=("*",)),
+)  # fmt: skip
+
+
+def classify(status: int, said: str, near_limit: bool = False) -> Kind:
+    """The kind of an end.
+
+    Args:
+        status: exit status of srun.
+        said: the run's own sentence, or else the end of its log.
+        near_limit: whether the job was about to reach its time limit.
+    """
+    return next(KINDS[rule.kind] for rule in RULES if _fits(rule, status, said, near_limit))
+
+
+def _fits(rule: Rule, status: int, said: str, near_limit: bool) -> bool:
+    return (
+        any(fnmatchcase(str(status), pattern) for pattern in rule.statuses)
+        and (near_limit or not rule.near)
+        and (not rule.texts or any(text in said for text in rule.texts))
+    )
+
+
+def branches() -> str:
+    """The rules as branches of bash, for `case "$status:$near:$said" in`; `$near` is near or far."""
+    return "\n".join(f"  {patterns}) kind={rule.kind} ;;" for rule in RULES for patterns in _patterns(rule))
+
+
+def _patterns(rule: Rule) -> list[str]:
+    """One line for each text: bash wants all patterns of a branch in one."""
+    near = "near" if rule.near else "*"
+    texts = [f"*{quoted(text)}*" for text in rule.texts] or ["*"]
+    return [" | ".join(f"{status}:{near}:{text}" for status in rule.statuses) for text in texts]
+
+
+def names(kinds: Iterable[Kind]) -> str:
+    """Their names as one pattern of bash."""
+    return " | ".join(kind.name for kind in kinds)

@@ -1,0 +1,104 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""All that one batch script needs, resolved, in; the same, checked, out: nothing is left to ask or to look up."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from launcher.render.profile import Profile
+from launcher.request.cluster import Slurm
+from nemo_vfm.core.ranks import SILENCE_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmJob:
+    """One job of Slurm's: what it runs, on what, and how it may end.
+
+    Args:
+        name: of the job; also the first part of its log's name.
+        run_id: hash of everything that makes the launch.
+        folder: the launch folder, whole path.
+        run_dir: the run folder, whole path.
+        recipe: the composed recipe, whole path.
+        workdir: where it was submitted: relative paths of the recipe start there.
+        title: the recipe and the first line of its comment, for whoever reads the script.
+        command: what runs nemo-vfm: `("nemo-vfm",)` in a container, `(sys.executable, "-m", "nemo_vfm")` without.
+        words: what follows `run RECIPE run_dir=...`: options of `nemo-vfm run`, paths made whole.
+        nodes: how many.
+        tasks_per_node: processes of a node.
+        gpus_per_node: GPUs of a node; 0 where there are none.
+        cpus_per_task: cores of a process.
+        memory_gb: memory of each node in GB; 0 is all of it, or of a shared node what the partition gives.
+        gpu: the kind of GPU by name, such as h100; None where there are none.
+        degrees: the widest layout of the job, by axis: tensor, context, pipeline, shard, replicate, virtual.
+        engine: what trains: `torch`, `megatron`, or empty where nothing does.
+        silence_s: seconds without a sign of life after which the ranks give one up.
+        lead_s: seconds before the time limit at which the job is asked to end.
+        most_restarts: attempts without progress after which it is not begun again.
+        module_path: the copy of the code, and folders in it, put first on PYTHONPATH; none takes what is installed.
+        needed: variables that the recipe reads as `${env:NAME}`: names only, inherited from the submission.
+        mpi: how srun starts tasks, as `srun --mpi=list` calls it; empty leaves it to the cluster's default.
+        array: tasks of an array; 0 is none.
+        task_words: for each task of an array, what follows `words`.
+        task_runs: for each task of an array whose tasks are runs of their own, its recipe and its run folder.
+        ray: whether a Ray cluster is begun inside the allocation, and stopped at its end.
+        profile: what is recorded of chosen ranks; None is nothing.
+        dependency: for the command line of sbatch, never in the script: `afterok:{previous}`, or empty.
+        cluster: what its file says.
+    """
+
+    name: str
+    run_id: str
+    folder: Path
+    run_dir: Path
+    recipe: Path
+    workdir: Path
+    title: str = ""
+    command: tuple[str, ...]
+    words: tuple[str, ...] = ()
+    nodes: int
+    tasks_per_node: int
+    gpus_per_node: int
+    cpus_per_task: int
+    memory_gb: int = 0
+    gpu: str | None = None
+    degrees: Mapping[str, int] = field(default_factory=dict)
+    engine: str = ""
+    silence_s: float = SILENCE_S
+    lead_s: int = 300
+    most_restarts: int = 3
+    module_path: tuple[Path, ...] = ()
+    needed: tuple[str, ...] = ()
+    mpi: str = ""
+    array: int = 0
+    task_words: tuple[tuple[str, ...], ...] = ()
+    task_runs: tuple[tuple[Path, Path], ...] = ()
+    ray: bool = False
+    profile: Profile | None = None
+    dependency: str = ""
+    cluster: Slurm
+
+    def __post_init__(self) -> None:
+        for name in ("folder", "run_dir", "recipe", "workdir"):
+            if not getattr(self, name).is_absolute():
+                raise ValueError(f"{name} is {getattr(self, name)}; a job needs whole paths, since it runs elsewhere")
+        for name in ("nodes", "tasks_per_node", "cpus_per_task", "most_restarts"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it is at least 1")
+        if not self.name or "/" in self.name or self.name != self.name.strip():
+            raise ValueError(f"the job's name is {self.name!r}; it names a log file too, so it has no / and no edges")
+        if self.task_words and len(self.task_words) != self.array:
+            raise ValueError(f"{len(self.task_words)} lists of words for an array of {self.array}")
+        if self.task_runs and len(self.task_runs) != self.array:
+            raise ValueError(f"{len(self.task_runs)} runs for an array of {self.array}")
+
+    @property
+    def cpu_nodes(self) -> int:
+        """Nodes without GPUs that the job has besides, as the second part of a heterogeneous one."""
+        return self.cluster.cpu_nodes if self.ray else 0
+
+    @property
+    def tasks(self) -> int:
+        """Processes of all nodes."""
+        return self.nodes * self.tasks_per_node

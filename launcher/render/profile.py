@@ -1,0 +1,113 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Writes how chosen ranks are run under a profiler, NVIDIA's Nsight Systems: in a script, or on this machine.
+
+A rank's report lies in `launch/profile/`. Collecting ends after some seconds and the rank goes on (`--kill=none`). A
+signal that asks a job to save reaches nsys as well, which would end: so it is ignored there, and the rank sets a
+handler of its own. No GPU and no nsys were at hand: the options follow its documentation.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.render.quoting import quoted
+from nemo_vfm.core.errors import UserError
+
+FOLDER = "profile"  #: below the launch folder
+_MOST_RANKS = 64  # a report is some hundred megabytes
+_SECONDS = re.compile(r"(\d{1,6})-(\d{1,6})")
+_MISSING = ("--profile nsys: there is no nsys on the PATH{}. Load it by cluster.modules, take an image that has it, or "
+            "leave --profile out")  # fmt: skip
+_TEXT = """\
+command -v nsys > /dev/null || { echo "vfm-launch: @MISSING@" >&2; exit 127; }
+[[ " @RANKS@ " == *" $SLURM_PROCID "* ]] || exec "$@"
+mkdir -p "$0"
+trap '' USR1  # nsys goes on when the rank is asked to save
+exec nsys @OPTIONS@ --output="$0/rank-$SLURM_PROCID-job-$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}" "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """What is to be recorded.
+
+    Args:
+        ranks: of which ranks.
+        begin_s: seconds after the start at which it begins.
+        end_s: and at which it ends.
+    """
+
+    ranks: tuple[int, ...] = (0,)
+    begin_s: int = 120
+    end_s: int = 180
+
+    def options(self) -> list[str]:
+        """Words for nsys, but for the output."""
+        return ["profile", "--trace=cuda,nvtx,osrt", "--sample=none", f"--delay={self.begin_s}",
+                f"--duration={self.end_s - self.begin_s}", "--kill=none", "--force-overwrite=true"]  # fmt: skip
+
+
+def asked(profiler: str | None, ranks: str | None, seconds: str | None) -> Profile | None:
+    """What `--profile`, `--profile-ranks` and `--profile-seconds` ask for; None where there is no profiler.
+
+    Raises:
+        UserError: a word is wrong, or one of the others came without the first.
+    """
+    if profiler is None:
+        if ranks is not None or seconds is not None:
+            raise UserError("--profile-ranks and --profile-seconds are for --profile nsys; add it, or leave them out")
+        return None
+    usual = Profile()
+    begin, end = _window(seconds) if seconds is not None else (usual.begin_s, usual.end_s)
+    return Profile(ranks=usual.ranks if ranks is None else _ranks(ranks), begin_s=begin, end_s=end)
+
+
+def _ranks(text: str) -> tuple[int, ...]:
+    words = text.split(",")
+    if not all(re.fullmatch(r"\d{1,6}", word, re.ASCII) for word in words) or len(words) > _MOST_RANKS:
+        raise UserError(f"--profile-ranks takes up to {_MOST_RANKS} numbers of ranks, such as 0,8, got {text!r}")
+    return tuple(sorted({int(word) for word in words}))
+
+
+def _window(text: str) -> tuple[int, int]:
+    found = _SECONDS.fullmatch(text)
+    if found is None or int(found[1]) >= int(found[2]):
+        raise UserError(f"--profile-seconds takes when to begin and to end, such as 120-180, got {text!r}")
+    return int(found[1]), int(found[2])
+
+
+def missing(where: str = "") -> str:
+    """A sentence for whoever has no nsys."""
+    return _MISSING.format(where)
+
+
+def definition(profile: Profile | None) -> list[str]:
+    """The lines of a script that keep in `$profiled` what each task runs."""
+    if profile is None:
+        return []
+    values = {"MISSING": missing(" of $SLURMD_NODENAME"), "RANKS": " ".join(map(str, profile.ranks)),
+              "OPTIONS": " ".join(map(quoted, profile.options()))}  # fmt: skip
+    text = _TEXT
+    for name, value in values.items():
+        text = text.replace(f"@{name}@", value)
+    return [f"# -- {_ranks_in_words(profile)} under nsys, the others as always: --profile nsys.",
+            "read -r -d '' profiled << 'PROFILED'", *text.splitlines(), "PROFILED", ""]  # fmt: skip
+
+
+def _ranks_in_words(profile: Profile) -> str:
+    return f"Rank{'s' * (len(profile.ranks) > 1)} {', '.join(map(str, profile.ranks))}"
+
+
+def before(profile: Profile | None) -> list[str]:
+    """The words of a script before the command."""
+    return [] if profile is None else ["bash", "-c", '"$profiled"', f'"$launch/{FOLDER}"']
+
+
+def before_here(profile: Profile | None, folder: Path) -> list[str]:
+    """The words before a command on this machine; every process that it begins is recorded.
+
+    Args:
+        folder: of the launch.
+    """
+    return [] if profile is None else ["nsys", *profile.options(), f"--output={folder / FOLDER}/here-%p"]

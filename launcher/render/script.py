@@ -1,0 +1,214 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A job in, its batch script out: the same text for the same job, wherever and whenever it is asked for.
+
+The script is read by people whose job has just failed. So it says what runs, why each variable is set, shows the one
+line that does the work, and then what is made of its end. Whatever came from a recipe, a cluster's file or the command
+line stands in quotes; of secrets it has names and files, never a value.
+"""
+
+import re
+from collections.abc import Iterator
+
+from launcher.render import containers, node_check, profile, ray_cluster
+from launcher.render.batch_hooks import epilogue, prologue
+from launcher.render.directives import directives
+from launcher.render.environment import Setting, environment
+from launcher.render.job import SlurmJob
+from launcher.render.quoting import quoted, remark, variable
+from launcher.request.cluster import Slurm
+
+_THEIRS = "as the cluster's file says"
+_LAST_WORDS_S = 150  # once the silence is over, after which the ranks know that one of them is lost
+
+
+def script(job: SlurmJob) -> str:
+    """The text of `job.sh`."""
+    before, behind = [prologue(job).rstrip("\n")], [epilogue(job).rstrip("\n")]
+    _require_free(job, *before, *behind)
+    parts = (_head(job), directives(job), _start(job), _exports(job), _secrets(job), _words(job), before, _work(job))
+    lines = [line for part in parts if (found := list(part)) for line in (*found, "")]
+    return "\n".join([*lines, *behind, ""])
+
+
+def _require_free(job: SlurmJob, *texts: str) -> None:
+    """A variable of the job's must not be one that the script itself counts with."""
+    ours = {"status", "check", "missing", "share", "recipe", "run", "ray", "waited", "profiled"}.union(
+        *(re.findall(r"\b([a-z_]+)=", text) for text in texts)
+    )
+    if taken := sorted(ours & {*job.cluster.environment, *job.cluster.secrets, *job.needed}):
+        raise ValueError(f"the script has a variable {taken[0]} of its own; give that of the job another name")
+
+
+def _head(job: SlurmJob) -> Iterator[str]:
+    yield "#!/bin/bash"
+    yield f"# {remark(job.title or job.name)}"
+    yield "#"
+    yield f"# Run {remark(job.run_id)}, written by vfm-launch: the same recipe, cluster and code give the same text."
+    yield "# Change those, not this file. What it makes, and how each attempt ended (launch/attempts.tsv), is in"
+    yield f"#   {remark(str(job.run_dir))}"
+
+
+def surroundings(job: SlurmJob) -> list[str]:
+    """The lines that make what the work finds: modules, variables, secrets."""
+    parts = (_loads(job), _exports(job), _secrets(job))
+    return [line for part in parts if (found := list(part)) for line in (*found, "")]
+
+
+def _start(job: SlurmJob) -> Iterator[str]:
+    yield from _loads(job)
+    yield "set -uo pipefail  # not -e: what follows a failure is decided at the end"
+    yield "trap : TERM USR1  # the job is asked to end, and this shell has still to write down how it ended"
+
+
+def _loads(job: SlurmJob) -> Iterator[str]:
+    cluster = job.cluster
+    if cluster.modules:
+        yield "# shellcheck source=/dev/null"
+        yield "type module > /dev/null 2>&1 || source /etc/profile  # where it is defined"
+        yield f"module load {' '.join(map(quoted, cluster.modules))}"
+    if cluster.source is not None:
+        yield "# shellcheck source=/dev/null"
+        yield f"source {quoted(str(cluster.source))}"
+
+
+def _exports(job: SlurmJob) -> Iterator[str]:
+    yield "# -- Variables: they follow from the kind of GPU and the layout; cluster.environment changes them."
+    lines = [(f"export {item.name}={quoted(item.value)}", item.reason) for item in _settings(job)]
+    if job.module_path:
+        lines.append((_path_of_code(job), "the code as it was when the job was submitted"))
+    width = max(len(text) for text, _ in lines if len(text) <= 60)
+    for text, reason in lines:
+        yield f"{text:<{width}}  # {remark(reason)}"
+
+
+def _settings(job: SlurmJob) -> list[Setting]:
+    """What follows from the job, and then what the cluster's file says, in the place of the same names."""
+    derived = environment(
+        gpu=job.gpu, degrees=job.degrees, engine=job.engine,
+        gpus_per_node=job.gpus_per_node * (job.cluster.segment or 1), cpus_per_task=job.cpus_per_task,
+    )  # fmt: skip
+    derived += _network(job.cluster)
+    theirs = job.cluster.variables
+    kept = [item for item in derived if item.name not in theirs]
+    return kept + [Setting(variable(name), text, _THEIRS) for name, text in theirs.items() if text is not None]
+
+
+def _network(cluster: Slurm) -> Iterator[Setting]:
+    if cluster.interface is not None:
+        for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+            yield Setting(name, cluster.interface, "cluster.interface: by which ranks meet")
+    if cluster.ib_timeout is not None:
+        yield Setting("NCCL_IB_TIMEOUT", str(cluster.ib_timeout), "cluster.ib_timeout: patience with InfiniBand")
+
+
+def _path_of_code(job: SlurmJob) -> str:
+    if any(":" in str(folder) for folder in job.module_path):
+        raise ValueError(
+            f"{str(job.module_path[0])!r} holds a colon, at which PYTHONPATH would be cut in two; use another run_dir"
+        )
+    code = ":".join(map(str, job.module_path))
+    if job.cluster.container is not None:
+        return f"export PYTHONPATH={quoted(code)}"
+    return f"export PYTHONPATH={quoted(code)}${{PYTHONPATH:+:$PYTHONPATH}}"
+
+
+def _secrets(job: SlurmJob) -> Iterator[str]:
+    """Names and files: `read` and `export NAME` show no value, not even under `set -x`."""
+    if not job.cluster.secrets and not job.needed:
+        return
+    yield "# -- Secrets: from files that only you can read, or from the shell that submitted. No value stands here."
+    yield "missing="
+    for name, file in job.cluster.secrets.items():
+        yield f"unset {variable(name)}; IFS= read -r {name} < {quoted(str(file))}; export {name}"
+    for name in (*job.cluster.secrets, *(name for name in job.needed if name not in job.cluster.secrets)):
+        yield f"[[ ${{{variable(name)}:+set}} ]] || missing+=' {name}'"
+
+
+def _words(job: SlurmJob) -> Iterator[str]:
+    """What each task of an array has for itself."""
+    if job.task_words:
+        yield "# -- The share of this task of the array."
+        lines = [f"share=({' '.join(map(quoted, words))})" for words in job.task_words]
+    elif job.task_runs:
+        yield "# -- The recipe of this task of the array, and its run folder."
+        lines = [f"recipe={quoted(str(recipe))}; run={quoted(str(run))}" for recipe, run in job.task_runs]
+    else:
+        return
+    yield 'case "$SLURM_ARRAY_TASK_ID" in'
+    yield from (f"  {number}) {line} ;;" for number, line in enumerate(lines))
+    yield "esac"
+
+
+def _work(job: SlurmJob) -> Iterator[str]:
+    enter = [quoted(word) for word in containers.options(job, variables(job))]
+    inside = [quoted(word) for word in containers.before(job)]
+    if job.ray:
+        yield from ray_cluster.begin(job, [*enter, " ".join(inside)] if inside else enter)
+        yield ""
+    yield from node_check.definition(job)
+    yield from profile.definition(job.profile)
+    yield from _about(job)
+    which = [quoted(str(job.recipe)), quoted(f"run_dir={job.run_dir}")]
+    if job.task_runs:
+        which = ['"$recipe"', '"run_dir=$run"']
+    words = ["run", *which, *map(quoted, job.words)]
+    share = ['"${share[@]}"'] if job.task_words else []
+    lines = [" ".join(_step(job)), *enter, " ".join(inside), " ".join(profile.before(job.profile)),
+             " ".join([*map(quoted, job.command), *words, *share])]  # fmt: skip
+    work = [*" \\\n    ".join(line for line in lines if line).split("\n"), "status=$?"]
+    yield from _guarded(job, node_check.around(job, work))
+    if job.ray:
+        yield from ray_cluster.finish()
+
+
+def _about(job: SlurmJob) -> Iterator[str]:
+    yield "# -- The work."
+    if job.tasks > 1 and not job.ray:
+        yield "# A process that dies does not end the others at once (--kill-on-bad-exit=0): they find out whom"
+        yield f"# they lost, say so, and leave; {_wait_s(job)} s after the first has left, srun ends the rest."
+    if job.tasks_per_node > 1 and job.gpus_per_node > 1:
+        yield "# block:block gives neighbouring processes neighbouring cores, on the socket that their GPUs hang on."
+
+
+def _wait_s(job: SlurmJob) -> int:
+    return round(job.silence_s) + _LAST_WORDS_S
+
+
+def _guarded(job: SlurmJob, lines: list[str]) -> list[str]:
+    """The command and its status; it is not begun where a variable is missing."""
+    if not job.cluster.secrets and not job.needed:
+        return lines
+    return [
+        "if [[ $missing ]]; then",
+        '  echo "not set:$missing; export them before you submit, or name files in cluster.secrets" >&2',
+        "  status=2",
+        "else",
+        *(f"  {line}" for line in lines),
+        "fi",
+    ]
+
+
+def _step(job: SlurmJob) -> list[str]:
+    """srun and its options, quoted; what sbatch was told already, srun knows."""
+    found = ["srun", "--export=ALL", f"--cpus-per-task={job.cpus_per_task}"]  # srun forgets the latter since 22.05
+    if job.ray:
+        found += ["--overlap", "--nodes=1", "--ntasks=1"]
+    elif job.tasks > 1:
+        found += ["--label", "--kill-on-bad-exit=0", f"--wait={_wait_s(job)}"]
+    if job.tasks_per_node > 1 and job.gpus_per_node > 1:
+        found.append("--distribution=block:block")
+    if job.cluster.cpu_bind is not None:
+        found.append(f"--cpu-bind={job.cluster.cpu_bind}")
+    if job.mpi:
+        found.append(f"--mpi={job.mpi}")
+    theirs = job.cluster.step_options.items()
+    found += [f"--{name}" if value is None else f"--{name}={value}" for name, value in theirs]
+    return [quoted(word) for word in found]
+
+
+def variables(job: SlurmJob) -> list[str]:
+    """The variables that the script exports."""
+    names = [item.name for item in _settings(job)] + (["PYTHONPATH"] if job.module_path else [])
+    names += ray_cluster.VARIABLES if job.ray else ()
+    return list(dict.fromkeys([*names, *job.cluster.secrets, *job.needed]))

@@ -1,0 +1,192 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Sorts the words of a command line: what they ask of the recipe, of the cluster and of its size.
+
+`cluster`, everything below it, and `nodes` are the launcher's words. Every other change is the recipe's.
+"""
+
+import argparse
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from launcher.render import profile
+from launcher.render.profile import Profile
+from nemo_vfm.config.overrides import Override, parse_override
+from nemo_vfm.config.recipe_errors import fail
+from nemo_vfm.config.tree import Scalar
+from nemo_vfm.core.errors import UserError
+
+_OPTIONS = ("overlay", "trust", "allow")  # of `nemo-vfm run`, passed on word by word
+_BUCKET = re.compile(r"(?<![\w:+.-])((?:s3|gs|abfs)://[a-z0-9][a-z0-9._-]{1,62})(?=[/,\]}\"']|$)")
+CLUSTER = "cluster"  #: the word of `--trust` for a cluster's file
+_MOST_PARTS = 1000  # Slurm's own limit for arrays, where nobody has raised it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What somebody wants to run, and where.
+
+    Args:
+        recipe: its file or name.
+        changes: of the recipe.
+        cluster: the name of a cluster's file.
+        cluster_changes: of the cluster: `cluster.partition=short`.
+        nodes: how many; None where the recipe's layout says it.
+        conf: folders of ingredients that are searched first.
+        overlays: over the recipe.
+        trust: packages that the recipe may name.
+        trusts_cluster: whether a cluster's file that is not ours may bring programs and variables that load code.
+        allow: keys in which the recipe may differ from the run that is there.
+        allow_host: hosts and buckets that the recipe may reach, those of typed addresses among them.
+        code: whether the working tree is taken along.
+        parts: into how many tasks of an array work is shared out that can be; 0 is not at all.
+        rank_silence: seconds without a sign of life after which a rank is lost; None is nemo-vfm's own.
+        rank_timeout: seconds that one may wait for another; None is nemo-vfm's own.
+        paths: whether the files and folders that the recipe reads are looked for on this machine.
+        profile: what is recorded of chosen ranks; None is nothing.
+        sweep: values of the recipe, every combination of which is a task of an array: `optimizer.lr=1e-4,3e-4`.
+    """
+
+    recipe: str
+    changes: tuple[str, ...] = ()
+    cluster: str
+    cluster_changes: tuple[str, ...] = ()
+    nodes: int | None = None
+    conf: tuple[Path, ...] = ()
+    overlays: tuple[str, ...] = ()
+    trust: tuple[str, ...] = ()
+    trusts_cluster: bool = False
+    allow: tuple[str, ...] = ()
+    allow_host: tuple[str, ...] = ()
+    code: bool = True
+    parts: int = 0
+    rank_silence: float | None = None
+    rank_timeout: float | None = None
+    paths: bool = True
+    profile: Profile | None = None
+    sweep: tuple[str, ...] = ()
+
+    def alone(self, changes: Sequence[str]) -> "Asked":
+        """One combination of a sweep, which has these changes besides."""
+        return replace(self, changes=(*self.changes, *changes), sweep=())
+
+    def recipe_words(self) -> list[str]:
+        """Behind a verb of `nemo-vfm`: the recipe as it is asked for here."""
+        named = {"--overlay": self.overlays, "--trust": self.trust, "--conf": [str(path) for path in self.conf],
+                 "--allow-host": self.allow_host}  # fmt: skip
+        options = [f"{name}={value}" for name, values in named.items() for value in values]
+        return [self.recipe, *self.changes, *options]
+
+    def run_words(self) -> tuple[str, ...]:
+        """Options of `nemo-vfm run` for the composed recipe, which needs no folder of ingredients and no overlay."""
+        named = {"--trust": self.trust, "--allow": self.allow, "--allow-host": self.allow_host}
+        limits = {"--rank-silence": self.rank_silence, "--rank-timeout": self.rank_timeout}
+        return (*(f"{name}={value}" for name, values in named.items() for value in values),
+                *(f"{name}={value:g}" for name, value in limits.items() if value is not None))  # fmt: skip
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """RECIPE, changes, and the options that a recipe needs."""
+    parser.add_argument("recipe", metavar="RECIPE", help="a file, or a name that `nemo-vfm list` shows")
+    parser.add_argument("overrides", metavar="CHANGE", nargs="*", default=[],
+                        help="cluster=NAME takes conf/cluster/NAME.yaml, cluster.a=b changes it, nodes=N is its size; "
+                        "any other is for the recipe")  # fmt: skip
+    parser.add_argument("--conf", metavar="DIR", type=Path, action="append", default=[],
+                        help="folder of your own ingredients and clusters, searched first")  # fmt: skip
+    parser.add_argument("--overlay", metavar="NAME", action="append", default=[],
+                        help="apply conf/overlay/NAME to every component that it names; `smoke` makes the "
+                             "recipe tiny")  # fmt: skip
+    parser.add_argument("--trust", metavar="PREFIX", action="append", default=[],
+                        help="a package whose classes the recipe may name, or `cluster`: the programs and the "
+                        "variables that your own cluster's file names; their code will run")  # fmt: skip
+    parser.add_argument("--allow", metavar="KEY", action="append", default=[],
+                        help="resume in a run folder even though this key differs")  # fmt: skip
+    parser.add_argument("--allow-host", metavar="HOST[=VARIABLE]", action="append", default=[],
+                        help="a host, s3://BUCKET or ray://HOST:PORT that the recipe may contact; VARIABLE "
+                             "holds the API key"
+                        )  # fmt: skip
+    parser.add_argument("--parts", metavar="N", type=int, default=0,
+                        help="split curation and sampling over N tasks of a job array")  # fmt: skip
+    parser.add_argument("--sweep", metavar="KEY=A,B", action="extend", nargs="+", default=[],
+                        help="run every combination of these values as a task of a job array")  # fmt: skip
+    for name, what in (
+        ("silence", "without a heartbeat before a rank counts as lost"),
+        ("timeout", "that one rank may wait for another"),
+    ):
+        parser.add_argument(f"--rank-{name}", metavar="SECONDS", type=float, help=f"seconds {what}, as nemo-vfm run")
+    parser.add_argument("--profile", choices=["nsys"],
+                        help="record what chosen ranks and their GPUs do, below launch/profile/")  # fmt: skip
+    parser.add_argument("--profile-ranks", metavar="R,R", help="which ranks: 0 where nothing is said")
+    parser.add_argument("--profile-seconds", metavar="A-B", help="from when to when after the start: 120-180")
+    parser.add_argument("--no-paths", action="store_true",
+                        help="the nodes see files that this machine does not: look for none of them here")  # fmt: skip
+    parser.add_argument("--no-code", action="store_true", help="copy no working tree: the installed packages run")
+
+
+def asked(arguments: argparse.Namespace) -> Asked:
+    """What the arguments ask for.
+
+    Raises:
+        UserError: no cluster is named, or a word of the launcher's is wrong.
+    """
+    if not 0 <= arguments.parts <= _MOST_PARTS:
+        raise UserError(f"--parts takes 1 to {_MOST_PARTS:,}, got {arguments.parts}")
+    for name in ("rank_silence", "rank_timeout"):
+        if (value := vars(arguments)[name]) is not None and not 1 <= value < float("inf"):
+            raise UserError(f"--{name.replace('_', '-')} is {value:g}; it takes seconds, one or more")
+    if arguments.parts and arguments.sweep:
+        raise UserError("--parts splits one run and --sweep makes several; drop one of them")
+    # Whatever follows --sweep is among its words, also what says where.
+    swept = [word for word in arguments.sweep if not word.lstrip("~").startswith(("cluster=", "cluster.", "nodes="))]
+    if arguments.sweep and not swept:
+        raise UserError("--sweep takes values of the recipe, such as optimizer.lr=1e-4,3e-4; it got none")
+    given = [*arguments.overrides, *(word for word in arguments.sweep if word not in swept)]
+    changes = [(word, parse_override(word)) for word in given]
+    ours = {word: change for word, change in changes if change.path.partition(".")[0] in ("cluster", "nodes")}
+    return Asked(
+        recipe=arguments.recipe, changes=tuple(word for word, _ in changes if word not in ours),
+        cluster=_cluster([change for change in ours.values() if change.path == "cluster"]),
+        cluster_changes=tuple(word for word, change in ours.items() if change.path.startswith("cluster.")),
+        nodes=_nodes([change for change in ours.values() if change.path.startswith("nodes")]),
+        conf=tuple(arguments.conf), overlays=tuple(arguments.overlay), trust=packages_of(arguments.trust),
+        trusts_cluster=CLUSTER in arguments.trust,
+        allow=tuple(arguments.allow), allow_host=(*arguments.allow_host, *_typed_buckets(given)),
+        code=not arguments.no_code,
+        parts=arguments.parts, rank_silence=arguments.rank_silence, rank_timeout=arguments.rank_timeout,
+        sweep=tuple(swept), paths=not arguments.no_paths,
+        profile=profile.asked(arguments.profile, arguments.profile_ranks, arguments.profile_seconds),
+    )  # fmt: skip
+
+
+def _typed_buckets(words: Sequence[str]) -> list[str]:
+    """Buckets of typed addresses: they are the user's, which the composed recipe that jobs run does not show."""
+    return list(dict.fromkeys(match[1] for word in words for match in _BUCKET.finditer(word)))
+
+
+def packages_of(trust: Sequence[str]) -> tuple[str, ...]:
+    """The words of `--trust` that are packages: `cluster` is the launcher's own."""
+    return tuple(word for word in trust if word != CLUSTER)
+
+
+def _cluster(changes: Sequence[Override]) -> str:
+    if not changes:
+        from nemo_vfm.config import Roots
+
+        there = ", ".join(Roots.standard().choices("cluster"))
+        raise UserError(f"no cluster given: cluster=NAME. There are {there}; add your own as conf/cluster/NAME.yaml")
+    last = changes[-1]
+    if not isinstance(last.value, Scalar) or not last.text:
+        raise fail("give a cluster by the name of its file: cluster=NAME", last.mark)
+    return last.text
+
+
+def _nodes(changes: Sequence[Override]) -> int | None:
+    if not changes:
+        return None
+    last = changes[-1]
+    value = last.value.value if isinstance(last.value, Scalar) and last.path == "nodes" else None
+    if type(value) is not int or value < 1:
+        raise fail(f"nodes must be a whole number, one or more, got {last.text or last.path}", last.mark)
+    return value

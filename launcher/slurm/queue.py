@@ -1,0 +1,23 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A launch in, what Slurm knows of its jobs out, those that were submitted by jobs of its own among them."""
+
+from launcher.slurm import slurm
+from launcher.slurm.slurm import Queued
+from launcher.state.launch_folder import Kept
+
+
+def queued(kept: Kept) -> dict[str, Queued]:
+    """Jobs and tasks of arrays by their numbers.
+
+    A job notes before its end which other goes on with its work: so the folder is read once more after each question.
+
+    Raises:
+        UserError: Slurm does not answer.
+    """
+    while True:
+        ids = kept.slurm_ids()
+        found = slurm.queued(ids)
+        kept.look_again()
+        if kept.slurm_ids() == ids:
+            return found

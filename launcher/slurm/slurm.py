@@ -1,0 +1,233 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""What to ask of Slurm in, what its commands answer out: the one file that calls sbatch, squeue, scontrol and the like.
+
+They are called with lists of words, never through a shell, and without what a surrounding job has put into the
+environment: whoever submits from inside a job would else hand its size and its ranks on to the new one.
+"""
+
+import os
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.plan import programs
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.log import plain
+
+_PATIENCE_S = 120.0  # a busy controller answers late
+_ERRORS = re.compile(r"^\w+: (?:fatal: |error: )?", re.MULTILINE)
+#: Of a job around us, by the beginnings of names; SLURM_CONF says where the cluster is, and stays.
+_SURROUNDING = ("SLURM_", "SLURMD_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SINFO_", "PMI_", "PMI2_", "PMIX_",
+                "OMPI_", "PRTE_", "TORCHELASTIC_")  # fmt: skip
+_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK",
+          "ROLE_WORLD_SIZE", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")  # fmt: skip
+_MEETING = ("MASTER_ADDR", "MASTER_PORT")
+_FIELDS = ("%i", "%F", "%T", "%r", "%L", "%S", "%N", "%j")  # a name may hold anything, so it is last
+_GPU = re.compile(r"gpu:(?:(?P<kind>[^:(,]+):)?(?P<count>\d+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queued:
+    """A job that Slurm knows.
+
+    Args:
+        id: its number, of an array's task such as `12_3`.
+        array: the array's number; the job's own where there is none.
+        state: in Slurm's word: PENDING, RUNNING, COMPLETED, FAILED, CANCELLED and so on.
+        reason: why it waits, in Slurm's word.
+        left: of its time limit, as Slurm writes it.
+        begins: when it began, or is thought to begin; ISO 8601 in the cluster's own time, or N/A.
+        nodes: in Slurm's short form.
+        name: of the job.
+    """
+
+    id: str
+    array: str
+    state: str
+    reason: str
+    left: str
+    begins: str
+    nodes: str
+    name: str
+
+    @property
+    def waits_or_runs(self) -> bool:
+        """Whether it may still do something."""
+        return self.state in ("PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "COMPLETING", "REQUEUED", "RESIZING",
+                              "REQUEUE_HOLD", "REQUEUE_FED", "SIGNALING", "STAGE_OUT", "STOPPED")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machines:
+    """What each node of a partition has at least.
+
+    Args:
+        count: of nodes.
+        cores: of a node.
+        memory_gb: of a node, rounded down.
+        gpus: of a node; 0 where Slurm was told of none.
+        gpu: their kind, in the word of the cluster's administrators; empty where they gave none.
+    """
+
+    count: int
+    cores: int
+    memory_gb: int
+    gpus: int
+    gpu: str
+
+
+def interactive(text: str) -> int:
+    """Run lines of bash that call srun, in this terminal; their exit status.
+
+    Raises:
+        UserError: there is no srun, or no bash.
+    """
+    bash = programs.program("bash")
+    if bash is None or programs.program("srun") is None:
+        raise UserError("there is no srun on this machine; open the shell from a login node of the cluster. What would "
+                        "be run is shown anywhere by --dry-run")  # fmt: skip
+    return subprocess.run([bash, "-c", text], env=clean(os.environ), check=False).returncode  # noqa: S603
+
+
+def is_here() -> bool:
+    """Whether this machine has Slurm's commands."""
+    return programs.program("sbatch") is not None
+
+
+def submit(script: Path, workdir: Path, *, after: Sequence[str] = (), words: Sequence[str] = ()) -> str:
+    """Put a script into the queue; the number of the job.
+
+    Args:
+        script: whole path.
+        workdir: where relative paths of the job begin.
+        after: jobs that must end well before; where one does not, Slurm takes this one out of the queue.
+        words: further options of sbatch, such as `--array=3,5`.
+
+    Raises:
+        UserError: Slurm refuses it, in its own words.
+    """
+    dependency = [f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes"] if after else []
+    said = _said("sbatch", "--parsable", *dependency, *words, str(script), cwd=workdir)
+    number = said.strip().splitlines()[-1].partition(";")[0] if said.strip() else ""
+    if not number.isdigit():
+        raise UserError(
+            f"sbatch accepted {script} but returned no job id:  {plain(said.strip())!r}; find it with squeue --me"
+        )
+    return number
+
+
+def queued(ids: Sequence[str]) -> dict[str, Queued]:
+    """What Slurm knows of these jobs, and of each task of those that are arrays; the old ones it has forgotten.
+
+    Args:
+        ids: numbers that sbatch gave.
+    """
+    if not ids:
+        return {}
+    form = "|".join(_FIELDS)
+    said = _said("squeue", "--me", "--states=all", "--array", "--noheader", f"--format={form}")
+    found = [_queued(line) for line in said.splitlines() if line.count("|") >= len(_FIELDS) - 1]
+    return {job.id: job for job in found if job.array in ids or job.id in ids}
+
+
+def _queued(line: str) -> Queued:
+    number, array, state, reason, left, begins, nodes, name = line.strip().split("|", len(_FIELDS) - 1)
+    return Queued(id=number, array=array, state=state, reason=reason, left=left, begins=begins, nodes=nodes, name=name)
+
+
+def cancel(ids: Sequence[str]) -> None:
+    """End jobs; those that have ended are left alone.
+
+    Raises:
+        UserError: Slurm refuses.
+    """
+    if ids:
+        _said("scancel", *ids)
+
+
+def machines(partition: str | None = None) -> Machines | None:
+    """What the nodes of a partition have, the least of each; None where it has none.
+
+    Args:
+        partition: by name; None is the default one.
+
+    Raises:
+        UserError: there is no such partition, or Slurm does not answer.
+    """
+    which = partition or default_partition()
+    only = [f"--partition={which}"] if which else []
+    lines = _said("sinfo", "--noheader", "--Node", *only, "--format=%N|%c|%m|%G").splitlines()
+    nodes = {parts[0]: parts for line in lines if len(parts := line.strip().split("|")) == 4}
+    if not nodes:
+        return None
+    gpus = [_gpus(parts[3]) for parts in nodes.values()]
+    least = min(count for count, _ in gpus)
+    return Machines(
+        count=len(nodes), cores=min(_number(parts[1]) for parts in nodes.values()),
+        memory_gb=min(_number(parts[2]) for parts in nodes.values()) // 1024, gpus=least,
+        gpu=next((kind for count, kind in gpus if count == least), ""),
+    )  # fmt: skip
+
+
+def default_partition() -> str:
+    """The one that jobs go to that name none; empty where there is none."""
+    lines = _said("sinfo", "--noheader", "--format=%P").split()
+    return next((name.removesuffix("*") for name in lines if name.endswith("*")), "")
+
+
+def mpi_flavours() -> tuple[str, ...]:
+    """How srun can start tasks, in its words: none, pmi2, pmix, pmix_v4 and so on."""
+    text = _said("srun", "--mpi=list", with_errors=True)
+    lines = [line.partition(":")[2] if "specific" in line else line for line in text.splitlines()]
+    words = [word.strip(",") for line in lines if "plugin types" not in line for word in line.split()]
+    return tuple(dict.fromkeys(word for word in words if re.fullmatch(r"(none|pmi\w*|openmpi|cray\w*)", word)))
+
+
+def clean(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment without what a job around us has put there, and without relative entries of search paths."""
+    inside = {*_RANKS, *(_MEETING if "RANK" in environment else ())}
+    return {
+        name: programs.whole_paths(value) if name in ("PATH", "PYTHONPATH") else value
+        for name, value in environment.items()
+        if name == "SLURM_CONF" or (name not in inside and not name.startswith(_SURROUNDING))
+    }
+
+
+def _said(program: str, *words: str, cwd: Path | None = None, with_errors: bool = False) -> str:
+    path = programs.program(program)
+    if path is None:
+        raise UserError(f"there is no {program} on this machine; submit from a login node of the cluster. --dry-run "
+                        f"shows what would be submitted, and cluster=local runs here")  # fmt: skip
+    try:
+        done = subprocess.run(  # noqa: S603
+            [path, *words], env=clean(os.environ), cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True,
+            encoding="utf-8", errors="replace", timeout=_PATIENCE_S, check=False,
+        )  # fmt: skip
+    except OSError as error:
+        raise UserError(f"{program} cannot be run in {cwd or Path.cwd()}: {error.strerror}") from error
+    except subprocess.TimeoutExpired as error:
+        raise UserError(f"{program} gave no answer for {_PATIENCE_S:.0f} s; is Slurm's controller up? Look with "
+                        "squeue --me before you submit again") from error  # fmt: skip
+    if done.returncode:
+        raise UserError(f"{program} refused: {_sentence(done.stderr) or f'exit status {done.returncode}'}")
+    return done.stdout + (done.stderr if with_errors else "")
+
+
+def _sentence(errors: str) -> str:
+    """What a command of Slurm's says of itself, in one line."""
+    return plain("; ".join(line.strip() for line in _ERRORS.sub("", errors).splitlines() if line.strip()))
+
+
+def _gpus(gres: str) -> tuple[int, str]:
+    """How many and which, of `gpu:h100:8(S:0-1),nvme:1`."""
+    found = list(_GPU.finditer(gres))
+    kind = next((match["kind"] for match in found if match["kind"]), "")
+    return sum(int(match["count"]) for match in found), kind
+
+
+def _number(text: str) -> int:
+    digits = re.match(r"\d+", text)
+    return int(digits[0]) if digits else 0

@@ -1,0 +1,77 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A launch and the folder it wants in, why it cannot have it out: another recipe ran there, or a job still does."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from launcher.plan.launch import Launch
+from launcher.slurm import slurm
+from launcher.slurm.queue import queued
+from launcher.state.launch_folder import Kept, existing
+from nemo_vfm.config import read_values
+from nemo_vfm.config.difference import differences, is_allowed, is_harmless
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types import LAUNCH, PARTS
+
+_OURS = (LAUNCH, PARTS, ".lock", "manifest.json")  # what a run folder may hold before its recipe is there
+_SHOWN = 6
+
+
+def objections(launch: Launch) -> list[str]:
+    """Sentences; none where the folder is free, or where the same run goes on there."""
+    folders = {run.run_dir: run.recipe for run in launch.runs} or {launch.run_dir: launch.recipe}
+    found = [text for folder, recipe in folders.items() for text in _of_a_folder(folder, recipe, launch.asked.allow)]
+    return [*found, *_of_jobs(launch)]
+
+
+def _of_a_folder(folder: Path, recipe: str, allowed: tuple[str, ...]) -> Iterator[str]:
+    yield from _of_another_recipe(folder, recipe, allowed)
+    yield from _of_other_files(folder)
+
+
+def _of_another_recipe(folder: Path, recipe: str, allowed: tuple[str, ...]) -> Iterator[str]:
+    file = folder / "recipe.yaml"
+    if not file.is_file():
+        return
+    there, now = read_values(file.read_text(), str(file)), read_values(recipe, "this recipe")
+    found = {key: pair for key, pair in differences(there, now).items()
+             if not (is_harmless(key) or is_allowed(key, allowed))}  # fmt: skip
+    if found:
+        shown = "; ".join(f"{key}: {old} there, {new} now" for key, (old, new) in list(found.items())[:_SHOWN])
+        more = f", and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        keys = " ".join(f"--allow {key}" for key in list(found)[:_SHOWN])
+        yield (f"{folder} holds a run of a different recipe ({shown}{more}); choose another folder with "
+               f"run_dir=..., or resume anyway with {keys}")  # fmt: skip
+
+
+def _of_other_files(folder: Path) -> Iterator[str]:
+    if folder.is_dir() and not (folder / "recipe.yaml").is_file():
+        others = sorted(path.name for path in folder.iterdir() if path.name not in _OURS)
+        if others := [name for name in others if not name.endswith(".tmp")]:
+            yield f"{folder} holds {', '.join(others[:3])} and is not a run folder; choose another run_dir"
+
+
+def _of_jobs(launch: Launch) -> Iterator[str]:
+    kept = existing(launch.run_dir)
+    if kept is not None:
+        yield from still_there(kept)
+
+
+def still_there(kept: Kept) -> Iterator[str]:
+    """A sentence on the jobs of an earlier launch that wait or run."""
+    if not kept.slurm_ids() or not slurm.is_here():
+        return
+    names = {number: job["name"] for job in kept.jobs for number in kept.numbers(job)}
+    live = [f"{one.id} ({names.get(one.array, one.name)}) is {one.state}" for one in queued(kept).values()
+            if one.waits_or_runs]  # fmt: skip
+    if live:
+        more = f" and {len(live) - _SHOWN} more are queued or running" if len(live) > _SHOWN else ""
+        yield (f"{kept.run_dir} has jobs in the queue: {', '.join(live[:_SHOWN])}{more}. Wait for them, or cancel "
+               f"them: vfm-launch cancel {kept.run_dir}")  # fmt: skip
+
+
+def require_free(kept: Kept) -> None:
+    """Raises UserError where a job of this launch waits or runs."""
+    if found := list(still_there(kept)):
+        raise UserError("; ".join(found))

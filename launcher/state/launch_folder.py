@@ -1,0 +1,327 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Writes `launch/` of a run folder and reads it: recipe, scripts, code, packages, and which jobs there were.
+
+`launch.json` is written last, so a folder without it is no launch. It is replaced as a whole at each change.
+"""
+
+import fcntl
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from launcher.plan.launch import POINTS, Launch, words_of
+from launcher.plan.trusted_modules import is_own
+from launcher.render.batch_hooks import ATTEMPTS
+from launcher.render.restart import RESUBMITTED
+from launcher.slurm.successors import line_of, successors
+from launcher.state.kept_values import first_wrong
+from launcher.state.snapshot import Code
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.storage.files import read_json, sha256_file, sha256_text, write_json, write_text
+from nemo_vfm.core.types import LAUNCH, SWEEP, Json
+
+SCHEMA = "nemo_vfm.launch/1"
+_FILE = "launch.json"
+_MOST_BYTES = 64 << 20
+
+
+@dataclass(slots=True)
+class Kept:
+    """What a launch folder says.
+
+    Args:
+        run_dir: the run folder.
+        values: of launch.json.
+    """
+
+    run_dir: Path
+    values: dict[str, Any]
+    _successors: dict[str, list[str]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.look_again()
+
+    @property
+    def folder(self) -> Path:
+        """Of the launch."""
+        return self.run_dir / LAUNCH
+
+    @property
+    def jobs(self) -> list[dict[str, Any]]:
+        """In order: name, script, which one it waits for, and numbers that Slurm gave, the latest last."""
+        found: list[dict[str, Any]] = self.values["jobs"]
+        return found
+
+    @property
+    def recipe_file(self) -> Path:
+        """The composed recipe, under the name of what it was composed from; of a sweep, that of its first run."""
+        return self.recipe_of(self.runs[0]) if self.runs else self.folder / f"{self.values['recipe']}.yaml"
+
+    @property
+    def runs(self) -> list[str]:
+        """Of a sweep, their names, in the order of its tasks; else none."""
+        found: list[str] = self.values.get("runs", [])
+        return found
+
+    def recipe_of(self, run: str) -> Path:
+        """The composed recipe of one run of a sweep."""
+        return self.folder / POINTS / run / f"{self.values['recipe']}.yaml"
+
+    @property
+    def recipe(self) -> str:
+        """The composed recipe, without the line above it."""
+        return self.recipe_file.read_text().partition("\n")[2]
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it was run without a queue."""
+        return bool(self.values["cluster"]["_target_"].endswith(".Local"))
+
+    def numbers(self, job: Mapping[str, Any]) -> list[str]:
+        """Slurm's numbers of the last submission of a job: its own and those that went on, the latest last."""
+        return line_of(job["slurm"][-1], self._successors) if job["slurm"] else []
+
+    def all_numbers(self, job: Mapping[str, Any]) -> set[str]:
+        """Those of every submission."""
+        return {number for first in job["slurm"] for number in line_of(first, self._successors)}
+
+    def slurm_ids(self) -> list[str]:
+        """The numbers of the last submission of each job."""
+        return [number for job in self.jobs for number in self.numbers(job)]
+
+    def look_again(self) -> None:
+        """Read which jobs have been submitted by jobs since."""
+        self._successors = successors(self._lines(RESUBMITTED))
+
+    def submitted(self, name: str, slurm_id: str) -> None:
+        """Note a number, at once: a job that nobody knows of cannot be cancelled."""
+        for job in self.jobs:
+            if job["name"] == name:
+                job["slurm"].append(slurm_id)
+        self.save()
+
+    def cancelled(self, slurm_ids: Set[str]) -> None:
+        """Note numbers that the user took back: Slurm forgets why a job ended."""
+        for job in self.jobs:
+            if not slurm_ids.isdisjoint(self.numbers(job)):
+                job["cancelled"] = job["slurm"][-1]
+        self.save()
+
+    def save(self) -> None:
+        """Write launch.json."""
+        write_json(self.folder / _FILE, self.values)
+
+    def attempts(self) -> list["Attempt"]:
+        """Ends of attempts, as the jobs themselves wrote them down; half a line is passed over."""
+        rows = [line.split("\t") for line in self._lines(ATTEMPTS)]
+        return [Attempt(*row) for row in rows if len(row) == len(fields(Attempt)) and row[0] != "time"]
+
+    def _lines(self, name: str) -> list[str]:
+        """Of a file that jobs write; none where they have not begun to."""
+        try:
+            return _plain_file(self.folder / name).read_text(errors="replace").splitlines()
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except ValueError as error:
+            raise UserError(f"{self.folder / name} cannot be read: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt's end.
+
+    Args:
+        time: in UTC.
+        job: Slurm's number.
+        restart: how often it had been begun again.
+        status: exit status.
+        kind: what that means.
+        step: of the newest checkpoint; -1 where there is none.
+        nodes: that it ran on.
+        sentence: for people.
+        moved: whether it got further than the one before.
+        blamed: the node that it was laid to, if any.
+    """
+
+    time: str
+    job: str
+    restart: str
+    status: str
+    kind: str
+    step: str
+    nodes: str
+    sentence: str
+    moved: str
+    blamed: str
+
+
+def read(path: Path) -> Kept:
+    """The launch in a run folder, or in its `launch/`.
+
+    Raises:
+        UserError: there is none, or a newer launcher wrote it.
+    """
+    run_dir = path.absolute()
+    if run_dir.name == LAUNCH and (run_dir / _FILE).is_file():
+        run_dir = run_dir.parent
+    try:
+        values = read_json(_plain_file(run_dir / LAUNCH / _FILE))
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{path} was not launched: it holds no {LAUNCH}/{_FILE}; `vfm-launch list` shows what was"
+        ) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{run_dir / LAUNCH / _FILE} cannot be read: {error}") from error
+    if not isinstance(values, dict) or values.get("schema") != SCHEMA:
+        raise UserError(f"{run_dir / LAUNCH / _FILE} was written by another version of the launcher; use that one")
+    if wrong := first_wrong(values):
+        raise UserError(f"{run_dir / LAUNCH / _FILE} is not what a launcher writes: look at {wrong}, or submit the "
+                        f"recipe anew in another folder")  # fmt: skip
+    return Kept(run_dir, values)
+
+
+def require_own(kept: Kept) -> None:
+    """Raises UserError where another user wrote the launch: its scripts would run as yours."""
+    for file in (kept.folder / _FILE, *(kept.folder / job["script"] for job in kept.jobs)):
+        if file.exists() and file.stat().st_uid != os.geteuid():
+            raise UserError(f"{file} belongs to another user, and what it says would run as you; submit the recipe "
+                            f"yourself: vfm-launch submit {kept.recipe_file}")  # fmt: skip
+
+
+def require_unchanged(kept: Kept, jobs: Sequence[Mapping[str, Any]]) -> None:
+    """Raises UserError where the script of one of these jobs is not the one that the launch wrote."""
+    for job in jobs:
+        file = kept.folder / job["script"]
+        try:
+            digest = sha256_file(_plain_file(file))
+        except (OSError, ValueError) as error:
+            raise UserError(f"{file} cannot be read: {error}; submit the recipe anew") from error
+        if job.get("sha256", digest) != digest:
+            raise UserError(
+                f"{file} is not any more what the launch wrote, and is not run; submit the recipe anew: "
+                f"vfm-launch submit {kept.recipe_file}, with cluster.options for what you changed"
+            )
+
+
+def _plain_file(file: Path) -> Path:
+    """Raises ValueError where reading it would wait for ever, or fill the memory."""
+    found = file.stat()
+    if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES:
+        raise ValueError(f"it is no plain file of at most {_MOST_BYTES >> 20} MiB")
+    return file
+
+
+def existing(run_dir: Path) -> Kept | None:
+    """The launch that a folder holds already, if any."""
+    return read(run_dir) if (run_dir / LAUNCH / _FILE).is_file() else None
+
+
+@contextmanager
+def held(run_dir: Path) -> Iterator[None]:
+    """Be the only one who submits in this folder while the block runs.
+
+    Raises:
+        UserError: somebody else is submitting there, or it cannot be written.
+    """
+    folder = run_dir / LAUNCH
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700)  # code and logs are the owner's
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise UserError(f"cannot write in {run_dir}: {error.strerror}; choose another run_dir") from error
+    try:
+        _lock(descriptor, run_dir)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, run_dir: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise UserError(f"somebody else is submitting in {run_dir} at this moment; try again") from error
+    except OSError:  # some cluster file systems have no locks: then nobody may submit twice in the same second
+        return
+
+
+def write(launch: Launch, scripts: Mapping[str, str]) -> Kept:
+    """Put a launch into its folder.
+
+    Args:
+        scripts: text of each share's script by the share's name.
+    """
+    folder, before = launch.folder, existing(launch.run_dir)
+    for file, text in launch.recipes().items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, f"# {launch.title or launch.name_of_recipe}\n{text}")
+    if launch.table is not None:
+        write_json(launch.run_dir / SWEEP, launch.table)
+    write_text(folder / "packages.txt", launch.packages)
+    (folder / "logs").mkdir(exist_ok=True)
+    _write_code(launch.code, folder)
+    for name, text in scripts.items():
+        _write_script(folder / f"{name}.sh", text)
+    kept = Kept(launch.run_dir, {**_values(launch, scripts), "earlier": _earlier(before, launch.id)})
+    if before is not None and before.values["id"] == launch.id:  # the same again: its numbers go on
+        for job, old in zip(kept.jobs, before.jobs, strict=True):
+            job["slurm"] = old["slurm"]
+            job["cancelled"] = old.get("cancelled", "")
+    kept.save()
+    return kept
+
+
+def _write_code(code: Code, folder: Path) -> None:
+    write_text(folder / "code.sha256", code.listing())
+    if code.files:
+        code.write(folder / "code")
+
+
+def _write_script(path: Path, text: str) -> None:
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o700), "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _values(launch: Launch, scripts: Mapping[str, str]) -> dict[str, Any]:
+    code = launch.code
+    return {
+        "schema": SCHEMA, "id": launch.id, "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "name": launch.name, "title": launch.title, "recipe": launch.name_of_recipe, "run_dir": str(launch.run_dir),
+        "workdir": str(launch.workdir), "words": words_of(launch.asked), "cluster": launch.values,
+        "recipe_sha256": sha256_text(launch.recipe), "packages_sha256": sha256_text(launch.packages),
+        "code": {"sha256": code.hash(), "commit": code.commit, "files": len(code.files), "bytes": code.num_bytes,
+                 "root": str(code.root) if code.root else None,
+                 "imports": [*launch.modules.trusted, *(["nemo_vfm"] if is_own(code.root) else [])]},
+        "runs": [run.name for run in launch.runs], "jobs": _jobs(launch, scripts),
+    }  # fmt: skip
+
+
+def _jobs(launch: Launch, scripts: Mapping[str, str]) -> list[Json]:
+    names = ["", *(share.name for share in launch.shares)]
+    return [
+        {"name": share.name, "script": f"{share.name}.sh", "step": share.step, "phase": share.phase,
+         "waits_for": previous, "nodes": share.nodes, "tasks_per_node": share.tasks_per_node,
+         "gpus_per_node": share.gpus_per_node, "array": share.array, "kind": share.kind,
+         "degrees": dict(share.degrees), "slurm": [], "cancelled": "",
+         "sha256": sha256_text(scripts[share.name]) if scripts else ""}
+        for share, previous in zip(launch.shares, names, strict=False)
+    ]  # fmt: skip
+
+
+def _earlier(before: Kept | None, now: str) -> Sequence[Json]:
+    """What stood in the folder before, in short: each other launch with its numbers."""
+    if before is None:
+        return []
+    ids = {job["name"]: job["slurm"] for job in before.jobs}
+    old: list[Json] = before.values.get("earlier", [])
+    if before.values["id"] == now:
+        return old
+    return [*old, {"id": before.values["id"], "created": before.values["created"], "jobs": ids}]

@@ -1,0 +1,268 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Copies the working tree of a repository by content: what a job runs, whatever is edited later.
+
+Files that git tracks and files that it does not ignore belong to it; what runs have written does not, and files that
+hold keys never do. The hash is over names, contents and whether a file may be executed: never over times, nor over who
+may read it.
+"""
+
+import hashlib
+import os
+import shutil
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.metadata import distributions
+from pathlib import Path
+
+from launcher.state import git, key_files
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.storage.files import sha256_text
+
+MOST_BYTES = 64 << 20
+MOST_FILES = 50_000
+_NAMED = 5  # of the largest files
+_RUN = ({"launch/launch.json"}, {"recipe.yaml", "manifest.json"})  # what tells a run folder
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One file of the tree.
+
+    Args:
+        content: its bytes; of a link, where it points to.
+        mode: permission bits; 0 for a link.
+    """
+
+    content: bytes
+    mode: int
+
+    def digest(self) -> str:
+        """Of content and kind, as 64 hexadecimal digits."""
+        kind = b"link" if not self.mode else b"program" if self.mode & 0o100 else b"file"
+        return hashlib.sha256(kind + b"\0" + self.content).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A working tree.
+
+    Args:
+        root: where it lies; None where nothing is taken.
+        commit: the last one, with `+changes` where files differ from it; None without git.
+        files: by their path below the root, in order of names.
+        why: what was done, and if nothing was taken why.
+        untracked: of these files, those that git does not track.
+        left: what stays behind since it holds keys: path -> what it is.
+    """
+
+    root: Path | None
+    commit: str | None
+    files: Mapping[str, Kept]
+    why: str
+    untracked: tuple[str, ...] = ()
+    left: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all files."""
+        return sum(len(one.content) for one in self.files.values())
+
+    def listing(self) -> str:
+        """A line each: digest and path. Two trees are the same where this is."""
+        return "".join(f"{one.digest()}  {_escaped(path)}\n" for path, one in self.files.items())
+
+    def hash(self) -> str:
+        """Of the whole tree; empty where nothing is taken."""
+        return sha256_text(self.listing()) if self.files else ""
+
+    def write(self, folder: Path) -> None:
+        """Put the tree there; whatever was there is replaced. Only the owner may look into it."""
+        fresh = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(parents=True, mode=0o700)
+        for path, one in self.files.items():
+            put(fresh / path, one)
+        shutil.rmtree(folder, ignore_errors=True)
+        fresh.replace(folder)
+
+
+def _in_words(commit: str | None) -> str:
+    if commit is None:
+        return "without a commit yet"
+    number, changed, _ = commit.partition("+")
+    return f"commit {number[:12]}{' and changes' if changed else ''}"
+
+
+def nothing(why: str) -> Code:
+    """No code, and why."""
+    return Code(None, None, {}, why)
+
+
+def take(folder: Path, leave_out: Sequence[Path] = ()) -> Code:
+    """The working tree that a folder belongs to.
+
+    Args:
+        leave_out: folders that runs write into, whether they exist already or not.
+
+    Raises:
+        UserError: it is too large, a link leads out of it, or git cannot read it.
+    """
+    root = git.root_of(folder)
+    if root is None:
+        return nothing(f"{folder} is not in a git repository, so no code is copied: the installed packages run")
+    listed = {path: known for path, known in _listed(root).items() if not _is_below(root / path, leave_out)}
+    _require_small(root, list(listed))
+    whole = Code(root, None, {path: _read(root, path) for path in sorted(listed)}, "")
+    code = without_keys(whole)
+    commit = _commit(root, code.files, code.left)
+    return replace(code, commit=commit, why=f"{len(code.files)} files of {root}, {_in_words(commit)}",
+                   untracked=tuple(path for path in code.files if not listed[path]))  # fmt: skip
+
+
+def without_keys(code: Code) -> Code:
+    """The same tree; files that hold keys stay behind."""
+    left = {path: words for path, one in code.files.items() if (words := key_files.what_it_is(path, one.content))}
+    return replace(code, files={path: one for path, one in code.files.items() if path not in left}, left=left)
+
+
+def read_copy(folder: Path, commit: str | None) -> Code:
+    """What `Code.write` has put there.
+
+    Raises:
+        UserError: it is too large, or holds what is no file.
+    """
+    paths = [
+        str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_symlink() or not path.is_dir()
+    ]
+    _require_small(folder, paths)
+    files = {path: _read(folder, path) for path in sorted(paths)}
+    return Code(folder, commit, files, f"{len(files)} files, as they were kept in {folder}")
+
+
+@cache
+def packages() -> str:
+    """Every installed package with its version, a line each."""
+    found = {f"{one.name}=={one.version}" for one in distributions() if one.name}
+    return "".join(f"{line}\n" for line in sorted(found, key=str.lower))
+
+
+def read_listing(text: str) -> dict[str, str]:
+    """What `Code.listing` wrote, as digests by path."""
+    pairs = (line.partition("  ") for line in text.splitlines())
+    return {path: digest for digest, _, path in pairs}
+
+
+def _escaped(path: str) -> str:
+    """A name may hold a line break, or bytes that are no text."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace").replace("\n", "\\n")
+
+
+def _listed(root: Path, prefix: str = "") -> dict[str, bool]:
+    """What git tracks (True) and what it does not ignore (False); a repository inside this one is listed by itself."""
+    fresh = [path for path in git.names(root, "--others", "--exclude-standard") if not _is_output(root, path)]
+    found: dict[str, bool] = {}
+    for path, tracked in {**dict.fromkeys(fresh, False), **dict.fromkeys(git.names(root, "--cached"), True)}.items():
+        inside = root / path
+        if _is_behind_a_link(root, inside):
+            continue
+        if inside.is_dir() and not inside.is_symlink():
+            found |= _listed(inside, f"{prefix}{path.rstrip('/')}/") if (inside / ".git").exists() else {}
+        elif os.path.lexists(inside):  # a tracked file may have been deleted
+            found[f"{prefix}{path}"] = tracked
+    return found
+
+
+def _is_behind_a_link(root: Path, path: Path) -> bool:
+    """Whether a folder on the way has become a link: for git, what was tracked there is deleted."""
+    return any(one.is_symlink() for one in path.parents if one != root and one.is_relative_to(root))
+
+
+def _commit(root: Path, files: Mapping[str, Kept], left: Mapping[str, str]) -> str | None:
+    """The last commit, and `+changes` where tracked files are not those of it."""
+    number = git.head(root)
+    changed = number is not None and _differs(root, files, left)
+    return f"{number}+changes" if changed else number
+
+
+def _differs(root: Path, files: Mapping[str, Kept], left: Mapping[str, str]) -> bool:
+    """What stays behind is not compared, nor what lies in repositories inside."""
+    then = {path: entry for path, entry in git.entries(root).items() if entry.mode != "160000"}
+    tracked = set(git.names(root, "--cached"))
+    added = any(path not in then and path in files for path in tracked)
+    return added or any(
+        not entry.holds(files[path].content, files[path].mode) if path in files else not os.path.lexists(root / path)
+        for path, entry in then.items() if path not in left
+    )  # fmt: skip
+
+
+def _is_output(root: Path, path: str) -> bool:
+    """Whether a file that git does not know lies in a run folder."""
+    above = list((root / path).parents)
+    folders = above[: above.index(root)] if root in above else []
+    return any(all((folder / name).is_file() for name in names) for folder in folders for names in _RUN)
+
+
+def _is_below(path: Path, folders: Sequence[Path]) -> bool:
+    return any(path.is_relative_to(folder) for folder in folders)
+
+
+def _require_small(root: Path, paths: Sequence[str]) -> None:
+    if len(paths) > MOST_FILES:
+        raise UserError(f"the working tree of {root} has {len(paths):,} files, and at most {MOST_FILES:,} are "
+                        f"copied. List what is not code in .gitignore, or copy none: --no-code")  # fmt: skip
+    sizes = {path: (root / path).lstat().st_size for path in paths}
+    if (total := sum(sizes.values())) > MOST_BYTES:
+        largest = sorted(sizes, key=lambda path: -sizes[path])[:_NAMED]
+        named = ", ".join(f"{path} ({sizes[path] / 1e6:.1f} MB)" for path in largest)
+        raise UserError(
+            f"the working tree of {root} has {total / 1e6:.0f} MB, and at most {MOST_BYTES / 1e6:.0f} MB are "
+            f"copied; its largest files are {named}. List what is not code in .gitignore, or copy none: --no-code"
+        )
+
+
+def _read(root: Path, path: str) -> Kept:
+    file = root / path
+    try:
+        if file.is_symlink():
+            _require_inside(root, file)
+            return Kept(os.fsencode(file.readlink()), 0)
+        return _read_plain(file)
+    except OSError as error:
+        raise UserError(f"{file} cannot be copied: {error.strerror}; list it in .gitignore if it is not code") \
+            from error  # fmt: skip
+
+
+def _read_plain(file: Path) -> Kept:
+    """A file that is none, such as a FIFO, would be read for ever; a link put there meanwhile is not followed."""
+    with os.fdopen(os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as opened:
+        mode = os.fstat(opened.fileno()).st_mode
+        content = opened.read(MOST_BYTES + 1) if stat.S_ISREG(mode) else b""
+    if not stat.S_ISREG(mode):
+        raise UserError(f"{file} cannot be copied: it is not a regular file. Remove it, or copy no code: --no-code")
+    if len(content) > MOST_BYTES:
+        raise UserError(f"{file} grows while it is read, beyond {MOST_BYTES / 1e6:.0f} MB; name it in .gitignore")
+    return Kept(content, stat.S_IMODE(mode) & 0o777 | 0o400)
+
+
+def _require_inside(root: Path, link: Path) -> None:
+    """A link that leads out of the tree is another file on another day, and none at all on another machine."""
+    to = link.readlink()
+    lexical = Path(os.path.normpath(link.parent / to))
+    if to.is_absolute() or not lexical.is_relative_to(root) or not link.resolve().is_relative_to(root.resolve()):
+        raise UserError(
+            f"{link.relative_to(root)} is a link out of the working tree, to {to}. List it in .gitignore if it is "
+            f"not code, point it inside the tree by a relative path, or copy no code: --no-code"
+        )
+
+
+def put(path: Path, one: Kept) -> None:
+    """Write a file where none is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not one.mode:
+        path.symlink_to(os.fsdecode(one.content))
+        return
+    path.write_bytes(one.content)
+    path.chmod(one.mode)

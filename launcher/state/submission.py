@@ -1,0 +1,119 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A launch and its scripts in; its folder written, its jobs in the queue and their numbers noted out."""
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from launcher.columns import say, table
+from launcher.local_run import run_here
+from launcher.plan.launch import Launch
+from launcher.plan.preflight import Finding, preflight
+from launcher.render.script import script
+from launcher.request.cluster import Local
+from launcher.slurm import slurm
+from launcher.slurm.queue import queued
+from launcher.slurm.slurm import Queued
+from launcher.state.conflicts import objections
+from launcher.state.launch_folder import Kept, held, write
+from nemo_vfm.core.errors import UserError
+
+
+def checked(launch: Launch) -> tuple[dict[str, str], Sequence[Finding]]:
+    """The text of each job's script by its share's name, and what the preflight found.
+
+    Raises:
+        UserError: a word cannot stand in a script.
+    """
+    try:
+        texts = {} if isinstance(launch.where, Local) else {
+            share.name: script(job) for share, job in zip(launch.shares, launch.jobs(), strict=True)
+        }  # fmt: skip
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    return texts, preflight(launch)
+
+
+def carry_out(launch: Launch, scripts: Mapping[str, str]) -> int:
+    """Run a launch here, with the status that it ends with, or put it into the queue."""
+    if isinstance(launch.where, Local):
+        return run_here(launch)
+    submit(launch, scripts)
+    return 0
+
+
+def submit(launch: Launch, scripts: Mapping[str, str]) -> None:
+    """Write the folder and put every job into the queue.
+
+    Raises:
+        UserError: the folder is taken, or Slurm refuses.
+    """
+    with held(launch.run_dir):
+        if found := objections(launch):  # again, now that nobody else submits here
+            raise UserError("; ".join(found))
+        kept = write(launch, scripts)
+        enqueue(kept, kept.jobs)
+
+
+def cancel(kept: Kept) -> list[Queued]:
+    """End the jobs of a launch that wait or run, and note it; which they were."""
+    live: dict[str, Queued] = {}
+    while more := {number: job for number, job in queued(kept).items() if job.waits_or_runs and number not in live}:
+        slurm.cancel([*reversed(more)])  # the last first: none begins because the one before has ended
+        live |= more  # and once more: a job may have submitted another before it was cancelled
+    if live:
+        with held(kept.run_dir):
+            kept.cancelled({job.array for job in live.values()})
+    return [*live.values()]
+
+
+def enqueue(
+    kept: Kept, jobs: Sequence[dict[str, Any]], tasks: Mapping[str, Sequence[int]] = MappingProxyType({})
+) -> None:
+    """Put these jobs of a launch into the queue, each behind the one that it waits for, where that is among them.
+
+    Args:
+        tasks: by the name of a job that is an array, which of its tasks; where it is not named, all of them.
+
+    Raises:
+        UserError: Slurm refuses one; then none of them stays in the queue.
+    """
+    numbers: dict[str, str] = {}
+    for job in jobs:
+        after = [numbers[job["waits_for"]]] if job["waits_for"] in numbers else []
+        words = _only(kept, tasks[job["name"]]) if job["name"] in tasks else []
+        script, workdir = kept.folder / job["script"], Path(kept.values["workdir"])
+        try:
+            numbers[job["name"]] = slurm.submit(script, workdir, after=after, words=words)
+        except UserError as error:
+            _take_back(list(numbers.values()))
+            raise UserError(f"{error}. Nothing of {kept.run_dir} is in the queue") from error
+        kept.submitted(job["name"], numbers[job["name"]])
+
+
+def _only(kept: Kept, tasks: Sequence[int]) -> list[str]:
+    """Tasks of an array, so many at once as the cluster's file says; this goes before what the script says."""
+    most = kept.values["cluster"].get("most_at_once")
+    return [f"--array={','.join(map(str, tasks))}{f'%{most}' if most else ''}"]
+
+
+def _take_back(ids: Sequence[str]) -> None:
+    try:
+        slurm.cancel(ids)
+    except UserError as error:
+        raise UserError(f"{error}; cancel them by hand: scancel {' '.join(ids)}") from error
+
+
+def tell(kept: Kept, names: Collection[str] | None = None) -> None:
+    """What was submitted, and how to look at it; `names` are the jobs that were, None all."""
+    say(f"{kept.run_dir} is launch {kept.values['id']}")
+    numbers = {job["name"]: job["slurm"][-1] for job in kept.jobs if names is None or job["name"] in names}
+    rows = [
+        (name, f"job {number}", f"after {numbers[job['waits_for']]}" if job["waits_for"] in numbers else "")
+        for job in kept.jobs
+        if (number := numbers.get(name := job["name"]))
+    ]
+    table(rows, indent=2)
+    say(f"look at it: vfm-launch status {kept.run_dir}, or vfm-launch logs -f {kept.run_dir}")

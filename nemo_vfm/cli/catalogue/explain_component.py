@@ -1,0 +1,175 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a user typed in (a class, `slot=choice`, a slot), what there is to say about it out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, get_origin
+
+from nemo_vfm.cli.catalogue.class_names import everything, full_names, ingredients_of, slots_of
+from nemo_vfm.cli.catalogue.components import Catalogue, Slot, catalogue, is_component
+from nemo_vfm.cli.catalogue.constructor_arguments import Described, describe, node_of
+from nemo_vfm.cli.catalogue.docstring import summary
+from nemo_vfm.cli.catalogue.paste_ready import num_given, ready
+from nemo_vfm.config import Mark, Roots, Source
+from nemo_vfm.config.emit import to_yaml
+from nemo_vfm.config.locate import NotLocated, locate
+from nemo_vfm.config.recipe_errors import did_you_mean
+from nemo_vfm.config.tree import MISSING, Map, Node, plain
+from nemo_vfm.config.yaml_source import read
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """One component, protocol or group of components.
+
+    Args:
+        name: dotted, or `slot=choice`.
+        summary: the first paragraph of what is written about it.
+        fills: the slots it fits.
+        ingredients: `{slot: choices}` that are made of it.
+        filled_by: for a protocol: the components that fit.
+        yaml: ready to paste; empty for a protocol.
+    """
+
+    name: str
+    summary: str
+    arguments: list[Described] = field(default_factory=list)
+    fills: list[Slot] = field(default_factory=list)
+    ingredients: dict[str, list[str]] = field(default_factory=dict)
+    filled_by: list[str] = field(default_factory=list)
+    yaml: str = ""
+
+    def to_json(self) -> Json:
+        """For machines."""
+        return {
+            "name": self.name, "summary": self.summary, "arguments": [_argument(a) for a in self.arguments],
+            "fills": [{"slot": slot.name or "root", "of": slot.owner, "kind": kind_name(slot.kind),
+                       "factory": slot.later} for slot in self.fills],
+            "ingredients": self.ingredients, "filled_by": self.filled_by, "yaml": self.yaml,
+        }  # fmt: skip
+
+
+def explain(word: str, roots: Roots, trust: Sequence[str]) -> Explained:
+    """Say what it is.
+
+    Args:
+        word: `nemo_vfm.models.dit.DiT`, `DiT` or `model=dit_s`.
+
+    Raises:
+        UserError: there is no such thing, it is not trusted, or a short name means several.
+    """
+    if "=" in word:
+        return _choice(word, roots, trust)
+    if word in slots_of(roots) and not full_names(word, roots):
+        return _slot(word, roots, trust)
+    name = word if "." in word else _one(word, roots)
+    try:
+        locate(name, trust)  # before anything else is looked at: what is not trusted is not imported
+    except NotLocated as error:
+        raise UserError(str(error)) from error
+    found = catalogue(roots, trust, more=[name])
+    if name not in found.known:
+        raise UserError(f"{name} cannot be explained: {found.left_out[name]}")
+    return _component(found, roots, name) if is_component(found.known[name]) else _protocol(found, name)
+
+
+def by_slot(roots: Roots, trust: Sequence[str]) -> list[Json]:
+    """`{kind, slots, components}` of everything that a slot asks for, jobs first."""
+    found = catalogue(roots, trust)
+    listed = []
+    for kind in found.kinds():
+        slots = dict.fromkeys(slot.name or "root" for slot in found.slots if slot.kind == kind)
+        listed.append({"kind": kind_name(kind), "slots": list(slots), "components": found.filling(kind)})
+    return [entry for entry in listed if entry["components"]]
+
+
+def kind_name(kind: Any) -> str:
+    """What a slot asks for, in one word."""
+    return str(getattr(get_origin(kind) or kind, "__name__", kind))
+
+
+def _component(found: Catalogue, roots: Roots, name: str) -> Explained:
+    target = found.known[name]
+    try:
+        arguments, yaml = describe(target, num_given(found, name)), ready(found, name)
+    except TypeError as error:
+        raise UserError(f"{name} cannot be explained: {error}") from error
+    return Explained(name, summary(target), arguments, found.slots_for(name), ingredients_of(roots, name), yaml=yaml)
+
+
+def _protocol(found: Catalogue, name: str) -> Explained:
+    target = found.known[name]
+    slots = [slot for slot in found.slots if slot.kind is target]
+    return Explained(name, summary(target), fills=slots, filled_by=found.filling(target))
+
+
+def _slot(word: str, roots: Roots, trust: Sequence[str]) -> Explained:
+    """A slot by its name: what fits, and the ingredients."""
+    found = catalogue(roots, trust)
+    slots = [slot for slot in found.slots if slot.name == word]
+    filling = [name for slot in slots for name in found.filling(slot.kind)]
+    about = f"A slot: `defaults: [{{{word}: CHOICE}}]` takes an ingredient, `{word}=CHOICE` another one."
+    return Explained(word, about, fills=slots, ingredients={word: roots.choices(word)},
+                     filled_by=list(dict.fromkeys(filling)))  # fmt: skip
+
+
+def _choice(word: str, roots: Roots, trust: Sequence[str]) -> Explained:
+    """An ingredient: its class, with what the file says in the place of the defaults."""
+    slot, _, choice = word.partition("=")
+    file = roots.require_ingredient(slot, choice, Mark(Source.typed(word), 1, len(slot) + 2))
+    tree = read(file)
+    comment = [
+        line.lstrip("# ").strip() for line in tree.mark.source.lines if line.startswith("#") and "SPDX" not in line
+    ]
+    name = tree.target()
+    if name is None:
+        return _group(word, " ".join(comment), tree)
+    inner = explain(name, roots, trust)
+    values = dict(tree.without("defaults").items)
+    yaml = ready(catalogue(roots, trust, more=[name]), name, values)
+    arguments = [_with_value(argument, values.get(argument.name)) for argument in inner.arguments]
+    about = " ".join(filter(None, (" ".join(comment), f"A {name}: {inner.summary}")))
+    return Explained(word, about, arguments, inner.fills, {slot.rpartition(".")[2]: roots.choices(slot)}, yaml=yaml)
+
+
+def _group(word: str, comment: str, tree: Map) -> Explained:
+    """An ingredient that is a mapping of named components."""
+    parts = [below.target() or "" for below in tree.items.values() if isinstance(below, Map)]
+    return Explained(word, comment, filled_by=list(filter(None, parts)), yaml=to_yaml(tree.without("defaults")))
+
+
+def _with_value(argument: Described, node: Node | None) -> Described:
+    given = node is not None and plain(node) != MISSING
+    return replace(argument, default=plain(node)) if given and node is not None else argument
+
+
+def _one(short: str, roots: Roots) -> str:
+    names = full_names(short, roots)
+    if not names:
+        raise UserError(f"there is no component {short}{_hint(short, roots)}")
+    if len(names) > 1:
+        listed = "\n".join(f"  {name}" for name in names)
+        raise UserError(f"{short} is the name of {len(names)} classes; say which:\n{listed}")
+    return names[0]
+
+
+def _hint(short: str, roots: Roots) -> str:
+    """What may be meant: a recipe, a slot (they are lower-case, as no class is) or a class."""
+    if short in dict(roots.all_recipes()):
+        return f"; {short} is a recipe: `nemo-vfm show {short}`"
+    known = [name.rpartition(".")[2] for name in everything(roots)]
+    same = [name for name in known if name.lower() == short.lower()]
+    slot = "" if same or not short.islower() else did_you_mean(short, slots_of(roots))
+    near = slot or did_you_mean(same[0] if same else short, same or known)
+    return near or "; `nemo-vfm explain` alone lists what there is"
+
+
+def _argument(argument: Described) -> Json:
+    node = None if argument.required or argument.given else node_of(argument.default)
+    return {
+        "name": argument.name, "type": argument.words, "text": argument.text, "required": argument.required,
+        "given": argument.given, "default": None if node is None else plain(node),
+    }  # fmt: skip

@@ -1,0 +1,227 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A language model's folder of transformers in, our weights and the model as an ingredient out; and the way back.
+
+The tokenizer goes along. Weights come in one by one, and go out a file at a time, so that neither way takes the memory
+of a model.
+"""
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from nemo_vfm.core.types import Json
+    from nemo_vfm.models.gpt import GPT
+
+#: Where the model's own words lie in what `convert_in` makes: `--conf OUT/conf model=converted`.
+INGREDIENT = Path("conf/model/converted.yaml")
+TOKENIZER = "tokenizer"
+#: Files beside a tokenizer that say how a chat is written, and nothing about tokens.
+_BESIDE = ("chat_template.jinja",)
+_DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
+
+
+def convert_in(source: Path, target: Path) -> str:
+    """Write what `start_from` takes, the model that fits, and the tokenizer; one sentence about it.
+
+    Args:
+        source: a folder of transformers.
+        target: where `model.safetensors`, `convert.json`, the ingredient and `tokenizer/` are to lie.
+
+    Raises:
+        UserError, DataError: see `GptFolder`; or the disk is too small.
+    """
+    from nemo_vfm.core.errors import UserError
+    from nemo_vfm.core.storage.files import write_json, write_text
+    from nemo_vfm.models.convert.gpt_source import GptFolder
+    from nemo_vfm.models.pretrained import fingerprint_of
+    from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_one_file
+
+    with GptFolder(source) as weights:
+        checkpoint.require_room(target, sum(weights.num_bytes(name) for name in weights))
+        about = {"group": "model", "step": "0", "run": ""}
+        try:
+            written = checkpoint_one_file.write(target / checkpoint_one_file.NAME, weights, about)
+        except OSError as error:
+            raise UserError(f"{target.parent} cannot hold the weights ({error.strerror or error}).") from error
+        write_text(target / INGREDIENT, _ingredient(weights.arguments, source.name))
+        family, count = weights.config["architectures"][0], weights.num_values()
+        length = weights.config.get("max_position_embeddings")
+    said = _tokenizer_copied(source, target / TOKENIZER)
+    write_json(target / checkpoint_one_file.ABOUT, {
+        "schema": "nemo_vfm.convert/1",
+        "source": {"name": source.name, "format": "transformers", "sha256": fingerprint_of(source), **about},
+        "model_sha256": written["sha256"], "not_carried_over": [], "most_tokens": length,
+    })  # fmt: skip
+    return f"a {family}: {count:,} parameters, {INGREDIENT}{said}"
+
+
+def convert_out(
+    source: Path, target: Path, *, key: str | None = None, tokenizer: Path | None = None, trust: Sequence[str] = (),
+    allow_host: Sequence[str] = (), most_tokens: int | None = None, dtype: Literal["fp32", "bf16"] | None = None,
+) -> str:  # fmt: skip
+    """Write a folder that transformers loads; one sentence about it.
+
+    Args:
+        source: a run folder, a folder of checkpoints or a checkpoint below one, or what `convert_in` wrote.
+        target: where the folder is to be.
+        key: model or ema; None takes ema where there is one.
+        tokenizer: folder of the tokenizer; None takes the one that the run's data names.
+        trust: see `--trust`.
+        allow_host: see `--allow-host`.
+        most_tokens: the longest text it was trained on; None takes the length of the run's rows.
+        dtype: of the weights written; None leaves them as they are.
+
+    Raises:
+        UserError: something of this is not known, or there are no weights.
+        DataError: no architecture of transformers is the same function.
+    """
+    import torch
+
+    from nemo_vfm.core.errors import UserError
+    from nemo_vfm.models.convert.gpt_folder import write_gpt
+    from nemo_vfm.parallel.checkpoint import checkpoint
+
+    known = _known(source, trust, allow_host)
+    length, folder = most_tokens or known.most_tokens, tokenizer or known.tokenizer
+    if length is None:
+        raise UserError(f"{source} does not say how long its texts are; give --most-tokens, such as 4096")
+    saved = checkpoint.found(source)
+    group = key or ("ema" if "ema" in saved.groups else "model")
+    write_gpt(known.model, checkpoint.weights_of(saved, group), target, length, end=_end(folder, known.model),
+              dtype=None if dtype is None else getattr(torch, _DTYPES[dtype]))  # fmt: skip
+    _warn_of_qwen(folder, target)
+    said = "; no tokenizer is known, see --tokenizer" if folder is None else _tokenizer_copied(folder, target)
+    count = sum(parameter.numel() for parameter in known.model.parameters())
+    return f"the {group} weights of step {saved.step}: {count:,} parameters, for transformers{said}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a source says of itself.
+
+    Args:
+        model: without weights.
+        most_tokens: of a text; None where it is not said.
+        tokenizer: its folder; None where none is named.
+    """
+
+    model: "GPT"
+    most_tokens: int | None
+    tokenizer: Path | None
+
+
+def _known(source: Path, trust: Sequence[str], allow_host: Sequence[str]) -> _Known:
+    if (source / INGREDIENT).is_file():
+        return _of_converted(source)
+    import torch
+
+    from nemo_vfm.core.errors import UserError
+    from nemo_vfm.explain.step_report import training
+    from nemo_vfm.models.convert.gpt_source import is_language_model
+
+    if is_language_model(source):
+        raise UserError(f"{source} is a folder of transformers already; without --to it becomes one of ours")
+    from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
+    from nemo_vfm.models.gpt import GPT
+
+    job, _, _ = training(_run_of(source), trust, allow_host)
+    with torch.device("meta"):
+        model = job.model()
+    if not isinstance(model, GPT):
+        raise UserError(f"{source} trained a {type(model).__name__}; folders of transformers are of language models")
+    tokenizer = getattr(job.data, "tokenizer", None)
+    return _Known(model, getattr(job.data, "sequence_length", None),
+                  tokenizer.folder if isinstance(tokenizer, FolderTokenizer) else None)  # fmt: skip
+
+
+def _run_of(source: Path) -> Path:
+    """The run whose checkpoints these are."""
+    within = [folder for folder in (source, *source.resolve().parents) if folder.name == "checkpoints"]
+    return within[0].parent if within else source
+
+
+def _of_converted(source: Path) -> _Known:
+    import torch
+
+    from nemo_vfm.config import read_values
+    from nemo_vfm.core.storage.files import read_json
+    from nemo_vfm.models.blocks.text_rope import LongContext, TextRope
+    from nemo_vfm.models.gpt import GPT
+
+    told = dict(read_values((source / INGREDIENT).read_text(), INGREDIENT.name))
+    rope = dict(told.pop("rope"))
+    long = rope.pop("long_context")
+    kept = None if long is None else LongContext(**{name: long[name] for name in long if name != "_target_"})
+    with torch.device("meta"):
+        model = GPT(**{name: told[name] for name in told if name != "_target_"},
+                    rope=TextRope(theta=rope["theta"], share=rope["share"], long_context=kept))  # fmt: skip
+    tokenizer = source / TOKENIZER
+    return _Known(
+        model, read_json(source / "convert.json").get("most_tokens"), tokenizer if tokenizer.is_dir() else None
+    )
+
+
+def _ingredient(arguments: Mapping[str, "Json"], name: str) -> str:
+    """The model as a recipe takes it."""
+    lines = ["_target_: nemo_vfm.models.gpt.GPT", *_lines(arguments, "")]
+    return "\n".join([f"# Of {''.join(letter for letter in name if letter.isprintable())}, a folder of transformers.",
+                      *lines, ""])  # fmt: skip
+
+
+def _lines(values: Mapping[str, "Json"], indent: str) -> Iterator[str]:
+    from nemo_vfm.config.emit import text_of
+
+    for name, value in values.items():
+        if is_dataclass(value) and not isinstance(value, type):
+            yield f"{indent}{name}:"
+            yield f"{indent}  _target_: {type(value).__module__}.{type(value).__qualname__}"
+            inner = {key: getattr(value, key) for key in asdict(value)}
+            yield from _lines(inner, f"{indent}  ")
+        else:
+            yield f"{indent}{name}: {text_of(value)}"
+
+
+def _end(tokenizer: Path | None, model: "GPT") -> int | None:
+    """The token that ends a document, where the tokenizer is known; ValueError where it is not the model's."""
+    from nemo_vfm.core.errors import UserError
+    from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
+
+    if tokenizer is None:
+        return None
+    found = FolderTokenizer(folder=tokenizer)
+    if found.vocab_size() > model.vocab:
+        raise UserError(
+            f"the tokenizer of {tokenizer} has {found.vocab_size()} tokens and the model knows {model.vocab}"
+        )
+    return found.end()
+
+
+def _warn_of_qwen(tokenizer: Path | None, target: Path) -> None:
+    """transformers 5 takes Qwen2Tokenizer for every model of that kind, and cuts texts as Qwen does."""
+    from nemo_vfm.core.log import warn
+    from nemo_vfm.core.storage.files import read_json
+
+    told = None if tokenizer is None else tokenizer / "tokenizer_config.json"
+    if told is None or not told.is_file() or read_json(target / "config.json")["model_type"] != "qwen2":
+        return
+    if not str(read_json(told).get("tokenizer_class", "")).startswith("Qwen2Tokenizer"):
+        warn(f"transformers cuts texts as Qwen does beside a model of this kind, whatever the tokenizer's files say; "
+             f"where yours is another, load it from {tokenizer} alone")  # fmt: skip
+
+
+def _tokenizer_copied(source: Path, target: Path) -> str:
+    """The files of the tokenizer brought along; the end of a sentence about it."""
+    from nemo_vfm.data.tokenizers.folder_tokenizer import MODELS, files_of
+
+    if not any((source / name).is_file() for name in MODELS):
+        return "; no tokenizer lies beside it"
+    target.mkdir(parents=True, exist_ok=True)
+    models = [source / name for name in MODELS if (source / name).is_file()]
+    beside = [source / name for name in _BESIDE if (source / name).is_file()]
+    for path in dict.fromkeys([*files_of(source), *models, *beside]):
+        shutil.copyfile(path, target / path.name)
+    return "; with its tokenizer"

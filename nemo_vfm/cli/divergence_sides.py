@@ -1,0 +1,115 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""One recipe or two and changes of each in; the same small trainings on the same samples, and how they part, out."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nemo_vfm.cli.tiny_recipe import rehearsed
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.parallel.apply.apply_parallelism import require_divisible
+from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.parallel.plan.sharding_spec import Divisible
+from nemo_vfm.parallel.verify.activation_recorder import steps
+from nemo_vfm.parallel.verify.divergence import Side, Told, compare
+from nemo_vfm.parallel.verify.parity import quiet
+from nemo_vfm.parallel.verify.rank_pool import OnRank, Pool, RankFailed
+from nemo_vfm.parallel.verify.tiny_training import SAMPLES, Rehearsal, at
+
+_TOLERANCE = {"fp32": 1e-4, "bf16": 5e-2}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A side that is asked for.
+
+    Args:
+        words: as the user said it.
+        ready: what is run.
+        plan: on which ranks.
+    """
+
+    words: str
+    ready: Rehearsal
+    plan: ParallelPlan
+
+    def __str__(self) -> str:
+        compute = str(self.ready.precision.resolved()[0]).removeprefix("torch.")
+        how = self.plan.schedule or self.plan.attention if self.plan.pipeline * self.plan.context > 1 else ""
+        return f"{self.words}: {self.plan}{f' ({how})' if how else ''}, {compute}"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Both sides.
+
+    Args:
+        a: the first.
+        b: the second.
+        heads: attention heads of A's model.
+        tolerance: relative.
+    """
+
+    a: Wanted
+    b: Wanted
+    heads: int
+    tolerance: float
+
+
+def asked(arguments: argparse.Namespace) -> Asked:
+    """The sides that the command line names.
+
+    Raises:
+        RecipeError, UserError: a recipe is wrong, cannot be made small, or asks for too many devices.
+    """
+    recipes = [word for word in arguments.recipes if "=" not in word and not word.startswith("~")]
+    changes = [word for word in arguments.recipes if word not in recipes]
+    if not 1 <= len(recipes) <= 2:
+        raise UserError(f"one recipe or two can be compared, got {len(recipes)}: {', '.join(recipes)}")
+    a, heads = _wanted(arguments, recipes[0], [*changes, *arguments.a])
+    b, _ = _wanted(arguments, recipes[-1], [*changes, *arguments.b])
+    if a.ready.shapes != b.ready.shapes:
+        raise UserError(f"the sides take samples of different shapes, {a.ready.shapes} and {b.ready.shapes}")
+    narrow = any(one.ready.precision.resolved()[0].itemsize < 4 for one in (a, b))
+    return Asked(a, b, heads, arguments.tolerance or _TOLERANCE["bf16" if narrow else "fp32"])
+
+
+def _wanted(arguments: argparse.Namespace, recipe: str, changes: Sequence[str]) -> tuple[Wanted, int]:
+    mine = argparse.Namespace(**{**vars(arguments), "recipe": recipe, "overrides": [*changes]})
+    ready, model, job = rehearsed(mine)
+    plan = job.parallel
+    if plan.world > SAMPLES or SAMPLES % (plan.data * plan.microbatches):
+        raise UserError(
+            f"{recipe} asks for {plan.world} devices ({plan}, microbatches {plan.microbatches}), and {SAMPLES} samples "
+            f"are tried here on at most {SAMPLES}; give smaller degrees, such as --a parallel.shard=2"
+        )
+    require_divisible(model, plan)
+    heads = model.plan().heads if isinstance(model, Divisible) else 1
+    return Wanted(" ".join([recipe, *changes]), at(ready, job.precision), plan), heads
+
+
+def told(sides: Asked, count: int, *, run_a: OnRank = steps, run_b: OnRank = steps) -> Told:
+    """Run both, and one device under A, for so many steps.
+
+    Args:
+        run_a: what is run on each of A's ranks; tests give one that forgets something.
+        run_b: the same of B.
+
+    Raises:
+        UserError: a side cannot be run.
+    """
+    with Pool(max(sides.a.plan.world, sides.b.plan.world), quiet) as pool:
+        a = Side("A", sides.a.plan, _run(pool, sides.a, run_a, count))
+        b = Side("B", sides.b.plan, _run(pool, sides.b, run_b, count))
+        alone = pool.call(1, steps, sides.a.ready, {}, count)[0]
+    return compare(alone, a, b, heads=sides.heads, tolerance=sides.tolerance)
+
+
+def _run(pool: Pool, side: Wanted, run: OnRank, count: int) -> list[Any]:
+    degrees = {name: getattr(side.plan, name) for name in ParallelPlan.__dataclass_fields__}
+    try:
+        return pool.call(side.plan.world, run, side.ready, degrees, count)
+    except RankFailed as error:
+        raise UserError(f"{side} cannot be run: {error.first_cause()}") from error

@@ -1,0 +1,162 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A migrated recipe in, its text out: values with the key they came from behind them, the rest of the account below."""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+
+from nemo_vfm.cli.migrate import Entry, Migrated
+from nemo_vfm.cli.migrate.draft import Draft
+from nemo_vfm.cli.migrate.foreign_yaml import Key, Value
+from nemo_vfm.config.emit import text_of
+from nemo_vfm.parallel.plan.plan import AXES
+
+_ORDER = ("_target_", "data", "task", "model", "parallel", "optimizer", "schedule", "engine", "precision", "ema",
+          "duration", "checkpoint", "validation", "callbacks", "loggers", "seed")  # fmt: skip
+_SHOWN = 60  # characters of a value in a comment
+_HEAD = """\
+# {what}: {source}, migrated from {form}'s format.
+# Hardware: {hardware}. Time: to be measured. Expected: to be measured.
+#   nemo-vfm run {place}{gaps}
+# Carried over: {carried} values. Changed: {changed}, not carried over: {left}; both stand below with their reasons.
+"""
+_WHAT = {
+    "diffusion": "A diffusion transformer",
+    "language": "A language model",
+}
+
+
+def recipe_text(migrated: Migrated, source: str, place: str) -> str:
+    """The file to write at `place`.
+
+    Args:
+        migrated: the recipe and its account.
+        source: the name of the original file.
+        place: what the user types to run it.
+    """
+    draft = migrated.draft
+    counts = {verdict: len(migrated.of(verdict)) for verdict in ("carried", "changed", "left")}
+    gaps = "".join(f" {address}=..." for address, value in draft.values.items() if value == "???")
+    head = _HEAD.format(
+        what=_WHAT[draft.kind],
+        source=shown(source),
+        form=migrated.form.title,
+        place=place,
+        gaps=gaps,
+        hardware=_hardware(draft),
+        **counts,
+    )
+    defaults = "".join(f"  - {{{slot}: {choice}}}\n" for slot, choice in sorted(draft.choices.items(), key=_rank))
+    body = "\n".join(_aligned(list(_lines(_tree(migrated), migrated, "", 0))))
+    return f"{head}defaults:\n{defaults}{body}\n{_account(migrated)}"
+
+
+def _hardware(draft: Draft) -> str:
+    degrees = [draft.values.get(f"parallel.{axis}") or 1 for axis in AXES]
+    world = math.prod(degree for degree in degrees if isinstance(degree, int))
+    return "one device" if world == 1 else f"{world} devices, as parallel says"
+
+
+def shown_value(key: Key) -> str:
+    """A key's value as it may stand in a comment; never a secret."""
+    return "(not shown)" if key.secret else shown(key.value, key.path)
+
+
+def shown(value: Value, path: str = "") -> str:
+    """A text as it may stand in a comment: on one line, and cut."""
+    if isinstance(value, tuple):
+        text = f"[{', '.join(shown(part) for part in value)}]"
+    elif isinstance(value, str):
+        text = value if value.isprintable() and value else json.dumps(value)
+    else:
+        text = json.dumps(value)
+    if len(text) <= _SHOWN:
+        return text
+    # Of a class's name the end says most, of anything else the beginning.
+    return f"...{text[3 - _SHOWN :]}" if path.endswith("_target_") else f"{text[: _SHOWN - 3]}..."
+
+
+def _rank(pair: tuple[str, str]) -> int:
+    top = pair[0].partition(".")[0]
+    return _ORDER.index(top) if top in _ORDER else len(_ORDER)
+
+
+def _tree(migrated: Migrated) -> dict[str, object]:
+    """The values as nested mappings, `_target_` first."""
+    root: dict[str, object] = {"_target_": "nemo_vfm.train.job.Train"}
+    for address, value in sorted(migrated.draft.values.items(), key=_rank_of_address):
+        *above, last = address.split(".")
+        node = root
+        for part in above:
+            below = node.setdefault(part, {})
+            assert isinstance(below, dict)
+            node = below
+        node[last] = value
+    return root
+
+
+def _rank_of_address(item: tuple[str, Value]) -> tuple[int, str, bool]:
+    top, _, rest = item[0].partition(".")
+    above = rest.rpartition(".")[0]
+    return (_rank((top, "")), above, not item[0].endswith("_target_"))
+
+
+def _lines(node: dict[str, object], migrated: Migrated, path: str, depth: int) -> Iterator[tuple[str, str]]:
+    for key, value in node.items():
+        address, indent = f"{path}.{key}" if path else key, "  " * depth
+        if isinstance(value, dict):
+            yield f"{indent}{key}:", ""
+            yield from _lines(value, migrated, address, depth + 1)
+        else:
+            yield f"{indent}{key}: {_text(value)}", _comment(migrated, address)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(text_of(part, in_list=True) for part in value)}]"
+    if isinstance(value, float):
+        return f"{value!r}"
+    assert value is None or isinstance(value, bool | int | str)
+    return text_of(value)
+
+
+def _comment(migrated: Migrated, address: str) -> str:
+    """Where a value came from, or why it stands there."""
+    fact = migrated.draft.origins.get(address)
+    paths = [entry.key.path for entry in migrated.entries if fact and migrated.form.fact(entry.key.path) == fact]
+    parts = [*(shown(path) for path in paths[:1]), migrated.draft.notes.get(address, "")]
+    return "; ".join(part for part in parts if part)
+
+
+def _aligned(lines: list[tuple[str, str]]) -> list[str]:
+    width = min(max(len(line) for line, comment in lines if comment), 60)
+    return [f"{line:<{width}}  # {comment}" if comment else line for line, comment in lines]
+
+
+def _account(migrated: Migrated) -> str:
+    """What was changed and what was not carried over, as comments; the original's values are not lost with it."""
+    changed = [f"#   {_said(entry)} -> {entry.fate.where}: {entry.fate.why}" for entry in migrated.of("changed")]
+    left = [
+        line
+        for why, entries in by_reason(migrated.of("left")).items()
+        for line in (f"#   {why}", *(f"#     {_said(entry)}" for entry in entries))
+    ]
+    blocks = (("Changed", changed), ("Not carried over", left))
+    return "".join(
+        f"\n# {title} (line of the original: key = value):\n" + "".join(f"{line}\n" for line in lines)
+        for title, lines in blocks
+        if lines
+    )
+
+
+def by_reason(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
+    """Keys that stayed behind for the same reason, together."""
+    groups: dict[str, list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault(entry.fate.why, []).append(entry)
+    return groups
+
+
+def _said(entry: Entry) -> str:
+    return f"{entry.key.line}: {shown(entry.key.path)} = {shown_value(entry.key)}"

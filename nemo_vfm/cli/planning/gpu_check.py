@@ -1,0 +1,118 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Says what a recipe would do with a number of GPUs, and whether it fits, before anything is reserved.
+
+The answer never changes the exit status: a recipe that uses one GPU of eight is right, only wasteful, and how many are
+reserved is no part of a recipe. It is said in a sentence instead.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from nemo_vfm.cli.arguments import NETWORK
+from nemo_vfm.cli.planning.layout_words import binary, gib
+from nemo_vfm.config import Problem, RecipeError, build
+from nemo_vfm.core.types import DevicePlan, Job, Planned
+from nemo_vfm.runtime.command import composed_recipe
+from nemo_vfm.runtime.user_permissions import permissions
+from nemo_vfm.workflow import Workflow
+
+_STAND_IN = "given-later"
+
+
+def stand_in_job(arguments: argparse.Namespace, missing: Sequence[Problem], trust: Sequence[str]) -> Job | None:
+    """The job of a recipe with values still to be given; None where more than paths and texts are missing.
+
+    Constructors touch no disk, so any path will do to ask what the job would do.
+    """
+    try:
+        return _stand_in(arguments, missing, trust)
+    except RecipeError:
+        return None
+
+
+def refused(arguments: argparse.Namespace, missing: Sequence[Problem], trust: Sequence[str]) -> list[Problem]:
+    """What is wrong with a recipe once something stands for the values still to be given, some of it for that."""
+    try:
+        _stand_in(arguments, missing, trust)
+    except RecipeError as error:
+        return list(error.problems)
+    return []
+
+
+def _stand_in(arguments: argparse.Namespace, missing: Sequence[Problem], trust: Sequence[str]) -> Job:
+    given = [*arguments.overrides, *(f"{problem.path}={_STAND_IN}" for problem in missing)]
+    composed = composed_recipe(argparse.Namespace(**{**vars(arguments), "overrides": given}))
+    job: Job = build(composed, trust, permissions(arguments.allow_host, composed.path))
+    return job
+
+
+def plan_sentences(job: Job, recipe: Path, arguments: argparse.Namespace) -> list[str]:
+    """What the job, or each step of a workflow, would do with so many GPUs.
+
+    Args:
+        job: of the recipe.
+        recipe: its file.
+        arguments: of `check`.
+    """
+    gpus = _gpus(arguments.gpus)
+    said = [f"{gpus}{step}: {text}" for step, below in _planned(job) for text in _sentences(below, recipe, arguments)]
+    return said or [f"{gpus}: this job has no parallel plan, so there is nothing to check"]
+
+
+def waiting_sentence(missing: Sequence[Problem], num_gpus: int) -> str:
+    """Why nothing can be said yet."""
+    wanted = ", ".join(problem.path for problem in missing)
+    return f"{_gpus(num_gpus)}: nothing can be said before you give {wanted}"
+
+
+def _gpus(number: int) -> str:
+    return f"{number} {'GPU' if number == 1 else 'GPUs'}"
+
+
+def _planned(job: Job, step: str = "") -> Iterator[tuple[str, Planned]]:
+    if isinstance(job, Workflow):
+        for name, below in job.steps.items():
+            yield from _planned(below, f"{step}, step {name}")
+    elif isinstance(job, Planned):
+        yield step, job
+
+
+def _sentences(job: Planned, recipe: Path, arguments: argparse.Namespace) -> Iterator[str]:
+    plan = job.plan_for(arguments.gpus)
+    yield f"{plan.parameters:,} parameters; {_memory(job, plan, recipe, arguments)}"
+    yield from plan.notes
+
+
+def _memory(job: Planned, plan: DevicePlan, recipe: Path, arguments: argparse.Namespace) -> str:
+    """What the fullest GPU needs, by the model that `nemo-vfm plan` ranks layouts with."""
+    from nemo_vfm.cli.planning.plan_request import asked_of, own_choice
+    from nemo_vfm.perf.gpu_specs import gpu_named
+    from nemo_vfm.train.job import Train
+
+    if not isinstance(job, Train):
+        return _standing(plan, f"a step of {type(job).__name__} is not known to the planner")
+    given = {**vars(arguments), "network": NETWORK, "phase": None}
+    try:
+        gpu_named(arguments.gpu)
+        asked = asked_of(job, recipe, argparse.Namespace(**given), own_only=True)
+        needed = own_choice(asked).memory
+    except ValueError as error:  # UserError is one
+        return _standing(plan, str(error))
+    parts = {"weights": needed.parameters, "gradients": needed.gradients, "optimizer": needed.optimizer,
+             "running average": needed.average, "activations and gathered weights": needed.activations}  # fmt: skip
+    shown = ", ".join(f"{name} {binary(size)}" for name, size in parts.items() if size)
+    fits, gpu = asked.question.fits(needed), asked.question.machine.gpu
+    return (
+        f"on {asked.own} the fullest GPU needs {binary(needed.total)} at {needed.moment} ({shown}) of the "
+        f"{gib(gpu.usable_bytes)} GiB that one {gpu.name} has to fill: "
+        + ("it fits" if fits else f"it does not fit; `nemo-vfm plan --gpus {asked.own.world}` lists what would")
+    )
+
+
+def _standing(plan: DevicePlan, why: str) -> str:
+    """What stands all the time, where a step is not known."""
+    parts = ", ".join(f"{name} {binary(size)}" for name, size in plan.state_bytes.items())
+    total = binary(sum(plan.state_bytes.values()))
+    return f"each GPU that works keeps {total} ({parts}), and what a step needs on top is not known: {why}"

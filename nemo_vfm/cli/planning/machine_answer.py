@@ -1,0 +1,51 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A planner's answer in; the same for machines out: what a launcher asks before it reserves anything."""
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from nemo_vfm.cli.planning.plan_request import Asked
+from nemo_vfm.perf.layout_rules import Size, judged
+from nemo_vfm.perf.planner import Answer, Choice
+from nemo_vfm.perf.training_cost import cost
+
+if TYPE_CHECKING:
+    from nemo_vfm.core.types import Json
+
+CONVENTION = "3 x forward FLOPs / seconds / dense bf16 peak, causal attention counted whole"
+
+
+def to_json(asked: Asked, answer: Answer, own: Choice | None) -> "Json":
+    """Everything, the ranked layouts first."""
+    question, machine = asked.question, asked.question.machine
+    nodes = -(-answer.gpus // machine.network.gpus_per_node)
+    return {
+        "gpus": answer.gpus, "nodes": nodes, "gpus_per_node": min(answer.gpus, machine.network.gpus_per_node),
+        "gpu": asdict(machine.gpu) | {"usable_bytes": round(machine.gpu.usable_bytes)},
+        "network": asdict(machine.network),
+        "model": {"name": type(question.subject.model).__name__, "parameters": question.work.parameters,
+                  "forward_flops": question.work.flops, "tokens": question.subject.tokens},
+        "sample": {"inputs": {name: list(shape) for name, shape in asked.sample.inputs.items()},
+                   "source": asked.sample.source},
+        "phase": asked.phase or None, "batch": question.subject.batch, "steps": asked.steps,
+        "precision": question.precision, "mfu": CONVENTION,
+        "checkpoint_bytes": asked.checkpoint_bytes, "checkpoints_kept": asked.kept,
+        "ranked": [_choice(asked, one) for one in answer.ranked],
+        "own": None if own is None else _choice(asked, own) | {"rank": answer.rank_of(own.family)},
+        "refused": [{"about": one.about, "count": one.count, "values": list(one.values), "why": one.why}
+                    for one in answer.groups()],
+    }  # fmt: skip
+
+
+def _choice(asked: Asked, choice: Choice) -> "Json":
+    question = asked.question
+    of = Size(question.work.parameters, question.subject.tokens, question.machine.network.gpus_per_node)
+    memory = choice.memory
+    return {
+        "parallel": asdict(choice.plan), "rows": choice.rows, "recompute": "blocks" if choice.recompute else "none",
+        "memory_bytes": asdict(memory) | {"total": memory.total},
+        "fits": question.fits(memory),
+        **asdict(cost(choice, question, asked.steps)), "seconds": asdict(choice.time),
+        "rules": {str(rule.number): follows for rule, follows in judged(choice.plan, of)},
+    }  # fmt: skip

@@ -1,0 +1,103 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The recipe of a training in; the same made small enough to be tried on several processes of a laptop out.
+
+The overlays `smoke` and `parity` are laid over it: the model keeps its class and what it computes, and gets four narrow
+blocks of four heads. Batches are made up, so nothing that the recipe leaves to the user has to be there.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.runtime.command import composed_recipe
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from nemo_vfm.config import Composed
+    from nemo_vfm.core.types import Job
+    from nemo_vfm.parallel.verify.tiny_training import Rehearsal
+    from nemo_vfm.train.job import Train
+
+OVERLAYS = ("smoke", "parity")
+
+
+def rehearsed(
+    arguments: argparse.Namespace, overlays: Sequence[str] = OVERLAYS
+) -> "tuple[Rehearsal, nn.Module, Train]":
+    """The recipe's training made ready, its model without memory, and the job.
+
+    Raises:
+        RecipeError: the recipe is wrong.
+        UserError: it has no training, or one that cannot be tried so.
+    """
+    from nemo_vfm.config import RecipeError
+    from nemo_vfm.parallel.engine.torch_engine import TorchEngine
+    from nemo_vfm.parallel.verify.tiny_training import rehearsal_of
+
+    small = argparse.Namespace(**{**vars(arguments), "overlay": [*overlays, *arguments.overlay]})
+    _, job = _training(_built(small)[0], arguments.recipe)
+    if not isinstance(job.engine, TorchEngine):
+        raise UserError(f"only TorchEngine layouts can be tried, and this recipe uses {type(job.engine).__name__}")
+    try:
+        ready, model = rehearsal_of(job.model, job.task, job.optimizer, seed=0, recompute=job.engine.recompute)
+    except RecipeError as error:
+        raise UserError(
+            f"the model of {arguments.recipe} cannot be built without the files that it is given, so no small one can "
+            f"be tried:\n{error}"
+        ) from error
+    return ready, model, job
+
+
+def built_training(arguments: argparse.Namespace) -> "tuple[Train, str, Composed]":
+    """The one training of a recipe, with something in the place of what is still to be given; where it is; the recipe.
+
+    The place is that of a step in a workflow, as `steps.train.`; empty where the training is the recipe.
+
+    Raises:
+        RecipeError: the recipe is wrong, or more than paths and texts is missing.
+        UserError: it has no training, or several.
+    """
+    job, composed = _built(arguments)
+    step, found = _training(job, arguments.recipe)
+    return found, "".join(f"steps.{name}." for name in step.split(".") if name), composed
+
+
+def _built(arguments: argparse.Namespace) -> "tuple[Job, Composed]":
+    """The job, and the recipe. To compose a recipe takes a second: it is done again only where it must be."""
+    from nemo_vfm.cli.planning.gpu_check import stand_in_job
+    from nemo_vfm.config import RecipeError, build, check, trust_list
+    from nemo_vfm.runtime.user_permissions import permissions
+
+    trust, composed = trust_list(arguments.trust), composed_recipe(arguments)
+    allowed = permissions(arguments.allow_host, composed.path)
+    problems = check(composed, trust, allowed)
+    if any(problem.kind != "missing" for problem in problems):
+        raise RecipeError(problems)
+    job = stand_in_job(arguments, problems, trust) if problems else build(composed, trust, allowed)
+    if job is None:  # more than paths and texts is missing
+        raise RecipeError(problems)
+    return job, composed
+
+
+def _training(job: "Job", name: str) -> "tuple[str, Train]":
+    found = list(_trainings(job))
+    if not found:
+        raise UserError(f"{name} trains nothing, so there is no layout to try")
+    if len(found) > 1:
+        raise UserError(f"{name} has {len(found)} trainings ({', '.join(step for step, _ in found)}); give one of "
+                        f"them a recipe of its own")  # fmt: skip
+    return found[0]
+
+
+def _trainings(job: "Job", step: str = "") -> "Iterator[tuple[str, Train]]":
+    from nemo_vfm.train.job import Train
+    from nemo_vfm.workflow import Workflow
+
+    if isinstance(job, Workflow):
+        for name, below in job.steps.items():
+            yield from _trainings(below, f"{step}{'.' * bool(step)}{name}")
+    elif isinstance(job, Train):
+        yield step, job

@@ -1,0 +1,338 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A composed recipe in, every problem with it at once out, and what to build where there is none.
+
+The constructor is the schema: each key is an argument, each value is judged by its annotation, and the slot decides
+whether a component is made now or handed over as a factory.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, get_args, get_origin
+
+from nemo_vfm.config import hints
+from nemo_vfm.config.build import Call, Group, Items, Part, Value
+from nemo_vfm.config.locate import NotLocated, Target
+from nemo_vfm.config.recipe_errors import Mark, Problem, did_you_mean, printable
+from nemo_vfm.config.slot_fit import chosen
+from nemo_vfm.config.tree import MISSING, TARGET, Map, Node, Scalar, Seq, join, plain, walk
+from nemo_vfm.config.values import BadValue, convert, got, key_value, require_limits
+from nemo_vfm.core.network.permission import NOTHING, Permissions, Sent
+from nemo_vfm.core.network.secret import register_arguments
+from nemo_vfm.core.types import Job
+
+_NOTHING = Value(None)
+_ENOUGH = 1000  # problems; a hostile recipe has as many as it has values, and nobody reads them
+_HYDRA = {
+    "_partial_": "the slot decides whether a factory is made",
+    "_args_": "arguments are given by name",
+    "_recursive_": "components below are always built",
+    "_convert_": "components receive plain values",
+}
+
+#: What a recipe once said, and the user says now.
+_USERS = {
+    "api_key_env": "only you decide which key a host gets, with --allow-host HOST=VARIABLE or in your endpoints file",
+    "allow_private": "only you decide what inside your network may be contacted, with --allow-host or in your "
+    "endpoints file",
+    "permissions": "only you decide what is allowed, with --allow-host or in your endpoints file",
+}
+
+
+class _Enough(Exception):
+    """There are so many problems that the rest need not be looked for."""
+
+
+#: Sections at the root of YAML that is written for other frameworks, and of no recipe.
+_FOREIGN = {"trainer", "exp_manager", "step_scheduler", "train", "optim", "dist_env", "distributed"}
+_MIGRATE = "; `nemo-vfm migrate FILE` makes a recipe of a YAML of NeMo, DFM or AutoModel"
+
+
+@dataclass(slots=True)
+class Checker:
+    """Walks a resolved tree along the annotations.
+
+    Args:
+        trust: which names may be used, see `locate`.
+        choices: the ingredients there are for a slot, for suggestions.
+        permissions: what the user allows, for the components that send something.
+    """
+
+    trust: Sequence[str]
+    choices: Callable[[str], list[str]] = field(default=lambda _: [])
+    permissions: Permissions = NOTHING
+    problems: list[Problem] = field(default_factory=list)
+    places: "dict[str, list[str]]" = field(default_factory=dict)  # key -> the addresses where the recipe has it
+
+    def root(self, node: Map) -> Part:
+        """The whole recipe: a Job."""
+        for path, _ in walk(node):
+            self.places.setdefault(path.rpartition(".")[2], []).append(path)
+        try:
+            return self.node(node, Job, "", node.mark)
+        except _Enough:
+            return _NOTHING
+
+    def node(self, node: Node, hint: Any, path: str, key: Mark) -> Part:
+        """Judge a node by the annotation of its slot."""
+        if isinstance(node, Scalar) and (node.broken or node.value == MISSING):
+            return self._absent(node, hint, path)
+        inner = hints.bare(hint)
+        if hints.is_union(inner):
+            return self._union(node, hint, path, key)
+        if hints.is_factory(inner):
+            given, made = hints.factory_parts(inner)
+            return self._component(node, made, path, given=given, later=True)
+        if hints.is_open(inner):
+            return self._open(node, path)
+        if hints.is_mapping(inner):
+            return self._limited(self._group(node, inner, path), node, hint, path)
+        if hints.is_list(inner):
+            return self._limited(self._list(node, inner, path), node, hint, path)
+        if hints.is_component(inner):
+            return self._component(node, inner, path)
+        return self._value(node, hint, path)  # with what `Annotated` says of the value
+
+    def _say(self, path: str, mark: Mark, message: str) -> Part:
+        self.problems.append(Problem(path, mark, message))
+        if len(self.problems) >= _ENOUGH:
+            raise _Enough
+        return _NOTHING
+
+    def _absent(self, node: Scalar, hint: Any, path: str) -> Part:
+        if not node.broken:
+            text = f"you must give this: {path}={_placeholder(hint)} ({hints.in_words(hint)})"
+            self.problems.append(Problem(path, node.mark, text, kind="missing"))
+        return _NOTHING
+
+    def _value(self, node: Node, hint: Any, path: str) -> Part:
+        if not isinstance(node, Scalar):
+            return self._say(path, node.mark, f"expected {hints.in_words(hint)}, got {_kind(node)}")
+        if node.secret and any(isinstance(note, Sent) for note in hints.notes(hint)):
+            return self._say(path, node.mark, f"this text is sent to others, so it must not use the environment, "
+                             f"but it is {printable(node.via, 60)!r}; write the value")  # fmt: skip
+        try:
+            return Value(convert(node, hint), node)
+        except BadValue as error:
+            return self._say(path, node.mark, str(error))
+
+    def _open(self, node: Node, path: str) -> Part:
+        """A slot of a third-party class that says nothing about its type: plain values only, never a component."""
+        for below, part in walk(node, path):
+            if isinstance(part, Map) and TARGET in part.items:
+                text = "this parameter has no type, so no component fits it"
+                return self._say(below, part.key_mark(TARGET), text)
+        return _plain_part(node)
+
+    def _union(self, node: Node, hint: Any, path: str, key: Mark) -> Part:
+        options = [option for option in hints.options(hint) if hints.bare(option) is not type(None)]
+        if isinstance(node, Scalar) and node.value is None and len(options) < len(hints.options(hint)):
+            return _NOTHING
+        if len(options) == 1:
+            return self.node(node, options[0], path, key)
+        trials = []
+        for option in options:  # one after the other: unions below unions would make trying all of them exponential
+            trial = Checker(self.trust, self.choices, self.permissions, places=self.places)
+            try:
+                part = trial.node(node, option, path, key)
+            except _Enough:
+                self.problems += trial.problems
+                raise
+            if all(problem.kind == "missing" for problem in trial.problems):
+                self.problems += trial.problems
+                return part
+            trials.append(trial)
+            if (
+                isinstance(node, Map)
+                and TARGET in node.items
+                and any(len(problem.path) > len(path) for problem in trial.problems)
+            ):
+                break  # the class fits this option, only its arguments are wrong
+        return self._no_option(node, hint, path, trials)
+
+    def _no_option(self, node: Node, hint: Any, path: str, trials: "list[Checker]") -> Part:
+        """Nothing fits: for a component, the trial that came furthest has the useful messages."""
+        if isinstance(node, Map):
+            self.problems += max(trials, key=lambda trial: max(len(p.path) for p in trial.problems)).problems
+            return _NOTHING
+        is_open = isinstance(node, Scalar) and not node.secret
+        told = [
+            p
+            for trial in trials
+            for p in trial.problems
+            if not p.message.startswith(("expected", "a recipe cannot give"))
+        ]
+        if told:  # such as what is wrong with a path, rather than that this is none
+            self.problems.append(told[0])
+            return _NOTHING
+        near = did_you_mean(str(node.value), hints.choices(hint)) if is_open and isinstance(node, Scalar) else ""
+        return self._say(path, node.mark, f"expected {hints.in_words(hint)}, got {_kind(node)}{near}")
+
+    def _limited(self, part: Part, node: Node, hint: Any, path: str) -> Part:
+        """A list or mapping that keeps to what `Annotated` says of the whole, such as how many values it holds."""
+        try:
+            require_limits(plain(node), hint)
+        except BadValue as error:
+            return self._say(path, node.mark, str(error))
+        return part
+
+    def _group(self, node: Node, hint: Any, path: str) -> Part:
+        if not isinstance(node, Map):
+            return self._say(path, node.mark, f"expected {hints.in_words(hint)}, got {_kind(node)}")
+        if TARGET in node.items:
+            text = f"expected {hints.in_words(hint)}; {TARGET} makes this a single component; put it under a name"
+            return self._say(path, node.key_mark(TARGET), text)
+        of_keys, of_values = get_args(hint) if len(get_args(hint)) == 2 else (str, hints.ANYTHING)
+        parts: dict[Any, Part] = {}
+        for key, below in node.items.items():
+            try:
+                value = key_value(key, of_keys, node.key_mark(key))
+                if value in parts:  # 1_000 and 1000 are two keys in YAML, and one number
+                    raise BadValue(f"{value} is given twice, here as {key}")
+                parts[value] = self.node(below, of_values, join(path, key), node.key_mark(key))
+            except BadValue as error:
+                self._say(join(path, key), node.key_mark(key), str(error))
+        return Group(parts)
+
+    def _list(self, node: Node, hint: Any, path: str) -> Part:
+        if not isinstance(node, Seq):
+            return self._say(path, node.mark, f"expected {hints.in_words(hint)}, got {_kind(node)}; write [ ... ]")
+        inner = get_args(hint)
+        fixed = hints.is_fixed(hint)
+        if fixed and len(inner) != len(node.items):
+            return self._say(path, node.mark, f"expected {hints.in_words(hint)}, got {len(node.items)} values")
+        wanted = inner if fixed else (inner[0] if inner else hints.ANYTHING,) * len(node.items)
+        numbered = enumerate(zip(node.items, wanted, strict=True))
+        return Items(tuple(self.node(v, w, join(path, str(i)), v.mark) for i, (v, w) in numbered), _container(hint))
+
+    def _component(
+        self, node: Node, hint: Any, path: str, *, given: tuple[Any, ...] | None = (), later: bool = False
+    ) -> Part:
+        if not isinstance(node, Map):
+            return self._not_a_component(node, hint, path)
+        target = self._target(node, hint, path)
+        if target is None:
+            return _NOTHING
+        try:
+            signature = hints.signature(target)
+        except TypeError as error:
+            return self._say(path, _target_mark(node), str(error))
+        positional = self._positional(signature, given, target, node, path) if later else ()
+        return self._arguments(node, target, signature, path, positional=positional, later=later)
+
+    def _not_a_component(self, node: Node, hint: Any, path: str) -> Part:
+        slot = path.rpartition(".")[2]
+        known = self.choices(slot) if slot else []
+        near = did_you_mean(str(node.value), known) if isinstance(node, Scalar) and not node.secret else ""
+        there = f"; conf/{slot} holds {', '.join(known)}{near}" if known else ""
+        text = f"expected {hints.in_words(hint)} (a mapping with {TARGET}), got {_kind(node)}{there}"
+        return self._say(path, node.mark, text)
+
+    def _target(self, node: Map, hint: Any, path: str) -> Target | None:
+        """The trusted class or function of a node, where it fits its slot."""
+        written = node.items.get(TARGET)
+        if isinstance(written, Scalar) and (written.broken or written.value == MISSING):
+            self._absent(written, str, join(path, TARGET))
+            return None
+        try:
+            return chosen(written, hint, self.trust, is_root=not path)
+        except (NotLocated, TypeError) as error:
+            foreign = "" if path or not _FOREIGN & node.items.keys() else _MIGRATE
+            self._say(path, node.mark if written is None else _target_mark(node), f"{error}{foreign}")
+            return None
+
+    def _positional(
+        self, signature: hints.Signature, given: tuple[Any, ...] | None, target: Target, node: Map, path: str
+    ) -> tuple[str, ...]:
+        """The arguments that the slot's owner will give by position."""
+        names = [argument.name for argument in signature.arguments.values() if argument.positional]
+        if given is None:
+            return tuple(names)
+        if len(given) > len(names) and not signature.takes_more:
+            text = f"{target.__qualname__} takes {len(names)} arguments by position, but this slot gives {len(given)}"
+            self._say(path, _target_mark(node), text)
+        return tuple(names[: len(given)])
+
+    def _arguments(
+        self,
+        node: Map,
+        target: Target,
+        signature: hints.Signature,
+        path: str,
+        *,
+        positional: tuple[str, ...],
+        later: bool,
+    ) -> Part:
+        parts: dict[str, Part] = {}
+        for key, below in node.without(TARGET).items.items():
+            address, mark = join(path, key), node.key_mark(key)
+            argument = signature.arguments.get(key)
+            if key in positional:
+                self._say(address, mark, f"{key} is passed to {target.__qualname__} by the job; remove it here")
+            elif argument is not None:
+                parts[key] = self.node(below, argument.hint, address, mark)
+            elif signature.open and key not in _HYDRA:
+                parts[key] = self._open(below, address)
+            else:
+                register_arguments([f"{key}={below.value}"] if isinstance(below, Scalar) else [])
+                self._unknown(key, target, signature, address, mark)
+        self._require_complete(node, target, signature, path, positional)
+        parts |= dict.fromkeys(signature.permitted, Value(self.permissions))
+        mark = _target_mark(node)
+        return Call(target, parts, path, mark, _secrets(node), later, node)
+
+    def _unknown(self, key: str, target: Target, signature: hints.Signature, path: str, mark: Mark) -> None:
+        known = list(signature.arguments)
+        said = _HYDRA | (_USERS if signature.permitted else {})
+        hint = f"; {said[key]}, remove it" if key in said else did_you_mean(key, known)
+        others = [other for other in self.places.get(key, ()) if other != path]
+        if others and not hint:
+            hint = f"; this recipe has {' and '.join(others[:2])}"
+        if key == "defaults":
+            hint = "; defaults stand at the top of a file, with the address before the colon: {a.b: choice}"
+        if "." in key and key.partition(".")[0] in known:
+            nested = key.replace(".", ": {") + ": ..." + "}" * key.count(".")
+            hint = f"; dots work on the command line only; here write {nested}"
+        listed = f"; it takes {', '.join(known)}" if known and not hint else ""
+        self._say(path, mark, f"{target.__qualname__} takes no argument {key}{hint}{listed}")
+
+    def _require_complete(
+        self, node: Map, target: Target, signature: hints.Signature, path: str, positional: tuple[str, ...]
+    ) -> None:
+        lacking = [a for a in signature.arguments.values()
+                   if a.required and a.name not in node.items and a.name not in positional]  # fmt: skip
+        if lacking:
+            names = " and ".join(f"{a.name} ({hints.in_words(a.hint)})" for a in lacking)
+            self._say(path, _target_mark(node), f"{target.__qualname__} needs {names}")
+
+
+def _target_mark(node: Map) -> Mark:
+    return node.key_mark(TARGET)
+
+
+def _kind(node: Node) -> str:
+    if isinstance(node, Scalar):
+        return got(node)
+    return "a list" if isinstance(node, Seq) else "a mapping"
+
+
+def _placeholder(hint: Any) -> str:
+    return "DIR" if "a path" in hints.in_words(hint) else "VALUE"
+
+
+def _container(hint: Any) -> Callable[[Sequence[object]], object]:
+    origin = get_origin(hint) or hint
+    concrete: dict[Any, Callable[[Sequence[object]], object]] = {list: list, set: set, frozenset: frozenset}
+    return concrete.get(origin, tuple)
+
+
+def _plain_part(node: Node) -> Part:
+    if isinstance(node, Map):
+        return Group({key: _plain_part(below) for key, below in node.items.items()})
+    if isinstance(node, Seq):
+        return Items(tuple(_plain_part(below) for below in node.items), list)
+    return Value(node.value)
+
+
+def _secrets(node: Map) -> tuple[str, ...]:
+    return tuple(str(below.value) for _, below in walk(node) if isinstance(below, Scalar) and below.secret)

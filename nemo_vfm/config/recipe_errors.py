@@ -1,0 +1,168 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Places in a recipe and what is wrong there in, text with file:line:column, source line and caret out."""
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.network.secret import conceal
+from nemo_vfm.core.sanitize import UNSEEN, printable
+from nemo_vfm.core.storage.files import real
+
+_COMMAND_LINE = "command line"
+__all__ = [
+    "UNSEEN",
+    "Mark",
+    "Problem",
+    "RecipeError",
+    "Source",
+    "did_you_mean",
+    "fail",
+    "printable",
+    "shown_path",
+]
+
+_WIDTH = 110  # characters of a source line that are shown
+_SHOWN = 50  # problems that are shown; a hostile recipe can have thousands
+_KNOWN = 300  # names that are searched for the nearest: each takes some microseconds, for every problem
+_LONGEST = 600  # characters of a message, and of a name that is worth a suggestion
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A text that values are read from.
+
+    Args:
+        name: a file's path, or "command line".
+        lines: the text, line by line.
+        is_file: False where a line number would mean nothing to the user.
+        taken_at: the place in another file that named this one; None for what the user named.
+    """
+
+    name: str
+    lines: tuple[str, ...] = field(repr=False)
+    is_file: bool = True
+    taken_at: "Mark | None" = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def typed(cls, word: str) -> "Source":
+        """A word of the command line."""
+        return cls(_COMMAND_LINE, (word,), is_file=False)
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether the user typed it. A file may be called "command line", too."""
+        return self.name == _COMMAND_LINE and not self.is_file
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place in a source; line and column count from 1."""
+
+    source: Source
+    line: int = 1
+    column: int = 1
+
+    def place(self) -> str:
+        """The place without its column: what `show` writes behind a value."""
+        name = self.source.name
+        return f"{printable(shown_path(name), 1000)}:{self.line}" if self.source.is_file else printable(name, 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with a recipe.
+
+    Args:
+        path: the dotted address of the value, empty for the root.
+        mark: where it is written.
+        message: one sentence: what is wrong, what was expected, what to try.
+        kind: "missing" where the recipe leaves a value to the user (`???`); everything else is an "error".
+    """
+
+    path: str
+    mark: Mark
+    message: str
+    kind: Literal["error", "missing"] = "error"
+
+    def render(self) -> str:
+        """Place and address, the source line, a caret with the message, which files led there; secrets are masked."""
+        place = f"{self.mark.place()}:{self.mark.column}" if self.mark.source.is_file else self.mark.place()
+        line, caret = _excerpt(self.mark)
+        message, *within = _with_its_caret(self.message)
+        lines = [f"{place}  {printable(self.path, _WIDTH)}".rstrip()]
+        lines += [f"    {line}", f"    {' ' * caret}^ {message}"] if line else [f"    {message}"]
+        lines += [f"    {' ' * caret}{inner}" for inner in within]
+        return conceal("\n".join(lines + _led_there(self.mark.source)))
+
+
+class RecipeError(UserError):
+    """A recipe cannot be used; the text shows every problem at its place.
+
+    Args:
+        problems: at least one.
+    """
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        shown = [problem.render() for problem in self.problems[:_SHOWN]]
+        more = [f"... and {len(self.problems) - _SHOWN} more"] * (len(self.problems) > _SHOWN)
+        super().__init__("\n".join(shown + more))
+
+
+def fail(message: str, mark: Mark, path: str = "") -> RecipeError:
+    """An error with one problem, to be raised."""
+    return RecipeError([Problem(path, mark, message)])
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A suggestion to append to a message, or nothing."""
+    if len(name) > _WIDTH:  # nobody's slip of the pen, and the search takes quadratic time
+        return ""
+    small = {one.lower(): one for one in islice(known, _KNOWN + 1)}
+    if len(small) > _KNOWN:
+        return ""
+    close = difflib.get_close_matches(name.lower(), list(small), n=1, cutoff=0.6)
+    return f"; did you mean {small[close[0]]}?" if close else ""
+
+
+def _with_its_caret(message: str) -> list[str]:
+    """A message in one line; where it shows a place inside a text with a caret of its own, these are two more."""
+    pointed = re.fullmatch(r"(.*)\n( {4}[^\n]{1,200})\n( {4,204}\^)", message, re.DOTALL)
+    parts = pointed.groups() if pointed else (message,)
+    return [printable(part, _LONGEST) for part in parts]
+
+
+def shown_path(name: str) -> str:
+    """A path as the user would type it: relative where it lies below the working directory."""
+    try:
+        return str(real(Path(name)).relative_to(Path.cwd()))
+    except ValueError:
+        return name
+
+
+def _led_there(source: Source) -> list[str]:
+    """Which file took this one, and which took that: an ingredient is often wrong for one recipe only."""
+    places = []
+    while source.taken_at is not None:
+        places.append(source.taken_at.place())
+        source = source.taken_at.source
+    return [f"    (taken by {', that by '.join(places)})"] if places else []
+
+
+def _excerpt(mark: Mark) -> tuple[str, int]:
+    """The source line without its indentation, cut to a readable width, and where the caret stands in it."""
+    if not 1 <= mark.line <= len(mark.source.lines):
+        return "", 0
+    raw = mark.source.lines[mark.line - 1].replace("\t", " ")
+    start = len(raw) - len(raw.lstrip())
+    caret = max(mark.column - 1 - start, 0)
+    text = printable(raw.strip(), len(raw))
+    offset = max(caret - _WIDTH // 2, 0) if len(text) > _WIDTH else 0
+    return text[offset : offset + _WIDTH], caret - offset

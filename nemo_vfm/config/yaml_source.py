@@ -1,0 +1,263 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""YAML text in, a marked tree out: strict, bounded, and without any way to make an object.
+
+Stricter than YAML 1.1: only `true` and `false` are booleans, base 60 and octal do not exist, `6e-3` and `400_000` are
+numbers, and tags, duplicate keys, merge keys, NaN and infinity are refused. PyYAML gives events only; no constructor
+and no resolver of it ever runs. Limits are on bytes, depth, aliases and nodes, so a hostile file ends in a sentence.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nemo_vfm.config.recipe_errors import UNSEEN, Mark, RecipeError, Source, fail, shown_path
+from nemo_vfm.config.tree import Map, Node, Plain, Scalar, Seq
+from nemo_vfm.core.storage.files import opened, real
+
+SUFFIXES = (".yaml", ".yml")
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 50
+MAX_ALIASES = 100
+MAX_NODES = 20_000
+MAX_DIGITS = 40  # Python reads long integers in quadratic time; nobody writes a number this long on purpose
+
+_INT = re.compile(r"[-+]?(?:0|[1-9]\d*(?:_\d+)*)")
+_FLOAT = re.compile(r"[-+]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_NOT_FINITE = re.compile(r"[-+]?\.(?:inf|nan)", re.IGNORECASE)
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml: 20 times faster, same events
+
+
+def read(path: Path, taken_at: Mark | None = None) -> Map:
+    """The mapping that a recipe or ingredient file holds.
+
+    Args:
+        taken_at: where another file names this one.
+
+    Raises:
+        RecipeError: it cannot be read, is too large, or is not the YAML described above.
+    """
+    return _mapping_of(parse(_text(path, taken_at), str(path), taken_at=taken_at))
+
+
+def read_foreign(path: Path, taken_at: Mark, keys: Sequence[str]) -> Map:
+    """The same for a file that may be anything: what is no recipe is named, and no word of it is shown.
+
+    A recipe from a stranger may name any file of the user's by `recipe:`, or bring a link to it.
+
+    Args:
+        keys: one of these is at the root of what is a recipe.
+
+    Raises:
+        RecipeError: as `read`, but with nothing of the file; or it has none of the keys.
+    """
+    name = shown_path(str(path))
+    if real(path).suffix not in SUFFIXES:
+        raise fail(f"{name} is not a recipe: the name of one ends in {' or '.join(SUFFIXES)}", taken_at)
+    text = _text(path, taken_at)
+    try:
+        found = _mapping_of(parse(text, str(path), taken_at=taken_at))
+    except RecipeError as error:
+        line = error.problems[0].mark.line
+        raise fail(f"{name} cannot be read as a recipe because of line {line}; run `nemo-vfm check {name}` for "
+                   f"the reason",
+                   taken_at) from None  # fmt: skip
+    if not found.items.keys() & set(keys):
+        raise fail(f"{name} is not a recipe: it has no {' or '.join(keys)}", taken_at)
+    return found
+
+
+def _text(path: Path, taken_at: Mark | None) -> str:
+    nowhere = Mark(Source(str(path), (), taken_at=taken_at))
+    try:
+        with opened(path) as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise fail(f"cannot read {shown_path(str(path))}: {error.strerror}", nowhere) from error
+    if len(data) > MAX_BYTES:
+        raise fail(f"a recipe has at most {MAX_BYTES} bytes; this file is larger", nowhere)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise fail(f"a recipe is UTF-8 text; byte {error.start} is not", nowhere) from error
+
+
+def _mapping_of(node: Node) -> Map:
+    if not isinstance(node, Map):
+        raise fail(f"a recipe file must be a mapping (lines of `key: value`){_no_break(node)}", node.mark)
+    return node
+
+
+def _no_break(node: Node) -> str:
+    """Spaces that were copied from a web page look like others, and YAML does not take them as such."""
+    text = "".join(node.mark.source.lines[node.mark.line - 1 : node.mark.line])
+    return "; the space in it is a no-break space (U+00A0), type it anew" if "\xa0" in text else ""
+
+
+def parse(text: str, name: str, *, is_file: bool = True, taken_at: Mark | None = None) -> Node:
+    """Read one YAML document."""
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    source = Source(name, tuple(text.split("\n")), is_file, taken_at)
+    if unseen := UNSEEN.search(text):
+        line = text.count("\n", 0, unseen.start())
+        column = unseen.start() - (text.rfind("\n", 0, unseen.start()) + 1)
+        raise fail(f"the invisible character U+{ord(unseen[0]):04X} is not allowed here; delete it",
+                   Mark(source, line + 1, column + 1))  # fmt: skip
+    try:
+        return _Reader(text, source).document()
+    except yaml.YAMLError as error:
+        raise _syntax_error(error, source) from error
+
+
+def plain_value(text: str, mark: Mark) -> Plain:
+    """What an unquoted text means: null, true, false, a number, or itself."""
+    if text in ("", "~", "null"):
+        return None
+    if text in ("true", "false"):
+        return text == "true"
+    if _NOT_FINITE.fullmatch(text):
+        raise fail(f"{text} is not a finite number; recipes hold finite numbers only", mark)
+    if not _FLOAT.fullmatch(text):
+        return text
+    if len(text) > MAX_DIGITS:
+        raise fail(f"this number is {len(text)} characters long; write at most {MAX_DIGITS}, or quote it", mark)
+    return _number(text, mark)
+
+
+def _number(text: str, mark: Mark) -> int | float:
+    if _INT.fullmatch(text):
+        return int(text.replace("_", ""))
+    if re.fullmatch(r"[-+]?[\d_]+", text):
+        number = text.lstrip("+-0") or "0"
+        raise fail(f"{text} begins with a zero: write {number} for a number, '{text}' for text", mark)
+    value = float(text.replace("_", ""))
+    if not math.isfinite(value):
+        raise fail(f"{text} is too large for a 64-bit float; recipes hold finite numbers only", mark)
+    return value
+
+
+class _Reader:
+    """Turns parser events into nodes; it recurses at most MAX_DEPTH deep."""
+
+    def __init__(self, text: str, source: Source) -> None:
+        self._events: Iterator[Any] = yaml.parse(text, Loader=_LOADER)
+        self._source = source
+        self._anchors: dict[str, tuple[Node, int, int]] = {}  # with how many nodes it is and how far down it goes
+        self._deepest = 0
+        self._aliases = 0
+        self._nodes = 0
+
+    def document(self) -> Node:
+        """The one document of the text."""
+        next(self._events)  # the start of the stream
+        event = next(self._events)
+        if isinstance(event, yaml.StreamEndEvent):
+            raise fail("this file is empty", Mark(self._source))
+        node = self._node(next(self._events), 0)
+        next(self._events)  # the end of the document
+        event = next(self._events)
+        if not isinstance(event, yaml.StreamEndEvent):
+            raise fail("a recipe is one YAML document; a second one begins here", self._mark(event))
+        return node
+
+    def _mark(self, event: Any) -> Mark:
+        return Mark(self._source, event.start_mark.line + 1, event.start_mark.column + 1)
+
+    def _node(self, event: Any, depth: int) -> Node:
+        mark = self._mark(event)
+        if isinstance(event, yaml.AliasEvent):
+            return self._alias(str(event.anchor), mark, depth)
+        if getattr(event, "tag", None) is not None:
+            raise fail(f"the tag {event.tag} is refused: recipes hold plain values only", mark)
+        before, outer = self._nodes, self._deepest
+        self._deepest = depth
+        self._require_depth(mark)
+        self._count(1, mark)
+        node = self._body(event, mark, depth)
+        if event.anchor:
+            self._anchors[event.anchor] = (node, self._nodes - before, self._deepest - depth)
+        self._deepest = max(outer, self._deepest)
+        return node
+
+    def _require_depth(self, mark: Mark) -> None:
+        if self._deepest > MAX_DEPTH:
+            raise fail(f"values are nested more than {MAX_DEPTH} deep", mark)
+
+    def _body(self, event: Any, mark: Mark, depth: int) -> Node:
+        if isinstance(event, yaml.ScalarEvent):
+            return self._scalar(event, mark)
+        if isinstance(event, yaml.SequenceStartEvent):
+            return Seq(tuple(self._until(yaml.SequenceEndEvent, depth)), mark)
+        return self._mapping(mark, depth)
+
+    def _until(self, end: type, depth: int) -> Iterator[Node]:
+        while not isinstance(event := next(self._events), end):
+            yield self._node(event, depth + 1)
+
+    def _scalar(self, event: Any, mark: Mark) -> Scalar:
+        # An escape such as "\u202e" in a quoted text is legal; half a character or a NUL is of no use to anyone.
+        if re.search("[\x00\ud800-\udfff]", event.value):
+            raise fail("this text holds a NUL or half a character", mark)
+        return Scalar(plain_value(event.value, mark) if event.implicit[0] else event.value, mark)
+
+    def _mapping(self, mark: Mark, depth: int) -> Map:
+        result = Map({}, mark)
+        while not isinstance(event := next(self._events), yaml.MappingEndEvent):
+            key, key_mark = self._key(event, result)
+            result.items[key] = self._node(next(self._events), depth + 1)
+            result.keys[key] = key_mark
+        return result
+
+    def _key(self, event: Any, seen: Map) -> tuple[str, Mark]:
+        mark = self._mark(event)
+        if not isinstance(event, yaml.ScalarEvent) or event.tag is not None or event.anchor:
+            raise fail("a key is plain text", mark)
+        key = event.value
+        if key == "<<" and event.implicit[0]:
+            raise fail("merge keys (<<) are refused; use `defaults` or ${...} to share values", mark)
+        if not key or not key.isascii() or not key.isprintable() or "${" in key:
+            why = "contains ${...}, which only values may" if "${" in key else "is not plain ASCII text"
+            raise fail(f"the key {key!a} {why}; keys are letters, digits, _ and -", mark)
+        if key in seen.items:
+            raise fail(f"{key} is given twice; the first is on line {seen.keys[key].line}", mark)
+        return key, mark
+
+    def _alias(self, name: str, mark: Mark, depth: int) -> Node:
+        if name not in self._anchors:
+            raise fail(f"*{name} refers to nothing above it; write &{name} before a value first", mark)
+        self._aliases += 1
+        if self._aliases > MAX_ALIASES:
+            raise fail(f"more than {MAX_ALIASES} aliases in one file", mark)
+        node, size, height = self._anchors[name]
+        self._count(size, mark)
+        self._deepest = max(self._deepest, depth + height)
+        self._require_depth(mark)
+        return node
+
+    def _count(self, size: int, mark: Mark) -> None:
+        self._nodes += size
+        if self._nodes > MAX_NODES:
+            raise fail(f"this file expands to more than {MAX_NODES} values", mark)
+
+
+def _syntax_error(error: yaml.YAMLError, source: Source) -> RecipeError:
+    """PyYAML's complaint as one of ours."""
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    text = getattr(error, "problem", None) or str(error).splitlines()[0]
+    where = Mark(source, mark.line + 1, mark.column + 1) if mark else Mark(source)
+    rest = source.lines[mark.line :] if mark else ("x",)
+    if not any(line.strip() for line in rest):  # the text ended too early: point at its end
+        last = max((i for i, line in enumerate(source.lines) if line.strip()), default=0)
+        where = Mark(source, last + 1, len(source.lines[last]) + 1)
+    if "mapping values are not allowed" in text:
+        text += " (a text that holds ': ' needs quotes)"
+    if "\\t" in text or "cannot start any token" in text:
+        text += " (indent with spaces; quote a text that begins with a special character)"
+    if "???" in "".join(source.lines[where.line - 1 : where.line]):
+        text += " (inside { } and [ ], write '???' in quotes)"
+    name = shown_path(source.name) if source.is_file else source.name
+    return fail(f"{name} is not valid YAML here: {text}", where)

@@ -1,0 +1,133 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Messages in, what a model behind an OpenAI-compatible endpoint says out, with how it ended and its tokens."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from nemo_vfm.core.network.endpoint import REQUEST_PREFIX, Answer, Endpoint, EndpointError
+from nemo_vfm.core.network.permission import SentText
+from nemo_vfm.core.types import Json
+
+_ENDS = {"length": "truncated", "max_tokens": "truncated", "content_filter": "blocked", "safety": "blocked"}
+Ending = Literal["success", "truncated", "blocked"]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One answer of a model.
+
+    Args:
+        text: what it said; empty where it is blocked.
+        ending: success, truncated (a limit of tokens) or blocked (it declined, or a filter did).
+        model: as the service calls what answered.
+        revision: as the service calls the state of it; empty where it does not say.
+        tokens_in: of the question, 0 where the service does not count.
+        tokens_out: of the answer.
+        seconds: until it was there.
+    """
+
+    text: str
+    ending: Ending
+    model: str
+    revision: str
+    tokens_in: int
+    tokens_out: int
+    seconds: float
+
+
+class Chat:
+    """A model behind any endpoint that speaks OpenAI's `chat/completions`: vLLM, SGLang, NIM, llama.cpp, a provider.
+
+    Args:
+        endpoint: where it is.
+        model: which model, as the endpoint calls it.
+        max_tokens: longest answer, in tokens.
+        temperature: 0 takes the likeliest token each time.
+        require_echo: refuse answers that do not repeat the name of their question, in the header X-Request-Id or
+            inside `id`. vLLM does with --enable-request-id-headers. Answers that repeat another question's name are
+            refused in any case.
+    """
+
+    def __init__(
+        self, *, endpoint: Endpoint, model: SentText, max_tokens: int = 256, temperature: float = 0.0,
+        require_echo: bool = False,
+    ) -> None:  # fmt: skip
+        if max_tokens < 1 or temperature < 0 or not model:
+            raise ValueError(
+                f"model {model!r}, max_tokens {max_tokens}, temperature {temperature}: it takes a name, at least 1, "
+                f"and at least 0"
+            )
+        self.endpoint, self.model = endpoint, model
+        self.max_tokens, self.temperature, self.require_echo = max_tokens, temperature, require_echo
+
+    def ready(self) -> None:
+        """See `Endpoint.ready`."""
+        self.endpoint.ready()
+
+    def say(self, messages: Sequence[Json]) -> Said:
+        """What the model says.
+
+        Raises:
+            EndpointError: no usable answer to this.
+            EndpointDenied: there will be none to anything.
+        """
+        question = {
+            "model": self.model, "messages": list(messages), "max_tokens": self.max_tokens,
+            "temperature": self.temperature, "stream": False,
+        }  # fmt: skip
+        answer = self.endpoint.ask("chat/completions", question)
+        self._check_whose(answer)
+        try:
+            return _said(answer)
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+            raise EndpointError(f"the answer has no choices[0].message.content: {str(answer.body)[:200]}") from None
+
+    def identity(self) -> Json:
+        """All that the words depend on, as far as it can be known here; where the service stands is not part of it."""
+        return [self.model, self.max_tokens, self.temperature]
+
+    def _check_whose(self, answer: Answer) -> None:
+        """An answer that names a question must name ours: servers that batch have mixed them up."""
+        own = str(answer.body.get("id", "")) if isinstance(answer.body, dict) else ""
+        named = [text for text in (answer.echo or "", own) if REQUEST_PREFIX in text]
+        if any(answer.request_id not in text for text in named):
+            raise EndpointError("the response carries another request's id; the service mixed them up")
+        if self.require_echo and not named:
+            raise EndpointError("the response lacks its request's id, which require_echo asks for")
+
+
+def _said(answer: Answer) -> Said:
+    body = answer.body
+    choice = body["choices"][0]
+    message, usage = choice["message"], body.get("usage") or {}
+    refusal = message.get("refusal")
+    ending: Ending = "success"
+    match _ENDS.get(str(choice.get("finish_reason"))):
+        case "truncated":
+            ending = "truncated"
+        case "blocked":
+            ending = "blocked"
+    if refusal:
+        ending = "blocked"
+    text = "" if ending == "blocked" else _text(message["content"])
+    if ending != "blocked" and not text.strip():
+        raise EndpointError("the model returned nothing, as overloaded servers do; run again later")
+    return Said(
+        text, ending, str(body.get("model", ""))[:200], str(body.get("system_fingerprint") or "")[:200],
+        _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")), answer.seconds,
+    )  # fmt: skip
+
+
+def _text(content: Json) -> str:
+    """The content as text; newer servers give a list of parts."""
+    if isinstance(content, list):
+        return " ".join(part["text"] for part in content if part.get("type") == "text")
+    if not isinstance(content, str):
+        raise TypeError
+    return content
+
+
+def _count(value: Json) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 40 else 0

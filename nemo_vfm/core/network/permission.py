@@ -1,0 +1,231 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Says to whom a run may send something, and with which key: as the user allows, never as a recipe asks.
+
+Whoever composes a recipe gives `Permissions` to the components that send (`config/build.py`): no key of a recipe can
+hold one, and it travels with the component to worker processes and other machines.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from typing import Annotated, Protocol, runtime_checkable
+
+from nemo_vfm.core.network.secret import register
+from nemo_vfm.core.network.ssrf_guard import ServiceUrl, is_private, service_url
+from nemo_vfm.core.storage.uri import SCHEMES, Address
+
+
+class Sent:
+    """Marks an argument whose text leaves this machine: see `SentText`."""
+
+
+#: A text that is sent to somebody: what comes from the environment is refused in it.
+SentText = Annotated[str, Sent()]
+#: A key typed in the place of a variable's name is not shown again, so lower case, which keys have, is refused.
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
+_BARE = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[\w.-]+)(?::\d{1,5})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """One host or bucket that the user allows.
+
+    Args:
+        place: `https://host:443`, `s3://bucket` or `ray://host:10001`.
+        variable: of the environment, whose value is the key; None sends none.
+        private: whether it may be on this machine or in its network.
+        source: where the user says so, in words.
+        name: in the user's file; empty for an option of the command line.
+        url: the whole address in the file; empty for an option.
+    """
+
+    place: str
+    variable: str | None = None
+    private: bool = False
+    source: str = "--allow-host"
+    name: str = ""
+    url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipient:
+    """Who would get something from a run, for the list that `check` and `run` show.
+
+    Args:
+        place: host or bucket.
+        gets: what, in words.
+        variables: of the environment, whose values sign or open the requests.
+        source: who says so, in words.
+    """
+
+    place: str
+    gets: str
+    variables: tuple[str, ...] = ()
+    source: str = ""
+
+
+@runtime_checkable
+class Sends(Protocol):
+    """A component that may reach the network by itself."""
+
+    def recipients(self) -> Sequence[Recipient]:
+        """Everybody it would reach."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Permissions:
+    """Everything that the user allows; without arguments nothing.
+
+    Args:
+        allowed: hosts and buckets.
+        file: the user's endpoints file, for messages.
+        trouble: why that file was not read; empty where it was, or where there is none.
+        withheld: (variable, value) of all that the recipe takes from the environment; no request may hold a value.
+    """
+
+    allowed: tuple[Allowed, ...] = ()
+    file: str = "the endpoints file"
+    trouble: str = ""
+    withheld: tuple[tuple[str, str], ...] = field(default=(), repr=False, compare=False)
+
+    @classmethod
+    def of(cls, *words: str) -> "Permissions":
+        """What `--allow-host` says, a word each."""
+        return cls(together(map(allowed_host, words)))
+
+    def named(self, name: str) -> Allowed:
+        """The endpoint of the user's file that a recipe names.
+
+        Raises:
+            ValueError: there is none.
+        """
+        found = {one.name: one for one in self.allowed if one.url.startswith("http")}
+        if name in found:
+            return found[name]
+        known = f"it has {', '.join(sorted(filter(None, found)))}" if found else "it names none"
+        raise ValueError(f"{self.file} has no endpoint of this name: {self.trouble or known}. Add it there: "
+                         "NAME: {url: https://..., api_key_env: VARIABLE}")  # fmt: skip
+
+    def service(self, url: ServiceUrl) -> Allowed:
+        """What an option says of the host of a URL that a recipe gives.
+
+        Raises:
+            ValueError: none says anything.
+        """
+        found = [one for one in self.allowed if one.place == url.origin]
+        if not found:
+            raise ValueError(self.refusal(url.origin))
+        if named := [one.name for one in found if one.name and len(found) == 1]:
+            raise ValueError(f"{url.origin} is named in {self.file}; write name: {named[0]} instead of the URL")
+        return next(one for one in found if not one.name)
+
+    def allows(self, place: str) -> bool:
+        """Whether the user allows a bucket, or another address that takes no key of ours."""
+        return any(one.place == place for one in self.allowed)
+
+    def refusal(self, place: str) -> str:
+        """Why nothing goes to a host or bucket that a recipe names, and what the user can do."""
+        reason = f" ({self.file} was not read: {self.trouble})" if self.trouble else ""
+        bare = place.partition("://")[2].removesuffix(":443")
+        short = bare if place.startswith("http") and allowed_place(bare, None).place == place else place
+        key = f", or {short}=VARIABLE if it needs a key" if place.startswith("http") else ""
+        return (f"nothing is sent to {place} until you allow it{reason}: if you trust it, add --allow-host "
+                f"{short}{key}, or name it in {self.file}")  # fmt: skip
+
+
+#: For whatever is made without a user who could allow something.
+NOTHING = Permissions()
+
+
+def together(found: Iterable[Allowed]) -> tuple[Allowed, ...]:
+    """All of them, those that say the same once.
+
+    Raises:
+        ValueError: two options say different things about one host, so that its key would depend on their order.
+    """
+    kept: dict[tuple[str, str], Allowed] = {}
+    for one in found:
+        earlier = kept.setdefault((one.place, one.name), one)
+        if earlier != one:
+            raise ValueError(f"--allow-host is given twice for {one.place}, differently; keep one")
+    return tuple(kept.values())
+
+
+def allowed_host(word: str) -> Allowed:
+    """What `--allow-host HOST[:PORT][=VARIABLE]` allows.
+
+    A name means https, an address of this machine or network http. `http://HOST` allows a name inside the network,
+    `s3://BUCKET` a bucket, `ray://HOST:PORT` a Ray cluster.
+
+    Raises:
+        ValueError: it is not understood; a key in the place of its variable's name is not repeated.
+    """
+    place, equals, variable = word.partition("=")
+    if equals:
+        require_variable(variable)
+    return allowed_place(place, variable or None)
+
+
+def allowed_place(text: str, variable: str | None, *, private: bool | None = None) -> Allowed:
+    """One host or bucket.
+
+    Args:
+        private: whether it may be inside the network; None is as `allowed_host` says.
+
+    Raises:
+        ValueError: it is no host, or names more than one.
+    """
+    scheme = text.partition("://")[0] if "://" in text else ""
+    if scheme in (*SCHEMES, "ray"):
+        if variable is not None:
+            raise ValueError(f"{scheme}:// takes no key here; its credentials come from your environment")
+        return Allowed(_bucket(text) if scheme in SCHEMES else ray_place(text))
+    if not scheme and not _BARE.fullmatch(text):
+        raise ValueError(f"{text[:100]!r} is not a host; write HOST, HOST:PORT, http://HOST:PORT or s3://BUCKET")
+    url = service_url(text if scheme else f"https://{text}")
+    if url.path or url.query:
+        raise ValueError(f"hosts are allowed as a whole, so drop {url.path or url.query}")
+    inside = _is_inside(url.host)
+    if not scheme and inside:
+        url = service_url(f"http://{text}")
+    return Allowed(url.origin, variable, (inside or url.scheme == "http") if private is None else private)
+
+
+def require_variable(name: str) -> None:
+    """Raises ValueError where a text is no variable's name: it may be the key itself, so it is not repeated."""
+    if not _VARIABLE.fullmatch(name):
+        register(name)
+        raise ValueError("after = comes the name of the variable that holds the key, in capitals, such as "
+                         "CAPTIONS_API_KEY; never type the key itself")  # fmt: skip
+
+
+def ray_place(text: str) -> str:
+    """`ray://host:port` of a Ray cluster's address, with or without its scheme.
+
+    Raises:
+        ValueError: it is none.
+    """
+    bare = text.removeprefix("ray://")
+    if not _BARE.fullmatch(bare):
+        raise ValueError(f"{text[:100]!r} is not an address of a Ray cluster; write ray://HOST:PORT")
+    url = service_url(f"http://{bare}")
+    return f"ray://{url.origin.removeprefix('http://')}"
+
+
+def _bucket(text: str) -> str:
+    address = Address(text)
+    if address.path != address.bucket:
+        raise ValueError(f"a whole bucket is allowed: {address.scheme}://{address.bucket}")
+    return str(address)
+
+
+def _is_inside(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return is_private(ip_address(host))
+    except ValueError:
+        return False

@@ -1,0 +1,308 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Addresses in an object store in; lists, ranges of bytes, whole local files and uploads out, or one sentence.
+
+fsspec is the way in. For s3 it stands on pyarrow's own client, which is installed anyway: 3.9 ms for 64 KiB from a
+local server through a handle that stays open, against 5.8 ms through s3fs (2 cores, 2026-11), and no event loop that a
+fork or a thread could trip over. fsspec and pyarrow are imported at the first use.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nemo_vfm.core.errors import DataError, StoreDenied, StoreError, StoreUnreachable, UserError
+from nemo_vfm.core.log import warn_once
+from nemo_vfm.core.optional import require
+from nemo_vfm.core.storage.files import atomic_path
+from nemo_vfm.core.storage.uri import Address
+
+_CHUNK = 8 << 20
+_BACKENDS = {"gs": "gcsfs", "abfs": "adlfs"}
+_TRUE = ("1", "true", "yes")
+_DENIED = (
+    "ACCESS_DENIED",
+    "INVALID_ACCESS_KEY",
+    "SIGNATURE",
+    "EXPIRED",
+    "FORBIDDEN",
+    "HTTP status 403",
+    "INVALID_CLIENT",
+)
+_systems: dict[tuple[object, ...], Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One object below a listed address.
+
+    Args:
+        name: its key relative to that address, with forward slashes.
+        size: bytes.
+        stamp: changes when the object is replaced.
+    """
+
+    name: str
+    size: int
+    stamp: str
+
+
+class Ranges:
+    """An object that stays open, read by ranges of bytes; safe for threads, since a read moves nothing.
+
+    Args:
+        address: of the object.
+
+    Raises:
+        DataError: there is no such object.
+        StoreError: the store does not answer, or refuses us.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        with _told(address):
+            self._system = _system(address.scheme)
+            # The wrapper closes pyarrow's handle when it goes, and has a position that threads would move under each
+            # other: so it is kept, and read past.
+            self._file = self._system.open(address.path, "rb") if address.scheme == "s3" else None
+            self._handle = None if self._file is None else self._file.stream
+            self.size = int(self._handle.size() if self._handle else self._system.info(address.path)["size"])
+
+    def read(self, offset: int, size: int) -> bytes:
+        """So many bytes from `offset` on.
+
+        Raises:
+            DataError: the object ends before.
+        """
+        if offset + size > self.size:
+            raise DataError(f"{self.address} ends before byte {offset + size:,}")
+        with _told(self.address):
+            if self._handle is not None:
+                data = bytes(self._handle.read_at(size, offset)) if size else b""
+            else:
+                data = bytes(self._system.cat_file(self.address.path, start=offset, end=offset + size))
+        if len(data) != size:
+            raise DataError(f"{self.address} ends before byte {offset + size:,}")
+        return data
+
+
+def items(address: Address) -> list[Item]:
+    """Every object below an address, sorted by name; none where there is none. Odd names are left out, loudly.
+
+    Raises:
+        StoreError: there is no such bucket, the store does not answer, or refuses us.
+    """
+    try:
+        with _told(address):
+            found = sorted(_listed(address), key=lambda item: item.name)
+    except _NotThere:
+        return []
+    for item in found:
+        if not _is_plain(item.name):
+            warn_once(f"{address} holds {item.name[:80]!r}, which is not a plain name; it is left alone")
+    return [item for item in found if _is_plain(item.name)]
+
+
+def read(address: Address, *, max_bytes: int = 1 << 30) -> bytes | None:
+    """A whole small object; None where there is none.
+
+    Raises:
+        DataError: it is larger than `max_bytes`.
+    """
+    try:
+        ranges = Ranges(address)
+    except _NotThere:
+        return None
+    if ranges.size > max_bytes:
+        raise DataError(f"{address} has {ranges.size:,} bytes, more than {max_bytes:,}")
+    return ranges.read(0, ranges.size)
+
+
+def download(address: Address, path: Path, *, sha256: str | None = None) -> None:
+    """Fetch an object into a file that is whole or absent.
+
+    Args:
+        sha256: what its bytes must hash to.
+
+    Raises:
+        DataError: there is no such object, or it has other bytes.
+    """
+    ranges, digest = Ranges(address), hashlib.sha256()
+    with atomic_path(path) as temporary:
+        with temporary.open("wb") as file:
+            for offset in range(0, ranges.size, _CHUNK):
+                data = ranges.read(offset, min(_CHUNK, ranges.size - offset))
+                digest.update(data)
+                file.write(data)
+        if sha256 is not None and digest.hexdigest() != sha256:
+            raise DataError(f"{address} does not match its recorded hash; it was changed or damaged")
+
+
+def upload(path: Path, address: Address) -> None:
+    """Put a file into the store; until the last byte is there nothing is seen of it, and what was there before stays.
+
+    Raises:
+        StoreError: the store does not answer, refuses us, or kept something else.
+    """
+    with path.open("rb") as source, _told(address), _system(address.scheme).open(address.path, "wb") as target:
+        while data := source.read(_CHUNK):
+            target.write(data)
+    # The client finishes an upload that broke off on our side, as if it were whole.
+    if Ranges(address).size != path.stat().st_size:
+        remove(address)
+        raise StoreUnreachable(f"{address} was not transferred completely; run again")
+
+
+def write(data: bytes, address: Address) -> None:
+    """Put bytes into the store as one object."""
+    with _told(address), _system(address.scheme).open(address.path, "wb") as target:
+        target.write(data)
+
+
+def remove(address: Address) -> None:
+    """Delete an object, where there is one."""
+    try:
+        with _told(address):
+            _system(address.scheme).rm_file(address.path)
+    except _NotThere:
+        return
+
+
+def remove_folder(address: Address) -> None:
+    """Delete every object below an address; never a whole bucket."""
+    assert "/" in address.path, f"{address} is a bucket"
+    try:
+        with _told(address):
+            _system(address.scheme).rm(address.path, recursive=True)
+    except _NotThere:
+        return
+
+
+class _NotThere(DataError):
+    """There is no such object."""
+
+
+@contextmanager
+def _told(address: Address) -> Iterator[None]:
+    """Turn what the client raises into a sentence about the address."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise _NotThere(f"there is no {address}") from error
+    except (OSError, TimeoutError) as error:
+        raise _error(address, str(error)) from error
+
+
+def _error(address: Address, text: str) -> StoreError:
+    if "NO_SUCH_BUCKET" in text or "does not exist" in text:
+        return StoreError(f"there is no bucket {address.bucket}, or you cannot access it; check the URL {address}")
+    if any(word in text.upper() for word in map(str.upper, _DENIED)):
+        return StoreDenied(
+            f"{address.scheme}://{address.bucket} denies access to {address.name}: check the credentials in the "
+            f"environment or profile and their permissions (docs/object-stores.md)"
+        )
+    return StoreUnreachable(
+        f"{address} cannot be reached: {_short(text)}. Check the network and the endpoint, and run again"
+    )
+
+
+def _short(text: str) -> str:
+    """The client's words without the part that names the request."""
+    return " ".join(text.rpartition("AWS Error ")[2].partition(" (Request ID")[0].split())[:200].rstrip(".")
+
+
+def _is_plain(name: str) -> bool:
+    """Whether a key can be a relative path here: nobody may name a file outside the folder it is fetched into."""
+    parts = name.split("/")
+    return all(part not in ("", ".", "..") and part.isprintable() and "\\" not in part for part in parts)
+
+
+def _listed(address: Address) -> list[Item]:
+    system, begin = _system(address.scheme), len(address.path) + 1
+    if address.scheme == "s3":
+        arrow = _arrow()
+        found = system.fs.get_file_info(arrow.FileSelector(address.path, recursive=True))
+        return [Item(o.path[begin:], o.size, str(o.mtime_ns)) for o in found if o.type == arrow.FileType.File]
+    objects = system.find(address.path, detail=True).values()
+    return [Item(o["name"][begin:], int(o["size"]), str(o.get("etag") or o.get("mtime") or "")) for o in objects]
+
+
+def service(scheme: str) -> tuple[str, tuple[str, ...]]:
+    """Which service answers for a scheme, and the variables that are set and sign requests to it."""
+    named = {"s3": "AWS_", "gs": "GOOGLE_APPLICATION_CREDENTIALS", "abfs": "AZURE_STORAGE_"}[scheme]
+    where = {"s3": "AWS", "gs": "Google Cloud Storage", "abfs": "Azure"}[scheme]
+    if scheme == "s3" and (endpoint := _endpoint()):
+        where = f"{endpoint} (AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL)"
+    set_ones = sorted(name for name in os.environ if name.startswith(named) and _signs(name))
+    return where, () if _anonymous() else tuple(set_ones)
+
+
+def _signs(name: str) -> bool:
+    return name.endswith(("_KEY", "_KEY_ID", "_TOKEN", "_PROFILE", "_CREDENTIALS", "_STRING", "_FILE", "_NAME"))
+
+
+def _system(scheme: str) -> Any:
+    """fsspec's file system of a scheme, one a process and configuration: a client is never shared over a fork."""
+    key = (os.getpid(), scheme, _endpoint(), _anonymous(), timeout_s())
+    if key not in _systems:
+        _systems[key] = _s3() if scheme == "s3" else _other(scheme)
+    return _systems[key]
+
+
+def _s3() -> Any:
+    from fsspec.implementations.arrow import ArrowFSWrapper
+
+    arrow, endpoint = _arrow(), _endpoint()
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    client = arrow.S3FileSystem(
+        anonymous=_anonymous(),
+        # A server of one's own has no region, and asking the machine's cloud for one takes seconds where there is none.
+        region=region or ("us-east-1" if endpoint else None),
+        endpoint_override=endpoint,
+        connect_timeout=min(10.0, timeout_s()),
+        request_timeout=timeout_s(),
+        retry_strategy=arrow.AwsStandardS3RetryStrategy(max_attempts=4),
+        **_delayed(arrow),
+    )
+    return ArrowFSWrapper(client, skip_instance_cache=True)
+
+
+def _delayed(arrow: Any) -> dict[str, bool]:
+    """Small files in one request instead of three, where this pyarrow can; only its docstring has its signature."""
+    return {"allow_delayed_open": True} if "allow_delayed_open" in (arrow.S3FileSystem.__doc__ or "") else {}
+
+
+def _other(scheme: str) -> Any:
+    import fsspec
+
+    name = _BACKENDS[scheme]
+    require(name, install=name, purpose=f"an address with {scheme}://")
+    return fsspec.filesystem(scheme, **({"token": "anon"} if scheme == "gs" and _anonymous() else {}))
+
+
+def _arrow() -> Any:
+    return require("pyarrow.fs", install="pyarrow", purpose="an address with s3://")
+
+
+def _endpoint() -> str | None:
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None
+
+
+def _anonymous() -> bool:
+    return os.environ.get("AWS_NO_SIGN_REQUEST", "").lower() in _TRUE
+
+
+def timeout_s() -> float:
+    """How long one request may be silent; there are at most four tries."""
+    text = os.environ.get("NEMO_VFM_STORE_TIMEOUT_S", "30")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 1e6:
+        raise UserError(f"NEMO_VFM_STORE_TIMEOUT_S is {text[:40]!r}, expected a number of seconds above 0")
+    return seconds

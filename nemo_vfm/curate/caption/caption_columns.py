@@ -1,0 +1,42 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Captioners and the columns that a curation will have in; a sentence out where one reads what is not there."""
+
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from typing import Protocol, runtime_checkable
+
+from nemo_vfm.core.nested_error import PartRefused
+
+
+@runtime_checkable
+class ReadsColumns(Protocol):
+    """A captioner that tells scores: a wrong name of one is said before anything is measured."""
+
+    def reads(self) -> Mapping[tuple[str, ...], str]:
+        """The columns that it reads, by the address of the setting that names each, such as `("facts", "motion")`."""
+        ...
+
+
+def check_captions(captions: Mapping[str, object], known: Collection[str]) -> None:
+    """Refuse captioners that read what nobody measures.
+
+    Args:
+        captions: who says what a clip shows, by name.
+        known: the columns there will be.
+
+    Raises:
+        PartRefused: such a column, at the setting that names it.
+    """
+    for name, voice in captions.items():
+        for address, column in voice.reads().items() if isinstance(voice, ReadsColumns) else ():
+            if column not in known:
+                raise PartRefused(_unknown(column, known), "captions", name, *address)
+
+
+def _unknown(column: str, known: Collection[str]) -> str:
+    near = get_close_matches(column, known, n=1, cutoff=0.6)
+    told = f"captions are to tell {column!r}, which no stage gives; "
+    if near:
+        return f"{told}did you mean {near[0]!r}?"
+    return f"{told}add its stage or remove this. There are {', '.join(sorted(known))}"

@@ -1,0 +1,204 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The words captioning is made of: what a model is shown and asked, what it answers, and by which key the two belong.
+
+A `Captioner` (curate/stage.py) reads what is known of a clip. A `Viewer` sees the clip, window by window. An `Editor`
+gets the caption another wrote. Answers of viewers and editors may come in any order: they are matched by key, and an
+answer that nobody asked for stops the run, since then no other can be believed.
+
+Shape letters: T frames, H height, W width, C colours (RGB).
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Literal, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_vfm.core.types import Json
+from nemo_vfm.curate.stage import ClipRecord, Span
+
+Status = Literal["success", "truncated", "blocked", "error", "skipped"]
+#: A text of these is a caption; the others say why there is none.
+SPOKEN: tuple[Status, ...] = ("success", "truncated")
+
+
+@dataclass(frozen=True, slots=True)
+class Caption:
+    """What was said of one window, or of one clip.
+
+    Args:
+        key: of the question it answers.
+        text: what was said; empty where the status is blocked, error or skipped.
+        status: truncated where a limit of tokens cut the text, blocked where the model declined.
+        failure: why there is no text; None where there is one.
+        by: who wrote it; empty takes the captioner's name in the recipe.
+        model: which model, as its folder or its endpoint calls it.
+        revision: of its weights, a hash where they are here.
+        prompt_hash: of the words it was asked with.
+        tokens_in: tokens of the question, pictures included; 0 where nobody counted.
+        tokens_out: tokens of the answer.
+        windows: of a clip, what was said of which of its frames.
+    """
+
+    key: str
+    text: str = ""
+    status: Status = "success"
+    failure: str | None = None
+    by: str = ""
+    model: str = ""
+    revision: str = ""
+    prompt_hash: str = ""
+    tokens_in: int = 0
+    tokens_out: int = 0
+    windows: tuple[Json, ...] = ()
+
+    @property
+    def spoken(self) -> bool:
+        """Whether there is a caption."""
+        return self.status in SPOKEN
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """Cuts a long clip into windows that are captioned one by one.
+
+    Args:
+        size_frames: a clip of at most so many frames is one window, and so is each full piece of a longer one.
+        min_last_frames: a remainder of at least so many frames is a window of its own; a smaller one makes the last
+            window longer.
+        min_clip_frames: a shorter clip has no window: it is skipped.
+    """
+
+    size_frames: int = 256
+    min_last_frames: int = 128
+    min_clip_frames: int = 4
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_last_frames <= self.size_frames or self.min_clip_frames < 1:
+            raise ValueError(
+                f"windows of {self.size_frames} frames with a last one of at least {self.min_last_frames} and clips "
+                f"of at least {self.min_clip_frames} cannot be: it takes 1 <= min_last_frames <= size_frames"
+            )
+
+    def of(self, num_frames: int) -> list[Span]:
+        """The windows of a clip: they cover it without gap or overlap."""
+        if num_frames < self.min_clip_frames:
+            return []
+        full, rest = divmod(num_frames, self.size_frames)
+        starts = [self.size_frames * number for number in range(full)]
+        if not full or rest >= self.min_last_frames:
+            starts.append(self.size_frames * full)
+        return list(zip(starts, [*starts[1:], num_frames], strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One window of a kept clip, as a viewer is shown it.
+
+    Args:
+        key: names the window, and nothing else does.
+        media: the encoded clip, or the image.
+        span: frames of the clip, the last exclusive.
+        whole: whether the window is the whole clip.
+        fps: frames per second of the clip.
+    """
+
+    key: str
+    media: Path
+    span: Span
+    whole: bool
+    fps: float
+
+    @property
+    def is_image(self) -> bool:
+        """Whether it is a still image."""
+        return self.media.suffix != ".mp4"
+
+    def pictures(self, count: int, longest_px: int) -> NDArray[np.uint8]:
+        """At most `count` frames, spread evenly, (T, H, W, C), made smaller where a side is longer than that."""
+        from nemo_vfm.data.video.decode import open_video
+        from nemo_vfm.data.video.image_file import open_image
+
+        if self.is_image:
+            return _smaller(open_image(self.media).picture_HWC[None], longest_px)
+        numbers = sorted({int(number) for number in np.linspace(self.span[0], self.span[1] - 1, count).round()})
+        # A clip has few keyframes: decoding it once, 0.11 s for 96 frames of 480p, beat decord's seeking, 0.16 s.
+        with open_video(self.media, "pyav") as reader:
+            frames_THWC = reader.read(numbers)
+        return _smaller(frames_THWC, longest_px)
+
+    def mp4(self) -> bytes:
+        """The window as a file of its own."""
+        if self.whole:
+            return self.media.read_bytes()
+        from nemo_vfm.data.video.decode import open_video
+        from nemo_vfm.data.video.encode import encode_mp4
+
+        file = BytesIO()
+        with open_video(self.media, "pyav") as reader:
+            encode_mp4(file, reader.frames(*self.span), self.fps, preset="veryfast")
+        return file.getvalue()
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A caption that an editor is given.
+
+    Args:
+        key: names the clip and the text.
+        record: the clip.
+        text: what was said of it.
+    """
+
+    key: str
+    record: ClipRecord
+    text: str
+
+
+@runtime_checkable
+class Viewer(Protocol):
+    """Says in words what the frames of a clip show."""
+
+    def windows(self, num_frames: int) -> Sequence[Span]:
+        """The pieces of a clip that it is shown one by one; none where the clip is too short for it."""
+        ...
+
+    def describe(self, views: Iterable[View]) -> Iterator[Caption]:
+        """A caption a view, each with the key of its view, in any order.
+
+        A failure is a caption, too, with its status. What concerns all, such as a key that is refused, is raised.
+        """
+        ...
+
+    def fingerprint(self) -> str:
+        """Changes whenever the same frames would get other words: weights, prompt, number of frames and the like."""
+        ...
+
+
+@runtime_checkable
+class Editor(Protocol):
+    """Gets the captions that others wrote and gives other ones, which are used instead."""
+
+    def edit(self, drafts: Iterable[Draft]) -> Iterator[Caption]:
+        """A caption a draft, each with the key of its draft, in any order; a failure leaves the text as it was."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Changes whenever the same text would get another; empty where it is so quick that nothing is kept."""
+        ...
+
+
+def _smaller(frames_THWC: NDArray[np.uint8], longest_px: int) -> NDArray[np.uint8]:
+    import cv2
+
+    height, width = frames_THWC.shape[1:3]
+    scale = longest_px / max(height, width)
+    if scale >= 1:
+        return frames_THWC
+    size = (max(1, round(width * scale)), max(1, round(height * scale)))
+    resized = [cv2.resize(frame, size, interpolation=cv2.INTER_AREA) for frame in frames_THWC]
+    return np.stack(resized).astype(np.uint8, copy=False)

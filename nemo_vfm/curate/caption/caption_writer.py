@@ -1,0 +1,266 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Clips and captioners in; every clip's caption, who wrote it and how it came to be, filled in."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+
+from nemo_vfm.core.errors import DataError, NemoVfmError
+from nemo_vfm.core.log import bar, warn
+from nemo_vfm.core.network.secret import conceal
+from nemo_vfm.core.sanitize import clean
+from nemo_vfm.core.storage.files import sha256_text
+from nemo_vfm.core.types import Json
+from nemo_vfm.curate.caption.answer_journal import Journal
+from nemo_vfm.curate.caption.caption_types import Caption, Draft, Editor, View, Viewer
+from nemo_vfm.curate.stage import Captioner, ClipRecord
+
+MAX_FAILURES_IN_A_ROW = 20
+_Question = TypeVar("_Question", View, Draft)
+Voice = Captioner | Viewer | Editor
+
+
+@dataclass(slots=True)
+class Told:
+    """How captioning went.
+
+    Args:
+        by: clips by who wrote their caption; `nobody` for those without.
+        failures: `{captioner: {reason: windows}}`.
+        asked: windows and texts that models were given; what was kept from an earlier run is not among them.
+        tokens_in: tokens of all questions of the captions in use, also of those kept from earlier runs.
+        tokens_out: tokens of their answers.
+    """
+
+    by: Counter[str] = field(default_factory=Counter)
+    failures: dict[str, Counter[str]] = field(default_factory=dict)
+    asked: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+
+    def to_json(self) -> Json:
+        """As the run folder has it."""
+        failures = {name: dict(reasons.most_common(100)) for name, reasons in self.failures.items()}
+        return {
+            "by": dict(sorted(self.by.items())), "failures": failures, "asked": self.asked,
+            "tokens_in": self.tokens_in, "tokens_out": self.tokens_out,
+        }  # fmt: skip
+
+
+def write_captions(
+    records: Sequence[ClipRecord],
+    captioners: Mapping[str, Voice],
+    media_path: Callable[[ClipRecord], Path],
+    folder: Path,
+) -> Told:
+    """Fill in `caption`, `caption_by` and `caption_facts` of every record.
+
+    Call it after `decide` and transcoding and before the state is hashed and anything is written. The first captioner,
+    in the order given, with something to say of a clip wins; editors then work on what was said, in their order.
+    Viewers and editors work for kept clips only, and only on what `folder` does not hold from an earlier run: killed
+    at any time, it goes on where it was. Nothing of them is loaded where nothing is missing.
+
+    Args:
+        records: all clips; of those that are kept the media must exist.
+        captioners: by name, as the recipe has them.
+        media_path: where a kept clip's mp4 lies.
+        folder: for what is kept between runs, such as `work/captions`.
+
+    Raises:
+        DataError: many clips in a row failed, or a captioner answered what it was not asked.
+        UserError: what captioners raise of things that concern all clips, such as a key that is refused.
+    """
+    told = Told()
+    for record in records:
+        record.caption, record.caption_by, record.caption_facts = "", "nobody", {"caption_status": "skipped"}
+    for name, voice in captioners.items():
+        silent = [record for record in records if not record.caption]
+        if isinstance(voice, Viewer):
+            _Seeing(name, voice, folder, told).all([r for r in silent if r.decision == "kept"], media_path)
+        elif isinstance(voice, Captioner):
+            _say(name, voice, silent, told)
+    for name, voice in captioners.items():
+        if isinstance(voice, Editor):
+            _edit(name, voice, [r for r in records if r.caption and r.decision == "kept"], folder, told)
+    told.by.update(record.caption_by for record in records)
+    for name, reasons in told.failures.items():
+        warn(f"{name} failed {reasons.total()} times, most often: {reasons.most_common(1)[0][0]}")
+    return told
+
+
+def _say(name: str, captioner: Captioner, records: Iterable[ClipRecord], told: Told) -> None:
+    """What it knows of each; an error costs this clip's caption, and the next captioner is asked."""
+    in_a_row = 0
+    for record in records:
+        said, failure = _said(captioner, record)
+        if failure is not None:
+            in_a_row += 1
+            failures = {**record.caption_facts.get("caption_failures", {}), name: f"error: {failure}"}
+            record.caption_facts = {**record.caption_facts, "caption_failures": failures}
+            _count(name, Caption(record.clip.id, status="error", failure=failure), in_a_row, told)
+            continue
+        in_a_row = 0
+        if said is not None and (text := clean(said[0])):
+            facts = {**record.caption_facts, "caption_status": "success"}
+            record.caption, record.caption_by, record.caption_facts = text, said[1], facts
+
+
+def _said(captioner: Captioner, record: ClipRecord) -> tuple[tuple[str, str] | None, str | None]:
+    """Its answer, or why there is none. What concerns every clip, such as a file that is missing, is raised."""
+    try:
+        said = captioner.caption(record)
+    except NemoVfmError:
+        raise
+    except Exception as error:
+        return None, _plain(f"{type(error).__name__} ({error})")
+    if said is not None and not _is_text_and_writer(said):
+        return None, f"it returned {type(said).__name__} instead of a text and its author"
+    return said, None
+
+
+def _is_text_and_writer(said: object) -> bool:
+    return isinstance(said, tuple) and len(said) == 2 and all(isinstance(part, str) for part in said)
+
+
+class _Seeing:
+    """One viewer at work on the clips that nobody spoke of yet."""
+
+    def __init__(self, name: str, viewer: Viewer, folder: Path, told: Told) -> None:
+        self._name, self._viewer, self._told = name, viewer, told
+        self._folder = folder
+
+    def all(self, records: Sequence[ClipRecord], media_path: Callable[[ClipRecord], Path]) -> None:
+        """Caption them, and fill in what was said."""
+        if not records:
+            return
+        views = {record.clip.id: self._views(record, media_path(record)) for record in records}
+        journal = Journal(self._folder, self._viewer.fingerprint())
+        known = {view.key: journal.get(view.key) for group in views.values() for view in group}
+        missing = [view for group in views.values() for view in group if known[view.key] is None]
+        answers = _answers(self._name, self._viewer.describe, missing, journal, self._told) if missing else {}
+        for record in records:
+            said = [known[view.key] or answers[view.key] for view in views[record.clip.id]]
+            self._fill(record, said, views[record.clip.id])
+
+    def _views(self, record: ClipRecord, media: Path) -> list[View]:
+        spans = [(0, 1)] if record.is_image else self._viewer.windows(record.clip.num_frames)
+        return [View(_key(record, s), media, s, len(spans) == 1, record.fps) for s in spans]
+
+    def _fill(self, record: ClipRecord, said: Sequence[Caption], views: Sequence[View]) -> None:
+        """All windows or none: half a caption would say less than the next captioner."""
+        bad = next((caption for caption in said if not caption.spoken), None)
+        if bad is not None or not said:
+            reason = f"{bad.status}: {bad.failure}" if bad else "skipped: the clip is too short for it"
+            failures = {**record.caption_facts.get("caption_failures", {}), self._name: reason}
+            record.caption_facts = {**record.caption_facts, "caption_failures": failures}
+            return
+        first = said[0]
+        status = "truncated" if any(caption.status == "truncated" for caption in said) else "success"
+        record.caption = clean(" ".join(caption.text for caption in said))
+        record.caption_by = first.by or self._name
+        tokens_in, tokens_out = sum(c.tokens_in for c in said), sum(c.tokens_out for c in said)
+        self._told.tokens_in, self._told.tokens_out = (
+            self._told.tokens_in + tokens_in,
+            self._told.tokens_out + tokens_out,
+        )
+        record.caption_facts = {
+            **record.caption_facts, "caption_status": status, **_origin(first),
+            "caption_tokens_in": tokens_in, "caption_tokens_out": tokens_out,
+            "caption_windows": [_window(view, caption) for view, caption in zip(views, said, strict=True)],
+        }  # fmt: skip
+
+
+def _edit(name: str, editor: Editor, records: Sequence[ClipRecord], folder: Path, told: Told) -> None:
+    drafts = {r.clip.id: Draft(f"{r.clip.id}-{sha256_text(r.caption)[:16]}", r, r.caption) for r in records}
+    journal = Journal(folder, editor.fingerprint())
+    known = {draft.key: journal.get(draft.key) for draft in drafts.values()}
+    missing = [draft for draft in drafts.values() if known[draft.key] is None]
+    answers = _answers(name, editor.edit, missing, journal, told) if missing else {}
+    for record in records:
+        key = drafts[record.clip.id].key
+        edited = known[key] or answers[key]
+        if edited.spoken:
+            edit = {"by": edited.by or name, "instead_of": record.caption, **_origin(edited)}
+            edits = [*record.caption_facts.get("caption_edits", []), edit]
+            record.caption, record.caption_facts = edited.text, {**record.caption_facts, "caption_edits": edits}
+            told.tokens_in, told.tokens_out = told.tokens_in + edited.tokens_in, told.tokens_out + edited.tokens_out
+
+
+def _answers(
+    name: str,
+    ask: Callable[[Iterable[_Question]], Iterator[Caption]],
+    questions: Sequence[_Question],
+    journal: Journal,
+    told: Told,
+) -> dict[str, Caption]:
+    """Every question's answer, by key; each is kept on disk as soon as it is there."""
+    open_keys = {question.key for question in questions}
+    found: dict[str, Caption] = {}
+    in_a_row = 0
+    with bar(f"caption: {name}", len(questions), unit="questions") as line:
+        for caption in (_checked(answer) for answer in ask(iter(questions))):
+            if caption.key not in open_keys:
+                for key in found:
+                    journal.forget(key)
+                raise DataError(_not_asked(name, caption.key, caption.key in found))
+            open_keys.remove(caption.key)
+            found[caption.key] = caption
+            journal.put(caption)
+            told.asked += 1
+            in_a_row = 0 if caption.spoken else in_a_row + 1
+            _count(name, caption, in_a_row, told)
+            line.advance()
+    for key in open_keys:
+        found[key] = Caption(key, status="error", failure="it gave no answer")
+        _count(name, found[key], 0, told)
+    return found
+
+
+def _checked(caption: Caption) -> Caption:
+    """The answer as plain text, without secrets; one of empty text is a failure."""
+    known = replace(caption, by=_plain(caption.by), model=_plain(caption.model), revision=_plain(caption.revision))
+    text = clean(conceal(caption.text)) if caption.spoken else ""
+    if caption.spoken and not text:
+        return replace(known, text="", status="error", failure="it said nothing")
+    return replace(known, text=text, failure=None if caption.failure is None else _plain(caption.failure))
+
+
+def _plain(text: str) -> str:
+    return clean(conceal(text))[:500]
+
+
+def _count(name: str, caption: Caption, in_a_row: int, told: Told) -> None:
+    if caption.spoken:
+        return
+    told.failures.setdefault(name, Counter())[f"{caption.status}: {caption.failure}"] += 1
+    if in_a_row >= MAX_FAILURES_IN_A_ROW:
+        raise DataError(
+            f"{name} failed {in_a_row} times in a row; the last error: {caption.failure}. Earlier captions are "
+            f"kept; run again once this is fixed"
+        )
+
+
+def _not_asked(name: str, key: str, again: bool) -> str:
+    what = "a second time" if again else "without being asked"
+    return (
+        f"{name} answered {clean(key)[:80]!r} {what}. Its answers cannot be matched to clips, so none of this run "
+        f"is used: check how it batches, or use another captioner"
+    )
+
+
+def _key(record: ClipRecord, span: tuple[int, int]) -> str:
+    return f"{record.clip.id}-{span[0]}-{span[1]}"
+
+
+def _origin(caption: Caption) -> dict[str, Json]:
+    """Which model, as it was when it spoke; nothing where there is none."""
+    known = {"model": caption.model, "revision": caption.revision, "prompt_hash": caption.prompt_hash}
+    return {f"caption_{name}": value for name, value in known.items() if value}
+
+
+def _window(view: View, caption: Caption) -> Json:
+    first, last = view.span
+    return {"first_frame": first, "last_frame": last, "caption": caption.text, "status": caption.status}

@@ -1,0 +1,112 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Asks a model behind an OpenAI-compatible endpoint what views of clips show.
+
+Shape letters: T frames, H height, W width, C colours (RGB).
+"""
+
+import base64
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.network.chat import Chat
+from nemo_vfm.core.network.endpoint import EndpointError
+from nemo_vfm.core.network.permission import SentText
+from nemo_vfm.core.types import Json
+from nemo_vfm.curate.caption.caption_types import Caption, View, Windows
+from nemo_vfm.curate.caption.in_flight import as_they_come
+from nemo_vfm.curate.caption.prompt import DESCRIBE, prompt_hash
+from nemo_vfm.curate.stage import Span
+
+MAX_VIDEO_BYTES = 48_000_000
+
+
+class EndpointCaptioner:
+    """Has clips captioned by a vision-language model behind an endpoint.
+
+    Args:
+        chat: the model.
+        prompt: what it is asked about the pictures.
+        send: `frames` sends JPEG pictures, which every endpoint with a vision model takes; `video` sends the window as
+            an mp4, which vLLM takes and samples by itself.
+        num_frames: pictures a window, spread evenly.
+        longest_px: larger pictures are made smaller, to so many pixels on the longer side.
+        concurrency: questions in flight at once.
+        revision: what you know of the model's state, such as a hash of its weights; it belongs to what is kept.
+        windows: how long clips are cut.
+    """
+
+    def __init__(
+        self, *, chat: Chat, prompt: SentText = DESCRIBE, send: Literal["frames", "video"] = "frames",
+        num_frames: int = 8, longest_px: int = 768, concurrency: int = 8, revision: str = "",
+        windows: Windows | None = None,
+    ) -> None:  # fmt: skip
+        if min(num_frames, concurrency) < 1 or longest_px < 16 or not prompt.strip():
+            raise ValueError(
+                f"num_frames {num_frames}, concurrency {concurrency} and longest_px {longest_px} must be at least 1, 1 "
+                "and 16, and the prompt must say something"
+            )
+        self.chat, self.prompt, self.send, self.num_frames = chat, prompt, send, num_frames
+        self.longest_px, self.concurrency, self.revision = longest_px, concurrency, revision
+        self.cut = windows or Windows()
+
+    def ready(self) -> None:
+        """See `Ready.ready`."""
+        self.chat.ready()
+
+    def windows(self, num_frames: int) -> Sequence[Span]:
+        """The pieces of a clip that are captioned one by one."""
+        return self.cut.of(num_frames)
+
+    def describe(self, views: Iterable[View]) -> Iterator[Caption]:
+        """Captions as they come.
+
+        Raises:
+            EndpointDenied: the endpoint refuses us.
+        """
+        return as_they_come(self._one, views, self.concurrency)
+
+    def fingerprint(self) -> str:
+        """All that is sent, and to which model; not where it stands."""
+        sent = [self.send, self.num_frames, self.longest_px]
+        return json.dumps(["endpoint/1", self.chat.identity(), self.revision, prompt_hash(self.prompt), sent])
+
+    def _one(self, view: View) -> Caption:
+        asked = Caption(view.key, by="endpoint", model=self.chat.model, prompt_hash=prompt_hash(self.prompt))
+        try:
+            content = [{"type": "text", "text": self.prompt}, *self._shown(view)]
+            said = self.chat.say([{"role": "user", "content": content}])
+        except (EndpointError, DataError) as error:
+            return replace(asked, status="error", failure=str(error))
+        failure = "the model declined" if said.ending == "blocked" else None
+        return replace(
+            asked, text=said.text, status=said.ending, failure=failure, model=said.model or self.chat.model,
+            revision=self.revision or said.revision, tokens_in=said.tokens_in, tokens_out=said.tokens_out,
+        )  # fmt: skip
+
+    def _shown(self, view: View) -> list[Json]:
+        if self.send == "video" and not view.is_image:
+            data = view.mp4()
+            if len(data) > MAX_VIDEO_BYTES:
+                raise DataError(f"the window is {len(data):,} bytes, more than {MAX_VIDEO_BYTES:,}; use send: frames")
+            return [{"type": "video_url", "video_url": {"url": _data_url("video/mp4", data)}}]
+        frames_THWC = view.pictures(self.num_frames, self.longest_px)
+        return [{"type": "image_url", "image_url": {"url": _data_url("image/jpeg", _jpeg(f))}} for f in frames_THWC]
+
+
+def _jpeg(frame_HWC: NDArray[np.uint8]) -> bytes:
+    done, data = cv2.imencode(".jpg", cv2.cvtColor(frame_HWC, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, 90])
+    if not done:
+        raise DataError(f"a frame of {frame_HWC.shape} could not be written as JPEG")
+    return data.tobytes()
+
+
+def _data_url(kind: str, data: bytes) -> str:
+    return f"data:{kind};base64,{base64.b64encode(data).decode()}"

@@ -1,0 +1,90 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Views of clips in, what a vision-language model from a local folder says of them out.
+
+Shape letters: T frames, H height, W width, C colours (RGB).
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.precision import Precision, PrecisionName
+from nemo_vfm.core.types import Json
+from nemo_vfm.curate.caption.caption_types import Caption, View, Windows
+from nemo_vfm.curate.caption.local_model import LocalModel, groups
+from nemo_vfm.curate.caption.prompt import DESCRIBE, prompt_hash
+from nemo_vfm.curate.stage import Span
+from nemo_vfm.models.pretrained import fingerprint_of
+
+
+class HuggingFaceCaptioner:
+    """Captions clips with a vision-language model of transformers, from a local folder.
+
+    Args:
+        folder: as `save_pretrained` writes it: config.json, safetensors, processor, chat template.
+        prompt: what it is asked about the pictures.
+        num_frames: pictures a window, spread evenly.
+        longest_px: larger pictures are made smaller first, to so many pixels on the longer side.
+        max_tokens: longest caption, in tokens; a longer one is cut and marked as truncated.
+        batch_size: windows at once. The same clip may get slightly other words in other company, as sums are rounded
+            otherwise; with 1 it cannot.
+        precision: of weights and arithmetic: auto, bf16 or fp32.
+        windows: how long clips are cut.
+    """
+
+    def __init__(
+        self, *, folder: Path, prompt: str = DESCRIBE, num_frames: int = 8, longest_px: int = 768,
+        max_tokens: int = 256, batch_size: int = 1, precision: PrecisionName = "auto", windows: Windows | None = None,
+    ) -> None:  # fmt: skip
+        if min(num_frames, max_tokens, batch_size) < 1 or longest_px < 16 or not prompt.strip():
+            raise ValueError(
+                f"num_frames {num_frames}, max_tokens {max_tokens}, batch_size {batch_size} and longest_px "
+                f"{longest_px} must be at least 1, 1, 1 and 16, and the prompt must say something"
+            )
+        self.folder, self.prompt, self.num_frames, self.longest_px = folder, prompt, num_frames, longest_px
+        self.max_tokens, self.batch_size, self.precision = max_tokens, batch_size, precision
+        self.cut = windows or Windows()
+
+    def windows(self, num_frames: int) -> Sequence[Span]:
+        """The pieces of a clip that are captioned one by one."""
+        return self.cut.of(num_frames)
+
+    def describe(self, views: Iterable[View]) -> Iterator[Caption]:
+        """Captions, a batch at a time."""
+        for group in groups(views, self.batch_size):
+            yield from self._group(group)
+
+    def fingerprint(self) -> str:
+        """The bytes of the model, the prompt and the pictures; with larger batches also their size."""
+        shown = [self.num_frames, self.longest_px, self.batch_size, prompt_hash(self.prompt)]
+        return json.dumps(["hugging_face/1", self._model().identity(), shown])
+
+    def _model(self) -> LocalModel:
+        return LocalModel(self.folder, "sees", Precision(self.precision), self.max_tokens)
+
+    def _group(self, views: Sequence[View]) -> Iterator[Caption]:
+        asked: dict[str, Json] = {}
+        for view in views:
+            try:
+                asked[view.key] = self._conversation(view)
+            except DataError as error:
+                yield replace(self._blank(view.key), status="error", failure=str(error))
+        said = self._model().speak(list(asked.values())) if asked else []
+        for key, spoken in zip(asked, said, strict=True):
+            blank = self._blank(key)
+            tokens_in, tokens_out = spoken.tokens_in, spoken.tokens_out
+            yield replace(blank, text=spoken.text, status=spoken.status, tokens_in=tokens_in, tokens_out=tokens_out)
+
+    def _blank(self, key: str) -> Caption:
+        revision, asked = fingerprint_of(self.folder), prompt_hash(self.prompt)
+        return Caption(key, by="hugging_face", model=self.folder.name, revision=revision, prompt_hash=asked)
+
+    def _conversation(self, view: View) -> Json:
+        from PIL import Image
+
+        frames_THWC = view.pictures(self.num_frames, self.longest_px)
+        pictures = [{"type": "image", "image": Image.fromarray(frame)} for frame in frames_THWC]
+        return [{"role": "user", "content": [*pictures, {"type": "text", "text": self.prompt}]}]

@@ -1,0 +1,302 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Clip shards in; shards of latents and text embeddings out, so that training never decodes a video.
+
+Shape letters: B batch, C channels, T frames, H height, W width, L text tokens, D width of a text token.
+"""
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+from nemo_vfm.core.device import device
+from nemo_vfm.core.errors import DataError, NothingKept, UserError
+from nemo_vfm.core.log import bar, info, warn
+from nemo_vfm.core.storage.files import read_json, write_bytes, write_json
+from nemo_vfm.core.storage.uri import Address, Place, place
+from nemo_vfm.core.types import Codec, Json, Outcome, Run, TextEncoder
+from nemo_vfm.curate.examine.findings_cache import fingerprint
+from nemo_vfm.curate.execute.ordered import ordered
+from nemo_vfm.curate.output.training_window import windows
+from nemo_vfm.curate.output.write_outputs import remove_unfinished, replace_folder
+from nemo_vfm.data.batching.bucket import Bucket, Buckets
+from nemo_vfm.data.batching.transform import Pictures
+from nemo_vfm.data.shards.shard_files import Entry, ShardSet, ShardWriter
+from nemo_vfm.data.shards.shard_folder import folder_at
+from nemo_vfm.data.shards.shard_upload import upload_shards
+
+DtypeName = Literal["fp32", "fp16", "bf16"]
+# What is stored, not what is computed in: that is core/precision.py's.
+_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+_MEDIA = ("mp4", "png", "jpg", "jpeg")
+_MAX_FAILURES_IN_A_ROW = 20
+
+
+@dataclass(slots=True)
+class _Encoded:
+    """What became of one clip: the bucket it went into, why none fits, or why it failed."""
+
+    entry: Entry
+    bucket: str | None = None
+    unbinned: str | None = None
+    failed: str | None = None
+
+
+class EncodeShards:
+    """Brings every clip into its bucket's shape, encodes pixels and caption, and writes latent shards.
+
+    What is encoded is kept in `work/` until all is done, so that a killed run goes on where it stopped.
+
+    Args:
+        shards: folder of clip shards, here or in an object store.
+        codec: pixels to latents.
+        text_encoder: captions to embeddings.
+        buckets: the shapes; training must name the same.
+        dtype: how latents and embeddings are stored.
+        windows_per_clip: samples cut from one clip at most, spread over its length; their keys end in -w0, -w1, ...
+        samples_per_shard: samples a shard.
+        copy_to: folder of an object store where the finished shards go as well; None keeps them here alone.
+    """
+
+    def __init__(
+        self,
+        *,
+        shards: Place,
+        codec: Codec,
+        text_encoder: TextEncoder,
+        buckets: Buckets,
+        dtype: DtypeName = "fp32",
+        windows_per_clip: int = 1,
+        samples_per_shard: int = 512,
+        copy_to: Address | None = None,
+    ) -> None:
+        if windows_per_clip < 1 or samples_per_shard < 1:
+            raise ValueError(
+                f"windows_per_clip {windows_per_clip} and samples_per_shard {samples_per_shard} are below 1"
+            )
+        for name, bucket in buckets.buckets.items():
+            _check_fits(codec, name, bucket)
+        self.shards, self.codec, self.text_encoder, self.buckets = (
+            place(shards), codec, text_encoder, buckets,
+        )  # fmt: skip
+        self.copy_to = copy_to
+        self.dtype, self.windows_per_clip, self.samples_per_shard = dtype, windows_per_clip, samples_per_shard
+
+    def run(self, run: Run) -> Outcome:
+        """Do the work; the second time it does nothing.
+
+        Raises:
+            UserError: there are no clip shards.
+            DataError: many clips in a row cannot be encoded.
+            NothingKept: no clip fits a bucket.
+        """
+        clips = ShardSet(self.shards)
+        remove_unfinished(run.folder)
+        state = self._state()
+        if _finished(run.folder, state):
+            done = read_json(run.folder / "encode.json")
+            self._copy(run.folder / "shards")
+            return Outcome(_summary(done), {"samples": done["samples"]}, did_nothing=True)
+        (run.folder / "encode.json").unlink(missing_ok=True)
+        work = run.folder / "work" / state[:16]
+        counts = _Counts()
+        keys = self._encode_all(clips, work, counts)
+        if not keys:
+            raise NothingKept(f"no clip of {len(clips)} could be encoded: {counts.why()}")
+        self._write(clips, keys, work, run.folder / "shards")
+        report = self._report(len(clips), counts, state)
+        self._copy(run.folder / "shards")
+        write_json(run.folder / "encode.json", report)
+        shutil.rmtree(run.folder / "work", ignore_errors=True)
+        return Outcome(_summary(report), {"samples": report["samples"]})
+
+    def _state(self) -> str:
+        """All that the outputs are made of."""
+        index = folder_at(self.shards, None)
+        if index.size("shards.json") is None:
+            raise UserError(f"{self.shards} is not a finished folder of shards: there is no shards.json in it")
+        marker = sha256(index.read("shards.json", 1 << 30))
+        own = [self.codec.fingerprint(), self.text_encoder.fingerprint(), self.dtype]
+        return fingerprint(own, self.windows_per_clip, self.samples_per_shard, self.buckets.buckets, marker.hexdigest())
+
+    def _copy(self, folder: Path) -> None:
+        if self.copy_to is not None:
+            upload_shards(folder, self.copy_to)
+
+    def _encode_all(self, clips: ShardSet, work: Path, counts: "_Counts") -> list[tuple[Entry, str, str]]:
+        """Encode what is not in `work` yet; (clip, key, bucket) of every sample, in the clips' order."""
+        keys = []
+        with bar("encode", len(clips), unit="clips") as line, _one_thread_an_operation():
+            for clip in ordered(lambda entry: self._encode(clips, entry, work), clips.entries):
+                found = _keys(work, clip.entry) if clip.bucket is not None else []
+                counts.count(clip, len(found))
+                keys += [(clip.entry, key, str(clip.bucket)) for key in found]
+                line.advance()
+        return keys
+
+    def _encode(self, clips: ShardSet, entry: Entry, work: Path) -> _Encoded:
+        """Encode a clip's windows, where that is not done yet, into one file that appears whole."""
+        index = entry.index
+        assigned = self.buckets.assign(index["width"], index["height"], index["num_frames"], index["fps"])
+        if assigned.bucket is None:
+            return _Encoded(entry, unbinned=assigned.reason)
+        if not _keys(work, entry):
+            try:
+                pixels = self._pixels(clips, entry, self.buckets.buckets[assigned.bucket])
+                tensors = [self._tensors(frames_THWC, fps, entry) for frames_THWC, fps in pixels]
+            except (DataError, UserError) as error:
+                return _Encoded(entry, failed=str(error))
+            write_bytes(work / f"{entry.key}.safetensors", save(_joined(tensors)))
+        return _Encoded(entry, assigned.bucket)
+
+    def _pixels(self, clips: ShardSet, entry: Entry, bucket: Bucket) -> Iterator[tuple[Pictures, float]]:
+        media = next((name for name in _MEDIA if name in entry.members), None)
+        if media is None:
+            raise DataError(f"it has no media, only {sorted(entry.members)}; expected one of {_MEDIA}")
+        data = clips.read(entry, media)
+        return windows(data, is_image=media != "mp4", bucket=bucket, max_windows=self.windows_per_clip)
+
+    @torch.inference_mode()
+    def _tensors(self, frames_THWC: Pictures, fps: float, entry: Entry) -> dict[str, Tensor]:
+        dtype = _DTYPES[self.dtype]
+        if isinstance(self.codec, nn.Module):
+            self.codec.to(device())
+        video_BCTHW = torch.from_numpy(frames_THWC).to(device()).permute(3, 0, 1, 2)[None].float() / 127.5 - 1
+        latents_CTHW = self.codec.encode(video_BCTHW)[0].to("cpu", dtype)
+        text_BLD, mask_BL = self.text_encoder.encode([str(entry.index["caption"])])
+        tensors = {"latents": latents_CTHW, "text": text_BLD[0].to("cpu", dtype)}
+        for name, tensor in tensors.items():
+            if not torch.isfinite(tensor).all():
+                raise DataError(f"clip {entry.key}: its {name} hold NaN or infinity as {self.dtype}; try dtype=fp32")
+        return tensors | {"mask": mask_BL[0].to("cpu", torch.bool), "fps": torch.tensor(fps, dtype=torch.float64)}
+
+    def _write(self, clips: ShardSet, keys: list[tuple[Entry, str, str]], work: Path, folder: Path) -> None:
+        info(f"writing {len(keys)} samples to {folder}")
+
+        def fill(partial: Path) -> None:
+            with ShardWriter(partial, samples_per_shard=self.samples_per_shard) as writer:
+                for entry, key, bucket in keys:
+                    writer.write(key, *self._sample(clips, entry, key, bucket, work))
+
+        replace_folder(folder, fill)
+
+    def _sample(
+        self, clips: ShardSet, entry: Entry, key: str, bucket: str, work: Path
+    ) -> tuple[dict[str, bytes], dict[str, Json]]:
+        """Members and index of one sample."""
+        window = int(key.rpartition("-w")[2])
+        stored = load((work / f"{entry.key}.safetensors").read_bytes())
+        latents = stored[f"latents.{window}"]
+        shape, fps = self.buckets.buckets[bucket], float(stored[f"fps.{window}"])
+        # Size, length and rate are from here on those of the sample, no longer those of the clip it was cut from.
+        facts = {
+            **entry.index, "clip": entry.key,
+            "width": shape.width, "height": shape.height, "num_frames": shape.num_frames, "fps": fps,
+            "duration_s": shape.num_frames / fps, "bucket": bucket, "latent_shape": list(latents.shape),
+        }  # fmt: skip
+        clip = json.loads(clips.read(entry, "json")) if "json" in entry.members else {}
+        own = {"codec": self.codec.fingerprint(), "text_encoder": self.text_encoder.fingerprint(), "window": window}
+        members = {
+            "latents.safetensors": save({"latents": latents}),
+            "text.safetensors": save({"text": stored[f"text.{window}"], "mask": stored[f"mask.{window}"]}),
+            "txt": str(entry.index["caption"]).encode(),
+            "json": json.dumps({**clip, **facts, **own}, ensure_ascii=False, allow_nan=False).encode(),
+        }
+        return members, facts
+
+    def _report(self, num_clips: int, counts: "_Counts", state: str) -> Json:
+        return {
+            "clips": num_clips, "samples": counts.samples.total(), "by_bucket": dict(sorted(counts.samples.items())),
+            "unbinned": dict(sorted(counts.unbinned.items())), "failed": dict(sorted(counts.failed.items())),
+            "dtype": self.dtype, "codec": self.codec.fingerprint(),
+            "text_encoder": self.text_encoder.fingerprint(), "made_of": state,
+        }  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Counts:
+    """Samples by bucket, and the reasons why clips gave none."""
+
+    samples: Counter[str] = field(default_factory=Counter)
+    unbinned: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+    in_a_row: int = 0
+
+    def count(self, clip: _Encoded, num_samples: int) -> None:
+        """Take note of one clip."""
+        self.in_a_row = 0 if clip.failed is None else self.in_a_row + 1
+        if clip.failed is not None:
+            warn(f"clip {clip.entry.key} in {clip.entry.shard} failed: {clip.failed}")
+            self.failed[clip.failed] += 1
+            if self.in_a_row >= _MAX_FAILURES_IN_A_ROW:
+                raise DataError(f"{self.in_a_row} clips in a row failed, the last: {clip.failed}; check the shards")
+        elif clip.unbinned is not None:
+            self.unbinned[clip.unbinned] += 1
+        elif clip.bucket is not None:
+            self.samples[clip.bucket] += num_samples
+
+    def why(self) -> str:
+        """All reasons in one line."""
+        return (
+            ", ".join(f"{n} {reason}" for reason, n in (self.unbinned + self.failed).most_common()) or "there is none"
+        )
+
+
+@contextmanager
+def _one_thread_an_operation() -> Iterator[None]:
+    """On a CPU, clips are encoded side by side instead.
+
+    With two threads inside each small operation, on two cores busy with decoding, a clip took 500 ms instead of 2.
+    """
+    before = torch.get_num_threads()
+    try:
+        if device().type == "cpu":
+            torch.set_num_threads(1)
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _check_fits(codec: Codec, name: str, bucket: Bucket) -> None:
+    """Say at once that a bucket's shape does not fit the codec, not after hours of decoding."""
+    try:
+        codec.latent_shape(bucket.num_frames, bucket.height, bucket.width)
+    except ValueError as error:
+        raise ValueError(f"bucket {name!r} does not fit the codec: {error}") from error
+
+
+def _joined(tensors: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    return {f"{name}.{w}": value.contiguous() for w, sample in enumerate(tensors) for name, value in sample.items()}
+
+
+def _keys(work: Path, entry: Entry) -> list[str]:
+    """The keys of a clip's encoded samples; none where it is not encoded yet."""
+    path = work / f"{entry.key}.safetensors"
+    if not path.is_file():
+        return []
+    with path.open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return [f"{entry.key}-w{w}" for w in range(sum(name.startswith("latents.") for name in header))]
+
+
+def _finished(folder: Path, state: str) -> bool:
+    try:
+        return bool(read_json(folder / "encode.json")["made_of"] == state) and (folder / "shards/shards.json").is_file()
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _summary(report: Json) -> str:
+    buckets = ", ".join(f"{count} {name}" for name, count in report["by_bucket"].items())
+    left_out = sum(report["unbinned"].values()) + sum(report["failed"].values())
+    return f"{report['samples']} samples ({buckets}) of {report['clips']} clips; {left_out} clips gave none"

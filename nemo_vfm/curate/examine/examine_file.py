@@ -1,0 +1,254 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""One readable file in; its shots, every stage's numbers about each, and a thumbnail of each out: one walk over it."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import count
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_vfm.core.storage.files import write_bytes
+from nemo_vfm.core.types import Json
+from nemo_vfm.curate.examine.footage import Footage
+from nemo_vfm.curate.examine.frame_stream import Walk
+from nemo_vfm.curate.examine.probe import elapsed_us, reason_of
+from nemo_vfm.curate.examine.sandbox import Reply
+from nemo_vfm.curate.sources.source_guard import Unchanged
+from nemo_vfm.curate.split.glance import Eye, Glance
+from nemo_vfm.curate.split.shot_lengths import cut_glances
+from nemo_vfm.curate.split.split_segments import SplitsByGlances, packed
+from nemo_vfm.curate.stage import Comparison, Frame, Learned, ReadsVectors, Score, Span, Splitter, Stage
+from nemo_vfm.data.shards.clip_id import Clip
+from nemo_vfm.data.video.codecs import Decoding
+from nemo_vfm.data.video.image_file import open_image
+from nemo_vfm.restore.letterbox import Picture
+
+_THUMBNAIL_HEIGHT_PX, _THUMBNAIL_WIDTH_PX = 96, 960  # a strip beyond JPEG's 65,500 pixels cost the whole file
+THUMBNAIL_PAIRS = 16
+_LEAD_S = 7.0  # transitions are told, and trimmed, from 5.5 seconds around them
+
+
+@dataclass(frozen=True, slots=True)
+class Examine:
+    """What a child does with `{"path", "name", "source_id", "state", "spans": null or known ones, "stages": names}`.
+
+    With `"stretch": [first, stop]` and no spans it looks at shots that begin in these frames, as far as can be told
+    from a few seconds before them, and its last reply has `glances` of them; with spans it looks at these alone.
+    With `"image": true` the file is a still image, which is one shot.
+
+    Args:
+        splitter: cuts it into shots, where these are not known.
+        stages: measure each shot, by name; of a learned one the frames it wants are sent back.
+        side_px: stages see frames whose short side is at most this.
+        thumbnails: folder for `<clip id>.jpg`.
+        decode: where frames are decoded, cpu or nvdec.
+    """
+
+    splitter: Splitter
+    stages: Mapping[str, Stage]
+    side_px: int
+    thumbnails: Path
+    decode: Decoding = "cpu"
+
+    def __call__(self, request: Json, tick: Callable[[int], None]) -> Iterator[Reply]:
+        """A reply a shot, and a last one that says how far the file could be read; see `findings.py` for their form."""
+        path, name = Path(request["path"]), request["name"]
+        chosen = {stage: self.stages[stage] for stage in request["stages"]}
+        problems: list[str] = []
+        unchanged = Unchanged(request)
+        unchanged.check()
+        if request.get("image"):
+            yield self._see(path, request["source_id"], chosen, tick)
+            unchanged.check()
+            yield Reply({"end": None})
+            return
+        vectors = _want_vectors(chosen)
+        if request.get("stretch") is not None:
+            yield from self._stretch(request, chosen, unchanged, tick)
+            return
+        with Walk(path, side_px=self.side_px, vectors=vectors, tick=tick, decode=self.decode) as walk:
+            spans = self._spans(walk, request["spans"], lambda error: problems.append(reason_of(error, path, name)))
+            for span in spans:
+                unchanged.check()
+                yield self._look(walk, span, request["source_id"], chosen, tick)
+            unchanged.check()
+            lost = f"frames from {walk.num_walked} on cannot be decoded"
+            rest = walk.info.why_cut_short() if walk.num_walked == walk.info.num_frames else lost
+            message = problems[0] if problems else f"{name}: {rest}"
+            yield Reply(_end(walk, message))
+
+    def _stretch(
+        self, request: Json, stages: Mapping[str, Stage], unchanged: Unchanged, tick: Callable[[int], None]
+    ) -> Iterator[Reply]:
+        """A part of a long film. What cannot be decoded is an error: the file is then examined as a whole."""
+        (first, stop), fps = request["stretch"], request["fps"]
+        start = max(0, first - round(_LEAD_S * fps))
+        own = count(start)
+
+        def inside(frames: int) -> None:
+            """Frames that other stretches own are a sign of life only."""
+            tick(frames if frames and first <= next(own) < stop else 0)
+
+        with Walk(
+            Path(request["path"]), side_px=self.side_px, vectors=_want_vectors(stages), tick=inside,
+            decode=self.decode, start=start,
+        ) as walk:  # fmt: skip
+            glances: list[Glance] = []
+            if request["spans"] is None:
+                spans = self._guessed(walk, start, fps, glances)
+            else:
+                known = [(span[0] - start, span[1] - start) for span in request["spans"]]
+                spans = _given(walk.frames(request["spans"][-1][1]), known)
+            for here in spans:
+                span = here[0] + start, here[1] + start
+                if span[0] >= stop:
+                    break
+                if span[0] >= first:
+                    unchanged.check()
+                    yield self._look(walk, span, request["source_id"], stages, tick)
+            unchanged.check()
+            yield Reply({"glances": packed(glances[first - start : stop - start])} | _end(walk, ""))
+
+    def _guessed(self, walk: Walk, start: int, fps: float, glances: list[Glance]) -> Iterator[Span]:
+        """The shots of a film that would begin here; every glance is kept."""
+        assert isinstance(self.splitter, SplitsByGlances)
+
+        def seen() -> Iterator[Glance]:
+            eye = Eye()
+            for frame in walk.frames():
+                glances.append(eye.look(frame))
+                yield glances[-1]
+
+        yield from cut_glances(seen(), *self.splitter.plan(fps))
+
+    def _spans(self, walk: Walk, known: Json, problem: Callable[[Exception], None]) -> Iterator[Span]:
+        """The shots of what can be decoded."""
+
+        def frames() -> Iterator[Frame]:
+            try:
+                yield from walk.frames(known[-1][1] if known else None)
+            except Exception as error:  # any decoder error: use what came before it, and say so
+                problem(error)
+
+        if known is not None:
+            yield from _given(frames(), [(first, last) for first, last in known])
+        else:
+            yield from self.splitter.spans(frames(), fps=walk.info.fps)
+
+    def _see(self, path: Path, source_id: str, stages: Mapping[str, Stage], tick: Callable[[int], None]) -> Reply:
+        frames_THWC = smaller(open_image(path).picture_HWC, self.side_px)[None]
+        footage = Footage(1, 1.0, lambda numbers: frames_THWC[list(numbers)], is_image=True)
+        tick(1)
+        return self._judge(footage, Clip(source_id, 0, 1, 0, 1, Fraction(1)), (0, 0), stages, tick)
+
+    def _look(
+        self, walk: Walk, span: Span, source_id: str, stages: Mapping[str, Stage], tick: Callable[[int], None]
+    ) -> Reply:
+        info = walk.info
+        clip = Clip(source_id, *span, info.pts[span[0]], info.end_pts(span[1] - 1), info.time_base)
+        span_us = elapsed_us(info, span[0]), elapsed_us(info, span[1])
+        footage, picture = walk.footage(span), walk.picture(span)
+        return self._judge(footage, clip, span_us, stages, tick, picture)
+
+    def _judge(
+        self, footage: Footage, clip: Clip, span_us: tuple[int, int], stages: Mapping[str, Stage],
+        tick: Callable[[int], None], picture: Picture | None = None,
+    ) -> Reply:  # fmt: skip
+        path = self.thumbnails / f"{clip.id}.jpg"
+        if not path.exists():
+            write_bytes(path, thumbnail(footage))
+        fact: dict[str, Json] = {
+            "span": [clip.first_frame, clip.last_frame], "pts": [clip.pts_start, clip.pts_end],
+            "from_us": span_us[0], "us": span_us[1] - span_us[0], "fps": footage.fps, "found": {},
+            "picture": [box.corners() if box else None for box in (picture.box, picture.lit)] if picture else None,
+        }  # fmt: skip
+        arrays = {}
+        for name, stage in stages.items():
+            tick(0)
+            if isinstance(stage, Learned):
+                arrays[name] = footage.frames(stage.wanted(footage.num_frames, footage.fps))
+            else:
+                fact["found"][name] = found_by(stage, footage)
+        return Reply(fact, arrays)
+
+
+def _given(frames: Iterable[Frame], spans: list[Span]) -> Iterator[Span]:
+    """Spans that are known already, each when its last frame has come; less where the file is damaged by now."""
+    done = 0
+    for done, _ in enumerate(frames, 1):
+        while spans and spans[0][1] <= done:
+            yield spans.pop(0)
+    if spans and spans[0][0] < done:
+        yield spans[0][0], done
+
+
+def found_by(stage: Stage, footage: Footage) -> Json:
+    """What a stage without a model says of a clip: `{"scores"}`, `{"vector"}`, or `{"message"}`: why it cannot."""
+    try:
+        if isinstance(stage, Comparison):
+            return {"vector": stage.remember(footage)}
+        assert isinstance(stage, Score)
+        return {"scores": finite(stage.measure(footage))}
+    except MemoryError:
+        raise
+    except Exception as error:  # a stage that cannot cope with a clip costs that clip only
+        return {"message": str(error) or type(error).__name__}
+
+
+def finite(scores: Mapping[str, float | str]) -> dict[str, float | str]:
+    """Plain numbers of nine digits and words, or a sentence: a NaN would slip through every rule.
+
+    More digits would be noise: sums of floats differ in their last ones from one processor, and one place in memory, to
+    another, and with them the bytes of tables and shards.
+    """
+    bad = {name: value for name, value in scores.items() if not isinstance(value, str) and not np.isfinite(value)}
+    if bad:
+        raise ValueError(f"it gave {bad}, which are not numbers")
+    return {name: value if isinstance(value, str) else float(f"{value:.9g}") for name, value in scores.items()}
+
+
+def _want_vectors(stages: Mapping[str, Stage]) -> bool:
+    return any(isinstance(stage, ReadsVectors) and stage.reads_vectors() for stage in stages.values())
+
+
+def _end(walk: Walk, message: str) -> Json:
+    """How far the file could be read, and what the rest of it is, where there is one."""
+    info, first = walk.info, walk.num_walked
+    last = info.num_frames + info.missing_frames
+    if first >= last:
+        return {"end": None}
+    us = elapsed_us(info, last) - elapsed_us(info, first)
+    end = {"span": [first, last], "pts": [info.stamp(first), info.stamp(last)], "us": us, "fps": info.fps}
+    return {"end": end | {"message": message}}
+
+
+def smaller(picture_HWC: Frame, side_px: int) -> Frame:
+    """A picture whose short side is at most this."""
+    height, width = picture_HWC.shape[:2]
+    ratio = side_px / min(height, width)
+    if ratio >= 1:
+        return picture_HWC
+    size = max(1, round(width * ratio)), max(1, round(height * ratio))
+    return np.asarray(cv2.resize(picture_HWC, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)
+
+
+def thumbnail(footage: Footage, num_frames: int = 4) -> bytes:
+    """A strip of frames side by side, as JPEG; an image alone."""
+    num_frames = 1 if footage.is_image else num_frames
+    pairs = footage.pairs(THUMBNAIL_PAIRS)  # frames that stages look at anyway
+    chosen = footage.frames([pairs[place] for place in np.linspace(0, len(pairs) - 1, num_frames).round().astype(int)])
+    height, width = chosen.shape[1:3]
+    size = (min(_THUMBNAIL_WIDTH_PX, max(1, round(width * _THUMBNAIL_HEIGHT_PX / height))), _THUMBNAIL_HEIGHT_PX)
+    strip: NDArray[np.uint8] = np.hstack([_resized(frame, size) for frame in chosen])
+    done, data = cv2.imencode(".jpg", cv2.cvtColor(strip, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, 85])
+    assert done
+    return data.tobytes()
+
+
+def _resized(frame: Frame, size: tuple[int, int]) -> Frame:
+    return np.asarray(cv2.resize(frame, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)

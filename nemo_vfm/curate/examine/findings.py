@@ -1,0 +1,154 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""What was found out about files, kept by what it depends on: a changed stage is measured again, the others are not.
+
+A file's shots lie under the fingerprint of the splitter, each stage's numbers under that of splitter and stage.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+
+from nemo_vfm import __version__
+from nemo_vfm.core.types import Json
+from nemo_vfm.curate.examine.findings_cache import Cache, fingerprint, in_names
+from nemo_vfm.curate.examine.sandbox import Reply
+from nemo_vfm.curate.ledger import FileRecord
+from nemo_vfm.curate.stage import ClipRecord, Splitter, Stage
+from nemo_vfm.data.shards.clip_id import Clip
+from nemo_vfm.data.video.codecs import Decoding
+from nemo_vfm.restore.file_pictures import agreed_boxes
+from nemo_vfm.restore.letterbox import Box, Picture
+
+_FORM = 4  # of what is kept: findings of another form are not read
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """What is still to be found out about a file.
+
+    Args:
+        spans: its shots, where they are known.
+        stages: names of the stages that have not seen it.
+        nothing: whether there is nothing to do.
+    """
+
+    spans: list[list[int]] | None
+    stages: list[str]
+    nothing: bool
+
+
+class Findings:
+    """The kept findings of one curation.
+
+    Args:
+        folder: where they lie.
+        thumbnails: where the clips' pictures lie; a file without them is walked over again.
+        splitter: of the recipe.
+        side_px: the size of the frames that stages see.
+        stages: of the recipe, by name.
+        decode: where frames are decoded.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        thumbnails: Path,
+        splitter: Splitter,
+        side_px: int,
+        stages: Mapping[str, Stage],
+        decode: Decoding = "cpu",
+    ) -> None:
+        base = [__version__, _FORM, splitter, side_px, *in_names(decode)]
+        self._thumbnails = thumbnails
+        self._shots = Cache(folder / fingerprint("shots", *base))
+        self._stages = {name: Cache(folder / fingerprint(*base, stage)) for name, stage in stages.items()}
+
+    def missing(self, source_id: str) -> Missing:
+        """What an examination of the file has to find out."""
+        shots = self._shots.get(source_id)
+        if shots is None:
+            return Missing(None, list(self._stages), nothing=False)
+        absent = [name for name, cache in self._stages.items() if _length(cache.get(source_id)) != len(shots["clips"])]
+        seen = all((self._thumbnails / f"{_id(source_id, clip['span'])}.jpg").is_file() for clip in shots["clips"])
+        spans = [clip["span"] for clip in shots["clips"]]
+        return Missing(spans, absent, nothing=not absent and (seen or not spans))
+
+    def put(self, source_id: str, missing: Missing, replies: Sequence[Reply]) -> str | None:
+        """Keep what an examination found; a sentence where it does not fit what was found before."""
+        *clips, end = (reply.fact for reply in replies)
+        if missing.spans is not None and [clip["span"] for clip in clips] != missing.spans:
+            return "it no longer decodes as far as before"
+        for name in missing.stages:
+            self._stages[name].put(source_id, [clip["found"][name] for clip in clips])
+        if missing.spans is None:
+            keys = ("span", "pts", "from_us", "us", "fps", "picture")
+            shots = [{key: clip[key] for key in keys} for clip in clips]
+            self._shots.put(source_id, {"clips": shots, "end": end["end"]})
+        return None
+
+    def trimmed_us(self, source_id: str) -> int:
+        """How much of a file lies between its clips."""
+        clips = self._shots.get(source_id)["clips"]
+        return sum(clip["from_us"] - before["from_us"] - before["us"] for before, clip in pairwise(clips))
+
+    def records(self, file: FileRecord, paths: tuple[Path, ...]) -> list[ClipRecord]:
+        """The clips of a file of which nothing is missing; a part that could not be read is one that failed."""
+        shots = self._shots.get(file.source_id)
+        records = [_record(file, clip, paths) for clip in shots["clips"]]
+        for name, cache in self._stages.items():
+            for record, found in zip(records, cache.get(file.source_id), strict=True):
+                _add(record, name, found)
+        if not file.found.is_image:
+            _set_pictures(file, records, shots["clips"])
+        if shots["end"] is not None:
+            rest = _record(file, shots["end"], paths)
+            rest.message = shots["end"]["message"]
+            records.append(rest)
+        return records
+
+
+def _length(value: Json) -> int:
+    return len(value) if isinstance(value, list) else -1
+
+
+def _id(source_id: str, span: Sequence[int]) -> str:
+    return Clip(source_id, span[0], span[1], 0, 0, Fraction(1)).id
+
+
+def _record(file: FileRecord, clip: Json, paths: tuple[Path, ...]) -> ClipRecord:
+    assert file.info is not None
+    first, last = clip["span"]
+    span = Clip(file.source_id, first, last, clip["pts"][0], clip["pts"][1], file.info.time_base)
+    return ClipRecord(
+        span,
+        file.found.name,
+        paths,
+        clip["fps"],
+        file.info.width,
+        file.info.height,
+        duration_us=clip["us"],
+        root=file.found.root,
+        is_image=file.found.is_image,
+    )
+
+
+def _set_pictures(file: FileRecord, records: Sequence[ClipRecord], clips: Sequence[Json]) -> None:
+    """Give all clips of a file the boxes that they agree on."""
+    assert file.info is not None
+    size = file.info.width, file.info.height
+    pictures = [Picture(*(Box(*corners) if corners else None for corners in clip["picture"])) for clip in clips]
+    boxes = agreed_boxes(pictures, [record.duration_s for record in records], *size)
+    for record, box in zip(records, boxes, strict=True):
+        record.picture = None if box == Box(0, 0, *size) else tuple(box.corners())
+
+
+def _add(record: ClipRecord, name: str, found: Json) -> None:
+    """One stage's finding; the first stage that could not cope is the clip's failure."""
+    if "message" in found:
+        record.message = record.message or f"stage {name}: {found['message']}"
+    record.scores |= found.get("scores", {})
+    if "vector" in found:
+        record.vectors[name] = found["vector"]

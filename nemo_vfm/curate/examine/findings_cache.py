@@ -1,0 +1,75 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Settings in, a fingerprint out; and what was found out about a file, kept under it, so that no work is done twice."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from nemo_vfm.core.storage.files import read_json, sha256_text, write_json
+from nemo_vfm.core.types import Json
+
+
+@runtime_checkable
+class Fingerprinted(Protocol):
+    """Something whose settings do not say all: the bytes of weights matter, and not where they lie."""
+
+    def fingerprint(self) -> str:
+        """Changes whenever the same input would give another result."""
+        ...
+
+
+def settings(value: object) -> Json:
+    """A component's class and constructor arguments, as plain JSON values, all the way down."""
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): settings(value[key]) for key in value}
+    if isinstance(value, list | tuple):
+        return [settings(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Fingerprinted):
+        return {"class": f"{type(value).__module__}.{type(value).__qualname__}", "fingerprint": value.fingerprint()}
+    arguments = vars(value) if hasattr(value, "__dict__") else {n: getattr(value, n) for n in _slots(value)}
+    name = f"{type(value).__module__}.{type(value).__qualname__}"
+    # What begins with an underscore is what a component made of its settings, or loaded.
+    return {"class": name, **{key: settings(arguments[key]) for key in sorted(arguments) if not key.startswith("_")}}
+
+
+def _slots(value: object) -> list[str]:
+    return [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+
+
+def fingerprint(*parts: object) -> str:
+    """Changes whenever a setting of any part changes."""
+    return sha256_text(json.dumps([settings(part) for part in parts], sort_keys=True))[:16]
+
+
+def in_names(decode: str) -> tuple[str, ...]:
+    """What a place to decode adds to fingerprints: nothing for the CPU, whose pixels are equal everywhere."""
+    return () if decode == "cpu" else (decode,)
+
+
+class Cache:
+    """One JSON file a key. A damaged entry is as if absent.
+
+    Args:
+        folder: where the files lie; its name is the fingerprint of all that an entry depends on besides its key.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def get(self, key: str) -> Json:
+        """What was put, or None."""
+        try:
+            entry = read_json(self._folder / f"{key}.json")
+        except (OSError, ValueError, RecursionError):
+            return None
+        return entry["value"] if isinstance(entry, dict) and entry.get("key") == key else None
+
+    def put(self, key: str, value: Json) -> None:
+        """Keep it; whole or not at all."""
+        write_json(self._folder / f"{key}.json", {"key": key, "value": value})

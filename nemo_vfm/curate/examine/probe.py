@@ -1,0 +1,115 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""One file in; its id, what its container says, or why it cannot be used, out. Only its first frame is decoded.
+
+An image is decoded whole, so that a damaged one fails here.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+from nemo_vfm.core.types import Json
+from nemo_vfm.curate.examine.sandbox import Reply
+from nemo_vfm.curate.ledger import EXACT_DUPLICATE, FileRecord
+from nemo_vfm.curate.stage import Facts
+from nemo_vfm.data.shards.clip_id import source_id
+from nemo_vfm.data.video.decode import VideoInfo
+
+_LONGEST_MESSAGE = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Identifies files and reads their containers: what a child does with `{"path", "name", "image"}`.
+
+    Args:
+        max_frames: a longer file is refused.
+    """
+
+    max_frames: int
+
+    def __call__(self, request: Json, tick: Callable[[int], None]) -> Iterator[Reply]:
+        """One reply: the fields of `Facts`, source_id and duration_us, or `message`; see `read_probed`."""
+        path, name = Path(request["path"]), request["name"]
+        known: dict[str, Json] = {"source_id": ""}
+        try:
+            known["source_id"] = source_id(path)
+            known |= self._open_image(path) if request.get("image") else self._open(path)
+            if known["num_frames"] > self.max_frames:
+                known["message"] = (
+                    f"{name} has {known['num_frames']:,} frames, more than max_frames {self.max_frames:,}"
+                )
+        except MemoryError:
+            raise
+        except OSError as error:  # of the disk or its rights, not of the bytes: another day it may be read
+            yield Reply({"failed": reason_of(error, path, name)})
+            return
+        except (
+            Exception
+        ) as error:  # a decoder may raise anything on damaged bytes, and one file must not stop the others
+            known["message"] = reason_of(error, path, name)
+        yield Reply(known)
+
+    @staticmethod
+    def _open_image(path: Path) -> dict[str, Json]:
+        from nemo_vfm.data.video.image_file import open_image
+
+        image = open_image(path)
+        return {
+            "num_frames": 1, "fps": 1.0, "width": image.width, "height": image.height, "codec": image.format,
+            "time_base": [1, 1], "duration_us": 0,
+        }  # fmt: skip
+
+    @staticmethod
+    def _open(path: Path) -> dict[str, Json]:
+        from nemo_vfm.data.video.decode import open_video
+
+        with open_video(path, "pyav") as reader:
+            info = reader.info()
+        return {
+            "num_frames": info.num_frames, "fps": info.fps, "width": info.width, "height": info.height,
+            "codec": info.codec, "time_base": [info.time_base.numerator, info.time_base.denominator],
+            "duration_us": elapsed_us(info, info.num_frames + info.missing_frames),
+        }  # fmt: skip
+
+
+def read_probed(file: FileRecord, known: Json) -> None:
+    """Fill in a record from the reply of `Probe`, or from `{"failed": why}`."""
+    if "failed" in known:
+        file.message = f"{file.found.name}: {known['failed']}"
+        return
+    file.source_id, file.message = known["source_id"], known.get("message")
+    if "num_frames" in known:
+        file.duration_us = known["duration_us"]
+        file.info = Facts(
+            known["num_frames"], known["fps"], known["width"], known["height"], known["codec"],
+            Fraction(*known["time_base"]),
+        )  # fmt: skip
+
+
+def reason_of(error: Exception, path: Path, name: str) -> str:
+    """An error as one line of the ledger, with the file's name in place of its path, so that it is equal everywhere."""
+    text = str(error).replace(str(path.absolute()), name).replace(str(path), name)
+    # FFmpeg puts its own error number and, once more, the file in front of and behind the words.
+    text = re.sub(r"\[Errno -?\d+\] |: '(file:)?[^']*'$", "", text)
+    return " ".join((text or type(error).__name__).split())[:_LONGEST_MESSAGE]
+
+
+def mark_exact_duplicates(files: Sequence[FileRecord]) -> None:
+    """Of files with the same bytes, the one with the shortest name stays ("a.mp4", not "a copy.mp4")."""
+    seen: dict[str, str] = {}
+    for file in sorted(files, key=lambda file: (len(file.found.name), file.found.name)):
+        original = seen.setdefault(file.source_id, file.found.name)
+        if file.message is None and file.rule is None and original != file.found.name:
+            file.rule, file.duplicate_of = EXACT_DUPLICATE, original
+
+
+def elapsed_us(info: VideoInfo, frame: int) -> int:
+    """Microseconds from the start of the video to the start of a frame, rounded down.
+
+    Differences of these are a clip's duration: rounded so, the clips of a file sum to exactly the file's.
+    """
+    return int((info.stamp(frame) - info.pts[0]) * info.time_base * 1_000_000)

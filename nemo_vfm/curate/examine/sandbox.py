@@ -1,0 +1,358 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Requests about media in; what a child process within limits answers out, or how the child died.
+
+A damaged or hostile file may crash a decoder, hang it, or make it eat memory: that costs the child, never the run. The
+child is told what to do by objects, which it trusts; it answers in JSON and raw bytes, which run no code on our side.
+"""
+
+import ctypes
+import json
+import math
+import multiprocessing
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext, SpawnContext
+from multiprocessing.reduction import ForkingPickler
+from types import ModuleType
+from typing import Protocol
+
+import cv2
+import numpy as np
+import psutil
+from numpy.typing import NDArray
+
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.storage.files import is_full
+from nemo_vfm.core.types import Json
+
+_TICKS_EVERY = 48  # frames: often enough for a bar, seldom enough to cost nothing
+_TICKS_EVERY_S = 1.0  # where frames are slow: 48 of 4K, mended on a busy core, took longer than any silence allowed
+_AT_WORK = 0.01  # of a core; a child that gets less for the whole of a silence hangs
+_PR_SET_PDEATHSIG = 1
+_STARTING = threading.Lock()
+
+
+class ChildDied(DataError):
+    """The child was killed, or crashed, over one request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What one child may take. Where a machine has no such limits (macOS, in part) those of time still hold.
+
+    Args:
+        memory_gb: of its own memory, in 10^9 bytes.
+        silence_s: a child hangs, and is killed, when for so many seconds it says nothing and uses next to no processor
+            time. Each frame is said. One that waits for a busy core, or works long on a frame, does not hang.
+        cpu_s: processor seconds for one file, beside those for its frames.
+        cpu_s_per_megapixel: processor seconds for each 10^6 pixels of each frame; a smaller frame counts as 10^6.
+        file_gb: the largest file it may write, in 10^9 bytes.
+    """
+
+    memory_gb: float = 6.0
+    silence_s: float = 300.0
+    cpu_s: float = 120.0
+    cpu_s_per_megapixel: float = 2.0
+    file_gb: float = 32.0
+
+    def __post_init__(self) -> None:
+        for name in ("memory_gb", "silence_s", "cpu_s", "cpu_s_per_megapixel", "file_gb"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be a number above 0, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One answer.
+
+    Args:
+        fact: plain JSON.
+        arrays: what is too large for JSON, by name.
+    """
+
+    fact: Json
+    arrays: Mapping[str, NDArray[np.uint8]] = field(default_factory=dict)
+
+
+class Operation(Protocol):
+    """What the child does with one request. It is sent to the child once, so it holds settings and nothing open."""
+
+    def __call__(self, request: Json, tick: Callable[[int], None]) -> Iterator[Reply]:
+        """Answers, one after the other.
+
+        `tick` is called with the number of frames as each is done, and with 0 in the middle of what takes long.
+        """
+        ...
+
+
+class Child:
+    """A process that does one operation, request after request, and is started again when it has died.
+
+    Args:
+        operation: what it does.
+        limits: what it may take.
+    """
+
+    def __init__(self, operation: Operation, limits: Limits) -> None:
+        self._operation, self._limits = operation, limits
+        self._process: multiprocessing.process.BaseProcess | None = None
+        self._ours: Connection | None = None
+        self._hangs = False
+
+    def ask(self, request: Json, *, megapixels: float) -> Iterator[Reply | int]:
+        """The child's answers to one request, and numbers of frames as they are done.
+
+        Args:
+            megapixels: what is to be worked on, for the limit on processor time; see `work.megapixels`.
+
+        Raises:
+            ChildDied: it died over this request; the next one gets a new child.
+        """
+        connection = self._connection()
+        cpu_s = self._limits.cpu_s + self._limits.cpu_s_per_megapixel * max(0.0, megapixels)
+        try:
+            _send(connection, {"request": request, "cpu_s": math.ceil(cpu_s)})
+            while (answer := self._receive(connection)) is not None:
+                yield answer
+        except (EOFError, OSError) as error:
+            raise ChildDied(self._why(cpu_s)) from error
+        except (DataError, UserError):  # the child's own last word: it is ready for the next request
+            raise
+        except BaseException:  # whoever asked has gone away in the middle: its answers would meet the next request
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End the process, at once."""
+        if self._ours is not None:
+            self._ours.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+        self._process = self._ours = None
+
+    def _connection(self) -> Connection:
+        if self._process is not None and self._process.is_alive() and self._ours is not None:
+            return self._ours
+        self.stop()
+        self._hangs = False
+        self._ours, theirs = _context().Pipe()
+        # Not a fork: it would take over open files, locks that other threads hold, and a CUDA context that cannot live.
+        self._process = _context().Process(target=_serve, args=(theirs, self._operation, self._limits), daemon=True)
+        with _without_main(self._operation):
+            self._process.start()
+        theirs.close()
+        return self._ours
+
+    def _receive(self, connection: Connection) -> Reply | int | None:
+        """A reply, a number of frames done, or None at the end of a request."""
+        answer = json.loads(self._bytes(connection))
+        match answer:
+            case {"tick": int(count)}:
+                return count
+            case {"end": True}:
+                return None
+            case {"error": str(text)}:
+                raise DataError(text)
+            case {"full": str(text)}:
+                raise UserError(f"{text}; free disk space and run the same command again to resume")
+        arrays = {}
+        for name, shape in answer["arrays"]:
+            arrays[str(name)] = np.frombuffer(self._bytes(connection), np.uint8).reshape(shape)
+        return Reply(answer["fact"], arrays)
+
+    def _bytes(self, connection: Connection) -> bytes:
+        spent_s = self._spent_s()
+        while not connection.poll(self._limits.silence_s):
+            before_s, spent_s = spent_s, self._spent_s()
+            if spent_s - before_s < _AT_WORK * self._limits.silence_s:
+                self._kill()
+                raise TimeoutError
+        return connection.recv_bytes()
+
+    def _spent_s(self) -> float:
+        """Processor seconds of the child until now."""
+        try:
+            times = psutil.Process(None if self._process is None else self._process.pid).cpu_times()
+        except psutil.Error:
+            return 0.0
+        return float(times.user + times.system)
+
+    def _kill(self) -> None:
+        self._hangs = True
+        if self._process is not None:
+            self._process.kill()
+
+    def _why(self, cpu_s: float) -> str:
+        """How the child died, as a sentence for the ledger: the same for the same file on every machine."""
+        process = self._process
+        if process is None:
+            return "the work on it was stopped"
+        process.join(5.0)
+        code = process.exitcode
+        self.stop()
+        if code == -signal.SIGXCPU:
+            return (
+                f"the work on it took more than {cpu_s:,.0f} s of processor time; if its frames are worth more, raise "
+                "limits.cpu_s_per_megapixel"
+            )
+        if self._hangs:
+            return f"the work on it hung: it said nothing for {self._limits.silence_s:g} s and used no processor time"
+        if code == -signal.SIGKILL:
+            return "the system killed the work on it, probably for lack of memory; use more memory or fewer workers"
+        if code is not None and code < 0:
+            return f"the work on it crashed ({signal.Signals(-code).name})"
+        return f"the work on it ended with exit status {code}"
+
+
+class Here:
+    """An operation in this very process, without limits: for debuggers and profilers, which do not follow a child.
+
+    Args:
+        operation: what is done.
+    """
+
+    def __init__(self, operation: Operation) -> None:
+        self._operation = operation
+
+    def ask(self, request: Json, *, megapixels: float) -> Iterator[Reply | int]:
+        """See `Child.ask`; frames are said with the reply after them."""
+        ticks: list[int] = []
+        for reply in self._operation(request, ticks.append):
+            yield sum(ticks)
+            ticks.clear()
+            yield Reply(json.loads(json.dumps(reply.fact)), reply.arrays)
+        yield sum(ticks)
+
+    def stop(self) -> None:
+        """There is nothing to end."""
+
+
+@contextmanager
+def _without_main(operation: Operation) -> Iterator[None]:
+    """Start a child that does not import this program's main module anew, unless it is needed.
+
+    A main module that imports torch cost every child 1.5 s, and two processes were 1.3 times as quick as one, not 1.6.
+    """
+    with _STARTING:
+        main = sys.modules["__main__"]
+        # Unless a stage is written in the script itself.
+        if b"__main__" not in bytes(ForkingPickler.dumps(operation)):
+            sys.modules["__main__"] = ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
+
+
+def _context() -> SpawnContext | ForkServerContext:
+    """Forks of a small server that has imported what children need, and nothing else: 20 ms a child, not 1 s."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["nemo_vfm.curate.examine.sandbox", "nemo_vfm.curate.output.transcode"])
+    return context
+
+
+def _serve(connection: Connection, operation: Operation, limits: Limits) -> None:
+    """The child: until nobody listens any more."""
+    confine(limits)
+    # Sums over stripes of a picture depend, in their last digits, on how many threads share them.
+    cv2.setNumThreads(0)
+    with suppress(EOFError, OSError, KeyboardInterrupt):
+        while True:
+            asked = json.loads(connection.recv_bytes())
+            _at_most_cpu(asked["cpu_s"])
+            _answer(connection, operation, asked["request"])
+
+
+def _answer(connection: Connection, operation: Operation, request: Json) -> None:
+    pulse = Pulse(lambda count: _send(connection, {"tick": count}))
+    try:
+        for reply in operation(request, pulse.tick):
+            shapes = [[name, array.shape] for name, array in reply.arrays.items()]
+            _send(connection, {"fact": reply.fact, "arrays": shapes})
+            for array in reply.arrays.values():
+                connection.send_bytes(np.ascontiguousarray(array, dtype=np.uint8).data.cast("B"))
+        pulse.flush()
+    except (BrokenPipeError, KeyboardInterrupt):
+        raise
+    except MemoryError:
+        _send(connection, {"error": "it needs more memory than limits.memory_gb allows"})
+    except Exception as error:
+        _send(connection, {"full" if is_full(error) else "error": str(error) or type(error).__name__})
+    else:
+        _send(connection, {"end": True})
+
+
+class Pulse:
+    """Gathers ticks, and passes them on every 48 frames and at least every second that there is one.
+
+    Args:
+        say: told how many frames were done, which may be none: the child is alive.
+        clock: seconds since any moment.
+    """
+
+    def __init__(self, say: Callable[[int], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._say, self._clock = say, clock
+        self._done, self._said_s = 0, clock()
+
+    def tick(self, count: int) -> None:
+        """So many frames more are done."""
+        self._done += count
+        if self._done >= _TICKS_EVERY or self._clock() - self._said_s >= _TICKS_EVERY_S:
+            self._pass_on()
+
+    def flush(self) -> None:
+        """Pass on what is left."""
+        if self._done:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        self._say(self._done)
+        self._done, self._said_s = 0, self._clock()
+
+
+def _send(connection: Connection, value: Json) -> None:
+    connection.send_bytes(json.dumps(value, allow_nan=False).encode())
+
+
+def confine(limits: Limits) -> None:
+    """Put this process within limits, for good; it dies with its parent.
+
+    RLIMIT_DATA and not RLIMIT_AS: libraries map gigabytes that take no memory.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the whole group; the parent ends the work
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write beyond the limit is then an error with words
+    _at_most(resource.RLIMIT_DATA, int(limits.memory_gb * 1e9))
+    _at_most(resource.RLIMIT_FSIZE, int(limits.file_gb * 1e9))
+    _at_most(resource.RLIMIT_CORE, 0)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() == 1:  # the parent died before we said that
+        os._exit(1)
+
+
+def _at_most_cpu(cpu_s: int) -> None:
+    """So many seconds from now on. Only the soft limit: a hard one could not be raised for the next file."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    spent = math.ceil(used.ru_utime + used.ru_stime)
+    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+    soft = spent + cpu_s if hard == resource.RLIM_INFINITY else min(spent + cpu_s, hard)
+    resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
+
+
+def _at_most(kind: int, value: int) -> None:
+    """Lower a limit; one that is lower already stays."""
+    hard = resource.getrlimit(kind)[1]
+    allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (allowed, allowed))

@@ -1,0 +1,57 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Steps and items in; one item after the other, done by one worker a step, out: for small runs and for debugging."""
+
+import time
+from collections.abc import Iterator, Sequence
+
+from nemo_vfm.curate.execute.work_units import Done, Item, Step, Throughput, Tick, Watch, Worker, present
+
+
+class Inline:
+    """One item at a time.
+
+    Args:
+        isolated: media are decoded in one limited child process beside this one. False does it in this very process,
+            where a debugger sees it and a damaged file can end the run.
+    """
+
+    def __init__(self, *, isolated: bool = True) -> None:
+        self.isolated = isolated
+
+    def run(self, steps: Sequence[Step], items: Sequence[Item], watch: Watch) -> Iterator[Done]:
+        """See `Executor.run`."""
+        workers: list[Worker] = []
+        watch.steps = [Throughput(step.name, workers=1) for step in steps]
+        try:
+            for step in steps:
+                workers.append(step.work.start(isolated=self.isolated))
+            for number, item in enumerate(items):
+                with present(item) as lost:
+                    yield number, lost or list(through(workers, item, watch))
+        finally:
+            for worker in workers:
+                worker.stop()
+
+
+def through(workers: Sequence[Worker], item: object, watch: Watch) -> Iterator[object]:
+    """An item's parts, each taken through all the steps; what each took is added to the watch."""
+    first, *rest = workers
+    for part in timed(first.do(item), watch.steps[0], watch):
+        for worker, took in zip(rest, watch.steps[1:], strict=True):
+            (part,) = timed(worker.do(part), took, watch)
+        yield part
+
+
+def timed(parts: Iterator[object], took: Throughput, watch: Watch) -> Iterator[object]:
+    """The parts of a step, without its ticks; its time counts while it is asked for more."""
+    start = time.perf_counter()
+    for part in parts:
+        took.busy_s += time.perf_counter() - start
+        if isinstance(part, Tick):
+            watch.tick(part.frames)
+        else:
+            took.parts += 1
+            yield part
+        start = time.perf_counter()
+    took.busy_s += time.perf_counter() - start

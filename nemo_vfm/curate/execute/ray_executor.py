@@ -1,0 +1,200 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Steps and items in; actors on a Ray cluster do them, in numbers that make every step equally quick, out."""
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from nemo_vfm.core.log import info, warn
+from nemo_vfm.core.nested_error import PartRefused
+from nemo_vfm.core.network.permission import NOTHING, Permissions, Recipient, ray_place
+from nemo_vfm.curate.execute.ordered import finished
+from nemo_vfm.curate.execute.ray_actors import END, QUEUED_PARTS, Crew, ray_module
+from nemo_vfm.curate.execute.work_units import Done, Item, Lost, Step, Throughput, Tick, Watch, present
+from nemo_vfm.curate.execute.worker_shares import Need, shares
+
+_BALANCE_EVERY_S = 20.0
+_OWN = (None, "auto", "local")  # a cluster that the user has begun, or names in RAY_ADDRESS
+
+
+class Ray:
+    """Actors on a Ray cluster: each loads its models once, and takes one piece of work at a time.
+
+    A step that is slow gets more actors than one that is quick, measured while the work goes on; an actor that is ahead
+    of the next step waits. The run folder, and the videos where they are files, must lie where every node sees them. An
+    actor that dies is replaced, and its item begun once more.
+
+    Args:
+        address: of a cluster, such as `auto` or `ray://head:10001`; None takes the one that RAY_ADDRESS names, as in a
+            job of the launcher's, and else begins one on this machine, for this run. A cluster elsewhere gets programs
+            and videos, so the user allows it: `--allow-host ray://head:10001`.
+        cpus_per_actor: cores each actor counts for, also a part of one.
+        max_actors: of each step at most.
+        attempts: how often an item is begun before it has failed.
+        permissions: given by whoever composes the recipe, never by a recipe.
+    """
+
+    def __init__(
+        self, *, address: str | None = None, cpus_per_actor: float = 1.0, max_actors: int = 256, attempts: int = 3,
+        permissions: Permissions = NOTHING,
+    ) -> None:  # fmt: skip
+        if cpus_per_actor <= 0 or max_actors < 1 or attempts < 1:
+            raise ValueError(
+                f"cpus_per_actor ({cpus_per_actor}) must be above 0, max_actors ({max_actors}) and attempts "
+                f"({attempts}) at least 1"
+            )
+        if address not in _OWN and not permissions.allows(place := ray_place(address)):
+            raise PartRefused(permissions.refusal(place), "address")
+        self.address, self.cpus_per_actor = address, cpus_per_actor
+        self.max_actors, self.attempts = max_actors, attempts
+
+    def recipients(self) -> Sequence[Recipient]:
+        """See `Sends.recipients`."""
+        address = self.address or os.environ.get("RAY_ADDRESS")
+        if address in ("", *_OWN):
+            return ()
+        said = "RAY_ADDRESS" if self.address is None else "allowed by you"
+        return (Recipient(str(address), "programs, videos and results, as a Ray cluster", source=said),)
+
+    def run(self, steps: Sequence[Step], items: Sequence[Item], watch: Watch) -> Iterator[Done]:
+        """See `Executor.run`."""
+        self._begin()
+        pipeline = _Pipeline(steps, self, watch)
+        try:
+            yield from pipeline.work(items)
+        finally:
+            pipeline.stop()
+
+    def _begin(self) -> None:
+        address = self.address or os.environ.get("RAY_ADDRESS")
+        ray = ray_module(own=address is None)
+        if ray.is_initialized():
+            return
+        if address is not None:
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+            return
+        # On loopback as far as Ray lets one choose. Told that metrics have no port, -1, its raylet dies at once.
+        ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR", _node_ip_address="127.0.0.1")
+
+
+class _Pipeline:
+    """One run of the steps: threads here wait for actors there."""
+
+    def __init__(self, steps: Sequence[Step], settings: Ray, watch: Watch) -> None:
+        self._ray = ray_module()
+        self._settings, self._watch = settings, watch
+        there = self._ray.cluster_resources()
+        self._cpus, self._gpus = float(there.get("CPU", 1)), float(there.get("GPU", 0))
+        self._crews = [self._crew(step) for step in steps]
+        watch.steps = [Throughput(step.name) for step in steps]
+        self._lock, self._items_done, self._balanced_s = threading.Lock(), 0, time.monotonic()
+        self._most = max(1, min(settings.max_actors, int(self._cpus / settings.cpus_per_actor)))
+        self._balance()
+
+    def _crew(self, step: Step) -> Crew:
+        """Its actors; a step that would like a GPU does without where the cluster has none."""
+        cpus = min(step.cpus * self._settings.cpus_per_actor, self._cpus)
+        return Crew(Step(step.name, step.work, cpus, step.gpus), gpus=min(step.gpus, self._gpus))
+
+    def _balance(self) -> None:
+        """As many actors a step as it needs; what a step costs is known from what it did until now."""
+        done = max(1, self._items_done)
+        needs = [
+            Need(took.busy_s / done or 1.0, crew.step.cpus, crew.gpus)
+            for crew, took in zip(self._crews, self._watch.steps, strict=True)
+        ]
+        counts = shares(needs, cpus=self._cpus, gpus=self._gpus, most=self._most)
+        for crew, count, took in zip(self._crews, counts, self._watch.steps, strict=True):
+            crew.want(count)
+            if took.workers != count:
+                info(f"{took.step}: {count} actors")
+            took.workers = max(took.workers, count)
+
+    def work(self, items: Sequence[Item]) -> Iterator[Done]:
+        """Results as they come; no more items are begun than there may be actors."""
+        yield from finished(self._item, items, workers=self._most)
+
+    def _item(self, item: Item) -> list[object] | Lost:
+        with present(item) as lost:
+            result = lost or self._attempts(item)
+        with self._lock:
+            self._items_done += 1
+            if time.monotonic() - self._balanced_s > _BALANCE_EVERY_S:
+                self._balance()
+                self._balanced_s = time.monotonic()
+        return result
+
+    def _attempts(self, item: Item) -> list[object] | Lost:
+        message = ""
+        for attempt in range(1, self._settings.attempts + 1):
+            try:
+                return self._through(item)
+            except self._ray.exceptions.RayActorError:
+                message = f"its worker died {attempt} times"
+                warn(f"{item.request.get('name', 'an item')}: a worker died; the item is retried")
+        return Lost(message)
+
+    def _through(self, item: Item) -> list[object]:
+        """All parts of an item, each sent on to the next step while the one before goes on."""
+        with ThreadPoolExecutor(QUEUED_PARTS, thread_name_prefix="parts") as onward:
+            later: list[Future[object]] = []
+            for part in self._stream(item):
+                while sum(not future.done() for future in later) >= QUEUED_PARTS:
+                    time.sleep(0.005)
+                later.append(onward.submit(self._onward, part))
+            parts = [future.result() for future in later]
+        return [part for part in parts if not isinstance(part, Tick)]
+
+    def _stream(self, item: Item) -> Iterator[Any]:
+        """The parts of the first step: references, whose contents stay where they are until somebody wants them."""
+        with self._crews[0].one() as actor:
+            start, held = time.perf_counter(), None
+            for reference in self._ask(actor, Item(item.request, item.megapixels)):
+                if held is not None:
+                    yield held
+                    self._took(0, 0.0, parts=1)
+                held = reference
+            assert self._get(held) == END  # or it raises what ended the stream
+            self._took(0, time.perf_counter() - start)
+
+    def _onward(self, part: Any) -> object:
+        """One part through the later steps."""
+        for place in range(1, len(self._crews)):
+            with self._crews[place].one() as actor:
+                start = time.perf_counter()
+                part, end = (self._get(reference) for reference in self._ask(actor, part))
+                assert end == END
+                self._took(place, time.perf_counter() - start, parts=1)
+        done = part if len(self._crews) > 1 else self._get(part)
+        if isinstance(done, Tick):
+            self._tick(done)
+        return done
+
+    @staticmethod
+    def _ask(actor: Any, item: Any) -> Iterator[Any]:
+        options = actor.parts.options(num_returns="streaming", _generator_backpressure_num_objects=QUEUED_PARTS)
+        yield from options.remote(item)
+
+    def _get(self, reference: Any) -> object:
+        try:
+            return self._ray.get(reference)
+        except self._ray.exceptions.RayTaskError as error:
+            raise error.as_instanceof_cause() from None
+
+    def _tick(self, tick: Tick) -> None:
+        with self._lock:
+            self._watch.tick(tick.frames)
+
+    def _took(self, place: int, seconds: float, *, parts: int = 0) -> None:
+        with self._lock:
+            self._watch.steps[place].busy_s += seconds
+            self._watch.steps[place].parts += parts
+
+    def stop(self) -> None:
+        """End the actors."""
+        for crew in self._crews:
+            crew.stop()

@@ -1,0 +1,17 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A clip's length and rate in, the numbers of the frames a learned stage wants out."""
+
+import numpy as np
+
+from nemo_vfm.curate.examine.footage import Footage
+
+
+def per_second(num_frames: int, fps: float, rate: float, at_most: int) -> list[int]:
+    """The same frames as `Footage.per_second`, of a clip whose frames are elsewhere."""
+    return Footage(num_frames, fps, lambda numbers: np.empty((0, 0, 0, 3), np.uint8)).per_second(rate, at_most)
+
+
+def evenly(num_frames: int, count: int) -> list[int]:
+    """The same frames as `Footage.evenly`."""
+    return Footage(num_frames, 1.0, lambda numbers: np.empty((0, 0, 0, 3), np.uint8)).evenly(count)

@@ -1,0 +1,75 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Frames of a clip in, a vector by an encoder with weights out; then all vectors in, and which clips are alike, out."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_vfm.core.types import Factory, Predicts
+from nemo_vfm.curate.examine.footage import Pictures
+from nemo_vfm.curate.learned.frame_choice import evenly
+from nemo_vfm.curate.learned.model_stage import Bearable, Bearer
+from nemo_vfm.curate.score.semantic_duplicate import nearest, semantic_duplicates
+from nemo_vfm.curate.stage import ClipRecord, Finding
+from nemo_vfm.dedup.vector_text import as_text
+
+
+class LearnedDuplicate:
+    """Finds clips that are much of the same kind, by CLIP or SigLIP features; see `score.semantic_duplicate`.
+
+    A clip's vector is the mean of its frames' unit vectors, scaled to length 1.
+
+    Args:
+        model: builds the encoder, such as a `Scorer` with no outputs.
+        task: says what its output means, such as `Recognise`.
+        trained: a checkpoint of a training of this encoder, or a folder of them; None takes the model's own weights.
+        num_frames: frames that are looked at, spread over the clip.
+        batch_size: frames at once.
+        quality: the score by which the better of two clips is told; higher is better, and it may be absent.
+        seed: of the clusters, which only more than 2000 clips have.
+    """
+
+    def __init__(
+        self, *, model: Factory[[], Bearable], task: Predicts, trained: Path | None = None, num_frames: int = 8,
+        batch_size: int = 16, quality: str = "sharpness", seed: int = 0,
+    ) -> None:  # fmt: skip
+        if num_frames < 1:
+            raise ValueError(f"num_frames is {num_frames}, but at least one frame must be looked at")
+        self.bearer = Bearer(model=model, task=task, trained=trained, batch_size=batch_size)
+        self.num_frames, self.quality, self.seed = num_frames, quality, seed
+
+    def columns(self) -> Sequence[str]:
+        """The one score."""
+        return ("learned_similarity",)
+
+    def wanted(self, num_frames: int, fps: float) -> list[int]:
+        """See `Learned.wanted`."""
+        return evenly(num_frames, self.num_frames)
+
+    def load(self) -> None:
+        """See `Learned.load`."""
+        self.bearer.load()
+
+    def judge(self, clips: Sequence[Pictures]) -> list[Finding]:
+        """See `Learned.judge`; vectors are kept in float16, beyond which company would show."""
+        return [Finding(vector=as_text(_direction(said))) for said in self.bearer.say(clips)]
+
+    def fingerprint(self) -> str:
+        """See `Learned.fingerprint`."""
+        return f"semantic/1 {self.bearer.fingerprint()} {self.num_frames}"
+
+    def likeness(self, vectors: Sequence[str]) -> list[float]:
+        """Cosine of each clip to the other clip most like it."""
+        return nearest(vectors, self.seed)
+
+    def duplicates(self, clips: Sequence[ClipRecord], vectors: Sequence[str], above: float) -> dict[int, int]:
+        """`{position of a duplicate: position of the clip to keep}`."""
+        return semantic_duplicates(clips, vectors, above, self.quality, self.seed)
+
+
+def _direction(features_TD: NDArray[np.float32]) -> NDArray[np.float32]:
+    mean = (features_TD / np.maximum(np.linalg.norm(features_TD, axis=1, keepdims=True), 1e-12)).mean(axis=0)
+    return np.asarray(mean / max(float(np.linalg.norm(mean)), 1e-12), dtype=np.float32)

@@ -1,0 +1,140 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Frames of clips of any sizes in, what a model says of each frame out, the same in any company.
+
+Shape letters: T frames, H height, W width, C colours, K numbers a frame.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.storage.files import sha256_text
+from nemo_vfm.core.types import Batch, Factory, Predicts
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Pictures = NDArray[np.uint8]  # (T, H, W, C)
+
+
+@runtime_checkable
+class Bearable(Protocol):
+    """A torch module that says what it was made of."""
+
+    def fingerprint(self) -> str:
+        """Changes whenever its first weights or its arithmetic would."""
+        ...
+
+    def is_whole(self) -> bool:
+        """Whether all its first weights come from files, and none was drawn."""
+        ...
+
+
+#: Loaded models by fingerprint, once a process: stages are sent between processes and hold settings only.
+_LOADED: "dict[str, nn.Module]" = {}
+
+
+class Bearer:
+    """A model and the task it is asked through.
+
+    Args:
+        model: builds the model.
+        task: says what its output means.
+        trained: a checkpoint of a training of this model, or a folder of them (the newest is taken); None takes the
+            weights that the model is built with.
+        batch_size: frames at once. Every batch has this size, padded where need be: so a frame meets the same kernels
+            with the same shapes whoever is beside it. What is left are the last bits of a float32.
+    """
+
+    def __init__(self, *, model: Factory[[], Bearable], task: Predicts, trained: Path | None, batch_size: int) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}, but at least one frame must be looked at")
+        self.model, self.task, self.trained, self.batch_size = model, task, trained, batch_size
+        self._fingerprint = ""
+
+    def fingerprint(self) -> str:
+        """The model's own, the task, and the bytes of the trained weights; batches do not count."""
+        if not self._fingerprint:
+            built = self._measured()
+            settings = f"{type(self.task).__qualname__} {sorted(vars(self.task).items())}"
+            self._fingerprint = sha256_text(f"{built.fingerprint()} {settings} {self._trained_stamp()}")[:32]
+        return self._fingerprint
+
+    def load(self) -> None:
+        """Build the model with its weights and put it on the device.
+
+        Raises:
+            UserError: part of it is drawn at random and no training is given: every score would be noise.
+        """
+        from nemo_vfm.core.device import device
+        from nemo_vfm.parallel.checkpoint.checkpoint import load_weights
+        from nemo_vfm.parallel.engine.engine import build_model, load_weights_into
+
+        if self.fingerprint() in _LOADED:
+            return
+        if self.trained is None and not self._measured().is_whole():
+            raise UserError(
+                "the scorer's head has no weights; give model.head, or `trained`, a checkpoint of its training"
+            )
+        model = build_model(cast("Factory[[], nn.Module]", self.model), seed=0)
+        if self.trained is not None:
+            load_weights_into(model, load_weights(self.trained, "model"))
+        _LOADED[self.fingerprint()] = model.eval().to(device())
+
+    def say(self, clips: Sequence[Pictures]) -> list[NDArray[np.float32]]:
+        """(T, K) of each clip. Frames of one size share batches, whichever clip they are of."""
+        by_size: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
+        for number, frames_THWC in enumerate(clips):
+            if not len(frames_THWC):
+                raise ValueError("a clip without a frame cannot be judged")
+            by_size[frames_THWC.shape[1:]].append(number)
+        said: dict[int, NDArray[np.float32]] = {}
+        for numbers in by_size.values():
+            values = self._ask(np.concatenate([clips[number] for number in numbers]))
+            borders = np.cumsum([len(clips[number]) for number in numbers])[:-1]
+            said.update(zip(numbers, np.split(values, borders), strict=True))
+        return [said[number] for number in range(len(clips))]
+
+    def _ask(self, frames_THWC: Pictures) -> NDArray[np.float32]:
+        from nemo_vfm.core.predict import predictions
+
+        self.load()
+        parts = []
+        for first in range(0, len(frames_THWC), self.batch_size):
+            part = frames_THWC[first : first + self.batch_size]
+            padding = np.zeros((self.batch_size - len(part), *part.shape[1:]), np.uint8)
+            batch = _batch(np.concatenate([part, padding]))
+            said = predictions(_LOADED[self.fingerprint()], self.task, batch)
+            parts.append(said[: len(part), 0].cpu().numpy())
+        return np.concatenate(parts).astype(np.float32)
+
+    def _measured(self) -> Bearable:
+        """The model without its weights."""
+        import torch
+
+        with torch.device("meta"):
+            return self.model()
+
+    def _trained_stamp(self) -> str:
+        from nemo_vfm.models.hashes import files_sha256
+        from nemo_vfm.parallel.checkpoint.checkpoint import find
+
+        return "" if self.trained is None else files_sha256(find(self.trained))
+
+
+def _batch(frames_THWC: Pictures) -> Batch:
+    """Each frame as a sample of its own."""
+    import torch
+
+    from nemo_vfm.core.device import device
+
+    pixels = torch.from_numpy(np.ascontiguousarray(frames_THWC.transpose(0, 3, 1, 2)))[:, :, None]
+    names = ("",) * len(pixels)
+    ones = torch.ones(len(pixels))
+    return Batch(0, names, names, weight_B=ones, fps_B=ones, video_BCTHW=pixels).to(device())

@@ -1,0 +1,104 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Files with clips in; every kept clip encoded in `work/`, and those that cannot be encoded failed, out."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Protocol
+
+from nemo_vfm.curate.examine.examine_pipeline import GPU_SLICE, Hands
+from nemo_vfm.curate.examine.media_worker import MediaWork
+from nemo_vfm.curate.examine.sandbox import Reply
+from nemo_vfm.curate.execute.work_units import Item, Lost, Step, megapixels
+from nemo_vfm.curate.ledger import FileRecord
+from nemo_vfm.curate.output.transcode import Encode, Media, Transcode, set_fact
+from nemo_vfm.curate.stage import ClipRecord, Restorer
+from nemo_vfm.data.video.codecs import Decoding
+
+_SEGMENT_S, _MOST_SEGMENTS = 30.0, 32
+
+
+class Deciding(Protocol):
+    """What encoding asks of a curation."""
+
+    transcode: Transcode
+    restore: Mapping[str, Restorer]
+    decode: Decoding
+
+    def decide(self, records: Sequence[ClipRecord]) -> None:
+        """Set the fate of every clip that has not failed."""
+        ...
+
+    def ready(self) -> None:
+        """Asked before anything is encoded: what it raises ends the run."""
+        ...
+
+
+def encode_kept(
+    files: Sequence[FileRecord], records: Sequence[ClipRecord], job: Deciding, media: Media, hands: Hands
+) -> None:
+    """A clip that cannot be encoded fails, and its duplicates may come back: decide until nothing changes."""
+    failed = -1
+    while failed != (failed := sum(record.message is not None for record in records)):
+        job.decide(records)
+        encode_missing(files, job, media, hands)
+    for record in records:
+        if record.decision == "kept":
+            set_fact(record, media.fact_of(record))
+
+
+def encode_missing(files: Sequence[FileRecord], job: Deciding, media: Media, hands: Hands) -> None:
+    """Encode what is kept of these files and not there; a clip that cannot be encoded gets its message."""
+    work = [(file, missing) for file in files for missing in _segments(file, _missing(file, media))]
+    if work:
+        job.ready()
+    encode = Encode(job.transcode, job.restore, media, job.decode)
+    gpus = GPU_SLICE if job.decode == "nvdec" or job.transcode.encoder == "nvenc" else 0.0
+    steps = [Step("transcode", MediaWork(encode, hands.limits), gpus=gpus)]
+    total = sum(record.clip.num_frames for _, missing in work for record in missing)
+    items = [_item(file, missing) for file, missing in work]
+    for number, replies in hands.work("transcode", total, steps, items):
+        _note(*work[number], replies, media)
+
+
+def _missing(file: FileRecord, media: Media) -> list[ClipRecord]:
+    return [clip for clip in file.clips if clip.decision == "kept" and media.fact_of(clip) is None]
+
+
+def _segments(file: FileRecord, missing: Sequence[ClipRecord]) -> Iterator[list[ClipRecord]]:
+    """Clips that one worker encodes one after the other: a long film is as many pieces of work.
+
+    They begin in the same stretch of the file, whatever else of it is encoded already. There are few, since a container
+    is read from end to end before the first frame of it is decoded.
+    """
+    info = file.info
+    stretch = max(_SEGMENT_S * info.fps, info.num_frames / _MOST_SEGMENTS) if info else float("inf")
+    for _, clips in groupby(missing, key=lambda record: int(record.clip.first_frame / stretch)):
+        yield list(clips)
+
+
+def _item(file: FileRecord, missing: Sequence[ClipRecord]) -> Item:
+    clips = [
+        {"id": r.clip.id, "span": [r.clip.first_frame, r.clip.last_frame], "fps": r.fps, "picture": r.picture}
+        for r in missing
+    ]
+    request = {
+        "path": str(file.found.path.absolute()), "name": file.found.name, "source_id": file.source_id,
+        "state": file.state, "clips": clips, "image": file.found.is_image,
+    }  # fmt: skip
+    work = sum(megapixels(r.clip.num_frames, r.width, r.height) for r in missing)
+    return Item(request, work, file.found.here)
+
+
+def _note(file: FileRecord, missing: Sequence[ClipRecord], replies: list[Reply] | Lost, media: Media) -> None:
+    """Write down why clips are not encoded: each its own reason, or the one that ended the work on the file."""
+    name = file.found.name
+    if isinstance(replies, Lost):
+        why, said = replies.message, {}
+    else:
+        why = next((str(reply.fact["failed"]) for reply in replies if "failed" in reply.fact), "it was not encoded")
+        said = {reply.fact["id"]: reply.fact["message"] for reply in replies if "id" in reply.fact}
+    why = why.replace("its decoding", "its encoding", 1)  # a child does not know what it was asked for
+    for record in missing:
+        if media.fact_of(record) is None:
+            record.message = said.get(record.clip.id) or (why if name in why else f"{name}: {why}")

@@ -1,0 +1,25 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""One clip's bytes and a bucket in, its training windows as pixels of the bucket's shape out."""
+
+from collections.abc import Iterator
+
+from nemo_vfm.data.batching.bucket import Bucket
+from nemo_vfm.data.batching.transform import Pictures, image_to_bucket, resize_and_crop, window_indices
+from nemo_vfm.data.video.decode import open_video
+
+
+def windows(media: bytes, *, is_image: bool, bucket: Bucket, max_windows: int) -> Iterator[tuple[Pictures, float]]:
+    """Each window's frames (T, H, W, C) and its frames per second.
+
+    Raises:
+        DataError: the clip is damaged or too short.
+    """
+    if is_image:
+        yield image_to_bucket(media, bucket)
+        return
+    with open_video(media) as reader:
+        info = reader.info()
+        for indices in window_indices(info.num_frames, info.fps, bucket, max_windows):
+            frames_THWC = resize_and_crop(reader.read(indices), bucket.width, bucket.height)
+            yield frames_THWC, info.fps / bucket.stride(info.fps)

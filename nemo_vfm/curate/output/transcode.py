@@ -1,0 +1,317 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Kept clips in, one mp4 a clip of exactly its frames out, mended on the way where a restorer finds a need.
+
+An image stays the file that it is, or becomes a PNG (`StillImage.as_stored`).
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from itertools import repeat
+from pathlib import Path
+from typing import Literal, get_args
+
+import av
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.storage.files import is_full, read_json, write_bytes, write_json
+from nemo_vfm.core.types import Json
+from nemo_vfm.curate.examine.findings_cache import fingerprint, in_names
+from nemo_vfm.curate.examine.probe import reason_of
+from nemo_vfm.curate.examine.sandbox import Reply
+from nemo_vfm.curate.sources.source_guard import Unchanged
+from nemo_vfm.curate.stage import ClipRecord, Crops, Restoration, Restorer, Span
+from nemo_vfm.data.video.clip_audio import clip_audio
+from nemo_vfm.data.video.codecs import ENCODERS, PRESETS, Decoding, EncoderName
+from nemo_vfm.data.video.constant_rate import times_shown
+from nemo_vfm.data.video.encode import encode_mp4
+from nemo_vfm.data.video.image_file import open_image, png
+from nemo_vfm.data.video.pyav_reader import PyAVReader
+
+_LOOKED_AT = 8
+
+
+Audio = Literal["keep", "drop"]
+
+
+class Transcode:
+    """Encodes clips at constant quality and a constant frame rate, upright, progressive and in square pixels.
+
+    The rate is the source's, or the clip's own mean where the source's would not last as long; where time stamps are
+    uneven, frames are repeated and left out so that each is seen when they say.
+
+    Args:
+        crf: 0 (largest) to 51; 18 is hard to tell from the source. AV1 and VP9 count to 63.
+        preset: x264's word for how long it may take; other encoders get their nearest.
+        encoder: x264, nvenc (a GPU's H.264), or, where H.264 must not be written, svtav1 or vp9: their films carry no
+            motion vectors, so CodecMotion takes flow instead. One that does not work here is refused before any work.
+        audio: keep takes the source's first audio stream along: copied into the mp4 where that takes its codec (aac,
+            ac3, alac, eac3, mp3, opus), in whole packets, else as a FLAC beside it; drop leaves it out.
+    """
+
+    def __init__(
+        self, *, crf: int = 18, preset: str = "medium", encoder: EncoderName = "x264", audio: Audio = "keep"
+    ) -> None:
+        most = ENCODERS[encoder].quality[1]
+        if not 0 <= crf <= most:
+            raise ValueError(f"crf is {crf}, but {encoder} takes 0 to {most}")
+        if preset not in PRESETS:
+            raise ValueError(f"preset is {preset!r}, but there are {', '.join(PRESETS)}")
+        if audio not in get_args(Audio):
+            raise ValueError(f"audio is {audio!r}, but there are {' and '.join(get_args(Audio))}")
+        self.crf, self.preset, self.encoder = crf, preset, encoder
+        self.audio: Audio = audio
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """Where encoded clips lie: under a name that changes with what they were encoded with.
+
+    Args:
+        folder: of all encoded clips.
+        stamp: the fingerprint of encoder and restorers.
+    """
+
+    folder: Path
+    stamp: str
+
+    @classmethod
+    def of(
+        cls, folder: Path, transcode: Transcode, restore: Mapping[str, Restorer], decode: Decoding = "cpu"
+    ) -> "Media":
+        """The place of clips encoded with these settings."""
+        return cls(folder, fingerprint(transcode, list(restore.items()), *in_names(decode))[:8])
+
+    def path(self, clip_id: str) -> Path:
+        """Where a clip's mp4 lies, or will lie."""
+        return self.folder / f"{clip_id}-{self.stamp}.mp4"
+
+    def image_path(self, clip_id: str, extension: str) -> Path:
+        """Where an image lies, or will lie; `.jpg` without `.image` is the picture of before and after."""
+        return self.folder / f"{clip_id}-{self.stamp}.image.{extension}"
+
+    def file_of(self, record: ClipRecord) -> Path:
+        """The file of a clip or an image that is encoded."""
+        if not record.is_image:
+            return self.path(record.clip.id)
+        return self.image_path(record.clip.id, self.fact_of(record)["image"])
+
+    def fact_of(self, record: ClipRecord) -> Json:
+        """Size, sound and what was mended, of a clip that is encoded; None where it is not, or with another box."""
+        path = self.path(record.clip.id)
+        try:
+            fact = read_json(path.with_suffix(".json"))
+            wanted = [self.image_path(record.clip.id, fact["image"]) if "image" in fact else path]
+            wanted += [path.with_suffix(".flac")] if fact["audio"] == "flac" else []
+            picture = None if record.picture is None else list(record.picture)
+            same_box = fact.get("picture", picture) == picture
+            return fact if same_box and all(one.is_file() for one in wanted) else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class Encode:
+    """What a child does with `{"path", "name", "source_id", "state", "image", "clips": [{"id", "span", ...}]}`.
+
+    Args:
+        transcode: the encoder's settings.
+        restore: looks at clips and mends them, in this order.
+        media: where clips go.
+        decode: where frames are decoded, cpu or nvdec.
+    """
+
+    transcode: Transcode
+    restore: Mapping[str, Restorer]
+    media: Media
+    decode: Decoding = "cpu"
+
+    def __call__(self, request: Json, tick: Callable[[int], None]) -> Iterator[Reply]:
+        """A reply a clip: `{"id", "message"}`; message is None where it is encoded."""
+        path, name, unchanged = Path(request["path"]), request["name"], Unchanged(request)
+        unchanged.check()
+        with nullcontext() if request.get("image") else PyAVReader(path, decode=self.decode) as reader:
+            for clip in request["clips"]:
+                message = None
+                try:
+                    if reader is None:
+                        self._image(path, clip["id"], unchanged, tick)
+                    else:
+                        self._one(reader, path, clip, unchanged, tick)
+                except MemoryError:
+                    raise
+                except Exception as error:  # one clip's trouble must not cost the others
+                    if is_full(error):
+                        raise
+                    message = unchanged.why_not() or reason_of(error, path, name)
+                yield Reply({"id": clip["id"], "message": message})
+
+    def _image(self, path: Path, clip_id: str, unchanged: Unchanged, tick: Callable[[int], None]) -> None:
+        image = open_image(path)
+        mended, after_THWC = self._find(image.picture_HWC[None], tick)
+        extension, data = ("png", png(after_THWC[0])) if mended else image.as_stored()
+        unchanged.check()
+        if mended:
+            picture = _side_by_side(image.picture_HWC, after_THWC[0])
+            write_bytes(self.media.path(clip_id).with_suffix(".jpg"), picture)
+        write_bytes(self.media.image_path(clip_id, extension), data)
+        height, width = after_THWC.shape[1:3]
+        fact = {"width": width, "height": height, "audio": "", "audio_failure": None, "image": extension}
+        fact |= {"restored": sorted(mended), "facts": _facts(mended)}
+        write_json(self.media.path(clip_id).with_suffix(".json"), fact)
+        tick(1)
+
+    def _one(
+        self, reader: PyAVReader, path: Path, clip: Json, unchanged: Unchanged, tick: Callable[[int], None]
+    ) -> None:
+        span, target = (clip["span"][0], clip["span"][1]), self.media.path(clip["id"])
+        mended, seen = self._look(reader, clip, tick)
+        if seen is not None:
+            write_bytes(target.with_suffix(".jpg"), seen)
+        info = reader.info()
+        pictures = _mended(reader, span, mended) if mended else _as_they_are(reader, span)
+        frames = _Sized(_evenly(pictures, times_shown(info, span)), tick)
+        how = self.transcode
+        facts = _facts(mended)
+        start_s, end_s = (float(info.stamp(frame) * info.time_base) for frame in span)
+        with clip_audio(path, start_s, end_s, keep=how.audio == "keep") as audio:
+            written = encode_mp4(
+                target, frames, clip["fps"], crf=how.crf, preset=how.preset, encoder=how.encoder, audio=audio
+            )
+        if audio.flac:
+            write_bytes(target.with_suffix(".flac"), audio.flac)
+        why = f"{written} of {span[1] - span[0]} frames could be encoded" if written != span[1] - span[0] else None
+        if (why := unchanged.why_not() or why) is not None:
+            target.unlink()
+            raise ValueError(why)
+        failure = reason_of(DataError(audio.why), path, path.name) if audio.why else None
+        sound = {"audio": audio.kind, "audio_failure": failure}
+        box = {"picture": clip["picture"]} if any(isinstance(one, Crops) for one in self.restore.values()) else {}
+        size = {"width": frames.width, "height": frames.height}
+        write_json(target.with_suffix(".json"), {**size, **sound, **box, "restored": sorted(mended), "facts": facts})
+
+    def _look(
+        self, reader: PyAVReader, clip: Json, tick: Callable[[int], None]
+    ) -> tuple[dict[str, Restoration], bytes | None]:
+        """What each restorer wants to do, each seeing what those before it leave; a picture of before and after."""
+        if not self.restore:
+            return {}, None
+        numbers = sorted({round(number) for number in np.linspace(clip["span"][0], clip["span"][1] - 1, _LOOKED_AT)})
+        before_THWC = reader.read(numbers)
+        found, after_THWC = self._find(before_THWC, tick, clip)
+        middle = len(numbers) // 2
+        return found, _side_by_side(before_THWC[middle], after_THWC[middle]) if found else None
+
+    def _find(
+        self, before_THWC: NDArray[np.uint8], tick: Callable[[int], None], clip: Json | None = None
+    ) -> tuple[dict[str, Restoration], NDArray[np.uint8]]:
+        """What each restorer wants to do, each seeing what those before it leave; the frames when all is done."""
+        frames_THWC = before_THWC
+        found = {}
+        for name, restorer in self.restore.items():
+            with _by(name):
+                tick(0)
+                # Of frames that another restorer has made larger or smaller, the file's box says nothing.
+                if clip and isinstance(restorer, Crops) and frames_THWC.shape == before_THWC.shape:
+                    restoration = restorer.crop(clip["picture"])
+                else:
+                    restoration = restorer.look(frames_THWC)
+                if restoration is not None:
+                    found[name] = restoration
+                    frames_THWC = restoration.apply(frames_THWC)
+        return found, frames_THWC
+
+
+Picture = NDArray[np.uint8] | av.VideoFrame
+
+
+class _Sized:
+    """Frames on their way, each told when it is encoded, and the size of the first, as it will be encoded."""
+
+    def __init__(self, frames: Iterable[Picture], tick: Callable[[int], None]) -> None:
+        self._frames, self._tick = frames, tick
+        self.width = self.height = 0
+
+    def __iter__(self) -> Iterator[Picture]:
+        for frame in self._frames:
+            if not self.width:
+                if isinstance(frame, av.VideoFrame):
+                    width, height = frame.width, frame.height
+                else:
+                    height, width = frame.shape[:2]
+                self.width, self.height = width + width % 2, height + height % 2
+            yield frame
+            self._tick(1)
+
+
+def _side_by_side(before: NDArray[np.uint8], after: NDArray[np.uint8], height_px: int = 240) -> bytes:
+    """Two pictures of one height, as JPEG; never larger than they are, so that fine stripes stay what they are."""
+    height = min(height_px, *(picture.shape[0] for picture in (before, after)))
+    parts = [
+        cv2.resize(picture, (max(1, round(picture.shape[1] * height / picture.shape[0])), height),
+                   interpolation=cv2.INTER_AREA)
+        for picture in (before, after)
+    ]  # fmt: skip
+    done, data = cv2.imencode(".jpg", np.hstack(parts)[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 90])
+    assert done
+    return data.tobytes()
+
+
+def _as_they_are(reader: PyAVReader, span: Span) -> Iterator[Picture]:
+    """The decoder's own frames, which lose nothing on the way; through RGB where their shape must change."""
+    info = reader.info()
+    if info.rotation_deg or info.width % 2 or info.height % 2 or not info.is_square:
+        yield from reader.frames(*span)
+    else:
+        yield from (frame for _, frame in reader.decoded(range(*span)))
+
+
+def _evenly(frames: Iterable[Picture], times: Iterable[int]) -> Iterator[Picture]:
+    """Each frame as often as it is seen at a constant rate."""
+    for frame, count in zip(frames, times, strict=False):
+        yield from repeat(frame, count)
+
+
+def _mended(reader: PyAVReader, span: Span, restorations: Mapping[str, Restoration]) -> Iterator[Picture]:
+    for frame_HWC in reader.frames(*span):  # one by one: eight of 4K and what is made of them filled a gigabyte
+        frames_THWC = frame_HWC[None]
+        for name, restoration in restorations.items():
+            with _by(name):
+                frames_THWC = restoration.apply(frames_THWC)
+        yield from frames_THWC
+
+
+def _facts(mended: Mapping[str, Restoration]) -> dict[str, float]:
+    facts: dict[str, float] = {}
+    for name, restoration in mended.items():
+        with _by(name):
+            facts |= restoration.facts()
+            if bad := [column for column, value in facts.items() if not np.isfinite(value)]:
+                raise ValueError(f"{bad[0]} is {facts[bad[0]]}, which no table can compare")
+    return facts
+
+
+@contextmanager
+def _by(name: str) -> Iterator[None]:
+    """Whose trouble it is: restorers are the user's own, and a KeyError's whole text is a key."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        if is_full(error):
+            raise
+        what = str(error) if isinstance(error, ValueError) else f"{type(error).__name__} ({error})"
+        raise ValueError(f"restorer {name}: {what}") from error
+
+
+def set_fact(record: ClipRecord, fact: Json) -> None:
+    """Note a clip's size as encoded, its sound, and what was mended, in its record."""
+    record.width, record.height = fact["width"], fact["height"]
+    record.audio, record.audio_failure = fact["audio"], fact["audio_failure"]
+    record.scores |= fact["facts"]
+    record.restored = tuple(fact["restored"])

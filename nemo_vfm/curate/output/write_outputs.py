@@ -1,0 +1,154 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Decided clips in; the run folder's tables, rules and clip shards out, each whole or absent."""
+
+import os
+import shutil
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from nemo_vfm.core.storage.files import atomic_path
+from nemo_vfm.core.types import Json
+from nemo_vfm.curate.stage import ClipRecord
+from nemo_vfm.data.batching.bucket_count import Shape
+from nemo_vfm.data.shards.clip_id import CLIP_SCHEMA
+from nemo_vfm.data.shards.shard_files import ShardWriter
+
+_FACTS = ("fps", "width", "height", "duration_s", "decision", "rule", "message", "duplicate_of", "caption")
+
+
+def write_scores(
+    path: Path, records: Sequence[ClipRecord], columns: Sequence[str], labels: Collection[str] = ()
+) -> None:
+    """scores.parquet: a row a clip, kept or not; a score that it never got is null. `labels` are columns of words."""
+    table: dict[str, list[object]] = {
+        "clip_id": [record.clip.id for record in records],
+        "source": [record.source for record in records],
+        "first_frame": [record.clip.first_frame for record in records],
+        "last_frame": [record.clip.last_frame for record in records],
+        **{name: [getattr(record, name) for record in records] for name in _FACTS},
+    }
+    for name in ("fps", "duration_s"):  # of an image null, which is what tells it from a clip
+        table[name] = [None if record.is_image else getattr(record, name) for record in records]
+    text, count = pa.string(), pa.int64()
+    kinds = dict.fromkeys(("clip_id", "source", "decision", "rule", "message", "duplicate_of", "caption"), text)
+    kinds |= dict.fromkeys(("first_frame", "last_frame", "width", "height"), count)
+    arrays = {name: pa.array(values, kinds.get(name, pa.float64())) for name, values in table.items()}
+    for name in columns:
+        values = [record.scores.get(name) for record in records]
+        words = name in labels or any(isinstance(value, str) for value in values)
+        arrays[name] = pa.array(values, text if words else pa.float64())
+    with atomic_path(path) as temporary:
+        pq.write_table(pa.table(arrays), temporary)
+
+
+def clip_json(record: ClipRecord) -> Json:
+    """The clip as the shard's `.json` member has it."""
+    clip = record.clip
+    return {
+        "schema": CLIP_SCHEMA, "source": record.source, "source_id": clip.source_id,
+        "first_frame": clip.first_frame, "last_frame": clip.last_frame,
+        "pts_start": clip.pts_start, "pts_end": clip.pts_end,
+        "time_base": f"{clip.time_base.numerator}/{clip.time_base.denominator}",
+        **_shape(record), "caption_by": record.caption_by, **record.caption_facts,
+        **({} if record.is_image else {"audio": record.audio}),
+        **({} if record.audio_failure is None else {"audio_failure": record.audio_failure}),
+        "scores": dict(sorted(record.scores.items())),
+    }  # fmt: skip
+
+
+def _shape(record: ClipRecord) -> dict[str, Json]:
+    """What buckets and loaders ask of a clip."""
+    more = 0 if record.is_image else 1  # 4:2:0 has no odd sizes: the encoder adds a column or row
+    return {
+        "width": record.width + more * (record.width % 2),
+        "height": record.height + more * (record.height % 2),
+        "num_frames": record.clip.num_frames,
+        "fps": record.fps,
+        **({} if record.is_image else {"duration_s": record.duration_s}),
+        "caption": record.caption,
+    }
+
+
+def replace_folder(folder: Path, fill: Callable[[Path], None]) -> None:
+    """Fill a new folder and put it in the old one's place; a kill in between leaves none, never half of one."""
+    partial = folder.with_name(f".{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        fill(partial)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)  # a full disk has room again for what tells of it
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
+    partial.rename(folder)
+
+
+def shape_of(record: ClipRecord) -> Shape:
+    """The clip as buckets see it, once it is encoded."""
+    shape = _shape(record)
+    return Shape(record.clip.id, shape["width"], shape["height"], shape["num_frames"], record.fps, record.duration_us)
+
+
+def write_shards(
+    folder: Path,
+    records: Sequence[ClipRecord],
+    media: Callable[[ClipRecord], Path],
+    samples_per_shard: int,
+    weights: Mapping[str, int],
+) -> None:
+    """Clip shards: `<clip id>.mp4 .txt .json` of each record, in the order given; `weights` go into the index.
+
+    An image has `.jpg` or `.png` in place of `.mp4`. Sound that no mp4 takes is a member `.flac`.
+    """
+    import json
+
+    def fill(partial: Path) -> None:
+        with ShardWriter(partial, samples_per_shard=samples_per_shard) as writer:
+            for record in records:
+                film = media(record)
+                members: Mapping[str, bytes] = {
+                    film.suffix[1:]: film.read_bytes(),
+                    **({"flac": film.with_suffix(".flac").read_bytes()} if record.audio == "flac" else {}),
+                    "txt": record.caption.encode(),
+                    "json": json.dumps(clip_json(record), ensure_ascii=False, allow_nan=False).encode(),
+                }
+                weight = {"weight": weights[record.clip.id]} if weights else {}
+                writer.write(record.clip.id, members, {**_shape(record), "source": record.source, **weight})
+
+    replace_folder(folder, fill)
+
+
+def remove_others(folder: Path, wanted: set[str]) -> None:
+    """Delete files that an earlier run with other settings left behind."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.name not in wanted and path.is_file():
+            path.unlink()
+
+
+def copy_files(source: Path, target: Path, wanted: Mapping[str, str]) -> None:
+    """Make a folder hold these files of another one, `{name there: name here}`, and no more; linked where it can be."""
+    remove_others(target, set(wanted.values()))
+    for theirs, ours in sorted(wanted.items()):
+        if (source / theirs).is_file() and not _same(source / theirs, target / ours):
+            with atomic_path(target / ours) as temporary:
+                try:
+                    os.link(source / theirs, temporary)
+                except OSError:  # another disk, or one that has no second names
+                    shutil.copyfile(source / theirs, temporary)
+
+
+def _same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Delete temporary files of a run that was killed; see core/storage/files.py for their names."""
+    for path in folder.rglob(".*.tmp*"):
+        path.unlink(missing_ok=True)

@@ -1,0 +1,30 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Measures the part of the picture that bars take."""
+
+from collections.abc import Mapping, Sequence
+
+from nemo_vfm.curate.examine.footage import Footage
+from nemo_vfm.restore.letterbox import picture_box
+
+_NUM_PAIRS = 16  # whose first frames are looked at, as other stages do
+
+
+class Letterbox:
+    """`letterbox.ratio`: the part of the picture, 0 to 1, that lies in bars at its sides.
+
+    The same kinds of bars that restoring cuts off (`conf/restore/letterbox.yaml`), seen on the small frames of the clip
+    alone. A title on black ground has none.
+    """
+
+    def columns(self) -> Sequence[str]:
+        """The one score."""
+        return ("letterbox.ratio",)
+
+    def measure(self, footage: Footage) -> Mapping[str, float]:
+        """The score of one clip."""
+        luma_THW = footage.luma(footage.pairs(_NUM_PAIRS)[::2])
+        box = picture_box(luma_THW)
+        if box is None:
+            return {"letterbox.ratio": 0.0}
+        return {"letterbox.ratio": 1 - (box.right - box.left) * (box.bottom - box.top) / luma_THW[0].size}

@@ -1,0 +1,59 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Clip shards in; a flat folder of films, each with a JSON beside it, as NeMo DFM's preparation scripts read it, out.
+
+Read in its `examples/common/wan/prepare_dataset_wan.py` (NAME.mp4 and NAME.json with `caption`) and
+`dfm/src/automodel/utils/data/preprocess_dataset.py` (meta.json, `end_frame` inclusive), 7cb7634.
+"""
+
+from pathlib import Path
+
+from nemo_vfm.core.storage.files import write_bytes, write_json
+from nemo_vfm.core.types import Json
+from nemo_vfm.curate.sink.sink_layout import Written, caption_of, clips, note_captions
+from nemo_vfm.data.shards.shard_files import Entry, ShardSet
+
+
+class Dfm:
+    """Films and captions for DFM, whose own scripts encode them.
+
+    What DFM trains on are tars of `.pth` and `.pickle` members, which we do not write: its scripts make them of this
+    folder, with `--output_format energon` for Megatron and `automodel` for AutoModel.
+
+    Args:
+        min_frames: shorter clips are left out; in frames.
+    """
+
+    def __init__(self, *, min_frames: int = 1) -> None:
+        if min_frames < 1:
+            raise ValueError(f"min_frames is {min_frames}, but it must be at least 1")
+        self.min_frames = min_frames
+
+    def write(self, shards: ShardSet, folder: Path, at: Path) -> Written:
+        """See `Sink.write`."""
+        written, items = Written(), []
+        for entry in clips(shards, written):
+            if entry.index["num_frames"] < self.min_frames:
+                written.left_out[f"shorter than {self.min_frames} frames"] += 1
+                continue
+            write_bytes(folder / f"{entry.key}.mp4", shards.read(entry, "mp4"))
+            write_json(folder / f"{entry.key}.json", {"caption": caption_of(entry)})
+            items.append(_item(entry))
+        write_json(folder / "meta.json", items)
+        written.written = len(items)
+        written.notes.append(
+            f"DFM's script encodes them: python examples/common/wan/prepare_dataset_wan.py --video_folder "
+            f"{at.absolute()} --output_dir DIR --output_format energon"
+        )
+        silent = sum(not item["caption"].strip() for item in items)
+        note_captions(written, silent, "some of DFM's scripts pass over them")
+        return written
+
+
+def _item(entry: Entry) -> dict[str, Json]:
+    """One clip as meta.json lists it."""
+    index = entry.index
+    return {
+        "file_name": f"{entry.key}.mp4", "width": index["width"], "height": index["height"],
+        "start_frame": 0, "end_frame": index["num_frames"] - 1, "caption": caption_of(entry),
+    }  # fmt: skip

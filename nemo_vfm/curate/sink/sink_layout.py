@@ -1,0 +1,75 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The words of sinks: what one is asked for, what it answers, and the few things that all of them ask of a clip."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.data.shards.shard_files import Entry, ShardSet
+
+_WHOLE = ("width", "height", "num_frames")
+
+
+@dataclass(slots=True)
+class Written:
+    """What a sink did.
+
+    Args:
+        written: how many clips are in the layout.
+        left_out: reason -> how many clips are not.
+        notes: sentences for the user about what the layout still needs, or what its readers will do with it.
+    """
+
+    written: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+
+
+@runtime_checkable
+class Sink(Protocol):
+    """Writes clips in a layout of somebody else's."""
+
+    def write(self, shards: ShardSet, folder: Path, at: Path) -> Written:
+        """Fill an empty folder, which will lie `at` another place once it is full."""
+        ...
+
+
+def clips(shards: ShardSet, written: Written) -> Iterator[Entry]:
+    """The clips that have a film, and numbers that can be; others are left out.
+
+    Raises:
+        UserError: the shards lack our index, which says how long a clip is.
+    """
+    for entry in shards.entries:
+        if "mp4" not in entry.members:
+            written.left_out["no mp4 in the shard"] += 1
+        elif "num_frames" not in entry.index or "fps" not in entry.index:
+            raise UserError(
+                f"{shards.folder} has no index that says how many frames clips have; it is not of a curation"
+            )
+        elif not _can_be(entry):
+            written.left_out["a damaged index"] += 1
+        else:
+            yield entry
+
+
+def _can_be(entry: Entry) -> bool:
+    """Whether the sizes and the rate are numbers above 0: shards may be a stranger's."""
+    whole = all(type(number := entry.index.get(name)) is int and number > 0 for name in _WHOLE)
+    fps = entry.index["fps"]
+    return whole and type(fps) in (int, float) and 0 < fps < 1e9
+
+
+def caption_of(entry: Entry) -> str:
+    """What the clip shows; empty where nobody has said it."""
+    return str(entry.index.get("caption", ""))
+
+
+def note_captions(written: Written, missing: int, consequence: str) -> None:
+    """Say how many clips nobody has captioned, and what a reader makes of them."""
+    if missing:
+        written.notes.append(f"{missing} of {written.written} clips have no caption: {consequence}")

@@ -1,0 +1,109 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A folder of videos in an object store in; each as a local file for as long as it is needed out, within some bytes."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.log import warn
+from nemo_vfm.core.storage import object_store
+from nemo_vfm.core.storage.files import sha256_file, sha256_text
+from nemo_vfm.core.storage.uri import Address
+
+_SIDECARS = (".json", ".txt")
+_MAX_SIDECAR_BYTES = 64 << 20
+_AT_ONCE = 8
+
+
+class Fetched:
+    """Fetches objects when they are asked for and forgets those that nobody holds, the oldest first.
+
+    Args:
+        address: the folder in the store.
+        folder: where fetched files lie; it belongs to this class.
+        max_bytes: what they may fill together; who asks for more waits until others let go.
+    """
+
+    def __init__(self, address: Address, folder: Path, max_bytes: int) -> None:
+        self._address, self._folder, self._max_bytes = address, folder, max_bytes
+        self._changed = threading.Condition()
+        self._sizes: dict[Path, int] = {}  # of what is on the disk or on its way, the last used last
+        self._held: Counter[Path] = Counter()
+        self._hashes: dict[Path, str] = {}
+        self._fetching: dict[Path, threading.Lock] = {}
+        for path in sorted(folder.rglob("*"), key=lambda path: path.name) if folder.is_dir() else ():
+            if path.is_file() and path.suffix not in _SIDECARS and not path.name.startswith("."):
+                self._sizes[path] = path.stat().st_size
+
+    def path(self, item: object_store.Item) -> Path:
+        """Where a file will lie: another version of an object is another file."""
+        return self._folder / sha256_text(f"{item.stamp} {item.size}")[:12] / item.name
+
+    def fetch_sidecars(self, videos: Sequence[object_store.Item], others: Sequence[object_store.Item]) -> None:
+        """Put the text and JSON files beside videos where the videos will lie: small, and kept."""
+        by_name = {item.name: item for item in others if item.name.endswith(_SIDECARS)}
+        wanted = []
+        for video in videos:
+            stem = video.name.rpartition(".")[0]
+            names = {f"{name}{end}" for name in (video.name, stem) for end in _SIDECARS} & by_name.keys()
+            folder = self.path(video).parent
+            wanted += [(by_name[name], folder / name.rpartition("/")[2]) for name in sorted(names)]
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="sidecars") as threads:
+            list(threads.map(lambda pair: self._sidecar(*pair), wanted))
+
+    def _sidecar(self, item: object_store.Item, path: Path) -> None:
+        if item.size > _MAX_SIDECAR_BYTES:
+            warn(f"{self._address / item.name} is not used for captions: it has {item.size:,} bytes")
+        else:
+            object_store.download(self._address / item.name, path)
+
+    @contextmanager
+    def held(self, item: object_store.Item) -> Iterator[Path]:
+        """The object as a local file that stays while the block runs.
+
+        Raises:
+            DataError: it has vanished, is larger than all the room there is, or is no longer what it was before.
+            StoreError: the store does not answer, or refuses us.
+        """
+        path = self.path(item)
+        self._take(path, item)
+        try:
+            with self._fetching.setdefault(path, threading.Lock()):
+                self._ensure(path, item)
+            yield path
+        finally:
+            with self._changed:
+                self._held[path] -= 1
+                if not path.is_file():
+                    self._sizes.pop(path, None)
+                self._changed.notify_all()
+
+    def _take(self, path: Path, item: object_store.Item) -> None:
+        """Wait for room, make it, and count the file as held."""
+        if item.size > self._max_bytes:
+            raise DataError(f"{self._address / item.name} has {item.size:,} bytes; raise max_fetched_gb")
+        with self._changed:
+            while path not in self._sizes and not self._has_room(item.size):
+                self._changed.wait()
+            self._sizes[path] = self._sizes.pop(path, item.size)
+            self._held[path] += 1
+
+    def _has_room(self, size: int) -> bool:
+        for path in list(self._sizes):
+            if sum(self._sizes.values()) + size <= self._max_bytes:
+                return True
+            if not self._held[path]:
+                path.unlink(missing_ok=True)
+                del self._sizes[path]
+        return sum(self._sizes.values()) + size <= self._max_bytes
+
+    def _ensure(self, path: Path, item: object_store.Item) -> None:
+        if not path.is_file() or path.stat().st_size != item.size:
+            object_store.download(self._address / item.name, path, sha256=self._hashes.get(path))
+        if path not in self._hashes:
+            self._hashes[path] = sha256_file(path)

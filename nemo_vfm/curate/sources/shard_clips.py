@@ -1,0 +1,161 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Folders of clip shards in; a record a sample, and its frames as stages see them, out.
+
+Shape letters: T frames, H height, W width, C colours (RGB).
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.storage.uri import Place
+from nemo_vfm.core.types import Json
+from nemo_vfm.curate.examine.footage import Footage, Pictures
+from nemo_vfm.curate.stage import ClipRecord
+from nemo_vfm.data.batching.transform import decode_image
+from nemo_vfm.data.shards.clip_id import Clip
+from nemo_vfm.data.shards.sample_reader import IMAGES, VIDEOS, caption_of
+from nemo_vfm.data.shards.shard_files import Entry, ShardSet
+from nemo_vfm.data.shards.shard_index import read_shards_json
+from nemo_vfm.data.video.decode import open_video
+
+_SIDE_PX = 256
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedClip(Clip):
+    """A clip that is known by the key it has in its shard, whoever wrote that."""
+
+    key: str = ""
+
+    @property
+    def id(self) -> str:
+        """The key."""
+        return self.key
+
+
+@dataclass(frozen=True, slots=True)
+class ShardClip:
+    """One sample of one of the folders."""
+
+    shards: ShardSet
+    entry: Entry
+
+    def media(self) -> str | None:
+        """The extension of its video or picture; None where it has neither."""
+        return next((extension for extension in (*VIDEOS, *IMAGES) if extension in self.entry.members), None)
+
+    def read(self) -> bytes:
+        """The bytes of its video or picture.
+
+        Raises:
+            DataError: it has none, or its tar is damaged.
+        """
+        extension = self.media()
+        if extension is None:
+            raise DataError("it holds neither a video nor a picture")
+        return self.shards.read(self.entry, extension)
+
+    def members(self) -> dict[str, bytes]:
+        """All that the sample holds."""
+        names = sorted(self.entry.members)
+        return dict(zip(names, self.shards.read_all(self.entry, names), strict=True))
+
+    def record(self, facts: Mapping[str, Json]) -> ClipRecord:
+        """The sample as tables and rules know it; what it holds of numbers are its scores.
+
+        Args:
+            facts: num_frames, fps, width and height, as they are or were found when it was decoded.
+        """
+        own, fps = self._json(), float(facts["fps"])
+        first, count = _whole(own.get("first_frame"), 0), int(facts["num_frames"])
+        source = str(own.get("source_id") or self.entry.key)
+        clip = KeyedClip(source, first, first + count, 0, count, Fraction(1) / Fraction(fps), self.entry.key)
+        scores, is_image = own.get("scores"), self.media() in IMAGES
+        record = ClipRecord(
+            clip, str(own.get("source") or f"{self.shards.folder}/{self.entry.shard}"), (Path(self.entry.shard),), fps,
+            int(facts["width"]), int(facts["height"]), 0 if is_image else round(count / fps * 1e6),
+            scores=_plain(scores) if isinstance(scores, dict) else {}, is_image=is_image,
+        )  # fmt: skip
+        record.caption = caption_of(self.shards, self.entry) if "txt" in self.entry.members else ""
+        return record
+
+    def _json(self) -> Mapping[str, Json]:
+        if "json" not in self.entry.members:
+            return self.entry.index
+        try:
+            content = json.loads(self.shards.read(self.entry, "json"))
+        except (ValueError, RecursionError, DataError):
+            return self.entry.index
+        return {**content, **self.entry.index} if isinstance(content, dict) else self.entry.index
+
+
+@contextmanager
+def footage_of(data: bytes, is_picture: bool) -> Iterator[tuple[Footage, dict[str, Json]]]:
+    """The clip's frames, small, while the block runs, and its num_frames, fps, width and height.
+
+    Raises:
+        DataError: it cannot be decoded.
+    """
+    if is_picture:
+        picture = decode_image(data)
+        yield Footage.of(_shrunk(picture[None]), 1.0), _facts(1, 1.0, picture.shape[1], picture.shape[0])
+        return
+    with open_video(data) as reader:
+        info = reader.info()
+        footage = Footage(info.num_frames, info.fps, lambda numbers: _shrunk(reader.read(list(numbers))))
+        yield footage, _facts(info.num_frames, info.fps, info.width, info.height)
+
+
+def _facts(num_frames: int, fps: float, width: int, height: int) -> dict[str, Json]:
+    return {"num_frames": num_frames, "fps": fps, "width": width, "height": height}
+
+
+def open_all(folders: Sequence[Place]) -> list[ShardClip]:
+    """Every sample of every folder, in order.
+
+    Raises:
+        UserError: a folder holds no shards, or all of them together no sample.
+    """
+    opened = [ShardSet(folder) for folder in folders]
+    clips = [ShardClip(shards, entry) for shards in opened for entry in shards.entries]
+    if not clips:
+        raise UserError(f"{', '.join(map(str, folders))} hold no samples; give folders of clip shards")
+    return clips
+
+
+def stamp_of(shards: ShardSet) -> Json:
+    """Changes with the bytes of a folder's shards; of tars without an index, with their sizes and times."""
+    folder = shards.folder
+    if isinstance(folder, Path) and not (folder / "shards.json").is_file():
+        stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in sorted(folder.glob("*.tar"))]
+        return [str(folder), stats]
+    return [str(folder), [shard["sha256"] for shard in read_shards_json(folder)]]
+
+
+def _shrunk(frames_THWC: Pictures) -> Pictures:
+    height, width = frames_THWC.shape[1:3]
+    ratio = _SIDE_PX / min(height, width)
+    if ratio >= 1:
+        return frames_THWC
+    size = round(width * ratio), round(height * ratio)
+    return np.stack([cv2.resize(f, size, interpolation=cv2.INTER_AREA) for f in frames_THWC]).astype(np.uint8)
+
+
+def _whole(value: Json, otherwise: int) -> int:
+    return value if type(value) is int and value >= 0 else otherwise
+
+
+def _plain(scores: Mapping[str, Json]) -> dict[str, float | str]:
+    return {
+        name: value for name, value in scores.items()
+        if isinstance(value, str) or (type(value) in (int, float) and np.isfinite(value))
+    }  # fmt: skip

@@ -1,0 +1,142 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A folder, here or in an object store, in; its videos and images out, in an order that depends on names alone."""
+
+import os
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Literal, get_args
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.log import warn
+from nemo_vfm.core.storage.object_store import Item, items
+from nemo_vfm.core.storage.uri import Address, Place, place
+from nemo_vfm.curate.ledger import LINK_OUTSIDE, NO_REGULAR_FILE
+from nemo_vfm.curate.sources.remote_source import Fetched
+from nemo_vfm.curate.stage import Found
+from nemo_vfm.data.video.decode import VIDEO_SUFFIXES
+from nemo_vfm.data.video.image_file import IMAGE_SUFFIXES
+
+_PARTIAL = ("~", ".part", ".partial", ".crdownload", ".tmp")
+Take = Literal["videos", "images", "both"]
+_SUFFIXES = {"videos": VIDEO_SUFFIXES, "images": IMAGE_SUFFIXES, "both": VIDEO_SUFFIXES | IMAGE_SUFFIXES}
+_ONE = {"videos": "video", "images": "image", "both": "video or image"}
+
+
+class Folder:
+    """Every video file, every image, or both, in a folder and the folders below it.
+
+    Hidden files and folders and unfinished downloads are passed over. Links to files are followed only while they stay
+    inside the folder; others, pipes and the like are said and counted in the ledger as `link_outside` and
+    `no_regular_file`. Links to folders are not followed.
+
+    Args:
+        path: the user's folder, or one video file, here or in an object store (`s3://bucket/folder`); None takes
+            `otherwise`.
+        otherwise: where to look if the user names no folder.
+        max_fetched_gb: what videos fetched from a store may fill on the disk at once, in GB (10^9 bytes); each is
+            fetched when its turn comes.
+        take: videos, images (JPEG, PNG and WebP, by the end of the name) or both. Pictures often lie beside videos as
+            covers and thumbnails, so they are taken only where that is asked for.
+    """
+
+    def __init__(
+        self,
+        *,
+        path: Place | None,
+        otherwise: Place | None = None,
+        max_fetched_gb: float = 100.0,
+        take: Take = "videos",
+    ) -> None:
+        if path is None and otherwise is None:
+            raise ValueError("there is no folder to read videos from: set input=DIR on the command line")
+        if max_fetched_gb <= 0:
+            raise ValueError(f"max_fetched_gb must be above 0, got {max_fetched_gb:g}")
+        if take not in get_args(Take):
+            raise ValueError(f"take is {take!r}, but there are {', '.join(get_args(Take))}")
+        self.take: Take = take
+        self.path = None if path is None else place(path)
+        self.otherwise = None if otherwise is None else place(otherwise)
+        self.max_fetched_gb = max_fetched_gb
+        self._into: Path | None = None
+
+    def fetch_into(self, folder: Path) -> None:
+        """See `Fetching.fetch_into`."""
+        self._into = folder
+
+    def files(self) -> list[Found]:
+        """Every file that is taken, sorted by name.
+
+        Raises:
+            UserError: the folder is absent or holds no such file.
+        """
+        root = self.path if self.path is not None else self.otherwise
+        assert root is not None
+        if isinstance(root, Address):
+            return self._stored(root)
+        if root.is_file():
+            return [Found(root, _name(root, root.parent), root=root.parent)]
+        if not root.is_dir():
+            raise UserError(f"{root} is not a folder or a file; give the folder that holds the videos or images")
+        found = sorted(_media(root, _SUFFIXES[self.take]), key=lambda f: f.name)
+        if all(one.passed_over for one in found):
+            others = sum(1 for _ in _media(root, _SUFFIXES["both"])) - len(found)
+            raise UserError(f"{root} holds no {_ONE[self.take]} file; {self._looked_for(others)}")
+        return found
+
+    def _looked_for(self, others: int = 0) -> str:
+        hint = f". It holds {others} files of the other kind: source.take=both takes them" if others else ""
+        return f"looked for names that end in {' '.join(sorted(_SUFFIXES[self.take]))}{hint}"
+
+    def _stored(self, root: Address) -> list[Found]:
+        """The videos below an address; nothing but their sidecars is fetched yet."""
+        if self._into is None:
+            raise UserError(f"{root} is in an object store, and no folder was given to fetch its videos to")
+        suffixes = _SUFFIXES[self.take]
+        base, found = _base(root, suffixes)
+        videos = [item for item in found if _is_taken(item.name, suffixes) and (base == root or item.name == root.name)]
+        if not videos:
+            raise UserError(f"{root} holds no {_ONE[self.take]}; {self._looked_for()}")
+        fetched = Fetched(base, self._into, int(self.max_fetched_gb * 1e9))
+        fetched.fetch_sidecars(videos, found)
+        return [
+            Found(fetched.path(video), video.name, partial(fetched.held, video), identity=f"{video.stamp} {video.size}")
+            for video in videos
+        ]
+
+
+def _base(root: Address, suffixes: frozenset[str]) -> tuple[Address, list[Item]]:
+    """The folder that an address means and all that is in it; of one object, the folder it lies in."""
+    below = items(root)
+    one = not below and root.suffix in suffixes
+    return (root.parent, items(root.parent)) if one else (root, below)
+
+
+def _is_taken(name: str, suffixes: frozenset[str]) -> bool:
+    """The rules for files, said of keys: no hidden part, no unfinished download, one of the endings."""
+    hidden = any(part.startswith(".") for part in name.split("/"))
+    return not hidden and not name.endswith(_PARTIAL) and PurePosixPath(name).suffix.lower() in suffixes
+
+
+def _name(path: Path, root: Path) -> str:
+    """Its path below the root, for tables; bytes of a name that are no UTF-8 as `\\xff`, else nothing can hold it."""
+    return os.fsencode(path.relative_to(root).as_posix()).decode("utf-8", "backslashreplace")
+
+
+def _media(root: Path, suffixes: frozenset[str]) -> Iterator[Found]:
+    inside = root.resolve()
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            path = Path(folder, name)
+            if not name.startswith(".") and not name.endswith(_PARTIAL) and path.suffix.lower() in suffixes:
+                # A pipe would be waited for, and a link that leads round in a circle cannot be resolved.
+                why = None
+                if not path.is_file():
+                    why = NO_REGULAR_FILE
+                    warn(f"{path} is not a regular file; it is skipped")
+                elif not path.resolve().is_relative_to(inside):
+                    why = LINK_OUTSIDE
+                    warn(f"{path} is a link that points outside {root}; it is not followed")
+                yield Found(path, _name(path, root), root=root, passed_over=why)

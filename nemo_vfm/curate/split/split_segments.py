@@ -1,0 +1,65 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Lets several workers split one long film: each sends what it glanced at, and one goes over all glances in order.
+
+A worker that begins in the middle guesses where shots end, which is right unless the film's start matters, and scores
+these. The spans that count are those of all glances from the first on, so they are the same whoever looked at what.
+"""
+
+import base64
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from nemo_vfm.curate.split.finder import Finder
+from nemo_vfm.curate.split.glance import Glance
+from nemo_vfm.curate.split.shot_lengths import Lengths, cut_glances
+from nemo_vfm.curate.stage import Span
+
+_CELLS = 16 * 9 * 3
+_ROW = np.dtype([("content", "<f8"), ("brightness", "<f8"), ("thumbnail", "u1", (_CELLS,))])
+
+
+@runtime_checkable
+class SplitsByGlances(Protocol):
+    """A splitter that needs nothing but glances, in order."""
+
+    def plan(self, fps: float) -> tuple[Finder, Lengths]:
+        """A new finder of cuts, and how long spans are."""
+        ...
+
+
+class _Kept(Glance):
+    """A glance that was sent from another process: without the pixels that it was made of."""
+
+    __slots__ = ("_brightness",)
+
+    def __init__(self, content: float, brightness: float, thumbnail_D: np.ndarray) -> None:
+        super().__init__(content, np.empty((0, 0, 3), np.uint8))
+        self._brightness, self._thumbnail_D = brightness, thumbnail_D.astype(np.float32)
+
+    @property
+    def brightness(self) -> float:
+        """See `Glance`."""
+        return self._brightness
+
+
+def packed(glances: Sequence[Glance]) -> str:
+    """What finders read of some glances, as text."""
+    rows = np.zeros(len(glances), _ROW)
+    for row, glance in zip(rows, glances, strict=True):
+        row["content"], row["brightness"] = glance.content, glance.brightness
+        row["thumbnail"] = glance.thumbnail_D
+    return base64.b85encode(rows.tobytes()).decode()
+
+
+def spans_of(texts: Iterable[str], splitter: SplitsByGlances, fps: float) -> list[Span]:
+    """The spans of a film whose glances were packed piece by piece."""
+    return list(cut_glances(_unpacked(texts), *splitter.plan(fps)))
+
+
+def _unpacked(texts: Iterable[str]) -> Iterator[Glance]:
+    for text in texts:
+        for content, brightness, thumbnail_D in np.frombuffer(base64.b85decode(text), _ROW):
+            yield _Kept(float(content), float(brightness), thumbnail_D)

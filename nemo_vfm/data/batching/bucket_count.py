@@ -1,0 +1,135 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Clips and buckets in; how many clips each bucket receives, why the others fit none, and what they lack, out."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from nemo_vfm.core.types import Json
+from nemo_vfm.data.batching.bucket import Bucket, Buckets
+
+SCHEMA = "nemo_vfm.buckets/1"
+_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What buckets ask of a clip.
+
+    Args:
+        key: the clip's id.
+        width: pixels.
+        height: pixels.
+        num_frames: frames.
+        fps: frames per second.
+        microseconds: how long it lasts.
+    """
+
+    key: str
+    width: int
+    height: int
+    num_frames: int
+    fps: float
+    microseconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """The bucket that a clip comes nearest to, and what it lacks there.
+
+    Args:
+        bucket: its name; None where no bucket is for such clips at all.
+        ratio: how many times more the clip would need of what it lacks most, above 1.
+        frames: how many more frames it would need.
+        pixels: how many more pixels, of width and of height.
+        fps: the least frame rate it would need; None where its own is enough.
+    """
+
+    bucket: str | None
+    ratio: float = float("inf")
+    frames: int = 0
+    pixels: tuple[int, int] = (0, 0)
+    fps: float | None = None
+
+    def __str__(self) -> str:
+        """Such as `12 more frames`."""
+        width, height = self.pixels
+        parts = [
+            *([f"{self.frames} more frame{'s' * (self.frames > 1)}"] if self.frames else []),
+            *([f"{width} more pixels of width"] if width else []),
+            *([f"{height} more pixels of height"] if height else []),
+            *([f"{self.fps:g} frames per second"] if self.fps is not None else []),
+        ]
+        return " and ".join(parts) or "a bucket of its kind"
+
+
+def nearest_miss(shape: Shape, buckets: Buckets) -> Miss:
+    """Of a clip that fits no bucket, the one that asks least beyond what it has."""
+    kind = {name: b for name, b in buckets.buckets.items() if (b.num_frames == 1) == (shape.num_frames == 1)}
+    return min((_miss(name, bucket, shape) for name, bucket in kind.items()), key=_closeness, default=Miss(None))
+
+
+def _closeness(miss: Miss) -> tuple[float, str]:
+    return round(miss.ratio, 9), miss.bucket or ""
+
+
+def _miss(name: str, bucket: Bucket, shape: Shape) -> Miss:
+    frames = bucket.frames_needed(shape.fps)
+    slow = shape.num_frames > 1 and bucket.fps is not None and bucket.stride(shape.fps) < 1
+    if slow:  # at its own rate it would be judged by too few frames: say what it needs once it is fast enough
+        frames = bucket.num_frames
+    ratios = [frames / shape.num_frames, bucket.width / shape.width, bucket.height / shape.height]
+    ratios += [bucket.fps / shape.fps] if slow and bucket.fps is not None else []
+    pixels = (max(0, bucket.width - shape.width), max(0, bucket.height - shape.height))
+    return Miss(name, max(ratios), max(0, frames - shape.num_frames), pixels, bucket.fps if slow else None)
+
+
+def count_buckets(shapes: Iterable[Shape], buckets: Buckets) -> Json:
+    """buckets.json: `buckets`, `unbinned` by reason, and the clips that came nearest to fitting."""
+    received: dict[str, list[Shape]] = {name: [] for name in buckets.buckets}
+    left: dict[str, list[tuple[Shape, Miss]]] = {}
+    for shape in shapes:
+        assigned = buckets.assign(shape.width, shape.height, shape.num_frames, shape.fps)
+        if assigned.bucket is not None:
+            received[assigned.bucket].append(shape)
+        else:
+            left.setdefault(assigned.reason, []).append((shape, nearest_miss(shape, buckets)))
+    unbinned = [(shape, miss, reason) for reason, misses in left.items() for shape, miss in misses]
+    unbinned.sort(key=lambda item: (*_closeness(item[1]), item[0].key))
+    return {
+        "schema": SCHEMA,
+        "buckets": {name: _amount(found) for name, found in received.items()},
+        "unbinned": {reason: _reason(misses) for reason, misses in sorted(left.items())},
+        "nearest_misses": [
+            {"clip_id": shape.key, "reason": reason, "bucket": miss.bucket, "needs": str(miss)}
+            for shape, miss, reason in unbinned[:_SHOWN]
+        ],
+    }
+
+
+def _amount(shapes: Sequence[Shape]) -> Json:
+    return {"clips": len(shapes), "seconds": sum(shape.microseconds for shape in shapes) / 1e6}
+
+
+def _reason(misses: Sequence[tuple[Shape, Miss]]) -> Json:
+    nearest = Counter(miss.bucket for _, miss in misses if miss.bucket is not None)
+    frames = sorted(miss.frames for _, miss in misses if miss.frames)
+    short = {"least": frames[0], "median": median(frames), "most": frames[-1]} if frames else None
+    return {**_amount([shape for shape, _ in misses]), "nearest": dict(sorted(nearest.items())), "more_frames": short}
+
+
+def buckets_line(counted: Json) -> str:
+    """buckets.json in one line."""
+    into = ", ".join(f"{amount['clips']} {name}" for name, amount in counted["buckets"].items() if amount["clips"])
+    out = [f"{found['clips']} {reason}{_needed(found)}" for reason, found in counted["unbinned"].items()]
+    return f"buckets: {into or 'none is filled'}" + (f"; left out: {', '.join(out)}" if out else "")
+
+
+def _needed(found: Json) -> str:
+    short = found["more_frames"]
+    if short is None:
+        return ""
+    span = f"{short['least']}" if short["least"] == short["most"] else f"{short['least']} to {short['most']}"
+    return f" ({span} more frames would do for the nearest)"

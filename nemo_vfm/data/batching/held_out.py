@@ -1,0 +1,11 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A sample of a shard and a share in, whether it is held out of training out: the same answer for every reader."""
+
+from nemo_vfm.core.seed import derive
+from nemo_vfm.data.shards.shard_index import Entry
+
+
+def is_held_out(entry: Entry, fraction: float) -> bool:
+    """By clip, not by sample: windows of one clip show the same, so they must not fall on both sides."""
+    return fraction > 0 and derive(0, "held out", str(entry.index.get("clip", entry.key))) < fraction * 2**63

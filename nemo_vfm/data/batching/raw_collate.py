@@ -1,0 +1,92 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Samples as bytes by extension in, batches of one shape out; decoded by what reads shards, and by nothing else."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+import cv2
+import torch
+
+from nemo_vfm.core.errors import DataError, NemoVfmError
+from nemo_vfm.data.batching.bucket import Bucket, Buckets
+from nemo_vfm.data.batching.collate import collate
+from nemo_vfm.data.batching.faults import Fault
+from nemo_vfm.data.loader.batch_source import Loaded
+from nemo_vfm.data.shards.sample_reader import CachedLatents, Layout, Loading, Media, Sample
+from nemo_vfm.data.shards.shard_files import Entry
+from nemo_vfm.data.shards.tar_stream import Raw
+
+
+class RawReader:
+    """Reads batches of one shape.
+
+    Args:
+        bucket: what videos and pictures are cut to; None takes the shape of the first latents.
+        first: some samples; the first good one says what all look like.
+
+    Raises:
+        DataError: none of them is good.
+    """
+
+    def __init__(self, bucket: Bucket | None, first: Iterable[Raw]) -> None:
+        self._buckets = None if bucket is None else Buckets(buckets={"only": bucket})
+        if bucket is not None:
+            shape = (3, bucket.num_frames, bucket.height, bucket.width)
+            self._layout: Layout = {"video": (torch.uint8, shape)}
+        else:
+            self._layout = _latent_layout(first)
+
+    def sample_bytes(self) -> int:
+        """What one sample fills in a batch."""
+        return sum(dtype.itemsize * math.prod(shape) for dtype, shape in self._layout.values())
+
+    def read(self, index: int, raws: Sequence[Raw]) -> Loaded:
+        """One batch; a sample that cannot be read becomes a fault."""
+        return collate(index, [_entry(raw) for raw in raws], [self._sample(raw) for raw in raws], self._layout)
+
+    def _sample(self, raw: Raw) -> Sample | Fault:
+        try:
+            return self._loading(raw).load(_entry(raw))
+        except (NemoVfmError, OSError, ValueError, KeyError, TypeError, cv2.error) as error:
+            return Fault(raw.key, raw.tar, str(error))
+
+    def _loading(self, raw: Raw) -> Loading:
+        one = _One(raw)
+        return CachedLatents(one, None) if self._buckets is None else Media(one, self._buckets)
+
+
+class _One:
+    """A single sample in memory, as the set of samples that decoding asks for."""
+
+    def __init__(self, raw: Raw) -> None:
+        self.folder, self.entries, self._members = raw.tar, (_entry(raw),), raw.members
+
+    def read(self, entry: Entry, extension: str) -> bytes:
+        """See `Samples.read`."""
+        if extension not in self._members:
+            raise DataError(f"sample {entry.key} has no {extension}, only {', '.join(self._members)}")
+        return self._members[extension]
+
+    def read_all(self, entry: Entry, extensions: Sequence[str]) -> list[bytes]:
+        """See `Samples.read_all`."""
+        return [self.read(entry, extension) for extension in extensions]
+
+    def video(self, entry: Entry, extension: str) -> bytes:
+        """See `Samples.video`."""
+        return self.read(entry, extension)
+
+
+def _entry(raw: Raw) -> Entry:
+    return Entry(raw.key, raw.tar, {name: (0, len(data)) for name, data in raw.members.items()})
+
+
+def _latent_layout(first: Iterable[Raw]) -> Layout:
+    reason = "they hold no sample"
+    for raw in first:
+        try:
+            one = _One(raw)
+            return CachedLatents(one, None).layout(one.entries[0])
+        except NemoVfmError as error:
+            reason = str(error)
+    raise DataError(f"no latents can be read from these tars: {reason}; set a bucket to train from videos or images")

@@ -1,0 +1,120 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A clip's bytes and a bucket in, the bucket's frames out: sampled in time, resized, cropped.
+
+Shape letters: T frames, H height, W width, C colour channels.
+"""
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_vfm.core.errors import DataError
+from nemo_vfm.data.batching.bucket import Bucket
+from nemo_vfm.data.video.decode import Decoder, check_size, open_video
+
+Pictures = NDArray[np.uint8]
+
+
+def frame_indices(num_frames: int, fps: float, bucket: Bucket) -> list[int]:
+    """The frames of a clip that a bucket takes: evenly spaced in time, from the middle of the clip.
+
+    Raises:
+        DataError: the clip is too short.
+    """
+    return window_indices(num_frames, fps, bucket, max_windows=1)[0]
+
+
+def window_indices(num_frames: int, fps: float, bucket: Bucket, max_windows: int) -> list[list[int]]:
+    """The frames of each window: up to `max_windows`, spread from the first to the last frame of the clip.
+
+    A single window lies in the middle. Windows may overlap but no two are the same.
+
+    Raises:
+        DataError: the clip is too short for one.
+    """
+    needed, stride = bucket.frames_needed(fps), bucket.stride(fps)
+    slack = num_frames - needed
+    if slack < 0:
+        raise DataError(
+            f"the clip has {num_frames} frames at {fps:g} fps, {bucket.num_frames} at "
+            f"{bucket.fps or fps:g} fps need {needed}"
+        )
+    steps = max(1, max_windows - 1)
+    starts = [slack // 2] if max_windows == 1 else sorted({step * slack // steps for step in range(max_windows)})
+    offsets = [min(needed - 1, round(step * stride)) for step in range(bucket.num_frames)]
+    return [[start + offset for offset in offsets] for start in starts]
+
+
+def resize_and_crop(frames_THWC: Pictures, width: int, height: int) -> Pictures:
+    """Scale until the frame covers width by height, aspect ratio kept, then cut the middle out."""
+    source_height, source_width = frames_THWC.shape[1:3]
+    scale = max(width / source_width, height / source_height)
+    size = max(width, round(source_width * scale)), max(height, round(source_height * scale))
+    if size != (source_width, source_height):
+        # Area means when shrinking: a cubic would alias fine texture into flicker.
+        way = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
+        frames_THWC = np.stack([cv2.resize(frame, size, interpolation=way) for frame in frames_THWC]).astype(
+            np.uint8, copy=False
+        )
+    left, top = (size[0] - width) // 2, (size[1] - height) // 2
+    return np.ascontiguousarray(frames_THWC[:, top : top + height, left : left + width])
+
+
+def video_to_bucket(source: Path | bytes, bucket: Bucket, decoder: Decoder = "auto") -> tuple[Pictures, float]:
+    """A clip's frames in a bucket's shape, (T, H, W, 3), and their rate in frames per second.
+
+    Raises:
+        DataError: the clip is damaged or too short.
+    """
+    with open_video(source, decoder) as reader:
+        info = reader.info()
+        frames_THWC = reader.read(frame_indices(info.num_frames, info.fps, bucket))
+    fps = info.fps / bucket.stride(info.fps)
+    return resize_and_crop(frames_THWC, bucket.width, bucket.height), fps
+
+
+def image_to_bucket(data: bytes, bucket: Bucket) -> tuple[Pictures, float]:
+    """A PNG's or JPEG's picture in a bucket's shape, (1, H, W, 3), and the bucket's rate, or 1.
+
+    Raises:
+        DataError: the picture is damaged, too large, or of another format.
+    """
+    return resize_and_crop(decode_image(data)[None], bucket.width, bucket.height), bucket.fps or 1.0
+
+
+def decode_image(data: bytes) -> Pictures:
+    """(H, W, 3) RGB of a PNG or JPEG, turned upright by its Exif tag.
+
+    Raises:
+        DataError: see `image_to_bucket`.
+    """
+    check_size(*image_size(data), "a picture")
+    try:
+        picture = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+    except cv2.error as error:
+        raise DataError(f"an image of {len(data):,} bytes is damaged: {error}") from error
+    if picture is None:
+        raise DataError(f"an image of {len(data):,} bytes is damaged")
+    return np.ascontiguousarray(picture[..., ::-1]).astype(np.uint8, copy=False)
+
+
+def image_size(data: bytes) -> tuple[int, int]:
+    """(width, height) from the header alone, so that a bomb is refused before it is unpacked.
+
+    Raises:
+        DataError: neither PNG nor JPEG, or the header is damaged.
+    """
+    if data[:8] == b"\x89PNG\r\n\x1a\n" and len(data) >= 24:
+        return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+    if data[:2] == b"\xff\xd8":
+        position = 2
+        while position + 9 <= len(data) and data[position] == 0xFF:
+            marker, length = data[position + 1], int.from_bytes(data[position + 2 : position + 4], "big")
+            if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # start of frame
+                height, width = data[position + 5 : position + 7], data[position + 7 : position + 9]
+                return int.from_bytes(width, "big"), int.from_bytes(height, "big")
+            position += 1 if marker == 0xFF else 2 + length
+    raise DataError(f"an image of {len(data):,} bytes is neither a complete PNG nor a complete JPEG")

@@ -1,0 +1,27 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The number of a global batch in, the batch and its faults out: what reading ahead asks of any source."""
+
+from typing import Protocol
+
+from nemo_vfm.core.types import Batch
+from nemo_vfm.data.batching.faults import Fault
+
+#: A batch, and what was wrong with each sample.
+Loaded = tuple[Batch, list[Fault | None]]
+
+
+class ByNumber(Protocol):
+    """One rank's part of global batch g, by its number; may be sent to another process."""
+
+    def __getitem__(self, index: int) -> Loaded:
+        """The batch and what was wrong with each sample."""
+        ...
+
+    def is_light(self) -> bool:
+        """See `Loading.is_light`."""
+        ...
+
+    def max_bytes(self) -> int:
+        """What the largest batch fills."""
+        ...

@@ -1,0 +1,165 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks that need the same samples in; the same batches on each of them out, every byte fetched from storage once.
+
+Tensor-, context- and pipeline-parallel peers train on the same samples. Read plainly, the storage gives every byte to
+each of them. Here each fetches another share of a batch's bytes and the shares are gathered (2503.12964, section 3), so
+that with R peers and N bytes a batch the storage gives N instead of R N, and each peer receives N (R - 1) / R from the
+others. The batches are those of plain loading, bit by bit.
+
+One thread of each rank does all exchanges, in the order of the batches, so they meet in the same order everywhere.
+"""
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+
+from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.log import info
+from nemo_vfm.core.storage.uri import Place
+from nemo_vfm.core.types import Batch
+from nemo_vfm.data.batching.faults import Faults
+from nemo_vfm.data.loader.batch_loader import GlobalBatches, within
+from nemo_vfm.data.loader.batch_source import Loaded
+from nemo_vfm.data.loader.fetch_exchange import Exchange, Held, Traffic
+from nemo_vfm.data.loader.fetch_plan import Spanned
+from nemo_vfm.data.shards.shard_files import Entry
+
+
+class HeldSamples:
+    """Samples that are read from what was gathered, where there is something, and else from where they lie.
+
+    Args:
+        inner: where they lie.
+        traffic: counts what is read beside the plan.
+    """
+
+    def __init__(self, inner: Spanned, traffic: Traffic) -> None:
+        self.inner, self._traffic, self._here = inner, traffic, threading.local()
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"inner": self.inner, "_traffic": self._traffic}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state, _here=threading.local())
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """See `Samples.entries`."""
+        return self.inner.entries
+
+    @property
+    def folder(self) -> Place | str:
+        """See `Samples.folder`."""
+        return self.inner.folder
+
+    def hold(self, held: Held | None) -> None:
+        """From here on this thread reads from `held`; other threads read from theirs."""
+        self._here.held = held
+
+    def read(self, entry: Entry, extension: str) -> bytes:
+        """See `Samples.read`."""
+        return self.read_all(entry, (extension,))[0]
+
+    def read_all(self, entry: Entry, extensions: Sequence[str]) -> list[bytes]:
+        """See `Samples.read_all`.
+
+        Raises:
+            DataError: whichever rank was to fetch it could not.
+        """
+        held: Held | None = getattr(self._here, "held", None)
+        if held is None:
+            return self.inner.read_all(entry, extensions)
+        spans = self.inner.spans(entry, extensions)
+        data = [self._span(held, entry, offset, size) for offset, size in spans]
+        return [
+            self.inner.checked(entry, extension, _member(spans, data, *entry.members[extension]))
+            for extension in extensions
+        ]
+
+    def video(self, entry: Entry, extension: str) -> bytes:
+        """See `Samples.video`."""
+        return self.read(entry, extension)
+
+    def _span(self, held: Held, entry: Entry, offset: int, size: int) -> bytes:
+        where = (entry.shard, offset, size)
+        if where in held.failed:
+            raise DataError(held.failed[where])
+        if where not in held.spans:
+            self._traffic.alone += size
+            return self.inner.read_span(entry, offset, size)
+        return held.spans[where]
+
+
+def _member(spans: Sequence[tuple[int, int]], data: Sequence[bytes], offset: int, size: int) -> bytes:
+    """The bytes of one member from the span that it lies in."""
+    for (begin, length), span in zip(spans, data, strict=True):
+        if begin <= offset and offset + size <= begin + length:
+            return span[offset - begin : offset - begin + size]
+    raise AssertionError("spans hold the members they were asked for")
+
+
+class UniqueBatches:
+    """Batches `first`, `first` + 1, ... without end, like `Batches`, on ranks that share what they fetch.
+
+    Exchanges run ahead in a thread of their own; batches are made of the bytes by threads, videos too.
+
+    Args:
+        dataset: gives this rank's batches; its samples are read through `samples`.
+        samples: what the dataset reads from.
+        exchange: fetches and gathers.
+        first: number of the first batch.
+        num_workers: threads that make batches ahead; 0 makes them when asked.
+        faults: counts bad samples.
+        max_ahead_bytes: what batches made ahead may fill.
+    """
+
+    def __init__(
+        self, dataset: GlobalBatches, samples: HeldSamples, exchange: Exchange, *, first: int, num_workers: int,
+        faults: Faults, max_ahead_bytes: int = 4 << 30,
+    ) -> None:  # fmt: skip
+        self._dataset, self._samples, self._exchange, self._first = dataset, samples, exchange, first
+        self._faults, self._num_workers, self._ahead = faults, num_workers, 0
+        if num_workers:
+            self._num_workers, self._ahead = within(max_ahead_bytes, dataset.max_bytes(), num_workers)
+
+    def __iter__(self) -> Iterator[Batch]:
+        try:
+            with closing(self._read_ahead() if self._num_workers else self._read_now()) as loaded:
+                for batch, found in loaded:
+                    self._faults.count(found)
+                    yield batch
+        finally:
+            info(f"shared loading, {self._exchange.traffic}")
+
+    def _read_now(self) -> Generator[Loaded, None, None]:
+        for index in itertools.count(self._first):
+            yield self._load(index, self._held(index))
+
+    def _held(self, index: int) -> Held:
+        return self._exchange.held(index, self._dataset.entries(index))
+
+    def _load(self, index: int, held: Held) -> Loaded:
+        self._samples.hold(held)
+        try:
+            return self._dataset[index]
+        finally:
+            self._samples.hold(None)
+
+    def _read_ahead(self) -> Generator[Loaded, None, None]:
+        line = ThreadPoolExecutor(1, thread_name_prefix="exchange")
+        workers = ThreadPoolExecutor(self._num_workers, thread_name_prefix="batches")
+        ahead: deque[Future[Loaded]] = deque()
+        try:
+            for index in itertools.count(self._first):
+                gathered = line.submit(self._held, index)
+                ahead.append(workers.submit(lambda i, bytes_: self._load(i, bytes_.result()), index, gathered))
+                if len(ahead) > self._ahead * self._num_workers:
+                    yield ahead.popleft().result()
+        finally:
+            workers.shutdown(wait=False, cancel_futures=True)
+            # Exchanges that were asked for are finished and not called off: the peers ask for as many.
+            line.shutdown(wait=True)

@@ -1,0 +1,196 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A source of batches by number in; batches in order, read by processes, out. One that dies or hangs is a sentence.
+
+One that grows, since something in it leaks, is replaced before it is killed for it; no batch is lost or read twice.
+
+Three ways in which torch's loader alone would wait for ever, or end elsewhere: its handler of a worker's death raises
+wherever the program happens to be, be it in the middle of a checkpoint; a worker that is killed while it writes leaves
+half a batch in the pipe; and one that is stopped never hands over the memory of a batch that it has announced.
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Generator, Iterator
+from multiprocessing import active_children
+from typing import Any
+
+import cv2
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from nemo_vfm.core.errors import DataError, NemoVfmError
+from nemo_vfm.core.log import warn
+from nemo_vfm.data.loader.batch_source import ByNumber, Loaded
+from nemo_vfm.data.loader.worker_memory import own_bytes
+from nemo_vfm.data.loader.worker_watch import WorkerWatch
+
+_LOOK_S = 2.0  # how often a silent worker is looked after
+_LEAST_BATCHES = 8  # that a worker reads before it is replaced: each time, training waits for about one
+
+#: A batch, or what reading it raised; and how many bytes its worker had grown by before.
+Answer = tuple[Loaded | NemoVfmError, int]
+
+
+def by_processes(
+    dataset: ByNumber, first: int, num_workers: int, ahead: int, *, timeout_s: float, max_growth_bytes: int | None
+) -> Iterator[Loaded]:
+    """Batches `first`, `first` + 1, ... without end.
+
+    Args:
+        dataset: gives a batch by its number.
+        first: number of the first one.
+        num_workers: processes, at least 1.
+        ahead: batches that each reads ahead.
+        timeout_s: none of them may be silent for longer.
+        max_growth_bytes: once one has grown by more they finish what they have begun, and others take their places;
+            None lets them grow.
+
+    Raises:
+        DataError: a worker died or was silent for too long.
+        NemoVfmError: what reading a batch raised.
+    """
+    numbers, said = _From(first), False
+    while True:
+        grown = yield from _until_grown(dataset, numbers, num_workers, ahead, timeout_s, max_growth_bytes)
+        if not said:
+            warn(
+                f"a process that reads batches grew by {grown / 1e9:,.2f} GB until batch {numbers.next}, more than "
+                f"{(max_growth_bytes or 0) / 1e9:,.2f} GB, its share of max_memory_share: something in it leaks "
+                f"memory. All {num_workers} were replaced, as often as needed; the batches stay the same"
+            )
+        said = True
+
+
+def _until_grown(
+    dataset: ByNumber, numbers: "_From", num_workers: int, ahead: int, timeout_s: float, max_growth_bytes: int | None
+) -> Generator[Loaded, None, int]:
+    """The batches of one set of workers; at its end all that they began is given. Returns by how much one grew."""
+    loader: DataLoader[Answer] = DataLoader(
+        _Sent(dataset),
+        batch_size=None,
+        sampler=numbers,
+        num_workers=num_workers,
+        collate_fn=_same,
+        worker_init_fn=_start_worker,
+        prefetch_factor=ahead,
+        timeout=min(_LOOK_S, timeout_s),
+    )
+    due, enough, most = numbers.next, numbers.next + _LEAST_BATCHES * num_workers, 0
+    numbers.go_on()
+    given, watch = _started(loader)
+    try:
+        while due < numbers.next or not numbers.stopped:  # once it has given the last it must not be asked again
+            loaded, grown = _next(given, watch, timeout_s)
+            if isinstance(loaded, NemoVfmError):
+                watch.kill()
+                watch.clear()
+                raise loaded
+            yield loaded
+            due, most = due + 1, max(most, grown)
+            if max_growth_bytes is not None and most > max_growth_bytes and due >= enough:
+                numbers.stop()
+        return most
+    finally:
+        del given, watch  # else the error's traceback would keep workers and pipe for as long as anyone looks at it
+
+
+def _next(given: Iterator[Answer], watch: WorkerWatch, timeout_s: float) -> Answer:
+    """The next batch, or why there is none."""
+    until = time.monotonic() + timeout_s
+    while True:
+        try:
+            with watch.while_waiting(until + _LOOK_S - time.monotonic()):
+                return next(given)
+        except (EOFError, OSError, RuntimeError) as error:
+            if time.monotonic() >= until:
+                return DataError(f"no batch came within {timeout_s:g} s; a worker or its storage hangs"), 0
+            if died := watch.died or _death(error):
+                return _died(died), 0
+            if not str(error).startswith("DataLoader timed out"):
+                raise
+            # Nothing was lost: it may be asked again.
+
+
+def _death(error: Exception) -> str:
+    """How a worker's death shows itself before it is seen; empty for what is none."""
+    if isinstance(error, EOFError | ConnectionError | FileNotFoundError):
+        return f"{type(error).__name__} while it gave a batch"
+    return str(error).splitlines()[0] if "exited unexpectedly" in str(error) else ""
+
+
+def _started(loader: DataLoader[Answer]) -> tuple[Iterator[Answer], WorkerWatch]:
+    """An iterator whose workers run, and who looks after them; torch's handler gives way to the one before it."""
+    before = signal.getsignal(signal.SIGCHLD)
+    others = {child.pid for child in active_children()}
+    given: Any = iter(loader)
+    workers = [child for child in active_children() if child.pid not in others]
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGCHLD, before)
+    # Somebody else's loader may have left torch's handler: it would raise over our workers in the middle of anything.
+    torch._C._remove_worker_pids(id(given))
+    given._worker_pids_set = False
+    return given, WorkerWatch(given._worker_result_queue, workers)
+
+
+def _died(what: str) -> DataError:
+    return DataError(
+        f"a process that reads batches died ({what}); often because memory ran out: lower num_workers or "
+        f"max_ahead_gb, and run again to resume"
+    )
+
+
+class _Sent(Dataset[Answer]):
+    """Gives what stops a run as a value: torch would put the worker's whole traceback in front of its sentence."""
+
+    def __init__(self, dataset: ByNumber) -> None:
+        self._dataset, self._at_first = dataset, -1
+
+    def __getitem__(self, index: int) -> Answer:
+        # Between two batches: what one takes while it is decoded is no leak.
+        own = own_bytes()
+        self._at_first = own if self._at_first < 0 else self._at_first
+        try:
+            return self._dataset[index], own - self._at_first
+        except NemoVfmError as error:
+            return error.with_traceback(None), 0
+
+
+class _From(Sampler[int]):
+    """first, first + 1, ... until it is stopped; then, where it stopped, on.
+
+    Args:
+        first: the first number.
+    """
+
+    def __init__(self, first: int) -> None:
+        self.next, self.stopped = first, False
+
+    def __iter__(self) -> Iterator[int]:
+        while not self.stopped:
+            self.next += 1
+            yield self.next - 1
+
+    def stop(self) -> None:
+        """Give no more."""
+        self.stopped = True
+
+    def go_on(self) -> None:
+        """Give more, to whoever asks anew."""
+        self.stopped = False
+
+
+def _same(loaded: Any) -> Any:
+    return loaded
+
+
+def _start_worker(worker: int) -> None:
+    """One thread a worker: OpenCV's thread pool does not survive a fork, and the cores are shared anyway.
+
+    The trainer's handlers are not the worker's, and a Ctrl-C, which reaches the whole terminal, is the trainer's alone.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    cv2.setNumThreads(0)
+    torch.set_num_threads(1)

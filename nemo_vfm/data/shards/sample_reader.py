@@ -1,0 +1,336 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""An entry of a shard in, its tensors as they lie, its caption and its rate out: from cached latents, or from media.
+
+Shape letters: C channels, T frames, H height, W width, L text tokens, D width of a text token.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.frame_rate import is_frame_rate
+from nemo_vfm.core.storage.uri import Place
+from nemo_vfm.core.types import Json
+from nemo_vfm.data.batching.bucket import Bucket, Buckets
+from nemo_vfm.data.batching.transform import image_size, image_to_bucket, video_to_bucket
+from nemo_vfm.data.shards.safetensors_views import Stored, stored_tensors
+from nemo_vfm.data.shards.shard_files import Entry
+from nemo_vfm.data.video.decode import open_video
+
+LATENTS, TEXT = "latents.safetensors", "text.safetensors"
+VIDEOS, IMAGES = ("mp4", "mkv", "webm", "mov", "avi"), ("png", "jpg", "jpeg")
+
+_MAX_TEXT_BYTES = 1 << 20  # a caption; and what a .json says of one sample: a million keys took 1.5 s to parse
+
+#: What a batch of a group is made of: tensor's name -> dtype and shape of one sample.
+Layout = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One sample, read.
+
+    Args:
+        tensors: by name: latents, text and mask, or video.
+        caption: its text, empty where it has none.
+        fps: frames per second of what was read.
+        labels: the numbers and words that the sample's index and json give, by name.
+    """
+
+    tensors: Mapping[str, Stored]
+    caption: str
+    fps: float
+    labels: Mapping[str, float | str] = field(default_factory=dict)
+
+
+class Samples(Protocol):
+    """Samples that are listed, wherever they lie."""
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """One a sample."""
+        ...
+
+    @property
+    def folder(self) -> Place | str:
+        """What messages call the whole."""
+        ...
+
+    def read(self, entry: Entry, extension: str) -> bytes:
+        """The bytes of one member. DataError where they are not there or not what was listed."""
+        ...
+
+    def read_all(self, entry: Entry, extensions: Sequence[str]) -> list[bytes]:
+        """Several members of one sample."""
+        ...
+
+    def video(self, entry: Entry, extension: str) -> bytes | Path:
+        """The same as `read`, or the path of the file: a film on the disk is not read whole."""
+        ...
+
+
+class Loading(Protocol):
+    """Knows one kind of shard: which samples may share a batch, and how one is read."""
+
+    def group_of(self, entry: Entry) -> tuple[str | None, str]:
+        """The group's name, or None and the reason why the entry cannot be trained on."""
+        ...
+
+    def batch_size_of(self, group: str) -> int | None:
+        """Samples a global batch of this group; None where the data module says."""
+        ...
+
+    def layout(self, entry: Entry) -> Layout:
+        """What every sample of this entry's group must look like."""
+        ...
+
+    def load(self, entry: Entry) -> Sample:
+        """Read one sample."""
+        ...
+
+    def is_light(self) -> bool:
+        """Whether reading is mostly waiting and copying, so that threads do; decoding wants processes."""
+        ...
+
+
+class CachedLatents:
+    """Latents and, where all samples have them, text embeddings, as curation's encode step left them.
+
+    Args:
+        shards: the opened folder.
+        buckets: where a bucket's own batch size is looked up; None takes the data module's for all.
+    """
+
+    def __init__(self, shards: Samples, buckets: Buckets | None) -> None:
+        self._shards, self._buckets = shards, buckets
+        self._with_text = _have_text(shards)
+        self._dtypes = self._probe()
+
+    def group_of(self, entry: Entry) -> tuple[str | None, str]:
+        """By bucket and latent shape."""
+        if LATENTS not in entry.members:
+            return None, f"no {LATENTS}"
+        if not is_frame_rate(entry.index.get("fps", 1.0)):
+            return None, "impossible frame rate"
+        try:
+            shape = self._shape_of(entry)
+        except DataError:
+            return None, "damaged latents"
+        return f"{entry.index.get('bucket', '')}/{'x'.join(map(str, shape))}", ""
+
+    def batch_size_of(self, group: str) -> int | None:
+        """See `Loading.batch_size_of`."""
+        bucket = self._buckets.buckets.get(group.rpartition("/")[0]) if self._buckets else None
+        return bucket.batch_size if bucket else None
+
+    def layout(self, entry: Entry) -> Layout:
+        """See `Loading.layout`."""
+        return {**self._dtypes, "latents": (self._dtypes["latents"][0], self._shape_of(entry))}
+
+    def load(self, entry: Entry) -> Sample:
+        """See `Loading.load`."""
+        names = (LATENTS, TEXT) if self._with_text else (LATENTS,)
+        tensors: dict[str, Stored] = {}
+        for data in self._shards.read_all(entry, names):
+            tensors |= stored_tensors(data)
+        fps = facts_of(self._shards, entry)["fps"]
+        if not is_frame_rate(fps):
+            raise DataError(f"its frame rate is {fps!r}, expected a finite number above 0; encode its clip again")
+        return Sample(tensors, caption_of(self._shards, entry), float(fps))
+
+    def is_light(self) -> bool:
+        """True."""
+        return True
+
+    def _shape_of(self, entry: Entry) -> tuple[int, ...]:
+        known = entry.index.get("latent_shape")
+        if isinstance(known, list) and len(known) == 4 and all(type(n) is int and n > 0 for n in known):
+            return tuple(known)
+        return _latents(stored_tensors(self._shards.read(entry, LATENTS))).shape
+
+    def _probe(self) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+        """Dtypes and the text's shape, of the first sample that can be read; all others must agree."""
+        reason = "there are no samples"
+        for entry in self._shards.entries[:100]:
+            try:
+                tensors = dict(stored_tensors(self._shards.read(entry, LATENTS)))
+                latents = _latents(tensors)
+                if self._with_text:
+                    tensors |= stored_tensors(self._shards.read(entry, TEXT))
+                names = ("text", "mask") if self._with_text else ()
+                return {"latents": (latents.dtype, ())} | {n: (tensors[n].dtype, tensors[n].shape) for n in names}
+            except (DataError, KeyError) as error:
+                reason = str(error)
+        raise DataError(f"no latents can be read from {self._shards.folder}: {reason}; run the encode step again")
+
+
+class Media:
+    """Video and image files, decoded and cut to their bucket as they are asked for; and their text embeddings, if any.
+
+    Args:
+        shards: the opened folder.
+        buckets: the shapes.
+    """
+
+    def __init__(self, shards: Samples, buckets: Buckets) -> None:
+        self._shards, self._buckets = shards, buckets
+        self._text = _text_layout(shards) if _have_text(shards) else {}
+
+    def group_of(self, entry: Entry) -> tuple[str | None, str]:
+        """By bucket."""
+        if _media_of(entry) is None:
+            return None, "no video or image"
+        try:
+            facts = facts_of(self._shards, entry)
+            numbers = [float(facts[name]) for name in ("width", "height", "num_frames", "fps")]
+        except (DataError, KeyError, TypeError, ValueError):
+            return None, "damaged video or image"
+        if not all(0 < number < 1e9 for number in numbers):
+            return None, "impossible size or rate"
+        return self._buckets.assign(int(numbers[0]), int(numbers[1]), int(numbers[2]), numbers[3])
+
+    def batch_size_of(self, group: str) -> int | None:
+        """See `Loading.batch_size_of`."""
+        return self._buckets.buckets[group].batch_size
+
+    def layout(self, entry: Entry) -> Layout:
+        """See `Loading.layout`."""
+        bucket = self._bucket_of(entry)
+        return {**self._text, "video": (torch.uint8, (3, bucket.num_frames, bucket.height, bucket.width))}
+
+    def load(self, entry: Entry) -> Sample:
+        """See `Loading.load`."""
+        bucket, extension = self._bucket_of(entry), _media_of(entry) or ""
+        if extension in IMAGES:
+            frames_THWC, fps = image_to_bucket(self._shards.read(entry, extension), bucket)
+        else:
+            frames_THWC, fps = video_to_bucket(self._shards.video(entry, extension), bucket)
+        frames_CTHW = np.ascontiguousarray(frames_THWC.transpose(3, 0, 1, 2))
+        video = Stored(torch.uint8, frames_CTHW.shape, frames_CTHW.reshape(-1))
+        text = stored_tensors(self._shards.read(entry, TEXT)) if self._text else {}
+        return Sample({**text, "video": video}, caption_of(self._shards, entry), fps, labels_of(self._shards, entry))
+
+    def is_light(self) -> bool:
+        """False."""
+        return False
+
+    def _bucket_of(self, entry: Entry) -> Bucket:
+        name, reason = self.group_of(entry)
+        if name is None:
+            raise DataError(f"it has no bucket: {reason}")
+        return self._buckets.buckets[name]
+
+
+def loading(shards: Samples, buckets: Buckets | None) -> Loading:
+    """The loading that fits a folder: cached latents where there are any, else media.
+
+    Raises:
+        UserError: the folder holds media and no buckets were given, or it is empty.
+    """
+    if not shards.entries:
+        raise UserError(f"{shards.folder} holds no samples; look at what the step before it dropped, and why")
+    if any(LATENTS in entry.members for entry in shards.entries):
+        return CachedLatents(shards, buckets)
+    if buckets is None:
+        raise UserError(f"{shards.folder} holds no latents; give `buckets` to train from its videos and images")
+    return Media(shards, buckets)
+
+
+def _have_text(shards: Samples) -> bool:
+    """Whether all samples have text embeddings.
+
+    Raises:
+        UserError: some have and some have not.
+    """
+    found = {TEXT in entry.members for entry in shards.entries}
+    if len(found) > 1:
+        raise UserError(f"only some samples in {shards.folder} have a {TEXT}; encode the captions of all, or of none")
+    return True in found
+
+
+def _text_layout(shards: Samples) -> Layout:
+    """Dtypes and shapes of the first text embedding that can be read; all others must agree."""
+    reason = "there are no samples"
+    for entry in shards.entries[:100]:
+        try:
+            tensors = stored_tensors(shards.read(entry, TEXT))
+            return {name: (tensors[name].dtype, tensors[name].shape) for name in ("text", "mask")}
+        except (DataError, KeyError) as error:
+            reason = str(error)
+    raise DataError(f"no {TEXT} can be read from {shards.folder}: {reason}; embed the captions again")
+
+
+def caption_of(shards: Samples, entry: Entry) -> str:
+    """From the index, else from the .txt member, else empty."""
+    known = entry.index.get("caption")
+    if isinstance(known, str):
+        return known
+    if "txt" not in entry.members:
+        return ""
+    return _text(shards, entry, "txt").decode("utf-8", errors="replace").strip()
+
+
+def facts_of(shards: Samples, entry: Entry) -> Mapping[str, Json]:
+    """Width, height, num_frames and fps: from the index, else from the .json member, else by opening the media.
+
+    Raises:
+        DataError: none of the three says.
+    """
+    if "fps" in entry.index:
+        return entry.index
+    if "json" in entry.members:
+        try:
+            content = json.loads(_text(shards, entry, "json"))
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"the json of {entry.key} is damaged: {error}") from error
+        if isinstance(content, dict) and "fps" in content:
+            return content
+    extension = _media_of(entry)
+    if extension is None:
+        raise DataError(f"sample {entry.key} says its fps neither in the index nor in a .json")
+    data = shards.read(entry, extension)
+    if extension in IMAGES:
+        width, height = image_size(data)
+        return {"width": width, "height": height, "num_frames": 1, "fps": 1.0}
+    with open_video(data) as reader:
+        info = reader.info()
+    return {"width": info.width, "height": info.height, "num_frames": info.num_frames, "fps": info.fps}
+
+
+def labels_of(shards: Samples, entry: Entry) -> dict[str, float | str]:
+    """The index's numbers and words, then the json's, then those among the json's scores; a damaged json gives none."""
+    content: Json = None
+    if "json" in entry.members:
+        try:
+            content = json.loads(_text(shards, entry, "json"))
+        except (ValueError, RecursionError):
+            content = None
+    content = content if isinstance(content, dict) else {}
+    scores = content.get("scores")
+    found = {**entry.index, **content, **(scores if isinstance(scores, dict) else {})}
+    return {name: value for name, value in found.items() if type(value) in (int, float, str)}
+
+
+def _media_of(entry: Entry) -> str | None:
+    return next((extension for extension in (*VIDEOS, *IMAGES) if extension in entry.members), None)
+
+
+def _text(shards: Samples, entry: Entry, extension: str) -> bytes:
+    size = entry.members[extension][1]
+    if size > _MAX_TEXT_BYTES:
+        raise DataError(f"the {extension} of {entry.key} has {size:,} bytes, at most {_MAX_TEXT_BYTES:,} are read")
+    return shards.read(entry, extension)
+
+
+def _latents(tensors: Mapping[str, Stored]) -> Stored:
+    stored = tensors.get("latents")
+    if stored is None or len(stored.shape) != 4 or not stored.dtype.is_floating_point:
+        raise DataError(f"{LATENTS} must hold floating 'latents' of shape (C, T, H, W)")
+    return stored

@@ -1,0 +1,347 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Samples in, deterministic WebDataset tars with an index out; a folder of tars in, members by offset out.
+
+A folder holds `shard-000000.tar`, beside it `shard-000000.json` (where each member lies, and the numbers that buckets
+need), and `shards.json`, written last: without it the folder is not finished. Tars of others, without our index, are
+listed by their headers.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import threading
+import zlib
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence, Set
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.storage.files import sha256_file, sync, write_json
+from nemo_vfm.core.storage.uri import Address, Place, place
+from nemo_vfm.core.types import Json
+from nemo_vfm.data.batching.faults import Changed
+from nemo_vfm.data.shards.clip_id import is_key
+from nemo_vfm.data.shards.shard_cache import ShardCache
+from nemo_vfm.data.shards.shard_folder import OpenShard, folder_at
+from nemo_vfm.data.shards.shard_index import (
+    INDEX_SCHEMA,
+    SHARDS_SCHEMA,
+    Entry,
+    indexed_entries,
+    listed_entries,
+    read_shards_json,
+)
+from nemo_vfm.data.shards.tar import BLOCK, MAX_MEMBER_BYTES, REFUSED_EXTENSIONS, header, padding
+
+__all__ = ["Entry", "ShardSet", "ShardWriter", "verify"]
+
+_OURS = re.compile(r"shard-\d{6}\.(tar|tar\.idx|json)|\.shard-\d{6}\.\d+\.tmp\.tar")
+_EXTENSION = re.compile(r"[a-z0-9]+(\.[a-z0-9]+)*")
+_MAX_OPEN_FILES = 64
+_WORTH_READING = 64 << 10  # bytes between two members that cost less than a second request
+
+
+class ShardWriter:
+    """Writes shards in the order of the calls; equal calls give equal bytes. Not finished until `close`.
+
+    Shards that an earlier run left in the folder are removed: the folder belongs to its writer.
+
+    Args:
+        folder: where to; made if need be.
+        samples_per_shard: a new tar after this many samples.
+        max_shard_bytes: or before a tar would grow beyond this.
+    """
+
+    def __init__(self, folder: Path, *, samples_per_shard: int = 512, max_shard_bytes: int = 1 << 30) -> None:
+        if samples_per_shard < 1 or max_shard_bytes < BLOCK:
+            raise ValueError(f"a shard needs room, got {samples_per_shard} samples and {max_shard_bytes} bytes")
+        self._folder, self._samples_per_shard, self._max_shard_bytes = folder, samples_per_shard, max_shard_bytes
+        self._keys: set[str] = set()
+        self._done: list[dict[str, Json]] = []
+        self._samples: list[dict[str, Json]] = []
+        self._file: IO[bytes] | None = None
+        self._hash, self._position = hashlib.sha256(), 0
+        folder.mkdir(parents=True, exist_ok=True)
+        # The marker goes first: a folder half replaced must not look finished.
+        for path in [folder / "shards.json", *sorted(p for p in folder.iterdir() if _OURS.fullmatch(p.name))]:
+            path.unlink(missing_ok=True)
+        _remove_energon_files(folder)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        elif self._file is not None:
+            self._file.close()
+            self._temporary.unlink(missing_ok=True)
+
+    def write(self, key: str, members: Mapping[str, bytes], index: Mapping[str, Json]) -> None:
+        """Add one sample.
+
+        Args:
+            key: unique; letters, digits, `-` and `_`.
+            members: extension -> bytes, such as `latents.safetensors`; written in alphabetical order.
+            index: JSON values a reader needs before it opens the sample.
+
+        Raises:
+            UserError: the key or an extension cannot be written, or the key was written before.
+        """
+        self._check(key, members)
+        size = sum(BLOCK + len(data) + len(padding(len(data))) for data in members.values())
+        if self._samples and (
+            len(self._samples) >= self._samples_per_shard or self._position + size > self._max_shard_bytes
+        ):
+            self._finish_shard()
+        places = {name: [self._append(f"{key}.{name}", members[name]), len(members[name])] for name in sorted(members)}
+        crcs = [zlib.crc32(members[name]) for name in places]
+        self._samples.append({"key": key, "members": places, "crc32": crcs, "index": dict(index)})
+        self._keys.add(key)
+
+    def close(self) -> None:
+        """Finish the last shard and write `shards.json`."""
+        if self._samples:
+            self._finish_shard()
+        write_json(
+            self._folder / "shards.json",
+            {
+                "schema": SHARDS_SCHEMA,
+                "num_samples": sum(shard["num_samples"] for shard in self._done),
+                "bytes": sum(shard["bytes"] for shard in self._done),
+                "shards": self._done,
+            },
+        )
+
+    def _check(self, key: str, members: Mapping[str, bytes]) -> None:
+        if not is_key(key):
+            raise UserError(f"{key!r} cannot name a sample: use up to 90 letters, digits, '-' and '_'")
+        if key in self._keys:
+            raise UserError(f"sample {key} is written twice; keys must be unique in a folder of shards")
+        for name, data in members.items():
+            if not _EXTENSION.fullmatch(name) or name.rsplit(".", 1)[-1] in REFUSED_EXTENSIONS or len(name) > 64:
+                raise UserError(f"{name!r} cannot be an extension of sample {key}: use such as 'mp4' or 'json'")
+            if len(f"{key}.{name}") > 100 or len(data) > MAX_MEMBER_BYTES:
+                raise UserError(f"{key}.{name} of {len(data):,} bytes is too long for a tar; shorten its name or bytes")
+        if not members:
+            raise UserError(f"sample {key} has no members, expected at least one")
+
+    @property
+    def _temporary(self) -> Path:
+        return self._folder / f".shard-{len(self._done):06d}.{os.getpid()}.tmp.tar"
+
+    def _append(self, name: str, data: bytes) -> int:
+        if self._file is None:
+            self._file, self._hash, self._position = self._temporary.open("wb"), hashlib.sha256(), 0
+        offset = self._position + BLOCK
+        for part in (header(name, len(data)), data, padding(len(data))):
+            self._put(part)
+        return offset
+
+    def _put(self, part: bytes) -> None:
+        assert self._file is not None
+        self._file.write(part)
+        self._hash.update(part)
+        self._position += len(part)
+
+    def _finish_shard(self) -> None:
+        assert self._file is not None
+        self._put(bytes(2 * BLOCK))
+        self._put(bytes(-self._position % (20 * BLOCK)))  # whole records, as every tar has
+        self._file.close()
+        name = f"shard-{len(self._done):06d}"
+        sync(self._temporary)
+        self._temporary.replace(self._folder / f"{name}.tar")
+        index = {"schema": INDEX_SCHEMA, "bytes": self._position, "samples": self._samples}
+        write_json(self._folder / f"{name}.json", index)
+        self._done.append(
+            {
+                "name": f"{name}.tar",
+                "sha256": self._hash.hexdigest(),
+                "bytes": self._position,
+                "num_samples": len(self._samples),
+                "index_sha256": sha256_file(self._folder / f"{name}.json"),
+            }
+        )
+        self._file, self._samples, self._position = None, [], 0
+
+
+class ShardSet:
+    """A folder of shards, opened: what is in it is known, and members are read by offset, never unpacked.
+
+    Safe to use from threads, after a fork, and to send to another process.
+
+    Args:
+        folder: with `shards.json`, or, on a disk, with anyone's WebDataset tars, which are listed by their headers.
+        cache: keeps whole shards of an object store on the disk; None reads them by ranges of bytes.
+        only: names of tars; None takes all.
+        verify: the bytes of members are compared with their checksums, each time they are read.
+
+    Raises:
+        UserError: there is no such folder, it holds no tar, not those that are named, or no checksums to verify by.
+        DataError: an index does not fit its tar.
+    """
+
+    def __init__(
+        self, folder: Place, cache: ShardCache | None = None, *, only: Set[str] | None = None, verify: bool = False
+    ) -> None:
+        self.folder = place(folder)
+        self._source = folder_at(self.folder, cache)
+        self._files: OrderedDict[str, OpenShard] = OrderedDict()
+        self._lock, self._pid, self._remote = threading.Lock(), os.getpid(), isinstance(self.folder, Address)
+        self._hashes: dict[str, str] = {}
+        self.entries: tuple[Entry, ...] = tuple(self._entries(only))
+        self._stamps = {shard: self._source.stamp(shard) for shard in {entry.shard for entry in self.entries}}
+        self.verify = verify
+        if verify:
+            self._must_have_checksums()
+        self._touched = {shard: self._source.touched(shard) for shard in self._stamps} if verify else {}
+
+    def _entries(self, only: Set[str] | None) -> list[Entry]:
+        if self._source.size("shards.json") is not None:
+            shards = read_shards_json(self.folder, self._source)
+            if only is not None and (missing := only - {shard["name"] for shard in shards}):
+                raise UserError(f"{self.folder} has no {min(missing)}; {len(missing)} of {len(only)} named are missing")
+            shards = [shard for shard in shards if only is None or shard["name"] in only]
+            self._hashes = {shard["name"]: shard["sha256"] for shard in shards}
+            return indexed_entries(self.folder, self._source, shards)
+        if isinstance(self.folder, Path):
+            return listed_entries(self.folder, only)
+        raise UserError(
+            f"{self.folder} has no shards.json, so it is not finished, or its tars come from elsewhere; those are "
+            f"listed by reading all their headers, which needs them on a disk; StreamedTars reads them from the store"
+        )
+
+    def _must_have_checksums(self) -> None:
+        if without := [entry for entry in self.entries if not entry.crcs and entry.members]:
+            raise UserError(
+                f"{self.folder} has no checksums of {len(without)} samples, the first is {without[0].key} in "
+                f"{without[0].shard}: tars from elsewhere and from older versions have none. Write them again, or "
+                f"set verify=false"
+            )
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __getstate__(self) -> dict[str, object]:
+        names = ("folder", "entries", "verify", "_source", "_hashes", "_stamps", "_touched", "_remote")
+        return {name: getattr(self, name) for name in names}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state, _files=OrderedDict(), _lock=threading.Lock(), _pid=os.getpid())
+
+    def read(self, entry: Entry, extension: str) -> bytes:
+        """The bytes of one member.
+
+        Raises:
+            DataError: the sample has no such member, the tar ends before it does, or its bytes are not those written.
+            Changed: they are not, and the tar was written to since it was listed.
+            StoreError: the object store does not answer.
+        """
+        return self.checked(entry, extension, self._read(entry, extension, *self._place(entry, extension)))
+
+    def read_all(self, entry: Entry, extensions: Sequence[str]) -> list[bytes]:
+        """Several members; what lies side by side in an object store is asked for once."""
+        spans = self.spans(entry, extensions)
+        if len(spans) == len(extensions):
+            return [
+                self.checked(entry, name, self._read(entry, name, *where))
+                for name, where in zip(extensions, spans, strict=True)
+            ]
+        ((first, length),) = spans
+        data = self._read(entry, ", ".join(extensions), first, length)
+        places = [self._place(entry, extension) for extension in extensions]
+        parts = [data[offset - first : offset - first + size] for offset, size in places]
+        return [self.checked(entry, name, part) for name, part in zip(extensions, parts, strict=True)]
+
+    def checked(self, entry: Entry, extension: str, data: bytes) -> bytes:
+        """The bytes of a member, compared with their checksum where that is asked for. Raises as `read` does."""
+        if not self.verify or zlib.crc32(data) == entry.crc(extension):
+            return data
+        tar = self.folder / entry.shard
+        # No program can set this time back: size and time of the last change may be those of before.
+        if self._source.touched(entry.shard) != self._touched[entry.shard]:
+            raise Changed(f"{tar} changed during training; restart, and write new shards elsewhere")
+        raise DataError(
+            f"{entry.key}.{extension} in {tar} does not match its checksum: the disk damaged it, or the "
+            f"tar was exchanged; write the shards again"
+        )
+
+    def spans(self, entry: Entry, extensions: Sequence[str]) -> list[tuple[int, int]]:
+        """(offset, size) of what `read_all` asks for: every member, or all of them and what lies between."""
+        places = [self._place(entry, extension) for extension in extensions]
+        first, last = min(places)[0], max(offset + size for offset, size in places)
+        if self._remote and last - first <= sum(size for _, size in places) + _WORTH_READING:
+            return [(first, last - first)]
+        return places
+
+    def read_span(self, entry: Entry, offset: int, size: int) -> bytes:
+        """So many bytes of the sample's tar from an offset on. Raises as `read` does."""
+        return self._read(entry, f"bytes {offset:,} on", offset, size)
+
+    def video(self, entry: Entry, extension: str) -> bytes:
+        """See `Samples.video`."""
+        return self.read(entry, extension)
+
+    @staticmethod
+    def _place(entry: Entry, extension: str) -> tuple[int, int]:
+        where = entry.members.get(extension)
+        if where is None:
+            raise DataError(f"sample {entry.key} in {entry.shard} has no {extension}, only {', '.join(entry.members)}")
+        return where
+
+    def _read(self, entry: Entry, name: str, offset: int, size: int) -> bytes:
+        try:
+            file = self._file(entry.shard)  # held while it is read: another thread may push it out
+            data = file.read(offset, size)
+        except OSError as error:
+            raise DataError(f"{self.folder / entry.shard} cannot be read: {error}") from error
+        if len(data) != size:
+            raise DataError(f"{self.folder / entry.shard} ends inside {entry.key}.{name}; write the shards again")
+        return data
+
+    def close(self) -> None:
+        """Let go of the tars; a later read opens them again."""
+        with self._lock:
+            self._files.clear()
+
+    def _file(self, shard: str) -> OpenShard:
+        if self._remote and self._pid != os.getpid():  # a fork: the connections are the parent's
+            self._files, self._lock, self._pid = OrderedDict(), threading.Lock(), os.getpid()
+        with self._lock:
+            file = self._files.get(shard)
+        return self._open(shard) if file is None else file
+
+    def _open(self, shard: str) -> OpenShard:
+        """Open a tar without holding the lock: it may take a request, or the download of a whole shard."""
+        file = self._source.open(shard, self._hashes.get(shard, ""), self._stamps.get(shard))
+        with self._lock:
+            if len(self._files) >= _MAX_OPEN_FILES:
+                self._files.popitem(last=False)
+            return self._files.setdefault(shard, file)
+
+
+def _remove_energon_files(folder: Path) -> None:
+    """What `energon.py` wrote beside shards that are no more: energon would read the new ones by the old offsets."""
+    meta = folder / ".nv-meta"
+    if meta.is_dir() and not meta.is_symlink():
+        (folder / "energon.yaml").unlink(missing_ok=True)
+        shutil.rmtree(meta)
+
+
+def verify(folder: Path) -> list[str]:
+    """Read every byte of a folder of shards and say, a sentence each, where it differs from `shards.json`."""
+    problems = []
+    for shard in read_shards_json(folder):
+        path = folder / shard["name"]
+        if not path.is_file():
+            problems.append(f"{path} is missing")
+        elif sha256_file(path) != shard["sha256"]:
+            problems.append(f"{path} does not match its checksum")
+    return problems

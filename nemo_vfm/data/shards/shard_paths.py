@@ -1,0 +1,93 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The places of shards as a recipe names them in, one set of samples out: folders, single tars, braces, lists."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.storage.uri import Place, place
+from nemo_vfm.data.shards.braces import expanded
+from nemo_vfm.data.shards.sample_reader import Samples
+from nemo_vfm.data.shards.shard_cache import ShardCache
+from nemo_vfm.data.shards.shard_files import Entry, ShardSet
+
+
+def named_shards(places: Sequence[Place], cache: ShardCache | None, *, verify: bool = False) -> Samples:
+    """Open what the places name; the order is theirs, and that of the shards within each.
+
+    Args:
+        verify: see `ShardSet`.
+
+    Raises:
+        UserError: a folder or a shard is missing.
+        DataError: an index is damaged, or a sample is in two of them.
+        ValueError: braces that mean nothing.
+    """
+    wanted = folders_of(places)
+    sets = [ShardSet(folder, cache, only=only, verify=verify) for folder, only in wanted.items()]
+    return sets[0] if len(sets) == 1 else Joined(sets)
+
+
+def folders_of(places: Sequence[Place]) -> dict[Place, frozenset[str] | None]:
+    """Folder -> the tars of it that are named; None where the folder itself is."""
+    found: dict[Place, set[str] | None] = {}
+    for where in (place(text) for written in places for text in expanded(str(written))):
+        if not where.name.endswith(".tar"):
+            found[where] = None
+        elif (names := found.setdefault(where.parent, set())) is not None:
+            names.add(where.name)
+    return {folder: None if names is None else frozenset(names) for folder, names in found.items()}
+
+
+class Joined:
+    """Several sets of samples as one; a sample's shard is named with its folder.
+
+    Args:
+        sets: what is joined, in order.
+
+    Raises:
+        DataError: a key is in two of them.
+    """
+
+    def __init__(self, sets: Sequence[ShardSet]) -> None:
+        self.folder = f"{sets[0].folder} and {len(sets) - 1} more"
+        self._homes: dict[str, tuple[ShardSet, str]] = {}
+        entries: dict[str, Entry] = {}
+        for shards in sets:
+            for entry in shards.entries:
+                name = f"{shards.folder}/{entry.shard}"
+                self._homes[name] = shards, entry.shard
+                if entry.key in entries:
+                    raise DataError(f"sample {entry.key} is in both {entries[entry.key].shard} and {name}")
+                entries[entry.key] = replace(entry, shard=name)
+        self.entries = tuple(entries.values())
+
+    def read(self, entry: Entry, extension: str) -> bytes:
+        """See `Samples.read`."""
+        shards, name = self._homes[entry.shard]
+        return shards.read(replace(entry, shard=name), extension)
+
+    def read_all(self, entry: Entry, extensions: Sequence[str]) -> list[bytes]:
+        """See `Samples.read_all`."""
+        shards, name = self._homes[entry.shard]
+        return shards.read_all(replace(entry, shard=name), extensions)
+
+    def spans(self, entry: Entry, extensions: Sequence[str]) -> list[tuple[int, int]]:
+        """See `ShardSet.spans`."""
+        shards, name = self._homes[entry.shard]
+        return shards.spans(replace(entry, shard=name), extensions)
+
+    def read_span(self, entry: Entry, offset: int, size: int) -> bytes:
+        """See `ShardSet.read_span`."""
+        shards, name = self._homes[entry.shard]
+        return shards.read_span(replace(entry, shard=name), offset, size)
+
+    def checked(self, entry: Entry, extension: str, data: bytes) -> bytes:
+        """See `ShardSet.checked`."""
+        shards, name = self._homes[entry.shard]
+        return shards.checked(replace(entry, shard=name), extension, data)
+
+    def video(self, entry: Entry, extension: str) -> bytes:
+        """See `Samples.video`."""
+        return self.read(entry, extension)

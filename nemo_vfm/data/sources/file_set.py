@@ -1,0 +1,110 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Video and picture files with their captions in, samples like those of shards out: nothing is copied or packed."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.log import warn
+from nemo_vfm.core.storage.files import sha256_text
+from nemo_vfm.core.types import Json
+from nemo_vfm.data.shards.shard_files import Entry
+from nemo_vfm.data.video.decode import VIDEO_SUFFIXES
+from nemo_vfm.data.video.media_info import stamp
+
+PICTURES = {".png": "png", ".jpg": "jpg", ".jpeg": "jpeg"}
+_PARTIAL = ("~", ".part", ".partial", ".crdownload", ".tmp")
+_ODD = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Captioned:
+    """A file that is to be trained on.
+
+    Args:
+        name: relative to the folder, with forward slashes; the sample's key follows from it.
+        path: where it is.
+        caption: its text.
+    """
+
+    name: str
+    path: Path
+    caption: str
+
+
+class FileSet:
+    """Files as samples, each by its name; one that changed after it was listed is refused.
+
+    Args:
+        folder: what messages call the whole.
+        files: the samples, in order.
+        facts: name -> size, mtime_ns, width, height, num_frames and fps, or `why` it cannot be used.
+    """
+
+    def __init__(self, folder: Path, files: Sequence[Captioned], facts: Mapping[str, Mapping[str, Json]]) -> None:
+        self.folder = folder
+        self._paths = {file.name: file.path for file in files}
+        several = len(self._paths) < len(files)  # one film with two captions is two samples
+        self.entries = tuple(_entry(file, facts[file.name], several) for file in files)
+
+    def read(self, entry: Entry, extension: str) -> bytes:
+        """See `Samples.read`."""
+        try:
+            return self.video(entry, extension).read_bytes()
+        except OSError as error:
+            raise DataError(f"{self._paths[entry.shard]} cannot be read: {error}") from error
+
+    def read_all(self, entry: Entry, extensions: Sequence[str]) -> list[bytes]:
+        """See `Samples.read_all`."""
+        return [self.read(entry, extension) for extension in extensions]
+
+    def video(self, entry: Entry, extension: str) -> Path:
+        """See `Samples.video`."""
+        path = self._paths[entry.shard]
+        if stamp(path) != (entry.index["size"], entry.index["mtime_ns"]):
+            raise DataError(f"{path} was changed or removed after it was listed")
+        return path
+
+
+def _entry(file: Captioned, facts: Mapping[str, Json], several: bool) -> Entry:
+    kind = PICTURES.get(file.path.suffix.lower(), "mp4")  # what a film really is, its bytes say
+    members = {} if "why" in facts else {kind: (0, int(facts["size"]))}
+    told = f"{file.name}\n{file.caption}" if several else file.name
+    key = f"{_ODD.sub('-', file.name)[-60:]}-{sha256_text(told)[:16]}"
+    return Entry(key, file.name, members, {**facts, "caption": file.caption, "clip": file.name})
+
+
+def media_files(root: Path) -> list[Path]:
+    """Every video and picture in a folder and those below it, sorted by name.
+
+    Hidden files and folders and unfinished downloads are passed over, as are links that lead out of the folder.
+
+    Raises:
+        UserError: there is no such folder, or nothing in it.
+    """
+    if not root.is_dir():
+        raise UserError(f"{root} is not a folder; give the folder that holds the videos")
+    found = sorted(_media(root), key=lambda path: path.relative_to(root).as_posix())
+    if not found:
+        raise UserError(f"{root} holds no video or image; looked for names ending in .mp4, .mkv, .webm, .png ...")
+    return found
+
+
+def _media(root: Path) -> Iterator[Path]:
+    inside = root.resolve()
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for path in (Path(folder, name) for name in names if _is_media(name)):
+            if path.resolve().is_relative_to(inside):
+                yield path
+            else:
+                warn(f"{path} is a link that points outside {root}; it is not followed")
+
+
+def _is_media(name: str) -> bool:
+    suffix = Path(name).suffix.lower()
+    return not name.startswith(".") and not name.endswith(_PARTIAL) and (suffix in VIDEO_SUFFIXES or suffix in PICTURES)

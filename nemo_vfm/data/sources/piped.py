@@ -1,0 +1,78 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Shell commands that write tars in, training batches out. A recipe may name this only under `--trust piped`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nemo_vfm.core.optional import require
+from nemo_vfm.data.batching.bucket import Bucket
+from nemo_vfm.data.shards.tar_stream import OpenTar, Tar
+from nemo_vfm.data.sources.streamed import StreamedTars
+
+
+class PipedTars(StreamedTars):
+    """The same as `StreamedTars`, from programs: webdataset's `pipe:`. Whoever writes the recipe runs code here.
+
+    Args:
+        commands: one a tar, given to the shell, such as `curl -s https://... | zstd -d`.
+        batch_size: samples of a global batch, over all ranks.
+        bucket: what videos and pictures are cut to; None is for cached latents, all of one shape.
+        num_workers: threads that decode on each rank; 0 reads when asked.
+        shuffle_buffer: samples that are shuffled together; so many are held in memory, not decoded.
+        counts: file that remembers how many samples each tar has; a resume then passes over whole tars.
+        max_bad_in_a_row: so many samples in a row that cannot be read stop the run.
+        max_ahead_gb: what batches read ahead may fill on each rank at most, in GB (10^9 bytes).
+        max_member_mb: larger members of a tar are left out, in MB (10^6 bytes).
+    """
+
+    def __init__(
+        self,
+        *,
+        commands: Sequence[str],
+        batch_size: int,
+        bucket: Bucket | None = None,
+        num_workers: int = 0,
+        shuffle_buffer: int = 256,
+        counts: Path | None = None,
+        max_bad_in_a_row: int = 16,
+        max_ahead_gb: float = 4.0,
+        max_member_mb: float = 1000.0,
+    ) -> None:
+        super().__init__(
+            tars=[Path(f"{number}.tar") for number in range(len(commands))],
+            batch_size=batch_size,
+            bucket=bucket,
+            num_workers=num_workers,
+            shuffle_buffer=shuffle_buffer,
+            counts=counts,
+            max_bad_in_a_row=max_bad_in_a_row,
+            max_ahead_gb=max_ahead_gb,
+            max_member_mb=max_member_mb,
+        )
+        self.commands = tuple(commands)
+
+    def _listed(self) -> list[Tar]:
+        return [_PipedTar(command) for command in self.commands]
+
+
+@dataclass(frozen=True, slots=True)
+class _PipedTar:
+    """What a command writes."""
+
+    command: str
+
+    @property
+    def name(self) -> str:
+        """See `Tar.name`."""
+        return f"pipe:{self.command}"
+
+    def size(self) -> None:
+        """Not known."""
+
+    def open(self) -> OpenTar:
+        """See `Tar.open`."""
+        gopen = require("webdataset.gopen", install="webdataset", purpose="Tars from a program")
+        stream: OpenTar = gopen.gopen(f"pipe:{self.command}")
+        return stream

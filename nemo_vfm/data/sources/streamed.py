@@ -1,0 +1,247 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads tars without an index, here or in an object store, from front to back into training batches.
+
+What it costs against indexed shards: an epoch's order is that of the tars, shuffled, and within them only blocks of
+`shuffle_buffer` samples are; every rank reads all bytes; a resume reads up to its place, but for tars whose count is
+known.
+"""
+
+import copy
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Self
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.log import info, warn
+from nemo_vfm.core.storage.object_store import items
+from nemo_vfm.core.storage.uri import Address, Place, local, place, places
+from nemo_vfm.core.types import Batch, Json, Read
+from nemo_vfm.data.batching.bucket import Bucket
+from nemo_vfm.data.batching.faults import Faults
+from nemo_vfm.data.batching.raw_collate import RawReader
+from nemo_vfm.data.loader.batch_loader import within
+from nemo_vfm.data.loader.batch_source import Loaded
+from nemo_vfm.data.shards.braces import expanded
+from nemo_vfm.data.shards.tar_counts import TarCounts
+from nemo_vfm.data.shards.tar_order import TarOrder
+from nemo_vfm.data.shards.tar_stream import PlacedTar, Raw, Tar, samples_of
+
+
+class StreamedTars:
+    """Batches of one shape from tars that are streamed: the way for tars of others in an object store.
+
+    The samples of global batch g are a function of the tars, the seed and g, as with `ShardData`; workers are threads.
+    Nothing is held out, and lengths in epochs are known after the first. Only files in our formats are decoded.
+
+    Args:
+        tars: folders, or tars by number such as `s3://bucket/x-{000000..000127}.tar`, or a list of such.
+        batch_size: samples of a global batch, over all ranks.
+        bucket: what videos and pictures are cut to; None is for cached latents, all of one shape.
+        num_workers: threads that decode on each rank; 0 reads when asked.
+        shuffle_buffer: samples that are shuffled together; so many are held in memory, not decoded. 1 does not shuffle,
+            the tars neither.
+        counts: file that remembers how many samples each tar has; a resume then passes over whole tars.
+        max_bad_in_a_row: so many samples in a row that cannot be read stop the run.
+        max_ahead_gb: what batches read ahead may fill on each rank at most, in GB (10^9 bytes).
+        max_member_mb: larger members of a tar are left out, in MB (10^6 bytes).
+    """
+
+    def __init__(
+        self,
+        *,
+        tars: Place | Sequence[Place],
+        batch_size: int,
+        bucket: Bucket | None = None,
+        num_workers: int = 0,
+        shuffle_buffer: int = 256,
+        counts: Path | None = None,
+        max_bad_in_a_row: int = 16,
+        max_ahead_gb: float = 4.0,
+        max_member_mb: float = 1000.0,
+    ) -> None:
+        if min(batch_size, shuffle_buffer, max_bad_in_a_row) < 1 or num_workers < 0:
+            raise ValueError(
+                f"batch_size ({batch_size}), shuffle_buffer ({shuffle_buffer}) and max_bad_in_a_row "
+                f"({max_bad_in_a_row}) must be at least 1, num_workers ({num_workers}) at least 0"
+            )
+        if not (max_ahead_gb > 0 and max_member_mb > 0):
+            raise ValueError(f"max_ahead_gb ({max_ahead_gb}) and max_member_mb ({max_member_mb}) must be above 0")
+        self.tars = _placed(tars)
+        self.batch_size, self.bucket, self.num_workers = batch_size, bucket, num_workers
+        self.shuffle_buffer, self.max_ahead_gb, self.max_member_mb = shuffle_buffer, max_ahead_gb, max_member_mb
+        self.counts = None if counts is None else local(counts, "the file of counts")
+        self.faults = Faults(max_in_a_row=max_bad_in_a_row)  #: bad samples met so far
+        self._order: TarOrder | None = None
+        self._reader: RawReader | None = None
+        self._first_batch, self._rank, self._num_ranks = 0, 0, 1
+        self._begins, self._place = 0, 0
+
+    def start(self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1) -> None:
+        """See `TrainingData.start`; `rank` of `num_ranks` data-parallel ranks gets its slice of every batch.
+
+        Raises:
+            UserError: a tar is missing, or batch_size is not divisible by the number of ranks.
+        """
+        if self.batch_size % num_ranks:
+            raise UserError(f"batch_size {self.batch_size} is not divisible by {num_ranks} ranks")
+        tars = self._listed()
+        limit = int(self.max_member_mb * 1e6)
+        self._order = TarOrder(tars, TarCounts(self.counts), self.shuffle_buffer, seed=seed, max_member_bytes=limit)
+        first = (sample for tar in tars for sample in samples_of(tar, max_member_bytes=limit))
+        self._reader = RawReader(self.bucket, itertools.islice(first, 100))
+        self._first_batch, self._rank, self._num_ranks = first_batch, rank, num_ranks
+        warn(
+            f"{len(tars)} tars are streamed without an index: only blocks of {self.shuffle_buffer} samples are "
+            f"shuffled, every rank reads all bytes, and resuming reads up to the last position; write shards to "
+            f"avoid this"
+        )
+
+    def batch_sizes(self) -> dict[str, int]:
+        """See `Batched`."""
+        return {"batch_size": self.batch_size}
+
+    def begins(self) -> int:
+        """See `Positioned`."""
+        return self._begins
+
+    def position(self, index: int) -> dict[str, Read]:
+        """See `Positioned`; it is of one part."""
+        order = self._started()[0]
+        place = self._place + (index - self._begins) * self.batch_size
+        return {"tars": Read(place, order.known_total() or 0, order.digest())}
+
+    def starting(self, first_batch: int, places: Mapping[str, int]) -> Self:
+        """See `Positioned`."""
+        found = copy.copy(self)
+        found._begins, found._place, found._order = first_batch, places.get("tars", 0), None
+        return found
+
+    def batching(self) -> dict[str, int]:
+        """See `Positioned`."""
+        return {"batch_size": self.batch_size}
+
+    def batched(self, batching: Json) -> Self:
+        """See `Positioned`."""
+        found = copy.copy(self)
+        found.batch_size, found._order = batching["batch_size"], None
+        return found
+
+    def train_dataloader(self) -> Iterable[Batch]:
+        """See `TrainingData.train_dataloader`."""
+        return _Batches(self)
+
+    def val_dataloader(self) -> Iterable[Batch]:
+        """Nothing is held out."""
+        return ()
+
+    def batches_per_epoch(self) -> float:
+        """See `TrainingData.batches_per_epoch`."""
+        return self.num_train_samples() / self.batch_size
+
+    def num_train_samples(self) -> int:
+        """See `TrainingData.num_train_samples`.
+
+        Raises:
+            UserError: some tar was never read to its end, so nobody knows.
+        """
+        total = self._started()[0].known_total()
+        if total is None:
+            raise UserError(
+                "the number of samples is unknown until the tars have been read once; give the duration in steps, "
+                "or `counts` from a run that has read them all"
+            )
+        return total
+
+    def _listed(self) -> list[Tar]:
+        return [PlacedTar(tar) for where in self.tars for tar in _tars_at(where)]
+
+    def _started(self) -> tuple[TarOrder, RawReader]:
+        if self._order is None or self._reader is None:
+            raise UserError("the data was read before it was started; call start(seed=..., first_batch=...) first")
+        return self._order, self._reader
+
+    def _slices(self) -> Iterator[tuple[int, list[Raw]]]:
+        """This rank's samples of batches first_batch, first_batch + 1, ..., not decoded."""
+        order, share = self._started()[0], self.batch_size // self._num_ranks
+        samples = order.samples(self._place + (self._first_batch - self._begins) * self.batch_size)
+        for index in itertools.count(self._first_batch):
+            whole = list(itertools.islice(samples, self.batch_size))
+            yield index, whole[self._rank * share : (self._rank + 1) * share]
+
+
+class _Batches:
+    """One thread reads, others decode, within a number of bytes; batches come in their order."""
+
+    def __init__(self, data: StreamedTars) -> None:
+        self._data = data
+
+    def __iter__(self) -> Iterator[Batch]:
+        for batch, found in self._read_ahead() if self._data.num_workers else self._loaded():
+            self._data.faults.count(found)
+            yield batch
+
+    def _loaded(self) -> Iterator[Loaded]:
+        reader = self._data._started()[1]
+        return (reader.read(*one) for one in self._data._slices())
+
+    def _read_ahead(self) -> Iterator[Loaded]:
+        data, reader = self._data, self._data._started()[1]
+        share = data.batch_size // data._num_ranks
+        count, ahead = within(int(data.max_ahead_gb * 1e9), share * reader.sample_bytes(), data.num_workers)
+        line = ThreadPoolExecutor(1, thread_name_prefix="stream")
+        workers = ThreadPoolExecutor(count, thread_name_prefix="decode")
+        slices = data._slices()
+
+        def submit() -> Future[Loaded]:
+            raw = line.submit(next, slices)
+            return workers.submit(lambda: reader.read(*raw.result()))
+
+        try:
+            waiting = deque(submit() for _ in range(count * ahead))
+            while True:
+                loaded = waiting.popleft().result()
+                waiting.append(submit())
+                yield loaded
+        finally:
+            line.shutdown(wait=False, cancel_futures=True)
+            workers.shutdown(wait=False, cancel_futures=True)
+
+
+def _placed(tars: Place | Sequence[Place]) -> tuple[Place, ...]:
+    alone = [tars] if isinstance(tars, str | Path) else tars
+    if not alone:
+        raise ValueError("tars is an empty list, expected at least one folder or tar")
+    if any(str(where).startswith("pipe:") for where in alone):
+        raise ValueError("pipe: runs a program, which only PipedTars does, with --trust piped")
+    return places(alone)
+
+
+def _tars_at(where: Place) -> list[Place]:
+    """The tars that one place names, those of a folder sorted.
+
+    Raises:
+        UserError: there is none.
+    """
+    named = [place(text) for text in expanded(str(where))]
+    if all(one.name.endswith(".tar") for one in named):
+        missing = [one for one in named if isinstance(one, Path) and not one.is_file()]
+        if missing:
+            raise UserError(
+                f"there is no {missing[0]}; {len(missing)} of {len(named)} tars that were named are missing"
+            )
+        return named
+    found = [tar for folder in named for tar in _in_folder(folder)]
+    if not found:
+        raise UserError(f"{where} holds no .tar")
+    info(f"{where}: {len(found)} tars")
+    return found
+
+
+def _in_folder(folder: Place) -> list[Place]:
+    if isinstance(folder, Address):
+        return [folder / item.name for item in items(folder) if item.name.endswith(".tar") and "/" not in item.name]
+    return sorted(folder.glob("*.tar"))

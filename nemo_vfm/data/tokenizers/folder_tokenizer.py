@@ -1,0 +1,119 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A tokenizer's folder as transformers or SentencePiece write it in, tokens of texts and texts of tokens out.
+
+Nothing is fetched from anywhere and no code of the folder is run. `tokenizer.json` is taken where there is one, and
+gives the tokens that transformers' AutoTokenizer gives; else `tokenizer.model`, which gives those of SentencePiece.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Protocol
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.storage.files import sha256_file
+from nemo_vfm.core.storage.uri import local
+from nemo_vfm.data.tokenizers import sentencepiece_library, tokenizers_library
+from nemo_vfm.data.tokenizers.special_tokens import CONFIG_FILES
+
+#: Where a folder's tokenizer lies, the one that is taken first first.
+MODELS = (tokenizers_library.FILE, sentencepiece_library.FILE)
+
+
+class Loaded(Protocol):
+    """A tokenizer in memory."""
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """See `Tokenizer`."""
+        ...
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """See `Tokenizer`."""
+        ...
+
+    def vocab_size(self) -> int:
+        """The largest token and one: gaps between numbers count, since a matrix has rows for them."""
+        ...
+
+    def end(self, named: str | None) -> int:
+        """The token of this name; None takes the one that the folder calls the end of a sequence."""
+        ...
+
+
+class FolderTokenizer:
+    """The tokenizer of a local folder. Its files are read at the first use, once in each process.
+
+    Args:
+        folder: with tokenizer.json or tokenizer.model, and tokenizer_config.json where special tokens are named.
+        end: the token that ends a document, such as <|endoftext|>; None takes the folder's own eos_token.
+    """
+
+    def __init__(self, *, folder: Path, end: str | None = None) -> None:
+        self.folder, self.end_token = local(folder, "the folder of a tokenizer"), end
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """See `Tokenizer`. The name of a special token inside a text becomes that token, as in transformers."""
+        return self._loaded().encode(texts)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """See `Tokenizer`. Tokens above the vocabulary, which a model with more rows may draw, say nothing.
+
+        Raises:
+            ValueError: a token below 0.
+        """
+        if any(token < 0 for token in tokens):
+            raise ValueError(f"{min(tokens)} is not a token: they begin at 0")
+        loaded = self._loaded()
+        most = loaded.vocab_size()
+        return loaded.decode([token for token in tokens if token < most])
+
+    def vocab_size(self) -> int:
+        """See `Tokenizer`."""
+        return self._loaded().vocab_size()
+
+    def end(self) -> int:
+        """See `Tokenizer`."""
+        return self._loaded().end(self.end_token)
+
+    def fingerprint(self) -> str:
+        """The bytes of the files, wherever they lie, and the token that ends a document."""
+        told = [f"{path.name} {_hash(*_state(path))}" for path in files_of(self.folder)]
+        return f"tokenizer/1 {sha256(' '.join(told).encode()).hexdigest()[:16]} end={self.end_token}"
+
+    def _loaded(self) -> Loaded:
+        return _load(self.folder, tuple(_state(path) for path in files_of(self.folder)))
+
+
+def files_of(folder: Path) -> list[Path]:
+    """The files that decide about tokens, the tokenizer itself first.
+
+    Raises:
+        UserError: there is no such folder, or no tokenizer in it.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder; download the tokenizer first; nothing is downloaded for you")
+    found = next((folder / name for name in MODELS if (folder / name).is_file()), None)
+    if found is None:
+        raise UserError(
+            f"{folder} has neither {' nor '.join(MODELS)}, so there is no tokenizer in it. If it is in another "
+            f"format (vocab.json and merges.txt, tiktoken), load and save it once with transformers"
+        )
+    return [found, *(folder / name for name in CONFIG_FILES if (folder / name).is_file())]
+
+
+def _state(path: Path) -> tuple[Path, int, int]:
+    facts = path.stat()
+    return path, facts.st_size, facts.st_mtime_ns
+
+
+@lru_cache(maxsize=8)
+def _load(folder: Path, files: tuple[tuple[Path, int, int], ...]) -> Loaded:
+    kind = tokenizers_library.load if files[0][0].name == tokenizers_library.FILE else sentencepiece_library.load
+    return kind(folder)
+
+
+@lru_cache(maxsize=256)
+def _hash(path: Path, size: int, mtime_ns: int) -> str:
+    return sha256_file(path)

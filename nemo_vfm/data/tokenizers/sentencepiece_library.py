@@ -1,0 +1,79 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A folder with tokenizer.model in, its tokenizer in memory out, by the `sentencepiece` library."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.optional import require
+from nemo_vfm.core.types import Json
+from nemo_vfm.data.tokenizers import special_tokens
+
+FILE = "tokenizer.model"
+_MOST_BYTES = 1 << 30
+
+
+class SentencePiece:
+    """A model of SentencePiece.
+
+    Args:
+        made: the library's object.
+        name: of the folder.
+    """
+
+    def __init__(self, made: Json, name: str) -> None:
+        self._made, self._name = made, name
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """See `Tokenizer`."""
+        whole = [text.encode(errors="replace").decode() for text in texts]
+        return [list(found) for found in self._made.encode(whole, out_type=int)]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """See `Tokenizer`."""
+        said = [
+            token for token in map(int, tokens) if not (self._made.is_control(token) or self._made.is_unknown(token))
+        ]
+        return str(self._made.decode(said))
+
+    def vocab_size(self) -> int:
+        """See `Loaded`."""
+        return int(self._made.get_piece_size())
+
+    def end(self, named: str | None) -> int:
+        """See `Loaded`."""
+        if named is None:
+            if (number := int(self._made.eos_id())) < 0:
+                raise UserError(f"{self._name} has no token that ends a text; give `end`, the token itself")
+            return number
+        number = int(self._made.piece_to_id(named))
+        if self._made.id_to_piece(number) != named:  # what is not there is the unknown one
+            raise UserError(f"{self._name} has no token {named!r} to end a text with; set `end` to one that it has")
+        return number
+
+
+def load(folder: Path) -> SentencePiece:
+    """The tokenizer of a folder.
+
+    Raises:
+        MissingPackage: the library is not installed.
+        DataError: the file is damaged.
+        UserError: files beside it add tokens that it does not have.
+    """
+    library = require("sentencepiece", install="nemo_vfm[text]", purpose="Reading tokenizer.model")
+    path = folder / FILE
+    if path.stat().st_size > _MOST_BYTES:
+        raise DataError(f"{FILE} of {folder.name} is far too long to be a tokenizer")
+    try:
+        made = library.SentencePieceProcessor(model_file=str(path))
+    except (RuntimeError, OSError, ValueError) as error:
+        raise DataError(f"{FILE} of {folder.name} cannot be read as a model of SentencePiece: {error}") from error
+    size = int(made.get_piece_size())
+    beyond = [one.content for one in special_tokens.read(folder).added if one.number is not None and one.number >= size]
+    if beyond:
+        raise UserError(
+            f"{folder.name} adds {len(beyond)} tokens to its {FILE}, such as {beyond[0]!r}, which SentencePiece cannot "
+            f"find in a text; load and save it with transformers once, which writes a tokenizer.json"
+        )
+    return SentencePiece(made, folder.name)

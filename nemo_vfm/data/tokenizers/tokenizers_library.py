@@ -1,0 +1,90 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A folder with tokenizer.json in, its tokenizer in memory out, by the `tokenizers` library."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.optional import require
+from nemo_vfm.core.types import Json
+from nemo_vfm.data.tokenizers import special_tokens
+
+FILE = "tokenizer.json"
+_MOST_BYTES = 1 << 30
+
+
+class HuggingFace:
+    """A tokenizer of the `tokenizers` library, without the truncation and padding that its file may ask for.
+
+    Args:
+        made: the library's object.
+        roles: name such as eos_token -> the token's text.
+        name: of the folder.
+    """
+
+    def __init__(self, made: Json, roles: Mapping[str, str], name: str) -> None:
+        self._made, self._roles, self._name = made, roles, name
+        self._most: int = 1 + max(made.get_vocab(with_added_tokens=True).values())
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """See `Tokenizer`."""
+        whole = [text.encode(errors="replace").decode() for text in texts]  # half a surrogate pair is refused there
+        return [list(found.ids) for found in self._made.encode_batch_fast(whole, add_special_tokens=False)]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """See `Tokenizer`."""
+        return str(self._made.decode(list(tokens), skip_special_tokens=True))
+
+    def vocab_size(self) -> int:
+        """See `Loaded`."""
+        return self._most
+
+    def end(self, named: str | None) -> int:
+        """See `Loaded`."""
+        name = named or self._roles.get("eos_token")
+        if name is None:
+            raise UserError(f"nothing in {self._name} says which token ends a text; set `end` to that token")
+        number = self._made.token_to_id(name)
+        if number is None:
+            raise UserError(f"{self._name} has no token {name!r} to end a text with; set `end` to one that it has")
+        return int(number)
+
+
+def load(folder: Path) -> HuggingFace:
+    """The tokenizer of a folder.
+
+    Raises:
+        MissingPackage: the library is not installed.
+        DataError: the file is damaged.
+    """
+    library = require("tokenizers", install="nemo_vfm[text]", purpose="Reading tokenizer.json")
+    path = folder / FILE
+    if path.stat().st_size > _MOST_BYTES:
+        raise DataError(f"{FILE} of {folder.name} is far too long to be a tokenizer")
+    try:
+        made = library.Tokenizer.from_file(str(path))
+    except BaseException as error:  # a panic of the library is no Exception
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
+        raise DataError(f"{FILE} of {folder.name} cannot be read: {error}") from error
+    # transformers asks for neither either: what is cut off here would be missing from training in silence.
+    made.no_truncation()
+    made.no_padding()
+    found = special_tokens.read(folder)
+    there = {token.content for token in made.get_added_tokens_decoder().values()}
+    for added in found.added:
+        # One that is only a word of the vocabulary becomes a token that is found first, as in transformers.
+        if added.content not in there or added.number is not None:
+            _add(made, library, added, folder.name)
+    return HuggingFace(made, found.roles, folder.name)
+
+
+def _add(made: Json, library: Json, added: special_tokens.Added, name: str) -> None:
+    token = library.AddedToken(added.content, special=added.special, **added.settings)
+    (made.add_special_tokens if added.special else made.add_tokens)([token])
+    if added.number is not None and made.token_to_id(added.content) != added.number:
+        raise DataError(
+            f"{name}: tokenizer_config.json gives {added.content!r} the number {added.number}, and {FILE} "
+            f"{made.token_to_id(added.content)}; save the tokenizer again with transformers"
+        )

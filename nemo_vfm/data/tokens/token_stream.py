@@ -1,0 +1,180 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A folder of tokens and a share to hold out in; its documents one after another as one stream, for each side, out.
+
+A position of a stream is a number below its length. What is kept of a side is where its runs of neighbouring documents
+begin, so that a stream of a billion documents takes little memory, and a position is found by bisection.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_vfm.core.errors import DataError
+from nemo_vfm.data.tokens.token_folder import TokenFolder
+from nemo_vfm.data.tokens.token_manifest import Tokens
+
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Documents, or parts of them, that lie in a part of a stream.
+
+    Args:
+        starts: position of the first token of each.
+        lengths: tokens of each.
+        whole: whether its last token is the document's last.
+    """
+
+    starts: Numbers
+    lengths: Numbers
+    whole: NDArray[np.bool_]
+
+    @staticmethod
+    def joined(parts: "list[Pieces]") -> "Pieces":
+        """One list after another."""
+        return Pieces(*(np.concatenate([getattr(part, name) for part in parts]) for name in Pieces.__slots__))
+
+
+class TokenStream:
+    """The documents of one side of a folder.
+
+    Args:
+        folder: of tokens.
+        val_fraction: share of the documents that is held out; copies of one document are on one side.
+        held_out: whether this is the side that is held out.
+    """
+
+    def __init__(self, folder: TokenFolder, *, val_fraction: float = 0.0, held_out: bool = False) -> None:
+        self.folder, self._side = folder, (val_fraction, held_out)
+        runs = [_runs(folder, number, val_fraction, held_out) for number in range(len(folder.manifest.shards))]
+        self._shards = np.repeat(np.arange(len(runs)), [len(begins) for begins, _, _ in runs])
+        self._begins: Numbers = np.concatenate([begins for begins, _, _ in runs])
+        stops: Numbers = np.concatenate([stops for _, stops, _ in runs])
+        self._before: Numbers = np.concatenate([[0], np.cumsum(stops - self._begins)]).astype(np.int64)
+        self.num_tokens, self.num_documents = int(self._before[-1]), sum(count for _, _, count in runs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _stream, (self.folder, *self._side)
+
+    def read(self, start: int, out: NDArray[np.int64]) -> None:
+        """Fill `out` from a position on; after the last token comes the first again."""
+        position, done = start % self.num_tokens, 0
+        run = self._run(position)
+        while done < len(out):
+            begin = int(self._begins[run]) + position - int(self._before[run])
+            count = min(len(out) - done, int(self._before[run + 1]) - position)
+            shard = int(self._shards[run])
+            out[done : done + count] = self.folder.tokens(shard)[begin : begin + count]
+            done, position, run = done + count, position + count, run + 1
+            if run == len(self._shards):
+                position = run = 0
+
+    def need(self, starts: Numbers, lengths: Numbers) -> None:
+        """Say which parts of the stream are read next; of one that goes over several runs, the first alone."""
+        shards, begins, counts = self._located(starts, lengths)
+        for shard, begin, count in zip(shards.tolist(), begins.tolist(), counts.tolist(), strict=True):
+            self.folder.need(shard, begin, count)
+
+    def gather(self, starts: Numbers, lengths: Numbers, out: Numbers) -> None:
+        """Fill `out` with parts of the stream, one after another.
+
+        Args:
+            starts: positions of their first tokens, below `num_tokens`.
+            lengths: tokens of each; together as many as `out` has room for.
+
+        Raises:
+            DataError: a token is not in the vocabulary.
+        """
+        shards, begins, counts = self._located(starts, lengths)
+        at, tokens, columns = 0, self.folder.tokens, (starts, lengths, shards, begins, counts)
+        for start, length, shard, begin, count in zip(*(column.tolist() for column in columns), strict=True):
+            if count == length:
+                out[at : at + length] = tokens(shard)[begin : begin + length]
+            else:
+                self.read(start, out[at : at + length])
+            at += length
+        self._require_known(out)
+
+    def gather_with_next(self, starts: Numbers, tokens_BS: Numbers, labels_BS: Numbers) -> None:
+        """Rows of tokens, and the token after each of them.
+
+        Args:
+            starts: positions of the rows' first tokens.
+
+        Raises:
+            DataError: a token is not in the vocabulary.
+        """
+        size = tokens_BS.shape[1] + 1
+        shards, begins, counts = self._located(starts, np.full(len(starts), size))
+        columns = list(zip(starts.tolist(), shards.tolist(), begins.tolist(), counts.tolist(), strict=True))
+        for _, shard, begin, count in columns:
+            self.folder.need(shard, begin, count)
+        for at, (start, shard, begin, count) in enumerate(columns):
+            line: Tokens | Numbers = self.folder.tokens(shard)[begin : begin + size]
+            if count < size:
+                self.read(start, line := np.empty(size, np.int64))
+            tokens_BS[at], labels_BS[at] = line[:-1], line[1:]
+        self._require_known(tokens_BS[:, :1])
+        self._require_known(labels_BS)
+
+    def _located(self, starts: Numbers, lengths: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+        """The shard of each part, where in it the part begins, and how much of it lies in the same run."""
+        runs = np.searchsorted(self._before, starts, side="right") - 1
+        before, counts = self._before[runs], np.minimum(lengths, self._before[runs + 1] - starts)
+        return self._shards[runs], self._begins[runs] + starts - before, counts
+
+    def _require_known(self, tokens: Numbers) -> None:
+        """A model would look up others beyond its table's end; where every number is a token there are none."""
+        vocab_size = self.folder.manifest.vocab_size
+        if vocab_size < 1 << 8 * self.folder.dtype.itemsize and tokens.size and (most := tokens.max()) >= vocab_size:
+            raise DataError(
+                f"{self.folder.folder} holds token {most}, but its vocabulary ends at {vocab_size:,}: it is damaged; "
+                "make the tokens again"
+            )
+
+    def pieces(self, start: int, stop: int) -> Pieces:
+        """The documents between two positions; the first and the last may be cut."""
+        found = []
+        for run in range(self._run(start), self._run(stop - 1) + 1):
+            low, high = max(start, int(self._before[run])), min(stop, int(self._before[run + 1]))
+            found.append(self._pieces(run, low, high))
+        return Pieces.joined(found)
+
+    def _pieces(self, run: int, low: int, high: int) -> Pieces:
+        """Within one run, so within one shard."""
+        ends = self.folder.ends(int(self._shards[run]))
+        shift = int(self._before[run]) - int(self._begins[run])  # from a place in the shard to a position
+        first = int(np.searchsorted(ends, np.uint64(low - shift), side="right"))
+        last = int(np.searchsorted(ends, np.uint64(high - shift), side="left"))
+        stops = ends[first : last + 1].astype(np.int64) + shift
+        whole = stops <= high
+        borders = np.concatenate([[low], np.minimum(stops, high)])
+        lengths = np.diff(borders)
+        if not len(lengths) or lengths.min() < 1 or borders[-1] != high:
+            raise DataError(
+                f"the documents of {self.folder.folder} do not follow one another; run the tokenizing step again"
+            )
+        return Pieces(borders[:-1], lengths, whole)
+
+    def _run(self, position: int) -> int:
+        return int(np.searchsorted(self._before, position, side="right")) - 1
+
+
+def _stream(folder: TokenFolder, val_fraction: float, held_out: bool) -> TokenStream:
+    return TokenStream(folder, val_fraction=val_fraction, held_out=held_out)
+
+
+def _runs(folder: TokenFolder, number: int, val_fraction: float, held_out: bool) -> tuple[Numbers, Numbers, int]:
+    """Begins and stops, in a shard, of runs of documents of one side; and how many documents these are."""
+    shard = folder.manifest.shards[number]
+    if not val_fraction:
+        whole = np.array([0] * (not held_out), np.int64)
+        return whole, whole + shard.tokens, 0 if held_out else shard.documents
+    ours = (folder.marks(number) < np.uint64(val_fraction * 2.0**64)) == held_out
+    changes = np.diff(np.concatenate([[False], ours, [False]]).astype(np.int8))
+    borders = np.concatenate([[0], folder.ends(number).astype(np.int64)])
+    return borders[np.flatnonzero(changes == 1)], borders[np.flatnonzero(changes == -1)], int(ours.sum())

@@ -1,0 +1,165 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A codec's name in; whether it works on this machine, found out by using it, and what its lack costs, out."""
+
+import io
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from typing import Literal
+
+import av
+import av.error
+import cv2
+import numpy as np
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.data.video import realtime_guard
+
+# Else SVT-AV1 prints its settings, past our log, for every film.
+os.environ.setdefault("SVT_LOG", "1")
+
+EncoderName = Literal["x264", "nvenc", "svtav1", "vp9"]
+Decoding = Literal["cpu", "nvdec"]
+_AVX_512F = 13  # OpenCV's number of it, for which it has no name in Python
+#: What FFmpeg's usual decoders pass on to NVDEC. AV1 is not among it: dav1d, which reads it here, has no such way.
+NVDEC_CODECS = frozenset({"h264", "hevc", "vp8", "vp9", "mpeg2video"})
+
+
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """One way to make an mp4.
+
+    Args:
+        codec: FFmpeg's name.
+        quality: FFmpeg's name of the option that takes crf, and its largest value.
+        preset: FFmpeg's name of the option for speed; None where it has none that we set.
+        presets: our words for speed, which are x264's -> its own.
+        more: further options.
+        has_vectors: whether a decoder of its films gives motion vectors.
+    """
+
+    codec: str
+    quality: tuple[str, int]
+    preset: str | None
+    presets: Mapping[str, str]
+    more: Mapping[str, str]
+    has_vectors: bool
+
+    def options(self, crf: int, preset: str) -> dict[str, str]:
+        """What is given to FFmpeg."""
+        speed = {self.preset: self.presets.get(preset, preset)} if self.preset is not None else {}
+        return {self.quality[0]: str(crf), **speed, **self.more, **(_steady() if self.codec == "libx264" else {})}
+
+
+@cache
+def _steady() -> dict[str, str]:
+    """What keeps x264 to equal bytes where a processor has AVX-512.
+
+    With its AVX-512 code 60 encodings of the same 23 frames were 18 different files; without macroblock trees, or with
+    AVX2, one. The AVX2 code gives the bytes that it gives on every x86 processor since SSE 4.2, in the same time.
+    """
+    return {"x264-params": "asm=AVX2,FMA3,BMI1,BMI2,LZCNT"} if cv2.checkHardwareSupport(_AVX_512F) else {}
+
+
+_X264 = ("ultrafast", "superfast", "veryfast", "faster", "fast", "medium", "slow", "slower", "veryslow")
+ENCODERS: Mapping[EncoderName, Encoder] = {
+    "x264": Encoder("libx264", ("crf", 51), "preset", {}, {}, True),
+    "nvenc": Encoder(
+        "h264_nvenc", ("qp", 51), "preset", dict(zip(_X264, ("p1", "p1", "p2", "p3", "p3", "p4", "p5", "p6", "p7"),
+                                                   strict=True)), {"rc": "constqp"}, True,
+    ),
+    "svtav1": Encoder(
+        "libsvtav1", ("crf", 63), "preset", {word: str(10 - place) for place, word in enumerate(_X264)},
+        {"svtav1-params": "lp=1"}, False,
+    ),
+    "vp9": Encoder(
+        "libvpx-vp9", ("crf", 63), "cpu-used", {word: str(8 - place) for place, word in enumerate(_X264)},
+        {"b:v": "0", "deadline": "good", "row-mt": "0"}, False,
+    ),
+}  # fmt: skip
+PRESETS = _X264
+
+#: What is lost where one does not work.
+COSTS = {
+    "nvenc": "clips are encoded by the CPU, not the GPU",
+    "x264": "H.264 cannot be written without a GPU: use encoder=svtav1 or vp9, whose clips carry no motion vectors",
+    "nvdec": "videos are decoded by the CPU, not the GPU",
+}
+
+
+@cache
+def why_not(name: EncoderName) -> str | None:
+    """Why an encoder cannot be used here, by encoding four frames with it; None where it can."""
+    try:
+        with av.open(io.BytesIO(), "w", format="mp4") as container:
+            encoder = ENCODERS[name]
+            stream = container.add_stream(encoder.codec, rate=Fraction(24), options=encoder.options(30, "veryfast"))
+            assert isinstance(stream, av.VideoStream)
+            stream.width, stream.height, stream.pix_fmt = 256, 256, "yuv420p"
+            open_encoder(stream)
+            for number in range(4):
+                frame = av.VideoFrame.from_ndarray(np.full((256, 256, 3), 40 * number, np.uint8), format="rgb24")
+                frame = frame.reformat(format="yuv420p")
+                frame.pts, frame.time_base = number, Fraction(1, 24)
+                container.mux(stream.encode(frame))
+            container.mux(stream.encode(None))
+    except (av.error.FFmpegError, ValueError, OSError) as error:
+        return " ".join(str(error).split())[:200] or type(error).__name__
+    return None
+
+
+def open_encoder(stream: av.VideoStream) -> None:
+    """Begin to encode with all that was set; the process stays scheduled as it was.
+
+    Raises:
+        av.error.FFmpegError: it cannot be opened, or not so.
+    """
+    with realtime_guard.kept():
+        stream.codec_context.open(strict=False)
+
+
+def usable(name: EncoderName) -> Encoder:
+    """The encoder, if it works here.
+
+    Raises:
+        UserError: it does not; the text names those that do.
+    """
+    reason = why_not(name)
+    if reason is None:
+        return ENCODERS[name]
+    others = [other for other in ENCODERS if other != name and why_not(other) is None]
+    raise UserError(f"the encoder {name} does not work here: {reason}. Set encoder to one of {', '.join(others)}")
+
+
+def check_decoding(where: Decoding) -> None:
+    """Refuse what does not work here.
+
+    Raises:
+        UserError: nvdec is asked for, and no frame can be decoded with it.
+    """
+    if where == "nvdec" and (reason := nvdec_why_not()) is not None:
+        raise UserError(f"NVDEC does not work here: {reason}. Set decode to cpu: {COSTS['nvdec']}")
+
+
+@cache
+def nvdec_why_not() -> str | None:
+    """Why videos cannot be decoded by a GPU here; None where they can."""
+    from av.codec.hwaccel import HWAccel, hwdevices_available
+
+    if "cuda" not in hwdevices_available():
+        return "this FFmpeg was built without it"
+    file = io.BytesIO()
+    from nemo_vfm.data.video.encode import encode_mp4
+
+    encode_mp4(file, np.zeros((2, 256, 256, 3), np.uint8), 24)
+    file.seek(0)
+    try:
+        acceleration = HWAccel(device_type="cuda", allow_software_fallback=False)
+        with av.open(file, "r", hwaccel=acceleration) as container:
+            next(container.decode(video=0))
+    except (av.error.FFmpegError, RuntimeError, OSError, StopIteration) as error:
+        return " ".join(str(error).split())[:200] or type(error).__name__
+    return None

@@ -1,0 +1,198 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A video file or its bytes in; what it holds, its frames by index, or its frames in order out.
+
+Two readers behind one protocol: PyAV reads everything, decord reads scattered frames on x86-64. They agree on frame
+index and time stamp, and on pixels within 2/255 (equal on all we tried, BT.601 and BT.709). Rotation is applied once,
+pixels are made square, and interlaced frames progressive (PyAV alone: decord does neither).
+
+Damage. A file that cannot be opened raises DataError from `open_video` or `info`. Of one that ends too early the frames
+that are whole are there, and `missing_frames` says how many are not. Damage inside raises DataError where it is met:
+`frames` gives what comes before it first.
+
+Shape letters: T frames, H height, W width.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.log import warn_once
+from nemo_vfm.core.optional import available
+
+Decoder = Literal["auto", "decord", "pyav"]
+Picture = NDArray[np.uint8]
+
+MAX_FRAME_PX = 8192 * 8192
+MAX_FRAMES = 10_000_000
+MAX_READ_BYTES = 8 << 30
+
+# What FFmpeg 4, inside decord 0.6, decodes well. AV1 is the one that matters and is not here.
+_DECORD_CODECS = frozenset({"h264", "hevc", "vp8", "vp9", "mpeg4", "mpeg2video", "mjpeg"})
+
+#: What is taken for a video in a folder, by the end of its name.
+VIDEO_SUFFIXES = frozenset(
+    {".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".m2ts", ".mts"}
+    | {".mxf", ".wmv", ".flv", ".ogv", ".3gp", ".y4m"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class VideoInfo:
+    """What a video holds, upright and in square pixels.
+
+    Args:
+        num_frames: frames that can be shown, counted from the packets and not from the container's word.
+        fps: mean frames per second.
+        width: square pixels, after rotation.
+        height: square pixels, after rotation.
+        codec: FFmpeg's name of the codec, such as h264.
+        duration_s: from the first frame until the last one ends.
+        rotation_deg: how far the stored picture is turned counter-clockwise to be upright: 0, 90, 180 or 270.
+        time_base: seconds a unit of pts.
+        pts: presentation time stamp of each frame, ascending.
+        missing_frames: more that the container promises, which are not there: the file was cut short.
+        is_square: whether pixels are square as they are stored.
+        is_interlaced: whether its first frame is stored interlaced.
+    """
+
+    num_frames: int
+    fps: float
+    width: int
+    height: int
+    codec: str
+    duration_s: float
+    rotation_deg: int
+    time_base: Fraction
+    pts: tuple[int, ...]
+    missing_frames: int = 0
+    is_square: bool = True
+    is_interlaced: bool = False
+
+    def stamp(self, frame: int) -> int:
+        """When a frame begins, also one that is missing at the end; the one after the last begins where that ends."""
+        if frame < self.num_frames:
+            return self.pts[frame]
+        return self.pts[-1] + (frame - self.num_frames + 1) * max(1, round(1 / (self.fps * float(self.time_base))))
+
+    def end_pts(self, frame: int) -> int:
+        """The time stamp at which a frame ends: the next one's, or one frame's time after the last."""
+        return self.stamp(frame + 1)
+
+    def why_cut_short(self) -> str:
+        """What is missing, as a sentence without a name."""
+        promised = self.num_frames + self.missing_frames
+        return f"is cut short: the container promises {promised:,} frames, {self.num_frames:,} can be shown"
+
+
+class VideoReader(AbstractContextManager["VideoReader"], Protocol):
+    """An open video. Not for two threads at once; after a fork each process opens its own."""
+
+    def info(self) -> VideoInfo:
+        """What the video holds; the packets are walked once, nothing is decoded."""
+        ...
+
+    def read(self, indices: Sequence[int]) -> Picture:
+        """The frames with these indices, in this order, (T, H, W, 3) RGB.
+
+        Raises:
+            DataError: a frame cannot be decoded.
+            UserError: an index is outside the video, or the frames would fill more than MAX_READ_BYTES.
+        """
+        ...
+
+    def frames(self, start: int = 0, stop: int | None = None) -> Iterator[Picture]:
+        """Frames `start` to `stop` one after the other, each (H, W, 3) RGB.
+
+        Raises:
+            DataError: at the first frame that cannot be decoded, after those before it were given.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of the file."""
+        ...
+
+
+def open_video(source: Path | bytes, decoder: Decoder = "auto") -> VideoReader:
+    """Open a video with the named reader; `auto` takes decord for scattered frames where it can.
+
+    Raises:
+        DataError: this is not a video we can read.
+        UserError: there is no such file, or decord is asked for by name and cannot read it.
+    """
+    from nemo_vfm.data.video.pyav_reader import PyAVReader
+
+    base = PyAVReader(source)
+    if decoder == "pyav":
+        return base
+    reason = _why_not_decord(base.info())
+    if reason is None:
+        from nemo_vfm.data.video.decord_reader import DecordReader
+
+        return DecordReader(source, base, always=decoder == "decord")
+    if decoder == "decord":
+        base.close()
+        raise UserError(f"decord cannot read this video: {reason}; use decoder='auto' or 'pyav'")
+    if available("decord"):
+        warn_once(f"decord failed, using PyAV: {reason}")
+    return base
+
+
+def _why_not_decord(info: VideoInfo) -> str | None:
+    if not available("decord"):
+        return "decord is not installed (it has no build for this processor, or it was left out)"
+    if info.codec not in _DECORD_CODECS:
+        return f"codec {info.codec}"
+    if info.missing_frames:
+        return "a file that is cut short"
+    return "pixels that are not square" if not info.is_square else "interlaced frames" if info.is_interlaced else None
+
+
+def name_of(source: Path | bytes) -> str:
+    """How messages call a source."""
+    return f"{len(source):,} bytes of video" if isinstance(source, bytes) else str(source)
+
+
+def check_indices(indices: Sequence[int], info: VideoInfo) -> None:
+    """Refuse frames that are not there, and more than memory should hold.
+
+    Raises:
+        UserError: as said above.
+    """
+    outside = [index for index in indices if not 0 <= index < info.num_frames]
+    if outside:
+        raise UserError(f"frame {outside[0]} does not exist; the video has frames 0 to {info.num_frames - 1}")
+    size = len(indices) * info.width * info.height * 3
+    if size > MAX_READ_BYTES:
+        raise UserError(
+            f"{len(indices)} frames of {info.width}x{info.height} fill {size:,} bytes, more than {MAX_READ_BYTES:,}; "
+            "read fewer at once or use frames()"
+        )
+
+
+def check_size(width: int, height: int, name: str) -> None:
+    """Refuse pictures that no camera makes before memory is spent on them.
+
+    Raises:
+        DataError: width times height is zero or above MAX_FRAME_PX.
+    """
+    if not width * height:  # which is also what a decoder says that was told not to make larger ones
+        raise DataError(
+            f"{name} has frames of more than {MAX_FRAME_PX:,} pixels, or of no size; smaller ones were expected"
+        )
+    if width * height > MAX_FRAME_PX:
+        raise DataError(f"{name} has frames of {width}x{height}, expected 1 to {MAX_FRAME_PX:,} pixels")
+
+
+def read_all(source: Path | bytes) -> NDArray[np.uint8]:
+    """Every frame, (T, H, W, 3): for short videos. Read in order, which needs no fast random access, so by PyAV."""
+    with open_video(source, decoder="pyav") as reader:
+        return reader.read(range(reader.info().num_frames))

@@ -1,0 +1,122 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Video and picture files in; size, length and rate of each out, remembered in a file for those that did not change."""
+
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+
+from nemo_vfm.core.errors import NemoVfmError
+from nemo_vfm.core.log import bar, info, warn
+from nemo_vfm.core.storage.files import write_json
+from nemo_vfm.core.types import Json
+from nemo_vfm.data.batching.transform import image_size
+from nemo_vfm.data.video.decode import check_size, open_video
+
+FACTS_SCHEMA = "nemo_vfm.file_facts/1"
+_AT_ONCE = 8  # mostly waiting for the disk; FFmpeg lets go of Python while it reads
+_SAVE_EVERY = 2048
+_SHOWN = 5
+_MAX_INDEX_BYTES = 2 << 30
+_PICTURES = {".png", ".jpg", ".jpeg"}
+
+Facts = Mapping[str, Json]
+
+
+def stamp(path: Path) -> tuple[int, int] | None:
+    """Bytes and time of the last change in ns; None where there is no such file."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns
+
+
+def facts_of_files(paths: Mapping[str, Path], index: Path | None) -> dict[str, Facts]:
+    """What each file holds; those that `index` knows and that did not change since are not opened.
+
+    Args:
+        paths: name -> file.
+        index: where the facts are kept, written while the files are looked at; None keeps nothing.
+    """
+    stamps = {name: stamp(path) for name, path in paths.items()}
+    known = _known(index)
+    found = {n: known[n] for n in paths if n in known and (known[n]["size"], known[n]["mtime_ns"]) == stamps[n]}
+    new = [name for name in paths if name not in found]
+    if new:
+        info(f"{len(new)} of {len(paths)} files are new or changed; examining them once")
+        _look(new, paths, found, index)
+    _tell(paths, found)
+    return found
+
+
+def _look(new: Sequence[str], paths: Mapping[str, Path], found: dict[str, Facts], index: Path | None) -> None:
+    names = iter(new)
+    with (
+        ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="look") as threads,
+        bar("look at", len(new), unit="files") as line,
+    ):
+        while some := list(islice(names, _SAVE_EVERY)):
+            for name, facts in zip(some, threads.map(lambda name: _facts(paths[name]), some), strict=True):
+                found[name] = facts
+                line.advance()
+            if index is not None:
+                write_json(index, {"schema": FACTS_SCHEMA, "files": found})
+
+
+def _facts(path: Path) -> Facts:
+    at = stamp(path)
+    if at is None:
+        return {"size": 0, "mtime_ns": 0, "why": "there is no such file"}
+    file = {"size": at[0], "mtime_ns": at[1]}
+    try:
+        return {**file, **(_of_picture(path) if path.suffix.lower() in _PICTURES else _of_video(path))}
+    except (NemoVfmError, OSError, ValueError, ArithmeticError) as error:
+        return {**file, "why": str(error)}
+
+
+def _of_picture(path: Path) -> dict[str, Json]:
+    width, height = image_size(path.read_bytes())
+    check_size(width, height, str(path))
+    return {"width": width, "height": height, "num_frames": 1, "fps": 1.0}
+
+
+def _of_video(path: Path) -> dict[str, Json]:
+    with open_video(path, decoder="pyav") as reader:
+        video = reader.info()
+    if video.missing_frames:
+        warn(f"{path} {video.why_cut_short()}; it is used up to there")
+    return {"width": video.width, "height": video.height, "num_frames": video.num_frames, "fps": video.fps}
+
+
+def _known(index: Path | None) -> dict[str, Facts]:
+    """What an earlier start found; nothing where the file is absent, damaged or of another kind."""
+    if index is None or not index.is_file():
+        return {}
+    try:
+        if index.stat().st_size > _MAX_INDEX_BYTES:
+            raise ValueError(f"it has more than {_MAX_INDEX_BYTES:,} bytes")
+        content = json.loads(index.read_bytes())
+        if content["schema"] != FACTS_SCHEMA:
+            raise ValueError(f"its schema is {content['schema']!r}")
+        return {name: facts for name, facts in content["files"].items() if _is_facts(facts)}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        warn(f"{index} is ignored ({error}); all files are examined again")
+        return {}
+
+
+def _is_facts(facts: Json) -> bool:
+    if not isinstance(facts, dict) or any(type(facts.get(name)) is not int for name in ("size", "mtime_ns")):
+        return False
+    numbers = [facts.get(name) for name in ("width", "height", "num_frames", "fps")]
+    return isinstance(facts.get("why"), str) or all(isinstance(n, int | float) and 0 < n < 1e9 for n in numbers)
+
+
+def _tell(paths: Mapping[str, Path], found: Mapping[str, Facts]) -> None:
+    unused = [name for name in paths if "why" in found[name]]
+    for name in unused[:_SHOWN]:
+        warn(f"{paths[name]} is left out: {found[name]['why']}")
+    if len(unused) > _SHOWN:
+        warn(f"{len(unused) - _SHOWN} more files are left out")

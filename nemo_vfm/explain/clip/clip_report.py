@@ -1,0 +1,188 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A curation and one of its clips in; all that the run folder knows of it, as one story, out."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from nemo_vfm.core.types import Json
+from nemo_vfm.curate.decide.score_table import Labels
+from nemo_vfm.curate.stage import FACTS
+from nemo_vfm.explain.clip.clip_locations import Bytes, Encoding, Opened, encodings, lies_in
+from nemo_vfm.explain.clip.curation_folder import Curation
+from nemo_vfm.explain.clip.rule_verdicts import Verdict, value_of, verdicts
+from nemo_vfm.explain.clip.score_units import unit
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One score of the clip among those of all clips that did not fail.
+
+    Args:
+        name: the column.
+        value: None where it has none.
+        unit: empty where a number has none, or nobody says.
+        among: clips that have this score.
+        lower: how many of them have less; of words, None.
+        equal: how many have the same, itself among them.
+    """
+
+    name: str
+    value: float | str | None
+    unit: str
+    among: int
+    lower: int | None
+    equal: int
+
+    @property
+    def percentile(self) -> float | None:
+        """Percent of the clips that have less."""
+        return None if self.lower is None or not self.among else 100 * self.lower / self.among
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """Another clip that says the same, and the likeness that was measured; None where none is known."""
+
+    clip_id: str
+    source: str
+    first_frame: int
+    last_frame: int
+    likeness: float | None
+
+
+@dataclass(slots=True)
+class Story:
+    """One clip.
+
+    Args:
+        folder: of the curation.
+        clips: that it decided about.
+        last_frame: the one after the clip's last.
+        start_s: of its first frame, at the file's mean frame rate.
+        rule: that dropped it; None where it is kept or failed.
+        message: why it failed; None where it did not.
+        duplicate_of: the kept clip that it went for.
+        duplicates: clips that went for this one.
+        restored: who mended it, and what they found; empty where nothing was mended.
+        caption_by: who wrote the caption; empty where its shard does not say.
+        caption_facts: how it came to be, by names that begin with `caption_`.
+        bucket: its name, or why it is in none; empty where nothing says.
+        bytes: where the encoded clip lies; None where there is none.
+        encodings: what encode steps of the same run made of it.
+    """
+
+    clip_id: str
+    folder: str
+    clips: int
+    source: str
+    first_frame: int
+    last_frame: int
+    start_s: float
+    duration_s: float
+    fps: float
+    width: int
+    height: int
+    decision: str
+    rule: str | None
+    message: str | None
+    scores: list[Standing]
+    rules: list[Verdict]
+    duplicate_of: Alike | None
+    duplicates: list[Alike]
+    restored: Json
+    caption: str
+    caption_by: str
+    caption_facts: Json
+    bucket: str
+    bytes: Bytes | None
+    encodings: list[Encoding]
+
+    def to_json(self) -> Json:
+        """For machines."""
+        scores = [{**asdict(score), "percentile": score.percentile} for score in self.scores]
+        return {**asdict(self), "scores": scores}
+
+
+def tell(curation: Curation, place: int) -> tuple[Story, Opened | None, list[Opened]]:
+    """The story, and the shards that hold the encoded clip and its latents."""
+    clip = curation.texts("clip_id")[place]
+    opened = lies_in(curation, clip)
+    encoded, latents = encodings(curation, clip)
+    record = opened.record() if opened else {}
+    first, last = curation.span(place)
+    fps = curation.number("fps", place) or 0.0
+    story = Story(
+        clip_id=clip, folder=str(curation.folder), clips=len(curation.table), source=curation.texts("source")[place],
+        first_frame=first, last_frame=last, start_s=first / fps if fps else 0.0,
+        duration_s=curation.number("duration_s", place) or 0.0, fps=fps,
+        width=int(curation.number("width", place) or 0), height=int(curation.number("height", place) or 0),
+        decision=curation.texts("decision")[place], rule=curation.text("rule", place),
+        message=curation.text("message", place), scores=standings(curation, place), rules=verdicts(curation, place),
+        duplicate_of=_keeper(curation, place), duplicates=_went_for(curation, clip),
+        restored=_restored(curation, clip), caption=curation.text("caption", place) or "",
+        caption_by=str(record.get("caption_by") or ""), bucket=_bucket(curation, clip, latents),
+        caption_facts={str(name): value for name, value in record.items() if _says_how(str(name))},
+        bytes=opened.told() if opened else None, encodings=encoded,
+    )  # fmt: skip
+    return story, opened, latents
+
+
+def standings(curation: Curation, place: int) -> list[Standing]:
+    """Every score of the clip among those of all; what it has no score of comes last."""
+    names = [name for name in curation.table.columns if name not in FACTS]
+    found = [_standing(curation, name, place) for name in names]
+    return [one for one in found if one.value is not None] + [one for one in found if one.value is None]
+
+
+def _standing(curation: Curation, name: str, place: int) -> Standing:
+    value, column, alive = value_of(curation, name, place), curation.table.columns[name], curation.table.alive
+    if isinstance(column, Labels):
+        codes = column.codes[alive]
+        return Standing(name, value, "", int((codes >= 0).sum()), None, int((codes == column.codes[place]).sum()))
+    numbers = column[alive]
+    numbers = numbers[~np.isnan(numbers)]
+    if not isinstance(value, float):
+        return Standing(name, None, unit(name), len(numbers), None, 0)
+    return Standing(name, value, unit(name), len(numbers), int((numbers < value).sum()), int((numbers == value).sum()))
+
+
+def _keeper(curation: Curation, place: int) -> Alike | None:
+    keeper, ids = curation.text("duplicate_of", place), curation.texts("clip_id")
+    return _alike(curation, ids.index(keeper), place) if keeper in ids else None
+
+
+def _went_for(curation: Curation, clip: str) -> list[Alike]:
+    gone = [place for place, keeper in enumerate(curation.others["duplicate_of"]) if keeper == clip]
+    return [_alike(curation, place, place) for place in gone]
+
+
+def _alike(curation: Curation, place: int, dropped: int) -> Alike:
+    """A clip as its fellow's story names it, with the likeness for which the dropped one of the two went."""
+    decided = next((verdict for verdict in verdicts(curation, dropped) if verdict.decided), None)
+    likeness = next(iter(decided.margins), None) if decided else None
+    names = curation.texts("clip_id")[place], curation.texts("source")[place]
+    return Alike(*names, *curation.span(place), likeness.value if likeness else None)
+
+
+def _restored(curation: Curation, clip: str) -> Json:
+    clips = curation.read("restored.json").get("clips")
+    found = clips.get(clip) if isinstance(clips, dict) else None
+    return {name: found.get(name) for name in ("restored", "facts")} if isinstance(found, dict) else {}
+
+
+def _says_how(name: str) -> bool:
+    return name.startswith("caption_") and name != "caption_by"
+
+
+def _bucket(curation: Curation, clip: str, latents: Sequence[Opened]) -> str:
+    """As its latents say it; else, of a clip that nearly fits one, what it lacks."""
+    if latents:
+        return str(latents[0].entry.index.get("bucket", ""))
+    misses = curation.read("buckets.json").get("nearest_misses")
+    for miss in misses if isinstance(misses, list) else ():
+        if isinstance(miss, dict) and miss.get("clip_id") == clip:
+            return f"none: {miss.get('reason')}; {miss.get('bucket')} is nearest and needs {miss.get('needs')}"
+    return ""

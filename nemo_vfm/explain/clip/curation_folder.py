@@ -1,0 +1,112 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A run folder in; its curation's table and the small files beside it, opened, out."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.storage.files import read_bytes
+from nemo_vfm.core.types import Json
+from nemo_vfm.curate.decide.score_table import Table, read_table
+
+_MOST_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Curation:
+    """A finished curation.
+
+    Args:
+        folder: where scores.parquet lies.
+        table: what was measured.
+        others: the columns of scores.parquet that are no scores, as lists.
+    """
+
+    folder: Path
+    table: Table
+    others: dict[str, list[object]]
+
+    def texts(self, name: str) -> list[str]:
+        """A column that no clip lacks."""
+        return cast(list[str], self.others[name])
+
+    def text(self, name: str, place: int) -> str | None:
+        """A column of one clip, where it has one."""
+        value = self.others[name][place]
+        return None if value is None else str(value)
+
+    def span(self, place: int) -> tuple[int, int]:
+        """First frame and the one after the last."""
+        return cast(int, self.others["first_frame"][place]), cast(int, self.others["last_frame"][place])
+
+    def number(self, name: str, place: int) -> float | None:
+        """A number of one clip; None where it has none."""
+        value = float(self.table.numbers(name)[place])
+        return value if value == value else None
+
+    def read(self, name: str) -> Json:
+        """A JSON file beside the table; an empty mapping where it is absent or damaged."""
+        return read_plain(self.folder / name)
+
+    def encodings(self) -> list[Path]:
+        """Folders of the same run in which clips were encoded to latents."""
+        return sorted(path.parent for path in self.folder.parent.glob("*/encode.json"))
+
+
+def names_run(word: str, clip: str | None) -> bool:
+    """Whether a word, with a clip behind it or none, is meant as a run folder: any folder is, where a clip is named."""
+    if not Path(word).is_dir():
+        return False
+    return clip is not None or (Path(word) / "scores.parquet").is_file() or any(Path(word).glob("*/scores.parquet"))
+
+
+def curation_folder(run: Path) -> Path | None:
+    """The folder of a run's only curation; None where there is none.
+
+    Raises:
+        UserError: there are several.
+    """
+    if (run / "scores.parquet").is_file():
+        return run
+    found = sorted(path.parent for path in run.glob("*/scores.parquet"))
+    if len(found) > 1:
+        raise UserError(f"{run} decided about clips in several steps; name one: {_listed(found)}")
+    return found[0] if found else None
+
+
+def open_curation(folder: Path) -> Curation:
+    """Read the table.
+
+    Raises:
+        DataError: it is damaged, or no curation's.
+        UserError: it holds no clip.
+    """
+    table, others = read_table(folder / "scores.parquet")
+    if not len(table):
+        raise UserError(f"{folder} has no clips: no file could be cut into any; its files.json says why")
+    return Curation(folder, table, others)
+
+
+def read_plain(path: Path, kind: type[dict[str, Json]] | type[list[Json]] = dict) -> Json:
+    """The mapping, or the list, in a JSON file; an empty one where it is absent, damaged or something else."""
+    try:
+        return plain(read_bytes(path, _MOST_BYTES), kind)
+    except OSError:
+        return kind()
+
+
+def plain(data: bytes, kind: type[dict[str, Json]] | type[list[Json]] = dict) -> Json:
+    """What JSON says, NaN and infinity as null; an empty one where it is damaged or of another kind."""
+    try:
+        value = json.loads(data, parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
+        return kind()
+    return value if isinstance(value, kind) else kind()
+
+
+def _listed(folders: Sequence[Path]) -> str:
+    return ", ".join(map(str, folders[:8])) + (" ..." if len(folders) > 8 else "")

@@ -1,0 +1,116 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The words by which a user names a clip in; its row of the table out, or a sentence on which clips there are."""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from nemo_vfm.config.recipe_errors import did_you_mean, printable
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.explain.clip.curation_folder import Curation, read_plain
+from nemo_vfm.explain.clip.source_report import what_became
+
+_LEAST, _SHOWN = 6, 5
+_FRAME = re.compile(r"(.+):(\d{1,12})", re.DOTALL)
+_SECONDS = re.compile(r"(.+)@(\d{1,9}(?:\.\d{1,9})?)", re.DOTALL)
+
+
+def place_of(curation: Curation, word: str) -> int:
+    """The clip of that id, the only one whose id begins so, or the one that holds FILE:FRAME or FILE@SECONDS.
+
+    Raises:
+        UserError: there is none, or several.
+    """
+    ids = curation.texts("clip_id")
+    if word in ids:
+        return ids.index(word)
+    for pattern in (_FRAME, _SECONDS):
+        if match := pattern.fullmatch(word):
+            return _in_file(curation, match[1], match[2], seconds=pattern is _SECONDS)
+    found = [place for place, clip in enumerate(ids) if clip.startswith(word)]
+    if found and len(word) < _LEAST:
+        raise UserError(f"{printable(word, 40)} is too short for a clip's id: give at least {_LEAST} characters of it")
+    if not found:
+        raise UserError(f"there is no clip {printable(word, 80)} among {len(ids):,}{_nearest(word, ids)}")
+    return _only(curation, found, f"begin with {printable(word, 80)}")
+
+
+def label(curation: Curation, place: int) -> str:
+    """A clip in a few words: the first characters of its id, its file and its frames."""
+    first, last = curation.span(place)
+    source = printable(curation.texts("source")[place], 60)
+    return f"{printable(curation.texts('clip_id')[place], 90)[:12]} ({source}, frames {first:,} to {last - 1:,})"
+
+
+def _only(curation: Curation, found: Sequence[int], what: str) -> int:
+    if len(found) == 1:
+        return found[0]
+    shown = "".join(f"\n  {label(curation, place)}" for place in found[:_SHOWN])
+    more = f"\n  and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else ""
+    raise UserError(f"{len(found):,} clips {what}; name one by its id:{shown}{more}")
+
+
+def _nearest(word: str, ids: Sequence[str]) -> str:
+    """What was meant: an id is often copied with a letter too few or too many at its end."""
+    near = max(ids, key=lambda clip: _shared(word, clip))
+    if _shared(word, near) >= 4:
+        return f"; did you mean {near[:12]}?"
+    guess = did_you_mean(word, ids)
+    return guess or f"; it takes an id such as {ids[0][:12]}, FILE:FRAME or FILE@SECONDS"
+
+
+def _shared(word: str, clip: str) -> int:
+    """How many characters both begin with."""
+    return next((at for at, (a, b) in enumerate(zip(word, clip, strict=False)) if a != b), min(len(word), len(clip)))
+
+
+def _in_file(curation: Curation, file: str, at: str, *, seconds: bool) -> int:
+    source = _source(curation, file)
+    places = [place for place, name in enumerate(curation.texts("source")) if name == source]
+    frame = _frame_at(curation, places, float(at)) if seconds else int(at)
+    spans = np.array([curation.span(place) for place in places])
+    holding = [places[row] for row in np.flatnonzero((spans[:, 0] <= frame) & (frame < spans[:, 1]))]
+    if holding:
+        return _only(curation, holding, f"hold frame {frame:,} of {printable(source, 80)}")
+    away = np.maximum(spans[:, 0] - frame, frame - spans[:, 1] + 1)
+    raise UserError(
+        f"no clip holds frame {frame:,} of {printable(source, 80)}, which has {len(places):,}; the nearest is "
+        f"{label(curation, places[int(away.argmin())])}"
+    )
+
+
+def _frame_at(curation: Curation, places: Sequence[int], at_s: float) -> int:
+    """The frame at a time; clips follow each other without gaps, each at a rate of its own."""
+    begins_s = 0.0
+    for place in sorted(places, key=curation.span):
+        (first, last), fps = curation.span(place), curation.number("fps", place) or 1.0
+        lasts_s = curation.number("duration_s", place) or (last - first) / fps
+        if at_s < begins_s + lasts_s:
+            return min(last - 1, first + int((at_s - begins_s) * fps + 1e-6))
+        begins_s += lasts_s
+    return max(curation.span(place)[1] for place in places)
+
+
+def _source(curation: Curation, file: str) -> str:
+    """The source that is meant: by its name, by the end of it, or by a path that ends in it."""
+    sources = list(dict.fromkeys(curation.texts("source")))
+    if file in sources:
+        return file
+    close = [name for name in sources if name.endswith(f"/{file}") or file.endswith(f"/{name}")]
+    if len(close) == 1:
+        return close[0]
+    shown = printable(file, 80)
+    if close:
+        raise UserError(f"{len(close)} files end in {shown}, such as {printable(close[0], 80)}; say more of its path")
+    raise UserError(_why_none(curation, file) or f"no clip is of {shown}{did_you_mean(file, sources)}")
+
+
+def _why_none(curation: Curation, file: str) -> str:
+    """Of a file that gave no clip, what became of it."""
+    files = read_plain(curation.folder / "files.json", list)
+    for found in files:
+        if isinstance(found, dict) and str(found.get("file")) == file and not found.get("clips"):
+            return f"{printable(file, 80)} gave no clip ({what_became(found)})"
+    return ""

@@ -1,0 +1,148 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A curation and one clip in; of each rule what it says, whether the clip passes it and by how much, out."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from nemo_vfm.core.types import Json
+from nemo_vfm.curate.decide.limit import Limit
+from nemo_vfm.curate.decide.rule import Rule
+from nemo_vfm.curate.decide.score_table import Labels
+from nemo_vfm.explain.clip.curation_folder import Curation
+
+Says = Literal["passes", "drops", "not asked", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Margin:
+    """How a clip stands to one threshold.
+
+    Args:
+        score: the column.
+        value: the clip's; None where it has none.
+        op: "<" where the rule drops what is below the threshold, ">" where what is above.
+        threshold: as a number, percentiles computed.
+        drops: whether this threshold drops the clip.
+        by: how far the value is from the threshold; None without a value.
+        spares_at: a threshold of four digits that would let the clip through; None where it passes or has no value.
+    """
+
+    score: str
+    value: float | None
+    op: Literal["<", ">"]
+    threshold: float
+    drops: bool
+    by: float | None
+    spares_at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one rule says of a clip.
+
+    Args:
+        rule: its name.
+        text: as it is written.
+        form: whether that says what is kept or what is dropped.
+        says: passes, drops, not asked, or unknown where the rule cannot be read.
+        decided: whether it is the rule that the clip went for.
+        values: the clip's, of every column that the rule reads.
+        margins: of thresholds that drop clips by themselves; other shapes of expressions have none.
+        why: a few words where the numbers do not say it.
+    """
+
+    rule: str
+    text: str
+    form: Literal["keep", "drop"]
+    says: Says
+    decided: bool = False
+    values: Mapping[str, float | str | None] = field(default_factory=dict)
+    margins: tuple[Margin, ...] = ()
+    why: str = ""
+
+
+def verdicts(curation: Curation, place: int) -> list[Verdict]:
+    """Of every rule, in the order of the recipe, what it says of the clip."""
+    compared = _compared(curation)
+    return [_verdict(curation, place, name, told, compared) for name, told in curation.read("rules.json").items()]
+
+
+def value_of(curation: Curation, column: str, place: int) -> float | str | None:
+    """A score of the clip, number or word."""
+    found = curation.table.columns.get(column)
+    if isinstance(found, Labels):
+        code = int(found.codes[place])
+        return found.words[code] if code >= 0 else None
+    return None if found is None else curation.number(column, place)
+
+
+def spares_at(value: float, op: str, *, inclusive: bool) -> float:
+    """The nearest threshold of at most four digits at which a clip of that value is not dropped."""
+    step = 10.0 ** (math.floor(math.log10(abs(value))) - 3) if value else 1e-4
+    down = op == "<"
+    whole = math.floor(value / step) if down else math.ceil(value / step)
+    found = float(f"{whole * step:.10g}")
+    stands = found <= value if down else found >= value
+    if not stands or (inclusive and found == value):
+        found = float(f"{(whole - 1 if down else whole + 1) * step:.10g}")
+    return found
+
+
+def _verdict(curation: Curation, place: int, name: str, told: Json, compared: set[str]) -> Verdict:
+    try:
+        rule = _rule(told)
+        drops, limits = bool(rule.drops(curation.table)[place]), rule.limits(curation.table)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return Verdict(name, str(told), "drop", "unknown", why="rules.json cannot be read here")
+    decided = curation.text("rule", place) == name
+    columns = dict.fromkeys(use.name for use in rule.uses())
+    says, why = _says(curation, place, drops, decided, bool(compared & columns.keys()))
+    return Verdict(
+        name, rule.text, "keep" if rule.keep is not None else "drop", says, decided,
+        {column: value_of(curation, column, place) for column in columns},
+        tuple(_margin(curation, place, limit) for limit in limits), why,
+    )  # fmt: skip
+
+
+def _rule(told: Json) -> Rule:
+    """A rule as rules.json has it."""
+    if "keep" in told or "drop" in told:
+        return Rule(keep=told.get("keep"), drop=told.get("drop"))
+    threshold, below = float(told["threshold"]), told["op"] == "<"
+    return Rule(score=told["score"], below=threshold if below else None, above=None if below else threshold)
+
+
+def _says(curation: Curation, place: int, drops: bool, decided: bool, compares: bool) -> tuple[Says, str]:
+    if curation.text("message", place) is not None:
+        return "not asked", "it failed before the rules were applied"
+    if not compares or decided:
+        return ("drops" if drops or decided else "passes"), ""
+    if curation.text("rule", place) is not None:
+        return "not asked", "it compares only clips that the other rules keep"
+    if not drops:
+        return "passes", ""
+    if curation.texts("clip_id")[place] in curation.others["duplicate_of"]:
+        return "passes", "it is the one kept among its duplicates"
+    return "passes", "its duplicates were dropped by other rules"
+
+
+def _margin(curation: Curation, place: int, limit: Limit) -> Margin:
+    value, drops = curation.number(limit.score, place), bool(limit.drops(curation.table)[place])
+    spares = spares_at(value, limit.op, inclusive=limit.inclusive) if drops and value is not None else None
+    by = None if value is None else abs(value - limit.threshold)
+    return Margin(limit.score, value, limit.op, limit.threshold, drops, by, spares)
+
+
+def _compared(curation: Curation) -> set[str]:
+    """Columns that compare clips with each other: those that something is remembered for."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        column = pq.read_table(curation.folder / "vectors.parquet", columns=["column"])["column"]
+        return set(column.unique().to_pylist())
+    except (pa.ArrowException, OSError, KeyError, ValueError):
+        return {"similarity"}

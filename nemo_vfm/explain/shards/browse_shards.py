@@ -1,0 +1,149 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A place of shards and perhaps a key in; what there is, printed, and a sheet of pictures out."""
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from nemo_vfm.config.recipe_errors import printable
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.storage.uri import Place
+from nemo_vfm.data.shards.sample_reader import Samples
+from nemo_vfm.data.shards.shard_paths import named_shards
+from nemo_vfm.explain.shards.sample_page import One, Tensor, describe, entry_of
+from nemo_vfm.explain.shards.sample_pictures import Frame, blocks, first_frames, frames_of, write_sheet
+from nemo_vfm.explain.shards.shard_summary import Bin, Numbers, Summary, summarise
+from nemo_vfm.runtime.terminal import Paper
+
+_MOST_LISTED = 12
+_FRAMES, _SAMPLES = 8, 16
+
+
+def browse(where: Place, key: str | None, *, as_json: bool, out: Path | None) -> int:
+    """Print what shards hold, or one sample of them, and write the sheet where one is asked for.
+
+    Raises:
+        UserError: there are no shards, or no such sample.
+        DataError: they are damaged.
+    """
+    try:
+        samples = named_shards([where], None)
+    except ValueError as error:  # braces
+        raise UserError(str(error)) from error
+    told = summarise(samples) if key is None else describe(samples, entry_of(samples.entries, key))
+    draws = sys.stdout.isatty() and not as_json and not os.environ.get("NO_COLOR")
+    frames = _frames(samples, told) if out is not None or draws else []
+    if out is not None:
+        _write_sheet(frames, out)  # first: who reads the rest may stop reading, such as `| head`
+    if as_json:
+        sys.stdout.write(json.dumps(told.to_json(), indent=1, ensure_ascii=False) + "\n")
+    elif isinstance(told, Summary):
+        _write_summary(Paper(), str(where), told)
+    else:
+        _write_one(Paper(), told)
+    if draws and frames:
+        _draw(Paper(), frames)
+    if out is not None and not as_json:
+        sys.stdout.write(f"{out}\n")
+    return 0
+
+
+def _frames(samples: Samples, told: Summary | One) -> list[Frame]:
+    if isinstance(told, Summary):
+        return first_frames(samples, _SAMPLES)
+    try:
+        return frames_of(samples, entry_of(samples.entries, told.key), _FRAMES)
+    except DataError:
+        return []  # it is said among what is damaged
+
+
+def _write_sheet(frames: Sequence[Frame], out: Path) -> None:
+    if not frames:
+        raise UserError(f"there is nothing to draw in {out}: no video, image or latents can be shown")
+    write_sheet(out, frames)
+
+
+def _draw(paper: Paper, frames: Sequence[Frame]) -> None:
+    paper.line()
+    for line in blocks(frames, paper.width):
+        paper.line(line)
+
+
+def _write_summary(paper: Paper, name: str, told: Summary) -> None:
+    paper.line(printable(name, 1000), "bold")
+    clips = f" of {told.clips:,} clips" if told.clips != told.samples else ""
+    size = sum(member.total for member in told.members.values())
+    samples, shards = ("" if count == 1 else "s" for count in (told.samples, told.shards))
+    there = f"{told.samples:,} sample{samples}{clips} in {told.shards:,} shard{shards}"
+    paper.line(f"  {there}, {size:,.0f} bytes of members")
+    paper.line("\nMembers", "bold")
+    paper.line(f"  {'':<24} {'samples':>9}  {'bytes':>16}  {'smallest':>14} {'median':>14} {'largest':>14}")
+    for member, found in told.members.items():
+        paper.line(_member(member, found))
+    if told.looked_into < told.samples:
+        paper.line()
+        paper.prose(f"The rest describes the first {told.looked_into:,} samples, whose index lacks details.")
+    for title, counts in (("Buckets", told.buckets), ("Sizes", told.sizes), ("Latents", told.latent_shapes),
+                          ("Frames per second", told.fps)):  # fmt: skip
+        _write_counts(paper, title, counts)
+    _write_bins(paper, "Seconds", told.duration_s, ".2f")
+    _write_bins(paper, "Words in a caption", told.caption_words, ".0f")
+    for count, what in ((told.without_caption, "have no caption"), (told.unknown, "do not say their frame rate")):
+        if count:
+            paper.line(f"\n{count:,} samples {what}")
+
+
+def _member(name: str, found: Numbers) -> str:
+    sizes = f"{found.smallest:>14,.0f} {found.median:>14,.0f} {found.largest:>14,.0f}"
+    return f"  {printable(name, 24):<24} {found.count:>9,}  {found.total:>16,.0f}  {sizes}"
+
+
+def _write_counts(paper: Paper, title: str, counts: Mapping[str, int]) -> None:
+    if not counts:
+        return
+    paper.line(f"\n{title}", "bold")
+    for name, count in list(counts.items())[:_MOST_LISTED]:
+        paper.line(f"  {printable(name, 40):<24} {count:>9,}")
+    if len(counts) > _MOST_LISTED:
+        paper.line(f"  and {len(counts) - _MOST_LISTED:,} more")
+
+
+def _write_bins(paper: Paper, title: str, bins: Sequence[Bin], style: str) -> None:
+    if not bins:
+        return
+    paper.line(f"\n{title}", "bold")
+    most = max(bar.count for bar in bins)
+    for bar in bins:
+        span = f"{bar.low:{style}} to {bar.high:{style}}" if bar.low != bar.high else f"{bar.low:{style}}"
+        paper.line(f"  {span:<24} {bar.count:>9,}  {'#' * -(-24 * bar.count // most)}".rstrip())
+
+
+def _write_one(paper: Paper, one: One) -> None:
+    paper.line(one.key, "bold")
+    paper.line(f"  in {one.shard}")
+    if one.caption:
+        paper.prose(printable(one.caption, 10_000), 2)
+    paper.line("\nMembers", "bold")
+    rows = [(f"  {printable(name, 40)}", f"{size:>13,} bytes", f"at {offset:,}", one.films.get(name, ""))
+            for name, (offset, size) in one.members.items()]  # fmt: skip
+    paper.table(rows, {})
+    if one.tensors:
+        paper.line("\nTensors", "bold")
+        paper.table([_tensor(tensor) for tensor in one.tensors], {})
+    paper.line("\nNumbers and texts", "bold")
+    text = json.dumps(one.facts, indent=2, ensure_ascii=False)
+    for line in text.splitlines()[:200]:
+        paper.line(f"  {printable(line, 1000)}")
+    for name, reason in one.damaged.items():
+        paper.line()
+        paper.prose(f"{printable(name, 40)} cannot be read: {printable(reason, 400)}")
+
+
+def _tensor(tensor: Tensor) -> tuple[str, ...]:
+    figures = f"{tensor.smallest:.4g} to {tensor.largest:.4g}, mean {tensor.mean:.4g}, deviation {tensor.deviation:.4g}"
+    bad = f", {tensor.not_finite:,} not finite" if tensor.not_finite else ""
+    shape = "x".join(map(str, tensor.shape)) or "a number"
+    return f"  {printable(tensor.name or tensor.member, 40)}", tensor.dtype, shape, figures + bad

@@ -1,0 +1,227 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tells which samples a step of a training had, with their noise levels and losses.
+
+Which samples a step has, and their noise, are functions of the recipe, the seed and the step. Where the recipe was
+changed in between, the newest checkpoint says from which sample on.
+The step's own loss is in metrics.jsonl; a loss a sample is computed anew, from the weights nearest before the step.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from nemo_vfm.config import build, compose, trust_list
+from nemo_vfm.core.device import device
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types import Batch, Job, Json, Prepared, TrainingData
+from nemo_vfm.parallel.checkpoint import checkpoint
+from nemo_vfm.parallel.checkpoint.checkpoint_folder import existing
+from nemo_vfm.parallel.engine.engine import build_model, load_weights_into
+from nemo_vfm.runtime.user_permissions import permissions
+from nemo_vfm.train.data_position import epoch_of
+from nemo_vfm.train.job import Train
+from nemo_vfm.workflow import Workflow
+
+
+@dataclass(frozen=True, slots=True)
+class SampleTold:
+    """One sample of a step.
+
+    Args:
+        place: in the global batch, counted from 0.
+        rank: the data rank that had it.
+        key: of the sample; of cached latents the clip and its window.
+        caption: as the data has it.
+        fps: frames a second.
+        weight: what its loss counts; 0 where it could not be read, or is left out.
+        left_out: whether it, or the step, is among the recipe's `skip`.
+        numbers: what the task says of it, such as the noise level.
+        loss: computed anew; None where it was not asked for.
+        share: of the step's loss, weighted.
+    """
+
+    place: int
+    rank: int
+    key: str
+    caption: str
+    fps: float
+    weight: float
+    left_out: bool
+    numbers: dict[str, float]
+    loss: float | None = None
+    share: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepTold:
+    """A step.
+
+    Args:
+        run: the folder of the training.
+        step: counted from 1.
+        epoch: counted from 1; where the data knows.
+        shapes: of the batch's tensors.
+        recorded: its line of metrics.jsonl; empty where there is none.
+        samples: in the order of the global batch.
+        weights: where the losses' weights came from, as a sentence; empty where none were computed.
+        exact: whether these are the weights that the step began with.
+        loss: mean of the samples' losses by their weights.
+    """
+
+    run: str
+    step: int
+    epoch: float | None
+    shapes: dict[str, list[int]]
+    recorded: dict[str, float]
+    samples: list[SampleTold]
+    weights: str = ""
+    exact: bool = False
+    loss: float | None = None
+
+
+def tell(run: Path, step: int, *, trust: Sequence[str], allow_host: Sequence[str] = (), losses: bool) -> StepTold:
+    """All that is known of a step.
+
+    Args:
+        run: a run folder, or the folder of a workflow's step.
+        step: counted from 1.
+        trust: see `--trust`.
+        allow_host: see `--allow-host`.
+        losses: whether each sample's is computed, which needs the model in memory.
+
+    Raises:
+        UserError: there is no training, or no such step can be.
+        DataError: a checkpoint is damaged.
+    """
+    if step < 1:
+        raise UserError("steps are counted from 1, as in metrics.jsonl")
+    job, folder, seed = training(run, trust, allow_host)
+    data, seed_then = _data(job, folder, seed, step - 1)
+    batch = job.skip.left(_batch(data, step - 1)).to(device())
+    prepared = job.task.prepare(batch, seed=seed_then, training=True)
+    told = StepTold(str(folder), step, _epoch(data, step), _shapes(batch), _recorded(folder, step), [])
+    if not losses:
+        return _with_samples(told, job, batch, prepared, None)
+    model, weights, exact = _model(job, folder, seed, step)
+    return _with_samples(told, job, batch, prepared, _losses(job, model, prepared), weights, exact)
+
+
+def training(run: Path, trust: Sequence[str], allow_host: Sequence[str] = ()) -> tuple[Train, Path, int]:
+    """The training of a run, its folder and its seed.
+
+    Raises:
+        UserError: there is none, or there are several.
+    """
+    above = next((folder for folder in (run, *run.resolve().parents[:3]) if (folder / "recipe.yaml").is_file()), None)
+    if above is None:
+        raise UserError(f"{run} is not a run folder: there is no recipe.yaml in it or above it")
+    composed = compose(above / "recipe.yaml")
+    job: Job = build(composed, trust_list(trust), permissions(allow_host, composed.path))
+    names = () if above == run else run.resolve().relative_to(above).parts
+    found = job.job_in(*names) if isinstance(job, Workflow) and names else job
+    if isinstance(found, Workflow):
+        trained = [name for name, below in found.steps.items() if isinstance(below, Train)]
+        if len(trained) != 1:
+            raise UserError(f"{run} has {len(trained)} trainings among its steps; name one, such as {run}/NAME@1")
+        run, found = run / trained[0], found.steps[trained[0]]
+    if not isinstance(found, Train):
+        raise UserError(f"{run} is not a training run, so it has no steps to explain")
+    return found, run, composed.seed
+
+
+def _data(job: Train, folder: Path, seed: int, index: int) -> tuple[TrainingData, int]:
+    if hasattr(job.data, "num_workers"):
+        vars(job.data)["num_workers"] = 0  # one batch is not worth starting them
+    return job.data_at(folder, index, seed)
+
+
+def _batch(data: TrainingData, index: int) -> Batch:
+    batch = next(iter(data.train_dataloader()))
+    assert batch.index == index
+    return batch
+
+
+def _epoch(data: TrainingData, step: int) -> float | None:
+    try:
+        return epoch_of(data, step - 1)
+    except UserError:  # streamed tars that were never read to their end
+        return None
+
+
+def _shapes(batch: Batch) -> dict[str, list[int]]:
+    tensors = ("latents_BCTHW", "latents_XC", "video_BCTHW", "text_BLD", "tokens_BS")
+    return {name: list(tensor.shape) for name in tensors if (tensor := getattr(batch, name)) is not None}
+
+
+def _recorded(folder: Path, step: int) -> dict[str, float]:
+    """The step's line of metrics.jsonl, which may be long: lines are short, and this one has a known beginning."""
+    path = folder / "metrics.jsonl"
+    if path.is_file():
+        with path.open(errors="replace") as lines:
+            for line in lines:
+                if line.startswith(f'{{"step": {step},'):
+                    try:
+                        found: dict[str, float] = json.loads(line)
+                    except ValueError:
+                        return {}
+                    return found
+    return {}
+
+
+def _model(job: Train, folder: Path, seed: int, step: int) -> tuple[nn.Module, str, bool]:
+    """The model with the weights nearest before the step, which ones these are, and whether it began with them."""
+    model = build_model(job.model, seed)
+    before = [path for path in existing(folder / "checkpoints") if int(path.name.removeprefix("step-")) < step]
+    if before:
+        load_weights_into(model, checkpoint.load_weights(before[-1], "model"))
+        done, named = int(before[-1].name.removeprefix("step-")), f"checkpoint {before[-1].name}"
+    else:
+        if job.start_from is not None:
+            job.start_from.load_into(model)
+        done, named = 0, "the first weights" if job.start_from is None else f"the weights of {job.start_from.path}"
+    return model.to(device()).train(), named, done == step - 1
+
+
+def _losses(job: Train, model: nn.Module, prepared: Prepared) -> list[float]:
+    with torch.no_grad(), job.precision.autocast():
+        output = model(**prepared.inputs)
+    found: list[float] = job.task.losses(output.float(), prepared).tolist()
+    return found
+
+
+def _with_samples(
+    told: StepTold, job: Train, batch: Batch, prepared: Prepared, losses: list[float] | None,
+    weights: str = "", exact: bool = False,
+) -> StepTold:  # fmt: skip
+    counts = prepared.weight_B.tolist()
+    whole = sum(weight * loss for weight, loss in zip(counts, losses or [], strict=False))
+    numbers = _numbers(prepared, len(batch))
+    each = max(1, len(batch) // job.parallel.data)
+    samples = [
+        SampleTold(
+            place, place // each, key, batch.captions[place], float(batch.fps_B[place]), counts[place],
+            key in job.skip.samples or job.skip.has(told.step),
+            {name: values[place] for name, values in numbers.items()},
+            None if losses is None else losses[place],
+            None if losses is None or not whole else counts[place] * losses[place] / whole,
+        )
+        for place, key in enumerate(batch.keys)
+    ]  # fmt: skip
+    mean = whole / sum(counts) if losses is not None and sum(counts) else None
+    return replace(told, samples=samples, weights=weights, exact=exact, loss=mean)
+
+
+def _numbers(prepared: Prepared, count: int) -> dict[str, list[float]]:
+    """One number a sample: tags, and what the criterion needs of that kind, such as sigma."""
+    found = {**prepared.targets, **prepared.tags}
+    return {name: tensor.tolist() for name, tensor in found.items() if tuple(tensor.shape) == (count,)}
+
+
+def to_json(told: StepTold) -> Json:
+    """For machines."""
+    return asdict(told)

@@ -1,0 +1,83 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Beginnings of texts in, how they go on out; what a text becomes depends on its own seed, not on its neighbours.
+
+Shape letters: B batch, S tokens, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol, TypeVar, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from nemo_vfm.core.seed import generator
+from nemo_vfm.language.token_choice import Choice
+
+Cache = TypeVar("Cache")
+
+
+@runtime_checkable
+class Continues(Protocol[Cache]):
+    """A causal model that remembers what it has read."""
+
+    def cache(self, begins_B: Tensor, most: int, dtype: torch.dtype) -> Cache:
+        """Room for `most` tokens of texts that begin at these places."""
+        ...
+
+    def scores(self, tokens_BS: Tensor, cache: Cache) -> Tensor:
+        """Scores of the word after the last token, (B, V)."""
+        ...
+
+
+@torch.no_grad()
+def generate(
+    model: Continues[Cache],
+    beginnings: Sequence[Sequence[int]],
+    *,
+    most_new: int,
+    choice: Choice,
+    seeds: Sequence[int],
+    stop: frozenset[int] = frozenset(),
+    device: torch.device | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> list[list[int]]:
+    """The new tokens of each text, without the one that stopped it.
+
+    Args:
+        model: in evaluation mode, on `device`.
+        beginnings: tokens, at least one each; of any lengths.
+        most_new: tokens that a text gets at most.
+        choice: how the next word is chosen.
+        seeds: one for each text.
+        stop: words that end a text.
+        device: of the model; None is the CPU.
+        dtype: of the keys and values that are kept.
+
+    Raises:
+        ValueError: there is an empty beginning, or not one seed for each.
+    """
+    if len(seeds) != len(beginnings) or not all(beginnings):
+        raise ValueError(
+            f"{len(beginnings)} beginnings need as many seeds ({len(seeds)} given) and a token each; a model's own "
+            f"beginning-of-text word is one"
+        )
+    longest = max(map(len, beginnings), default=0)
+    begins_B = torch.tensor([longest - len(one) for one in beginnings], device=device)
+    cache = model.cache(begins_B, longest + most_new, dtype)
+    read = torch.tensor([[0] * (longest - len(one)) + list(one) for one in beginnings], device=device)
+    chance_BS = torch.stack([torch.rand(most_new, generator=generator(seed, "words")) for seed in seeds]).to(
+        read.device
+    )
+    texts: list[list[int]] = [[] for _ in beginnings]
+    ended = [False] * len(texts)
+    for place in range(most_new):
+        words_B = choice.drawn(model.scores(read, cache), chance_BS[:, place])
+        for text, word in enumerate(words_B.tolist()):
+            ended[text] = ended[text] or word in stop
+            if not ended[text]:
+                texts[text].append(word)
+        if all(ended):
+            break
+        read = words_B[:, None]
+    return texts

@@ -1,0 +1,51 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A batch of tokens in, a language model's inputs and the loss of each row out: learning what comes next.
+
+Shape letters: B batch, S tokens, N packed documents.
+"""
+
+import itertools
+import math
+
+import torch
+from torch import Tensor
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types import IGNORED, Batch, Prepared
+
+
+class NextToken:
+    """The task of a causal language model, whose forward gives the loss of each token.
+
+    The mean over a global batch counts each token alike: sum over all labelled tokens of -log p(label | tokens before
+    it), divided by their number. A row's weight is therefore its own times its number of labels. exp of that mean is
+    the perplexity.
+    """
+
+    def prepare(self, batch: Batch, *, seed: int, training: bool) -> Prepared:
+        """Tokens and labels as they are; nothing is drawn.
+
+        Raises:
+            UserError: the batch has no tokens.
+        """
+        if batch.tokens_BS is None or batch.labels_BS is None:
+            raise UserError("a language model learns from tokens, and this data gives videos; give data such as "
+                            "nemo_vfm.data.tokens.token_data.TokenData")  # fmt: skip
+        inputs = {"tokens_BS": batch.tokens_BS, "labels_BS": batch.labels_BS}
+        if batch.documents:
+            inputs["lengths_N"] = torch.tensor(list(itertools.chain(*batch.documents)))  # read on the host
+        return Prepared(inputs, {}, batch.weight_B * _counted(batch.labels_BS))
+
+    def losses(self, output: Tensor, prepared: Prepared) -> Tensor:
+        """The mean over each row's labelled tokens, (B,), in natural units; 0 for a row without any."""
+        return output.sum(1) / _counted(prepared.inputs["labels_BS"]).clamp_min(1)
+
+    def named(self, loss: float) -> dict[str, float]:
+        """See `Renamed`: the perplexity, exp of the loss."""
+        return {"perplexity": math.exp(min(loss, 700.0))}  # above, no float is large enough
+
+
+def _counted(labels_BS: Tensor) -> Tensor:
+    """(B,), how many tokens of each row have a loss."""
+    return (labels_BS != IGNORED).sum(1).float()

@@ -1,0 +1,216 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A little story in, whether each of its sentences is one of the grammar's and agrees with those before it, out.
+
+The stories are those of `synth/make_stories.py`. Their words alone do not make them right: who is a she, what colour
+whose thing has, how many are left and which place one leaves is settled by earlier sentences.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+SHE: Final = ("Mia", "Ada", "Lena", "Rosa", "Nora", "Iris")
+HE: Final = ("Tom", "Ben", "Otto", "Emil", "Paul", "Hugo")
+COLOURS: Final = ("red", "blue", "green", "yellow", "white", "black")
+THINGS: Final = ("ball", "kite", "drum", "hat", "boat", "bell", "cup", "book")
+FRUITS: Final = {"apple": "apples", "pear": "pears", "plum": "plums", "nut": "nuts", "fig": "figs"}
+PLACES: Final = ("park", "river", "market", "forest", "harbour", "mill")
+TIMES: Final = ("morning", "day", "evening")
+HIDES: Final = ("under the bed", "on the shelf", "behind the door", "into the box")
+NUMBERS: Final = (
+    "no",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+)
+
+
+def counted(number: int, fruit: str) -> str:
+    """The words for so many of them, such as "one pear" and "no pears"."""
+    return f"{NUMBERS[number]} {fruit if number == 1 else FRUITS[fruit]}"
+
+
+def pronouns(name: str) -> tuple[str, str]:
+    """(she, her) or (he, him)."""
+    return ("she", "her") if name in SHE else ("he", "him")
+
+
+@dataclass(slots=True)
+class Facts:
+    """What has been said so far; an empty text where it has not."""
+
+    hero: str = ""
+    friend: str = ""
+    place: str = ""
+    owned: dict[str, str] = field(default_factory=dict)  #: whose -> "red ball"
+    fruit: str = ""
+    number: int = 0
+    home: bool = False
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is to be said of a text.
+
+    Args:
+        sentences: how many whole ones it has.
+        right: how many of them are right.
+        wrong: for each other one, why.
+        ended: whether the last whole sentence ends a story.
+    """
+
+    sentences: int
+    right: int
+    wrong: tuple[str, ...]
+    ended: bool
+
+    @property
+    def grammatical(self) -> bool:
+        """Whether there are sentences and all of them are right."""
+        return self.sentences > 0 and not self.wrong
+
+
+def judge(text: str) -> Verdict:
+    """Read a story from its beginning; what stands after the last full stop is not judged."""
+    facts, wrong = Facts(), []
+    sentences = [one.strip() for one in re.findall(r"[^.]*\.", text)]
+    for sentence in sentences:
+        if reason := _reason(sentence, facts):
+            wrong.append(f"{sentence!r}: {reason}")
+    return Verdict(len(sentences), len(sentences) - len(wrong), tuple(wrong), facts.ended)
+
+
+def _reason(sentence: str, facts: Facts) -> str:
+    """Why a sentence is wrong, or an empty text; what it says is kept."""
+    if facts.ended:
+        return "the story has ended"
+    for form, understood in _FORMS:
+        if found := form.fullmatch(sentence):
+            said = found.groupdict()
+            return _introduced(said, facts) or understood(said, facts)
+    return "it is not a sentence of this grammar"
+
+
+def _introduced(said: Mapping[str, str], facts: Facts) -> str:
+    """What every sentence must keep: names, pronouns and the kind of fruit."""
+    she, her = pronouns(facts.hero) if facts.hero else ("", "")
+    for what, word, known in (
+        ("hero", said.get("hero"), facts.hero), ("friend", said.get("friend"), facts.friend),
+        ("pronoun", said.get("she"), she), ("pronoun", said.get("She"), she.capitalize()),
+        ("pronoun", said.get("her"), her),
+    ):  # fmt: skip
+        if word is not None and word != known:
+            return f"the {what} is {known}" if known else f"there is no {what} yet"
+    kind = said.get("fruits")
+    if kind is not None and facts.fruit and kind not in (facts.fruit, FRUITS[facts.fruit]):
+        return f"it was {FRUITS[facts.fruit]}"
+    if kind is not None and (kind in FRUITS) != (said["number"] == "one"):
+        return f"{said['number']} and {kind} do not agree"
+    return ""
+
+
+def _begins(said: Mapping[str, str], facts: Facts) -> str:
+    if facts.hero:
+        return "the story has begun before"
+    facts.hero, facts.place = said["new"], said["place"]
+    return ""
+
+
+def _owns(said: Mapping[str, str], facts: Facts) -> str:
+    if facts.fruit:
+        return "it was said before"
+    facts.owned[facts.hero] = said["owned"]
+    facts.fruit = next(one for one, many in FRUITS.items() if said["fruits"] in (one, many))
+    facts.number = NUMBERS.index(said["number"])
+    return ""
+
+
+def _meets(said: Mapping[str, str], facts: Facts) -> str:
+    if facts.friend or said["new"] == facts.hero:
+        return "they had met before" if facts.friend else "that is who went"
+    facts.friend = said["new"]
+    facts.owned[facts.friend] = said["owned"]
+    return ""
+
+
+def _loses(said: Mapping[str, str], facts: Facts) -> str:
+    return _changes(facts, -NUMBERS.index(said["number"]))
+
+
+def _gains(said: Mapping[str, str], facts: Facts) -> str:
+    return _changes(facts, NUMBERS.index(said["number"]))
+
+
+def _changes(facts: Facts, by: int) -> str:
+    if not facts.fruit or facts.home:
+        return "nobody had any" if not facts.fruit else "that was before going home"
+    before, facts.number = facts.number, min(max(0, facts.number + by), len(NUMBERS) - 1)
+    return f"there were only {counted(before, facts.fruit)}" if before + by < 0 else ""
+
+
+def _counts(said: Mapping[str, str], facts: Facts) -> str:
+    if not facts.fruit:
+        return "nobody had any"
+    right = NUMBERS[facts.number]
+    return "" if said["number"] == right else f"it should be {right}"
+
+
+def _swaps(said: Mapping[str, str], facts: Facts) -> str:
+    if not {facts.hero, facts.friend} <= facts.owned.keys():
+        return "there was nothing to swap"
+    mine, theirs = facts.owned[facts.hero], facts.owned[facts.friend]
+    facts.owned = {facts.hero: theirs, facts.friend: mine}
+    return "" if said["owned"] == theirs else f"{facts.friend} had the {theirs}"
+
+
+def _goes_home(said: Mapping[str, str], facts: Facts) -> str:
+    if facts.home:
+        return "that was before"
+    facts.home = True
+    return "" if said["place"] == facts.place else f"it was the {facts.place}"
+
+
+def _ends(said: Mapping[str, str], facts: Facts) -> str:
+    known = facts.owned.get(facts.hero)
+    facts.ended = True
+    if known is None or not facts.home:
+        return "there was nothing to put away" if known is None else "nobody is at home yet"
+    return "" if said["owned"] == known else f"{facts.hero} had the {known}"
+
+
+def _form(sentence: str) -> re.Pattern[str]:
+    """A sentence with names of words in brackets, as a pattern."""
+    owned = tuple(f"{colour} {thing}" for colour in COLOURS for thing in THINGS)
+    words = {
+        **dict.fromkeys(("hero", "friend", "new"), SHE + HE), "she": ("she", "he"), "She": ("She", "He"),
+        "her": ("her", "him"), "place": PLACES, "time": TIMES, "hide": HIDES, "number": NUMBERS, "owned": owned,
+        "fruits": (*FRUITS.values(), *FRUITS),
+    }  # fmt: skip
+    pattern = re.escape(sentence).replace(r"\{", "{").replace(r"\}", "}").replace(r"\ ", " ")
+    return re.compile(re.sub(r"\{(\w+)\}", lambda found: f"(?P<{found[1]}>{'|'.join(words[found[1]])})", pattern))
+
+
+_FORMS: Final[tuple[tuple[re.Pattern[str], Callable[[Mapping[str, str], Facts], str]], ...]] = (
+    (_form("One {time} {new} went to the {place}."), _begins),
+    (_form("{She} had a {owned} and {number} {fruits}."), _owns),
+    (_form("There {she} met {new}, who had a {owned}."), _meets),
+    (_form("{She} ate {number} {fruits}."), _loses),
+    (_form("{She} gave {friend} {number} {fruits}."), _loses),
+    (_form("{friend} gave {her} {number} {fruits}."), _gains),
+    (_form("Now {hero} had {number} {fruits}."), _counts),
+    (_form("{hero} and {friend} swapped, so {she} had the {owned}."), _swaps),
+    (_form("Then {she} went home from the {place}."), _goes_home),
+    (_form("At home {hero} put the {owned} {hide}."), _ends),
+)

@@ -1,0 +1,53 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Lightning's steps in, lines of `metrics.jsonl` out, which our report draws; lost steps are dropped."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+
+from nemo_vfm.core.storage.files import write_text
+
+FILE = "metrics.jsonl"
+
+
+class WriteMetrics(pl.Callback):
+    """One line a step: step, and whatever the model logged as a single number.
+
+    Args:
+        folder: the run folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / FILE
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Drop the lines of steps that were lost with a kill."""
+        if not trainer.is_global_zero:
+            return
+        lines = self.file.read_text().splitlines() if self.file.is_file() else []
+        kept = [line for line in lines if _step(line) <= trainer.global_step]
+        write_text(self.file, "".join(f"{line}\n" for line in kept))
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Add a line."""
+        if not trainer.is_global_zero or trainer.global_step == 0:
+            return
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        found = {} if loss is None else {"loss": float(loss)}
+        found |= {name: float(value) for name, value in trainer.logged_metrics.items() if value.numel() == 1}
+        finite = {name.replace(" ", "_"): value for name, value in found.items() if math.isfinite(value)}
+        with self.file.open("a") as file:
+            file.write(json.dumps({"step": trainer.global_step, **finite}) + "\n")
+
+
+def _step(line: str) -> float:
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf

@@ -1,0 +1,224 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A model on one device and a mesh in; the same model, of which this rank holds its part, out.
+
+The order matters: the large linears are split first, then activations are marked for recomputation, then blocks are
+compiled, and last come the weights' shards, so that FSDP gathers what is left of each block and no more.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.parallel.apply.local_shard import copy_own
+from nemo_vfm.parallel.plan.mesh import Mesh
+from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.parallel.plan.sharding_spec import Declared, Divisible, matching
+
+if TYPE_CHECKING:  # they take a second to import, and what only asks whether a plan will do needs none of them
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import Placement
+    from torch.distributed.tensor.parallel import ParallelStyle
+
+
+@runtime_checkable
+class Drawn(Protocol):
+    """A model whose first weights are a function of (seed, name): it can be born without memory, on any layout."""
+
+    def initial_weight(self, name: str, shape: torch.Size, seed: int) -> Tensor:
+        """The first value of one parameter, whole, on the CPU."""
+        ...
+
+
+def declared(model: nn.Module) -> Declared:
+    """What the model says of itself.
+
+    Raises:
+        UserError: it says nothing.
+    """
+    if isinstance(model, Divisible):
+        return model.plan()
+    raise UserError(
+        f"{type(model).__name__} has no plan(), so it can be sharded and replicated but not "
+        f"split; remove parallel.tensor, context and pipeline from the recipe."
+    )
+
+
+def require_divisible(model: nn.Module, plan: ParallelPlan) -> None:
+    """Refuse a plan that the model's sizes do not allow.
+
+    Raises:
+        UserError: with the number, the degree and what would do.
+    """
+    if plan.expert > 1:
+        raise UserError(f"parallel.expert = {plan.expert}, and {type(model).__name__} has no experts; remove it.")
+    if plan.tensor == plan.context == plan.pipeline == 1:
+        return
+    how = declared(model)
+    names = dict(model.named_modules())
+    _require_heads(how, plan)
+    sides = ((how.column, "out_features"), (how.row, "in_features"), (how.vocabulary, "num_embeddings"))
+    for patterns, side in sides if plan.tensor > 1 else ():
+        for name in _matched(patterns, names):
+            if getattr(names[name], side) % plan.tensor:
+                size = getattr(names[name], side)
+                raise UserError(f"{name} has {size} {side}, which parallel.tensor = {plan.tensor} does not divide.")
+    if plan.pipeline > 1:
+        blocks = names[how.blocks]
+        assert isinstance(blocks, nn.ModuleList)
+        if len(blocks) < plan.stages:
+            raise UserError(f"{len(blocks)} blocks cannot be cut into {plan.stages} stages (parallel.pipeline = "
+                            f"{plan.pipeline} x virtual = {plan.virtual}).")  # fmt: skip
+
+
+def _require_heads(how: Declared, plan: ParallelPlan) -> None:
+    exchanged = {"ring_ulysses": plan.ulysses, "ulysses": plan.context}.get(plan.attention, 1)
+    fit = how.tensor_degrees()
+    if exchanged > 1:  # each context rank takes whole heads of what a tensor rank has
+        fit = [n for n in fit if max(1, how.heads // n) % exchanged == 0]
+    if plan.tensor in fit:
+        return
+    fits = f"the degrees that fit are {', '.join(map(str, fit))}" if fit else "no tensor degree fits it"
+    by = plan.tensor * exchanged
+    of = f" ({how.query_heads} of queries)" if how.query_heads not in (None, how.heads) else ""
+    raise UserError(
+        f"{how.heads} attention heads{of} cannot be divided by {by} (parallel.tensor = {plan.tensor}, "
+        f"attention = {plan.attention}); {fits}."
+    )
+
+
+def _matched(patterns: tuple[str, ...], names: dict[str, nn.Module]) -> list[str]:
+    return [name for pattern in patterns for name in matching(pattern, names)]
+
+
+def split_linears(model: nn.Module, mesh: Mesh) -> None:
+    """Give this rank its columns and rows of the linears that the model names."""
+    if mesh.plan.tensor == 1:
+        return
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    how, names, sequence = declared(model), dict(model.named_modules()), mesh.plan.sequence
+    whole = set(_matched(how.whole_input, names))
+    between = Shard(1) if sequence else Replicate()
+    styles: dict[str, ParallelStyle] = {
+        name: ColwiseParallel(input_layouts=Replicate() if name in whole else between)
+        for name in _matched(how.column, names)
+    }
+    styles |= {name: RowwiseParallel(output_layouts=between) for name in _matched(how.row, names)}
+    with _shared_kept(model):
+        parallelize_module(model, mesh.devices["tensor"], styles)
+        for name in _matched(how.vocabulary, names):
+            if names[name].weight is not None:  # that of another pipeline stage is hollow
+                _split_words(names[name], mesh.devices["tensor"], between)
+
+
+def _split_words(embedding: nn.Module, mesh: "DeviceMesh", between: "Placement") -> None:
+    """Give this rank its rows. DTensor's own lookup gives a whole gradient for a split weight (torch 2.13)."""
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    assert isinstance(embedding, nn.Embedding)
+    weight = distribute_tensor(embedding.weight, mesh, [Shard(0)], src_data_rank=None)
+    embedding.weight = nn.Parameter(weight, requires_grad=embedding.weight.requires_grad)
+    module: Any = embedding
+    module.forward = partial(_looked_up, embedding, mesh, between)
+
+
+def _looked_up(embedding: nn.Embedding, mesh: "DeviceMesh", between: "Placement", words: Tensor) -> Tensor:
+    """Vectors of words: zeros for those of other ranks, then the sum."""
+    from torch.distributed.tensor import DTensor, Partial
+
+    weight = embedding.weight
+    rows = weight.to_local() if isinstance(weight, DTensor) else weight
+    own = words - mesh.get_local_rank() * rows.shape[0]
+    here = (own >= 0) & (own < rows.shape[0])
+    found = F.embedding(own.where(here, 0), rows) * here[..., None]
+    whole: Tensor = DTensor.from_local(found, mesh, [Partial()], run_check=False).redistribute(placements=[between])
+    return whole.to_local()  # type: ignore[attr-defined, no-any-return]
+
+
+@contextmanager
+def _shared_kept(model: nn.Module) -> Iterator[None]:
+    """What several modules share they share afterwards: splitting and filling give each module one of its own."""
+    places: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            places.setdefault(parameter, []).append((module, name))
+    yield
+    for (first, name), *others in places.values():
+        for module, other in others:
+            setattr(module, other, getattr(first, name))
+
+
+def recompute(model: nn.Module) -> None:
+    """Run the modules that the model names again in backward, instead of keeping what they computed.
+
+    Their forward is wrapped, not the module: a wrapper would change the names of the parameters.
+    """
+    names = dict(model.named_modules())
+    for name in _matched(declared(model).recompute, names):
+        module: Any = names[name]
+        module.forward = partial(_again, module.forward)
+
+
+def _again(forward: Callable[..., object], *arguments: object) -> object:
+    return checkpoint(forward, *arguments, use_reentrant=False)
+
+
+def shard(
+    model: nn.Module, mesh: Mesh, dtype: torch.dtype, blocks: Iterable[nn.Module] | None = None, *,
+    apart: Collection[nn.Parameter] = (), gather_once: bool = False,
+) -> None:  # fmt: skip
+    """Share weights, gradients and optimizer state; each block is gathered when its turn comes.
+
+    Weights travel in the dtype of the arithmetic; gradients are summed in fp32.
+
+    Args:
+        model: all of it, or a stage of a pipeline.
+        mesh: this rank among the others.
+        dtype: of the arithmetic.
+        blocks: what is gathered by itself; None takes the model's.
+        apart: parameters that each rank keeps whole.
+        gather_once: keep what is gathered for the rest of the step, as a pipeline must, which comes back to each block
+            with every microbatch.
+    """
+    if mesh.sharding is None:
+        return
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    narrow = None if dtype == torch.float32 else dtype
+    policy = MixedPrecisionPolicy(param_dtype=narrow, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    for block in _blocks(model) if blocks is None else blocks:
+        fully_shard(block, mesh=mesh.sharding, mp_policy=policy, reshard_after_forward=not gather_once)
+    # The root, too, gives its weights back after forward: after one without backward nobody else would do it, and the
+    # model would show gathered weights, with gradients of their own, to whoever asks.
+    fully_shard(
+        model, mesh=mesh.sharding, mp_policy=policy, reshard_after_forward=not gather_once, ignored_params=set(apart)
+    )
+
+
+def _blocks(model: nn.Module) -> Iterator[nn.Module]:
+    if isinstance(model, Divisible):
+        yield from model.get_submodule(model.plan().blocks).children()
+
+
+def compile_blocks(model: nn.Module) -> None:
+    """Compile each block by itself: they are alike, so the first one's work serves all."""
+    for block in _blocks(model):
+        block.compile()
+
+
+def fill(model: nn.Module, seed: int, device: torch.device) -> None:
+    """Give every parameter of a model born on the meta device this rank's part of its first value."""
+    assert isinstance(model, Drawn)
+    with _shared_kept(model):
+        model.to_empty(device=device)
+    for name, parameter in model.named_parameters():
+        copy_own(parameter, model.initial_weight(name, parameter.shape, seed))

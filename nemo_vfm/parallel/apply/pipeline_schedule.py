@@ -1,0 +1,246 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Stages of a model and prepared microbatches in; gradients on every rank, and the loss on the last stage's, out.
+
+torch.distributed.pipelining orders the work and sends what goes between stages. What every block is told besides
+(noise level, text, frame rate) is computed on each stage from the microbatch itself, which every rank of a pipeline
+has: it is less work than sending it and its gradient. Gradients are sums: the schedules must not scale them.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from nemo_vfm.core.device import device
+from nemo_vfm.core.errors import NemoVfmError, UserError
+from nemo_vfm.core.types import LAID, Batch, Prepared
+from nemo_vfm.parallel.apply.deferred_weight_grad import Later, put_off
+from nemo_vfm.parallel.apply.pipeline_stage import Stage
+from nemo_vfm.parallel.plan.mesh import Mesh
+
+if TYPE_CHECKING:
+    from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+_MOST_DIMS = 8
+
+Inputs = tuple[tuple[str, tuple[int, ...]], ...]
+Losses = Callable[[Tensor, Prepared], Tensor]
+Around = Callable[[], AbstractContextManager[object]]
+
+
+class Pipeline:
+    """The stages of one rank among those of its peers.
+
+    Args:
+        model: what callers see; its forward becomes that of all stages together, without gradients.
+        stages: those of this rank.
+        mesh: this rank among the others.
+    """
+
+    def __init__(self, model: nn.Module, stages: Sequence[Stage], mesh: Mesh) -> None:
+        assert mesh.pipeline is not None
+        self.model, self.mesh, self.group = model, mesh, mesh.pipeline
+        self.stages = {stage.index: stage for stage in stages}
+        self._between: dict[Inputs, torch.Size] = {}
+        self._dtype = torch.float32
+        self._schedule: tuple[object, Any] = (None, None)
+        model.forward = self.forward
+        if mesh.plan.schedule == "zero_bubble":
+            for stage in stages:
+                stage.later = Later()
+                put_off(stage.blocks(), stage.later)
+
+    @torch.no_grad()
+    def forward(self, **inputs: Tensor) -> Tensor:
+        """The model's output, on every rank of the pipeline."""
+        plan, me, x = self.mesh.plan, self.mesh.at.pipeline, torch.empty(0)
+        for index in range(plan.stages):
+            owner, before = index % plan.pipeline, (index - 1) % plan.pipeline
+            if owner == me:
+                x = self._alone(index, inputs, self._received(before) if index else None)
+                if not self.stages[index].is_last:
+                    self._between[_named(inputs)], self._dtype = x.shape, x.dtype
+                    self._send(x, (index + 1) % plan.pipeline)
+        return self._from_last(x)
+
+    def _alone(self, index: int, inputs: dict[str, Tensor], x: Tensor | None) -> Tensor:
+        if x is not None:
+            self._between[_named(inputs)], self._dtype = x.shape, x.dtype
+        from torch.distributed.fsdp import FSDPModule
+
+        stage = self.stages[index]
+        self._ready([inputs])
+        output: Tensor = stage(x) if x is not None else stage()
+        for module in stage.modules():  # a forward without backward: nobody else gives the weights back
+            if isinstance(module, FSDPModule):
+                module.reshard()
+        return output
+
+    def _ready(self, inputs: "Sequence[dict[str, Tensor]]", under: Around = nullcontext) -> None:
+        for stage in self.stages.values():
+            stage.inputs, stage.microbatch, stage.under = inputs, 0, under
+            stage.part.training = self.model.training
+
+    def _send(self, x: Tensor, to: int) -> None:
+        dist.send(_header(x), group=self.group, group_dst=to)
+        dist.send(x.contiguous(), group=self.group, group_dst=to)
+
+    def _received(self, source: int) -> Tensor:
+        header = _no_header()
+        dist.recv(header, group=self.group, group_src=source)
+        x = _as_told(header)
+        dist.recv(x, group=self.group, group_src=source)
+        return x
+
+    def _from_last(self, x: Tensor) -> Tensor:
+        """The output of the last stage on all ranks of the pipeline."""
+        holder = self.mesh.plan.pipeline - 1
+        mine = self.mesh.at.pipeline == holder
+        header = _header(x) if mine else _no_header()
+        dist.broadcast(header, group=self.group, group_src=holder)
+        output = x.contiguous() if mine else _as_told(header)
+        dist.broadcast(output, group=self.group, group_src=holder)
+        return output
+
+    def backward(self, prepared: Sequence[Prepared], losses: Losses, under: Around) -> float:
+        """Forward and backward of all microbatches, by the plan's schedule.
+
+        Args:
+            prepared: each microbatch, alike in shape.
+            losses: of each sample.
+            under: the context that forwards run in.
+
+        Returns:
+            The sum of losses by their weights, once on each rank of the last stage for every rank of its pipeline;
+            0 on the others.
+
+        Raises:
+            UserError: microbatches differ in shape.
+        """
+        self._require_alike(prepared)
+        self._learn(prepared[0], under)
+        self._ready([one.inputs for one in prepared], under)
+        found: list[Tensor] = []
+        self._prepared, self._losses = prepared, losses
+        try:
+            self._scheduled(len(prepared), self._between[_named(prepared[0].inputs)]).step(
+                target=torch.arange(len(prepared)), losses=found, return_outputs=False
+            )
+        except RuntimeError as error:
+            if isinstance(error.__cause__, ValueError | NemoVfmError):
+                raise error.__cause__ from None  # torch puts all inputs around it
+            raise
+        finally:
+            self._ready(())
+        return sum(float(loss.detach()) for loss in found) * self.mesh.plan.pipeline
+
+    def _require_alike(self, prepared: Sequence[Prepared]) -> None:
+        for one in prepared:
+            if _named(one.inputs) != _named(prepared[0].inputs):
+                raise UserError(
+                    f"A pipeline needs microbatches of one shape, and these differ: {prepared[0].shapes()} and "
+                    f"{one.shapes()}. Use batches that parallel.microbatches divides evenly, or no pipeline."
+                )
+
+    def _learn(self, first: Prepared, under: Around) -> None:
+        """Find out what goes between stages for inputs of this shape, by a forward that all ranks take together.
+
+        Data ranks may have different shapes (packed samples), and those that share weights must agree on each forward.
+        """
+        missing = torch.tensor(float(_named(first.inputs) not in self._between), device=device())
+        dist.all_reduce(missing)
+        if missing:
+            with under():
+                self.forward(**first.inputs)
+
+    def _scheduled(self, count: int, shape: torch.Size) -> "PipelineScheduleSingle | PipelineScheduleMulti":
+        """The schedule for microbatches of this shape. One is kept: each holds a buffer for every microbatch."""
+        key = (count, shape, self._dtype)
+        if self._schedule[0] != key:
+            self._schedule = (key, _schedule(self, count, torch.empty(shape, dtype=self._dtype, device="meta")))
+        schedule: PipelineScheduleSingle | PipelineScheduleMulti = self._schedule[1]
+        return schedule
+
+    def loss(self, output: Tensor, microbatch: Tensor) -> Tensor:
+        """The sum over one microbatch."""
+        prepared = self._prepared[int(microbatch)]
+        return (self._losses(output.float(), prepared) * prepared.weight_B).sum()
+
+
+def require_even(batch: Batch, microbatches: int) -> None:
+    """Refuse samples that cannot be cut into equal parts.
+
+    Raises:
+        UserError: with the numbers.
+    """
+    if not batch.sizes_THW:
+        require_divided(len(batch), microbatches)
+
+
+def require_divided(samples: int, microbatches: int) -> None:
+    """See `require_even`, for samples of one shape.
+
+    Raises:
+        UserError: with the numbers.
+    """
+    if samples % microbatches:
+        raise UserError(
+            f"A pipeline needs microbatches of equal size: {samples} samples of each data rank cannot be divided by "
+            f"parallel.microbatches = {microbatches}. Change one of them."
+        )
+
+
+def _schedule(pipeline: Pipeline, count: int, between: Tensor) -> Any:
+    from torch.distributed import pipelining
+
+    plan = pipeline.mesh.plan
+
+    class Numbered(pipelining.PipelineStage):
+        """Tells its module which microbatch comes."""
+
+        def forward_one_chunk(self, fwd_chunk_id: int, *arguments: Any, **options: Any) -> Any:
+            assert isinstance(self.submod, Stage)
+            self.submod.microbatch = fwd_chunk_id
+            output = super().forward_one_chunk(fwd_chunk_id, *arguments, **options)
+            if not self.is_last and (output.shape, output.dtype) != (between.shape, between.dtype):
+                raise ValueError(
+                    f"stage {self.stage_index} gives {tuple(output.shape)} {output.dtype} where others give "
+                    f"{tuple(between.shape)} {between.dtype}; a pipeline needs the same between all blocks"
+                )
+            return output
+
+    flowing = between.requires_grad_()
+    stages = [
+        Numbered(stage, index, plan.stages, device(), group=pipeline.group, input_args=(flowing,) if index else (),
+                 output_args=(flowing,), dw_builder=stage.later.taken if stage.later else None)
+        for index, stage in pipeline.stages.items()
+    ]  # fmt: skip
+    options: dict[str, Any] = {"loss_fn": pipeline.loss, "scale_grads": False}
+    if plan.virtual == 1:
+        return pipelining.Schedule1F1B(stages[0], count, **options)
+    zero = plan.schedule == "zero_bubble"
+    kind = pipelining.ScheduleInterleavedZeroBubble if zero else pipelining.ScheduleInterleaved1F1B
+    return kind(list(stages), count, **options)
+
+
+def _named(inputs: "dict[str, Tensor]") -> Inputs:
+    return tuple(sorted((name, tuple(tensor.shape)) for name, tensor in inputs.items() if name not in LAID))
+
+
+def _header(x: Tensor) -> Tensor:
+    numbers = [_DTYPES.index(x.dtype), x.dim(), *x.shape]
+    return torch.tensor(numbers + [0] * (2 + _MOST_DIMS - len(numbers)), device=device())
+
+
+def _no_header() -> Tensor:
+    return torch.zeros(2 + _MOST_DIMS, dtype=torch.int64, device=device())
+
+
+def _as_told(header: Tensor) -> Tensor:
+    dtype, dims, *sizes = header.tolist()
+    return torch.empty(sizes[:dims], dtype=_DTYPES[dtype], device=device())

@@ -1,0 +1,176 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A whole model and a place in the pipeline in; the model with this rank's blocks alone, and its stages, out.
+
+Everything keeps its name, so that what a rank holds has the names it has on one device: blocks of other stages are
+taken out of their `ModuleList` without renumbering, and modules of other stages lose their parameters and stay.
+"""
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor, nn
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.parallel.apply.deferred_weight_grad import Later
+from nemo_vfm.parallel.plan.plan import Coordinate, ParallelPlan
+from nemo_vfm.parallel.plan.sharding_spec import Declared, Divisible, matching
+
+
+@runtime_checkable
+class Cuttable(Divisible, Protocol):
+    """A model whose forward is `leave(through(enter(..., scene), scene), scene)`.
+
+    `through` must go over the blocks that are there, without counting on their number. Between two blocks there is one
+    tensor, of the same shape and type everywhere.
+    """
+
+    def scene(self, **inputs: Tensor) -> object:
+        """What every block is told besides; each stage computes it for itself from all inputs."""
+        ...
+
+    def enter(self, *inputs: Tensor, scene: object) -> Tensor:
+        """What goes into the first block; the inputs it names are given to it by name."""
+        ...
+
+    def through(self, x: Tensor, scene: object) -> Tensor:
+        """What comes out of the blocks that are here."""
+        ...
+
+    def leave(self, x: Tensor, *inputs: Tensor, scene: object) -> Tensor:
+        """The model's output; the inputs it names are given to it by name."""
+        ...
+
+
+class Stage(nn.Module):
+    """The part of a model between two borders of the pipeline. It is told its inputs beforehand, one set a microbatch.
+
+    Args:
+        part: the model, with the blocks of this stage alone.
+        index: which stage, counted from 0.
+        num_stages: how many there are.
+    """
+
+    def __init__(self, part: nn.Module, index: int, num_stages: int) -> None:
+        super().__init__()
+        assert isinstance(part, Cuttable)
+        self.part, self.index, self.is_last = part, index, index == num_stages - 1
+        self.inputs: Sequence[Mapping[str, Tensor]] = ()
+        self.microbatch = 0
+        self.later: Later | None = None  # where backward leaves the weights' gradients to another pass
+        self.under: Callable[[], AbstractContextManager[object]] = nullcontext
+        self._enters_with, self._leaves_with = _named(part.enter), _named(part.leave)[1:]
+
+    def blocks(self) -> list[nn.Module]:
+        """Its blocks, in their order."""
+        assert isinstance(self.part, Divisible)
+        return list(self.part.get_submodule(self.part.plan().blocks).children())
+
+    def forward(self, x: Tensor | None = None) -> Tensor:
+        """From what the stage before sent (nothing, in the first) to what the next one needs."""
+        inputs = self.inputs[self.microbatch]
+        with self.under():
+            scene = self.part.scene(**inputs)
+            if x is None:
+                x = self.part.enter(**_chosen(inputs, self._enters_with), scene=scene)
+            x = self.part.through(x, scene)
+            return self.part.leave(x, **_chosen(inputs, self._leaves_with), scene=scene) if self.is_last else x
+
+
+def _named(part: Callable[..., Tensor]) -> tuple[str, ...]:
+    return tuple(name for name in inspect.signature(part).parameters if name != "scene")
+
+
+def _chosen(inputs: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
+    return {name: inputs[name] for name in names if name in inputs}
+
+
+def shares(num_blocks: int, num_stages: int) -> list[range]:
+    """Which blocks each stage has. Those left over go to the middle first: the ends also embed and give the output."""
+    each, over = divmod(num_blocks, num_stages)
+    last = num_stages - 1
+    order = sorted(range(num_stages), key=lambda stage: (stage == last, stage == 0, stage))
+    sizes = [each + (stage in order[:over]) for stage in range(num_stages)]
+    ends = [sum(sizes[: stage + 1]) for stage in range(num_stages)]
+    return [range(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+
+
+def cut(model: nn.Module, plan: ParallelPlan, at: Coordinate) -> list[Stage]:
+    """Take out of the model what other ranks of the pipeline hold; the stages of this rank, which share what is left.
+
+    Raises:
+        UserError: the model does not say enough of itself.
+    """
+    how = _declared(model)
+    parts = shares(len(list(model.get_submodule(how.blocks).children())), plan.stages)
+    mine = range(at.pipeline, plan.stages, plan.pipeline)
+    _reduce(model, _instead(model, how, parts, list(mine)))
+    return [Stage(_twin(model, _instead(model, how, parts, [index])), index, plan.stages) for index in mine]
+
+
+def repeated(model: nn.Module) -> set[nn.Parameter]:
+    """The parameters that every stage has."""
+    assert isinstance(model, Divisible)
+    return {p for name in _matched(model, model.plan().every) for p in model.get_submodule(name).parameters()}
+
+
+def _declared(model: nn.Module) -> Declared:
+    name = type(model).__name__
+    if not isinstance(model, Cuttable):
+        missing = [part for part in ("plan", "scene", "enter", "through", "leave") if not hasattr(model, part)]
+        raise UserError(f"{name} cannot be cut into pipeline stages (it has no {', '.join(missing)}); remove "
+                        f"parallel.pipeline from the recipe.")  # fmt: skip
+    how = model.plan()
+    placed = [*_matched(model, how.first), *_matched(model, how.last), *_matched(model, how.every), how.blocks]
+    loose = [one for one, _ in model.named_parameters() if not any(one.startswith(f"{where}.") for where in placed)]
+    if loose:
+        raise UserError(f"{name} does not say which pipeline stage needs {', '.join(loose[:4])}: its plan() must name "
+                        f"them under first, last or every, or have them in {how.blocks}.")  # fmt: skip
+    return how
+
+
+def _matched(model: nn.Module, patterns: Sequence[str]) -> list[str]:
+    names = [name for name, _ in model.named_modules()]
+    return [name for pattern in patterns for name in matching(pattern, names)]
+
+
+def _instead(
+    model: nn.Module, how: Declared, parts: Sequence[range], stages: Sequence[int]
+) -> dict[str, nn.Module]:  # fmt: skip
+    """What stands in the place of modules where only these stages are."""
+    blocks = model.get_submodule(how.blocks)
+    kept = nn.ModuleList()
+    for name, block in blocks.named_children():
+        if any(int(name) in parts[stage] for stage in stages):
+            kept._modules[name] = block  # under its number in the whole model
+    gone = _matched(model, () if 0 in stages else how.first)
+    gone += _matched(model, () if len(parts) - 1 in stages else how.last)
+    return {how.blocks: kept, **{name: _hollow(model.get_submodule(name)) for name in gone}}
+
+
+def _hollow(module: nn.Module) -> nn.Module:
+    """A copy without parameters and buffers: its sizes can be asked for, and it cannot be called by mistake."""
+    shell = copy.deepcopy(module)
+    for one in shell.modules():
+        for own in (one._parameters, one._buffers):
+            own.update(dict.fromkeys(own))
+    return shell
+
+
+def _twin(module: nn.Module, instead: Mapping[str, nn.Module]) -> nn.Module:
+    """The same module with others in some places; what is not named is shared."""
+    twin = copy.copy(module)
+    twin._modules = dict(module._modules)
+    for head in {path.partition(".")[0] for path in instead}:
+        below = {path.removeprefix(f"{head}."): other for path, other in instead.items() if path.startswith(f"{head}.")}
+        twin._modules[head] = instead[head] if head in instead else _twin(module.get_submodule(head), below)
+    return twin
+
+
+def _reduce(model: nn.Module, instead: Mapping[str, nn.Module]) -> None:
+    for path, other in instead.items():
+        above, _, name = path.rpartition(".")
+        model.get_submodule(above)._modules[name] = other

@@ -1,0 +1,177 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Named tensors and a state in, a checkpoint folder out that is whole or absent; and the newest whole one back.
+
+A checkpoint is `step-00000100/` holding safetensors files for each group (model, ema, optimizer) and, written last, the
+manifest. One process writes a file a group. Of several ranks each writes what it holds, and `pieces.json` says which
+file holds which part of a tensor; any layout of devices reads what any other wrote. There is no pickle in it.
+safetensors is imported when used, so that engines need torch alone.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torch import Tensor
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types import Json
+from nemo_vfm.parallel.checkpoint import checkpoint_index, checkpoint_one_file
+from nemo_vfm.parallel.checkpoint import checkpoint_manifest as manifests
+from nemo_vfm.parallel.checkpoint.checkpoint_folder import existing as existing
+from nemo_vfm.parallel.checkpoint.checkpoint_folder import latest as latest
+from nemo_vfm.parallel.checkpoint.checkpoint_folder import records as records
+from nemo_vfm.parallel.checkpoint.checkpoint_folder import verify as verify
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, together
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import SavedTensors
+from nemo_vfm.parallel.checkpoint.checkpoint_snapshot import require_room as require_room
+from nemo_vfm.parallel.checkpoint.checkpoint_snapshot import snapshot
+from nemo_vfm.parallel.checkpoint.checkpoint_writer import About, write
+from nemo_vfm.parallel.checkpoint.retention import Keep
+from nemo_vfm.parallel.ranks.gather import Gather
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What lies in a checkpoint: tensors by group and name, and the JSON state that was saved with them.
+
+    Args:
+        groups: read when asked for, whole or in part, see `SavedTensors`.
+        run: names the run that wrote it; empty where it is not known.
+        path: where it lies.
+        sha256: by group; that of its file, or of the list of its files' where there are several.
+    """
+
+    step: int
+    groups: Mapping[str, Mapping[str, Tensor]]
+    state: Json
+    run: str = ""
+    path: Path | None = None
+    sha256: Mapping[str, str] = field(default_factory=dict)
+
+
+def save(
+    folder: Path, step: int, groups: Mapping[str, Mapping[str, Tensor]], state: Json, keep: Keep = Keep(),  # noqa: B008 (frozen)
+    about: About = About(), ranks: Gather = ALONE,  # noqa: B008
+) -> Path:  # fmt: skip
+    """Write `folder/step-<step>`; a kill at any moment leaves it whole or absent, and an earlier one loadable.
+
+    Args:
+        folder: the run's checkpoint folder.
+        step: optimizer steps done.
+        groups: tensors by group and name, whole or spread over devices.
+        state: anything JSON can hold; that of rank 0 is written.
+        keep: which checkpoints stay once this one is written.
+        ranks: who writes it together; each calls this.
+
+    Raises:
+        UserError: the disk is full or fails; what was there before is untouched.
+    """
+    return write(folder, snapshot(folder, step, groups, about.run, ranks), state, keep, about, ranks)
+
+
+def load(path: Path, ranks: Gather = ALONE) -> Checkpoint:
+    """A whole checkpoint, its tensors not read yet; every rank must call it.
+
+    Raises:
+        CorruptCheckpoint: it does not match its manifest.
+    """
+    return _opened(path, verify(path, ranks))
+
+
+def newest(folder: Path, ranks: Gather = ALONE) -> Checkpoint | None:
+    """What `latest` finds, opened: every byte is hashed once. Every rank must call it.
+
+    Raises:
+        CorruptCheckpoint, UserError: see `latest`.
+    """
+    path = latest(folder, ranks)
+    return None if path is None else _opened(path, manifests.read(path))
+
+
+def _opened(path: Path, manifest: Json) -> Checkpoint:
+    index = checkpoint_index.read(path, manifest["files"])
+    groups = {group: SavedTensors(path, entries) for group, entries in index.items()}
+    sha256 = {group: checkpoint_index.fingerprint(manifest["files"], group) for group in groups}
+    return Checkpoint(manifest["step"], groups, manifest["state"], manifest["run"], path, sha256)
+
+
+def find(path: Path) -> Path:
+    """The checkpoint that a path means: one, the newest of a folder of them, or the newest of a run or of its one step.
+
+    Raises:
+        UserError: there is none there, or there are several steps that have some.
+    """
+    if _is_one(path):
+        return path
+    chosen = next((found for place in _places(path) if (found := latest(place)) is not None), None)
+    if chosen is None:
+        raise _none(path)
+    return chosen
+
+
+def found(path: Path, ranks: Gather = ALONE) -> Checkpoint:
+    """What `find` finds, or weights in one file, opened: every byte is hashed once. Every rank must call it.
+
+    Raises:
+        UserError: see `find`; or not every rank sees the same there.
+        CorruptCheckpoint: it does not match its manifest.
+    """
+    seen = together(ranks, lambda: _seen(path))
+    if any(other != seen[0] for other in seen):
+        raise UserError(f"Ranks see different files in {path}; it must be on a disk that all ranks share.")
+    kind, places = seen[0]
+    if kind == "checkpoint":
+        return load(path, ranks)
+    if kind == "one file":
+        one = checkpoint_one_file.read(Path(places[0]), ranks)
+        return Checkpoint(one.step, {one.group: one.tensors}, {}, one.run, path, {one.group: one.sha256})
+    chosen = next((found for place in places if (found := newest(Path(place), ranks)) is not None), None)
+    if chosen is None:
+        raise _none(path)
+    return chosen
+
+
+def _seen(path: Path) -> Json:
+    if _is_one(path):
+        return ["checkpoint", []]
+    if (file := checkpoint_one_file.there(path)) is not None:
+        return ["one file", [str(file)]]
+    return ["folder", [str(place) for place in _places(path)]]
+
+
+def _is_one(path: Path) -> bool:
+    return (path / manifests.NAME).is_file() and not (path / "recipe.yaml").is_file()
+
+
+def _places(path: Path) -> list[Path]:
+    below = sorted(path.glob("*/checkpoints"))
+    if not existing(path) and not (path / "checkpoints").is_dir() and len(below) > 1:
+        steps = ", ".join(str(folder.parent) for folder in below)
+        raise UserError(f"Several folders below {path} hold checkpoints; name one of {steps}.")
+    return [path, path / "checkpoints", *below]
+
+
+def _none(path: Path) -> UserError:
+    return UserError(f"There is no checkpoint in {path}; expected folders such as step-00000100. Train first.")
+
+
+def load_weights(path: Path, group: str) -> dict[str, Tensor]:
+    """The weights of `group` ("model" or "ema") of the checkpoint that `path` means, see `find`, all of them read.
+
+    Raises:
+        UserError: there is no checkpoint there, or it has no such group.
+    """
+    weights = weights_of(found(path), group)
+    return {name: weights[name] for name in weights}
+
+
+def weights_of(saved: Checkpoint, group: str) -> Mapping[str, Tensor]:
+    """One group of a checkpoint.
+
+    Raises:
+        UserError: it has no such group.
+    """
+    if group not in saved.groups:
+        raise UserError(f"{saved.path} holds no {group} weights; it has {', '.join(sorted(saved.groups))}.")
+    return saved.groups[group]

@@ -1,0 +1,114 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a checkpoint says of itself in, a sealed `manifest.json` out; and back, with every value judged.
+
+The version is `major.minor`. Another minor version has only added keys that a reader may pass over, so it is read;
+another major version is refused. Version 1 is what one process writes, a file a group. In version 2 a group lies in a
+file a rank, with `pieces.json` beside them, which a reader of version 1 would take for damage. `seal` is the sha256 of
+all other keys as sorted, compact JSON, in every version: so a flipped bit in the version is seen as damage and not
+taken for a version of the future.
+"""
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+from nemo_vfm.core import log
+from nemo_vfm.core.errors import CorruptCheckpoint, UserError
+from nemo_vfm.core.storage.files import sha256_text, write_json
+from nemo_vfm.core.types import Json
+
+NAME = "manifest.json"
+MAX_BYTES = 16 << 20
+_VERSION = re.compile(r"nemo_vfm\.checkpoint/(\d{1,6})(?:\.(\d{1,6}))?")
+_OURS = {1: 1, 2: 0}  # major: the newest minor version of it
+_FILE = re.compile(r"\w[\w.-]{0,120}\.safetensors|pieces\.json", re.ASCII)
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_STEP = re.compile(r"step-(\d{8,})")
+
+
+def write(folder: Path, content: dict[str, Json]) -> None:
+    """Write the manifest of what lies in a folder."""
+    major = 2 if "pieces.json" in content["files"] else 1
+    whole = {"schema": f"nemo_vfm.checkpoint/{major}.{_OURS[major]}", **content}
+    write_json(folder / NAME, {**whole, "seal": seal(whole)})
+
+
+def seal(manifest: dict[str, Json]) -> str:
+    """The sha256 of a manifest without its seal."""
+    content = {key: value for key, value in manifest.items() if key != "seal"}
+    return sha256_text(json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False))
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """A manifest whose every value is what it should be; keys that version 1.0 did not have are filled in.
+
+    Raises:
+        CorruptCheckpoint: it cannot be read, was changed, or says what cannot be.
+        UserError: it is of another major version.
+    """
+    try:
+        manifest = _parsed(folder / NAME)
+        version = _version(manifest)
+        if "seal" in manifest or version >= (1, 1):
+            _require(manifest.get("seal") == seal(manifest), "its seal does not fit it")
+        if version[0] not in _OURS:
+            raise _Unknown(version)
+        _judge(manifest, folder)
+    except _Unknown as unknown:
+        raise UserError(
+            f"{folder} was written as version {unknown.args[0][0]} of our checkpoints; this nemo_vfm reads "
+            f"versions {' and '.join(map(str, _OURS))}. Use the version of nemo_vfm that wrote it, or a newer one."
+        ) from None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise CorruptCheckpoint(f"{folder}: manifest.json is damaged ({error}).") from error
+    if version[1] > _OURS[version[0]]:
+        log.warn_once(
+            f"{folder} is of the newer version {version[0]}.{version[1]}; only what this nemo_vfm knows is read"
+        )
+    return manifest
+
+
+class _Unknown(Exception):
+    """Another major version."""
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    _require(path.stat().st_size <= MAX_BYTES, "it is far too long")
+    found = json.loads(path.read_bytes(), object_pairs_hook=_once)
+    _require(isinstance(found, dict), "it is not a mapping")
+    return {"run": "", "metrics": {}, "permanent": False, **found} if "seal" not in found else found
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    _require(len(dict(pairs)) == len(pairs), "a key stands twice in it")
+    return dict(pairs)
+
+
+def _version(manifest: dict[str, Any]) -> tuple[int, int]:
+    match = _VERSION.fullmatch(manifest["schema"])
+    if match is None:
+        raise ValueError(f"its schema is {manifest['schema'][:40]!r}")
+    return int(match[1]), int(match[2] or 0)
+
+
+def _judge(manifest: dict[str, Any], folder: Path) -> None:
+    step, files, named = manifest["step"], manifest["files"], _STEP.fullmatch(folder.name)
+    _require(type(step) is int and 0 <= step < 2**63, "its step is not a number of steps")
+    _require(named is None or int(named[1]) == step, f"it is of step {step}")
+    _require(isinstance(files, dict) and bool(files), "it lists no files")
+    for name, entry in files.items():
+        _require(_FILE.fullmatch(name) is not None, f"it lists {name[:80]!r}, which is not a file of a checkpoint")
+        _require(type(entry["bytes"]) is int and entry["bytes"] >= 0, f"the size of {name} is not one")
+        _require(_SHA256.fullmatch(entry["sha256"]) is not None, f"the hash of {name} is not one")
+    metrics = manifest["metrics"]
+    _require(all(type(v) in (int, float) and math.isfinite(v) for v in metrics.values()), "a metric is not a number")
+    _require(isinstance(manifest["run"], str) and type(manifest["permanent"]) is bool, "it does not say whose it is")
+    _require("state" in manifest, "it has no state")
+
+
+def _require(true: bool, otherwise: str) -> None:
+    if not true:
+        raise ValueError(otherwise)

@@ -1,0 +1,83 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Optimizer state as it was saved, `parameter name/key`, in; the part of it that belongs to this rank's parameters out.
+
+State of a parameter's shape lies as the parameter does. A step count is a tensor of its own for every parameter: one
+that they shared would advance once for each of them, which nothing but the second step after a resume shows.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from nemo_vfm.core.errors import CorruptCheckpoint
+from nemo_vfm.parallel.checkpoint import checkpoint_pieces as pieces
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, exchange, together
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import SavedTensors, some
+from nemo_vfm.parallel.ranks.gather import Gather
+
+State = dict[str, dict[str, Tensor]]
+
+
+def named(state: Mapping[str, Mapping[str, Tensor]], parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """State by parameter name and key as `checkpoint.save` takes it; local tensors become parts of whole ones.
+
+    Args:
+        parameters: by name, as the model has them.
+    """
+    return {
+        f"{name}/{key}": pieces.in_layout_of(value, parameters[name])
+        for name, values in state.items()
+        for key, value in values.items()
+    }
+
+
+def restored(saved: Mapping[str, Tensor], parameters: Mapping[str, Tensor], ranks: Gather = ALONE) -> State:
+    """The state of this rank's parameters, by name and key, as plain tensors on the CPU; every rank must call it.
+
+    Args:
+        parameters: by name, as the model has them; under pipeline parallelism those of this rank.
+
+    Raises:
+        CorruptCheckpoint: there is state for a parameter that no rank has.
+    """
+    known = {name for names in exchange(ranks, list(parameters)) for name in names}
+    if unknown := sorted({name.rpartition("/")[0] for name in saved} - known):
+        raise CorruptCheckpoint(
+            f"The checkpoint has optimizer state for {some(unknown)!r}; this model has no such parameter."
+        )
+    found: State = {}
+    together(ranks, lambda: found.update(_restored(saved, parameters)))
+    return found
+
+
+def _restored(saved: Mapping[str, Tensor], parameters: Mapping[str, Tensor]) -> State:
+    found: State = {}
+    for name in saved:
+        parameter, _, key = name.rpartition("/")
+        if parameter in parameters:
+            found.setdefault(parameter, {})[key] = _value(saved, name, parameters[parameter])
+    return found
+
+
+def _value(saved: Mapping[str, Tensor], name: str, parameter: Tensor) -> Tensor:
+    if not isinstance(saved, SavedTensors):
+        return _own_part(saved[name], name, parameter).clone()
+    if saved.shape(name) != tuple(parameter.shape):
+        return saved[name]  # a count, or what belongs to the whole parameter
+    box = pieces.held(name, parameter)
+    if box is None:  # more ranks than rows: this one has none
+        return _nothing(parameter, saved.dtype(name))
+    return saved.read(name, box.offsets, box.shape)
+
+
+def _own_part(value: Tensor, name: str, parameter: Tensor) -> Tensor:
+    if value.shape != parameter.shape:
+        return value
+    box = pieces.held(name, parameter)
+    return _nothing(parameter, value.dtype) if box is None else value[box.within(pieces.whole(value.shape))]
+
+
+def _nothing(parameter: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.empty(pieces.local(parameter).shape, dtype=dtype)

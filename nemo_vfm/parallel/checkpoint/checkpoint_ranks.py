@@ -1,0 +1,100 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""What one rank did or could not do in, the same answer on every rank out: all go on together, or all stop.
+
+A rank that raised alone would leave the others waiting in their next collective. So each step of a save or a load says
+how it went to all ranks before any of them acts on it. Everything is sent as JSON.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+from nemo_vfm.core import errors
+from nemo_vfm.core.errors import LostRank, NemoVfmError
+from nemo_vfm.core.types import Json
+from nemo_vfm.parallel.ranks.gather import Gather, GroupGather
+
+#: A rank that died is noticed at once, by its closed connection. This is for one that hangs, and must be longer than
+#: the slowest disk takes for a rank's part, or a store for a whole checkpoint.
+TIMEOUT = timedelta(hours=2)
+_JOINED: dict[str, object] = {}
+
+
+class Alone:
+    """One process: nobody to wait for. See `Gather`."""
+
+    def rank(self) -> int:
+        """The first."""
+        return 0
+
+    def num_ranks(self) -> int:
+        """And only one."""
+        return 1
+
+    def all_gather(self, data: bytes) -> Sequence[memoryview]:
+        """What it said itself."""
+        return [memoryview(data)]
+
+
+ALONE = Alone()
+
+
+def joined() -> Gather:
+    """All ranks of this run, over a gloo group of our own; every rank must call this at the same point the first time.
+
+    A group of our own, since a thread that saves uses it while the training uses the others.
+    """
+    from torch import distributed
+
+    if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() == 1:
+        return ALONE
+    world = distributed.group.WORLD
+    if _JOINED.get("world") is not world:
+        group = distributed.new_group(backend="gloo", timeout=TIMEOUT)
+        _JOINED.update(world=world, gather=GroupGather(group))
+    found = _JOINED["gather"]
+    assert isinstance(found, GroupGather)
+    return found
+
+
+def exchange(ranks: Gather, said: Json) -> list[Json]:
+    """What every rank says, by rank.
+
+    Raises:
+        LostRank: one died or hangs.
+    """
+    try:
+        heard = ranks.all_gather(json.dumps(said, separators=(",", ":")).encode())
+    except LostRank as error:
+        raise LostRank(f"a checkpoint is written and read by all ranks together, and {error}") from error
+    return [json.loads(bytes(text)) for text in heard]
+
+
+def together(ranks: Gather, work: Callable[[], Json]) -> list[Json]:
+    """What `work` gave on every rank; where it failed on any, every rank raises the same.
+
+    Raises:
+        NemoVfmError: of the kind and with the text of the first rank that raised one.
+        LostRank: a rank died or hangs.
+    """
+    own: Exception | None = None
+    try:
+        said: Json = {"done": work()}
+    except Exception as error:  # told to the others, then raised
+        own, said = error, {"kind": type(error).__name__, "text": str(error)}
+    heard = exchange(ranks, said)
+    for rank, other in enumerate(heard):
+        if "text" in other:
+            if own is not None and rank == ranks.rank():
+                raise own
+            raise _told(other["kind"], other["text"], rank)
+    return [other["done"] for other in heard]
+
+
+def _told(kind: str, text: str, rank: int) -> NemoVfmError:
+    """An error of another rank, as its kind where that is one of ours."""
+    found = getattr(errors, kind, None)
+    if isinstance(found, type) and issubclass(found, NemoVfmError):
+        return found(text)
+    return NemoVfmError(f"rank {rank}: {kind}: {text}")

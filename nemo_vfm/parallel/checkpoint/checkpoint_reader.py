@@ -1,0 +1,212 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The files of one group of a checkpoint in; tensors, whole or the part that a rank holds, out, read when asked for."""
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from nemo_vfm.core.errors import CorruptCheckpoint
+from nemo_vfm.parallel.apply.local_shard import copy_own
+from nemo_vfm.parallel.checkpoint import checkpoint_pieces as pieces
+from nemo_vfm.parallel.checkpoint import tensor_file
+from nemo_vfm.parallel.checkpoint.checkpoint_index import Entry
+from nemo_vfm.parallel.checkpoint.checkpoint_pieces import Box, Ints
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, exchange, together
+from nemo_vfm.parallel.ranks.gather import Gather
+
+
+class SavedTensors(Mapping[str, Tensor]):
+    """The tensors of a group by name. `[name]` reads a whole one; `into` and `read` only what is needed of it.
+
+    Args:
+        folder: the checkpoint, already verified.
+        entries: what lies where.
+    """
+
+    def __init__(self, folder: Path, entries: Mapping[str, Entry]) -> None:
+        self._folder, self._entries = folder, entries
+        self._open: dict[str, Any] = {}
+        self._parts: dict[str, dict[str, Box]] = {}
+        for name, entry in entries.items():
+            for file, box in entry.pieces:
+                self._parts.setdefault(file, {})[name] = box
+
+    def __getitem__(self, name: str) -> Tensor:
+        """All of a tensor, in memory of its own."""
+        entry = self._entries[name]
+        return self.read(name, (0,) * len(entry.shape), entry.shape)
+
+    def __iter__(self) -> Iterator[str]:
+        """Names."""
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        """How many tensors."""
+        return len(self._entries)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is one, without reading it."""
+        return name in self._entries
+
+    def shape(self, name: str) -> Ints:
+        """Of the whole tensor, without reading it."""
+        return self._entries[name].shape
+
+    def dtype(self, name: str) -> torch.dtype:
+        """Of a tensor, without reading it."""
+        return tensor_file.DTYPES[self._entries[name].dtype]
+
+    def num_values(self) -> int:
+        """Of all tensors."""
+        return sum(math.prod(entry.shape) for entry in self._entries.values())
+
+    def num_bytes(self) -> int:
+        """Of all tensors."""
+        return sum(math.prod(self.shape(name)) * self.dtype(name).itemsize for name in self._entries)
+
+    def read(self, name: str, offsets: Sequence[int], shape: Sequence[int]) -> Tensor:
+        """A part of a tensor, put together from the files that hold something of it.
+
+        Raises:
+            CorruptCheckpoint: a file is not what the index says.
+        """
+        box = Box(tuple(offsets), tuple(shape))
+        out = torch.empty(box.shape, dtype=self.dtype(name))
+        for file, held in self._entries[name].pieces:
+            common = box.common(held)
+            if common is not None:
+                out[common.within(box)] = self._part(file, name, held, common)
+        return out
+
+    def into(self, name: str, tensor: Tensor) -> None:
+        """Fill a tensor, or this rank's part of one that is spread over devices, with what was saved under a name."""
+        box = pieces.held(name, tensor)
+        if box is not None:
+            pieces.local(tensor).copy_(self.read(name, box.offsets, box.shape))
+
+    def _part(self, file: str, name: str, held: Box, wanted: Box) -> Tensor:
+        from safetensors import SafetensorError
+
+        try:
+            part = self._opened(file).get_slice(name)
+            # A tensor without dimensions has no slices.
+            return part[wanted.within(held)] if held.shape else self._opened(file).get_tensor(name)  # type: ignore[no-any-return]
+        except (SafetensorError, OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
+            raise CorruptCheckpoint(f"{self._folder / file} cannot be read ({error}).") from error
+
+    def _opened(self, file: str) -> Any:  # safetensors has no type for it
+        if file not in self._open:
+            from safetensors import safe_open
+
+            self._require_as_said(file)
+            self._open[file] = safe_open(self._folder / file, framework="pt")
+        return self._open[file]
+
+    def _require_as_said(self, file: str) -> None:
+        """The header, read strictly, holds what the index says that this file does."""
+        header = tensor_file.read_header(self._folder / file)
+        for name, held in self._parts[file].items():
+            dtype, shape = self._entries[name].dtype, header.shapes.get(name)
+            if shape != held.shape or header.dtypes[name] != dtype:
+                found = "nothing of it" if shape is None else f"{header.dtypes[name]} {list(shape)}"
+                raise CorruptCheckpoint(
+                    f"{self._folder / file} was to hold {dtype} {list(held.shape)} of {name}, and holds {found}."
+                )
+
+
+@runtime_checkable
+class Unread(Protocol):
+    """Tensors by name of which shapes and dtypes are known before they are read."""
+
+    def __iter__(self) -> Iterator[str]:
+        """Names."""
+        ...
+
+    def __getitem__(self, name: str) -> Tensor:
+        """All of a tensor, read now."""
+        ...
+
+    def shape(self, name: str) -> Ints:
+        """Of the whole tensor, without reading it."""
+        ...
+
+    def dtype(self, name: str) -> torch.dtype:
+        """Of a tensor, without reading it."""
+        ...
+
+
+def shapes_of(weights: Mapping[str, Tensor]) -> dict[str, Ints]:
+    """The whole shape of each tensor; of saved ones without reading them."""
+    if isinstance(weights, Unread):
+        return {name: weights.shape(name) for name in weights}
+    return {name: tuple(tensor.shape) for name, tensor in weights.items()}
+
+
+def everywhere(own: Mapping[str, Tensor], ranks: Gather) -> dict[str, Ints]:
+    """The shapes of the tensors of all ranks: under pipeline parallelism each has others."""
+    return {name: tuple(shape) for said in exchange(ranks, shapes_of(own)) for name, shape in said.items()}
+
+
+def fill(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], ranks: Gather = ALONE) -> None:
+    """Put saved weights into a model's own, each rank its part; every rank must call it.
+
+    Args:
+        own: a model's `state_dict`; under pipeline parallelism that of this rank's part.
+
+    Raises:
+        CorruptCheckpoint: names or shapes differ, on any rank, with the differences as text. Nothing was filled then.
+    """
+    require_fit(own, saved, ranks)
+    put(own, saved, ranks)
+
+
+def put(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], ranks: Gather = ALONE) -> None:
+    """`fill` without asking whether all fits.
+
+    Raises:
+        CorruptCheckpoint: a file is not what the index says; on every rank.
+    """
+    together(ranks, lambda: _put(own, saved))
+
+
+def _put(own: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, tensor in own.items():
+            if isinstance(saved, SavedTensors):
+                saved.into(name, tensor)
+            else:
+                copy_own(tensor, saved[name])
+
+
+def require_fit(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], ranks: Gather = ALONE) -> None:
+    """Every name that is there is on some rank, and the other way round, with the same shape.
+
+    Raises:
+        CorruptCheckpoint: not so.
+    """
+    differences = told(everywhere(own, ranks), shapes_of(saved))
+    if differences:
+        raise CorruptCheckpoint(
+            f"The checkpoint is of another model ({differences}). Use the recipe that trained it."
+        )  # fmt: skip
+
+
+def told(own: Mapping[str, Ints], saved: Mapping[str, Ints]) -> str:
+    """How the names and shapes of a model and of a checkpoint differ; empty where they do not."""
+    shapes = [f"{n} {saved[n]}, here {own[n]}" for n in sorted(own.keys() & saved.keys()) if saved[n] != own[n]]
+    kinds = {
+        "missing": sorted(own.keys() - saved.keys()), "unknown": sorted(saved.keys() - own.keys()),
+        "other shape": shapes,
+    }  # fmt: skip
+    return "; ".join(f"{kind}: {some(names)}" for kind, names in kinds.items() if names)
+
+
+def some(names: Collection[str], most: int = 4) -> str:
+    """The first few names, and how many more there are."""
+    shown = ", ".join(list(names)[:most])
+    return shown + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,96 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The tensors of a step in; a checkpoint written by a thread, while the training takes its next steps, out.
+
+The step loop waits for the copy alone, and where a save comes before the one before it is written, for that one.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
+
+from nemo_vfm.core import log, progress
+from nemo_vfm.core.types import Json
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE
+from nemo_vfm.parallel.checkpoint.checkpoint_snapshot import Buffers, Groups, Owners, Snapshot, snapshot
+from nemo_vfm.parallel.checkpoint.checkpoint_writer import About, write
+from nemo_vfm.parallel.checkpoint.retention import Keep
+from nemo_vfm.parallel.ranks.gather import Gather
+
+
+class Saver:
+    """Saves one checkpoint after another; every rank calls each method at the same steps.
+
+    Args:
+        folder: the run's checkpoint folder.
+        ranks: who writes them together; nobody else may use that group while a save is under way.
+        asynchronous: False waits for each to be written.
+    """
+
+    def __init__(self, folder: Path, ranks: Gather = ALONE, *, asynchronous: bool = True) -> None:
+        self.folder, self._ranks, self._asynchronous = folder, ranks, asynchronous
+        self._buffers, self._owners = Buffers(), Owners()
+        self._thread: Thread | None = None
+        self._error: BaseException | None = None
+
+    def save(
+        self, step: int, groups: Groups, state: Json, keep: Keep, about: About,
+        then: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
+        """Take a copy and return. The tensors may change at once.
+
+        Args:
+            then: called on rank 0 once the checkpoint is there, where it is written.
+
+        Raises:
+            UserError: this one, or the one before it, could not be written; see `write`.
+        """
+        self.finish()
+        taken = snapshot(self.folder, step, groups, about.run, self._ranks, self._buffers, self._owners)
+        if self._asynchronous:
+            # Not a daemon: a process that ends finishes what it writes, unless it is killed.
+            self._thread = Thread(target=self._work, args=(taken, state, keep, about, then), name="checkpoint")
+            self._thread.start()
+        else:
+            self._write(taken, state, keep, about, then)
+
+    def check(self) -> None:
+        """Raise what a save that has ended met. Several ranks would learn of it at different steps, so they wait.
+
+        Raises:
+            UserError: see `write`.
+        """
+        if self._ranks.num_ranks() == 1 and self._thread is not None and not self._thread.is_alive():
+            self.finish()
+
+    def finish(self) -> None:
+        """Wait until all is written.
+
+        Raises:
+            UserError: the last one could not be; see `write`.
+        """
+        if self._thread is not None:
+            self._thread.join()
+        self._thread, error, self._error = None, self._error, None
+        if error is not None:
+            raise error
+
+    def _work(
+        self, taken: Snapshot, state: Json, keep: Keep, about: About, then: Callable[[], None] | None
+    ) -> None:  # fmt: skip
+        try:
+            self._write(taken, state, keep, about, then)
+        except BaseException as error:  # whatever it is, the step loop raises it
+            self._error = error
+            if self._ranks.num_ranks() > 1 and self._ranks.rank() == 0:
+                log.warn(f"{error} The run ends at its next checkpoint.")
+
+    def _write(
+        self, taken: Snapshot, state: Json, keep: Keep, about: About, then: Callable[[], None] | None
+    ) -> None:  # fmt: skip
+        began = time.monotonic()
+        write(self.folder, taken, state, keep, about, self._ranks)
+        if then is not None and self._ranks.rank() == 0:
+            then()
+        progress.checkpoint(time.monotonic() - began)

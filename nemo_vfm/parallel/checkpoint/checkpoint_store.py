@@ -1,0 +1,201 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints of a folder in, copies in an object store out; and the newest whole one back where the folder is gone.
+
+A copy lies at `<address>/step-<n>/`, its manifest sent last, so that a reader never takes half of one. Beside them lies
+`recipe.yaml`: who goes on from there without a folder of his own must be the same run.
+"""
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from nemo_vfm.core import log
+from nemo_vfm.core.errors import CorruptCheckpoint, DataError, UserError
+from nemo_vfm.core.storage import object_store
+from nemo_vfm.core.storage.uri import Address, Place
+from nemo_vfm.core.types import Json
+from nemo_vfm.parallel.checkpoint import checkpoint
+from nemo_vfm.parallel.checkpoint import checkpoint_manifest as manifests
+from nemo_vfm.parallel.checkpoint.checkpoint import Checkpoint
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE
+from nemo_vfm.parallel.checkpoint.retention import Keep, Record, surplus
+from nemo_vfm.parallel.ranks.gather import Gather
+
+_MANIFEST = re.compile(r"(?:(?:checkpoints/)?step-\d{8,}/)?" + re.escape(manifests.NAME))
+_RECIPE = "recipe.yaml"
+#: A recipe may differ in these and still be the same run; everything else decides what is learned.
+_FREE = re.compile(
+    r"\s*(run_dir|duration|num_workers|every_steps|keep_\w+|copy_to|cache|folder|max_gb|timeout_s)\s*:.*|\s*#.*|\s*"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A checkpoint that can be read here.
+
+    Args:
+        path: where it lies for now.
+        name: what to call it, wherever it came from.
+        saved: what lies in it, to be read inside the block.
+    """
+
+    path: Path
+    name: str
+    saved: Checkpoint
+
+
+def begin(target: Address, folder: Path, recipe: str) -> None:
+    """Before a run: see that its copies belong here, and fetch the newest where the run has no checkpoint of its own.
+
+    Args:
+        target: where copies go.
+        folder: the run's own folder of checkpoints.
+        recipe: the run's recipe.
+
+    Raises:
+        UserError: another run's checkpoints lie there.
+        StoreError: the store does not answer, or refuses us; better now than after the first thousand steps.
+    """
+    steps, known = _steps(target), object_store.read(target / _RECIPE, max_bytes=1 << 24)
+    if checkpoint.existing(folder):
+        _require_own_runs(target, steps, folder)
+    elif steps:
+        _require_same(target, (known or b"").decode(errors="replace"), recipe)
+        _fetch_newest(target, steps, folder)
+    if known != recipe.encode():
+        object_store.write(recipe.encode(), target / _RECIPE)
+
+
+def copy(folder: Path, target: Address, keep: Keep) -> None:
+    """Bring the store up to the folder: whole checkpoints that are not there yet, and away with those not kept.
+
+    Raises:
+        StoreError: the store does not answer, or refuses us; what is whole there stays whole.
+    """
+    there = set(_steps(target))
+    for path in checkpoint.existing(folder):
+        if path.name not in there:
+            try:
+                _send(path, target / path.name)
+            except CorruptCheckpoint as error:
+                log.warn_once(f"not copied: {error}")
+    _forget(target, keep)
+
+
+def _send(path: Path, address: Address) -> None:
+    names = sorted(checkpoint.verify(path)["files"])
+    for name in (*names, manifests.NAME):
+        object_store.upload(path / name, address / name)
+
+
+def _forget(target: Address, keep: Keep) -> None:
+    """What the rule does not keep goes, its manifest first: a purge that is killed leaves nothing that looks whole."""
+    if keep.last is None:
+        return
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in _steps(target):
+            try:
+                manifest = _manifest(target / name, Path(folder) / name)
+            except (CorruptCheckpoint, UserError, DataError):
+                continue
+            found.append(
+                Record(Path(name), manifest["step"], manifest["run"], manifest["metrics"], manifest["permanent"])
+            )
+    for gone in surplus(found, keep):
+        object_store.remove(target / gone.name / manifests.NAME)
+        object_store.remove_folder(target / gone.name)
+
+
+@contextmanager
+def opened(place: Place, ranks: Gather = ALONE) -> Iterator[Opened]:
+    """The checkpoint that a place means, as `checkpoint.found`; one in a store is fetched for the length of the block.
+
+    Every rank must call it. From a store each fetches a copy of its own: they may have no disk in common.
+
+    Raises:
+        UserError: there is none there.
+    """
+    if not isinstance(place, Address):
+        saved = checkpoint.found(place, ranks)
+        assert saved.path is not None
+        yield Opened(saved.path, str(saved.path), saved)
+        return
+    steps = _steps(place)
+    with tempfile.TemporaryDirectory() as folder:
+        fetched = _fetch_newest(place, steps, Path(folder)) if steps else None
+        if fetched is None:
+            raise UserError(f"There is no checkpoint at {place}; expected objects such as step-00000100/manifest.json.")
+        yield Opened(fetched, str(steps[fetched.name]), checkpoint.load(fetched))
+
+
+def _steps(place: Address) -> dict[str, Address]:
+    """The finished checkpoints at an address, oldest first: the name of each, and where it lies."""
+    found = [item.name.rpartition("/")[0] for item in object_store.items(place) if _MANIFEST.fullmatch(item.name)]
+    places = [place / name if name else place for name in found]
+    return {address.name: address for address in sorted(places, key=lambda address: (len(address.name), address.name))}
+
+
+def _fetch_newest(place: Address, steps: dict[str, Address], folder: Path) -> Path:
+    """The newest whole checkpoint, in `folder`; damaged newer ones are passed over, loudly.
+
+    Raises:
+        CorruptCheckpoint: there are some, and none is whole.
+    """
+    for name, address in reversed(steps.items()):
+        temporary = folder / f".{name}.{os.getpid()}.tmp"
+        shutil.rmtree(temporary, ignore_errors=True)
+        try:
+            for file, expected in _manifest(address, temporary)["files"].items():
+                object_store.download(address / file, temporary / file, sha256=expected["sha256"])
+            checkpoint.verify(temporary)
+            temporary.replace(folder / name)
+        except DataError as error:
+            log.warn(f"{address}: {error} Falling back to the checkpoint before it.")
+        else:
+            log.info(f"fetched {address}")
+            return folder / name
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    raise CorruptCheckpoint(f"None of the {len(steps)} checkpoints at {place} is complete.")
+
+
+def _manifest(address: Address, folder: Path) -> dict[str, Json]:
+    folder.mkdir(parents=True, exist_ok=True)
+    object_store.download(address / manifests.NAME, folder / manifests.NAME)
+    return manifests.read(folder)
+
+
+def _require_own_runs(target: Address, steps: dict[str, Address], folder: Path) -> None:
+    own = {record.run for record in checkpoint.records(folder)}
+    if steps and not own:
+        raise CorruptCheckpoint(
+            f"None of the checkpoints in {folder} is complete; delete them to resume from the newest copy at {target}."
+        )
+    with tempfile.TemporaryDirectory() as temporary:
+        for name, address in reversed(steps.items()):
+            try:
+                run = _manifest(address, Path(temporary) / name)["run"]
+            except DataError:
+                continue
+            if run not in own:
+                raise UserError(f"{target} holds {name} of another run than {folder.parent}; choose another copy_to.")
+            return
+
+
+def _require_same(target: Address, there: str, recipe: str) -> None:
+    old, new = ([line for line in text.splitlines() if not _FREE.fullmatch(line)] for text in (there, recipe))
+    if old != new:
+        first = next(
+            (f"{a.strip()!r} there, {b.strip()!r} here" for a, b in zip(old, new, strict=False) if a != b), "its length"
+        )
+        raise UserError(
+            f"{target} holds checkpoints of a run with another recipe (it differs in {first}). Choose another copy_to; "
+            f"to start from its weights, use start_from"
+        )

@@ -1,0 +1,177 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A snapshot on each rank in, one checkpoint folder out that is whole or absent, and older ones that may go, gone.
+
+Rank 0 makes a folder under a temporary name, every rank writes its files there, and once all are flushed rank 0 writes
+the manifest and gives the folder its name. Whatever fails on one rank fails on all of them.
+"""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nemo_vfm.core import lease_registry, log
+from nemo_vfm.core.errors import CorruptCheckpoint, UserError
+from nemo_vfm.core.storage.files import sync
+from nemo_vfm.core.types import Json
+from nemo_vfm.parallel.checkpoint import checkpoint_index, tensor_file
+from nemo_vfm.parallel.checkpoint import checkpoint_manifest as manifests
+from nemo_vfm.parallel.checkpoint.checkpoint_folder import records, verify
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, together
+from nemo_vfm.parallel.checkpoint.checkpoint_snapshot import Snapshot
+from nemo_vfm.parallel.checkpoint.retention import Keep, surplus
+from nemo_vfm.parallel.ranks.gather import Gather
+
+_PATIENCE_S = 10.0  # a folder that one machine made is seen by another only when its cache of names has grown old
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What is said of a checkpoint besides its content.
+
+    Args:
+        run: names the run; a file of another run is not taken for one of this.
+        metrics: measured at this very step, for choosing the best.
+        permanent: no later purge takes it.
+    """
+
+    run: str = ""
+    metrics: Mapping[str, float] | None = None
+    permanent: bool = False
+
+
+def write(
+    folder: Path, taken: Snapshot, state: Json, keep: Keep, about: About, ranks: Gather = ALONE
+) -> Path:  # fmt: skip
+    """Write `folder/step-<step>`, then delete what `keep` does not keep; every rank must call it.
+
+    Raises:
+        UserError: the disk of a rank is full or fails, or is not shared; what was there before is untouched.
+        LostRank: another rank died.
+    """
+    final = folder / f"step-{taken.step:08d}"
+    temporary = folder / f".{final.name}.{os.getpid()}.tmp"
+    try:
+        temporary = folder / _first(ranks, lambda: _made(temporary), taken.step, folder)
+        parts = _each(ranks, lambda: _parts(temporary, taken), taken.step, folder)
+        _first(ranks, lambda: _close(temporary, final, taken.step, parts, state, about), taken.step, folder)
+    except BaseException:
+        if ranks.rank() == 0:
+            shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    _purge(folder, keep, about.run, final, ranks)
+    return final
+
+
+def _each(ranks: Gather, work: Callable[[], Json], step: int, folder: Path) -> list[Json]:
+    """What each rank gave, an error of a disk told as a sentence."""
+
+    def told() -> Json:
+        try:
+            return work()
+        except OSError as error:
+            rank = f"rank {ranks.rank()}: " * (ranks.num_ranks() > 1)
+            raise UserError(
+                f"The checkpoint of step {step} could not be written to {folder} ({rank}{error.strerror or error}). "
+                f"Earlier checkpoints are untouched; free some space or repair the disk, and run again."
+            ) from error
+
+    return together(ranks, told)
+
+
+def _first(ranks: Gather, work: Callable[[], Json], step: int, folder: Path) -> Json:
+    """What rank 0 gave, which alone worked."""
+    return _each(ranks, lambda: work() if ranks.rank() == 0 else None, step, folder)[0]
+
+
+def _made(temporary: Path) -> str:
+    lease_registry.stop_if_lost()
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    return temporary.name
+
+
+def _parts(temporary: Path, taken: Snapshot) -> Json:
+    """Write this rank's files, flushed; what the manifest says of them."""
+    _require_shared(temporary, "the folder that rank 0 made for it")
+    files = {name: tensor_file.write(temporary / name, packed) for name, packed in taken.files.items()}
+    return {"files": files, "index": checkpoint_index.to_json(taken.index)}
+
+
+def _require_shared(path: Path, what: str) -> None:
+    until = time.monotonic() + _PATIENCE_S
+    while not path.exists():
+        if time.monotonic() > until:
+            raise UserError(
+                f"A checkpoint cannot be written: {path}, {what}, cannot be seen from here. The run folder must be "
+                f"on a disk that all ranks share; choose another run_dir. Earlier checkpoints are untouched."
+            )
+        time.sleep(0.1)
+
+
+def _close(temporary: Path, final: Path, step: int, parts: list[Json], state: Json, about: About) -> None:
+    """Once every file is on the disk: the index, the manifest, the name."""
+    files = {name: said for part in parts for name, said in part["files"].items()}
+    for name in files:
+        _require_shared(temporary / name, "a file that another rank wrote")
+    if len(parts) > 1:
+        files[checkpoint_index.NAME] = _write_index(temporary, parts)
+    lease_registry.stop_if_lost()
+    manifests.write(temporary, {
+        "step": step, "run": about.run, "files": files, "metrics": dict(about.metrics or {}),
+        "permanent": about.permanent, "state": state,
+    })  # fmt: skip
+    _put(temporary, final)
+
+
+def _write_index(temporary: Path, parts: list[Json]) -> dict[str, Json]:
+    try:
+        index = checkpoint_index.merge(part["index"] for part in parts)
+    except ValueError as error:
+        raise UserError(f"The training cannot be saved: {error}.") from error
+    text = json.dumps(checkpoint_index.to_json(index), separators=(",", ":"), ensure_ascii=False)
+    return tensor_file.write_blocks(temporary / checkpoint_index.NAME, [text.encode()])
+
+
+def _put(temporary: Path, final: Path) -> None:
+    """Give a whole folder its name. What is there under it already is a damaged one, or a link that a user made."""
+    sync(temporary)
+    if final.is_symlink():
+        final.unlink()  # the link alone: what it points to is not ours
+    elif final.exists():
+        aside = final.with_name(f"{temporary.name}.old.tmp")
+        shutil.rmtree(aside, ignore_errors=True)
+        final.replace(aside)
+    temporary.replace(final)
+    sync(final.parent)
+
+
+def _purge(folder: Path, keep: Keep, run: str, newest: Path, ranks: Gather) -> None:
+    """Delete what the rule does not keep, once the newest is known to be whole; a failure costs only disk space."""
+    try:
+        gone = together(ranks, lambda: _surplus(folder, keep, run, newest) if ranks.rank() == 0 else None)[0]
+        if gone:
+            verify(newest, ranks)
+        if ranks.rank() == 0:
+            _delete(folder, gone)
+    except (OSError, CorruptCheckpoint, UserError) as error:
+        if ranks.rank() == 0:
+            log.warn(f"Old checkpoints were not deleted: {error}")
+
+
+def _surplus(folder: Path, keep: Keep, run: str, newest: Path) -> list[str]:
+    # Those of later steps are damaged ones that a resume passed over: they must not push out what was just written.
+    known = [r for r in records(folder) if r.run in ("", run) and not r.path.is_symlink()]
+    return [p.name for p in surplus([r for r in known if r.step <= int(newest.name.removeprefix("step-"))], keep)]
+
+
+def _delete(folder: Path, names: list[str]) -> None:
+    for name in names:
+        # The rename is one act: a purge that is killed half-way leaves nothing that looks whole.
+        (folder / name).replace(folder / f".{name}.{os.getpid()}.tmp")
+    for leftover in folder.glob(".step-*.tmp"):
+        shutil.rmtree(leftover, ignore_errors=True)  # it does not follow links, and leaves one where it is

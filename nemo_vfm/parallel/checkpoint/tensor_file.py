@@ -1,0 +1,215 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Named tensors in, one safetensors file out, and back: each number of a header is judged before memory is asked for.
+
+A hash in a manifest finds accidents. It cannot find a file that was made to do harm together with its manifest, so the
+header is read here first, strictly, and the library after it.
+
+Files are written here and not by the library: it holds the interpreter while it writes, which would stop the training
+that a save in the background is to leave alone, and copies once more.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nemo_vfm.core.errors import CorruptCheckpoint
+from nemo_vfm.core.storage.files import sync
+from nemo_vfm.core.types import Json
+
+# About 130 bytes a tensor: room for 120,000 tensors, and some 300 MB of Python objects at the worst.
+MAX_HEADER_BYTES = 16 << 20
+_BYTES = {
+    "BOOL": 1, "U8": 1, "I8": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E4M3FNUZ": 1, "F8_E5M2FNUZ": 1,
+    "I16": 2, "U16": 2, "F16": 2, "BF16": 2,
+    "I32": 4, "U32": 4, "F32": 4, "I64": 8, "U64": 8, "F64": 8, "C64": 8,
+}  # fmt: skip
+#: Names of dtypes, in the order in which safetensors lays tensors out: each then begins where its dtype may.
+DTYPES = {
+    "U64": torch.uint64, "I64": torch.int64, "F64": torch.float64, "C64": torch.complex64, "F32": torch.float32,
+    "U32": torch.uint32, "I32": torch.int32, "BF16": torch.bfloat16, "F16": torch.float16, "U16": torch.uint16,
+    "I16": torch.int16, "F8_E5M2FNUZ": torch.float8_e5m2fnuz, "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "I8": torch.int8, "U8": torch.uint8,
+    "BOOL": torch.bool,
+}  # fmt: skip
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_PLACE = {name: number for number, name in enumerate(DTYPES)}
+_BLOCK = 4 << 20  # written and hashed while it is still in the processor's cache
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What stands on top of a file: the shape and dtype of each tensor, and texts about the whole."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    about: Mapping[str, str]
+    dtypes: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A file as it will lie on disk, in memory of its own: whatever becomes of the tensors, this stays.
+
+    Args:
+        body: bytes on the CPU.
+    """
+
+    header: bytes
+    body: Tensor
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the whole file."""
+        return len(self.header) + self.body.numel()
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """What safetensors calls it.
+
+    Raises:
+        ValueError: it has no name for it.
+    """
+    if dtype not in _NAMES:
+        raise ValueError(f"safetensors cannot hold {dtype}; it holds {', '.join(map(str, _NAMES))}")
+    return _NAMES[dtype]
+
+
+def header(shapes: Mapping[str, tuple[str, tuple[int, ...]]], about: Mapping[str, str]) -> tuple[bytes, dict[str, int]]:
+    """The first bytes of a file of such dtypes and shapes, and where each tensor begins after them, in that order."""
+    entries: dict[str, Json] = {"__metadata__": dict(sorted(about.items()))} if about else {}
+    begin, places = 0, {}
+    for name, (dtype, shape) in sorted(shapes.items(), key=lambda item: (_PLACE[item[1][0]], item[0])):
+        end = begin + math.prod(shape) * _BYTES[dtype]
+        entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
+        places[name], begin = begin, end
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text, places
+
+
+def _fresh(num_bytes: int) -> Tensor:
+    return torch.empty(num_bytes, dtype=torch.uint8)
+
+
+def pack(
+    tensors: Mapping[str, Tensor], about: Mapping[str, str], room: Callable[[int], Tensor] = _fresh
+) -> Packed:  # fmt: skip
+    """A copy of tensors as the file that `write` writes.
+
+    Args:
+        room: gives so many bytes on the CPU, which stay taken until the file is written; pinned ones are filled
+            from a GPU at its full speed.
+    """
+    shapes = {name: (dtype_name(tensor.dtype), tuple(tensor.shape)) for name, tensor in tensors.items()}
+    head, places = header(shapes, about)
+    body = room(sum(tensor.numel() * tensor.element_size() for tensor in tensors.values()))
+    for name, begin in places.items():
+        tensor = tensors[name].detach()
+        part = body[begin : begin + tensor.numel() * tensor.element_size()]
+        part.view(tensor.dtype).view(tensor.shape).copy_(tensor, non_blocking=True)
+    for accelerator in {tensor.device for tensor in tensors.values() if tensor.device.type != "cpu"}:
+        torch.accelerator.synchronize(accelerator)
+    return Packed(head, body)
+
+
+def write(path: Path, packed: Packed) -> dict[str, Json]:
+    """Write a file and flush it to disk; its hash and size are those of the bytes that were given to the disk.
+
+    Raises:
+        OSError: the disk is full, or fails.
+    """
+    body = memoryview(packed.body.numpy())  # type: ignore[arg-type]
+    return write_blocks(path, (packed.header, *(body[at : at + _BLOCK] for at in range(0, len(body), _BLOCK))))
+
+
+def write_blocks(path: Path, blocks: Iterable[bytes | memoryview]) -> dict[str, Json]:
+    """Write bytes as they come; see `write`."""
+    digest, size = hashlib.sha256(), 0
+    with path.open("wb") as file:
+        for block in blocks:
+            file.write(block)
+            digest.update(block)
+            size += len(block)
+            del block  # before the next is made: each may be a tensor of gigabytes
+    sync(path)
+    return {"sha256": digest.hexdigest(), "bytes": size}
+
+
+def read(path: Path) -> dict[str, Tensor]:
+    """All tensors of a file.
+
+    Raises:
+        CorruptCheckpoint: it is not a whole and honest safetensors file.
+    """
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    read_header(path)
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, RuntimeError, ValueError, KeyError, TypeError, MemoryError) as error:
+        raise CorruptCheckpoint(f"{path} is not a readable safetensors file ({error}).") from error
+
+
+def read_header(path: Path) -> Header:
+    """The header alone, every claim in it compared with the size of the file.
+
+    Raises:
+        CorruptCheckpoint: a claim is not true.
+    """
+    try:
+        return _judged(path)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise CorruptCheckpoint(f"{path} is not a readable safetensors file ({error}).") from error
+
+
+def _judged(path: Path) -> Header:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or length > min(MAX_HEADER_BYTES, size - 8):
+            raise ValueError(f"it has {size} bytes and claims a header of {length}")
+        found = json.loads(file.read(length), object_pairs_hook=_once)
+    if not isinstance(found, dict):
+        raise ValueError("its header is not a mapping")
+    about = found.pop("__metadata__", {})
+    if not isinstance(about, dict) or not all(isinstance(text, str) for text in about.values()):
+        raise ValueError("its __metadata__ is not texts by name")
+    spans = sorted(_span(name, entry) for name, entry in found.items())
+    edges = [0, *(edge for span in spans for edge in span), size - 8 - length]
+    # Ends and beginnings alternate; between an end and the next beginning there is nothing.
+    if any(end != begin for end, begin in zip(edges[::2], edges[1::2], strict=True)):
+        raise ValueError("its tensors overlap, leave gaps, or do not end with the file")
+    assert all(a <= b for a, b in pairwise(edges))
+    shapes = {name: tuple(entry["shape"]) for name, entry in found.items()}
+    return Header(shapes, about, {name: entry["dtype"] for name, entry in found.items()})
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name stands twice in its header")
+    return found
+
+
+def _span(name: str, entry: Any) -> tuple[int, int]:
+    """Where a tensor lies, when its dtype and shape fill just that place."""
+    shape, (begin, end) = entry["shape"], entry["data_offsets"]
+    numbers = [*shape, begin, end]
+    if not isinstance(shape, list) or len(shape) > 64 or any(type(n) is not int or not 0 <= n < 2**63 for n in numbers):
+        raise ValueError(f"{name[:80]!r} has a shape or place that cannot be")
+    if math.prod(max(n, 1) for n in shape) >= 2**63:  # no values, but strides that no integer holds
+        raise ValueError(f"{name[:80]!r} has a shape that cannot be")
+    if entry["dtype"] not in _BYTES:
+        raise ValueError(f"{name[:80]!r} is of an unknown dtype, {str(entry['dtype'])[:20]!r}")
+    if begin > end or math.prod(shape) * _BYTES[entry["dtype"]] != end - begin:
+        raise ValueError(f"{name[:80]!r} says that it has {str(shape)[:80]} values in {end - begin} bytes")
+    return begin, end

@@ -1,0 +1,140 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A model's tokens in, the part of them that this rank works on out; and the way back. On one device: nothing changes.
+
+A model calls `split_tokens` once before its first linear, `gather_tokens` once after its last, and `split_context` for
+what only attention reads (positions). In between it holds 1 / T of the tokens, so the gradient of every parameter
+that all T ranks hold is a part of a sum, which the engine adds up. The way back's gradient is the own part alone,
+since every rank computes the same loss on all tokens.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+if TYPE_CHECKING:
+    from nemo_vfm.parallel.apply.shared_heads import SharedHead
+    from nemo_vfm.parallel.context.scheme import Scheme
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the tokens of a sequence lie on this process and its peers.
+
+    Args:
+        tokens: the ranks that hold one sequence between them, context outer, tensor inner; None where this holds all.
+        context: the ranks among which attention must exchange; None where this one's tokens are all.
+        scheme: how they do.
+        tensor: the ranks that hold parts of the large linears, of a vocabulary too; None where this one holds all.
+        shared_head: those of them that use one head of keys and values; None where this rank has whole ones.
+    """
+
+    tokens: ProcessGroup | None = None
+    context: ProcessGroup | None = None
+    scheme: "Scheme | None" = None
+    tensor: ProcessGroup | None = None
+    shared_head: "SharedHead | None" = None
+
+
+_ALONE = Layout()
+_ACTIVE = [_ALONE]
+
+
+def active() -> Layout:
+    """The layout that the model is called under."""
+    return _ACTIVE[-1]
+
+
+@contextmanager
+def under(layout: Layout) -> Iterator[None]:
+    """Call models under a layout."""
+    _ACTIVE.append(layout)
+    try:
+        yield
+    finally:
+        _ACTIVE.pop()
+
+
+def split_tokens(x: Tensor, dim: int) -> Tensor:
+    """This rank's part of the tokens along `dim`.
+
+    Raises:
+        ValueError: the tokens cannot be divided.
+    """
+    return _part(x, dim, active().tokens)
+
+
+def split_context(x: Tensor, dim: int) -> Tensor:
+    """The part of the tokens that this rank's attention sees as queries: the tensor ranks' parts together."""
+    return _part(x, dim, active().context)
+
+
+def divisor() -> int:
+    """What the number of tokens must be a multiple of."""
+    group = active().tokens
+    return 1 if group is None else group.size()
+
+
+def span_of_context(size: int) -> tuple[int, int]:
+    """Of `size` tokens, where `split_context` begins and ends."""
+    group = active().context
+    if group is None:
+        return 0, size
+    each = size // group.size()
+    return group.rank() * each, (group.rank() + 1) * each
+
+
+def gather_tokens(x: Tensor, dim: int) -> Tensor:
+    """All tokens along `dim`, on every rank."""
+    group = active().tokens
+    if group is None:
+        return x
+    gathered: Tensor = _Gather.apply(x, dim, group)  # type: ignore[no-untyped-call]
+    return gathered
+
+
+def all_parts(x: Tensor, group: ProcessGroup) -> list[Tensor]:
+    """What each rank of the group has, by rank; outside of autograd."""
+    parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(group.size())]
+    torch.distributed.all_gather(parts, x.contiguous(), group=group)
+    return parts
+
+
+def require_divided(size: int, count: int) -> None:
+    """Refuse a number of tokens that so many ranks cannot share.
+
+    Raises:
+        ValueError: with the numbers, and the nearest that would do.
+    """
+    if size % count:
+        raise ValueError(
+            f"{size} tokens cannot be divided among {count} ranks (parallel.context, times parallel.tensor where "
+            f"parallel.sequence is on). Change the degrees, or the clip's size: {size // count * count} or "
+            f"{(size // count + 1) * count} tokens would do"
+        )
+
+
+def _part(x: Tensor, dim: int, group: ProcessGroup | None) -> Tensor:
+    if group is None:
+        return x
+    count, size = group.size(), x.shape[dim]
+    require_divided(size, count)
+    return x.narrow(dim, group.rank() * (size // count), size // count)
+
+
+class _Gather(torch.autograd.Function):
+    """All parts in the group's order; backward keeps the own part."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dim: int, group: ProcessGroup) -> Tensor:
+        ctx.dim, ctx.group = dim, group
+        return torch.cat(all_parts(x, group), dim)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        return _part(grads[0], ctx.dim, ctx.group), None, None

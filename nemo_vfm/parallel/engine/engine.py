@@ -1,0 +1,128 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A model, a task and micro-batches in; one optimizer step out. Schedule, reduction, clipping and update live here.
+
+`Engine` is the seam: every engine has these methods, and gives the numbers of a single device.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from nemo_vfm.core.errors import CorruptCheckpoint
+from nemo_vfm.core.precision import Precision
+from nemo_vfm.core.seed import derive
+from nemo_vfm.core.types import Batch, DevicePlan, Factory, Prepared, Task
+from nemo_vfm.parallel.apply.local_shard import copy_own
+from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.parallel.plan.static_memory import OptimizerFactory
+from nemo_vfm.parallel.plan.static_memory import Params as Params  # part of what an engine is given
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What one optimizer step did.
+
+    Args:
+        loss: mean over the samples of the global batch, by their weights.
+        grad_norm: global L2 norm before clipping.
+        lr: learning rate of the first parameter group; 0 where the step was skipped, since it is not finite.
+        num_samples: samples of the global batch.
+        shapes: of the model's inputs, one mapping a micro-batch, for counting arithmetic.
+    """
+
+    loss: float
+    grad_norm: float
+    lr: float
+    num_samples: int
+    shapes: list[Shapes] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What an engine is given to start from."""
+
+    model: Factory[[], nn.Module]
+    task: Task
+    optimizer: OptimizerFactory
+    precision: Precision
+    seed: int
+    plan: ParallelPlan = field(default_factory=ParallelPlan)
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Runs optimizer steps, on one device or on many."""
+
+    def start(self, parts: Parts) -> nn.Module:
+        """Build model and optimizer on the device(s); returns the model."""
+        ...
+
+    def step(self, microbatches: Sequence[Batch], lr_factor: float) -> StepResult:
+        """One optimizer step over a global batch, with every learning rate times `lr_factor`."""
+        ...
+
+    def evaluate(self, batch: Batch) -> tuple[Tensor, Prepared]:
+        """The loss of each sample, (B,), without gradients, and what it was measured on."""
+        ...
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """All that a checkpoint needs, by group: model and optimizer."""
+        ...
+
+    def plan_for(
+        self, num_gpus: int, plan: ParallelPlan, model: Factory[[], nn.Module], optimizer: OptimizerFactory
+    ) -> DevicePlan:
+        """What this engine would do with so many GPUs; asked before `start`, on any machine."""
+        ...
+
+    def load(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """The inverse of `tensors`."""
+        ...
+
+
+def build_model(factory: Factory[[], nn.Module], seed: int) -> nn.Module:
+    """A model whose initial weights are a function of `seed` alone, whatever was drawn before."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(seed, "initial weights"))
+        return factory()
+
+
+def require_same_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
+    """Refuse weights of another model, with the differences as text.
+
+    Raises:
+        CorruptCheckpoint: names or shapes differ.
+    """
+    missing, surplus = sorted(own.keys() - weights.keys()), sorted(weights.keys() - own.keys())
+    common = sorted(own.keys() & weights.keys())
+    shapes = [
+        f"{n} {tuple(weights[n].shape)}, here {tuple(own[n].shape)}" for n in common if weights[n].shape != own[n].shape
+    ]
+    kinds = {"missing": missing, "unknown": surplus, "other shape": shapes}
+    differences = [f"{kind}: {_some(names)}" for kind, names in kinds.items() if names]
+    if differences:
+        raise CorruptCheckpoint(
+            f"The checkpoint is of another model ({'; '.join(differences)}). Use the recipe that trained it."
+        )
+
+
+def load_weights_into(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Strict loading of whole weights, of which a model that is spread over ranks takes its part.
+
+    Raises:
+        CorruptCheckpoint: names or shapes differ.
+    """
+    own = model.state_dict()
+    require_same_weights(own, weights)
+    for name, tensor in own.items():
+        copy_own(tensor, weights[name])
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

@@ -1,0 +1,129 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Each rank's part of the gradients in, the sums that one device would have and their norm out.
+
+FSDP has already averaged over the ranks that share weights; what is left are parameters that several ranks hold whole
+while each saw only some tokens, some heads or some stages (docs/several_devices.md). Sums are of plain local tensors,
+and never a mean: what a mean would be over depends on the layout.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from nemo_vfm.parallel.apply.local_shard import local, spread
+from nemo_vfm.parallel.plan.mesh import Mesh
+from nemo_vfm.parallel.plan.sharding_spec import Divisible, matching
+
+_BUCKET_BYTES = 64 << 20  # of one all-reduce: few calls, and no second copy of all gradients
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A parameter, and who else has it.
+
+    Args:
+        name: in the model.
+        parameter: whole or a part.
+        over_tensor: its gradient is a part of a sum over the tensor ranks.
+        over_pipeline: the same over the pipeline's.
+        over_data: the same over the ranks that share other weights, which FSDP does not see to for one kept whole.
+        copies: ranks that hold the very same part.
+    """
+
+    name: str
+    parameter: nn.Parameter
+    over_tensor: bool
+    over_pipeline: bool
+    over_data: bool
+    copies: int
+
+
+def held(model: nn.Module, mesh: Mesh | None) -> list[Held]:
+    """What this rank holds, with who shares it; None where it is alone."""
+    if mesh is None:
+        return [Held(name, parameter, False, False, False, 1) for name, parameter in model.named_parameters()]
+    plan = mesh.plan
+    how = model.plan() if isinstance(model, Divisible) else None
+    modules = [name for name, _ in model.named_modules()]
+    of_heads = {name for pattern in (how.per_head if how else ()) for name in matching(pattern, modules)}
+    repeated = {name for pattern in (how.every if how else ()) for name in matching(pattern, modules)}
+    found = []
+    for name, parameter in model.named_parameters():
+        axes = () if (parts := spread(parameter)) is None else parts.device_mesh.mesh_dim_names or ()
+        split = "tensor" in axes
+        partly = plan.tensor > 1 and not split and (plan.sequence or _below(name, of_heads))
+        on_all = plan.pipeline > 1 and _below(name, repeated)
+        whole = mesh.sharding is not None and "shard" not in axes
+        copies = plan.replicate * (1 if split else plan.tensor) * (plan.pipeline if on_all else 1)
+        copies *= plan.shard * plan.context if whole else 1
+        found.append(Held(name, parameter, partly, on_all, whole, copies))
+    return found
+
+
+def _below(name: str, modules: set[str]) -> bool:
+    return any(name.startswith(f"{module}.") for module in modules)
+
+
+def sum_partial(holding: Sequence[Held], mesh: Mesh) -> None:
+    """Add up what FSDP does not: over tensor ranks, then over stages; and what it does not know of, as it would."""
+    if mesh.tensor is not None:
+        _all_reduce(_gradients(one for one in holding if one.over_tensor), mesh.tensor)
+    if mesh.pipeline is not None:
+        _all_reduce(_gradients(one for one in holding if one.over_pipeline), mesh.pipeline)
+    if mesh.sharding is not None and (apart := _gradients(one for one in holding if one.over_data)):
+        for group in mesh.sharding.get_all_groups():
+            _all_reduce(apart, group)
+        torch._foreach_div_(apart, mesh.sharding.size())  # FSDP's are means until the step's end
+
+
+def _gradients(holding: Iterable[Held]) -> list[Tensor]:
+    """Their gradients; zeros where this rank's samples did not touch a parameter, since the others will wait for it."""
+    found = []
+    for one in holding:
+        if one.parameter.requires_grad:
+            if one.parameter.grad is None:
+                one.parameter.grad = torch.zeros_like(one.parameter)
+            found.append(local(one.parameter.grad))
+    return found
+
+
+def _all_reduce(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> None:
+    for bucket in _buckets(tensors):
+        flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
+        dist.all_reduce(flat, group=group)
+        borders = list(itertools.accumulate(tensor.numel() for tensor in bucket))[:-1]
+        parts = torch.tensor_split(flat, borders)
+        torch._foreach_copy_(bucket, [part.view_as(tensor) for tensor, part in zip(bucket, parts, strict=True)])
+
+
+def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    bucket: list[Tensor] = []
+    for tensor in tensors:
+        if bucket and (bucket[0].dtype != tensor.dtype or sum(t.nbytes for t in bucket) > _BUCKET_BYTES):
+            yield bucket
+            bucket = []
+        bucket.append(tensor)
+    if bucket:
+        yield bucket
+
+
+def square_sum(holding: Sequence[Held]) -> float:
+    """This rank's share of the squared norm: summed over all ranks it counts every number once."""
+    squares = [
+        torch.linalg.vector_norm(local(one.parameter.grad), dtype=torch.float64).square() / one.copies
+        for one in holding
+        if one.parameter.grad is not None and local(one.parameter.grad).numel()
+    ]
+    return float(torch.stack(squares).sum()) if squares else 0.0
+
+
+def scale(holding: Sequence[Held], factor: float) -> None:
+    """Multiply every gradient."""
+    if factor != 1.0:
+        gradients = [local(one.parameter.grad) for one in holding if one.parameter.grad is not None]
+        torch._foreach_mul_(gradients, factor)

@@ -1,0 +1,76 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A step's loss and gradient norm in, whether the weights may move out; the same answer on every rank."""
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.log import warn
+from nemo_vfm.core.types import Batch
+from nemo_vfm.parallel.ranks.consensus import everyone_says, greatest
+
+_MOST_KEYS = 4  # that a sentence names of each rank
+
+
+class NonFinite:
+    """What becomes of a step whose loss or gradient is not a number.
+
+    Args:
+        action: stop the run, with the last checkpoint as it is, or skip the update and go on with the next batch.
+        most_in_a_row: so many skipped steps one after the other stop the run all the same.
+    """
+
+    def __init__(self, *, action: Literal["stop", "skip"] = "stop", most_in_a_row: int = 8) -> None:
+        if most_in_a_row < 1:
+            raise ValueError(f"most_in_a_row must be at least 1, got {most_in_a_row}")
+        self.action, self.most_in_a_row = action, most_in_a_row
+        self._in_a_row = 0
+
+    def may_update(self, loss: float, grad_norm: float, microbatches: Sequence[Batch]) -> bool:
+        """Whether the optimizer may step. Every rank must ask, at every step, before it changes anything.
+
+        Args:
+            loss: of this rank's own samples, or of all: a number that is finite on one rank and not on another counts
+                as not finite.
+            grad_norm: before clipping.
+            microbatches: what this rank computed them from.
+
+        Raises:
+            UserError: it is not finite, and that stops the run; on every rank, with the same words.
+            LostRank: another rank died or does not answer.
+        """
+        fine = math.isfinite(loss) and math.isfinite(grad_norm)
+        if greatest(float(not fine)) == (0.0,):
+            self._in_a_row = 0
+            return True
+        where = _where(fine, loss, grad_norm, microbatches)
+        self._in_a_row += 1
+        if self.action == "stop":
+            raise UserError(f"{where}. Lower the learning rate, or look for damaged samples. No weights were changed.")
+        if self._in_a_row >= self.most_in_a_row:
+            raise UserError(
+                f"{where}: {self._in_a_row} in a row, and engine.nonfinite.most_in_a_row is {self.most_in_a_row}. "
+                f"Lower the learning rate, or start again from an earlier checkpoint. No weights were changed since"
+            )
+        warn(f"{where}. The step is skipped: no weights were changed ({self._in_a_row} in a row)")
+        return False
+
+
+def _where(fine: bool, loss: float, grad_norm: float, microbatches: Sequence[Batch]) -> str:
+    """The sentence, with the numbers and samples of the ranks at which it began."""
+    keys = [key for batch in microbatches for key in batch.keys]
+    own = {"fine": fine, "loss": str(loss), "norm": str(grad_norm), "keys": keys[:_MOST_KEYS], "more": len(keys)}
+    told = [json.loads(text) for text in everyone_says(json.dumps(own))]
+    # A sum over all ranks is not finite on any of them: then those whose own loss is not finite are to blame.
+    bad = [(rank, one) for rank, one in enumerate(told) if not math.isfinite(float(one["loss"]))]
+    bad = bad or [(rank, one) for rank, one in enumerate(told) if not one["fine"]]
+    one = bad[0][1]
+    more = ", ..." if one["more"] > len(one["keys"]) else ""
+    ranks = "" if len(told) == 1 else f", on rank {', '.join(str(rank) for rank, _ in bad)} of {len(told)}"
+    return (
+        f"The loss ({one['loss']}) or its gradient norm ({one['norm']}) is not finite at batch "
+        f"{microbatches[0].index if microbatches else '?'} (samples {', '.join(one['keys'])}{more}){ranks}"
+    )

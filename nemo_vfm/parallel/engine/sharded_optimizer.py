@@ -1,0 +1,144 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Parameters that may be parts of larger ones in; an optimizer over this rank's parts, as plain tensors, out.
+
+An update of one number from its own gradient and moments does not care where the others are, so AdamW and its kind run
+on local tensors: no dispatch, and no trouble with parameters that lie on different meshes. An optimizer that looks at
+whole matrices (Muon, Shampoo) would compute something else on parts: it is found by trying, and refused.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.parallel.apply.local_shard import local, spread
+from nemo_vfm.parallel.checkpoint.checkpoint_optimizer import restored
+from nemo_vfm.parallel.checkpoint.checkpoint_pieces import in_layout_of
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE
+from nemo_vfm.parallel.engine.gradients import Held
+from nemo_vfm.parallel.plan.static_memory import OptimizerFactory
+from nemo_vfm.parallel.ranks.gather import Gather
+
+
+class OwnPart:
+    """The optimizer of one rank.
+
+    Args:
+        factory: builds it over parameters.
+        holding: the parameters that this rank has.
+        offload: keep its state and the weights it updates in host memory; they travel once a step, each way.
+
+    Raises:
+        UserError: parameters are parts, and the optimizer needs them whole.
+    """
+
+    def __init__(self, factory: OptimizerFactory, holding: list[Held], *, offload: bool) -> None:
+        learning = {one.name: one.parameter for one in holding if one.parameter.requires_grad}
+        if any(spread(parameter) is not None for parameter in learning.values()):
+            _require_elementwise(factory)
+        self._whole = learning
+        self._own = {name: _own(parameter, offload) for name, parameter in learning.items()}
+        self.optimizer = factory(list(self._own.values()))
+        self._base_lrs = [float(group["lr"]) for group in self.optimizer.param_groups]
+        self._stale = True
+
+    @torch.no_grad()
+    def step(self, lr_factor: float) -> float:
+        """Update, with every learning rate times `lr_factor`; returns the first group's."""
+        for group, base in zip(self.optimizer.param_groups, self._base_lrs, strict=True):
+            group["lr"] = base * lr_factor
+        self._catch_up()
+        for name, whole in self._whole.items():
+            own = self._own[name]
+            if own is not whole:
+                own.grad = None if whole.grad is None else local(whole.grad).to(own.device, own.dtype)
+        self.optimizer.step()
+        for name, whole in self._whole.items():
+            own = self._own[name]
+            if own is not whole:
+                own.grad = None  # else it would outlive the model's, into the next step
+            if own.device != whole.device or not _same_memory(own, whole):
+                local(whole).copy_(own)
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    def _catch_up(self) -> None:
+        """Begin with what the model holds now: a checkpoint or a warm start may have filled it since it was copied."""
+        for name, whole in self._whole.items() if self._stale else ():
+            if self._own[name] is not whole:
+                self._own[name].copy_(local(whole))
+        self._stale = False
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Its state as `parameter name/key`; what has a parameter's shape lies as the parameter does."""
+        names = {id(own): name for name, own in self._own.items()}
+        return {
+            f"{names[id(own)]}/{key}": in_layout_of(torch.as_tensor(value), self._whole[names[id(own)]])
+            for own, state in self.optimizer.state.items()
+            for key, value in state.items()
+        }
+
+    def load(self, tensors: Mapping[str, Tensor], ranks: Gather = ALONE) -> None:
+        """The inverse of `tensors`, of which each rank reads its part; every rank must call it.
+
+        Args:
+            tensors: whole ones by name; what belongs to another pipeline stage is not read.
+
+        Raises:
+            CorruptCheckpoint: state of a parameter that no rank has.
+        """
+        found = restored(tensors, self._whole, ranks)
+        self._stale = True
+        self.optimizer.state.clear()
+        for name, values in found.items():
+            own = self._own[name]
+            self.optimizer.state[own] = {key: self._placed(value, own) for key, value in values.items()}
+
+    def _placed(self, value: Tensor, own: Tensor) -> Tensor:
+        """A step count stays on the CPU, unless a kernel that does all of the update wants it beside the weights."""
+        fused = any(group.get("fused") or group.get("capturable") for group in self.optimizer.param_groups)
+        return value.to(own.device) if value.dim() or fused else value
+
+
+def _own(parameter: nn.Parameter, offload: bool) -> nn.Parameter:
+    if offload:
+        host = local(parameter.detach()).to("cpu", copy=True)
+        return nn.Parameter(host.pin_memory() if parameter.device.type == "cuda" else host)
+    return parameter if spread(parameter) is None else nn.Parameter(local(parameter.detach()))
+
+
+def _same_memory(own: Tensor, whole: Tensor) -> bool:
+    return own.data_ptr() == local(whole).data_ptr()
+
+
+def _require_elementwise(factory: OptimizerFactory) -> None:
+    """Try the optimizer on a small matrix and on its halves: both must come to the same.
+
+    Raises:
+        UserError: they do not.
+    """
+    draw = torch.Generator().manual_seed(0)
+    start, grads = torch.randn(8, 6, generator=draw), [torch.randn(8, 6, generator=draw) for _ in range(3)]
+    whole = _tried(factory, [start], [[grad] for grad in grads])
+    halves = _tried(factory, _halves(start), [_halves(grad) for grad in grads])
+    if not torch.allclose(whole, halves, rtol=1e-5, atol=1e-7):
+        name = type(factory([nn.Parameter(start.clone())])).__name__
+        raise UserError(
+            f"{name} needs whole matrices, and this plan shards them, so the result would depend on the layout. Use "
+            f"an element-wise optimizer such as AdamW, or parallel.shard=1 and tensor=1."
+        )
+
+
+def _halves(matrix: Tensor) -> list[Tensor]:
+    return list(torch.tensor_split(matrix, 2))
+
+
+def _tried(factory: OptimizerFactory, pieces: list[Tensor], grads: list[list[Tensor]]) -> Tensor:
+    parameters = [nn.Parameter(piece.clone()) for piece in pieces]
+    optimizer = factory(parameters)
+    for step in grads:
+        for parameter, grad in zip(parameters, step, strict=True):
+            parameter.grad = grad.clone()
+        optimizer.step()
+    return torch.cat([parameter.detach() for parameter in parameters])

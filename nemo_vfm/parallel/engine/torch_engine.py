@@ -1,0 +1,280 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A model and its plan in; optimizer steps on one device or on many out, with the same sums on any layout.
+
+Every rank adds up weight times loss over its samples and tokens, unscaled; at the end of the step one all-reduce of
+three numbers (loss, weight, squared norm) tells every rank what to divide by. So nothing depends on how samples, tokens
+or layers are spread.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from nemo_vfm.core.device import device
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.seed import derive
+from nemo_vfm.core.types import Batch, DevicePlan, Factory, Prepared
+from nemo_vfm.parallel.apply import apply_parallelism
+from nemo_vfm.parallel.apply.pipeline_schedule import Pipeline, require_even
+from nemo_vfm.parallel.apply.pipeline_stage import Stage, cut, repeated
+from nemo_vfm.parallel.apply.shared_heads import SharedHead
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
+from nemo_vfm.parallel.context.token_layout import Layout, under
+from nemo_vfm.parallel.engine import gradients
+from nemo_vfm.parallel.engine.engine import Parts, Shapes, StepResult, build_model
+from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
+from nemo_vfm.parallel.engine.sharded_optimizer import OwnPart
+from nemo_vfm.parallel.plan.mesh import Mesh, join, neighbours
+from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.parallel.plan.sharding_spec import Divisible
+from nemo_vfm.parallel.plan.static_memory import OptimizerFactory, state_of
+
+
+class TorchEngine:
+    """DTensor, FSDP2 and our own context parallel under one plan; alone on one device it is plain PyTorch.
+
+    Args:
+        clip_norm: the gradient's global L2 norm is scaled down to this; None leaves it.
+        recompute: blocks runs each block again in backward instead of keeping its activations; none keeps them.
+        offload_optimizer: keep the optimizer's state in host memory.
+        compile: compile each block with torch.compile.
+        nonfinite: what becomes of a step whose loss or gradient is not a number; None stops the run.
+    """
+
+    def __init__(
+        self, *, clip_norm: float | None = 1.0, recompute: Literal["none", "blocks"] = "none",
+        offload_optimizer: bool = False, compile: bool = False, nonfinite: NonFinite | None = None,
+    ) -> None:  # fmt: skip
+        if clip_norm is not None and clip_norm <= 0:
+            raise ValueError(f"clip_norm must be above zero, got {clip_norm}; write null to switch clipping off")
+        if recompute not in ("none", "blocks"):
+            raise ValueError(f"recompute must be none or blocks, got {recompute!r}")
+        self.clip_norm, self.recompute = clip_norm, recompute
+        self.offload_optimizer, self.compile = offload_optimizer, compile
+        self.nonfinite = nonfinite or NonFinite()
+        self.mesh: Mesh | None = None
+        self._pipeline: Pipeline | None = None
+
+    def plan_for(
+        self, num_gpus: int, plan: ParallelPlan, model: Factory[[], nn.Module], optimizer: OptimizerFactory
+    ) -> DevicePlan:
+        """What the plan makes of so many GPUs, and what each keeps."""
+        notes, idle = [], num_gpus - plan.world
+        if idle > 0:
+            notes.append(f"this recipe trains on {plan}, so {idle} of {num_gpus} GPUs would be idle")
+        elif idle < 0:
+            notes.append(
+                f"the plan is for {plan.world} devices ({plan}), but there are {num_gpus}, so it would not start"
+            )
+        count, state_bytes = state_of(model, optimizer, plan)
+        if self.offload_optimizer:
+            notes.append(f"the optimizer's {state_bytes.pop('optimizer') / 1e9:.2f} GB for each GPU are in host memory")
+        if plan.pipeline > 1 and plan.shard * plan.context > 1:
+            notes.append("through a step each GPU also holds the weights of its stages, gathered over shard x context")
+        notes += _refused(model, plan)
+        return DevicePlan(min(plan.world, num_gpus), count, state_bytes, tuple(notes))
+
+    def start(self, parts: Parts) -> nn.Module:
+        """Meet the other ranks, build this rank's part of the model from the seed, and the optimizer over it.
+
+        Raises:
+            UserError: the plan does not fit the model or the number of ranks.
+        """
+        self.parts, plan = parts, parts.plan
+        self.mesh = join(plan, device()) if plan.world > 1 else None
+        self.model = self._built(parts)
+        self.model.train()
+        self._holding = gradients.held(self.model, self.mesh)
+        self._optimizer = OwnPart(parts.optimizer, self._holding, offload=self.offload_optimizer)
+        return self.model
+
+    def _built(self, parts: Parts) -> nn.Module:
+        model, meta = _born(parts)
+        if self.mesh is not None:
+            apply_parallelism.require_divisible(model, parts.plan)
+            stages = cut(model, parts.plan, self.mesh.at) if parts.plan.pipeline > 1 else []
+            apply_parallelism.split_linears(model, self.mesh)
+        if self.recompute == "blocks":
+            apply_parallelism.recompute(model)
+        if self.compile:
+            apply_parallelism.compile_blocks(model)
+        if not meta:
+            model.to(device())
+        if self.mesh is not None:
+            self._shared(model, stages, self.mesh)
+        if meta:
+            apply_parallelism.fill(model, derive(parts.seed, "initial weights"), device())
+        self.layout = _layout(self.mesh, model)
+        # Weights that are shared are gathered in the dtype of the arithmetic, and take their inputs in no other.
+        shared = self.mesh is not None and self.mesh.sharding is not None
+        _call_under(model, self.layout, parts.precision.autocast if shared else nullcontext)
+        return model
+
+    def _shared(self, model: nn.Module, stages: Sequence[Stage], mesh: Mesh) -> None:
+        """Spread the weights over the ranks that share them; stage by stage where there is a pipeline."""
+        dtype = self.parts.precision.resolved()[0]
+        if self.compile and mesh.plan.schedule == "zero_bubble":
+            raise UserError(
+                "The zero_bubble schedule splits the backward of each linear layer, and engine.compile fuses a "
+                "block; use parallel.schedule: interleaved, or engine.compile: false."
+            )
+        if not stages:
+            apply_parallelism.shard(model, mesh, dtype)
+            return
+        # What several stages on one rank have in common can belong to none of their FSDP roots.
+        apart = repeated(model) if len(stages) > 1 else set()
+        for stage in stages:
+            apply_parallelism.shard(stage, mesh, dtype, stage.blocks(), apart=apart, gather_once=True)
+        self._pipeline = Pipeline(model, stages, mesh)
+
+    def step(self, microbatches: Sequence[Batch], lr_factor: float) -> StepResult:
+        """Forward and backward over this rank's samples, sums over all ranks, clip, update.
+
+        Raises:
+            UserError: the loss is not finite, on any rank, and that stops the run.
+        """
+        for one in self._holding:
+            one.parameter.grad = None
+        shapes: list[Shapes] = []
+        with under(self.layout):
+            sums = [self._backward(batch, shapes) for batch in microbatches]
+        own, weight = (sum(column) for column in zip(*sums, strict=True))
+        loss, weight, norm, samples = self._sums(own, weight, sum(len(batch) for batch in microbatches))
+        if not self.nonfinite.may_update(own, norm, microbatches):
+            return StepResult(loss, norm, 0.0, samples, shapes)
+        gradients.scale(self._holding, self._clipped(norm) * self._averaged() / weight)
+        lr = self._optimizer.step(lr_factor)
+        return StepResult(loss, norm, lr, samples, shapes)
+
+    def _backward(self, batch: Batch, shapes: list[Shapes]) -> tuple[float, float]:
+        """(sum of losses by their weights, sum of the weights)."""
+        pieces = batch.cut(self.parts.plan.microbatches)
+        if self._pipeline is None:
+            sums = [self._backward_piece(piece, shapes) for piece in pieces]
+            return sum(loss for loss, _ in sums), sum(weight for _, weight in sums)
+        require_even(batch, self.parts.plan.microbatches)
+        prepared = [self._prepared(piece, training=True) for piece in pieces]
+        shapes.extend(one.shapes() for one in prepared)
+        loss = self._pipeline.backward(prepared, self.parts.task.losses, self.parts.precision.autocast)
+        return loss, sum(float(one.weight_B.sum()) for one in prepared)
+
+    def _backward_piece(self, batch: Batch, shapes: list[Shapes]) -> tuple[float, float]:
+        prepared, losses_B = self._forward(batch, training=True)
+        shapes.append(prepared.shapes())
+        loss = (losses_B * prepared.weight_B).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return float(loss.detach()), float(prepared.weight_B.sum())
+
+    def _prepared(self, batch: Batch, *, training: bool) -> Prepared:
+        return self.parts.task.prepare(batch.to(device()), seed=self.parts.seed, training=training)
+
+    def _forward(self, batch: Batch, *, training: bool) -> tuple[Prepared, Tensor]:
+        prepared = self._prepared(batch, training=training)
+        with self.parts.precision.autocast():
+            output = self.model(**prepared.inputs)
+        return prepared, self.parts.task.losses(output.float(), prepared)
+
+    def _sums(self, loss: float, weight: float, samples: int) -> tuple[float, float, float, int]:
+        """(mean loss, weight, norm of its gradient, samples) over the global batch, the same on every rank."""
+        if self.mesh is None:
+            square, whole = gradients.square_sum(self._holding), max(weight, 1e-12)
+            return loss / whole, whole, math.sqrt(square) / whole, samples
+        gradients.sum_partial(self._holding, self.mesh)
+        # Ranks of the same samples all counted them.
+        alike = self.mesh.plan.world / self.mesh.plan.data
+        mine = [loss / alike, weight / alike, samples / alike, gradients.square_sum(self._holding)]
+        sums = torch.tensor(mine, dtype=torch.float64, device=device())
+        torch.distributed.all_reduce(sums)
+        loss, weight, count, square = sums.tolist()
+        whole = max(weight, 1e-12)
+        return loss / whole, whole, math.sqrt(square) * self._averaged() / whole, round(count)
+
+    def _averaged(self) -> int:
+        """FSDP gives means where sums are wanted: over so many ranks."""
+        return 1 if self.mesh is None or self.mesh.sharding is None else self.mesh.sharding.size()
+
+    def _clipped(self, norm: float) -> float:
+        """What the gradient is multiplied by."""
+        return 1.0 if self.clip_norm is None else min(1.0, self.clip_norm / (norm + 1e-6))
+
+    @torch.no_grad()
+    def evaluate(self, batch: Batch) -> tuple[Tensor, Prepared]:
+        """The loss of each sample with the model in evaluation mode."""
+        self.model.eval()
+        prepared, losses_B = self._forward(batch, training=False)
+        self.model.train()
+        return losses_B, prepared
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """The model's state and the optimizer's; a tensor may be this rank's part (DTensor) of a larger one."""
+        return {"model": dict(self.model.state_dict()), "optimizer": self._optimizer.tensors()}
+
+    def load(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Put weights and optimizer state back, of which each rank reads its part; every rank must call it.
+
+        Raises:
+            CorruptCheckpoint: names or shapes are not this model's.
+        """
+        ranks = joined()
+        fill(self.model.state_dict(), groups["model"], ranks)
+        self._optimizer.load(groups["optimizer"], ranks)
+
+
+def _refused(model: Factory[[], nn.Module], plan: ParallelPlan) -> list[str]:
+    """Why the model could not be cut by the plan."""
+    with torch.device("meta"):
+        built = model()
+    try:
+        apply_parallelism.require_divisible(built, plan)
+    except UserError as error:
+        return [f"it would not start: {error}"]
+    return []
+
+
+def _born(parts: Parts) -> tuple[nn.Module, bool]:
+    """The model, and whether it is still without memory: so it is where it could be too large for one device."""
+    if parts.plan.world > 1:
+        with torch.device("meta"):
+            model = parts.model()
+        if isinstance(model, apply_parallelism.Drawn) and not list(model.buffers()):
+            return model, True
+    return build_model(parts.model, parts.seed), False
+
+
+def _layout(mesh: Mesh | None, model: nn.Module) -> Layout:
+    if mesh is None:
+        return Layout()
+    shared = _shared_head(mesh, model)
+    if mesh.tokens is None and mesh.context is None:
+        return Layout(tensor=mesh.tensor, shared_head=shared)
+    from nemo_vfm.parallel.context.scheme import Scheme
+
+    scheme = Scheme(kind=mesh.plan.attention, ulysses=mesh.plan.ulysses)
+    return Layout(mesh.tokens, mesh.context, scheme, mesh.tensor, shared)
+
+
+def _shared_head(mesh: Mesh, model: nn.Module) -> SharedHead | None:
+    ranks = model.plan().sharing(mesh.plan.tensor) if isinstance(model, Divisible) else 1
+    return None if ranks == 1 else SharedHead(ranks, mesh.at.tensor % ranks, neighbours(mesh, ranks))
+
+
+def _call_under(model: nn.Module, layout: Layout, arithmetic: Callable[[], AbstractContextManager[object]]) -> None:
+    """Whoever calls the model, a preview or a validation, calls it under the layout it was split for."""
+    entered: list[ExitStack] = []
+
+    def before(*_: object) -> None:
+        entered.append(ExitStack())
+        entered[-1].enter_context(under(layout))
+        entered[-1].enter_context(arithmetic())
+
+    def after(*_: object) -> None:
+        entered.pop().close()
+
+    model.register_forward_pre_hook(before, prepend=True)
+    model.register_forward_hook(after, always_call=True)

@@ -1,0 +1,123 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A number of ranks in, layouts of them out: all that there are, or few in which every two choices meet once.
+
+Mistakes in layouts are mostly those of two things together (a gradient that FSDP averages and a tensor split sums), so
+a selection in which every pair of choices occurs finds nearly what all of them would. Arithmetic, without torch.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nemo_vfm.parallel.plan.plan import AXES, ParallelPlan
+
+Degrees = Mapping[str, Any]
+_PIPELINES: tuple[Degrees, ...] = (
+    {"schedule": "1f1b"}, {"schedule": "interleaved", "virtual": 2}, {"schedule": "zero_bubble", "virtual": 2},
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One row of a parity table.
+
+    Args:
+        degrees: arguments of a `ParallelPlan` that are not its defaults.
+        packed: samples of different sizes one after another, in the place of samples of one size.
+    """
+
+    degrees: Degrees
+    packed: bool = False
+
+    def plan(self) -> ParallelPlan:
+        """The plan."""
+        return ParallelPlan(**self.degrees)
+
+    def choices(self) -> frozenset[tuple[str, object]]:
+        """What it takes, choice by choice; what follows from another choice is none."""
+        plan = self.plan()
+        found = {name: value for name, value in self.degrees.items() if name not in ("virtual", "ulysses")}
+        if plan.tensor > 1:
+            found["sequence"] = plan.sequence
+        if plan.pipeline > 1:
+            del found["microbatches"]
+        return frozenset([*found.items(), ("packed", self.packed)])
+
+    def order(self) -> tuple[object, ...]:
+        """Where it stands among others in a table: plain ones first, by axis."""
+        plan = self.plan()
+        return sum(size > 1 for size in plan.sizes), [-size for size in plan.sizes], str(self)
+
+    def __str__(self) -> str:
+        how = {"tensor": "sequence" if self.degrees.get("sequence") else "", "context": self.degrees.get("attention"),
+               "pipeline": self.degrees.get("schedule")}  # fmt: skip
+        said = [f"{name} {size}{_detail(how.get(name))}" for name, size in self.degrees.items() if name in AXES]
+        if "pipeline" not in self.degrees and "microbatches" in self.degrees:
+            said.append(f"in {self.degrees['microbatches']} parts")
+        return ", ".join(said + ["packed"] * self.packed) or "one device"
+
+
+def _detail(how: str | None) -> str:
+    return f" {how.replace('_', '-')}" if how else ""
+
+
+def all_layouts(ranks: int, *, samples: int, stages: int) -> list[Layout]:
+    """Every layout of so many ranks.
+
+    Args:
+        ranks: exactly so many are used.
+        samples: of a global batch, which data ranks and microbatches must divide.
+        stages: parts that a pipeline can cut the model into at most.
+    """
+    found = []
+    for sizes in itertools.product(_divisors(ranks), repeat=len(AXES)):
+        if math.prod(sizes) == ranks:
+            degrees = {name: size for name, size in zip(AXES, sizes, strict=True) if size > 1}
+            found += [Layout(one, packed) for one in _in_detail(degrees) for packed in (False, True)]
+    found = [one for one in found if one.plan().stages <= stages]
+    # Packed samples are of two sizes in turns, and a pipeline's parts must be alike: each needs one of both.
+    return [one for one in found if samples % (one.plan().data * one.plan().microbatches * (1 + one.packed)) == 0]
+
+
+def _in_detail(degrees: dict[str, int]) -> Iterator[dict[str, Any]]:
+    """With each way to do what these degrees leave open."""
+    sequences: list[Degrees] = [{}, {"sequence": True}] if "tensor" in degrees else [{}]
+    context = degrees.get("context", 1)
+    attentions: list[Degrees] = [{"attention": name} for name in ("ring", "all_gather", "ulysses") if context > 1]
+    if context >= 4:
+        attentions.append({"attention": "ring_ulysses", "ulysses": 2})
+    pipeline = degrees.get("pipeline", 1)
+    pieces: list[Degrees] = [{"microbatches": pipeline, **one} for one in _PIPELINES]
+    for more in itertools.product(sequences, attentions or [{}], pieces if pipeline > 1 else [{}, {"microbatches": 2}]):
+        yield {**degrees, **{name: value for one in more for name, value in one.items()}}
+
+
+def _divisors(number: int) -> list[int]:
+    return [one for one in range(1, number + 1) if number % one == 0]
+
+
+def selection(layouts: Sequence[Layout], *, together: int) -> list[Layout]:
+    """Few of them, in which every `together` choices that occur together at all occur together at least once.
+
+    Greedily: the one that shows most that is new comes next. The same layouts give the same selection.
+    """
+    shown = {one: set(itertools.combinations(sorted(one.choices(), key=str), together)) for one in map(_Key, layouts)}
+    missing, chosen = set().union(*shown.values()), []
+    while missing:
+        best = max(shown, key=lambda one: len(shown[one] & missing))
+        chosen.append(best.layout)
+        missing -= shown.pop(best)
+    return chosen
+
+
+class _Key:
+    """A layout that can be a key: compared by identity."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+
+    def choices(self) -> frozenset[tuple[str, object]]:
+        return self.layout.choices()

@@ -1,0 +1,135 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A plan in, this process's place among the others and its groups out: the one file that makes process groups.
+
+Ranks come from the environment, as torchrun and srun set it.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import groupby
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.parallel.plan.plan import AXES, Coordinate, ParallelPlan
+from nemo_vfm.parallel.ranks.gather import GroupGather
+
+#: How long a rank waits for the others before it gives up and says so.
+TIMEOUT = timedelta(minutes=30)
+
+
+@dataclass(frozen=True, slots=True)
+class Mesh:
+    """This process among its peers. A group is None where this process is alone in it.
+
+    Args:
+        plan: the degrees.
+        rank: of this process among all.
+        at: its place on each axis.
+        devices: pipeline x replicate x shard x tensor, where shard includes context: those share weights, too.
+        world: every rank.
+        tokens: the ranks that split one sequence's tokens outside of attention.
+        context: those that split it inside.
+        tensor: those that split the large linears.
+        pipeline: those that hold the other parts of the blocks.
+    """
+
+    plan: ParallelPlan
+    rank: int
+    at: Coordinate
+    devices: DeviceMesh
+    world: dist.ProcessGroup
+    tokens: dist.ProcessGroup | None
+    context: dist.ProcessGroup | None
+    tensor: dist.ProcessGroup | None
+    pipeline: dist.ProcessGroup | None
+
+    @property
+    def sharding(self) -> DeviceMesh | None:
+        """What FSDP works on: shard (and context), below replicate; None where each rank has weights of its own."""
+        plan = self.plan
+        if plan.replicate > 1:
+            return self.devices["replicate", "shard"]
+        return self.devices["shard"] if plan.shard * plan.context > 1 else None
+
+
+def join(plan: ParallelPlan, device: torch.device) -> Mesh:
+    """Meet the other ranks.
+
+    Raises:
+        UserError: their number is not the plan's, or this process was not started as one of several.
+    """
+    if not dist.is_initialized():
+        _require_environment(plan)
+        backend = "cuda:nccl,cpu:gloo" if device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=TIMEOUT)
+    try:
+        plan.require(dist.get_world_size())
+    except ValueError as error:
+        raise UserError(f"{error}.") from error
+    rank, at = dist.get_rank(), plan.coordinate(dist.get_rank())
+    merged = (plan.pipeline, plan.replicate, plan.shard * plan.context, plan.tensor)
+    devices = DeviceMesh(
+        device.type,
+        torch.arange(plan.world).reshape(merged),
+        mesh_dim_names=("pipeline", "replicate", "shard", "tensor"),
+    )
+    world = dist.group.WORLD
+    assert world is not None
+    return Mesh(
+        plan, rank, at, devices, world, _group(plan, ("context", "tensor") if plan.sequence else ("context",)),
+        _group(plan, ("context",)), _group(plan, ("tensor",)), _group(plan, ("pipeline",)),
+    )  # fmt: skip
+
+
+def _require_environment(plan: ParallelPlan) -> None:
+    missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        raise UserError(
+            f"The plan is for {plan.world} devices ({plan}), and this process was started alone ({missing[0]} is not "
+            f"set). Start it through `nemo-vfm run`, torchrun or srun."
+        )
+
+
+def _group(plan: ParallelPlan, axes: Sequence[str]) -> dist.ProcessGroup | None:
+    """This rank's group along some axes; None where it is alone."""
+    return None if all(plan.sizes[AXES.index(axis)] == 1 for axis in axes) else _made(plan, axes)
+
+
+def _made(plan: ParallelPlan, axes: Sequence[str], backend: str | None = None) -> dist.ProcessGroup:
+    """This rank's group. Every rank makes every group, in the same order, as torch asks."""
+    groups = [(ranks, dist.new_group(ranks, backend=backend)) for ranks in peers(plan, axes)]
+    mine: dist.ProcessGroup = next(group for ranks, group in groups if dist.get_rank() in ranks)
+    return mine
+
+
+def neighbours(mesh: Mesh, count: int) -> dist.ProcessGroup:
+    """This rank's group of so many tensor ranks that follow each other; every rank must call this."""
+    runs = [ranks[n : n + count] for ranks in peers(mesh.plan, ("tensor",)) for n in range(0, len(ranks), count)]
+    groups = [(ranks, dist.new_group(ranks)) for ranks in runs]
+    mine: dist.ProcessGroup = next(group for ranks, group in groups if mesh.rank in ranks)
+    return mine
+
+
+def same_slice(plan: ParallelPlan) -> GroupGather | None:
+    """Those that train on the same samples as this rank, to exchange bytes with; None where there are none.
+
+    A group of its own on the CPU, since a thread uses it beside the step. Every rank must call this.
+    """
+    return None if plan.world == plan.data else GroupGather(_made(plan, ("pipeline", "context", "tensor"), "gloo"))
+
+
+def peers(plan: ParallelPlan, axes: Sequence[str]) -> list[list[int]]:
+    """All ranks, in groups that differ on these axes only, each in the axes' order."""
+
+    def others(rank: int) -> tuple[int, ...]:
+        at = plan.coordinate(rank)
+        return tuple(getattr(at, axis) for axis in AXES if axis not in axes)
+
+    ranks = sorted(range(plan.world), key=lambda rank: (others(rank), rank))
+    return [list(group) for _, group in groupby(ranks, key=others)]

@@ -1,0 +1,102 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Factories of a model and its optimizer, and a plan, in; the bytes that a device keeps, out. Nothing is allocated."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from nemo_vfm.core.types import Factory
+from nemo_vfm.core.without_compiler import without_compiler
+from nemo_vfm.parallel.plan.param_shards import portions
+from nemo_vfm.parallel.plan.plan import ParallelPlan
+
+Params: TypeAlias = Iterable[nn.Parameter]
+OptimizerFactory: TypeAlias = Factory[[Params], torch.optim.Optimizer]
+
+
+def state_of(
+    model: Factory[[], nn.Module], optimizer: OptimizerFactory, plan: ParallelPlan = ParallelPlan()  # noqa: B008 (frozen)
+) -> tuple[int, dict[str, int]]:  # fmt: skip
+    """How many parameters there are, and the bytes of weights, gradients and optimizer on the device that keeps most.
+
+    The model is built on the meta device, where tensors have shapes but no memory: any size takes a second.
+    """
+    built = on_meta(model)
+    count = sum(parameter.numel() for parameter in built.parameters())
+    kept = Kept(optimizer)
+    states = [_states(built, own, kept) for own in portions(built, plan)]
+    return count, max(states, key=lambda bytes_of: sum(bytes_of.values()))
+
+
+def on_meta(model: Factory[[], nn.Module]) -> nn.Module:
+    """The model without memory; nothing is drawn for its weights, which there would be nowhere to put."""
+    with torch.device("meta"), _Undrawn():
+        return model()
+
+
+class _Undrawn(TorchFunctionMode):
+    """Leaves tensors as they are that would be filled: to draw on the meta device imports torch's compiler."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # fmt: skip
+        """See `TorchFunctionMode`."""
+        given = kwargs or {}
+        if getattr(func, "__module__", "") == nn.init.__name__ or func in _DRAWING:
+            return args[0] if args else given["tensor"]
+        if func is torch.eye:
+            return torch.empty(args[0], args[-1], **given)
+        return func(*args, **given)
+
+
+_DRAWING = frozenset({Tensor.normal_, Tensor.uniform_, Tensor.zero_, Tensor.fill_})
+
+
+def _states(model: nn.Module, own: Mapping[str, int], kept: "Kept") -> dict[str, int]:
+    named = dict(model.named_parameters())
+    learning = {name: size for name, size in own.items() if named[name].requires_grad}
+    return {
+        "weights": sum(map(_bytes, model.buffers())) + sum(named[n].element_size() * size for n, size in own.items()),
+        "gradients": sum(named[name].element_size() * size for name, size in learning.items()),
+        "optimizer": sum(kept.by(named[name].dtype, size) for name, size in learning.items()),
+    }
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+class Kept:
+    """What the optimizer keeps, found by one step on a parameter of six numbers for each dtype.
+
+    A step on meta tensors would be simpler, but fused optimizers refuse that device.
+    """
+
+    def __init__(self, optimizer: OptimizerFactory) -> None:
+        self._optimizer = optimizer
+        self._found: dict[torch.dtype, tuple[int, int]] = {}
+
+    def by(self, dtype: torch.dtype, numbers: int) -> int:
+        """Bytes for a parameter of so many numbers."""
+        if dtype not in self._found:
+            self._found[dtype] = _kept(dtype, self._optimizer)
+        per_number, fixed = self._found[dtype]
+        return numbers * per_number + fixed
+
+
+def _kept(dtype: torch.dtype, optimizer: OptimizerFactory) -> tuple[int, int]:
+    """(bytes for each number of a parameter, bytes for each parameter)."""
+    parameter = nn.Parameter(torch.zeros(2, 3, dtype=dtype))
+    with without_compiler():
+        made = optimizer([parameter])
+        parameter.grad = torch.zeros_like(parameter)
+        made.step()
+    state: Mapping[str, object] = made.state[parameter]
+    kept = [value for value in state.values() if isinstance(value, Tensor)]
+    per_number = sum(tensor.element_size() for tensor in kept if tensor.shape == parameter.shape)
+    return per_number, sum(_bytes(tensor) for tensor in kept if tensor.shape != parameter.shape)

@@ -1,0 +1,209 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A process that was started as one of several in, its connection to the others out; or a sentence why there is none.
+
+Ranks meet in a store: torchrun's or our launcher's, or one of rank 0's own under srun. There they compare what they
+were asked to do, before they exchange a single tensor.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from nemo_vfm.core import preemption, progress, ranks
+from nemo_vfm.core.errors import LostRank, UserError
+from nemo_vfm.core.types import Run
+from nemo_vfm.parallel.ranks.device_probe import Pulse
+from nemo_vfm.parallel.ranks.rank_watchdog import OnLost, Watch
+from nemo_vfm.parallel.ranks.rendezvous_store import PrefixStore, Store, address, connect, one_line
+
+_POLL_S = 0.05
+_TRACE_S = 4.0  # three signs of life that do not come; what there is to hear is heard in twice that time
+_READ_S = 30.0  # for the others to read one line
+_INNOCENT = "another rank is to blame"
+_CURRENT: list["World"] = []
+
+
+class World:
+    """This rank's word with the others.
+
+    Args:
+        store: where they meet.
+        watch: their signs of life.
+    """
+
+    def __init__(self, store: Store, watch: Watch) -> None:
+        self._store, self.watch, self.pulse = store, watch, Pulse()
+        self._number = 0
+
+    def tell(self, run: Run) -> None:
+        """See `Teller`: from rank 0 to all."""
+        self._store.set(self._order(), json.dumps({**asdict(run), "folder": str(run.folder)}))
+        self._number += 1
+
+    def tell_end(self, *, patience_s: float) -> None:
+        """Nothing more comes; waits for a while until all have heard it."""
+        self.watch.stop()  # from here on a silence is no death
+        until, asked = time.monotonic() + patience_s, preemption.asked()
+        with suppress(RuntimeError), preemption.heeded():
+            self._store.set(self._order(), "end")
+            while not all(self._store.check([f"left/{rank}"]) for rank in range(1, ranks.count())):
+                if time.monotonic() > until or preemption.asked() != asked:
+                    return
+                time.sleep(_POLL_S)
+
+    def hear(self) -> Run | None:
+        """What rank 0 tells next; None at the end. It may take hours: rank 0 may have work that is its own alone.
+
+        Raises:
+            LostRank: rank 0 is gone.
+        """
+        try:
+            pause_s = _POLL_S
+            while not self._store.check([self._order()]):
+                time.sleep(pause_s := min(1.0, 1.1 * pause_s))
+            told = self._store.get(self._order()).decode()
+            self._number += 1
+            if told == "end":
+                self._store.set(f"left/{ranks.rank()}", "1")
+                return None
+        except RuntimeError as error:
+            raise LostRank(f"rank {ranks.rank()} can no longer reach rank 0 ({one_line(error)})") from error
+        found = json.loads(told)
+        return Run(**{**found, "folder": Path(found["folder"])})
+
+    def confess(self, error: BaseException) -> None:
+        """Say why this rank ends, before it does: rank 0 tells the user."""
+        with suppress(RuntimeError):
+            innocent = isinstance(error, LostRank)
+            self._store.set(f"failed/{ranks.rank()}", _INNOCENT if innocent else f"{type(error).__name__}: {error}")
+            self.watch.stop()
+
+    def why_lost(self) -> str | None:
+        """What rank 0 finds out about a rank that is gone, in a few seconds; None where there is no trace.
+
+        torchrun and srun ask the others to end meanwhile: then there is no time to look further.
+        """
+        until, asked = time.monotonic() + 2 * _TRACE_S, preemption.asked()
+        with suppress(RuntimeError), preemption.heeded():
+            while time.monotonic() < until and preemption.asked() == asked:
+                if said := self._confessed():
+                    return said
+                if silent := self.watch.silent_for(_TRACE_S):
+                    who = f"rank {', '.join(map(str, silent))} of {ranks.count()}"
+                    return f"{who} died, hangs, or its machine is down: its heartbeats have stopped"
+                time.sleep(2 * _POLL_S)
+            if elsewhere := self.watch.elsewhere():
+                who = ", ".join(f"rank {rank} of {ranks.count()} {doing}" for rank, doing in elsewhere.items())
+                return f"{who} for so long that the others, which wait for it, gave up"
+        return None
+
+    def _confessed(self) -> str | None:
+        for rank in range(1, ranks.count()):
+            if self._store.check([f"failed/{rank}"]):
+                told = self._store.get(f"failed/{rank}").decode()
+                if told != _INNOCENT:
+                    return f"rank {rank} of {ranks.count()} ended: {told}"
+        return None
+
+    def _order(self) -> str:
+        return f"order/{self._number}"
+
+
+def now(doing: str) -> None:
+    """What this rank does from here on, such as "takes step 3": said of it when the others wait for it in vain."""
+    if _CURRENT:
+        _CURRENT[0].watch.at(doing)
+
+
+def take_pulse() -> None:
+    """Between two steps: how quickly this rank's device computes, now and then, where there are others."""
+    if _CURRENT and _CURRENT[0].pulse.is_due():
+        _CURRENT[0].watch.computes(_CURRENT[0].pulse.seconds())
+
+
+def current() -> World | None:
+    """The world that this process is in; None where it is alone."""
+    return _CURRENT[0] if _CURRENT else None
+
+
+@contextmanager
+def joined(
+    recipe_sha256: str, *, on_lost: OnLost, timeout_s: float = ranks.TIMEOUT_S, silence_s: float = ranks.SILENCE_S
+) -> Iterator[World]:
+    """Meet the other ranks, and leave them at the end.
+
+    Args:
+        recipe_sha256: of the composed recipe; the same everywhere, or nobody begins.
+        on_lost: what to do once a rank gives no sign of life; it must end the process.
+        timeout_s: how long the others may take to come, and each collective after that.
+        silence_s: how long a rank may give no sign of life.
+
+    Raises:
+        UserError: the port is in use, ranks do not come, or have another recipe.
+    """
+    store = _meet(recipe_sha256, timeout_s)
+    if torch.cuda.is_available():
+        torch.cuda.set_device(ranks.local_rank() % torch.cuda.device_count())
+    watch = Watch(PrefixStore("watch", connect(timeout_s, is_second=True)), ranks.rank(), ranks.count(),
+                  silence_s=silence_s, on_lost=on_lost)  # fmt: skip
+    watch.start()
+    backend = "cuda:nccl,cpu:gloo" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, store=PrefixStore("world", store), rank=ranks.rank(), world_size=ranks.count(),
+                            timeout=timedelta(seconds=timeout_s))  # fmt: skip
+    world = World(PrefixStore("orders", store), watch)
+    _CURRENT[:] = [world]
+    progress.ask(watch if ranks.is_first() else None)
+    yield world
+    # Only at a good end: to take a group down whose members are gone may wait for ever.
+    _CURRENT.clear()
+    progress.ask(None)
+    watch.stop()
+    dist.destroy_process_group()
+
+
+def _meet(recipe_sha256: str, timeout_s: float) -> Store:
+    """The store, once every rank has come to it with the same recipe."""
+    store = connect(timeout_s)
+    try:
+        _compare(store, recipe_sha256, timeout_s)
+    except RuntimeError as error:
+        raise UserError(f"rank {ranks.rank()} reached rank 0 at {address()}, which ended before all ranks had "
+                        f"joined; see its output ({one_line(error)})") from error  # fmt: skip
+    return store
+
+
+def _compare(store: Store, recipe_sha256: str, timeout_s: float) -> None:
+    names = [f"here/{rank}" for rank in range(ranks.count())]
+    store.set(names[ranks.rank()], recipe_sha256)
+    if absent := _absent(store, names, timeout_s):
+        raise UserError(f"rank {', '.join(absent)} of {ranks.count()} did not join within {timeout_s:.0f} s; see "
+                        f"its output, and check that it can reach {address()}")  # fmt: skip
+    found = [store.get(name).decode() for name in names]
+    if other := [str(rank) for rank, recipe in enumerate(found) if recipe != found[0]]:
+        # The store goes with rank 0: the others must have read what they are refused for.
+        store.set(f"read/{ranks.rank()}", "")
+        if ranks.is_first():
+            _absent(store, [f"read/{rank}" for rank in range(ranks.count())], _READ_S)
+        raise UserError(
+            f"rank {', '.join(other)} of {ranks.count()} was given a different recipe than rank 0 "
+            f"({found[int(other[0])][:12]} instead of {found[0][:12]}): every machine needs the same file, changes "
+            f"and ingredients. Nothing was run"
+        )
+
+
+def _absent(store: Store, names: list[str], timeout_s: float) -> list[str]:
+    """The ranks, by number, whose key of `names` is still not there after some time."""
+    until = time.monotonic() + timeout_s
+    while not store.check(names):
+        if time.monotonic() > until:
+            return [str(rank) for rank, name in enumerate(names) if not store.check([name])]
+        time.sleep(_POLL_S)
+    return []

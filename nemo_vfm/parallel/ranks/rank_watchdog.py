@@ -1,0 +1,155 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Signs of life of every rank in, the name of one that gives none out: a collective alone only says that it waited.
+
+A rank that dies closes its connections, and the others' next collective fails at once. One that is stopped, or whose
+Python is held in one call for ever, keeps them open: its peers would wait until the collective's own timeout and then
+not know for whom. So a thread of each rank counts up in the store, rank 0 looks at all counters, all look at rank 0's.
+"""
+
+import threading
+import time
+from contextlib import suppress
+from statistics import median
+from typing import Protocol
+
+from nemo_vfm.core.ranks import SILENCE_S
+from nemo_vfm.core.types import Json
+from nemo_vfm.parallel.ranks.rendezvous_store import Store
+
+BEAT_S = 1.0
+READS = "reads the samples"  #: how what a rank does begins while it waits for its data
+_LOST = "lost"
+_WEIGHT = 0.1  # of the newest in the mean time that a rank takes to read
+_WEIGHT_OF_PULSE = 0.3  # of the newest
+
+
+class OnLost(Protocol):
+    """What a rank does that must end because of another."""
+
+    def __call__(self, sentence: str) -> None: ...
+
+
+class Watch:
+    """Gives signs of life, and looks for those of others, in a thread of its own.
+
+    Args:
+        store: a connection of its own: one that waits in the main thread would block it.
+        rank: of this process.
+        num_ranks: of all.
+        silence_s: so long without a sign is a death.
+        on_lost: is called in the thread, with a sentence that names the rank; it must end the process.
+    """
+
+    def __init__(
+        self, store: Store, rank: int, num_ranks: int, *, silence_s: float = SILENCE_S, on_lost: OnLost
+    ) -> None:
+        self._store, self._rank, self._num_ranks = store, rank, num_ranks
+        self._silence_s, self._on_lost = silence_s, on_lost
+        self._stop, self._doing = threading.Event(), "starts"
+        self._since, self._reads_s, self._pulse_s = time.monotonic(), 0.0, 0.0
+        self._seen: dict[int, tuple[bytes, float]] = {}  # the last sign of a rank, and when it came
+        self._began = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="signs of life", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def at(self, doing: str) -> None:
+        """What this rank does from here on, in a few words: said of it once it is lost."""
+        before, since = self._doing, self._since
+        self._doing, self._since = doing, time.monotonic()
+        if before.startswith(READS):
+            self._reads_s += _WEIGHT * (self._since - since - self._reads_s)
+
+    def computes(self, pulse_s: float) -> None:
+        """How long a fixed work took this rank's device just now; a while of it counts, not one moment."""
+        self._pulse_s += (_WEIGHT_OF_PULSE if self._pulse_s else 1.0) * (pulse_s - self._pulse_s)
+
+    def stop(self) -> None:
+        """No sign is expected of this rank any more."""
+        if self._stop.is_set():
+            return
+        self._stop.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join(2 * BEAT_S)
+        with suppress(RuntimeError):
+            self._store.set(_beat(self._rank), "end")
+
+    def silent_for(self, seconds: float) -> list[int]:
+        """On rank 0, the others that have given no sign for so long, and have not said that they leave."""
+        now = time.monotonic()
+        seen = [(rank, *self._seen.get(rank, (b"", self._began))) for rank in range(1, self._num_ranks)]
+        return [rank for rank, told, since in seen if told != b"end" and now - since > seconds]
+
+    def elsewhere(self) -> dict[int, str]:
+        """On rank 0, the others that live and do something else than rank 0 does."""
+        told = {rank: self._seen.get(rank, (b"", 0.0))[0] for rank in range(1, self._num_ranks)}
+        doing = {rank: text.decode().partition(" ")[2] for rank, text in told.items() if text not in (b"", b"end")}
+        return {rank: text for rank, text in doing.items() if text and text != self._doing}
+
+    def facts(self) -> dict[str, Json]:
+        """On rank 0, of all: how many, who reads longest, whose device is slowest, who is elsewhere than rank 0."""
+        told = {rank: _figures(text) for rank, (text, _) in dict(self._seen).items() if text not in (b"", b"end")}
+        told[0] = self._reads_s, self._pulse_s
+        slowest, (longest, _) = max(sorted(told.items()), key=lambda one: one[1][0])
+        elsewhere: dict[str, Json] = {str(rank): doing for rank, doing in self.elsewhere().items()}
+        pulses = {rank: pulse for rank, (_, pulse) in told.items() if pulse}
+        return {"ranks": self._num_ranks, "reads_longest": {"rank": slowest, "seconds": round(longest, 6)},
+                "elsewhere": elsewhere, **_slowest(pulses)}  # fmt: skip
+
+    def _run(self) -> None:
+        number = 0
+        try:
+            while not self._stop.wait(min(BEAT_S, self._silence_s / 4)):
+                number += 1
+                self._store.set(_beat(self._rank), f"{number}/{self._reads_s:.6f}/{self._pulse_s:.9f} {self._doing}")
+                if sentence := self._look():
+                    self._on_lost(sentence)
+                    return
+        except RuntimeError as error:
+            if not self._stop.is_set():
+                said = " ".join(str(error).split())[:200]
+                self._on_lost(f"rank {self._rank} lost the rendezvous store, which rank 0 or torchrun "
+                              f"runs ({said})")  # fmt: skip
+
+    def _look(self) -> str | None:
+        """A sentence once a rank is lost."""
+        if self._rank and self._store.check([_LOST]):
+            return self._store.get(_LOST).decode()
+        for rank in range(1, self._num_ranks) if self._rank == 0 else (0,):
+            if (doing := self._silent(rank)) is not None:
+                sentence = (f"rank {rank} of {self._num_ranks} has sent no heartbeat for {self._silence_s:.0f} s "
+                            f"(the last: it {doing}); it hangs, was stopped, or its machine is down")  # fmt: skip
+                self._store.set(_LOST, sentence)
+                return sentence
+        return None
+
+    def _silent(self, rank: int) -> str | None:
+        """What a rank did when it was last heard of, if that is too long ago."""
+        told = self._store.get(_beat(rank)) if self._store.check([_beat(rank)]) else b""
+        before, since = self._seen.get(rank, (None, time.monotonic()))
+        if told != before or told == b"end":
+            self._seen[rank] = told, time.monotonic()
+            return None
+        return told.decode().partition(" ")[2] or "starts" if time.monotonic() - since > self._silence_s else None
+
+
+def _figures(told: bytes) -> tuple[float, float]:
+    """A rank's mean time to read, and of its device's last pulse; 0 before there was one."""
+    _, reads, pulse = told.partition(b" ")[0].split(b"/")
+    return float(reads), float(pulse)
+
+
+def _slowest(pulses: dict[int, float]) -> dict[str, Json]:
+    """Whose device takes longest, and how many times as long as that of the others; nothing before two have said it."""
+    if len(pulses) < 2:
+        return {}
+    rank = max(pulses, key=lambda one: pulses[one])
+    others = median(seconds for other, seconds in pulses.items() if other != rank)
+    return {"computes_slowest": {"rank": rank, "seconds": pulses[rank], "times": round(pulses[rank] / others, 3)}}
+
+
+def _beat(rank: int) -> str:
+    return f"beat/{rank}"

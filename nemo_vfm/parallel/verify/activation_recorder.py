@@ -1,0 +1,145 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A rehearsal and a plan in; what each rank saw of each step, module by module and parameter by parameter, out.
+
+A module's output is what this rank has of it: some samples, some tokens, some features. `place` says which.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nemo_vfm.parallel.apply.local_shard import whole
+from nemo_vfm.parallel.plan.layout_cases import Degrees
+from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.parallel.verify.tiny_training import SAMPLES, Rehearsal
+
+Packed = tuple[tuple[int, ...], bytes]
+Place = tuple[slice, ...]
+Hook = Callable[[nn.Module, Any, Any], None]
+
+
+@dataclass(slots=True)
+class Step:
+    """What one rank saw of one step.
+
+    Args:
+        outputs: of each module, call by call.
+        order: the names of modules as they were done, one a call.
+        loss: the same on every rank.
+        gradients: by parameter, whole.
+        weights: the same after the step.
+    """
+
+    outputs: dict[str, list[Tensor]] = field(default_factory=dict)
+    order: list[str] = field(default_factory=list)
+    loss: float = 0.0
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+    weights: dict[str, Tensor] = field(default_factory=dict)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Bytes in the place of tensors: torch would hand each over as an open file, and there are hundreds."""
+        return {
+            "outputs": {name: [_packed(one) for one in calls] for name, calls in self.outputs.items()},
+            "order": self.order,
+            "loss": self.loss,
+            "gradients": {name: _packed(one) for name, one in self.gradients.items()},
+            "weights": {name: _packed(one) for name, one in self.weights.items()},
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.outputs = {name: [_unpacked(one) for one in calls] for name, calls in state["outputs"].items()}
+        self.order, self.loss = state["order"], state["loss"]
+        self.gradients = {name: _unpacked(one) for name, one in state["gradients"].items()}
+        self.weights = {name: _unpacked(one) for name, one in state["weights"].items()}
+
+
+def _packed(tensor: Tensor) -> Packed:
+    return tuple(tensor.shape), tensor.contiguous().numpy().tobytes()
+
+
+def _unpacked(packed: Packed) -> Tensor:
+    shape, data = packed
+    return torch.frombuffer(bytearray(data), dtype=torch.float32).reshape(shape) if data else torch.empty(shape)
+
+
+def steps(rank: int, rehearsal: Rehearsal, degrees: Degrees, count: int) -> list[Step]:
+    """Take so many steps on this rank, and tell of each.
+
+    Raises:
+        UserError, ValueError: the model does not allow the plan.
+    """
+    plan, found = ParallelPlan(**degrees), []
+    engine = rehearsal.started(plan)
+    for index in range(count):
+        step = Step()
+        with _listening(engine.model, step):
+            step.loss = engine.step([rehearsal.own(plan, rank, index)], 1.0).loss
+        for name, parameter in engine.model.named_parameters():
+            if parameter.grad is not None:
+                step.gradients[name] = _kept(whole(parameter.grad))
+            step.weights[name] = _kept(whole(parameter))
+        found.append(step)
+    return found
+
+
+@contextmanager
+def _listening(model: nn.Module, step: Step) -> Iterator[None]:
+    handles = [module.register_forward_hook(_noting(name, step)) for name, module in model.named_modules() if name]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _noting(name: str, step: Step) -> Hook:
+    def note(module: nn.Module, inputs: object, output: object) -> None:
+        # A pipeline first looks at shapes, without gradients; that is no part of the step.
+        if isinstance(output, Tensor) and torch.is_grad_enabled() and output.is_floating_point():
+            step.outputs.setdefault(name, []).append(_kept(whole(output)))
+            step.order.append(name)
+
+    return note
+
+
+def _kept(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", torch.float32, copy=True)
+
+
+def joined(pieces: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
+    """The outputs for one microbatch after another as that for all samples; of one that has no samples, the first."""
+    return torch.cat(list(pieces)) if shape[0] == SAMPLES else pieces[0]
+
+
+def place(own: Sequence[int], all_: Sequence[int], plan: ParallelPlan, rank: int, heads: int) -> Place | None:
+    """Where a rank's output lies in that of one device; None where its shape does not tell.
+
+    Args:
+        own: shape of the rank's.
+        all_: shape of one device's.
+        plan: how ranks share the work.
+        heads: attention heads, which tensor ranks divide.
+    """
+    if len(own) != len(all_):
+        return None
+    at, found = plan.coordinate(rank), []
+    token = at.context * plan.tensor + at.tensor if plan.sequence else at.context
+    for dim, (part, size) in enumerate(zip(own, all_, strict=True)):
+        ways = [(1, 0)]
+        if dim == 0 and size == SAMPLES:
+            ways.append((plan.data, plan.data_rank(rank)))
+        elif dim == len(all_) - 1 or (size == heads and plan.tensor > 1):
+            ways.append((plan.tensor, at.tensor))
+            ways.append((heads, at.tensor * heads // plan.tensor))  # several ranks share a head of keys and values
+        else:
+            ways += [(plan.tokens, token), (plan.context, at.context)]
+        way = next((index for count, index in ways if part * count == size), None)
+        if way is None:
+            return None
+        found.append(slice(way * part, (way + 1) * part))
+    return tuple(found)

@@ -1,0 +1,192 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""What two sides saw of the same steps in; the first step, module and rank at which they part out.
+
+Forward comes before backward, since a wrong output makes every gradient before it wrong; the loss stands between them.
+Gradients come in the order of the backward pass, the last module's first.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.parallel.verify.activation_recorder import Place, Step, joined, place
+
+Phase = Literal["forward", "loss", "gradient", "weight"]
+_NOTHING = 1e-6  # of the norm of all gradients; a smaller one is rounding itself
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two.
+
+    Args:
+        name: A or B.
+        plan: how its ranks share the work.
+        seen: by rank, step by step.
+    """
+
+    name: str
+    plan: ParallelPlan
+    seen: Sequence[Sequence[Step]]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How far the sides are apart at one place.
+
+    Args:
+        step: counted from 1.
+        phase: forward (a module's output), loss, gradient or weight (after the step).
+        name: of the module or the parameter.
+        size: relative, as L2 norms; infinite where one side has nothing there.
+        side: whose rank it is that departs from one device; the second's where it cannot be told.
+        rank: which.
+    """
+
+    step: int
+    phase: Phase
+    name: str
+    size: float
+    side: str
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a comparison found.
+
+    Args:
+        largest: by step and phase, the largest difference.
+        compared: by step and phase, how many modules or parameters.
+        parting: the first beyond the tolerance; None where there is none.
+        unknown: modules whose outputs have no known place in one device's.
+    """
+
+    largest: dict[tuple[int, Phase], Difference]
+    compared: dict[tuple[int, Phase], int]
+    parting: Difference | None
+    unknown: tuple[str, ...]
+
+
+def compare(alone: Sequence[Step], a: Side, b: Side, *, heads: int, tolerance: float) -> Told:
+    """Hold two sides against each other, up to the end of the step in which they part.
+
+    Args:
+        alone: what one device saw, which tells shapes, order, and who is right.
+        heads: attention heads.
+        tolerance: relative.
+    """
+    largest: dict[tuple[int, Phase], Difference] = {}
+    compared: dict[tuple[int, Phase], int] = {}
+    parting, unknown = None, list[str]()
+    for index, one in enumerate(alone):
+        for found in _differences(index, one, a, b, heads, unknown):
+            key = found.step, found.phase
+            compared[key] = compared.get(key, 0) + 1
+            if key not in largest or found.size > largest[key].size:
+                largest[key] = found
+            if parting is None and not found.size <= tolerance:  # a number that is none is beyond any
+                parting = found
+        if parting is not None:
+            break
+    return Told(largest, compared, parting, tuple(dict.fromkeys(unknown)))
+
+
+def _differences(
+    index: int, alone: Step, a: Side, b: Side, heads: int, unknown: list[str]
+) -> Iterator[Difference]:  # fmt: skip
+    for number, name in enumerate(alone.order):
+        call = alone.order[:number].count(name)  # a module may be called more than once in a forward
+        try:
+            sides = [_pieces(one, index, name, alone, call, heads) for one in (a, b)]
+        except LookupError:
+            unknown.append(name)
+            continue
+        yield _apart(index, "forward", name, alone.outputs[name][call], sides)
+    losses = [[one[index].loss for one in side.seen] for side in (a, b)]
+    middle, scale = losses[0][0], abs(alone.loss) or 1.0
+    rank = max(range(len(losses[1])), key=lambda n: abs(losses[1][n] - middle))
+    yield Difference(index + 1, "loss", "loss", abs(losses[1][rank] - middle) / scale, "B", rank)
+    yield from _of_parameters(index, "gradient", alone, a, b)
+    yield from _of_parameters(index, "weight", alone, a, b)
+
+
+_Piece = tuple[str, int, Place, Tensor]  # side, rank, where, what
+
+
+def _pieces(side: Side, index: int, name: str, alone: Step, call: int, heads: int) -> list[_Piece]:
+    """What each rank has of one call's output.
+
+    Raises:
+        LookupError: of one it is not known where it belongs.
+    """
+    found, whole = [], alone.outputs[name]
+    for rank, seen in enumerate(side.seen):
+        if parts := seen[index].outputs.get(name, [])[call :: len(whole)]:  # else another stage of a pipeline has it
+            own = joined(parts, whole[call].shape)
+            where = place(own.shape, whole[call].shape, side.plan, rank, heads)
+            if where is None:
+                raise LookupError(name)
+            found.append((side.name, rank, where, own))
+    return found
+
+
+def _apart(
+    index: int, phase: Phase, name: str, alone: Tensor, sides: Sequence[list[_Piece]], least: float = 0.0
+) -> Difference:
+    """The largest difference between what each side's ranks have and what the other side has there."""
+    scale = max(_mean(alone), least)
+    others = [_whole(pieces, alone) for pieces in reversed(sides)]
+    sizes = [
+        _relative(own, other[where], scale)
+        for pieces, other in zip(sides, others, strict=True)
+        for _, _, where, own in pieces
+    ]
+    everybody = [piece for pieces in sides for piece in pieces]
+    # Who is further from one device is to blame; where both are as far, the second side.
+    guilt = [_relative(own, alone[where], scale) for _, _, where, own in everybody]
+    side, rank = ("B", 0) if not any(guilt) else everybody[max(range(len(guilt)), key=guilt.__getitem__)][:2]
+    lacks = math.inf if not all(sides) else 0.0
+    size = max([lacks, *(math.inf if size != size else size for size in sizes)])
+    return Difference(index + 1, phase, name, size, side, rank)
+
+
+def _whole(pieces: Sequence[_Piece], alone: Tensor) -> Tensor:
+    """What a side's ranks have between them; of what several have, the first one's."""
+    found = torch.full_like(alone, math.nan)
+    for _, _, where, own in reversed(pieces):
+        found[where] = own
+    return found
+
+
+def _mean(one: Tensor) -> float:
+    """The root of the mean square of its numbers."""
+    return float(one.double().square().mean().sqrt()) if one.numel() else 0.0
+
+
+def _relative(one: Tensor, other: Tensor, scale: float) -> float:
+    """The root of the mean square of the difference, beside what it is to be compared with."""
+    return _mean(one - other) / (scale or 1.0)
+
+
+def _of_parameters(index: int, phase: Phase, alone: Step, a: Side, b: Side) -> Iterator[Difference]:
+    own = _by_name(alone, phase)
+    all_ = math.sqrt(sum(float(one.double().square().sum()) for one in own.values()))
+    for name in reversed(own) if phase == "gradient" else own:
+        everywhere = tuple(slice(0, size) for size in own[name].shape)
+        sides = [
+            [(side.name, rank, everywhere, found[name]) for rank, seen in enumerate(side.seen)
+             if name in (found := _by_name(seen[index], phase))]
+            for side in (a, b)
+        ]  # fmt: skip
+        yield _apart(index, phase, name, own[name], sides, _NOTHING * all_ / math.sqrt(own[name].numel()))
+
+
+def _by_name(step: Step, phase: Phase) -> dict[str, Tensor]:
+    return step.gradients if phase == "gradient" else step.weights

@@ -1,0 +1,220 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A rehearsal and layouts in; how far each layout's losses and gradients are from one device's out.
+
+Two steps are taken: the first shows the gradients, the loss of the second that the update was the same, too. Every rank
+computes one device's numbers for itself, and compares what it holds: no parameter is gathered on one of them.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types import Batch
+from nemo_vfm.parallel.apply.local_shard import whole
+from nemo_vfm.parallel.engine import gradients
+from nemo_vfm.parallel.engine.torch_engine import TorchEngine
+from nemo_vfm.parallel.plan.layout_cases import Layout
+from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.parallel.plan.sharding_spec import Divisible
+from nemo_vfm.parallel.ranks.consensus import greatest
+from nemo_vfm.parallel.verify.rank_pool import Pool, RankFailed
+from nemo_vfm.parallel.verify.tiny_training import Rehearsal
+
+LOSS, GRADIENT = 1e-5, 1e-4  #: differences that rounding makes (fp32), relative; measured ones stay below a tenth
+_STEPS = 2
+NOT_PACKED = "this model takes no packed samples"
+_NORM = "the norm of all"
+_NOTHING = 1e-6  # of the norm of all gradients: a smaller one is compared with this, since it is rounding itself
+_ALONE: dict[tuple[str, bool], "_Seen"] = {}
+
+Verdict = Literal["equal", "differs", "refused", "failed", "seen", "not seen"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What came of one layout.
+
+    Args:
+        layout: see there; the control's has a sum left out.
+        ranks: processes.
+        verdict: seen and not seen are the control's.
+        loss: the largest relative difference of a step's loss; None where nothing was measured.
+        gradient: the largest relative difference of a parameter's gradient, as L2 norms.
+        parameter: whose.
+        reason: why it was refused or failed.
+        left_out: what the control does not do; empty else.
+    """
+
+    layout: Layout
+    ranks: int
+    verdict: Verdict
+    loss: float | None = None
+    gradient: float | None = None
+    parameter: str = ""
+    reason: str = ""
+    left_out: str = ""
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it is as it should be; a layout that the model cannot take is."""
+        return self.verdict in ("equal", "refused", "seen")
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """Of one run: the loss of each step, the norm of all gradients, and those of the first step by name."""
+
+    losses: list[float]
+    norm: float
+    gradients: dict[str, Tensor]
+
+
+def quiet(_: int) -> None:
+    """What libraries warn of on each rank is not about layouts."""
+    import logging
+    import warnings
+
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+
+
+def one_device(pool: Pool, rehearsal: Rehearsal, ranks: int) -> tuple[list[float], float]:
+    """What one device says: the loss of each step, and the first one's gradient norm.
+
+    Every process computes it before any waits for another: the first step of a process takes longest.
+    """
+    found: list[tuple[list[float], float]] = pool.call(ranks, _loss_and_norm, rehearsal)
+    return found[0]
+
+
+def _loss_and_norm(rank: int, rehearsal: Rehearsal) -> tuple[list[float], float]:
+    alone = _alone(rehearsal, False)
+    return alone.losses, alone.norm
+
+
+def row(pool: Pool, rehearsal: Rehearsal, layout: Layout) -> Row:
+    """Measure one layout."""
+    ranks = layout.plan().world
+    try:
+        found = pool.call(ranks, differences, rehearsal, layout)
+    except RankFailed as error:
+        return Row(layout, ranks, "failed", reason=error.first_cause())
+    if refusals := [one for one in found if isinstance(one, str)]:
+        verdict: Verdict = "refused" if len(refusals) == ranks else "failed"
+        return Row(layout, ranks, verdict, reason=refusals[0])
+    return _judged(Row(layout, ranks, "equal"), found)
+
+
+def control(pool: Pool, rehearsal: Rehearsal, ranks: int, *, is_cut: bool) -> Row:
+    """The same with a sum left out on purpose: a table that does not see it proves nothing.
+
+    Args:
+        ranks: at least 2.
+        is_cut: whether the model can be split; if not, the control gives all ranks the first one's samples.
+    """
+    layout = Layout({"tensor": ranks, "sequence": True} if is_cut else {"replicate": ranks})
+    left_out = "without the sum of gradients over tensor ranks" if is_cut else "every rank with rank 0's samples"
+    told = Row(layout, ranks, "seen", left_out=left_out)
+    try:
+        found = pool.call(ranks, without_a_sum if is_cut else alike, rehearsal, layout)
+    except RankFailed as error:
+        return replace(told, verdict="failed", reason=error.first_cause())
+    if refused := next((one for one in found if isinstance(one, str)), None):
+        return replace(told, verdict="failed", reason=refused)
+    measured = _judged(told, found)
+    return replace(measured, verdict="seen" if measured.verdict == "differs" else "not seen")
+
+
+def _judged(told: Row, found: Sequence["tuple[float, dict[str, float]]"]) -> Row:
+    by_name = {name: max(by[name] for _, by in found if name in by) for _, names in found for name in names}
+    parameter = max(by_name, key=lambda name: by_name[name])
+    loss = max(loss for loss, _ in found)
+    is_equal = loss <= LOSS and by_name[parameter] <= GRADIENT
+    return replace(
+        told, verdict="equal" if is_equal else "differs", loss=loss, gradient=by_name[parameter], parameter=parameter
+    )
+
+
+def differences(rank: int, rehearsal: Rehearsal, layout: Layout) -> tuple[float, dict[str, float]] | str:
+    """On one rank: how far its losses are from one device's, and each gradient; or why the layout is refused."""
+    try:
+        batches = _own(rehearsal, layout, rank)
+        found = _seen(rehearsal.started(layout.plan()), batches)
+    except (UserError, ValueError) as error:
+        return str(error)
+    return _compared(found, _alone(rehearsal, layout.packed))
+
+
+def without_a_sum(rank: int, rehearsal: Rehearsal, layout: Layout) -> tuple[float, dict[str, float]] | str:
+    """`differences` where what FSDP does not add up is not added up at all."""
+    with _left_out():
+        return differences(rank, rehearsal, layout)
+
+
+def alike(rank: int, rehearsal: Rehearsal, layout: Layout) -> tuple[float, dict[str, float]] | str:
+    """`differences` where every rank is given rank 0's samples."""
+    found = _seen(rehearsal.started(layout.plan()), _own(rehearsal, layout, 0))
+    return _compared(found, _alone(rehearsal, layout.packed))
+
+
+@contextmanager
+def _left_out() -> Iterator[None]:
+    kept = gradients.sum_partial
+    gradients.sum_partial = lambda holding, mesh: None
+    try:
+        yield
+    finally:
+        gradients.sum_partial = kept
+
+
+def _seen(engine: TorchEngine, batches: Sequence[Sequence[Batch]]) -> _Seen:
+    """Take a step on each; one or more batches make a step."""
+    first = engine.step(batches[0], 1.0)
+    kept = {name: whole(one.grad).clone() for name, one in engine.model.named_parameters() if one.grad is not None}
+    return _Seen([first.loss, *(engine.step(one, 1.0).loss for one in batches[1:])], first.grad_norm, kept)
+
+
+def _own(rehearsal: Rehearsal, layout: Layout, rank: int) -> list[list[Batch]]:
+    plan = layout.plan()
+    if layout.packed and not rehearsal.takes_packed:
+        raise UserError(NOT_PACKED)
+    return [[rehearsal.own(plan, rank, index, packed=layout.packed)] for index in range(_STEPS)]
+
+
+def _alone(rehearsal: Rehearsal, packed: bool) -> _Seen:
+    """One device's numbers, of packed samples one by one. Kept, since a process compares many layouts with the same.
+
+    An engine asks all ranks that there are whether a step may be taken, so either all compute them now or none.
+    """
+    key = rehearsal.name, packed
+    if greatest(float(key not in _ALONE))[0]:
+        alone = range(_STEPS)
+        batches = [rehearsal.one_by_one(n) if packed else [rehearsal.batch(n)] for n in alone]
+        _ALONE[key] = _seen(rehearsal.started(ParallelPlan()), batches)
+    return _ALONE[key]
+
+
+def _compared(found: _Seen, alone: _Seen) -> tuple[float, dict[str, float]]:
+    loss = max(abs(one - other) / abs(other) for one, other in zip(found.losses, alone.losses, strict=True))
+    least = _NOTHING * alone.norm
+    by_name = {
+        name: float((one - alone.gradients[name]).norm() / max(float(alone.gradients[name].norm()), least))
+        for name, one in found.gradients.items()
+    }
+    return loss, {**by_name, _NORM: abs(found.norm - alone.norm) / alone.norm}
+
+
+def blocks(model: torch.nn.Module) -> int:
+    """How many parts a pipeline can cut it into at most."""
+    return len(list(model.get_submodule(model.plan().blocks).children())) if isinstance(model, Divisible) else 1
+
+
+def is_cut(model: torch.nn.Module) -> bool:
+    """Whether the model says how its linears can be split."""
+    return isinstance(model, Divisible) and bool(model.plan().row)

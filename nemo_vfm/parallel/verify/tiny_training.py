@@ -1,0 +1,211 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of a training in; the same parts ready to be tried on several processes, with batches made up, out.
+
+Every sample has its own latents, text, frame rate, noise and weight, and every rank its own samples: one that forgets
+another's part of a sum cannot come out right by chance. No weight is zero: what begins as the identity hides mistakes.
+"""
+
+import copy
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+from uuid import uuid4
+
+import torch
+from torch import Tensor, nn
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.precision import Precision
+from nemo_vfm.core.seed import generator
+from nemo_vfm.core.types import IGNORED, LAID, Batch, Factory, Sized, Task
+from nemo_vfm.parallel.apply.local_shard import copy_own
+from nemo_vfm.parallel.engine.engine import Parts
+from nemo_vfm.parallel.engine.torch_engine import TorchEngine
+from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.parallel.plan.static_memory import OptimizerFactory
+
+SAMPLES = 8  #: of a global batch: two for each of four ranks
+_WEIGHTS = (1.0, 2.0, 0.5, 1.0, 1.5, 0.0, 3.0, 1.0)
+_MOVED = 0.1  # standard deviation of what every first weight is moved by
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What is tried, as a recipe says it; all of it can be sent to other processes.
+
+    Args:
+        model: builds the model, small.
+        task: what it learns; its captions are never encoded.
+        optimizer: builds the optimizer.
+        seed: of weights and samples.
+        precision: of the arithmetic.
+        recompute: see `TorchEngine`.
+        shapes: of one sample, see `Sized`.
+        takes_packed: whether the model does.
+        vocab: of a model of tokens, how many there are.
+        name: tells it from others.
+    """
+
+    model: Factory[[], nn.Module]
+    task: Task
+    optimizer: OptimizerFactory
+    seed: int = 0
+    precision: Precision = field(default_factory=lambda: Precision("fp32"))
+    recompute: Literal["none", "blocks"] = "none"
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    takes_packed: bool = False
+    vocab: int = 0
+    name: str = field(default_factory=lambda: uuid4().hex)
+
+    def started(self, plan: ParallelPlan) -> TorchEngine:
+        """An engine on this rank, its model awake, its gradients never clipped.
+
+        Raises:
+            UserError: the model does not allow the plan.
+        """
+        engine = TorchEngine(clip_norm=None, recompute=self.recompute)
+        engine.start(Parts(self.model, self.task, self.optimizer, self.precision, self.seed, plan))
+        wake(engine.model, self.seed)
+        return engine
+
+    def batch(self, index: int, first: int = 0, last: int = SAMPLES, *, packed: bool = False) -> Batch:
+        """Samples first..last of global batch `index`; packed ones are of two sizes in turns, or of two documents."""
+        places, keys = range(first, last), [f"{index}-{place}" for place in range(first, last)]
+        weight, fps = torch.tensor(_WEIGHTS[first:last]), torch.tensor([8.0 + place for place in places])
+        batch = Batch(index, tuple(keys), ("",) * len(keys), weight, fps)
+        if "tokens_BS" in self.shapes:
+            return self._text(batch, packed)
+        if "video_BCTHW" in self.shapes:
+            drawn = torch.cat([self._drawn("video", self.shapes["video_BCTHW"], key) for key in keys])
+            return replace(batch, video_BCTHW=(128 + 50 * drawn).clamp(0, 255).to(torch.uint8))
+        text = torch.cat([self._drawn("text_BLD", self.shapes["text_BLD"], key) for key in keys])
+        seen = torch.tensor([1 + place % text.shape[1] for place in places])
+        batch = replace(batch, text_BLD=text, text_mask_BL=torch.arange(text.shape[1])[None] < seen[:, None])
+        shapes = [self._shape(place, packed) for place in places]
+        latents = [self._drawn("latents", shape, key) for key, shape in zip(keys, shapes, strict=True)]
+        if not packed:
+            return replace(batch, latents_BCTHW=torch.cat(latents))
+        rows = [one[0].flatten(1).T for one in latents]
+        sizes = tuple((frames, height, width) for *_, frames, height, width in shapes)
+        return replace(batch, latents_XC=torch.cat(rows), sizes_THW=sizes)
+
+    def one_by_one(self, index: int) -> list[Batch]:
+        """The samples of a packed global batch, not packed: a batch each."""
+        packed = [self.batch(index, place, place + 1, packed=True) for place in range(SAMPLES)]
+        if self.vocab:
+            return [batch for one in packed for batch in _documents(one)]
+        found = []
+        for one in packed:
+            assert one.latents_XC is not None
+            latents = one.latents_XC.T.reshape(1, -1, *one.sizes_THW[0])
+            found.append(replace(one, latents_BCTHW=latents, latents_XC=None, sizes_THW=()))
+        return found
+
+    def own(self, plan: ParallelPlan, rank: int, index: int, *, packed: bool = False) -> Batch:
+        """This rank's samples of a global batch."""
+        each, data_rank = SAMPLES // plan.data, plan.data_rank(rank)
+        return self.batch(index, data_rank * each, (data_rank + 1) * each, packed=packed)
+
+    def _text(self, batch: Batch, packed: bool) -> Batch:
+        """Rows of made-up words, some of which have no loss."""
+        length = self.shapes["tokens_BS"][1]
+        words = torch.stack(
+            [
+                torch.randint(self.vocab, (length + 1,), generator=generator(self.seed, "text", key))
+                for key in batch.keys
+            ]
+        )
+        labels = words[:, 1:].clone()
+        labels[:, ::7] = IGNORED
+        documents = tuple(_cut(length, int(fps)) for fps in batch.fps_B) if packed else ()
+        return replace(batch, tokens_BS=words[:, :-1], labels_BS=labels, documents=documents)
+
+    def _shape(self, place: int, packed: bool) -> tuple[int, ...]:
+        *others, columns = self.shapes["latents_BCTHW"]
+        return *others, columns * (1 + place % 2) if packed else columns
+
+    def _drawn(self, name: str, shape: Sequence[int], key: str) -> Tensor:
+        return torch.randn(tuple(shape), generator=generator(self.seed, "made up", name, key))
+
+
+def _cut(length: int, number: int) -> tuple[int, ...]:
+    """Where a row's documents end: in other places in each row, and every third row is one document."""
+    first = length // 3 + number % 5
+    return (first, length - first) if number % 3 else (length,)
+
+
+def _documents(row: Batch) -> list[Batch]:
+    """Each document of a batch of one row as a batch of its own."""
+    assert row.tokens_BS is not None and row.labels_BS is not None
+    tokens, labels = (torch.split(x, list(row.documents[0]), dim=1) for x in (row.tokens_BS, row.labels_BS))
+    return [replace(row, tokens_BS=t, labels_BS=n, documents=()) for t, n in zip(tokens, labels, strict=True)]
+
+
+def rehearsal_of(
+    model: Factory[[], nn.Module], task: Task, optimizer: OptimizerFactory, *, seed: int,
+    recompute: Literal["none", "blocks"] = "none",
+) -> tuple[Rehearsal, nn.Module]:  # fmt: skip
+    """The parts made ready, and the model without memory, to ask it.
+
+    Raises:
+        UserError: nobody knows what the model takes.
+    """
+    with torch.device("meta"):
+        asked = model()
+    if not isinstance(asked, Sized):
+        raise UserError(
+            f"{type(asked).__name__} has no small_inputs(), so no tiny batches can be made for it; see "
+            f"nemo_vfm.models.dit.DiT for an example."
+        )
+    mute = copy.copy(task)
+    if hasattr(mute, "text_encoder") and "text_BLD" in asked.small_inputs():
+        # It may want a folder of weights, and is asked for nothing but the empty text.
+        vars(mute)["text_encoder"] = Mute(*asked.small_inputs()["text_BLD"][1:])
+    packed = not inspect.signature(asked.forward).parameters.keys().isdisjoint(LAID)
+    shapes, vocab = asked.small_inputs(), int(getattr(asked, "vocab", 0))
+    ready = Rehearsal(
+        model, mute, optimizer, seed, recompute=recompute, shapes=shapes, takes_packed=packed, vocab=vocab
+    )
+    return ready, asked
+
+
+@dataclass(frozen=True, slots=True)
+class Mute:
+    """A text encoder that knows the empty text alone.
+
+    Args:
+        tokens: L.
+        dim: D.
+    """
+
+    tokens: int
+    dim: int
+
+    def encode(self, captions: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """One token that is the same for all."""
+        text = torch.linspace(-1, 1, self.dim).expand(len(captions), self.tokens, self.dim)
+        return text, (torch.arange(self.tokens) < 1).expand(len(captions), self.tokens)
+
+    def text_shape(self) -> tuple[int, int]:
+        """(L, D)."""
+        return self.tokens, self.dim
+
+    def fingerprint(self) -> str:
+        """Of nothing."""
+        return f"mute tokens={self.tokens} dim={self.dim}"
+
+
+@torch.no_grad()
+def wake(model: nn.Module, seed: int) -> None:
+    """Move every weight by a number that is a function of (seed, name, place): the same on any layout."""
+    for name, parameter in model.named_parameters():
+        moved = torch.empty_like(parameter)
+        copy_own(moved, _MOVED * torch.randn(parameter.shape, generator=generator(seed, "awake", name)))
+        parameter.add_(moved)
+
+
+def at(rehearsal: Rehearsal, precision: Precision) -> Rehearsal:
+    """The same in another precision."""
+    return replace(rehearsal, precision=precision)

@@ -1,0 +1,87 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A model's size, its context and a layout in; which of a paper's rules of thumb the layout follows out.
+
+The five are those of arXiv 2503.12964 (4.5): they rank nothing here, but say where a ranking departs from what others
+found, which is a reason to measure. What the paper calls small, long and so on it does not say in numbers; ours lie
+between the sizes that it measured.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nemo_vfm.parallel.plan.plan import ParallelPlan
+
+SMALL_PARAMETERS = 10e9  # the paper: smaller products hurt models of up to 10 B; it measures 7 B and 28 B
+SHORT_TOKENS = 24_576  # it measures 8,192 and 73,728; this is their geometric mean
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """What the rules ask.
+
+    Args:
+        parameters: of the model.
+        tokens: of a sample.
+        gpus_per_node: that the quick links join.
+    """
+
+    parameters: int
+    tokens: int
+    gpus_per_node: int
+
+    @property
+    def small(self) -> bool:
+        """Whether the model is."""
+        return self.parameters <= SMALL_PARAMETERS
+
+    @property
+    def short(self) -> bool:
+        """Whether the context is."""
+        return self.tokens <= SHORT_TOKENS
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One of them.
+
+    Args:
+        number: as the paper counts them.
+        text: what it says.
+        speaks: of which sizes.
+        followed: by which layouts.
+    """
+
+    number: int
+    text: str
+    speaks: Callable[[Size], bool]
+    followed: Callable[[ParallelPlan, Size], bool]
+
+
+def _grown(plan: ParallelPlan, size: Size) -> bool:
+    """Context ranks where the context has grown, tensor ranks or shared weights where the model has."""
+    for_model = plan.tensor > 1 or plan.shard * plan.context > 1
+    return (size.short or plan.context > 1) and (size.small or for_model)
+
+
+RULES = (
+    Rule(1, "a small model on a short context: shared weights (FSDP) alone",
+         lambda size: size.small and size.short,
+         lambda plan, _: plan.tensor == plan.context == plan.pipeline == 1),
+    Rule(2, "a small model on a long context: context parallel first",
+         lambda size: size.small and not size.short,
+         lambda plan, _: plan.context > 1 and plan.context >= plan.tensor * plan.pipeline),
+    Rule(3, "a context that grows asks for context parallel, a model that grows for tensor parallel or shared weights",
+         lambda size: not (size.small and size.short), _grown),
+    Rule(4, "a large model: tensor parallel inside the machine, then pipeline parallel",
+         lambda size: not size.small and size.short,
+         lambda plan, size: 1 < plan.tensor <= size.gpus_per_node),
+    Rule(5, "both large: tensor, pipeline and context parallel, tensor parallel inside the machine",
+         lambda size: not size.small and not size.short,
+         lambda plan, size: min(plan.pipeline, plan.context, plan.tensor) > 1 and plan.tensor <= size.gpus_per_node),
+)  # fmt: skip
+
+
+def judged(plan: ParallelPlan, size: Size) -> list[tuple[Rule, bool]]:
+    """The rules that speak of this size, and whether the layout follows each."""
+    return [(rule, rule.followed(plan, size)) for rule in RULES if rule.speaks(size)]

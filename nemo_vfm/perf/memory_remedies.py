@@ -1,0 +1,177 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Finds the changes after which a training that does not fit into a GPU's memory does.
+
+Every remedy is a layout whose memory was computed by the planner's own model, and fits.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations, product
+
+from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.perf.gpu_specs import GPUS
+from nemo_vfm.perf.layouts import Degrees, divisors
+from nemo_vfm.perf.planner import Answer, Choice, Planner, Question
+
+NARROW, OFFLOAD, NO_AVERAGE, GPU = "precision=bf16", "engine.offload_optimizer=true", "~ema", "--gpu"
+AGAIN, SMALLER = "engine.recompute=blocks", "parallel.microbatches"
+_MOST_GPUS = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """Changes, and what comes of them.
+
+    Args:
+        settings: changes of the recipe beside its layout and recomputation.
+        choice: the layout after it, which fits.
+        gpu: another kind of GPU, where that is part of it; else empty.
+        levers: what was changed, however it is written.
+    """
+
+    settings: tuple[str, ...]
+    choice: Choice
+    gpu: str = ""
+    levers: frozenset[str] = frozenset()
+
+
+def remedies(question: Question, start: Choice, answer: Answer) -> list[Remedy]:
+    """Everything that helps alone, and pairs of changes of which neither does; the quickest step first.
+
+    Where no pair helps, the smallest sets that do.
+
+    Args:
+        start: what does not fit.
+        answer: of the planner, for the same GPUs.
+    """
+    found = [*_of_layout(question, start), *_other_layouts(start, answer)]
+    if not answer.ranked:
+        known = {one.levers for one in found}
+        found += [one for one in _both(question, answer.gpus) if not any(levers <= one.levers for levers in known)]
+    apart = {(one.settings, one.gpu, one.choice): one for one in found}
+    return sorted(apart.values(), key=lambda one: one.choice.time.total)
+
+
+def smallest_number(planner: Planner, above: int) -> int | None:
+    """The fewest GPUs, in whole machines beyond the first, on which the training as it is would fit in some layout.
+
+    Args:
+        above: more than so many.
+    """
+    each = planner.question.machine.network.gpus_per_node
+    for at in sorted(_degrees(planner), key=lambda one: one.gpus):
+        whole = at.gpus <= each or at.gpus % each == 0
+        if at.gpus > above and whole and planner.allowed.refused(at) is None and planner.some_fits(at):
+            return at.gpus
+    return None
+
+
+def _degrees(planner: Planner) -> Iterator[Degrees]:
+    """All that the model and its batch could allow, whatever the number of GPUs."""
+    subject, allowed = planner.question.subject, planner.allowed
+    tensors = [n for n in divisors(allowed.heads) if not allowed.objection_to_tensor(n)]
+    contexts = [n for n in divisors(subject.tokens) if n <= _MOST_GPUS]
+    stages = range(1, allowed.depth + 1)
+    for tensor, context, pipeline, data in product(tensors, contexts, stages, divisors(subject.batch)):
+        if tensor * context * pipeline * data <= _MOST_GPUS:
+            yield Degrees(pipeline, 1, data, context, tensor)
+
+
+def _of_layout(question: Question, start: Choice) -> list[Remedy]:
+    """Of changes that leave every degree as it is: all smallest sets of one or two, else the smallest ones."""
+    levers, found = list(_levers(question, start)), list[Remedy]()
+    for count in range(1, len(levers) + 1):
+        if count > 2 and found:
+            break
+        for changes in map(frozenset, combinations(levers, count)):
+            if not any(one.levers <= changes for one in found) and (one := _remedy(question, start, changes)):
+                found.append(one)
+    return found
+
+
+def _levers(question: Question, start: Choice) -> Iterator[str]:
+    if start.rows > 1:
+        yield SMALLER
+    if not start.recompute:
+        yield AGAIN
+    yield from _settings(question)
+
+
+def _settings(question: Question) -> Iterator[str]:
+    if question.precision == "fp32":
+        yield NARROW
+    if not question.offload:
+        yield OFFLOAD
+    if question.average:
+        yield NO_AVERAGE
+    if any(gpu.memory_gib > question.machine.gpu.memory_gib for gpu in GPUS):
+        yield GPU
+
+
+def _remedy(question: Question, start: Choice, changes: frozenset[str]) -> Remedy | None:
+    """These changes of this layout, if it fits then."""
+    for gpu, changed in _changed(question, changes):
+        planner = Planner(changed)
+        again = start.recompute or AGAIN in changes
+        made = [planner.choice(plan, recompute=again) for plan in _plans(question, start, SMALLER in changes)]
+        fitting = [one for one in made if changed.fits(one.memory)]
+        if fitting:
+            return _told(min(fitting, key=lambda one: one.time.total), changes, gpu)
+    return None
+
+
+def _told(choice: Choice, changes: frozenset[str], gpu: str) -> Remedy:
+    settings = tuple(name for name in (NARROW, OFFLOAD, NO_AVERAGE) if name in changes)
+    return Remedy(settings, choice, gpu, changes)
+
+
+def _changed(question: Question, changes: frozenset[str]) -> Iterator[tuple[str, Question]]:
+    """The question after changes of settings; of larger GPUs one after another."""
+    changed = replace(
+        question, precision="bf16" if NARROW in changes else question.precision,
+        offload=question.offload or OFFLOAD in changes, average=question.average and NO_AVERAGE not in changes,
+    )  # fmt: skip
+    if GPU not in changes:
+        yield "", changed
+        return
+    least = question.machine.gpu.memory_gib
+    for gpu in sorted((gpu for gpu in GPUS if gpu.memory_gib > least), key=lambda gpu: gpu.memory_gib):
+        yield gpu.name, replace(changed, machine=replace(question.machine, gpu=gpu))
+
+
+def _plans(question: Question, start: Choice, smaller: bool) -> Iterator[ParallelPlan]:
+    """The layout, or the same in more microbatches."""
+    if not smaller:
+        yield start.plan
+        return
+    own = question.subject.batch // start.plan.data
+    for rows in divisors(start.rows)[:-1]:
+        try:
+            yield replace(start.plan, microbatches=own // rows)
+        except ValueError:  # that do not make equal rounds over virtual stages
+            continue
+
+
+def _other_layouts(start: Choice, answer: Answer) -> list[Remedy]:
+    """The quickest layout that fits; and of each degree the quickest where, besides data ranks, only it is another."""
+    kinds = "tensor", "pipeline", "context"
+    found = answer.ranked[:1] + tuple(
+        next((one for one in answer.ranked if _changed_degrees(start, one) == {kind}), None) for kind in kinds
+    )
+    return [Remedy((), one, levers=frozenset({f"layout {one.family}"})) for one in dict.fromkeys(found) if one]
+
+
+def _changed_degrees(start: Choice, other: Choice) -> set[str]:
+    named = ("tensor", "pipeline", "context")
+    return {name for name in named if getattr(start.plan, name) != getattr(other.plan, name)}
+
+
+def _both(question: Question, gpus: int) -> Iterator[Remedy]:
+    """A change of settings and another layout."""
+    for setting in _settings(question):
+        for gpu, changed in _changed(question, frozenset({setting})):
+            ranked = Planner(changed).answer(gpus).ranked
+            if ranked:
+                yield _told(ranked[0], frozenset({setting, "layout"}), gpu)
+                break

@@ -1,0 +1,194 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A model without memory and the shapes of one sample in; what its blocks multiply and pass on, as numbers, out.
+
+Everything that a layout's time follows from is here, so that thousands of layouts need no second look at the model.
+What a model's `ops` call their attentions says who exchanges tokens: `temporal attention` turns time lines round among
+context ranks, cross-attention and `spatial attention` stay where they are, and every other one runs over them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types import Costed, Op
+from nemo_vfm.parallel.plan.sharding_spec import Declared, Divisible, matching
+
+Split = Literal["column", "row", "text", "whole"]
+Over = Literal["tokens", "lines", "nothing"]
+
+_OVER: dict[str, Over] = {"cross-attention": "nothing", "spatial attention": "nothing", "temporal attention": "lines"}
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A linear of a block.
+
+    Args:
+        inputs: its input features.
+        outputs: its output features.
+        split: which of the two tensor ranks share; `text` is a column split of a text's tokens, `whole` is no split,
+            and a vector for each sample.
+    """
+
+    inputs: int
+    outputs: int
+    split: Split
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """One attention of a block.
+
+    Args:
+        flops: forward, for one sample, in one block, every key counted.
+        length: keys that each query sees.
+        over: what context ranks exchange for it.
+        causal: whether half of the keys are skipped.
+    """
+
+    flops: float
+    length: float
+    over: Over
+    causal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A model as arithmetic, for one sample.
+
+    Args:
+        parameters: of the whole model.
+        flops: forward, of the whole model and one sample, causal attention counted whole.
+        tokens: of a sample.
+        depth: number of blocks.
+        width: of a token between blocks.
+        kv_share: width of keys over that of queries.
+        heads: of attention, of keys and values where they are fewer.
+        head_dim: width of one.
+        products: the linears of a block.
+        products_flops: what they cost together, forward.
+        attentions: those of a block.
+        first_flops: forward, before the blocks.
+        last_flops: forward, after them.
+        last_split: whether tensor ranks share the latter, as a vocabulary.
+        block_split: parameters of a block that tensor ranks share.
+        block_whole: those that they do not.
+        first_parameters: of what the first stage alone has.
+        last_parameters: of what the last stage alone has.
+    """
+
+    parameters: int
+    flops: float
+    tokens: int
+    depth: int
+    width: int
+    kv_share: float
+    heads: int
+    head_dim: int
+    products: tuple[Product, ...]
+    products_flops: float
+    attentions: tuple[Attention, ...]
+    first_flops: float
+    last_flops: float
+    last_split: bool
+    block_split: int
+    block_whole: int
+    first_parameters: int
+    last_parameters: int
+
+    @property
+    def gathers(self) -> int:
+        """Linears of a block before which tokens of all tensor ranks come together."""
+        return sum(product.split == "column" for product in self.products)
+
+    @property
+    def scatters(self) -> int:
+        """Linears of a block after which sums over tensor ranks are taken."""
+        return sum(product.split == "row" for product in self.products)
+
+
+def work_of(model: nn.Module, inputs: Mapping[str, tuple[int, ...]], tokens: int) -> Work:
+    """A model's work on one sample.
+
+    Args:
+        model: on the meta device.
+        inputs: shapes of one sample, as `ops` takes them.
+        tokens: that these make.
+
+    Raises:
+        UserError: the model does not say what it costs, or how it can be cut.
+    """
+    if not isinstance(model, Costed) or not isinstance(model, Divisible):
+        raise UserError(
+            f"{type(model).__name__} lacks ops() or plan(), so its layouts cannot be costed; see "
+            f"nemo_vfm/models/dit.py for an example"
+        )
+    how, ops = model.plan(), model.ops(inputs)
+    blocks = list(model.get_submodule(how.blocks).children())
+    products = tuple(_products(blocks[0], f"{how.blocks}.0", how))
+    width = next((product.outputs for product in products if product.split == "row"), products[0].inputs)
+    linear = sum(op.flops for op in ops if op.kind == "linear")
+    first, last = (sum(2.0 * tokens * a * b for a, b in _linears(model, names)) for names in (how.first, how.last))
+    q_width, kv_width = _attended(blocks[0], width)
+    split = sum(product.inputs * product.outputs for product in products if product.split != "whole")
+    return Work(
+        parameters=_count(model), flops=sum(op.flops for op in ops), tokens=tokens, depth=len(blocks), width=width,
+        kv_share=kv_width / q_width, heads=how.heads, head_dim=max(1, kv_width // how.heads), products=products,
+        products_flops=(linear - first - last) / len(blocks),
+        attentions=tuple(_attentions(ops, len(blocks), tokens * q_width)), first_flops=first, last_flops=last,
+        last_split=any(matching(name, how.column) for name in how.last), block_split=split,
+        block_whole=_count(blocks[0]) - split, first_parameters=_below(model, how.first),
+        last_parameters=_below(model, how.last),
+    )  # fmt: skip
+
+
+def _products(block: nn.Module, prefix: str, how: Declared) -> Iterator[Product]:
+    for name, module in block.named_modules(prefix=prefix):
+        if isinstance(module, nn.Linear):
+            yield Product(module.in_features, module.out_features, _split(name, how))
+
+
+def _split(name: str, how: Declared) -> Split:
+    for split, patterns in (("text", how.whole_input), ("column", how.column), ("row", how.row)):
+        if any(matching(pattern, (name,)) for pattern in patterns):
+            return split  # type: ignore[return-value]
+    return "whole"
+
+
+def _attended(block: nn.Module, width: int) -> tuple[int, int]:
+    """(width of all queries, of all keys), from the linear that makes both and the one that takes what they give."""
+    named = dict(block.named_modules())
+    for name, module in named.items():
+        out = named.get(f"{name.rpartition('.')[0]}.out")
+        if name.endswith("qkv") and isinstance(module, nn.Linear) and isinstance(out, nn.Linear):
+            return out.in_features, (module.out_features - out.in_features) // 2
+    return width, width
+
+
+def _attentions(ops: Sequence[Op], depth: int, numbers: int) -> Iterator[Attention]:
+    """Those of a block; a query of width w costs 4 w FLOPs for each key, and `numbers` are those of all queries."""
+    for op in ops:
+        if op.kind == "attention" and op.flops:
+            flops = op.flops / depth
+            yield Attention(flops, flops / (4 * numbers), _OVER.get(op.name, "tokens"), op.name.startswith("causal"))
+
+
+def _linears(model: nn.Module, patterns: Sequence[str]) -> Iterator[tuple[int, int]]:
+    named = dict(model.named_modules())
+    for name in (name for pattern in patterns for name in matching(pattern, named)):
+        for module in named[name].modules():
+            if isinstance(module, nn.Linear) and "modulation" not in name:  # which has one row for each sample
+                yield module.in_features, module.out_features
+
+
+def _below(model: nn.Module, patterns: Sequence[str]) -> int:
+    named = dict(model.named_modules())
+    return sum(_count(named[name]) for pattern in patterns for name in matching(pattern, named))
+
+
+def _count(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())

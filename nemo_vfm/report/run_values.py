@@ -1,0 +1,182 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A run folder in, the values of its files out; what cannot be read becomes a note and never an exception."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, Self
+
+from nemo_vfm.core.storage.files import opened, read_bytes, real
+from nemo_vfm.core.types import LAUNCH, PARTS
+from nemo_vfm.report.plain_text import mapping
+
+MAX_FILE_BYTES = 64 << 20
+MAX_ROWS = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of the run: its name (empty for a run that is a single job) and its folder."""
+
+    name: str
+    folder: Path
+
+
+@dataclass(slots=True)
+class RunFolder:
+    """What the sections read from. Nothing outside `root` is ever opened, whatever a file or a link says.
+
+    Args:
+        root: the run folder, resolved.
+        steps: the root itself, then its sub-folders in the order of the recipe's steps.
+    """
+
+    root: Path
+    steps: list[Step]
+    _notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """Find the steps of a run folder.
+
+        Raises:
+            NotADirectoryError: there is no such folder.
+        """
+        root = real(folder)
+        if not root.is_dir():
+            raise NotADirectoryError(f"{folder} is not a folder; give the run_dir of a run")
+        run = cls(root, [Step("", root)])
+        run.steps += [Step(name, root / name) for name in run._step_names()]
+        return run
+
+    def _step_names(self) -> list[str]:
+        apart = (".", "_")
+        names = [path.name for path in self.root.iterdir() if path.is_dir() and path.name not in (LAUNCH, PARTS)]
+        found = sorted(name for name in names if not name.startswith(apart))
+        asked = self.planned_steps()
+        return sorted(found, key=lambda name: asked.index(name) if name in asked else len(asked))
+
+    def planned_steps(self) -> list[str]:
+        """The names under the recipe's `steps:`, in order. Read as text, since only config/ parses YAML."""
+        block = re.search(r"^steps:[ \t]*\n((?:[ \t]+.*\n?|[ \t]*(?:#.*)?\n)*)", self.read_text("recipe.yaml"), re.M)
+        keys = re.findall(r"^( +)([\w.-]+|'[^'\n]*'|\"[^\"\n]*\"):", block[1], re.M) if block else []
+        return [name.strip("'\"") for indent, name in keys if indent == keys[0][0]]
+
+    def having(self, name: str) -> list[Step]:
+        """The steps whose folder holds the file `name`."""
+        return [step for step in self.steps if (step.folder / name).is_file()]
+
+    def rules(self, step: Step) -> dict[str, Mapping[str, Any]]:
+        """A curation step's rules by name, in the order in which they were applied."""
+        found = mapping(self.read_json(step.folder / "rules.json"))
+        return {str(name): mapping(rule) for name, rule in found.items()}
+
+    def label(self, path: Path) -> str:
+        """A path as the reader knows it: from the run folder on."""
+        return str(path.relative_to(self.root)) if path.is_relative_to(self.root) else path.name
+
+    def note(self, text: str) -> None:
+        """Say something under the section that is being made."""
+        if text not in self._notes:
+            self._notes.append(text)
+
+    def take_notes(self) -> tuple[str, ...]:
+        """The notes since the last call."""
+        notes, self._notes = tuple(self._notes), []
+        return notes
+
+    def read_bytes(self, path: Path, max_bytes: int = MAX_FILE_BYTES) -> bytes | None:
+        """A file's bytes; None, with a note, where it is missing, too large, or outside the run folder."""
+        try:
+            if not real(path).is_relative_to(self.root):
+                self.note(f"{path.name} is outside the run folder and was not read.")
+                return None
+            if (size := path.stat().st_size) > max_bytes:
+                limit = f"the limit is {max_bytes / 1e6:,.1f} MB"
+                self.note(f"{self.label(path)} was not read: {size / 1e6:,.1f} MB, and {limit}.")
+                return None
+            return read_bytes(path, max_bytes)
+        except (OSError, ValueError) as error:
+            self.note(f"{self.label(path)} could not be read: {type(error).__name__}.")
+            return None
+
+    def read_span(self, path: Path, offset: int, size: int) -> bytes:
+        """Bytes from inside a file; none, with a note, where it cannot be read or is outside the run folder."""
+        try:
+            if not real(path).is_relative_to(self.root):
+                self.note(f"{path.name} is outside the run folder and was not read.")
+                return b""
+            with opened(path) as file:
+                file.seek(offset)
+                return file.read(size)
+        except (OSError, ValueError) as error:
+            self.note(f"{self.label(path)} could not be read: {type(error).__name__}.")
+            return b""
+
+    def read_text(self, name: str) -> str:
+        """A text file of the root, or the empty text."""
+        data = self.read_bytes(self.root / name) if (self.root / name).is_file() else None
+        return (data or b"").decode("utf-8", "replace")
+
+    def read_json(self, path: Path) -> Any:
+        """The value of a JSON file, or None where there is none to be had (with a note if the file is there)."""
+        if not path.is_file() or (data := self.read_bytes(path)) is None:
+            return None
+        try:
+            return json.loads(data)
+        except (ValueError, RecursionError) as error:
+            self.note(f"{self.label(path)} is not valid JSON and was ignored: {error}.")
+            return None
+
+    def read_lines(self, path: Path) -> list[Mapping[str, Any]]:
+        """The objects of a file with one JSON object a line; lines that are not are counted in a note."""
+        lines = (self.read_bytes(path) or b"").splitlines()
+        objects, bad = [], []
+        for place, line in enumerate(lines, start=1):
+            try:
+                objects.append(_object(line))
+            except (ValueError, RecursionError):
+                bad.append(place)
+        if bad:
+            shown = ", ".join(map(str, bad[:5])) + (" …" if len(bad) > 5 else "")
+            self.note(f"{len(bad)} of {len(lines)} lines of {self.label(path)} could not be read: {shown}.")
+        return objects
+
+    def read_rows(self, path: Path) -> list[dict[str, Any]]:
+        """The rows of a parquet file; none, with a note, where it is damaged or larger than a page can show."""
+        import pyarrow.parquet as parquet
+
+        if not real(path).is_relative_to(self.root):
+            self.note(f"{path.name} is outside the run folder and was not read.")
+            return []
+        try:
+            file = parquet.ParquetFile(path)
+            total = file.metadata.num_rows
+            read = (row for batch in file.iter_batches(batch_size=10_000) for row in batch.to_pylist())
+            rows = list(islice(read, MAX_ROWS))
+        except Exception as error:  # pyarrow raises its own, OSError, ValueError and UnicodeDecodeError for damage
+            self.note(f"{self.label(path)} could not be read: {type(error).__name__}.")
+            return []
+        if total > len(rows):
+            self.note(f"Only the first {len(rows):,} of {total:,} rows of {self.label(path)} are shown.")
+        return rows
+
+    def each(self, name: str) -> Iterator[tuple[Step, Mapping[str, Any]]]:
+        """Every step that has the JSON file `name`, with the mapping in it."""
+        for step in self.having(name):
+            value = self.read_json(step.folder / name)
+            if isinstance(value, Mapping):
+                yield step, mapping(value)
+            elif value is not None:
+                self.note(f"{self.label(step.folder / name)} is not a mapping and was ignored.")
+
+
+def _object(line: bytes) -> Mapping[str, Any]:
+    value = json.loads(line)
+    if not isinstance(value, dict):
+        raise ValueError("not an object")
+    return value

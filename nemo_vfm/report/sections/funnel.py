@@ -1,0 +1,163 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""ledger.json in, a funnel out: files, clips, images and seconds from what went in to what was kept, row by row."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from nemo_vfm.report.media import Media
+from nemo_vfm.report.plain_text import clean, exact, figure, listing, mapping, number, span, words
+from nemo_vfm.report.run_values import RunFolder, Step
+from nemo_vfm.report.section import Card, Section, fragment
+
+ORDER = 10
+BUDGET_MB = 0.0
+MEASURES = ("files", "clips", "images", "seconds")
+MAX_FAILURES, MAX_NAMES = 12, 20
+Spans = Mapping[str, tuple[float, float]]  # by measure: where a bar begins, and how long it is
+
+_TABLE = """
+<div class="scroll"><table class="funnel">
+<thead><tr><th scope="col"></th>
+{% for measure in measures %}
+<th scope="col">{{ measure }}</th>
+{% endfor %}
+</tr></thead>
+<tbody>
+{% for row in rows %}
+<tr class="{{ row.kind }}"><th scope="row">{{ row.name }}{% if row.files %}
+<details><summary>{{ row.named }}</summary><ul>
+{% for file in row.files %}
+<li>{{ file }}</li>
+{% endfor %}
+{% if row.more %}
+<li>and {{ row.more }} more</li>
+{% endif %}
+</ul></details>
+{% endif %}
+</th>
+{% for cell in row.cells %}
+<td><span class="amount{{ " quiet" if cell.text == "–" }}">{{ cell.text }}</span>
+<span class="track stacked"><span class="bar left" style="width:{{ cell.start }}%"></span>
+{% if cell.width %}
+<span class="bar tone-{{ row.tone }}" style="width:{{ cell.width }}%"></span>
+{% endif %}
+</span></td>
+{% endfor %}
+</tr>
+{% endfor %}
+</tbody></table></div>
+"""
+
+
+def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+    """One funnel a ledger."""
+    for step, ledger in run.each("ledger.json"):
+        yield _section(run, step, ledger)
+
+
+def _section(run: RunFolder, step: Step, ledger: Mapping[str, Any]) -> Section:
+    measures = [measure for measure in MEASURES if mapping(ledger.get(measure))]
+    parts = {measure: mapping(ledger[measure]) for measure in measures}
+    for measure, part in parts.items():
+        _check(run, measure, part)
+    rows = [
+        _row("in", "total", "in", {m: (0.0, _amount(p, "in")) for m, p in parts.items()}, parts),
+        *_removed("dropped", parts, list(run.rules(step))),
+        *_removed("failed", parts, []),
+        _row("kept", "total", "kept", {m: (0.0, _amount(p, "kept")) for m, p in parts.items()}, parts),
+    ]
+    named = _files(run, step)
+    for row in rows:
+        names = named.get(row["key"], [])
+        row |= {"files": [clean(name, 160) for name in names[:MAX_NAMES]], "more": max(0, len(names) - MAX_NAMES),
+                "named": "1 file" if len(names) == 1 else f"{len(names):,} files"}  # fmt: skip
+    body = fragment(_TABLE, {"measures": measures, "rows": rows})
+    lead = "Input, what each rule dropped, and what was kept. The grey bar is what remains after each row."
+    lead += _sound(mapping(ledger.get("audio")))
+    return Section("From files to clips", body, lead, step.name, _cards(parts))
+
+
+def _sound(audio: Mapping[str, Any]) -> str:
+    """What became of the sound of the clips that were kept."""
+    as_what = {"copied": "copied into the clip", "flac": "as FLAC beside it"}
+    told = [f"{exact(n)} {as_what.get(kind, kind)}" for kind, n in _counts(audio, "kept_as").items()]
+    why = {"no_audio": "none in the source", "audio_drop": "left out (audio: drop)"}
+    told += [f"{exact(n)} {why.get(name, name)}" for name, n in _counts(audio, "dropped").items()]
+    told += [f"{exact(n)} failed: {clean(name, 160)}" for name, n in _counts(audio, "failed").items()]
+    return f" Sound of the clips kept: {', '.join(told)}." if told else ""
+
+
+def _files(run: RunFolder, step: Step) -> dict[tuple[str, str], list[str]]:
+    """The names of files by what became of them: each failure, and what drops whole files without a look at clips."""
+    found: dict[tuple[str, str], list[str]] = {}
+    rows = run.read_json(step.folder / "files.json") if (step.folder / "files.json").is_file() else None
+    for row in map(mapping, listing(rows)):
+        name, reason = str(row.get("file")), str(row.get("reason"))
+        for kind in listing(row.get("failures")):
+            found.setdefault(("failed", str(kind)), []).append(name)
+        if row.get("decision") == "dropped" and not row.get("clips"):
+            original = row.get("duplicate_of")
+            found.setdefault(("dropped", reason), []).append(f"{name} = {original}" if original else name)
+    return found
+
+
+def _amount(part: Mapping[str, Any], key: str) -> float:
+    return number(part.get(key)) or 0.0
+
+
+def _counts(part: Mapping[str, Any], key: str) -> dict[str, float]:
+    return {str(name): number(count) or 0.0 for name, count in mapping(part.get(key)).items()}
+
+
+def _removed(key: str, parts: Mapping[str, Mapping[str, Any]], order: Sequence[str]) -> list[dict[str, Any]]:
+    """A row for each rule (or message), its bar beginning where what remains ends; those in `order` come last."""
+    left = {measure: _amount(part, "in") for measure, part in parts.items()}
+    if key == "failed":
+        left = {measure: left[measure] - sum(_counts(part, "dropped").values()) for measure, part in parts.items()}
+    found = dict.fromkeys(name for part in parts.values() for name in _counts(part, key))
+    names = sorted(found, key=lambda name: order.index(name) if name in order else -1)
+    rows = []
+    for name in names[:MAX_FAILURES]:
+        spans = {}
+        for measure, part in parts.items():
+            count = _counts(part, key).get(name, 0.0)
+            left[measure] -= count
+            spans[measure] = (left[measure], count)
+        rows.append(_row(words(name) if key == "dropped" else name, key, key, spans, parts) | {"key": (key, name)})
+    if rest := names[MAX_FAILURES:]:
+        more = {m: sum(_counts(p, key).get(name, 0.0) for name in rest) for m, p in parts.items()}
+        spans = {m: (left[m] - count, count) for m, count in more.items()}
+        rows.append(_row(f"{len(rest)} more reasons", key, key, spans, parts))
+    return rows
+
+
+def _row(name: str, kind: str, tone: str, spans: Spans, parts: Mapping[str, Any]) -> dict[str, Any]:
+    cells = []
+    for measure, (start, length) in spans.items():
+        whole = _amount(parts[measure], "in") or 1.0
+        shown = {"start": _percent(start / whole), "width": _percent(length / whole)}
+        sign = "−" if kind in ("dropped", "failed") else ""
+        cells.append({"text": f"{sign}{exact(length)}" if length or kind == "total" else "–", **shown})
+    return {"name": ("failed: " if kind == "failed" else "") + name, "kind": kind, "tone": tone, "cells": cells,
+            "key": ("", "")}  # fmt: skip
+
+
+def _percent(share: float) -> float:
+    return round(100 * min(max(share, 0.0), 1.0), 2)
+
+
+def _check(run: RunFolder, measure: str, part: Mapping[str, Any]) -> None:
+    """The promise in = kept + dropped + failed, looked at once more here."""
+    out = _amount(part, "kept") + sum(_counts(part, "dropped").values()) + sum(_counts(part, "failed").values())
+    if abs(out - _amount(part, "in")) > 1e-6 * max(_amount(part, "in"), 1.0) + (0.01 if measure == "seconds" else 0):
+        run.note(f"The {measure} do not add up: {exact(_amount(part, 'in'))} in, {exact(out)} accounted for.")
+
+
+def _cards(parts: Mapping[str, Mapping[str, Any]]) -> tuple[Card, ...]:
+    length = f", {span(_amount(parts['seconds'], 'kept'))}" if "seconds" in parts else ""
+    return tuple(
+        Card(f"{what} kept", figure(_amount(parts[what], "kept")), f"of {figure(_amount(parts[what], 'in'))}{more}")
+        for what, more in (("clips", length), ("images", ""))
+        if what in parts and (what == "images" or _amount(parts[what], "in") or "images" not in parts)
+    )

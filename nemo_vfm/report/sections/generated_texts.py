@@ -1,0 +1,78 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""texts.jsonl and judged.json in, beginnings with what a language model made of them, and what is wrong in it, out."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nemo_vfm.report.media import Media
+from nemo_vfm.report.plain_text import clean, listing, mapping, number
+from nemo_vfm.report.run_values import RunFolder, Step
+from nemo_vfm.report.section import Card, Section, fragment
+from nemo_vfm.report.sections.samples import UNTRAINED
+
+ORDER = 4
+BUDGET_MB = 0.0
+MAX_SHOWN, MAX_LETTERS = 12, 900
+
+_BODY = """
+<div class="texts">{% for row in rows %}
+<article class="prompt"><h3>{{ row.prompt or "(from nothing)" }}</h3>{% for name, text, wrong in row.texts %}
+<figure><figcaption>{{ name }}</figcaption><blockquote>{{ text }}</blockquote>{% if wrong is not none %}
+<p>{% if wrong %}<span class="mark wrong">✗</span> {{ wrong }}{% else %}<span class="mark right">✓</span> agrees with
+itself{% endif %}</p>{% endif %}</figure>{% endfor %}
+</article>{% endfor %}
+</div>"""
+
+
+def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+    """One section for all steps that wrote texts, so that the same beginnings stand side by side."""
+    steps = sorted(run.having("texts.jsonl"), key=lambda step: step.name in UNTRAINED)
+    if not steps:
+        return
+    judged = next((value for _, value in run.each("judged.json")), {})
+    columns = {_label(step): _texts(run, step) for step in steps}
+    prompts = list(next(iter(columns.values())).items())
+    if len(prompts) > MAX_SHOWN:
+        run.note(f"The first {MAX_SHOWN} of {len(prompts)} texts are shown.")
+    reasons = _reasons(judged)
+    rows = [_row(index, prompt, columns, reasons) for index, (prompt, _) in prompts[:MAX_SHOWN]]
+    lead = "Each prompt, and the model's continuation."
+    names = ", ".join(step.name for step in steps if step.name)
+    yield Section("What was written", fragment(_BODY, {"rows": rows}), lead, names, _cards(judged))
+
+
+def _label(step: Step) -> str:
+    return "untrained" if step.name in UNTRAINED else "trained"
+
+
+def _texts(run: RunFolder, step: Step) -> dict[int, tuple[str, str]]:
+    """Prompt and text by number."""
+    lines = run.read_lines(step.folder / "texts.jsonl")
+    return {place: (clean(str(line.get("prompt", "")), MAX_LETTERS), clean(str(line.get("text", "")), MAX_LETTERS))
+            for place, line in enumerate(lines)}  # fmt: skip
+
+
+def _reasons(judged: Mapping[str, Any]) -> dict[int, str]:
+    """The first thing that is wrong in each text of the trained model; empty where nothing is."""
+    rows = [mapping(row) for row in listing(judged.get("texts"))]
+    told = {}
+    for place, row in enumerate(rows):
+        wrong = listing(row.get("wrong"))
+        told[place] = clean(str(wrong[0])) if wrong else "" if row.get("grammatical") else "no whole sentence"
+    return told
+
+
+def _row(
+    index: int, prompt: str, columns: Mapping[str, Mapping[int, tuple[str, str]]], reasons: Mapping[int, str]
+) -> dict[str, Any]:
+    texts = [(name, found[index][1], reasons.get(index) if name != "untrained" else None)
+             for name, found in columns.items() if index in found]  # fmt: skip
+    return {"prompt": prompt, "texts": texts}
+
+
+def _cards(judged: Mapping[str, Any]) -> tuple[Card, ...]:
+    share, before = number(judged.get("grammatical")), number(mapping(judged.get("untrained")).get("grammatical"))
+    if share is None:
+        return ()
+    return (Card("self-consistent texts", f"{share:.0%}", "" if before is None else f"untrained {before:.0%}"),)

@@ -1,0 +1,84 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""survival.json in, a curve a threshold out: how many clips are left as it moves, and what each rule costs alone."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from markupsafe import Markup
+
+from nemo_vfm.report.chart import Line, grid, line_chart
+from nemo_vfm.report.media import Media
+from nemo_vfm.report.plain_text import clean, exact, mapping, number, words
+from nemo_vfm.report.run_values import RunFolder
+from nemo_vfm.report.section import Section, fragment
+
+ORDER = 25
+BUDGET_MB = 0.0
+OPEN_CHARTS = 12
+
+_BODY = """
+<div class="scroll"><table class="counts">
+<thead><tr><th scope="col">rule</th><th scope="col">drops</th><th scope="col" class="n">clips that break it</th>
+<th scope="col" class="n">dropped by it</th><th scope="col" class="n">by it alone</th></tr></thead>
+<tbody>
+{% for row in rows %}
+<tr><th scope="row">{{ row.name }}</th><td>{{ row.text }}</td>
+{% for count in row.counts %}
+<td class="n">{{ count }}</td>
+{% endfor %}
+</tr>
+{% endfor %}
+</tbody></table></div>
+{{ charts }}
+"""
+
+
+def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+    """One section a step that decided by rules."""
+    for step, found in run.each("survival.json"):
+        rules = mapping(found.get("rules"))
+        if rules:
+            charts = [chart for name, rule in rules.items() for chart in _charts(str(name), mapping(rule))]
+            rows = [_row(str(name), mapping(rule)) for name, rule in rules.items()]
+            lead = (
+                "Clips that pass all rules as one threshold moves and the others stay. The dot is the current "
+                "threshold. A rule that is never the only reason for a drop is redundant. Rules that compare clips "
+                "are not shown."
+            )
+            body = fragment(_BODY, {"rows": rows, "charts": grid(charts, OPEN_CHARTS)})
+            yield Section("What each threshold costs", body, lead, step.name, folded=True)
+
+
+def _row(name: str, rule: Mapping[str, Any]) -> dict[str, Any]:
+    counts = [
+        exact(number(mapping(rule.get(key)).get("clips")) or 0) for key in ("drops", "drops_first", "drops_alone")
+    ]
+    return {"name": words(clean(name, 60)), "text": clean(str(rule.get("rule")), 120), "counts": counts}
+
+
+def _charts(name: str, rule: Mapping[str, Any]) -> Iterator[Markup]:
+    curves = rule.get("curves")
+    for curve in curves if isinstance(curves, list) else ():
+        xs, ys = mapping(curve).get("thresholds"), mapping(curve).get("clips")
+        if isinstance(xs, list) and isinstance(ys, list):
+            points = [(x, y) for x, y in zip(map(number, xs), map(number, ys), strict=False) if _both(x, y)]
+            if len({x for x, _ in points}) > 1:
+                yield _chart(name, mapping(curve), points)  # type: ignore[arg-type]
+
+
+def _both(x: float | None, y: float | None) -> bool:
+    return x is not None and y is not None
+
+
+def _chart(name: str, curve: Mapping[str, Any], points: list[tuple[float, float]]) -> Markup:
+    now = number(curve.get("threshold"))
+    here = [point for point in points if point[0] == now]
+    # At a threshold itself a clip passes either rule, so what is counted there holds on the side that drops fewer.
+    steps: Literal["before", "after"] = "after" if str(curve.get("op")).startswith(">") else "before"
+    lines = [Line("clips that pass", points, "kept", steps=steps)]
+    if here:
+        lines.append(Line("now", here, "dropped", "dots"))
+    score = clean(str(curve.get("score")), 60)
+    title = f"{words(clean(name, 60))}: {score} {clean(str(curve.get('op')), 4)}"
+    return line_chart(title, lines, x_label=score, zero=True, whole=True)

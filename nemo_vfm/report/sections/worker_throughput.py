@@ -1,0 +1,51 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""throughput.json in, a table out: how many worked at each step of a curation, how busy they were, what came of it."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from nemo_vfm.report.media import Media
+from nemo_vfm.report.plain_text import exact, figure, number, span
+from nemo_vfm.report.run_values import RunFolder
+from nemo_vfm.report.section import Section, fragment
+
+ORDER = 45
+BUDGET_MB = 0.0
+
+_TABLE = """
+<div class="scroll"><table class="counts">
+<thead><tr><th scope="col">step</th><th scope="col" class="n">workers</th><th scope="col" class="n">results</th>
+<th scope="col" class="n">time</th><th scope="col" class="n">results/s</th>
+<th scope="col" class="n">time per result</th><th scope="col">busy</th></tr></thead>
+<tbody>
+{% for row in rows %}
+<tr><th scope="row">{{ row.name }}</th><td class="n">{{ row.workers }}</td><td class="n">{{ row.parts }}</td>
+<td class="n">{{ row.took }}</td><td class="n">{{ row.rate }}</td><td class="n">{{ row.each }}</td>
+<td class="wide"><span class="track"><span class="bar tone-kept" style="width:{{ row.busy }}%"></span></span></td></tr>
+{% endfor %}
+</tbody></table></div>
+"""
+
+
+def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+    """One section a step that says how its work went."""
+    for step in run.having("throughput.json"):
+        found = run.read_json(step.folder / "throughput.json")
+        rows = [_row(row) for row in found if isinstance(row, Mapping)] if isinstance(found, list) else []
+        if rows:
+            lead = (
+                "Work done in the last run; cached results are excluded. The bar is the share of time that workers "
+                "were busy: the busiest step is the bottleneck."
+            )
+            yield Section("Work", fragment(_TABLE, {"rows": rows}), lead, step.name, folded=True)
+
+
+def _row(row: Mapping[str, Any]) -> dict[str, Any]:
+    workers, parts, busy_s, wall_s = (number(row.get(key)) or 0.0 for key in ("workers", "parts", "busy_s", "wall_s"))
+    share = busy_s / (workers * wall_s) if workers and wall_s else 0.0
+    return {
+        "name": str(row.get("step")), "workers": exact(workers), "parts": exact(parts), "took": span(wall_s),
+        "rate": figure(parts / wall_s) if wall_s else "–", "each": span(busy_s / parts) if parts else "–",
+        "busy": round(100 * min(max(share, 0.0), 1.0), 1),
+    }  # fmt: skip

@@ -1,0 +1,86 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Builds a recipe's models and optimizers without memory, so that numbers that they refuse are told before a run."""
+
+import sys
+from typing import TYPE_CHECKING
+
+from nemo_vfm.config import BoundFactory, Problem, RecipeError, build, factories
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types import Job
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nemo_vfm.config import Composed
+    from nemo_vfm.core.network.permission import Permissions
+
+_RESULT_OF_NUMBERS = (ArithmeticError, IndexError, MemoryError, RuntimeError, TypeError, ValueError)
+_NEEDS_VALUES = ("meta tensor", "Meta tensor", "'meta'")  # of a class that reads its weights while it is built
+
+
+def built(composed: "Composed", trust: "Sequence[str]", permissions: "Permissions") -> Job:
+    """The job of a recipe that is right as far as it can be known without running it.
+
+    Raises:
+        RecipeError: something is wrong or missing, a constructor refused its arguments, or parts do not fit together.
+    """
+    job: Job = build(composed, trust, permissions)
+    if problems := unfit(composed, job, trust, permissions):
+        raise RecipeError(problems)
+    return job
+
+
+def unfit(
+    composed: "Composed", job: Job | None, trust: "Sequence[str]", permissions: "Permissions"
+) -> list[Problem]:  # fmt: skip
+    """What constructors refuse of all that is built later; where they refuse nothing, what does not fit together.
+
+    Args:
+        job: of the recipe; None where too much of it is still to be given.
+    """
+    tried = [problem for factory in factories(composed, trust, permissions) for problem in _refused(factory)]
+    if tried or job is None:
+        return tried
+    from nemo_vfm.runtime.checks.part_compatibility import misfits
+    from nemo_vfm.runtime.checks.vocabularies import vocabularies
+
+    made = vocabularies(job, composed.run_dir)
+    first = {text: at for at, text in reversed(list(misfits(job, made)))}  # one node may serve several steps
+    return [Problem(".".join(at), composed.written(at), text) for text, at in reversed(first.items())]
+
+
+def _refused(factory: BoundFactory) -> "Sequence[Problem]":
+    try:
+        _try(factory)
+    except RecipeError as error:
+        return [] if _of_files(error) else error.problems
+    except _RESULT_OF_NUMBERS as error:
+        if isinstance(error, NotImplementedError) or any(word in str(error) for word in _NEEDS_VALUES):
+            return []
+        told = str(error).strip().splitlines()[:1]
+        return factory.refused(f"{factory.call.target.__qualname__} cannot be built of these numbers: "
+                               f"{(told or [type(error).__name__])[0]}").problems  # fmt: skip
+    return []
+
+
+def _of_files(error: BaseException) -> bool:
+    """Whether it comes from a file that could not be read: an earlier step, or the user, may still put it there."""
+    below = error.__cause__ or error.__context__
+    return below is not None and (isinstance(below, OSError | UserError) or _of_files(below))
+
+
+def _try(factory: BoundFactory) -> None:
+    """Build it where that reads nothing; a function may read a folder, so classes alone are tried."""
+    torch, kind = sys.modules.get("torch"), factory.call.target
+    if torch is None or not isinstance(kind, type):
+        return
+    if issubclass(kind, torch.nn.Module):
+        from nemo_vfm.parallel.plan.static_memory import on_meta
+
+        on_meta(factory)
+    elif issubclass(kind, torch.optim.Optimizer):
+        from nemo_vfm.core.without_compiler import without_compiler
+
+        with without_compiler():  # fused ones refuse meta tensors, and ask for a matrix
+            factory([torch.nn.Parameter(torch.zeros(2, 3))])

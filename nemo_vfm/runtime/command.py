@@ -1,0 +1,55 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Composes the recipe that a command line names, and finds its run folder."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nemo_vfm.config import Composed
+
+_LOCKS = (
+    ": a run folder needs a file system with locks. Run in a folder here, and let checkpoints and shards be copied to "
+    "the store as they are finished: copy_to (docs/object-stores.md)"
+)
+
+
+def own_command(*words: str) -> list[str]:
+    """`nemo-vfm WORDS` by our own interpreter and module; the words are arguments, never a shell's.
+
+    Unlike `nemo-vfm` itself, `-m` would import from the working directory first, where a stranger's yaml.py may lie.
+    """
+    apart = [] if sys.path[0] in ("", str(Path.cwd())) else ["-P"]
+    return [sys.executable, *apart, "-m", "nemo_vfm", *words]
+
+
+def composed_recipe(arguments: argparse.Namespace, more: Sequence[str] = ()) -> "Composed":
+    """The recipe that the arguments name, with their changes and then `more` of them; whose files it takes is said."""
+    from nemo_vfm.config import compose
+
+    composed = compose(arguments.recipe, [*arguments.overrides, *more], arguments.conf, arguments.overlay)
+    for sentence in composed.shadowing():
+        from nemo_vfm.core.log import warn_once
+
+        warn_once(sentence)
+    return composed
+
+
+def run_folder(composed: "Composed") -> Path:
+    """The run folder that a recipe asks for; `check` says nothing of it, so it is judged where a run begins.
+
+    Raises:
+        RunFolderError: it is an address in an object store.
+    """
+    from nemo_vfm.core.errors import RunFolderError
+    from nemo_vfm.core.storage.uri import SCHEMES, local
+
+    path = composed.run_dir
+    try:
+        return local(path, "run_dir")
+    except ValueError as error:
+        hint = _LOCKS if str(path).partition(":")[0] in SCHEMES else "; give the path of a folder: run_dir=DIR"
+        raise RunFolderError(f"{error}{hint}") from error

@@ -1,0 +1,211 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A command that needs several processes in, the same command as so many ranks of this machine out.
+
+The ranks find what torchrun would tell them in their environment. Unlike torchrun it passes on signals and exit
+statuses as they are: a checkpoint at a preemption may take minutes, and a mistake in a recipe is not tried again.
+
+Each rank leads a process group of its own: a Ctrl-C reaches this process alone, which hands it on once, and whoever a
+rank has started ends with it. A rank whose launcher dies sees the end of a pipe, and ends; `warden.py` ends the group.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+from nemo_vfm.core.errors import LostRank, NextPhase, UserError
+from nemo_vfm.core.log import warn
+from nemo_vfm.core.preemption import EXIT_CODE as PREEMPTED
+from nemo_vfm.core.preemption import INTERRUPTED, numbers
+from nemo_vfm.runtime import orphan_killer
+from nemo_vfm.runtime.command import own_command
+
+PIPE = "NEMO_VFM_LAUNCHER"  #: names the open end of a pipe, by number, in a rank's environment
+GRACE_S = 30.0  # for the others to find out whom they lost, and say it, once one has ended badly
+_POLL_S = 0.05
+_WELL = (0, PREEMPTED, NextPhase.exit_code, INTERRUPTED)  # all ranks end so together, once all is saved
+_FINAL = (*_WELL, 2, 3)  # trying again would end in the same way, or is not wanted
+_OWN = (*_FINAL, 1)  # what a rank that was neither killed nor crashed says of itself
+
+
+def launch(words: Sequence[str], count: int, signals: Sequence[str], *, max_restarts: int = 0) -> int:
+    """Run `nemo-vfm run` on so many ranks here, and again where one of them dies; the exit status.
+
+    Args:
+        words: behind `nemo-vfm run`.
+        count: of ranks.
+        signals: names of those that are passed on, as SIGINT is.
+        max_restarts: so often all ranks are started anew after one has died.
+    """
+    from nemo_vfm.parallel.ranks.rendezvous_store import serve
+
+    _require_devices(count)
+    store, port = serve()  # here, so that it outlives the ranks and nobody else takes its port
+    told: list[int] = []
+    for attempt in range(max_restarts + 1):
+        with _Ranks(words, count, _environment(port, count, attempt, max_restarts)) as ranks, \
+                _passed_on([signal.SIGINT, *numbers(signals)], ranks, told):  # fmt: skip
+            ranks.wait()
+            ranks.judge(told)
+        if ranks.status in _FINAL or told or attempt == max_restarts:
+            break
+        warn(f"{ranks.story()}; restarting all {count} ({attempt + 1} of {max_restarts})")
+    del store
+    if ranks.status not in _FINAL and ranks.has_story():
+        sys.stderr.write(f"{ranks.story()}. Run the same command again to resume from the last checkpoint\n")
+    return ranks.status
+
+
+class _Ranks:
+    """The processes of one attempt.
+
+    Args:
+        words: behind `nemo-vfm run`.
+        count: of processes.
+        environment: of all; each is told its rank besides.
+    """
+
+    def __init__(self, words: Sequence[str], count: int, environment: Mapping[str, str]) -> None:
+        self._words, self._count, self._environment = words, count, environment
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._ended: dict[int, int] = {}  # in the order of their ends
+        self._ended_by_us: set[int] = set()
+        self.status = 0
+
+    def __enter__(self) -> "_Ranks":
+        reading, self._pipe = os.pipe()
+        command = own_command("run", *self._words)
+        for rank in range(self._count):
+            mine = {**self._environment, "RANK": str(rank), "LOCAL_RANK": str(rank), PIPE: str(reading)}
+            self._running[rank] = subprocess.Popen(  # noqa: S603
+                command, env=mine, pass_fds=[reading], stdin=subprocess.DEVNULL, process_group=0
+            )
+        groups = [str(process.pid) for process in self._running.values()]
+        self._warden = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-I", "-S", str(Path(orphan_killer.__file__)), str(reading), *groups],
+            pass_fds=[reading], stdin=subprocess.DEVNULL, process_group=0,
+        )  # fmt: skip
+        os.close(reading)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self._warden.kill()  # before the pipe's end: other processes may have got the ranks' numbers
+        self._warden.wait()
+        os.close(self._pipe)
+
+    def wait(self) -> None:
+        """Until all have ended; the others soon after one that ended badly."""
+        until = None
+        while self._running:
+            for rank, process in list(self._running.items()):
+                if (code := process.poll()) is not None:
+                    self._bury(rank, code)
+                    until = until or (time.monotonic() + GRACE_S if code not in _WELL else None)
+            if until is not None and time.monotonic() > until:
+                self.kill()
+            time.sleep(_POLL_S)
+
+    def judge(self, told: Sequence[int]) -> None:
+        """The status of all, from how each ended and which signals were handed on."""
+        code = self._ended[self._culprit()]
+        if -code in told:  # it came before the rank could listen
+            self.status = INTERRUPTED if -code == signal.SIGINT else PREEMPTED
+        else:
+            self.status = code if code in _OWN else LostRank.exit_code
+
+    def has_story(self) -> bool:
+        """Whether there is more to say than rank 0 has said itself."""
+        return self._culprit() != 0 or self._ended[0] not in (*_OWN, LostRank.exit_code)
+
+    def pass_on(self, number: int) -> None:
+        """A signal to every rank; what they have started themselves does not get it."""
+        for process in self._running.values():
+            with suppress(ProcessLookupError):
+                process.send_signal(number)
+
+    def kill(self) -> None:
+        """End all that still run, with what they have started."""
+        for rank, process in list(self._running.items()):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            self._ended_by_us.add(rank)
+            self._bury(rank, process.wait())
+
+    def story(self) -> str:
+        """Which rank ended first, and how."""
+        rank = self._culprit()
+        code = self._ended[rank]
+        how = f"was killed by {_name(-code)}" if code < 0 else f"ended with status {code}"
+        where = f"; its output is in ranks/rank-{rank}.log of the run folder" if rank else ""
+        return f"rank {rank} of {self._count} {how}{where}"
+
+    def _bury(self, rank: int, code: int) -> None:
+        process = self._running.pop(rank)
+        self._ended[rank] = code
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)  # workers that it left behind
+
+    def _culprit(self) -> int:
+        """The first that ended for a reason of its own; rank 0 where it could say one, since its words were shown."""
+        own = [rank for rank, code in self._ended.items()
+               if code not in (0, LostRank.exit_code) and rank not in self._ended_by_us]  # fmt: skip
+        lost = [rank for rank, code in self._ended.items() if code]
+        if 0 in own and self._ended[0] > 0:
+            return 0
+        return next(iter(own or lost), 0)
+
+
+def _require_devices(count: int) -> None:
+    from nemo_vfm.core.device import gpus
+
+    if 0 < (found := len(gpus())) < count:  # a CPU takes any number
+        raise UserError(
+            f"the recipe is for {count} devices, but this machine has {found}; change the degrees under parallel: "
+            f"to a product of {found}, or start it on more machines with srun or torchrun"
+        )
+
+
+def _environment(port: int, count: int, attempt: int, max_restarts: int) -> dict[str, str]:
+    loopback = "lo0" if sys.platform == "darwin" else "lo"
+    threads = max(1, len(os.sched_getaffinity(0)) // count) if hasattr(os, "sched_getaffinity") else 1
+    given = {
+        "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "GROUP_RANK": 0, "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": True, "TORCHELASTIC_RESTART_COUNT": attempt,
+        "TORCHELASTIC_MAX_RESTARTS": max_restarts,
+    }  # fmt: skip
+    usual = {"GLOO_SOCKET_IFNAME": loopback, "OMP_NUM_THREADS": str(threads)}
+    return {**usual, **os.environ, **{name: str(value) for name, value in given.items()}}
+
+
+@contextmanager
+def _passed_on(signals: Sequence[signal.Signals], ranks: _Ranks, told: list[int]) -> Iterator[None]:
+    """Hand each signal on to the ranks, once each time that it comes; a third Ctrl-C ends them."""
+
+    def hand_on(number: int, frame: FrameType | None) -> None:
+        told.append(number)
+        if told.count(signal.SIGINT) > 2:
+            ranks.kill()
+        ranks.pass_on(number)
+
+    # What a shell's background job ignores its ranks ignore, too.
+    heard = [number for number in signals if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, hand_on) for number in heard}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,165 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""One of several processes of a run in, its part of the work out: rank 0 keeps the folder, the others follow it.
+
+Rank 0 does all that there is only one of: it holds the folder, decides whether a step goes on, runs the steps that need
+one process, writes status and report. Before each step that is spread it tells the others, who wait for its word.
+"""
+
+import os
+import signal
+import sys
+import threading
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from nemo_vfm.core import log, ranks
+from nemo_vfm.core.errors import LostRank, NemoVfmError, NextPhase, Preempted
+from nemo_vfm.core.network.secret import conceal
+from nemo_vfm.core.preemption import EXIT_CODE as PREEMPTED
+from nemo_vfm.core.preemption import INTERRUPTED, PreemptedNow, is_interrupt
+from nemo_vfm.core.storage.files import sha256_text
+from nemo_vfm.core.types import Job, Run
+from nemo_vfm.runtime.local_launch import PIPE
+from nemo_vfm.workflow import Workflow
+
+_PR_SET_PDEATHSIG = 1
+_PATIENCE_S = {0: 20.0, LostRank.exit_code: 0.0}  # that rank 0 waits for the others to hear the end, by its status
+_LAUNCHED: list[bool] = []  # whether our launcher has started this process, and its output still goes to the terminal
+
+
+class First(Protocol):
+    """What rank 0 does: all of `nemo-vfm run`, which announces its steps."""
+
+    def __call__(self) -> int: ...
+
+
+class Lost(Protocol):
+    """What rank 0 writes down before it must end because of another."""
+
+    def __call__(self, sentence: str) -> None: ...
+
+
+def run_as_one_of_several(
+    job: Job, recipe: str, folder: Path, first: First, lost: Lost, *, timeout_s: float, silence_s: float
+) -> int:
+    """Meet the others, work, leave; the exit status.
+
+    Args:
+        recipe: the composed recipe's text, which must be the same on all ranks.
+        first: rank 0's work.
+        lost: is told on rank 0 whose signs of life ended.
+        timeout_s: how long the others may take to come, and each collective.
+        silence_s: how long a rank may give no sign of life.
+
+    Raises:
+        UserError: the ranks do not come together.
+    """
+    from nemo_vfm.parallel.ranks.process_group import joined
+
+    def end(sentence: str) -> None:
+        with suppress(Exception):
+            if ranks.is_first():
+                lost(sentence)
+            log.console().show_cursor(True)
+            sys.stderr.write(f"{log.plain(sentence)}. Run the same command again to resume from the last checkpoint\n")
+        _leave(LostRank.exit_code)
+
+    with joined(sha256_text(recipe), on_lost=end, timeout_s=timeout_s, silence_s=silence_s) as world:
+        if ranks.is_first():
+            try:
+                with ranks.heard_by(world):
+                    status = first()
+            except NemoVfmError as error:
+                sys.stderr.write(f"{log.plain(str(error))}\n")
+                status = error.exit_code
+            world.tell_end(patience_s=_PATIENCE_S.get(status, 3.0))
+        else:
+            status = _follow(world, job, folder)
+        if status:  # groups whose members may be gone cannot be taken down in order
+            _leave(status)
+    return status
+
+
+def end_with_the_launcher() -> None:
+    """From here on this process and what it starts end when the launcher does, however that ends."""
+    number = os.environ.pop(PIPE, "")
+    if not number:
+        return
+    _LAUNCHED.append(True)
+    if sys.platform == "linux":  # also while Python is held, or the process stopped
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    def wait() -> None:
+        with suppress(OSError):
+            os.read(int(number), 1)
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+
+    threading.Thread(target=wait, name="launcher", daemon=True).start()
+
+
+class Orders(Protocol):
+    """Where rank 0's word comes from."""
+
+    def hear(self) -> Run | None:
+        """The next job; None at the end."""
+        ...
+
+    def confess(self, error: BaseException) -> None:
+        """Why this rank ends."""
+        ...
+
+
+def _follow(orders: Orders, job: Job, folder: Path) -> int:
+    """Do each job that rank 0 announces; the exit status."""
+    try:
+        while (run := orders.hear()) is not None:
+            names = run.folder.relative_to(folder).parts
+            own = job.job_in(*names) if names and isinstance(job, Workflow) else job
+            _turn_output(folder)
+            own.run(run)
+    except PreemptedNow:
+        return PREEMPTED
+    except (Preempted, NextPhase) as error:
+        return error.exit_code
+    except BaseException as error:
+        return INTERRUPTED if is_interrupt(error) else _told(error, orders)
+    return 0
+
+
+def _told(error: BaseException, orders: Orders) -> int:
+    """Leave the traceback in this rank's own output and the sentence with rank 0; the exit status."""
+    from nemo_vfm.parallel.ranks.consensus import lost_behind
+
+    meant = lost_behind(error) or error
+    orders.confess(meant)
+    sys.stderr.write(conceal("".join(traceback.format_exception(error))))
+    sys.stderr.write(f"{log.plain(str(meant))}\n")
+    return meant.exit_code if isinstance(meant, NemoVfmError) else 1
+
+
+def _turn_output(folder: Path) -> None:
+    """What a rank of our launcher's says from here on goes into a file: the terminal is rank 0's."""
+    if not _LAUNCHED:
+        return  # torchrun and srun have places of their own for it
+    _LAUNCHED.clear()
+    file = folder / "ranks" / f"rank-{ranks.rank()}.log"
+    file.parent.mkdir(exist_ok=True)
+    with file.open("ab") as opened:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.dup2(opened.fileno(), 1)
+        os.dup2(opened.fileno(), 2)
+    log.speak()
+
+
+def _leave(status: int) -> None:
+    """End here and now: what torch's groups do at a usual end may wait for ranks that are gone."""
+    with suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(status)

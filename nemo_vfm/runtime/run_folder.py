@@ -1,0 +1,183 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A composed recipe in, its run folder out: locked, compared with what it holds, with recipe, manifest and status."""
+
+import os
+import re
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from nemo_vfm.config import difference, read_values
+from nemo_vfm.core import lease_registry, progress
+from nemo_vfm.core.errors import RunFolderError
+from nemo_vfm.core.log import info, warn, warn_once
+from nemo_vfm.core.storage.files import read_bytes, read_json, write_json, write_text
+from nemo_vfm.core.types import LAUNCH, PARTS, Json, Run
+from nemo_vfm.runtime.run_lock import NAME as LOCK
+from nemo_vfm.runtime.run_lock import lock
+from nemo_vfm.runtime.run_manifest import SCHEMA, manifest, now
+
+HEARTBEAT_S = 10.0
+MANIFEST = "manifest.json"
+_MOST_BYTES = 16 << 20  # of a composed recipe, which is written out in full
+_TEMPORARY = re.compile(r"\..+\.\d+\.tmp(\.\w+)?")
+_VERSION = re.compile(r"nemo_vfm\.run/(\d{1,6})(?:\.\d{1,6})?")
+Differences = dict[str, tuple[str, str]]
+
+
+@contextmanager
+def open_folder(
+    path: Path, recipe: str, seed: int, allowed: Sequence[str] = (), *, source: Path | None = None
+) -> Iterator[Run]:
+    """Prepare a run folder and hold it.
+
+    Args:
+        recipe: the composed recipe's text.
+        allowed: keys in which the recipe may differ from the one that the folder holds.
+        source: the recipe's file, whose name and first line the manifest keeps for people.
+
+    Raises:
+        RunFolderError: it holds something else, is in use, or cannot be written.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunFolderError(f"cannot make the folder {path}: {error.strerror}; choose another run_dir") from error
+    with lock(path):
+        found = _compare(path, recipe, allowed)
+        try:
+            _describe(path, recipe, seed, source, found or {}, allowed)
+        except OSError as error:
+            raise RunFolderError(f"cannot write in {path}: {error.strerror}; nothing was changed there") from error
+        yield Run(folder=path, recipe=recipe, seed=seed, resume=found is not None)
+
+
+def _compare(path: Path, recipe: str, allowed: Sequence[str]) -> Differences | None:
+    """In what the folder's earlier run of this recipe differs; None where it is new. Any other content is refused."""
+    file = path / "recipe.yaml"
+    if not file.is_file():
+        if others := sorted(other.name for other in path.iterdir() if not _is_ours(other.name)):
+            raise RunFolderError(f"{path} is not empty and not a run folder (it holds {', '.join(others[:3])}); "
+                                 f"choose another run_dir")  # fmt: skip
+        return None
+    _require_known(_earlier(path / MANIFEST), path)
+    found = difference.differences(read_values(_kept(file), str(file)), read_values(recipe, "this recipe"))
+    difference.accept(found, allowed, str(path))
+    for key, (old, new) in found.items():
+        info(f"resuming with {key}: {new} (it was {old})")
+    return found
+
+
+def _kept(file: Path) -> str:
+    """The text of the recipe that a folder holds.
+
+    Raises:
+        RunFolderError: no run has written it.
+    """
+    try:
+        return read_bytes(file, _MOST_BYTES).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunFolderError(f"{file} is not the recipe of a run ({error}); choose another run_dir") from error
+
+
+def _require_known(earlier: dict[str, Json], path: Path) -> None:
+    """Refuse the folder of a later version; of the same major version only keys were added."""
+    version = _VERSION.fullmatch(str(earlier.get("schema", SCHEMA)))
+    if version is not None and version[1] != "1":
+        raise RunFolderError(f"{path} was written as version {version[1]} of our run folders; this nemo_vfm reads "
+                             f"version 1. Use the version of nemo_vfm that wrote it, or a newer one")  # fmt: skip
+
+
+def _is_ours(name: str) -> bool:
+    """What a start that was killed may leave before the recipe is there, and what is no job's."""
+    return name in (LOCK, MANIFEST, LAUNCH, PARTS) or _TEMPORARY.fullmatch(name) is not None
+
+
+def _describe(
+    path: Path, recipe: str, seed: int, source: Path | None, found: Differences, allowed: Sequence[str]
+) -> None:
+    """Write manifest and recipe; a folder that holds just this stays as it is."""
+    file = path / "recipe.yaml"
+    if file.is_file() and _kept(file) == recipe and (path / MANIFEST).is_file():
+        return
+    fresh = manifest(recipe, seed, source)
+    if file.is_file():  # it goes on with another duration or the like
+        earlier = _earlier(path / MANIFEST)
+        change = {"at": fresh["created"], "keys": {key: {"from": a, "to": b} for key, (a, b) in found.items()},
+                  "allowed": [key for key in found if difference.is_allowed(key, allowed)]}  # fmt: skip
+        before = earlier.get("changed")
+        fresh |= {"created": earlier.get("created", fresh["created"])}
+        fresh |= {"changed": [*(before if isinstance(before, list) else []), change]}
+    write_json(path / MANIFEST, fresh)
+    write_text(file, recipe)  # last: a folder without it is not yet a run
+
+
+def _earlier(file: Path) -> dict[str, Json]:
+    """The manifest that is there; a damaged one is no reason to stop, since nothing is decided by it."""
+    try:
+        found = read_json(file)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        warn(f"{file} cannot be read ({error}); it is written anew, without what it said of earlier changes")
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+@dataclass
+class Status:
+    """Keeps `status.json`: what the run is doing, and that it is alive.
+
+    Args:
+        folder: the run folder.
+    """
+
+    folder: Path
+    _started: str = field(default_factory=now)
+    _stop: threading.Event = field(default_factory=threading.Event)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Write a heartbeat every few seconds while the block runs."""
+        beat = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        self.write("running")
+        beat.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            beat.join()
+
+    def finished(self) -> Json:
+        """The whole file where it tells of a run that was finished, or None."""
+        try:
+            found = read_json(self.folder / "status.json")
+        except (OSError, ValueError, RecursionError):
+            return None
+        return found if isinstance(found, dict) and found.get("state") == "done" else None
+
+    def write(self, state: str, **more: Json) -> None:
+        """Replace the file: running, done, failed, nothing_kept, preempted, between_phases or interrupted.
+
+        A file that cannot be written is said once and never an error: it must not hide the one that it tells of.
+        """
+        process = {"pid": os.getpid(), "host": socket.gethostname()}
+        times = {"started": self._started, "heartbeat": now()}
+        self.put({"state": state, **process, **times, **progress.told(), **more})
+
+    def put(self, whole: Json) -> None:
+        """Replace the file by what it holds from now on."""
+        lease_registry.stop_if_lost()
+        try:
+            write_json(self.folder / "status.json", whole)
+        except OSError as error:
+            if self.folder.is_dir():
+                warn_once(f"{self.folder / 'status.json'} cannot be written: {error.strerror}")
+
+    def _beat(self) -> None:
+        while not self._stop.wait(HEARTBEAT_S):
+            self.write("running")

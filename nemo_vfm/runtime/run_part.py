@@ -1,0 +1,91 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A job and the number of a part in; a job that does this part of the work out, in a folder of its own.
+
+Parts share the run folder, where each leaves what it has made; they never wait for each other. A run of the whole after
+them finds all of it there, and does what needs all of it together. `run_dir/parts/` has a small run folder each.
+"""
+
+import re
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from nemo_vfm.core.errors import FolderInUse, UserError
+from nemo_vfm.core.types import PARTS, Job, Outcome, Part, Parted, Run
+from nemo_vfm.runtime.run_folder import open_folder
+from nemo_vfm.runtime.run_lock import holder
+from nemo_vfm.workflow import Ask, OneStep, Turn, begin
+
+_PATIENCE_S, _POLL_S = 120.0, 0.5  # for the others, who claim the run folder at the same moment
+_TEXT = re.compile(r"(\d{1,6})/(\d{1,6})(?:@(\d))?")
+
+
+def part_of(text: str) -> Part:
+    """`3/8` is the fourth of eight, counted from 0; `3/8@1` the same of the second round.
+
+    Raises:
+        UserError: it is not of this form, or there is no such part.
+    """
+    match = _TEXT.fullmatch(text)
+    if match is None or int(match[1]) >= int(match[2]):
+        raise UserError(f"--part takes a number from 0 and how many parts there are, such as 0/8 to 7/8, got {text}")
+    return Part(int(match[1]), int(match[2]), int(match[3] or 0))
+
+
+class Share:
+    """One part of a job's work.
+
+    Args:
+        job: the whole, or one step of a workflow.
+        part: which.
+        run_dir: the run folder of the whole.
+
+    Raises:
+        UserError: the job's work cannot be shared out, or has fewer rounds.
+    """
+
+    def __init__(self, job: Job, part: Part, run_dir: Path) -> None:
+        inner = job.steps[job.name] if isinstance(job, OneStep) else job
+        if not isinstance(inner, Parted):
+            raise UserError(f"--part: {type(inner).__name__} cannot be split into parts; in a workflow, add --only "
+                            f"STEP")  # fmt: skip
+        if part.round >= (rounds := inner.rounds()):
+            raise UserError(f"--part: {type(inner).__name__} has {rounds} {'round' if rounds == 1 else 'rounds'}, "
+                            f"counted from 0, got @{part.round}")  # fmt: skip
+        self._job, self._inner, self._part, self._run_dir = job, inner, part, run_dir
+
+    @property
+    def folder(self) -> Path:
+        """Where it tells how it went."""
+        return self._run_dir / PARTS / f"{self._part.round}-{self._part.number:05d}-of-{self._part.count:05d}"
+
+    def run(self, run: Run) -> Outcome:
+        """Do the part.
+
+        Raises:
+            UserError: an earlier step of the workflow is not done, or another recipe's work lies there.
+        """
+        self._claim(run)
+        turn = self._turn(replace(run, folder=self._run_dir))
+        if turn.is_done():
+            return Outcome("the whole run is already done", did_nothing=True)
+        begin(turn)
+        return self._inner.run_part(turn.run, self._part)
+
+    def _claim(self, run: Run) -> None:
+        """See that the run folder is this recipe's; parts do it at the same time, so each may wait for another."""
+        until = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < until:
+            if not holder(self._run_dir)[1]:
+                with suppress(FolderInUse), open_folder(self._run_dir, run.recipe, run.seed):
+                    return
+            time.sleep(_POLL_S)
+        raise UserError(f"{self._run_dir} has been in use for {_PATIENCE_S:.0f} s; parts and a whole run cannot run "
+                        f"at the same time")  # fmt: skip
+
+    def _turn(self, run: Run) -> Turn:
+        if isinstance(self._job, OneStep):
+            return self._job.turn(run)
+        return Turn("", self._job, run, Ask.of(run), "")

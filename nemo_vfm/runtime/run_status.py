@@ -1,0 +1,208 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A folder in, what can be said of the run in it out; what cannot be read becomes a note and never an exception."""
+
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from nemo_vfm.core.sanitize import printable
+from nemo_vfm.core.storage.files import last_records, read_bytes, read_json
+from nemo_vfm.core.types import LAUNCH, SWEEP, Json
+from nemo_vfm.runtime.run_lock import holder
+
+MAX_DEPTH = 4  # a sweep's runs lie one deeper than others; links may lead in circles
+_MAX_BYTES = 4 << 20
+_LONGEST_STATE = 20
+_STEPS = re.compile(r"^steps:[ \t]*\n((?:[ ]+.*\n?|[ \t]*\n)*)", re.M)
+
+
+@dataclass(slots=True)
+class Line:
+    """One run, as `nemo-vfm runs` shows it; None where it is not known.
+
+    Args:
+        state: running, stalled (it says running, and its process is gone), done, failed, nothing_kept, preempted,
+            between_phases, interrupted, submitted (it waits in a queue), prepared (nothing has run yet), damaged or
+            not a run.
+        at: of a workflow, the step that it is in or ended in.
+        steps_done: of a workflow, finished steps and all steps.
+        error: what it ended with.
+        seconds: of the last start, until its last sign of life.
+        num_bytes: on disk; what links point to is not counted.
+        notes: what could not be read.
+    """
+
+    path: Path
+    state: str
+    recipe: str | None = None
+    at: str | None = None
+    steps_done: tuple[int, int] | None = None
+    step: int | None = None
+    loss: float | None = None
+    val_loss: float | None = None
+    started: str | None = None
+    seconds: float | None = None
+    seed: int | None = None
+    num_bytes: int = 0
+    error: str | None = None
+    last: float = 0.0
+    notes: list[str] = field(default_factory=list)
+
+
+def find(root: Path) -> list[Path]:
+    """The run folders below a folder, which may be one itself, and those folders in it that hold none."""
+    return [root] if _is_run(root) else list(_below(root, MAX_DEPTH, {root.resolve()}))
+
+
+def _below(folder: Path, depth: int, seen: set[Path]) -> Iterator[Path]:
+    children = [Path(entry) for entry in _entries(folder) if _is_folder(entry) and not entry.name.startswith(".")]
+    for child in sorted(children):
+        if _is_run(child):
+            yield child
+        elif depth > 1 and (real := child.resolve()) not in seen:
+            yield from list(_below(child, depth - 1, seen | {real})) or ([child] if depth == MAX_DEPTH else [])
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "recipe.yaml").is_file() or _is_submitted(folder)
+
+
+def _is_submitted(folder: Path) -> bool:
+    """A launcher has put it into a queue, and nothing of it has run yet. A sweep's runs lie below it."""
+    if any((folder / name).is_file() for name in ("recipe.yaml", SWEEP)):
+        return False
+    return (folder / LAUNCH / "launch.json").is_file()
+
+
+def look(folder: Path) -> Line:
+    """Everything about one folder."""
+    line = Line(folder, "not a run", num_bytes=_size(folder), last=_mtime(folder))
+    if not _is_run(folder):
+        return line
+    manifest, status = (_object(folder / name, line.notes) for name in ("manifest.json", "status.json"))
+    line.state = "submitted" if _is_submitted(folder) else _state(folder, status)
+    line.recipe, line.error = _text(manifest.get("recipe")), _text(status.get("error"))
+    line.seed = _whole(manifest.get("seed"))
+    line.started = _text(status.get("started")) or _text(manifest.get("created"))
+    began, beat = _time(status.get("started")), _time(status.get("heartbeat"))
+    line.seconds = max(0.0, beat - began) if began is not None and beat is not None else None
+    line.last = beat or line.last
+    steps = _steps(folder)
+    _workflow(folder, steps, line)
+    _metrics([folder, *(folder / step for step in steps)], line)
+    return line
+
+
+def _state(folder: Path, status: Mapping[str, Json]) -> str:
+    state = _text(status.get("state"), _LONGEST_STATE)
+    if state is None:
+        broken = (folder / "status.json").exists()
+        return "damaged" if broken else ("running" if holder(folder)[1] else "prepared")
+    return "stalled" if state == "running" and not holder(folder)[1] else state
+
+
+def _steps(folder: Path) -> list[str]:
+    """The names under the recipe's `steps:`, in order. Read as text: the file is ours, and YAML is slow to import."""
+    with suppress(OSError):
+        block = _STEPS.search(read_bytes(folder / "recipe.yaml", _MAX_BYTES).decode("utf-8", "replace") + "\n")
+        return re.findall(r"^  ([A-Za-z][\w-]*):", block[1], re.M) if block else []
+    return []
+
+
+def _workflow(folder: Path, steps: list[str], line: Line) -> None:
+    if not steps:
+        return
+    done = [step for step in steps if (folder / step / "done.json").is_file()]
+    begun = [step for step in steps if (folder / step / "started.json").is_file() and step not in done]
+    line.steps_done, line.at = (len(done), len(steps)), begun[0] if begun else None
+
+
+def _metrics(folders: list[Path], line: Line) -> None:
+    """Step and losses from the end of the newest metrics.jsonl."""
+    files = [folder / "metrics.jsonl" for folder in folders if (folder / "metrics.jsonl").is_file()]
+    if not files:
+        return
+    for record in last_records(max(files, key=_mtime)):
+        if line.step is None:
+            line.step = _whole(record.get("step"))
+        line.loss = _number(record.get("loss")) if line.loss is None else line.loss
+        line.val_loss = _number(record.get("val_loss"))
+        if line.val_loss is not None:
+            break
+
+
+def _object(file: Path, notes: list[str]) -> dict[str, Json]:
+    """A file's JSON object; an empty one where there is none, with a note where it cannot be read."""
+    try:
+        found = read_json(file, _MAX_BYTES)
+        if not isinstance(found, dict):
+            raise ValueError("it is not a mapping")
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        notes.append(f"{file.name} cannot be read: {why}")
+        return {}
+    return found
+
+
+def _text(value: Json, longest: int = 2000) -> str | None:
+    """A text as one printable line: these files may be anybody's."""
+    return printable(value, longest).strip() if isinstance(value, str) else None
+
+
+def _whole(value: Json) -> int | None:
+    """A whole number that a table has room for."""
+    return value if type(value) is int and abs(value) < 1 << 63 else None
+
+
+def _number(value: Json) -> float | None:
+    right = type(value) in (int, float) and abs(value) < 1e300 and math.isfinite(value)
+    return float(value) if right else None
+
+
+def _time(value: Json) -> float | None:
+    try:
+        return datetime.fromisoformat(value).timestamp()
+    except (TypeError, ValueError, OverflowError, OSError):
+        return None
+
+
+def _mtime(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _entries(folder: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def _size(folder: Path) -> int:
+    total, waiting = 0, _entries(folder)
+    while waiting:
+        entry = waiting.pop()
+        with suppress(OSError):
+            if entry.is_dir(follow_symlinks=False):
+                waiting += _entries(entry)
+            else:
+                total += entry.stat(follow_symlinks=False).st_blocks * 512
+    return total

@@ -1,0 +1,120 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Words such as `optimizer.lr=1e-4,3e-4` in, every combination as changes to a recipe and a name for its folder out."""
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.network.secret import conceal_keys
+from nemo_vfm.core.storage.files import sha256_text
+
+MAX_POINTS = 1000
+_MAX_NAME = 100
+_CLOSING = {"[": "]", "{": "}", '"': '"', "'": "'"}
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One thing that a sweep changes.
+
+    Args:
+        path: its dotted address, or a slot.
+        choices: the texts it takes, in order.
+    """
+
+    path: str
+    choices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One run of a sweep.
+
+    Args:
+        name: its folder: a function of its choices alone, so that a sweep can grow.
+        choices: the value on each axis, by the axis's address.
+    """
+
+    name: str
+    choices: dict[str, str]
+
+    def words(self) -> list[str]:
+        """Its changes, as one would type them."""
+        return [f"{path}={choice}" for path, choice in self.choices.items()]
+
+
+def axes(words: Sequence[str]) -> list[Axis]:
+    """Read `path=choice,choice`; commas inside brackets and quotes do not separate.
+
+    Raises:
+        UserError: a word is not of that form, a choice is empty or given twice, or two words name one address.
+    """
+    found = [_axis(word) for word in words]
+    if not found:
+        raise UserError("--sweep takes address=value,value, such as optimizer.lr=1e-4,3e-4; it got none")
+    paths = [axis.path for axis in found]
+    if twice := next((path for path in paths if paths.count(path) > 1), None):
+        raise UserError(f"--sweep names {twice} twice; give all its values in one word: {twice}=a,b,c")
+    return found
+
+
+def points(swept: Sequence[Axis]) -> list[Point]:
+    """Every combination, the last axis turning fastest.
+
+    Raises:
+        UserError: there are more than MAX_POINTS.
+    """
+    short = dict(zip((axis.path for axis in swept), _short([axis.path for axis in swept]), strict=True))
+    if (count := math.prod(len(axis.choices) for axis in swept)) > MAX_POINTS:
+        raise UserError(f"this sweep has {count:,} points, and at most {MAX_POINTS:,} are run; take fewer values, or "
+                        f"split it")  # fmt: skip
+    combinations = itertools.product(*(axis.choices for axis in swept))
+    chosen = [dict(zip(short, combination, strict=True)) for combination in combinations]
+    return [Point(_name({short[path]: choice for path, choice in one.items()}), one) for one in chosen]
+
+
+def _axis(word: str) -> Axis:
+    path, equals, text = word.partition("=")
+    if not equals or not path or path == "run_dir" or path.startswith("~"):
+        raise UserError(f"--sweep takes address=value,value, such as optimizer.lr=1e-4,3e-4; got {word!r}")
+    choices = tuple(_split(text))
+    if "" in choices:
+        raise UserError(f"--sweep {word}: a value is empty; write null for nothing, '\"\"' for the empty text")
+    if len(set(choices)) < len(choices):
+        raise UserError(f"--sweep {word}: a value is given twice")
+    return Axis(path, choices)
+
+
+def _split(text: str) -> Iterator[str]:
+    """The parts between commas that stand in no bracket and no quotes."""
+    open_: list[str] = []
+    start = 0
+    for position, letter in enumerate(text):
+        if open_ and letter == open_[-1]:
+            open_.pop()
+        elif letter in _CLOSING and not (open_ and open_[-1] in "\"'"):
+            open_.append(_CLOSING[letter])
+        elif letter == "," and not open_:
+            yield text[start:position].strip()
+            start = position + 1
+    yield text[start:].strip()
+
+
+def _short(paths: Sequence[str]) -> list[str]:
+    """Each address by its last parts, as many as tell it from the others."""
+    for length in range(1, max(path.count(".") for path in paths) + 2):
+        ends = [".".join(path.split(".")[-length:]) for path in paths]
+        if len(set(ends)) == len(ends):
+            return ends
+    return list(paths)
+
+
+def _name(choices: dict[str, str]) -> str:
+    """`lr=1e-4,model=dit_s`; what a folder's name cannot hold becomes _, and a hash keeps such names apart."""
+    plain = ",".join(f"{key}={choice}" for key, choice in choices.items())
+    safe = re.sub(r"[^\w.,=+-]", "_", conceal_keys(plain), flags=re.ASCII)[:_MAX_NAME].lstrip(".-")
+    return safe if safe == plain else f"{safe}-{sha256_text(plain)[:8]}"

@@ -1,0 +1,78 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A recipe's arguments and the values to sweep in, every combination with its changes and its run folder out."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nemo_vfm.core.errors import RunFolderError, UserError
+from nemo_vfm.runtime.command import composed_recipe, run_folder
+from nemo_vfm.runtime.sweep_grid import Axis, Point, axes, points
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    """A sweep that was understood.
+
+    Args:
+        arguments: of the verb; changes that sweep nothing are among its overrides.
+        axes: what is swept.
+        points: every combination.
+        folder: where the runs lie.
+        place: the same as it is written down: there variables of the environment stay names.
+    """
+
+    arguments: argparse.Namespace
+    axes: Sequence[Axis]
+    points: Sequence[Point]
+    folder: Path
+    place: Path
+
+    def changes(self, point: Point) -> list[str]:
+        """Of the recipe, for one combination: its values and its folder."""
+        return [*point.words(), f"run_dir={self.place / point.name}"]
+
+    def words(self, point: Point) -> list[str]:
+        """What follows `nemo-vfm run` for one combination."""
+        names = ("conf", "overlay", "trust", "allow", "allow_host")
+        options = [f"--{name.replace('_', '-')}={value}"
+                   for name in names for value in vars(self.arguments).get(name, ())]  # fmt: skip
+        return [self.arguments.recipe, *self.arguments.overrides, *self.changes(point), *options]
+
+    def alone(self, point: Point) -> argparse.Namespace:
+        """The arguments of one combination, which sweeps nothing."""
+        overrides = [*self.arguments.overrides, *self.changes(point)]
+        return argparse.Namespace(**{**vars(self.arguments), "overrides": overrides, "sweep": []})
+
+
+def swept(arguments: argparse.Namespace) -> Swept:
+    """Read `--sweep`.
+
+    Raises:
+        UserError: it cannot be meant, or its folder holds something else.
+    """
+    changes = [word for word in arguments.sweep if word.startswith(("~", "run_dir="))]  # these sweep nothing
+    own = argparse.Namespace(**{**vars(arguments), "overrides": [*arguments.overrides, *changes]})
+    found = axes([word for word in arguments.sweep if word not in changes])
+    folder, place = _folder(own, found)
+    return Swept(arguments=own, axes=found, points=points(found), folder=folder, place=place)
+
+
+def _folder(arguments: argparse.Namespace, found: Sequence[Axis]) -> tuple[Path, Path]:
+    """What `run_dir` says, else beside the recipe's own folder; and the same with names of variables kept."""
+    from nemo_vfm.config.interpolate import resolve
+    from nemo_vfm.config.tree import plain
+
+    given = [word.partition("=")[0] for word in arguments.overrides]
+    if both := [axis.path for axis in found if axis.path in given]:
+        raise UserError(f"{both[0]} is set both by a change and by --sweep; drop one of them")
+    composed = composed_recipe(arguments, [f"{axis.path}={axis.choices[0]}" for axis in found])
+    folder = run_folder(composed)
+    place = Path(str(plain(resolve(composed.root, keep_env=True)[0].items["run_dir"])))
+    if "run_dir" not in given:
+        folder, place = (path.parent / f"{path.name}-sweep" for path in (folder, place))
+    if (folder / "recipe.yaml").is_file():
+        raise RunFolderError(f"{folder} holds a run, not a sweep; choose another run_dir")
+    return folder, place

@@ -1,0 +1,181 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of a sweep's runs in, `sweep.json` and a table for people out, and back."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nemo_vfm.core.errors import RunFolderError
+from nemo_vfm.core.network.secret import conceal_keys
+from nemo_vfm.core.storage.files import read_json, write_json
+from nemo_vfm.core.types import SWEEP, Json
+from nemo_vfm.runtime.sweep_grid import Point
+from nemo_vfm.runtime.sweep_points import Swept
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_SCHEMA = "nemo_vfm.sweep/1"
+_FIRST = ("val_loss", "loss")  # figures that stand first in the table, and that say which run is best
+
+
+def waiting(sweep: Swept, point: Point) -> Json:
+    """A row of a run that has not begun: values, words, and nothing else yet."""
+    return {
+        "name": point.name,
+        "choices": {path: conceal_keys(choice) for path, choice in point.choices.items()},
+        "words": [conceal_keys(word) for word in sweep.words(point)],
+        "exit_status": None, "state": "waiting", "seconds": None, "figures": {},
+    }  # fmt: skip
+
+
+def before(sweep: Swept) -> Json:
+    """The whole file before any of these runs has begun; what an earlier sweep in the same folder found out stays.
+
+    Raises:
+        RunFolderError: the file that is there is damaged.
+    """
+    known = _listed(sweep.folder)
+    return _file(sweep, known | {one.name: waiting(sweep, one) for one in sweep.points if one.name not in known})
+
+
+def keep(sweep: Swept, rows: Sequence[Json]) -> None:
+    """Write what is known so far; runs of an earlier, smaller sweep in the same folder stay listed."""
+    write_json(sweep.folder / SWEEP, _file(sweep, _listed(sweep.folder) | {row["name"]: row for row in rows}))
+
+
+def _listed(folder: Path) -> dict[str, Json]:
+    """The rows that are there, by name."""
+    there = read(folder)
+    return {row["name"]: row for row in there["points"]} if there else {}
+
+
+def _file(sweep: Swept, rows: Mapping[str, Json]) -> Json:
+    choices = {axis.path: [conceal_keys(choice) for choice in axis.choices] for axis in sweep.axes}
+    return {"schema": _SCHEMA, "recipe": sweep.arguments.recipe, "axes": choices, "points": list(rows.values())}
+
+
+def read(folder: Path) -> Json:
+    """The file, or None where there is none.
+
+    Raises:
+        RunFolderError: it is damaged.
+    """
+    file = folder / SWEEP
+    try:
+        if not file.is_file():
+            return None
+        found = read_json(file)
+        for row in found["points"]:  # each is looked at, since show() and gathered() rely on these
+            row["name"], row["seconds"], row["figures"].items, row["choices"].items
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise RunFolderError(f"{file} is damaged; delete it, the runs beside it stay and are listed anew") from error
+    return found
+
+
+def gathered(folder: Path) -> Json:
+    """The file anew, from what each run says of itself: a cluster's runs write no table.
+
+    Raises:
+        RunFolderError: there is none, or it is damaged.
+    """
+    found = read(folder)
+    if found is None:
+        raise RunFolderError(f"{folder} holds no sweep: it has no {SWEEP}")
+    found["points"] = [{**row, **_now(folder / row["name"])} for row in found["points"]]
+    write_json(folder / SWEEP, found)
+    return found
+
+
+def _now(run: Path) -> Json:
+    """What a run's folder says; nothing where it has none."""
+    from nemo_vfm.runtime.run_status import look
+
+    if not (run / "recipe.yaml").is_file():
+        return {}
+    line = look(run)
+    status = 0 if line.state == "done" else None
+    seconds = None if line.seconds is None else round(line.seconds, 1)
+    figures = told(run).get("figures", {}) if status == 0 else {}
+    return {"state": line.state, "exit_status": status, "seconds": seconds, "figures": figures}
+
+
+def told(run: Path) -> Json:
+    """`status.json`; empty where it was refused before it had a folder."""
+    try:
+        found = read_json(run / "status.json")
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def show(axes: Sequence[str], rows: Sequence[Json], folder: Path) -> None:
+    """One row a run: its values, how it ended, its figures; the best one by validation loss, else loss, has a star."""
+    from rich.console import Console
+
+    figures, best = _figures(rows), _best(rows)
+    room, shown = Console(file=sys.stdout).width, list(figures)
+    while len(shown) > 1 and _width(_table(axes, rows, shown, best)) > room:
+        shown.pop()
+    table = _table(axes, rows, shown, best)
+    # What is wider all the same is the terminal's to wrap: a value that is cut off says nothing.
+    Console(file=sys.stdout, markup=False, highlight=False, width=max(room, _width(table))).print(table)
+    legend = f"* lowest {_measure(rows)}. " if best is not None else ""
+    left = f"Left out to fit the terminal: {', '.join(figures[len(shown) :])}. " if len(shown) < len(figures) else ""
+    sys.stdout.write(f"{legend}{left}The runs are in {folder}, the table in {folder / SWEEP}\n")
+
+
+def _width(table: "Table") -> int:
+    """Columns that it takes with every cell on one line."""
+    from rich.console import Console
+
+    console = Console(width=10_000)
+    return console.measure(table).maximum
+
+
+def _table(axes: Sequence[str], rows: Sequence[Json], figures: Sequence[str], best: Json) -> "Table":
+    """With these figures; no cell is wrapped."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for path in axes:
+        table.add_column(path, no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    for name in (*figures, "seconds"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        numbers = [_number(row["figures"].get(name)) for name in figures]
+        star = " *" if best == row else ""
+        values = [row["choices"].get(path, "") for path in axes]
+        table.add_row(*values, f"{row['state']}{star}", *numbers, _whole(row["seconds"]))
+    return table
+
+
+def _figures(rows: Sequence[Json]) -> list[str]:
+    """Up to five figures that any run has: losses first, then the others as the runs name them."""
+    names = list(dict.fromkeys(name for row in rows for name in row["figures"]))
+    losses = [name for wanted in _FIRST for name in names if name.split("/")[-1] == wanted]
+    return [*losses, *(name for name in names if name not in losses)][:5]
+
+
+def _measure(rows: Sequence[Json]) -> str:
+    """The figure that says which run is best; empty where none does."""
+    first = next(iter(_figures(rows)), "")
+    return first if first.split("/")[-1] in _FIRST else ""
+
+
+def _best(rows: Sequence[Json]) -> Json:
+    measure = _measure(rows)
+    ranked = [row for row in rows if measure in row["figures"]]
+    return min(ranked, key=lambda row: float(row["figures"][measure])) if len(ranked) > 1 else None
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.5g}"
+
+
+def _whole(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds:.0f}"

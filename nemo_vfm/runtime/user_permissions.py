@@ -1,0 +1,153 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads what the user allows: `--allow-host`, and the user's own endpoints file."""
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from nemo_vfm.config import Composed, RecipeError, recipients
+from nemo_vfm.config.tree import Map, Scalar
+from nemo_vfm.config.yaml_source import MAX_BYTES, parse
+from nemo_vfm.core import ranks
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.log import info
+from nemo_vfm.core.network.permission import (
+    Allowed,
+    Permissions,
+    allowed_host,
+    allowed_place,
+    require_variable,
+    together,
+)
+from nemo_vfm.core.network.ssrf_guard import service_url
+from nemo_vfm.core.storage.uri import SCHEMES, Address
+
+VARIABLE = "NEMO_VFM_ENDPOINTS"
+_KEYS = ("url", "api_key_env", "allow_private")
+
+
+def permissions(words: Sequence[str], recipe: Path | None = None) -> Permissions:
+    """Everything that the user allows.
+
+    Args:
+        words: what stands behind each `--allow-host`.
+        recipe: its file; an endpoints file that lies beside it is not the user's.
+
+    Raises:
+        UserError: an option is not understood.
+    """
+    try:
+        typed = [allowed_host(word) for word in words]
+        together(typed)
+    except ValueError as error:
+        raise UserError(f"--allow-host: {error}") from error
+    file = endpoints_file()
+    try:
+        found, trouble = _read(file, recipe), ""
+    except (UserError, OSError) as error:
+        found, trouble = [], str(error)
+    return Permissions((*typed, *found), _shown(file), trouble)
+
+
+def say_recipients(composed: Composed, trust: Sequence[str], allowed: Permissions) -> None:
+    """Say before a run begins who gets what from it; rank 0 says it for all."""
+    if ranks.is_first():
+        for one in recipients(composed, trust, allowed):
+            info(str(one))
+
+
+def endpoints_file() -> Path:
+    """The user's file: where NEMO_VFM_ENDPOINTS says, else in the user's folder of settings."""
+    if named := os.environ.get(VARIABLE):
+        return Path(named).expanduser()
+    settings = os.environ.get("XDG_CONFIG_HOME", "")
+    folder = Path(settings) if settings.startswith("/") else _home() / ".config"
+    return folder / "nemo_vfm" / "endpoints.yaml"
+
+
+def _shown(file: Path) -> str:
+    return f"~/{file.relative_to(_home())}" if file.is_relative_to(_home()) else str(file)
+
+
+def _home() -> Path:
+    try:
+        return Path.home().resolve()
+    except RuntimeError:  # a container's user may have none
+        return Path("/")
+
+
+def _read(file: Path, recipe: Path | None) -> list[Allowed]:
+    """Its entries; none where there is no file.
+
+    Raises:
+        UserError: others could have written it, or it is not understood.
+    """
+    if not file.exists():
+        return []
+    real = file.resolve()
+    for folder in (Path.cwd(), *((recipe.parent,) if recipe is not None else ())):
+        if _is_below(real, folder.resolve()):
+            raise UserError(f"it lies in {folder.resolve()}, where recipes come from; keep it in your own folder")
+    with real.open("rb") as opened:
+        _require_own(real, os.fstat(opened.fileno()))
+        data = opened.read(MAX_BYTES + 1)
+    try:
+        if len(data) > MAX_BYTES:
+            raise UserError(f"it holds more than {MAX_BYTES} bytes")
+        return list(_entries(parse(data.decode("utf-8-sig"), str(file)), file))
+    except (RecipeError, UnicodeDecodeError) as error:
+        raise UserError(str(error)) from error
+
+
+def _is_below(file: Path, folder: Path) -> bool:
+    """Whether a file came with a folder; whoever works at home, or above it, has everything below."""
+    return file.is_relative_to(folder) and not _home().is_relative_to(folder)
+
+
+def _require_own(file: Path, found: os.stat_result) -> None:
+    """Raises UserError where somebody else can write the file, or its folder."""
+    folder = file.parent.stat()
+    for what, state in ((file, found), (file.parent, folder)):
+        if state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise UserError(f"others can write {what}; chmod go-w it")
+        if state.st_uid not in (os.geteuid(), 0):
+            raise UserError(f"{what} belongs to somebody else")
+    if any(one.stat().st_mode & stat.S_IWOTH and not one.stat().st_mode & stat.S_ISVTX for one in file.parents):
+        raise UserError(f"others can write a folder above {file}; chmod o-w it")
+
+
+def _entries(node: object, file: Path) -> Iterator[Allowed]:
+    if not isinstance(node, Map):
+        raise UserError("it holds a mapping: NAME: {url: https://..., api_key_env: VARIABLE, allow_private: false}")
+    for name, entry in node.items.items():
+        try:
+            yield _entry(name, entry, f"{name} in {_shown(file)}")
+        except ValueError as error:
+            mark = node.key_mark(name)
+            raise UserError(f"line {mark.line}, {name}: {error}") from error
+
+
+def _entry(name: str, node: object, source: str) -> Allowed:
+    if not isinstance(node, Map) or not set(node.items) <= set(_KEYS) or "url" not in node.items:
+        raise ValueError(f"an endpoint takes {', '.join(_KEYS)}, and needs url")
+    if not all(isinstance(value, Scalar) for value in node.items.values()):
+        raise ValueError("each of its values is a single one")
+    url, variable, private = (getattr(node.items.get(key), "value", None) for key in _KEYS)
+    if not isinstance(url, str) or not (variable is None or isinstance(variable, str)):
+        raise ValueError("url and api_key_env are texts")
+    if private not in (None, True, False):
+        raise ValueError("allow_private is true or false")
+    if variable is not None:
+        require_variable(variable)
+    if url.partition("://")[0] in (*SCHEMES, "ray"):
+        return _store(name, url, variable, source)
+    where = service_url(url)
+    return Allowed(where.origin, variable, bool(private), source, name, url)
+
+
+def _store(name: str, url: str, variable: str | None, source: str) -> Allowed:
+    """A bucket or a Ray cluster; a folder of a bucket stands for the whole of it."""
+    whole = url if url.startswith("ray://") else f"{Address(url).scheme}://{Address(url).bucket}"
+    return Allowed(allowed_place(whole, variable).place, source=source, name=name)

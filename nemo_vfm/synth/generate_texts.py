@@ -1,0 +1,156 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Beginnings and a language model in, how it goes on with each out as JSON lines. Killed and run again, it goes on."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from torch import nn
+
+from nemo_vfm.core import log
+from nemo_vfm.core.device import device
+from nemo_vfm.core.precision import Precision, PrecisionName
+from nemo_vfm.core.seed import derive
+from nemo_vfm.core.storage import files
+from nemo_vfm.core.storage.uri import Place, place
+from nemo_vfm.core.types import Factory, Json, Outcome, Part, Run, Tokenizer
+from nemo_vfm.language.generation import Continues, generate
+from nemo_vfm.language.token_choice import Choice
+from nemo_vfm.parallel.checkpoint.checkpoint import load_weights
+from nemo_vfm.parallel.checkpoint.checkpoint_store import opened
+from nemo_vfm.parallel.engine.engine import build_model, load_weights_into
+from nemo_vfm.synth.prompts import Prompts
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One text that is to be written."""
+
+    index: int
+    prompt: str
+    repeat: int
+    tokens: tuple[int, ...]
+
+
+class Generate:
+    """Writes `texts.jsonl`: a line a text, with its prompt, what follows it, and whether the model itself ended it.
+
+    Args:
+        model: builds the model: the node that trained it, or `gpt_of_folder` for one that transformers wrote.
+        checkpoint: a checkpoint, or a folder of them (the newest whole one is taken), here or in an object store; None
+            takes the model as it is built, which is with the weights of a folder, or untrained.
+        weights: of the checkpoint: the running average, or the raw ones.
+        tokenizer: the one that it was trained with.
+        prompts: beginnings; an empty one begins a document.
+        most_tokens: that a text gets at most.
+        choice: how the next word is chosen.
+        num_texts: texts for each prompt, each from chances of its own.
+        batch_size: texts written at once; changes the speed, and the texts no more than rounding does.
+        precision: of weights and arithmetic: auto, bf16 or fp32.
+    """
+
+    def __init__(
+        self, *, model: Factory[[], nn.Module], checkpoint: Place | None = None,
+        weights: Literal["ema", "model"] = "ema", tokenizer: Tokenizer, prompts: Prompts, most_tokens: int = 256,
+        choice: Choice = Choice(temperature=0.7, top_p=0.95),  # noqa: B008 (never changed)
+        num_texts: int = 1, batch_size: int = 16, precision: PrecisionName = "auto",
+    ) -> None:  # fmt: skip
+        if min(most_tokens, num_texts, batch_size) < 1:
+            raise ValueError(
+                f"most_tokens ({most_tokens}), num_texts ({num_texts}) and batch_size ({batch_size}) must be at least 1"
+            )
+        self.model, self.weights, self.tokenizer, self.prompts = model, weights, tokenizer, prompts
+        self.checkpoint = None if checkpoint is None else place(checkpoint)
+        self.most_tokens, self.choice, self.num_texts = most_tokens, choice, num_texts
+        self.batch_size, self.precision = batch_size, precision
+
+    def run(self, run: Run) -> Outcome:
+        """Write what is missing, then all of it as one file."""
+        asked, parts = self._asked(), run.folder / "texts"
+        done = _read(parts)
+        # Long beginnings together, so that few are filled up.
+        missing = sorted((one for one in asked if one.index not in done), key=lambda one: -len(one.tokens))
+        if missing:
+            self._write(missing, parts, run.seed)
+            done = _read(parts)
+        lines = [json.dumps(done[one.index], ensure_ascii=False) + "\n" for one in asked]
+        files.write_text(run.folder / "texts.jsonl", "".join(lines))
+        figures = _figures([done[one.index] for one in asked])
+        text = (f"wrote {len(missing)} of {len(asked)} texts, {figures['tokens']:,.0f} tokens in all, into "
+                f"{run.folder / 'texts.jsonl'}")  # fmt: skip
+        return Outcome(text, figures, did_nothing=not missing)
+
+    def rounds(self) -> int:
+        """See `Parted`."""
+        return 1
+
+    def run_part(self, run: Run, part: Part) -> Outcome:
+        """See `Parted`: every `part.count`-th text."""
+        parts = run.folder / "texts"
+        done = _read(parts)
+        missing = [one for one in self._asked() if one.index % part.count == part.number and one.index not in done]
+        if missing:
+            self._write(sorted(missing, key=lambda one: -len(one.tokens)), parts, run.seed)
+        return Outcome(f"wrote {len(missing)} texts into {parts}", {"texts": len(missing)}, did_nothing=not missing)
+
+    def _asked(self) -> list[_Asked]:
+        prompts = [prompt.text for prompt in self.prompts.prompts()]
+        tokens = [tuple(found) or (self.tokenizer.end(),) for found in self.tokenizer.encode(prompts)]
+        every = [(prompt, repeat, beginning) for prompt, beginning in zip(prompts, tokens, strict=True)
+                 for repeat in range(self.num_texts)]  # fmt: skip
+        return [_Asked(index, *one) for index, one in enumerate(every)]
+
+    def _write(self, missing: Sequence[_Asked], parts: Path, seed: int) -> None:
+        model = self._opened(seed)
+        with log.bar("writing", len(missing), unit="texts") as line:
+            for group in _groups(missing, self.batch_size):
+                found = self._texts(model, group, seed)
+                files.write_json(parts / f"{group[0].index:06d}.json", found)
+                line.advance(len(group), group[-1].prompt[:60])
+
+    def _opened(self, seed: int) -> Continues[object]:
+        model = build_model(self.model, seed)
+        if not isinstance(model, Continues):
+            raise ValueError(f"{type(model).__name__} writes no texts; give a language model such as GPT")
+        rows = getattr(model, "vocab", None)
+        if isinstance(rows, int) and rows < self.tokenizer.vocab_size():
+            raise ValueError(f"the model knows {rows} tokens and the tokenizer has {self.tokenizer.vocab_size()}; they "
+                             f"are not of each other")  # fmt: skip
+        if self.checkpoint is not None:
+            with opened(self.checkpoint) as found:
+                load_weights_into(model, load_weights(found.path, self.weights))
+        return model.to(device(), Precision(self.precision).resolved()[0]).eval()
+
+    def _texts(self, model: Continues[object], group: Sequence[_Asked], seed: int) -> list[Json]:
+        end = self.tokenizer.end()
+        found = generate(
+            model, [one.tokens for one in group], most_new=self.most_tokens, choice=self.choice, stop=frozenset([end]),
+            seeds=[derive(seed, "text", one.index) for one in group], device=device(),
+            dtype=Precision(self.precision).resolved()[0],
+        )  # fmt: skip
+        return [
+            {"index": one.index, "prompt": one.prompt, "repeat": one.repeat, "text": self.tokenizer.decode(tokens),
+             "tokens": len(tokens), "ended": len(tokens) < self.most_tokens}
+            for one, tokens in zip(group, found, strict=True)
+        ]  # fmt: skip
+
+
+def _groups(items: Sequence[_Asked], size: int) -> Iterator[Sequence[_Asked]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+def _read(parts: Path) -> dict[int, Json]:
+    """Texts by their number; each file is whole or absent."""
+    return {one["index"]: one for file in sorted(parts.glob("*.json")) for one in files.read_json(file)}
+
+
+def _figures(texts: Sequence[Json]) -> dict[str, float]:
+    return {
+        "texts": len(texts),
+        "tokens": sum(one["tokens"] for one in texts),
+        "ended": sum(one["ended"] for one in texts) / max(1, len(texts)),
+    }

@@ -1,0 +1,175 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A seed in, a folder of films of moving objects with captions beside them out; or the user's own folder, checked.
+
+The films give every stage of curation something to do: hard cuts, a fade, a static shot, a byte-identical copy, a
+re-encoded copy and a damaged file.
+"""
+
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_vfm.core import log
+from nemo_vfm.core.bounds import MOST_FPS, MOST_SIDE_PX, require_between
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.storage import files
+from nemo_vfm.core.storage.uri import Address, Place, place
+from nemo_vfm.core.types import Json, Outcome, Run
+from nemo_vfm.data.video.decode import VIDEO_SUFFIXES
+from nemo_vfm.data.video.encode import encode_mp4
+from nemo_vfm.synth import shot_plan
+from nemo_vfm.synth.draw_shot import Shot, draw
+
+_MOST_FILES, _LARGEST_CRF = 1_000_000, 51
+_NUM_SPECIAL_FILES = 3  # the copy, the re-encoded copy, the damaged one
+_MARKER = "videos.json"
+
+
+class MakeVideos:
+    """Draw a dozen small films, or check the folder of the user's own.
+
+    Args:
+        input: a folder of videos to use instead, here or in an object store; None draws the films.
+        num_files: how many files to write; three of them are a copy, a re-encoded copy and a damaged file.
+        shots_per_film: shots in each film.
+        side_px: width and height of the films.
+        fps: their frame rate.
+        crf: x264's quality, 0 (best) to 51.
+    """
+
+    def __init__(
+        self,
+        *,
+        input: Place | None = None,
+        num_files: int = 12,
+        shots_per_film: int = 22,
+        side_px: int = 192,
+        fps: int = 12,
+        crf: int = 18,
+    ) -> None:
+        require_between(1, _MOST_FILES, num_files=num_files, shots_per_film=shots_per_film)
+        require_between(1, MOST_SIDE_PX, side_px=side_px)
+        require_between(1, MOST_FPS, fps=fps)
+        require_between(0, _LARGEST_CRF, crf=crf)
+        if num_files <= _NUM_SPECIAL_FILES:
+            raise ValueError(f"num_files must be at least {_NUM_SPECIAL_FILES + 1}, got {num_files}")
+        if side_px < 64 or side_px % 2:
+            raise ValueError(f"side_px must be even and at least 64, got {side_px}")
+        self.input = None if input is None else place(input)
+        self.num_files, self.shots_per_film, self.side_px, self.fps, self.crf = (
+            num_files, shots_per_film, side_px, fps, crf,
+        )  # fmt: skip
+
+    def run(self, run: Run) -> Outcome:
+        """Write what is missing; `videos.json` is written last and says what there is."""
+        if self.input is not None:
+            return self._use(self.input, run.folder)
+        films = shot_plan.films(
+            seed=run.seed, num_films=self.num_files - _NUM_SPECIAL_FILES, shots_per_film=self.shots_per_film
+        )
+        marker = {"folder": str(run.folder.resolve()), "drawn": self._identity(films)}
+        if _read_or_none(run.folder / _MARKER) == marker:
+            return self._outcome(films, did_nothing=True)
+        for index, film in enumerate(log.track("draw films", films), 1):
+            self._write_film(run.folder / f"film-{index:02d}.mp4", film, self._identity([film]))
+        self._write_special_files(run.folder, films)
+        files.write_json(run.folder / _MARKER, marker)
+        return self._outcome(films, did_nothing=False)
+
+    def _use(self, folder: Place, run_folder: Path) -> Outcome:
+        """Accept the user's own folder."""
+        if isinstance(folder, Address):  # whoever reads it lists it, and says what is missing
+            files.write_json(run_folder / _MARKER, {"folder": folder, "drawn": None})
+            return Outcome(f"your own videos in {folder} will be used")
+        videos = videos_in(folder)
+        files.write_json(run_folder / _MARKER, {"folder": str(folder.resolve()), "drawn": None})
+        return Outcome(f"{len(videos)} of your own videos in {folder} will be used", {"files": len(videos)})
+
+    def _write_film(self, path: Path, shots: list[Shot], identity: str) -> None:
+        """Write a film and the captions beside it, unless the same film is there; captions last, they are the mark."""
+        sidecar = path.with_suffix(".json")
+        captions = {"film": identity, "captions": _captions(shots)}
+        if path.exists() and _read_or_none(sidecar) == captions:
+            return
+        encode_mp4(path, _frames(shots, self.side_px), Fraction(self.fps), crf=self.crf)
+        files.write_json(sidecar, captions)
+
+    def _write_special_files(self, folder: Path, films: list[list[Shot]]) -> None:
+        """The copy of the first film, the second one encoded worse, and a damaged file."""
+        first, second = folder / "film-01.mp4", films[min(1, len(films) - 1)]
+        files.write_bytes(folder / "film-01-copy.mp4", first.read_bytes())
+        shutil.copyfile(first.with_suffix(".json"), folder / "film-01-copy.json")
+        # A copy that went through another encoder: other bytes, the same pictures.
+        again = folder / f"film-{min(2, len(films)):02d}-reencoded.mp4"
+        encode_mp4(again, _frames(second, self.side_px), Fraction(self.fps), crf=min(51, self.crf + 10))
+        files.write_json(again.with_suffix(".json"), {"film": again.stem, "captions": _captions(second)})
+        files.write_bytes(folder / "film-damaged.mp4", damaged(first.read_bytes()))
+
+    def _identity(self, films: list[list[Shot]]) -> str:
+        """Changes with anything that would change the pictures."""
+        drawing = {"side_px": self.side_px, "fps": self.fps, "crf": self.crf}
+        return files.sha256_text(json.dumps([drawing, [[asdict(shot) for shot in film] for film in films]]))
+
+    def _outcome(self, films: list[list[Shot]], *, did_nothing: bool) -> Outcome:
+        num_shots = sum(len(film) for film in films)
+        text = f"{self.num_files} files of {self.side_px} px, {num_shots} shots in {len(films)} films"
+        return Outcome(text, {"files": self.num_files, "shots": num_shots}, did_nothing)
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Frames of one shot within its film; the last is exclusive."""
+
+    first_frame: int
+    last_frame: int
+
+
+def _captions(shots: list[Shot]) -> list[Json]:
+    """One entry a shot: its frames, its caption and what it shows."""
+    ends = np.cumsum([shot.num_frames for shot in shots]).tolist()
+    spans = [_Span(end - shot.num_frames, end) for shot, end in zip(shots, ends, strict=True)]
+    return [
+        asdict(span)
+        | {"caption": shot.caption()}
+        | {"attributes": {"colour": shot.colour, "shape": shot.shape, "direction": shot.direction or "none"}}
+        for shot, span in zip(shots, spans, strict=True)
+    ]
+
+
+def _frames(shots: list[Shot], side_px: int) -> NDArray[np.uint8]:
+    """All frames of a film, (T, H, W, 3)."""
+    return np.concatenate([draw(shot, side_px=side_px) for shot in shots])
+
+
+def damaged(data: bytes) -> bytes:
+    """What a broken download leaves: the second half is missing and the index in front is noise."""
+    noise = np.random.default_rng(0).bytes(min(8192, len(data) // 4))
+    return data[:40] + noise + data[40 + len(noise) : len(data) // 2]
+
+
+def videos_in(folder: Path) -> list[Path]:
+    """The video files under a folder, sorted.
+
+    Raises:
+        UserError: it is no folder, or holds none.
+    """
+    if not folder.is_dir():
+        raise UserError(f"the input {folder} is not a folder; give the folder that holds your videos")
+    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in VIDEO_SUFFIXES and path.is_file())
+    if not found:
+        raise UserError(f"no video file under {folder}; looked for {', '.join(sorted(VIDEO_SUFFIXES))}")
+    return found
+
+
+def _read_or_none(path: Path) -> Json:
+    """The JSON in a file, or None where it is missing or not whole."""
+    try:
+        return files.read_json(path)
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None

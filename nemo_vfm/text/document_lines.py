@@ -1,0 +1,219 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A span of a file in, its documents out, each with where it stood; one that cannot be read comes with the reason."""
+
+import bz2
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, cast
+
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.types import Json
+from nemo_vfm.data.shards.tar import index_tar
+from nemo_vfm.text.text_splits import Span
+
+_ROWS_AT_ONCE = 64
+_BROKEN = "damaged from here on: {}"
+#: Why members of a tar are left out that would be no documents anyway; see data/shards/tar.py.
+_NO_DOCUMENTS = {"a folder", "not a regular file", "a name that is no key and extension", "a format that can hold code"}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One document.
+
+    Args:
+        where: how many lines or rows of the span there were up to it, or its key in a tar.
+        text: of the document; None where it has none.
+        fault: why it could not be read; None where it could.
+    """
+
+    where: int | str
+    text: str | None = None
+    fault: str | None = None
+
+
+def lines(folder: Path, span: Span, *, column: str, max_bytes: int) -> Iterator[Line]:
+    """The documents of a span, in its order.
+
+    Args:
+        folder: that the span's file is below.
+        column: where the text is, in JSON and Parquet.
+        max_bytes: a longer document is not read.
+
+    Raises:
+        UserError: the file was changed since it was listed, or has no such column.
+    """
+    path = folder / span.file
+    size = path.stat().st_size if path.is_file() else -1
+    if size != span.size:
+        raise UserError(
+            f"{path} had {span.size:,} bytes when this run listed it, and has {size:,} now; start a new run"
+        )
+    if span.kind == "parquet":
+        return _parquet(path, span, column, max_bytes)
+    if span.kind == "tar":
+        return _tar(path, column, max_bytes)
+    if span.kind == "text":
+        return iter([_plain(path, max_bytes)])
+    return _jsonl(path, span, column, max_bytes)
+
+
+def _jsonl(path: Path, span: Span, column: str, max_bytes: int) -> Iterator[Line]:
+    number = 0
+    try:
+        with _opened(path, span) as file:
+            for number, line in enumerate(_split(file, span, max_bytes), 1):
+                yield _line(number, line, column, max_bytes)
+    except (OSError, EOFError, ValueError, zlib.error) as error:  # a gzip that breaks off, or lost a bit
+        yield Line(number + 1, fault=_BROKEN.format(type(error).__name__))
+
+
+def _opened(path: Path, span: Span) -> IO[bytes]:
+    """The bytes as they were before they were packed. Of a file that breaks off, a buffer's worth is lost at most."""
+    if span.kind == "jsonl":
+        return path.open("rb")
+    match path.suffix.lower():
+        case ".gz":
+            return cast(IO[bytes], gzip.open(path, "rb"))
+        case ".bz2":
+            return bz2.open(path, "rb")
+    import pyarrow
+
+    return io.BufferedReader(pyarrow.input_stream(str(path), compression="zstd", buffer_size=1 << 16), 1 << 16)
+
+
+def _split(file: IO[bytes], span: Span, max_bytes: int) -> Iterator[bytes | None]:
+    """The lines that begin within the span; None for one that is too long."""
+    at = 0
+    if span.begin:
+        file.seek(span.begin - 1)  # where that byte ends a line, nothing of ours is passed over
+        at = span.begin - 1 + _passed(file, max_bytes)
+    while (span.kind != "jsonl" or at < span.end) and (line := file.readline(max_bytes + 1)):
+        at += len(line)
+        whole = len(line) <= max_bytes or line.endswith(b"\n")
+        if not whole:
+            at += _passed(file, max_bytes)
+        yield line if whole else None
+
+
+def _passed(file: IO[bytes], piece: int) -> int:
+    """Read to the end of the line; how many bytes that were."""
+    count = 0
+    while part := file.readline(piece + 1):
+        count += len(part)
+        if part.endswith(b"\n"):
+            break
+    return count
+
+
+def _line(number: int, line: bytes | None, column: str, max_bytes: int) -> Line:
+    if line is None:
+        return Line(number, fault=_too_long(max_bytes))
+    return _of_json(number, line, column) if line.strip() else Line(number)
+
+
+def _of_json(where: int | str, data: bytes, column: str) -> Line:
+    try:
+        row = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        return Line(where, fault="not UTF-8" if isinstance(error, UnicodeDecodeError) else "not JSON")
+    if not isinstance(row, dict):
+        return Line(where, fault="no JSON object")
+    return _checked(where, row[column], column) if column in row else Line(where, fault=f"without {column!r}")
+
+
+def _checked(where: int | str, text: Json, column: str) -> Line:
+    if text is not None and not isinstance(text, str):
+        return Line(where, fault=f"{column!r} is not text")
+    try:
+        (text or "").encode()
+    except UnicodeEncodeError:  # half of a pair, such as "\ud800", which JSON can spell
+        return Line(where, fault="no Unicode")
+    return Line(where, text)
+
+
+def _parquet(path: Path, span: Span, column: str, max_bytes: int) -> Iterator[Line]:
+    import pyarrow
+    import pyarrow.parquet
+
+    number = 0
+    with pyarrow.parquet.ParquetFile(path) as table:
+        _require_text(path, table.schema_arrow, column)
+        groups = list(range(span.begin, span.end))
+        try:
+            for batch in table.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[column], row_groups=groups):
+                for text in _texts(batch.column(0)):
+                    number += 1
+                    long = text is not None and len(text) > max_bytes
+                    yield Line(number, fault=_too_long(max_bytes)) if long else _decoded(number, text)
+        except (OSError, ValueError, pyarrow.ArrowException) as error:
+            yield Line(number + 1, fault=_BROKEN.format(type(error).__name__))
+
+
+def _require_text(path: Path, schema: Any, column: str) -> None:
+    import pyarrow
+
+    if column not in schema.names:
+        raise UserError(f"{path} has no column {column!r}; it has {', '.join(schema.names)}")
+    kind = schema.field(column).type
+    kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
+    if not (pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)):
+        raise UserError(f"column {column!r} of {path} is {kind}, expected text")
+
+
+def _texts(column: Any) -> Iterator[bytes | None]:
+    """As bytes: whoever wrote them may not have looked whether they are UTF-8, and one that is not fails them all."""
+    import pyarrow
+
+    if pyarrow.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    large = pyarrow.types.is_large_string(column.type)
+    yield from column.cast(pyarrow.large_binary() if large else pyarrow.binary()).to_pylist()
+
+
+def _decoded(where: int | str, data: bytes | None) -> Line:
+    try:
+        return Line(where, None if data is None else data.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        return Line(where, fault="not UTF-8")
+
+
+def _plain(path: Path, max_bytes: int) -> Line:
+    if path.stat().st_size > max_bytes:
+        return Line(1, fault=_too_long(max_bytes))
+    return _decoded(1, path.read_bytes())
+
+
+def _tar(path: Path, column: str, max_bytes: int) -> Iterator[Line]:
+    """Samples of a WebDataset: the `.txt`, or `column` of the `.json` where there is no `.txt`."""
+    try:
+        index = index_tar(path)
+    except DataError:
+        yield Line("", fault="not a readable tar")
+        return
+    with path.open("rb") as file:
+        for key, members in index.samples.items():
+            extension = "txt" if "txt" in members else "json"
+            if extension not in members:
+                yield Line(key, fault="neither .txt nor .json")
+                continue
+            offset, size = members[extension]
+            if size > max_bytes:
+                yield Line(key, fault=_too_long(max_bytes))
+                continue
+            file.seek(offset)
+            data = file.read(size)
+            yield _decoded(key, data) if extension == "txt" else _of_json(key, data, column)
+    for reason, count in sorted(index.skipped.items()):
+        if reason not in _NO_DOCUMENTS:
+            yield from [Line("", fault=reason)] * count
+
+
+def _too_long(max_bytes: int) -> str:
+    return f"longer than {max_bytes:,} bytes"

@@ -1,0 +1,83 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Texts in, a SentencePiece tokenizer as of Llama 2, Mistral 7B and Nemotron-4 out, by the `sentencepiece` library."""
+
+import io
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from nemo_vfm.core.optional import require
+from nemo_vfm.core.storage.files import write_bytes
+from nemo_vfm.core.types import Json
+from nemo_vfm.text.learner import require_tokens, write_config
+from nemo_vfm.text.sentencepiece_convert import write_tokenizer_json
+
+_MOST_LETTERS = 1000  # of what the trainer takes for one sentence: at most 4,000 bytes, and it skips those above 4,192
+_THREADS = 16  # its sums depend on their number, so it is not that of the machine
+_OWN = ("<unk>", "<s>", "</s>")
+#: Letters of the names of bytes, such as <0x4F>. Each has a piece, else tokenizer.json would read a name as its byte.
+_OF_BYTES = "<>0123456789ABCDEFx"
+_PART = re.compile(rf"(?s).{{1,{_MOST_LETTERS}}}(?=\s|$)|.{{1,{_MOST_LETTERS}}}")
+
+
+class SentencePieceModel:
+    """Pieces of words with the space in front of them (Kudo and Richardson 2018); what has no piece is spelt in bytes.
+
+    Nothing is normalised and no space is dropped, so that code and tables come back as they were.
+
+    Args:
+        vocab_size: tokens in all, <unk>, <s>, </s> and the bytes among them; a small text may not have so many.
+        kind: unigram (Kudo 2018) or bpe.
+        special_tokens: others, such as <|user|>; they come fourth, in this order.
+        split_digits: whether each digit is a piece of its own, as in Nemotron-4 and Llama 2.
+        byte_fallback: whether letters without a piece become their bytes; else they become <unk> and are lost.
+        leading_space: whether a space is put before each text, so that its first word is the one of other places.
+        character_coverage: share of the letters of the texts that get a piece.
+    """
+
+    def __init__(
+        self, *, vocab_size: int, kind: Literal["unigram", "bpe"] = "unigram", special_tokens: Sequence[str] = (),
+        split_digits: bool = True, byte_fallback: bool = True, leading_space: bool = True,
+        character_coverage: float = 0.9995,
+    ) -> None:  # fmt: skip
+        names = (*_OWN, *special_tokens)
+        require_tokens(vocab_size, names, len(names) + (256 + len(_OF_BYTES)) * byte_fallback + 1)
+        if kind not in ("unigram", "bpe"):
+            raise ValueError(f"kind must be unigram or bpe, got {kind!r}")
+        if not 0.9 <= character_coverage <= 1:
+            raise ValueError(f"character_coverage must be from 0.9 to 1, got {character_coverage}")
+        self.vocab_size, self.kind, self.special_tokens = vocab_size, kind, tuple(special_tokens)
+        self.split_digits, self.byte_fallback, self.leading_space = split_digits, byte_fallback, leading_space
+        self.character_coverage = character_coverage
+
+    def settings(self) -> Mapping[str, Json]:
+        """See `Learner`."""
+        return {**vars(self), "kind": f"SentencePiece {self.kind}", "special_tokens": list(self.special_tokens)}
+
+    def learn(self, texts: Iterable[str], folder: Path) -> None:
+        """See `Learner`: tokenizer.model, and tokenizer.json that gives the same tokens."""
+        library = require("sentencepiece", install="nemo_vfm[text]", purpose="SentencePieceModel")
+        require("tokenizers", install="nemo_vfm[text]", purpose="SentencePieceModel")  # before the work, not after
+        model = io.BytesIO()
+        library.SentencePieceTrainer.train(
+            sentence_iterator=_sentences(texts), model_writer=model, model_type=self.kind, vocab_size=self.vocab_size,
+            byte_fallback=self.byte_fallback, split_digits=self.split_digits, add_dummy_prefix=self.leading_space,
+            character_coverage=self.character_coverage, control_symbols=list(self.special_tokens),
+            required_chars=_OF_BYTES if self.byte_fallback else "",
+            normalization_rule_name="identity", remove_extra_whitespaces=False, allow_whitespace_only_pieces=True,
+            hard_vocab_limit=False, num_threads=_THREADS, minloglevel=2,
+        )  # fmt: skip
+        write_bytes(folder / "tokenizer.model", model.getvalue())
+        made = library.SentencePieceProcessor(model_proto=model.getvalue())
+        write_tokenizer_json(made, folder, kind=self.kind, leading_space=self.leading_space)
+        roles = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
+        write_config(folder, roles, self.special_tokens)
+
+
+def _sentences(texts: Iterable[str]) -> Iterator[str]:
+    """Lines, long ones in parts that begin with their space."""
+    for text in texts:
+        for line in text.encode(errors="replace").decode().split("\n"):
+            yield from _PART.findall(line)

@@ -1,0 +1,179 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A portion of documents and a tokenizer in, one shard of tokens and a record of what became of each document out."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.storage.files import read_json, write_json
+from nemo_vfm.core.types import Json, Tokenizer
+from nemo_vfm.data.tokens.token_manifest import Shard, dtype_for
+from nemo_vfm.data.tokens.token_writer import ShardFiles
+from nemo_vfm.text.document_lines import Line, lines
+from nemo_vfm.text.text_splits import Portion
+
+_TEXTS_AT_ONCE, _CHARACTERS_AT_ONCE = 256, 1 << 20
+_FAULTS_KEPT = 1000  # of a portion; all are counted
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What decides about a document.
+
+    Args:
+        folder: that the files are below.
+        column: where the text is.
+        min_characters, max_characters: shorter and longer documents are dropped; None is no limit.
+        max_bytes: what a document may have in its file.
+        max_bad_in_a_row: so many that cannot be read stop the run.
+    """
+
+    folder: Path
+    column: str
+    min_characters: int
+    max_characters: int | None
+    max_bytes: int
+    max_bad_in_a_row: int
+
+
+@dataclass(slots=True)
+class Record:
+    """What became of a portion's documents.
+
+    Args:
+        read: all of them.
+        kept: those whose tokens are in the shard.
+        dropped: how many a rule took out, by rule.
+        failed: how many could not be read, by reason.
+        counted: lines, rows or samples of each span.
+        faults: (span, where, reason) of those that failed, as many as are kept.
+        shard: None where no document was kept.
+    """
+
+    read: int = 0
+    kept: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+    counted: list[int] = field(default_factory=list)
+    faults: list[tuple[int, int | str, str]] = field(default_factory=list)
+    shard: Shard | None = None
+
+    def json(self) -> Json:
+        """As it is written."""
+        numbers = {"read": self.read, "kept": self.kept, "dropped": dict(self.dropped), "failed": dict(self.failed)}
+        shard = None if self.shard is None else asdict(self.shard)
+        return {**numbers, "counted": self.counted, "faults": self.faults, "shard": shard}
+
+    def adds_up(self) -> bool:
+        """Whether every document is accounted for."""
+        return self.read == self.kept + self.dropped.total() + self.failed.total()
+
+
+def tokenize(portion: Portion, tokenizer: Tokenizer, settings: Settings, out: Path, records: Path) -> None:
+    """Write the shard and then its record, which says that the shard is whole.
+
+    Raises:
+        UserError: a file was changed or has no such column, or too many documents in a row cannot be read.
+    """
+    record = Record()
+    vocab_size, end = tokenizer.vocab_size(), tokenizer.end()
+    with ShardFiles(out, portion.name, vocab_size=vocab_size, end=end) as files:
+        for texts in _together(_kept(portion, settings, record)):
+            for document in tokenizer.encode(texts):
+                files.write(document)
+            record.kept += len(texts)
+    assert record.adds_up(), "a document was lost"
+    record.shard = files.shard()
+    if not record.kept:
+        record.shard = None
+        remove(out, portion.name)
+    write_json(records / f"{portion.name}.json", record.json())
+
+
+def remove(out: Path, name: str) -> None:
+    """Take a shard's files away."""
+    for path in out.glob(f"{name}.*"):
+        path.unlink()
+
+
+def read_record(path: Path, out: Path, vocab_size: int) -> Record | None:
+    """The record of a portion that is done; None where it is not, or its shard's files are not what it says."""
+    try:
+        found = read_json(path)
+        shard = None if found["shard"] is None else Shard(**found["shard"])
+        sizes = {} if shard is None else shard.files(dtype_for(vocab_size))
+        if any((out / name).stat().st_size != size for name, (size, _) in sizes.items()):
+            return None
+        faults = [(span, where, reason) for span, where, reason in found["faults"]]
+        dropped, failed = Counter(found["dropped"]), Counter(found["failed"])
+        return Record(found["read"], found["kept"], dropped, failed, found["counted"], faults, shard)
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _kept(portion: Portion, settings: Settings, record: Record) -> Iterator[str]:
+    """The texts that no rule drops."""
+    in_a_row = 0
+    for number, span in enumerate(portion.spans):
+        count = 0
+        for line in lines(settings.folder, span, column=settings.column, max_bytes=settings.max_bytes):
+            count += 1
+            record.read += 1
+            in_a_row = in_a_row + 1 if line.fault else 0
+            if in_a_row >= settings.max_bad_in_a_row:
+                raise UserError(
+                    f"{in_a_row} documents in a row cannot be read; of the last, in {settings.folder / span.file}: "
+                    f"{line.fault}. Is column={settings.column} correct?"
+                )
+            if line.fault:
+                _fail(record, number, line)
+            elif rule := _rule(line.text or "", settings):
+                record.dropped[rule] += 1
+            else:
+                yield line.text or ""
+        record.counted.append(count)
+
+
+def _fail(record: Record, span: int, line: Line) -> None:
+    reason = str(line.fault)
+    record.failed[reason] += 1
+    if len(record.faults) < _FAULTS_KEPT:
+        record.faults.append((span, line.where, reason))
+
+
+def _rule(text: str, settings: Settings) -> str | None:
+    """The rule that drops a document."""
+    if not text.strip():
+        return "empty"
+    if len(text) < settings.min_characters:
+        return "shorter than min_characters"
+    if settings.max_characters is not None and len(text) > settings.max_characters:
+        return "longer than max_characters"
+    return None
+
+
+def _together(texts: Iterator[str]) -> Iterator[list[str]]:
+    """Some at once: tokenizers work on many in parallel, and memory is bounded."""
+    group: list[str] = []
+    characters = 0
+    for text in texts:
+        group.append(text)
+        characters += len(text)
+        if len(group) >= _TEXTS_AT_ONCE or characters >= _CHARACTERS_AT_ONCE:
+            yield group
+            group, characters = [], 0
+    if group:
+        yield group
+
+
+def counts(records: list[Record]) -> Json:
+    """What became of all documents: in = kept + dropped + failed."""
+    dropped: Counter[str] = sum((record.dropped for record in records), Counter())
+    failed: Counter[str] = sum((record.failed for record in records), Counter())
+    return {
+        "in": sum(record.read for record in records), "kept": sum(record.kept for record in records),
+        "dropped": dict(sorted(dropped.items())), "failed": dict(sorted(failed.items())),
+    }  # fmt: skip

@@ -1,0 +1,111 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A Fit in; whole checkpoints out, every so many steps and at the end, of which the newest, the best and some stay.
+
+They are written while the training goes on. Whoever ends a run waits for the last one.
+"""
+
+import math
+from functools import partial
+from pathlib import Path
+
+from nemo_vfm.core import log, ranks
+from nemo_vfm.core.errors import StoreError
+from nemo_vfm.core.storage.uri import Address
+from nemo_vfm.parallel.checkpoint import checkpoint_store
+from nemo_vfm.parallel.checkpoint.checkpoint_folder import records
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
+from nemo_vfm.parallel.checkpoint.checkpoint_saver import Saver
+from nemo_vfm.parallel.checkpoint.checkpoint_writer import About
+from nemo_vfm.parallel.checkpoint.retention import Keep, Mode
+from nemo_vfm.train.train_state import Fit
+
+
+class SaveCheckpoints:
+    """Writes `checkpoints/step-<n>/`.
+
+    Args:
+        every_steps: optimizer steps between checkpoints; there is always one at the end.
+        keep_last: how many of the newest stay on disk; None keeps all.
+        keep_best: how many of the best stay besides, by `metric`.
+        metric: what is best, such as val_loss; it counts where it was measured at the very step of the checkpoint.
+        mode: whether a small (min) or a large (max) value of it is good.
+        keep_every_steps: a checkpoint every so many steps that is never deleted; None marks none.
+        copy_to: folder of an object store where each goes as well, kept by the same rule, and from which a run whose
+            own folder is gone goes on; None keeps them here alone. A store that fails is said and tried again at the
+            next one; at the end the copy must succeed.
+        asynchronous: write in the background, from a copy in host memory that is as large as what this process saves
+            and stays for the length of the run; False stops the training until the disk has it. An error of the
+            background ends the run at its next step, with several processes at its next checkpoint.
+    """
+
+    def __init__(
+        self, *, every_steps: int = 1000, keep_last: int | None = 2, keep_best: int = 0, metric: str = "val_loss",
+        mode: Mode = "min", keep_every_steps: int | None = None, copy_to: Address | None = None,
+        asynchronous: bool = True,
+    ) -> None:  # fmt: skip
+        if every_steps < 1 or (keep_every_steps is not None and keep_every_steps < 1):
+            raise ValueError(
+                f"every_steps ({every_steps}) and keep_every_steps ({keep_every_steps}) must be at least 1"
+            )
+        self.every_steps, self.keep_every_steps = every_steps, keep_every_steps
+        self.keep = Keep(last=keep_last, best=keep_best, metric=metric, mode=mode)
+        self.copy_to, self.asynchronous = copy_to, asynchronous
+        self._saver: Saver | None = None
+
+    def begin(self, folder: Path, recipe: str) -> None:
+        """Before a run looks for its checkpoints: where it has none, its newest copy is fetched."""
+        if self.copy_to is not None:
+            checkpoint_store.begin(self.copy_to, folder, recipe)
+
+    def copy(self, fit: Fit) -> None:
+        """Bring the store up to the folder; rank 0 does it."""
+        if ranks.is_first():
+            self._copy(fit.checkpoints, must=fit.finished)
+
+    def _copy(self, folder: Path, *, must: bool) -> None:
+        if self.copy_to is None:
+            return
+        try:
+            checkpoint_store.copy(folder, self.copy_to, self.keep)
+        except StoreError as error:
+            if must:
+                raise
+            log.warn(f"The checkpoint was kept here but not copied: {error}. It is retried at the next checkpoint.")
+
+    def on_step(self, fit: Fit) -> None:
+        """Save where due; where nothing comes after it, wait until it is there."""
+        saver = self._saver_of(fit)
+        saver.check()
+        permanent = self.keep_every_steps is not None and fit.step % self.keep_every_steps == 0
+        if not (permanent or fit.preempted or fit.due(self.every_steps)):
+            return
+        metrics = {name: float(value) for name, value in fit.metrics.items() if math.isfinite(value)}
+        if self.keep.best and self.keep.metric not in metrics:
+            log.warn_once(
+                f"{self.keep.metric} was not measured at the step of every checkpoint (measured: "
+                f"{', '.join(sorted(metrics))}), so the best cannot be chosen; hold samples out, and make "
+                f"checkpoint.every_steps a multiple of validation.every_steps"
+            )
+        about = About(fit.origin, metrics, permanent)
+        saver.save(fit.step, fit.groups(), fit.state(), self.keep, about,
+                   then=partial(self._copy, fit.checkpoints, must=fit.finished))  # fmt: skip
+        if fit.finished or fit.preempted:
+            saver.finish()
+
+    def _saver_of(self, fit: Fit) -> Saver:
+        """One for a run: it keeps its memory from save to save."""
+        if self._saver is None or self._saver.folder != fit.checkpoints:
+            self._saver = Saver(fit.checkpoints, joined(), asynchronous=self.asynchronous)
+        return self._saver
+
+    def on_end(self, fit: Fit) -> None:
+        """Wait for what is being written; and say it where nothing was ever measured to choose the best by."""
+        saver, self._saver = self._saver, None
+        if saver is not None:
+            saver.finish()
+        if not (self.keep.best and fit.finished):
+            return
+        if not any(self.keep.metric in record.metrics for record in records(fit.checkpoints)):
+            log.warn(f"keep_best: {self.keep.best} had no effect: no checkpoint was written at a step with a "
+                     f"{self.keep.metric}; only the newest were kept")  # fmt: skip

@@ -1,0 +1,67 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The metrics of each step in; lines of metrics.jsonl and of every Lightning logger out."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from nemo_vfm.core import ranks
+from nemo_vfm.core.network.secret import conceal_names
+from nemo_vfm.core.storage.files import write_text
+from nemo_vfm.train.loggers.guard import Guarded
+from nemo_vfm.train.train_state import Fit
+
+
+class WriteMetrics:
+    """Writes what the other callbacks put into `fit.metrics`, on rank 0; the next step empties it.
+
+    Args:
+        loggers: Lightning loggers that are given the same numbers, and the step's preview where there is one.
+        every_steps: a line every so many steps; steps with a validation are always written.
+    """
+
+    def __init__(self, loggers: Sequence[Guarded], *, every_steps: int = 1) -> None:
+        self.loggers, self.every_steps = loggers, every_steps
+
+    def on_start(self, fit: Fit) -> None:
+        """Forget the lines of steps that will be taken again."""
+        if ranks.is_first():
+            truncate(self._path(fit), fit.step)
+
+    def on_step(self, fit: Fit) -> None:
+        """Append one line. Names lose their secrets here, before the checkpoint keeps them too."""
+        fit.metrics = conceal_names(fit.metrics)
+        if not ranks.is_first():
+            return
+        if fit.due(self.every_steps) or any(name.startswith("val_") for name in fit.metrics):
+            # JSON has no NaN: a number that is not finite is left out of the line, as a gap in the curve.
+            finite = {name: value for name, value in fit.metrics.items() if math.isfinite(value)}
+            line = json.dumps({"step": fit.step, "time_s": round(fit.elapsed_s, 4), **finite})
+            with self._path(fit).open("a") as file:
+                file.write(line + "\n")
+            for logger in self.loggers:
+                logger.log_metrics(finite, fit.step)
+        picture = fit.run.folder / "samples" / f"step-{fit.step:08d}.png"
+        for logger in self.loggers if self.loggers and picture.is_file() else ():
+            logger.log_picture(picture, fit.step)
+
+    @staticmethod
+    def _path(fit: Fit) -> Path:
+        return fit.run.folder / "metrics.jsonl"
+
+
+def truncate(path: Path, step: int) -> None:
+    """Keep the lines up to `step`; a half-written last line goes too."""
+    if not path.is_file():
+        return
+    lines = path.read_text(errors="replace").splitlines()  # a power cut may leave any bytes at the end
+    write_text(path, "".join(f"{line}\n" for line in lines if _step_of(line) <= step))
+
+
+def _step_of(line: str) -> float:
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf

@@ -1,0 +1,48 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Shows how far a training is: step, loss, speed and time left."""
+
+import math
+from contextlib import ExitStack
+
+from nemo_vfm.core import log, progress
+from nemo_vfm.train.train_state import Fit
+
+
+class ShowProgress:
+    """A bar over the steps, or over the seconds where the run ends by the clock."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._smooth: float | None = None
+
+    def on_start(self, fit: Fit) -> None:
+        """Put the bar up."""
+        total = fit.total_steps if fit.limit_s is None else round(fit.limit_s)
+        done = fit.step if fit.limit_s is None else round(fit.elapsed_s)
+        self._shown = done
+        unit = "steps" if fit.limit_s is None else "s"
+        self._bar = self._stack.enter_context(log.bar("training", total, completed=done, unit=unit))
+
+    def on_step(self, fit: Fit) -> None:
+        """Move it on."""
+        assert fit.result is not None
+        loss = fit.result.loss
+        if math.isfinite(loss):  # of a step that was skipped it is not
+            self._smooth = loss if self._smooth is None else 0.95 * self._smooth + 0.05 * loss
+        now = fit.step if fit.limit_s is None else int(fit.elapsed_s)
+        self._bar.advance(now - self._shown, self._note(fit))
+        self._shown = now
+
+    def _note(self, fit: Fit) -> str:
+        """The loss; and of a run that ends by the clock what the bar, of seconds, does not say."""
+        loss = [] if self._smooth is None else [f"loss {self._smooth:.4f}"]
+        if fit.limit_s is None:
+            return ", ".join(loss)
+        step_s = progress.told().get("step_s")
+        speed = [f"{1 / step_s:.2f} steps/s"] if isinstance(step_s, float) and step_s else []
+        return ", ".join([f"step {fit.step:,}", *loss, *speed])
+
+    def on_end(self, fit: Fit) -> None:
+        """Take it down."""
+        self._stack.close()

@@ -1,0 +1,73 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Refuses batches and sequences that the ranks of a plan cannot share evenly."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from nemo_vfm.core.nested_error import PartRefused
+from nemo_vfm.core.types import Batched, Phaseable, TrainingData
+from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.train.phases import Stretch
+
+Address = tuple[str, ...]
+
+
+def require_even(data: TrainingData, plan: ParallelPlan, phases: Sequence[Stretch]) -> None:
+    """Refuse what no rank could start with; every number is known from the recipe.
+
+    Raises:
+        PartRefused: with all that is wrong and the nearest sizes that fit, at the place of the first.
+    """
+    wrong = [*_batches(data, plan, phases)]
+    if isinstance(data, Phaseable):
+        plans = dict.fromkeys(phase.plan for phase in phases) or [plan]
+        tokens = data.tokens_per_sample()
+        wrong += [(("data", "sequence_length"), text) for one in plans for text in _sequence(tokens, one)]
+    if wrong:
+        raise PartRefused("; ".join(text for _, text in wrong), *wrong[0][0])
+
+
+def _batches(data: TrainingData, plan: ParallelPlan, phases: Sequence[Stretch]) -> Iterator[tuple[Address, str]]:
+    sizes = data.batch_sizes() if isinstance(data, Batched) else {}
+    if not phases:
+        yield from ((("data", *name.split(".")), text) for name, text in _uneven(sizes, plan))
+    for phase in phases:
+        place = ("phases", phase.name)
+        if (size := phase.phase.batch_size) is None:
+            yield from ((place, f"phase {phase.name}: {text}") for _, text in _uneven(sizes, phase.plan))
+        else:
+            own = {f"batch_size of phase {phase.name}": size}
+            yield from (((*place, "batch_size"), text) for _, text in _uneven(own, phase.plan))
+
+
+def _uneven(sizes: Mapping[str, int], plan: ParallelPlan) -> Iterator[tuple[str, str]]:
+    for name, size in sizes.items():
+        # Packs are cut into microbatches wherever samples end; only a pipeline needs these of equal size.
+        parts = plan.microbatches if plan.pipeline > 1 and not name.endswith("packs") else 1
+        if size % (plan.data * parts):
+            in_parts = f", in parallel.microbatches = {parts} each" if parts > 1 else ""
+            yield (
+                name,
+                (
+                    f"{name} {size} cannot be shared by {plan.data} data ranks (parallel.replicate {plan.replicate} x "
+                    f"shard {plan.shard}){in_parts}; {_nearest(size, plan.data * parts)} would fit"
+                ),
+            )
+
+
+def _sequence(tokens: int, plan: ParallelPlan) -> Iterator[str]:
+    # Of a text each context rank has an early and a late chunk, both of one length.
+    unit = math.lcm(plan.tokens, 2 * plan.context if plan.context > 1 else 1)
+    if tokens % unit:
+        split = f" x tensor {plan.tensor}" if plan.sequence else ""
+        yield (
+            f"sequences of {tokens} tokens cannot be shared by {plan.tokens} ranks (parallel.context {plan.context}"
+            f"{split}); {_nearest(tokens, unit)} would fit"
+        )
+
+
+def _nearest(size: int, unit: int) -> str:
+    """The multiples of `unit` next to it."""
+    below = size // unit * unit
+    return f"{below} or {below + unit}" if below else str(unit)

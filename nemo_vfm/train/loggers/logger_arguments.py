@@ -1,0 +1,32 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""The texts that a recipe gives a logger in, nothing or a refusal out: keys belong into the environment."""
+
+import re
+
+from nemo_vfm.core.network.key_shapes import looks_like_a_key
+from nemo_vfm.core.network.secret import is_key, register
+
+_USER = re.compile(r"://[^/\s?#]*@")
+_QUERY = re.compile(r"[?&#;][\w-]*(?:key|token|secret|password|passwd|credential|signature)[\w-]*=", re.IGNORECASE)
+
+
+def refuse_keys(variable: str, **texts: str | None) -> None:
+    """Look at every text argument of a logger.
+
+    Args:
+        variable: where the key belongs, such as WANDB_API_KEY.
+        texts: the arguments by name.
+
+    Raises:
+        ValueError: one looks like a key; the value is not repeated.
+    """
+    for name, text in texts.items():
+        if text and (_USER.search(text) or _QUERY.search(text) or looks_like_a_key(text)):
+            register(text)  # the complaint shows the line that it stands on
+        if text and (_USER.search(text) or _QUERY.search(text)):
+            raise ValueError(f"{name} is a URL with a user or a key; give the bare URL, and put the key into the "
+                             f"environment as {variable}")  # fmt: skip
+        if text and (looks_like_a_key(text) or is_key(text)):
+            raise ValueError(f"{name} looks like a key; recipes are kept and shown, so put keys into the "
+                             f"environment as {variable} and remove it here")  # fmt: skip

@@ -1,0 +1,101 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A Fit of an autoencoder in; PSNR and SSIM of held-out clips, and pictures of original beside reconstruction, out.
+
+Shape letters: B batch, C channels, T frames, H height, W width.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from nemo_vfm.core import log, ranks
+from nemo_vfm.core.device import device
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.frame_rate import frame_rate
+from nemo_vfm.core.types import Batch, Prepared
+from nemo_vfm.data.video.video_grid import write_grid
+from nemo_vfm.metrics.fidelity import psnr, ssim
+from nemo_vfm.models.autoencoder import CausalAutoencoder, split
+from nemo_vfm.train.reconstruct.reconstruction_task import Reconstruct
+from nemo_vfm.train.train_state import Fit
+
+
+def reconstructed(fit: Fit, batches: Iterable[Batch], *, average: bool = True) -> Iterator[tuple[Prepared, Tensor]]:
+    """Each batch and what the model makes of it, without noise.
+
+    Args:
+        fit: a training of an autoencoder.
+        average: whether the averaged weights are used, if there are any.
+
+    Raises:
+        UserError: this is no training of an autoencoder.
+    """
+    if not isinstance(fit.task, Reconstruct) or not isinstance(fit.model, CausalAutoencoder):
+        raise UserError(f"reconstructions are measured of an autoencoder that learns by Reconstruct; this is "
+                        f"{type(fit.model).__name__} by {type(fit.task).__name__}")  # fmt: skip
+    fit.model.eval()
+    try:
+        with torch.no_grad(), fit.ema.applied(fit.model) if fit.ema and average else nullcontext():
+            for batch in batches:
+                prepared = fit.task.prepare(batch.to(device()), seed=fit.run.seed, training=False)
+                yield prepared, fit.model(**prepared.inputs).float()
+    finally:
+        fit.model.train()
+
+
+class CompareReconstructions:
+    """Adds val_psnr_db, val_ssim and each term of the loss as val_loss_of/<term>; writes reconstructions/step-<n>.png.
+
+    Args:
+        every_steps: optimizer steps between measurements; there is always one at the end.
+        num_shown: clips in the picture, of the first held-out batch.
+        fps: frames a second of the moving picture beside it.
+    """
+
+    def __init__(self, *, every_steps: int, num_shown: int = 4, fps: float = 6.0) -> None:
+        if every_steps < 1 or num_shown < 1:
+            raise ValueError(f"every_steps ({every_steps}) and num_shown ({num_shown}) must be above 0")
+        self.every_steps, self.num_shown, self.fps = every_steps, num_shown, frame_rate(fps)
+
+    def on_step(self, fit: Fit) -> None:
+        """Measure and draw where due."""
+        if not fit.due(self.every_steps):
+            return
+        found: dict[str, list[Tensor]] = {}
+        weights, shown = [], None
+        for prepared, output in reconstructed(fit, fit.data.val_dataloader()):
+            made, video = split(output, prepared.targets["video"])[0], prepared.targets["video"]
+            for name, value in {**_alike(made, video), **_terms(fit, output, prepared)}.items():
+                found.setdefault(name, []).append(value.cpu())
+            weights.append(prepared.weight_B.cpu())
+            shown = torch.cat([video, made], dim=4)[: self.num_shown] if shown is None else shown
+        if shown is None:
+            log.warn_once("no clip is held out, so reconstructions are not measured; set data.val_fraction")
+            return
+        fit.metrics |= {name: _mean(torch.cat(values), torch.cat(weights)) for name, values in found.items()}
+        if ranks.is_first():
+            write_grid(fit.run.folder / "reconstructions" / f"step-{fit.step:08d}", _pictures(shown), self.fps)
+
+
+def _alike(made: Tensor, video: Tensor) -> dict[str, Tensor]:
+    measures = {"val_psnr_db": psnr(made, video)}
+    return measures if min(video.shape[3:]) < 11 else measures | {"val_ssim": ssim(made, video)}
+
+
+def _terms(fit: Fit, output: Tensor, prepared: Prepared) -> dict[str, Tensor]:
+    assert isinstance(fit.task, Reconstruct)
+    return {f"val_loss_of/{name}": value for name, value in fit.task.parts(output, prepared).items()}
+
+
+def _mean(values_B: Tensor, weights_B: Tensor) -> float:
+    return float((values_B * weights_B).sum() / weights_B.sum().clamp_min(1e-12))
+
+
+def _pictures(video_BCTHW: Tensor) -> NDArray[np.uint8]:
+    bytes_BTHWC = ((video_BCTHW.clamp(-1, 1) + 1) * 127.5).round().byte().permute(0, 2, 3, 4, 1)
+    return bytes_BTHWC.contiguous().cpu().numpy()

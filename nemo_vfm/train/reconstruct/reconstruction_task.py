@@ -1,0 +1,64 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""A batch of pixels in, an autoencoder's inputs and the loss of each sample out: learning to give back what came in.
+
+Shape letters: B batch, C channels, T frames, H height, W width, N numbers of a sample.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.seed import derive
+from nemo_vfm.core.types import Batch, Prepared
+from nemo_vfm.models.autoencoder import split
+from nemo_vfm.train.reconstruct.loss_terms import Pixels, Term, divergence
+
+
+class Reconstruct:
+    """The task of an autoencoder.
+
+    There is no adversarial term: an engine has one optimizer, and a discriminator's weights in it would be trained to
+    help where they should oppose.
+
+    Args:
+        terms: what the loss is added up from, by name; None is the mean absolute difference of pixels.
+        kl: factor on the KL divergence from the standard normal, per number of the latents. For an autoencoder that is
+            not variational it is half the mean square of the latents, which only keeps them small.
+
+    Raises:
+        ValueError: a negative kl, or no terms.
+    """
+
+    def __init__(self, *, terms: Mapping[str, Term] | None = None, kl: float = 0.0) -> None:
+        if not 0 <= kl < torch.inf:
+            raise ValueError(f"kl must be finite and not negative, got {kl}")
+        if terms is not None and not terms:
+            raise ValueError("terms is empty, so there is no loss; add one such as Pixels")
+        self.terms: dict[str, Term] = dict(terms) if terms is not None else {"pixels": Pixels()}
+        self.kl = kl
+
+    def prepare(self, batch: Batch, *, seed: int, training: bool) -> Prepared:
+        """Pixels in [-1, 1]; in training also each sample's seed of the latents' noise, whatever its companions."""
+        if batch.video_BCTHW is None:
+            raise UserError("an autoencoder trains on pixels, and these shards hold latents; use shards of clips, "
+                            "and set buckets")  # fmt: skip
+        video_BCTHW = batch.video_BCTHW.float() / 127.5 - 1
+        inputs = {"video_BCTHW": video_BCTHW}
+        if training:
+            seeds = [derive(seed, "training", batch.index, key) for key in batch.keys]
+            inputs["seeds_B"] = torch.tensor(seeds, dtype=torch.int64)  # on the CPU, where the noise is drawn
+        return Prepared(inputs, {"video": video_BCTHW}, batch.weight_B)
+
+    def losses(self, output: Tensor, prepared: Prepared) -> Tensor:
+        """The sum of the terms, (B,)."""
+        return torch.stack(list(self.parts(output, prepared).values())).sum(dim=0)
+
+    def parts(self, output: Tensor, prepared: Prepared) -> dict[str, Tensor]:
+        """Each term by its name, and kl where it counts, (B,)."""
+        video_BCTHW = prepared.targets["video"]
+        made_BCTHW, mean_BM, logvar_BM = split(output.float(), video_BCTHW)
+        parts = {name: term.losses(made_BCTHW, video_BCTHW) for name, term in self.terms.items()}
+        return parts | ({"kl": self.kl * divergence(mean_BM, logvar_BM)} if self.kl else {})

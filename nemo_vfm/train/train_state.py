@@ -1,0 +1,148 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Takes optimizer steps, and holds the state that callbacks see and that checkpoints keep."""
+
+import math
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import uuid4
+
+from torch import Tensor, nn
+
+from nemo_vfm.core import preemption, ranks
+from nemo_vfm.core.errors import CorruptCheckpoint
+from nemo_vfm.core.types import Batch, Json, Positioned, Run, Task, TrainingData
+from nemo_vfm.parallel.checkpoint.checkpoint import Checkpoint
+from nemo_vfm.parallel.engine.engine import Engine, StepResult
+from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.parallel.ranks.consensus import greatest
+from nemo_vfm.train.data_position import Reading
+from nemo_vfm.train.ema import EMA
+from nemo_vfm.train.optim import Schedule
+from nemo_vfm.train.skip import Skip
+
+
+@dataclass(slots=True)
+class Fit:
+    """One training run while it runs.
+
+    Args:
+        step: optimizer steps done; also the number of the next global batch.
+        total_steps: where the run ends; None when it ends by the clock.
+        limit_s: seconds of training after which it ends; None when it ends by steps.
+        elapsed_s: seconds of training so far, earlier parts of a resumed run included.
+        metrics: what the present step has to say; the next one begins it anew.
+        origin: names this run in its checkpoints, over all resumes.
+        started_from: where its first weights came from; None where they were drawn.
+        plan: which devices share the work.
+        stop: above 0 where a signal asked for an end (`preempt.urgency`); every rank knows it at the same step.
+        skip: what is left out.
+        reading: where the data began and how; None for data that is no `Positioned`.
+    """
+
+    run: Run
+    engine: Engine
+    model: nn.Module
+    task: Task
+    data: TrainingData
+    schedule: Schedule
+    ema: EMA | None
+    total_steps: int | None
+    limit_s: float | None = None
+    step: int = 0
+    elapsed_s: float = 0.0
+    metrics: dict[str, float] = field(default_factory=dict)
+    result: StepResult | None = None
+    origin: str = field(default_factory=lambda: uuid4().hex)
+    started_from: Json | None = None
+    plan: ParallelPlan = field(default_factory=ParallelPlan)
+    stop: float = 0.0
+    skip: Skip = field(default_factory=Skip)
+    reading: Reading | None = None
+    _clock: float = 0.0
+
+    def start_clock(self) -> None:
+        """Time counts from here."""
+        self._clock = time.monotonic() - self.elapsed_s
+
+    def advance(self, batch: Batch) -> None:
+        """Take one optimizer step on one global batch."""
+        assert batch.index == self.step, f"the loader gave batch {batch.index} at step {self.step}"
+        if self.skip.has(self.step + 1):
+            self._pass_over()
+            return
+        factor = self.schedule.factor(self.step, self.total_steps)
+        self.result = self.engine.step([self.skip.left(batch)], factor)
+        self.step += 1
+        if self.ema is not None:
+            self.ema.update(self.model, self.step)
+        self._agree()
+        self.metrics = {"loss": self.result.loss, "grad_norm": self.result.grad_norm, "lr": self.result.lr}
+
+    def _pass_over(self) -> None:
+        """Count a step, and nothing else; its metrics are gaps in the curves."""
+        self.result = StepResult(math.nan, math.nan, math.nan, 0)
+        self.step += 1
+        self._agree()
+        self.metrics = {"skipped": 1.0}
+
+    def _agree(self) -> None:
+        """What each rank would know otherwise, and acts on: the time, and a signal that came to some of them first."""
+        self.elapsed_s, self.stop = greatest(time.monotonic() - self._clock, preemption.urgency())
+
+    @property
+    def preempted(self) -> bool:
+        """Whether a signal asked for an end."""
+        return self.stop > 0
+
+    @property
+    def data_rank(self) -> int:
+        """Which of `plan.data` slices of each global batch this process works on."""
+        return self.plan.data_rank(ranks.rank()) if self.plan.world > 1 else 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run has reached its length."""
+        if self.limit_s is not None:
+            return self.elapsed_s >= self.limit_s
+        return self.total_steps is not None and self.step >= self.total_steps
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints go."""
+        return self.run.folder / "checkpoints"
+
+    def groups(self) -> dict[str, dict[str, Tensor]]:
+        """All tensors a checkpoint needs."""
+        averages = {} if self.ema is None else {"ema": self.ema.weights}
+        return self.engine.tensors() | averages
+
+    def state(self) -> Json:
+        """All else a checkpoint needs. Batches and noise need only the step, unless the recipe's data changes."""
+        more = {"total_steps": self.total_steps, "started_from": self.started_from, "skip": self.skip.state()}
+        if self.reading is not None and isinstance(self.data, Positioned):
+            more["data"] = self.reading.json(self.data, self.step)
+        return {"step": self.step, "elapsed_s": self.elapsed_s, "seed": self.run.seed, **more}
+
+    def load(self, saved: Checkpoint) -> None:
+        """The inverse of `groups` and `state`.
+
+        Raises:
+            CorruptCheckpoint: it is of another model, or of another kind of job.
+        """
+        lacking = {"model", "optimizer", *(["ema"] if self.ema else [])} - saved.groups.keys()
+        if lacking or not isinstance(saved.state, dict) or saved.state.get("step") != saved.step:
+            raise CorruptCheckpoint(
+                f"The checkpoint of step {saved.step} does not hold a training's state"
+                + (f": it lacks {', '.join(sorted(lacking))}." if lacking else ".")
+            )
+        self.engine.load(saved.groups)
+        if self.ema is not None:
+            self.ema.load(saved.groups["ema"])
+        self.step, self.elapsed_s = saved.step, float(saved.state.get("elapsed_s", 0))
+        self.origin, self.started_from = saved.run or self.origin, saved.state.get("started_from")
+
+    def due(self, every_steps: int) -> bool:
+        """Whether something that happens every so many steps, and at the end, is due now."""
+        return self.step % every_steps == 0 or self.finished

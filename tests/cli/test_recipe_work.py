@@ -1,0 +1,75 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Recipes in; what a scheduler is told of them out."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from nemo_vfm.cli.main import main
+from tests.support.repository import ROOT
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str) -> dict:
+    assert main(["check", *words, "--work"]) == 0
+    found: dict = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_a_training_says_its_ranks_and_degrees_before_its_data_is_given(capsys):
+    found = told(capsys, "llm/nemotron4_15b")
+    (step,) = found["steps"]
+    assert (step["name"], step["ranks"], step["devices"]) == ("", 8, "gpu")
+    assert (step["degrees"]["tensor"], step["degrees"]["shard"], step["degrees"]["pipeline"]) == (4, 2, 1)
+    assert found["missing"] == step["missing"] == ["data.sources.text.folder"]
+    assert found["run_dir"] == "runs/nemotron4_15b" and found["header"].startswith("Nemotron-4 15B")
+
+
+def test_phases_are_told_in_order_with_their_ranks(capsys):
+    (step,) = told(capsys, "llm/nemotron4_340b")["steps"]
+    assert [phase["ranks"] for phase in step["phases"]][:3] == [1536, 3072, 6144]
+    assert step["ranks"] == max(phase["ranks"] for phase in step["phases"]) > 0
+    assert step["degrees"] in [phase["degrees"] for phase in step["phases"]]
+
+
+def test_a_workflow_says_its_steps_in_order(capsys):
+    found = told(capsys, "quickstart", "run_dir=elsewhere")
+    names = [step["name"] for step in found["steps"]]
+    assert names.index("curate") < names.index("train") < names.index("sample")
+    by_name = {step["name"]: step for step in found["steps"]}
+    assert (by_name["curate"]["devices"], by_name["train"]["devices"]) == ("cpu", "gpu")
+    assert not by_name["curate"]["ray"] and found["run_dir"] == "elsewhere"
+
+
+def test_a_step_that_works_through_ray_says_so(capsys):
+    found = told(capsys, "quickstart", "steps.curate.executor={_target_: nemo_vfm.curate.execute.ray_executor.Ray}")
+    assert [step["name"] for step in found["steps"] if step["ray"]] == ["curate"]
+
+
+def test_a_wrong_recipe_is_no_json(capsys):
+    assert main(["check", "quickstart", "steps.train.nothing=1", "--work"]) == 2
+    assert not capsys.readouterr().out.startswith("{")
+
+
+def test_what_trains_is_told_since_its_environment_depends_on_it(capsys, tmp_path, monkeypatch):
+    text = "from nemo_vfm.parallel.engine.torch_engine import TorchEngine\n\n\nclass Mine(TorchEngine):\n    pass\n"
+    (tmp_path / "our_megatron.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    words = ("diffusion/train_small", "data.shards=given-later")
+    own = ("engine={_target_: our_megatron.Mine}", "--trust", "our_megatron")
+    assert [step["engine"] for more in ((), own) for step in told(capsys, *words, *more)["steps"]] == [
+        "torch",
+        "megatron",
+    ]
+    assert {step["name"]: step["engine"] for step in told(capsys, "quickstart")["steps"]}["curate"] == ""
+
+
+def test_what_needs_no_torch_is_told_without_it(tmp_path):
+    (tmp_path / "needy.yaml").write_text("_target_: tests.support.needing.Needs\n")
+    code = "import sys; from nemo_vfm.cli.main import main; main(sys.argv[1:]); sys.exit('torch' in sys.modules)"
+    words = ["check", str(tmp_path / "needy.yaml"), "--work", "--trust", "tests.support.needing"]
+    done = subprocess.run([sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["steps"][0]["engine"] == ""

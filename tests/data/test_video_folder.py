@@ -1,0 +1,212 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Training straight from files: the loader's guarantees, captions that are the right ones, changes that are noticed."""
+
+import json
+import os
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+
+import cv2
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.types import Batch, Batched, TrainingData
+from nemo_vfm.data.batching.bucket import Bucket, Buckets
+from nemo_vfm.data.loader.global_batches import Feed
+from nemo_vfm.data.sources.blend import Blend, Source
+from nemo_vfm.data.sources.video_folder import VideoFolder
+from nemo_vfm.data.sources.video_table import VideoTable
+from nemo_vfm.data.video import media_info
+from tests.data.conftest import moving, mp4
+from tests.data.test_shard_data import contents
+
+SHAPES = Buckets(buckets={"film": Bucket(48, 32, 5, 8), "still": Bucket(32, 32, 1)})
+
+
+@pytest.fixture(scope="module")
+def films() -> list[bytes]:
+    return [mp4(seed=seed) for seed in range(5)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, films: list[bytes]) -> Path:
+    """Five films and two pictures with captions of four kinds, and what must be passed over."""
+    root = tmp_path / "videos"
+    (root / "deep" / "er").mkdir(parents=True)
+    places = ["a.mp4", "b.mkv", "deep/a.mp4", "deep/er/c d.mov", "deep/e.MP4"]
+    for place, data in zip(places, films, strict=True):
+        (root / place).write_bytes(data)
+    for number in range(2):
+        (root / f"still{number}.png").write_bytes(cv2.imencode(".png", moving(1, 50, 40, number)[0])[1].tobytes())
+    (root / "a.txt").write_text(" first \n")
+    (root / "b.mkv.json").write_text(json.dumps({"caption": "second", "other": 1}))
+    (root / "deep/a.json").write_text(json.dumps({"caption": "third"}))
+    (root / "deep/er/c d.txt").write_text("fourth")
+    (root / "deep/e.json").write_text(json.dumps({"caption": 5}))
+    (root / "broken.mp4").write_bytes(films[0][:900])
+    (root / ".hidden.mp4").write_bytes(films[0])
+    (root / "half.mp4.part").write_bytes(films[0])
+    (tmp_path / "outside.mp4").write_bytes(films[0])
+    (root / "link.mp4").symlink_to(tmp_path / "outside.mp4")
+    return root
+
+
+def take(data: Feed, count: int, *, first: int = 0, rank: int = 0, num_ranks: int = 1) -> list[Batch]:
+    data.start(seed=1, first_batch=first, rank=rank, num_ranks=num_ranks)
+    return list(islice(data.train_dataloader(), count))
+
+
+def data_of(folder: Path, **changes: object) -> VideoFolder:
+    return VideoFolder(**({"path": folder, "buckets": SHAPES, "batch_size": 2} | changes))  # type: ignore[arg-type]
+
+
+def captions(data: Feed) -> dict[str, str]:
+    return {key: caption for batch in take(data, 12) for key, caption in zip(batch.keys, batch.captions, strict=True)}
+
+
+def test_each_file_is_a_sample_with_its_own_caption(folder: Path) -> None:
+    data = data_of(folder)
+    assert isinstance(data, TrainingData) and isinstance(data, Batched)
+    found = {key.rpartition("-")[0]: caption for key, caption in captions(data).items()}
+    assert found == {
+        "a-mp4": "first", "b-mkv": "second", "deep-a-mp4": "third", "deep-er-c-d-mov": "fourth", "deep-e-MP4": "",
+        "still0-png": "", "still1-png": "",
+    }  # fmt: skip
+    assert data.num_train_samples() == 7 and not data.faults.by_sample
+
+
+def test_batches_do_not_depend_on_workers_ranks_or_resumes(folder: Path) -> None:
+    whole = take(data_of(folder), 8)
+    assert contents(take(data_of(folder, num_workers=2), 8)) == contents(whole)
+    assert contents(take(data_of(folder), 3, first=5)) == contents(whole)[5:]
+    parts = [take(data_of(folder), 8, rank=rank, num_ranks=2) for rank in (0, 1)]
+    assert [one.keys + two.keys for one, two in zip(*parts, strict=True)] == [batch.keys for batch in whole]
+
+
+def test_the_same_folder_elsewhere_gives_the_same_batches(folder: Path, tmp_path: Path) -> None:
+    whole = contents(take(data_of(folder), 6))
+    assert contents(take(data_of(folder.rename(tmp_path / "moved")), 6)) == whole
+
+
+def test_a_file_is_looked_at_once_and_again_when_it_changed(
+    folder: Path, films: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index, looked = tmp_path / "index.json", []
+    original: Callable[[Path], object] = media_info._facts
+    monkeypatch.setattr(media_info, "_facts", lambda path: looked.append(path.name) or original(path))
+    take(data_of(folder, index=index), 1)
+    assert len(looked) == 8
+    looked.clear()
+    first = contents(take(data_of(folder, index=index), 4))
+    assert looked == [] and first == contents(take(data_of(folder), 4))
+    looked.clear()
+    (folder / "a.mp4").write_bytes(films[3])
+    os.utime(folder / "b.mkv", ns=(1, 1))
+    (folder / "deep/a.mp4").unlink()
+    data = data_of(folder, index=index)
+    take(data, 1)
+    assert sorted(looked) == ["a.mp4", "b.mkv"] and data.num_train_samples() == 6
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[1]", b'{"schema": "x"}', b'{"schema": "nemo_vfm.file_facts/1"}', b"[" * 99999,
+     b'{"schema": "nemo_vfm.file_facts/1", "files": {"a.mp4": {"size": "1"}}}'],
+)  # fmt: skip
+def test_a_damaged_index_is_made_again(content: bytes, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "index.json").write_bytes(content)
+    data = data_of(folder, index=tmp_path / "index.json")
+    take(data, 1)
+    assert data.num_train_samples() == 7
+    assert len(json.loads((tmp_path / "index.json").read_bytes())["files"]) == 8
+
+
+def test_a_file_that_changes_while_training_keeps_its_place_with_weight_zero(folder: Path, films: list[bytes]) -> None:
+    data = data_of(folder)
+    keys = [batch.keys for batch in take(data, 6)]
+    (folder / "a.mp4").write_bytes(films[3] + b"x")
+    again = list(islice(data.train_dataloader(), 6))
+    assert [batch.keys for batch in again] == keys
+    bad = {key for b in again for key, weight in zip(b.keys, b.weight_B.tolist(), strict=True) if weight == 0}
+    assert {key.rpartition("-")[0] for key in bad} == {"a-mp4"}
+
+
+def test_what_cannot_be_trained_on_is_said(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for path, words in ((tmp_path / "none", "not a folder"), (tmp_path / "empty", "no video or image")):
+        with pytest.raises(UserError, match=words):
+            take(data_of(path), 1)
+    with pytest.raises(ValueError, match="must be a local path"):
+        data_of(Path("s3://bucket/videos"))
+
+
+def write_table(path: Path, rows: list[dict[str, str]]) -> Path:
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("\n".join(map(json.dumps, rows)) + "\n\n")
+    else:
+        path.write_text("\ufeff" + "\n".join(['"file","said",more', *(f'"{r["file"]}","{r["said"]}",1' for r in rows)]))
+    return path
+
+
+ROWS = [
+    {"file": "videos/a.mp4", "said": "one, and\nmore"}, {"file": "videos/b.mkv", "said": "two"},
+    {"file": "videos/a.mp4", "said": "another of a"}, {"file": "videos/b.mkv", "said": "two"},
+    {"file": "videos/../../x.mp4", "said": "out"}, {"file": "videos/link.mp4", "said": "a link inside root"},
+    {"file": "videos/missing.mp4", "said": "none"}, {"file": "videos/still0.png", "said": "still"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_a_table_gives_each_row_its_caption(suffix: str, folder: Path, tmp_path: Path) -> None:
+    table = write_table(tmp_path / f"table{suffix}", ROWS)
+    data = VideoTable(path=table, buckets=SHAPES, batch_size=1, video="file", caption="said")
+    found = captions(data)
+    assert sorted(found.values()) == ["a link inside root", "another of a", "one, and\nmore", "still", "two"]
+    assert data.num_train_samples() == 5 and len(found) == 5
+    whole = contents(take(data, 6))
+    again = VideoTable(path=table, buckets=SHAPES, batch_size=1, video="file", caption="said", num_workers=1)
+    assert contents(take(again, 3, first=3)) == whole[3:]
+
+
+def test_a_table_without_captions_or_with_another_root(folder: Path, tmp_path: Path) -> None:
+    table = write_table(tmp_path / "t.csv", [{"file": "a.mp4", "said": ""}])
+    data = VideoTable(path=table, buckets=SHAPES, batch_size=1, video="file", caption=None, root=folder)
+    assert set(captions(data).values()) == {""}
+    with pytest.raises(UserError, match="relative to root"):
+        write_table(table, [{"file": "../b.mp4", "said": ""}])
+        take(VideoTable(path=table, buckets=SHAPES, batch_size=1, video="file", caption=None, root=folder), 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("t.csv", b"a,b\n1,2\n", "no column video; it has a, b"), ("t.csv", b'video,caption\n"x', "cannot be read"),
+        ("t.csv", b"video,caption\n" + b"x" * 200_000 + b",y\n", "field larger"),
+        ("t.jsonl", b"[1]\n", "must be an object"),
+        ("t.jsonl", b'{"video": 3, "caption": ""}\n', "names no file"), ("t.jsonl", b"[" * 200_000, "cannot be read"),
+        ("t.jsonl", b'{"video": "' + b"x" * (1 << 20) + b'"}', "more than 1,048,576"),
+        ("t.jsonl", b"\xff\n", "cannot be read"),
+        ("t.jsonl", b'{"video": "\\ud800.mp4", "caption": ""}\n', "not a path"),
+        ("t.jsonl", b'{"video": "round/x.mp4", "caption": ""}\n', "not a path"),
+        ("t.parquet", b"PAR1 no PAR1", "cannot be read"), ("t.csv", b"video,caption\n", "names no file below"),
+    ],
+)  # fmt: skip
+def test_tables_that_cannot_be_used_are_a_sentence(name: str, content: bytes, words: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    (tmp_path / "round").symlink_to("round")
+    with pytest.raises((UserError, DataError), match=words):
+        take(VideoTable(path=tmp_path / name, buckets=SHAPES, batch_size=1), 1)
+    with pytest.raises(ValueError, match=r"one of \.csv"):
+        VideoTable(path=tmp_path / "t.xlsx", buckets=SHAPES, batch_size=1)
+
+
+def test_a_folder_may_be_a_source_of_a_blend(folder: Path) -> None:
+    blend = Blend(sources={"files": Source(data_of(folder))})
+    blend.start(seed=1, first_batch=0)
+    assert len({key for batch in islice(blend.train_dataloader(), 8) for key in batch.keys}) == 7

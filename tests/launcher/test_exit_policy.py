@@ -1,0 +1,92 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Exit statuses and last words in, the kind of end and whether to begin again out; by Python and by bash alike."""
+
+import subprocess
+
+import pytest
+
+from launcher.render.exit_policy import KINDS, RULES, branches, classify
+
+LOST = "rank 1 of 4 died, hangs, or its machine is down: its heartbeats have stopped. Run the same command again"
+SILENT = "rank 3 of 4 has sent no heartbeat for 8 s (the last: it takes step 3); it hangs, was stopped"
+ELSEWHERE = "rank 2 of 4 reads a file for so long that the others, which wait for it, gave up"
+NAN = "The loss (nan) or its gradient norm (nan) is not finite at batch 7 (samples a, b), on rank 1 of 4"
+CUDA = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB"
+#: status, what was said, whether the time limit was near -> kind
+CASES = [
+    (0, "", False, "ok"),
+    (0, "kept on although a shard was out of memory", True, "ok"),
+    (76, "phase ramp_1 is done", False, "next_phase"),
+    (75, "a signal stopped the run at step 4", False, "preempted"),
+    (75, "a signal stopped the run at step 4", True, "time_limit"),
+    (138, "", False, "preempted"),
+    (143, "", True, "time_limit"),
+    (130, "", False, "interrupted"),
+    (3, "every clip was dropped", False, "nothing_kept"),
+    (2, "hidden 1152 is not divisible by num_heads 17", False, "configuration"),
+    (2, NAN, False, "non_finite"),
+    (2, NAN, True, "non_finite"),
+    (69, LOST, False, "lost_rank"),
+    (137, "", False, "lost_rank"),
+    (139, LOST, False, "lost_rank"),
+    (134, "terminate called\nsrun: error: n1: task 1: Aborted", False, "lost_rank"),
+    (
+        69,
+        "rank 0 of 4 timed out waiting for the others (Connection closed). Another rank died or hangs",
+        True,
+        "lost_rank",
+    ),
+    (69, "rank 2 can no longer reach rank 0 (Broken pipe)", False, "lost_rank"),
+    (69, SILENT, False, "hang"),
+    (137, SILENT, False, "hang"),
+    (69, ELSEWHERE, False, "hang"),
+    (69, "rank 1 of 4 ended: UserError: this rank's disk is full; make room", False, "configuration"),
+    (69, "rank 1 of 4 ended: RuntimeError: this rank has a bad day", False, "unknown"),
+    (1, "RuntimeError: this rank has a bad day", False, "unknown"),
+    (1, CUDA, False, "out_of_memory"),
+    (69, f"rank 1 of 4 ended: OutOfMemoryError: {CUDA}", False, "out_of_memory"),
+    (137, "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0", False, "out_of_memory"),
+    (1, "rank 1 of 4 ended: AcceleratorError: CUDA error: uncorrectable ECC error encountered", False, "node_fault"),
+    (137, f"{LOST}\nsrun: error: Node failure on n2", False, "node_fault"),
+    (127, "nemo-vfm: command not found", False, "configuration"),
+    (69, "sh: something else that ends with 69", False, "unknown"),
+    (7, "", False, "unknown"),
+    (255, "", False, "unknown"),
+    (1, "", True, "unknown"),
+]
+
+
+@pytest.mark.parametrize(("status", "said", "near", "kind"), CASES)
+def test_an_end_is_of_one_kind(status: int, said: str, near: bool, kind: str):
+    assert classify(status, said, near).name == kind
+
+
+def test_the_batch_script_says_the_same_of_each():
+    lines = (
+        f'while (( $# )); do status="$1" near="$2" said="$3"; shift 3\ncase "$status:$near:$said" in\n{branches()}\n'
+    )
+    words = [word for status, said, near, _ in CASES for word in (str(status), "near" if near else "far", said)]
+    done = subprocess.run(
+        ["bash", "-c", f"{lines}esac; echo $kind; done", "bash", *words], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [kind for *_, kind in CASES]
+
+
+def test_every_rule_decides_some_case_and_every_kind_has_one():
+    found = {classify(status, said, near).name for status, said, near, _ in CASES}
+    assert found == set(KINDS) == {rule.kind for rule in RULES}
+
+
+def test_what_the_user_must_mend_is_never_begun_again():
+    never = {
+        "ok",
+        "next_phase",
+        "out_of_memory",
+        "non_finite",
+        "configuration",
+        "nothing_kept",
+        "interrupted",
+        "unknown",
+    }
+    assert {kind.name for kind in KINDS.values() if not kind.again} == never

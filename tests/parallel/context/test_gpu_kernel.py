@@ -1,0 +1,31 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""On a GPU: torch's flash kernels take our sequences and give the formula's numbers, or this says so."""
+
+import pytest
+import torch
+
+from nemo_vfm.parallel.context.gpu_kernel import GpuFlash
+from nemo_vfm.parallel.context.kernel import Looped, Plain
+from nemo_vfm.parallel.context.kernel_choice import _tried, chosen
+from nemo_vfm.parallel.context.varlen_batching import Together
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@pytest.mark.parametrize("width", [64, 72, 100, 128, 256])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_flash_kernels_prove_themselves(dtype, width):
+    kernel = chosen(torch.empty(0, width, device="cuda", dtype=dtype))
+    assert isinstance(kernel, Together)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_flash_kernels_are_as_near_to_fp32_as_the_formula_in_16_bits(dtype):
+    like = torch.empty(0, 64, device="cuda", dtype=dtype)
+    for found, right in zip(_tried(Together(GpuFlash()), like), _tried(Looped(Plain()), like), strict=True):
+        assert (found - right).abs().max() < 4 * torch.finfo(dtype).eps * right.abs().max()
+
+
+def test_fp32_on_a_gpu_takes_the_plain_formula():
+    assert isinstance(chosen(torch.empty(0, 64, device="cuda"))._one, Plain)

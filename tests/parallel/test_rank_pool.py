@@ -1,0 +1,74 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that wait for calls: they end with whoever started them, however that ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from nemo_vfm.parallel.verify.rank_pool import Pool
+from tests.support.repository import ROOT
+
+STARTS = """
+import sys, time
+from nemo_vfm.parallel.verify.rank_pool import Pool
+if __name__ == "__main__":
+    with Pool(2) as pool:
+        print(*(process.pid for process, _ in pool._started()), flush=True)
+        time.sleep(60)
+"""
+
+
+def is_there(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda one: one.name)
+def test_no_process_outlives_the_one_that_started_it(number: signal.Signals, tmp_path):
+    script = tmp_path / "starts.py"
+    script.write_text(STARTS)
+    running = subprocess.Popen([sys.executable, str(script)], cwd=ROOT, stdout=subprocess.PIPE,
+                               stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": str(ROOT)})  # fmt: skip
+    assert running.stdout is not None
+    members = [int(word) for word in running.stdout.readline().split()]
+    assert len(members) == 2 and all(map(is_there, members))
+    running.send_signal(number)
+    running.wait(30)
+    until = time.monotonic() + 30
+    while any(map(is_there, members)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not any(map(is_there, members))
+
+
+def threads(rank: int) -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+def holds_meshes(rank: int, degree: int) -> None:
+    """What torch remembers by mesh: a spread tensor's product and how its parts travel."""
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (degree, 2 // degree), mesh_dim_names=("tensor", "shard"))
+    spread = distribute_tensor(torch.ones(4, 4), mesh, [Shard(0), Shard(1)])
+    assert float((spread @ spread).redistribute(mesh, [Replicate(), Replicate()]).to_local().sum()) == 64.0
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
+def test_groups_of_earlier_calls_leave_no_threads_behind():
+    with Pool(2) as pool:
+        pool.call(2, holds_meshes, 1)
+        before = pool.call(2, threads)
+        for degree in (2, 1, 2):
+            pool.call(2, holds_meshes, degree)
+        assert pool.call(2, threads) == before

@@ -1,0 +1,104 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Sampling: one file a prompt, equal however it was batched or interrupted, and different when trained."""
+
+import json
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types import Part, Run
+from nemo_vfm.data.video.decode import open_video
+from nemo_vfm.diffusion.guidance import ClassifierFree
+from nemo_vfm.diffusion.objective import FlowMatching
+from nemo_vfm.diffusion.sampler import Euler
+from nemo_vfm.diffusion.video_pipeline import TextToVideo
+from nemo_vfm.models.codec import WaveletCodec
+from nemo_vfm.models.dit import DiT
+from nemo_vfm.models.text_encoder import HashedNgrams
+from nemo_vfm.parallel.checkpoint import checkpoint
+from nemo_vfm.synth.prompts import PromptList
+from nemo_vfm.synth.sample_videos import Sample
+
+TEXTS = ["a red circle moving left", "a blue square moving up", "a green cross"]
+
+
+def job(at: Path | None = None, *, batch_size: int = 2, texts: list[str] = TEXTS) -> Sample:
+    """A tiny pipeline."""
+    codec, text_encoder = WaveletCodec(levels_space=2, levels_time=1), HashedNgrams(dim=32, max_tokens=8)
+    return Sample(
+        model=partial(DiT, in_channels=96, text_dim=32, width=24, depth=1, heads=2), checkpoint=at,
+        pipeline=TextToVideo(codec=codec, text_encoder=text_encoder, objective=FlowMatching(), sampler=Euler(steps=2),
+                             guidance=ClassifierFree(scale=2.0)),
+        prompts=PromptList(texts=texts), num_frames=3, height_px=16, width_px=16, fps=8.0, batch_size=batch_size,
+    )  # fmt: skip
+
+
+def pixels(folder: Path, index: int) -> np.ndarray:
+    """The frames of one sample."""
+    with open_video(folder / "samples" / f"{index:03d}.mp4") as reader:
+        return reader.read(range(3))
+
+
+def trained(folder: Path) -> Path:
+    """A checkpoint whose output layer is not zero."""
+    with torch.random.fork_rng(devices=[]):
+        model = job().model()
+    weights = {name: torch.randn_like(tensor) * 0.2 for name, tensor in model.state_dict().items()}
+    checkpoint.save(folder, 1, {"ema": weights}, {})
+    return folder
+
+
+def test_every_prompt_becomes_a_video_and_a_line_of_the_list(tmp_path: Path) -> None:
+    outcome = job().run(Run(tmp_path, seed=3))
+    listed = json.loads((tmp_path / "samples.json").read_text())
+    assert [(entry["prompt"], entry["file"]) for entry in listed] == [
+        (text, f"samples/{i:03d}.mp4") for i, text in enumerate(TEXTS)
+    ]
+    assert outcome.figures["videos"] == 3
+    assert pixels(tmp_path, 2).shape == (3, 16, 16, 3)
+    assert (tmp_path / "grid.png").is_file()
+    assert (tmp_path / "grid.mp4").is_file()
+    with Image.open(tmp_path / "samples/002.jpg") as poster:
+        assert poster.size == (16, 16)
+
+
+def test_an_interrupted_run_draws_only_what_is_missing_and_the_same(tmp_path: Path) -> None:
+    job().run(Run(tmp_path, seed=3))
+    kept, redrawn = (tmp_path / "samples" / name for name in ("000.mp4", "001.mp4"))
+    before, when = redrawn.read_bytes(), kept.stat().st_mtime_ns
+    redrawn.unlink()
+    assert "1 of 3" in job(batch_size=3).run(Run(tmp_path, seed=3)).summary
+    assert redrawn.read_bytes() == before
+    assert kept.stat().st_mtime_ns == when
+
+
+def test_parts_draw_the_videos_of_the_whole(tmp_path: Path) -> None:
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    job().run(Run(whole, seed=3))
+    drawn = [job().run_part(Run(parts, seed=3), Part(number, 3)).figures["videos"] for number in (1, 0, 2)]
+    assert drawn == [1, 2, 0]
+    assert "drew 0 of 3" in job().run(Run(parts, seed=3)).summary
+    for index in range(3):
+        assert (parts / f"samples/{index:03d}.mp4").read_bytes() == (whole / f"samples/{index:03d}.mp4").read_bytes()
+
+
+def test_trained_weights_change_the_picture_and_untrained_ones_ignore_the_prompt(tmp_path: Path) -> None:
+    job().run(Run(tmp_path / "untrained", seed=3))
+    job(trained(tmp_path / "checkpoints")).run(Run(tmp_path / "trained", seed=3))
+    assert not np.array_equal(pixels(tmp_path / "untrained", 0), pixels(tmp_path / "trained", 0))
+
+
+def test_a_missing_checkpoint_says_to_train_first(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="Train first"):
+        job(tmp_path / "nowhere").run(Run(tmp_path / "run"))
+
+
+def test_sizes_below_one_are_refused_with_the_numbers() -> None:
+    with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
+        job(batch_size=0)
