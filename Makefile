@@ -36,7 +36,7 @@ NEMO_STAMP := $(NEMO_VENV)/.nemo
 NEMO_TESTS := tests/nemo tests/config tests/train tests/workflow tests/recipes tests/cli
 OVERRIDES := $(if $(INPUT),"input=$(INPUT)") $(if $(RUN_DIR),"run_dir=$(RUN_DIR)")
 
-.PHONY: help demo setup setup-dev test soak check fix clean torch setup-nemo test-nemo
+.PHONY: help demo setup setup-dev test test-cluster soak check fix clean torch setup-nemo test-nemo
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,8 +48,12 @@ setup: $(RUNTIME_STAMP) ## only install what running needs
 setup-dev: $(DEV_STAMP) ## install what testing and benchmarks need, too
 
 # A test that hangs ends its process and with it the run: a process begun anew may be left waiting for ever by xdist.
-test: $(DEV_STAMP) ## every test but the long ones; ends with the seconds each folder took
-	@$(BIN)/pytest -m 'not soak' -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0 -rs --durations=15 --durations-min=1 $(PYTEST_ARGS)
+PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0 -rs --durations=15 --durations-min=1
+test: $(DEV_STAMP) ## every test but the long ones and the clusters'; ends with the seconds each folder took
+	@$(PYTEST) -m 'not soak and not cluster' $(PYTEST_ARGS)
+
+test-cluster: $(DEV_STAMP) ## runs on Slurm, on Ray and on several ranks, all on this machine
+	@$(PYTEST) -m 'cluster and not soak' $(PYTEST_ARGS)
 
 soak: $(DEV_STAMP) ## the long version: more kills, more fuzz cases, every layout
 	@$(BIN)/pytest -m 'soak or hypothesis' --hypothesis-profile=soak -o faulthandler_timeout=3600 --durations=30 $(PYTEST_ARGS)

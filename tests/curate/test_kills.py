@@ -30,7 +30,8 @@ from nemo_vfm.curate.execute.ray_executor import Ray
 from tests.support.films import job
 from tests.support.judges import Brightest
 
-from nemo_vfm.curate import encode_kept, examine_job
+from nemo_vfm.curate.examine import examine_job
+from nemo_vfm.curate.output import encode_kept
 
 examine_job.STRETCH_S = encode_kept._SEGMENT_S = 1.0  # each film is many pieces of work; the run that goes on has one
 films, folder, executor, module, name, number, when = sys.argv[1:]

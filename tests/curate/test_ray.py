@@ -16,6 +16,7 @@ from tests.support.films import job, pan, texture, write_film
 from tests.support.own_network import start
 
 pytest.importorskip("ray")
+pytestmark = pytest.mark.cluster
 
 _RUN = """
 import json, signal, sys, threading, time

@@ -38,20 +38,20 @@ ALLOWED = pytest.mark.skipif(
 
 ENCODE = """
 import io
-from nemo_vfm.data import codecs, scheduling
+from nemo_vfm.data.video import codecs, realtime_guard
 from nemo_vfm.data.video.encode import encode_mp4
 from tests.support.films import pan
 
 def watched():
     for frame in pan(1, 40):
         yield frame
-        seen.update(scheduling.real_time_threads())
+        seen.update(realtime_guard.real_time_threads())
 
 seen = set()
 assert codecs.why_not("svtav1") is None
-seen.update(scheduling.real_time_threads())
+seen.update(realtime_guard.real_time_threads())
 assert encode_mp4(io.BytesIO(), watched(), 24, encoder="svtav1") == 40
-print(len(seen), len(scheduling.real_time_threads()))
+print(len(seen), len(realtime_guard.real_time_threads()))
 """
 
 

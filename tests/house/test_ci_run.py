@@ -16,6 +16,8 @@ MAKEFILE = """JOBS ?= 2
 test:
 \t@{python} -m pytest -p xdist -p tests.support.flaky -p no:cacheprovider -q -n $(JOBS) --dist loadfile \\
 \t  --max-worker-restart=0 $(PYTEST_ARGS)
+test-cluster:
+\t@test "$(CLUSTER)" != bad
 """
 ONCE = "import os, pathlib\nmark = pathlib.Path({mark!r})\n"
 FLAKY = ONCE + "def test_flaky():\n    first = not mark.exists()\n    mark.touch()\n    assert not first\n"
@@ -36,8 +38,8 @@ def ci(tmp_path):
         (tmp_path / "bin" / name).symlink_to("/bin/true")
 
     def run(**files: str) -> subprocess.CompletedProcess[str]:
-        (tmp_path / "toy").mkdir()
-        (tmp_path / "temporary").mkdir()
+        (tmp_path / "toy").mkdir(exist_ok=True)
+        (tmp_path / "temporary").mkdir(exist_ok=True)
         (tmp_path / "pytest.ini").write_text("[pytest]\ntestpaths = toy\n")
         for name, text in files.items():
             (tmp_path / "toy" / f"test_{name}.py").write_text(text.replace("{mark!r}", repr(str(tmp_path / name))))
@@ -69,6 +71,12 @@ def test_a_test_that_skips_itself_the_second_time_fails_the_run(ci):
 def test_a_failure_among_tests_that_a_crash_left_behind_fails_the_run(ci):
     done = ci(crash=CRASH + "def test_after():\n    assert False\n")
     assert done.returncode != 0 and _flaky(done) == {"toy/test_crash.py::test_crash"}, done.stdout
+
+
+def test_a_failure_among_the_clusters_tests_fails_the_run(ci, monkeypatch):
+    assert ci(good="def test_good():\n    pass\n").returncode == 0
+    monkeypatch.setenv("CLUSTER", "bad")
+    assert ci(good="def test_good():\n    pass\n").returncode != 0
 
 
 def test_a_file_that_cannot_be_imported_fails_the_run(ci):

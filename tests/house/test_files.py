@@ -4,6 +4,7 @@
 
 import ast
 import re
+from collections import Counter
 
 from tests.support.repository import ALL_PYTHON, CODE, ROOT, python_files, text_files, tree, where
 
@@ -11,6 +12,7 @@ HEADER = [
     "# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors",
     "# SPDX-License-Identifier: Apache-2.0",
 ]
+RIDDLES = {"seen", "told", "asked", "warden", "whereabouts", "paper", "crew", "held", "lead", "together", "wire"}
 BANNED_NAMES = {"utils", "util", "common", "helpers", "helper", "misc"}
 # Spelled in pieces, so that this file does not find itself.
 MACHINE_PATHS = ["/" + "work/", "/" + "tmp/pre", "/" + "root/", "/" + "opt/wheels", "/" + "home/"]
@@ -58,6 +60,23 @@ def test_no_folder_or_file_has_a_name_that_says_nothing():
     names = {path: {path.stem, *path.relative_to(ROOT).parts} for path in python_files(*ALL_PYTHON)}
     vague = [where(path) for path, parts in names.items() if parts & BANNED_NAMES]
     assert not vague, f"name the idea instead: {vague}"
+
+
+def test_no_two_modules_have_one_name():
+    """A verb may have the name of what it calls, and a room the name of its first module; a job is a job."""
+    paths = [path for path in python_files("nemo_vfm") if path.stem != "__init__" and path.parent.name != "verbs"]
+    count = Counter(path.stem for path in paths if path.stem not in ("__main__", "job"))
+    assert not (twice := [name for name, number in count.items() if number > 1]), f"twice in the package: {twice}"
+
+
+def test_no_module_has_a_word_for_its_name_that_only_we_understand():
+    found = [where(path) for path in python_files(*CODE) if path.stem in RIDDLES]
+    assert not found, f"take the term that the field has: {found}"
+
+
+def test_no_folder_is_too_full_to_be_read_at_a_glance():
+    folders = Counter(where(path.parent) for path in python_files(*CODE))
+    assert not (full := {name: n for name, n in folders.items() if n > 25}), f"make sub-packages: {full}"
 
 
 def test_no_room_is_empty():

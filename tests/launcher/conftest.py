@@ -19,6 +19,14 @@ PREEMPTING = ("PreemptType=preempt/partition_prio", "PreemptMode=REQUEUE",
               "PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF")  # fmt: skip
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs a real Slurm."""
+    for item in items:
+        if {"real_slurm", "three"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.cluster)
+
+
 @pytest.fixture(scope="module")
 def real_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     """Two nodes of 16 cores, for all tests of a file."""

@@ -14,7 +14,7 @@ from tests.support.repository import ROOT
 SLOW = """
 import sys, time
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.parallel import store, world
+from nemo_vfm.parallel.ranks import process_group
 
 class Late:
     def __init__(self, store):
@@ -25,11 +25,11 @@ class Late:
     def __getattr__(self, name):
         return getattr(self._store, name)
 
-connect = world.connect
+connect = process_group.connect
 if sys.argv[1] == "late":
-    world.connect = lambda *given, **named: Late(connect(*given, **named))
+    process_group.connect = lambda *given, **named: Late(connect(*given, **named))
 try:
-    world._meet(sys.argv[2], float(sys.argv[3]))
+    process_group._meet(sys.argv[2], float(sys.argv[3]))
 except UserError as error:
     print(error)
 """
