@@ -35,7 +35,7 @@ import numpy as np
 from scenedetect import AdaptiveDetector, detect
 
 from nemo_vfm.core.log import logger
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.examine.examine_file import Examine
 from nemo_vfm.curate.examine.footage import Footage
 from nemo_vfm.curate.examine.sandbox import Child, Here

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from nemo_vfm.core import device
-from nemo_vfm.core.types import Batch
+from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.language.next_token_task import NextToken
 from nemo_vfm.models.convert.gpt_folder import load_gpt
 

@@ -27,7 +27,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from nemo_vfm.core.device import describe, device
 from nemo_vfm.core.precision import Precision
-from nemo_vfm.core.types import Batch
+from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.st_dit import STDiT

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from nemo_vfm.core.types import Costed
+from nemo_vfm.core.types.model_cost import ReportsFlops
 from nemo_vfm.models.blocks.text_rope import TextRope
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.gpt import GPT
@@ -90,7 +90,7 @@ def video(frames: int, side: int) -> dict[str, tuple[int, ...]]:
 
 def per_token(model: nn.Module, shapes: Mapping[str, tuple[int, ...]], without: str = "") -> float:
     """GFLOP of training for each video token; without ops of that name."""
-    assert isinstance(model, Costed)
+    assert isinstance(model, ReportsFlops)
     _, _, frames, high, wide = shapes["latents_BCTHW"]
     ops = [op for op in model.ops(shapes) if op.name != without]
     return training_flops(ops) / (frames * high * wide / 4) / 1e9

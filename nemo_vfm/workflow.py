@@ -21,7 +21,8 @@ from nemo_vfm.core.ranks import announce
 from nemo_vfm.core.resume_safe_keys import INERT
 from nemo_vfm.core.storage.files import read_json, sha256_text, write_json
 from nemo_vfm.core.storage.uri import Place, place
-from nemo_vfm.core.types import LAUNCH, PARTS, Changing, Job, Json, Outcome, Run, Spread
+from nemo_vfm.core.types.job import LAUNCH, PARTS, ElasticJob, Job, MultiRankJob, Outcome, Run
+from nemo_vfm.core.types.json_value import Json
 
 STARTED, DONE = "started.json", "done.json"
 REPLACED = "_replaced"  #: folder of what older versions of a step left
@@ -94,17 +95,17 @@ class Workflow:
             before = ask.after()
 
     def num_ranks(self) -> int:
-        """See `Spread`: what its widest step needs. The other steps are rank 0's alone."""
+        """See `MultiRankJob`: what its widest step needs. The other steps are rank 0's alone."""
         return max(num_ranks(job) for job in self.steps.values())
 
     def require(self, num_ranks: int) -> None:
-        """See `Spread`: every step that is spread at all is spread over all ranks.
+        """See `MultiRankJob`: every step that is spread at all is spread over all ranks.
 
         Raises:
             ValueError: one needs another number.
         """
         for name, job in self.steps.items():
-            if isinstance(job, Spread) and job.num_ranks() > 1:
+            if isinstance(job, MultiRankJob) and job.num_ranks() > 1:
                 try:
                     job.require(num_ranks)
                 except ValueError as error:
@@ -156,16 +157,16 @@ class OneStep(Workflow):
         raise AssertionError(f"no step {self.name}")
 
     def num_ranks(self) -> int:
-        """See `Spread`: of this step alone."""
+        """See `MultiRankJob`: of this step alone."""
         return num_ranks(self._job)
 
     def ranks_now(self, folder: Path) -> int:
-        """See `Changing`: of the workflow's folder."""
+        """See `ElasticJob`: of the workflow's folder."""
         here = folder / self.name
-        return self._job.ranks_now(here) if isinstance(self._job, Changing) else self.num_ranks()
+        return self._job.ranks_now(here) if isinstance(self._job, ElasticJob) else self.num_ranks()
 
     def require(self, num_ranks: int) -> None:
-        """See `Spread`."""
+        """See `MultiRankJob`."""
         Workflow(steps={self.name: self._job}).require(num_ranks)
 
 
@@ -192,7 +193,7 @@ class Turn:
 
 def num_ranks(job: Job) -> int:
     """How many ranks a job works on."""
-    return job.num_ranks() if isinstance(job, Spread) else 1
+    return job.num_ranks() if isinstance(job, MultiRankJob) else 1
 
 
 def perform(job: Job, run: Run, ask: Ask, *, title: str, set_aside: bool = True) -> Outcome:

@@ -30,7 +30,8 @@ from nemo_vfm.core.network.key_shapes import shape
 from nemo_vfm.core.network.secret import conceal
 from nemo_vfm.core.ranks import SILENCE_S
 from nemo_vfm.core.storage.files import sha256_text
-from nemo_vfm.core.types import LAUNCH, Json
+from nemo_vfm.core.types.job import LAUNCH
+from nemo_vfm.core.types.json_value import Json
 
 POINTS = "points"  #: the launch's folder of a sweep's recipes, each in one with the name of its run
 _NO_SECRETS = ("the recipe would contain {}, and launch folders and scripts must not: {}. Put it into an "

@@ -19,7 +19,7 @@ from launcher.plan.programs import search_path, whole_paths
 from launcher.plan.trusted_modules import Modules, modules
 from launcher.request.request import Asked
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 
 _PATIENCE_S = 600.0  # a plan for thousands of GPUs takes some tens of seconds
 _OF_RANKS = ("SLURM_", "PMI", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")

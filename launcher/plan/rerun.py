@@ -22,7 +22,8 @@ from launcher.state.snapshot import Code, nothing, packages, read_copy, without_
 from nemo_vfm.config import compose
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.files import read_json
-from nemo_vfm.core.types import SWEEP, Json
+from nemo_vfm.core.types.job import SWEEP
+from nemo_vfm.core.types.json_value import Json
 
 
 def again(kept: Kept, run_dir: Path, trust: Sequence[str] = (), allow_host: Sequence[str] = ()) -> Launch:

@@ -12,7 +12,7 @@ from launcher.state.launch_folder import Kept, existing
 from nemo_vfm.config import read_values
 from nemo_vfm.config.difference import differences, is_allowed, is_harmless
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types import LAUNCH, PARTS
+from nemo_vfm.core.types.job import LAUNCH, PARTS
 
 _OURS = (LAUNCH, PARTS, ".lock", "manifest.json")  # what a run folder may hold before its recipe is there
 _SHOWN = 6

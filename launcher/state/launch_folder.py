@@ -24,7 +24,8 @@ from launcher.state.kept_values import first_wrong
 from launcher.state.snapshot import Code
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.files import read_json, sha256_file, sha256_text, write_json, write_text
-from nemo_vfm.core.types import LAUNCH, SWEEP, Json
+from nemo_vfm.core.types.job import LAUNCH, SWEEP
+from nemo_vfm.core.types.json_value import Json
 
 SCHEMA = "nemo_vfm.launch/1"
 _FILE = "launch.json"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from nemo_vfm.config import Composed
-    from nemo_vfm.core.types import Job
+    from nemo_vfm.core.types.job import Job
     from nemo_vfm.parallel.verify.tiny_training import Rehearsal
     from nemo_vfm.train.job import Train
 

@@ -27,7 +27,7 @@ from nemo_vfm.config.locate import Target
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.network.permission import Permissions
 from nemo_vfm.core.storage.uri import Address
-from nemo_vfm.core.types import Factory
+from nemo_vfm.core.types.factory import Factory
 
 ANYTHING: Any = Any
 _VALUES = (int, float, str, bool, bytes, complex, PurePath, Enum, Duration, type(None))

@@ -19,7 +19,7 @@ from nemo_vfm.config.tree import MISSING, TARGET, Map, Node, Scalar, Seq, join, 
 from nemo_vfm.config.values import BadValue, convert, got, key_value, require_limits
 from nemo_vfm.core.network.permission import NOTHING, Permissions, Sent
 from nemo_vfm.core.network.secret import register_arguments
-from nemo_vfm.core.types import Job
+from nemo_vfm.core.types.job import Job
 
 _NOTHING = Value(None)
 _ENOUGH = 1000  # problems; a hostile recipe has as many as it has values, and nobody reads them

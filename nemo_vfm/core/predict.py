@@ -5,7 +5,8 @@
 import torch
 from torch import Tensor, nn
 
-from nemo_vfm.core.types import Batch, Predicts
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.task import Predicts
 
 
 @torch.no_grad()

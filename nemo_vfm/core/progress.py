@@ -6,7 +6,7 @@ import time
 from collections import deque
 from typing import Protocol
 
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 
 _RECENT = 20  # steps whose mean time tells how long the rest will take
 _TOLD: dict[str, Json] = {}

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 
 #: Without a sign of life for so long, a rank or a run folder's owner is lost: 15 beats missed. A load that keeps Python
 #: busy in one call for a minute is no death.

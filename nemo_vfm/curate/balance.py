@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from nemo_vfm.core.nested_error import PartRefused
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.decide.check_rules import label_columns
 from nemo_vfm.curate.decide.score_table import Table, table_of
 from nemo_vfm.curate.stage import ClipRecord, Stage

@@ -10,7 +10,8 @@ from nemo_vfm.core.errors import NothingKept, UserError
 from nemo_vfm.core.log import info
 from nemo_vfm.core.storage.files import read_json, sha256_text, write_json
 from nemo_vfm.core.storage.uri import Place, places
-from nemo_vfm.core.types import Json, Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.decide.fate import add_likeness, by_kind, decide
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.examine.findings_cache import fingerprint

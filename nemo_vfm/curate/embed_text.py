@@ -19,7 +19,9 @@ from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.log import bar
 from nemo_vfm.core.storage.files import read_json, sha256_text, write_bytes, write_json
 from nemo_vfm.core.storage.uri import Address, Place, place
-from nemo_vfm.core.types import Json, Outcome, Run, TextEncoder
+from nemo_vfm.core.types.encoders import TextEncoder
+from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.findings_cache import fingerprint
 from nemo_vfm.curate.output.write_outputs import remove_unfinished, replace_folder
 from nemo_vfm.data.shards.sample_reader import TEXT, caption_of

@@ -24,7 +24,9 @@ from nemo_vfm.core.errors import DataError, NothingKept, UserError
 from nemo_vfm.core.log import bar, info, warn
 from nemo_vfm.core.storage.files import read_json, write_bytes, write_json
 from nemo_vfm.core.storage.uri import Address, Place, place
-from nemo_vfm.core.types import Codec, Json, Outcome, Run, TextEncoder
+from nemo_vfm.core.types.encoders import Codec, TextEncoder
+from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.findings_cache import fingerprint
 from nemo_vfm.curate.execute.ordered import ordered
 from nemo_vfm.curate.output.training_window import windows

@@ -12,7 +12,8 @@ from nemo_vfm.core.errors import NothingKept
 from nemo_vfm.core.log import info
 from nemo_vfm.core.storage.files import read_json, sha256_text, write_json
 from nemo_vfm.core.storage.uri import Address
-from nemo_vfm.core.types import Json, Outcome, Part, Run
+from nemo_vfm.core.types.job import JobShard, Outcome, Run
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.balance import Balance
 from nemo_vfm.curate.caption.caption_columns import check_captions
 from nemo_vfm.curate.caption.caption_types import Editor, Viewer
@@ -160,7 +161,7 @@ class Curate:
         """See `Parted`: files are examined, all is decided on together, and then clips are encoded."""
         return 2
 
-    def run_part(self, run: Run, part: Part) -> Outcome:
+    def run_part(self, run: Run, part: JobShard) -> Outcome:
         """See `Parted`: first the scores of this part's files, then media and captions of what is kept of them.
 
         In the second round every part decides on all clips by itself, from the scores of the first.

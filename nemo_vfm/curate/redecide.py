@@ -9,7 +9,8 @@ from typing import cast
 from nemo_vfm.core.errors import DataError, NothingKept, UserError
 from nemo_vfm.core.log import info, warn
 from nemo_vfm.core.storage.files import atomic_path, read_json, sha256_file, write_bytes, write_json, write_text
-from nemo_vfm.core.types import Json, Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.balance import Balance
 from nemo_vfm.curate.decide.reapply_rules import Curated, Fates, decide_again, reckon
 from nemo_vfm.curate.decide.rule import Rule

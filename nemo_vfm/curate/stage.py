@@ -20,7 +20,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.footage import Footage
 from nemo_vfm.data.shards.clip_id import Clip
 from nemo_vfm.data.video.image_file import IMAGE_SUFFIXES

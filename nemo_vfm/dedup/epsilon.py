@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 
 _BINS = 100
 _WIDTH = 2  # bins on either side that a smoothed count takes in

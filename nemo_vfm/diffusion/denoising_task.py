@@ -17,7 +17,9 @@ from torch import Tensor
 
 from nemo_vfm.core.latent_rows import rows_of, videos_of
 from nemo_vfm.core.seed import generator
-from nemo_vfm.core.types import Batch, Codec, Prepared, TextEncoder
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.encoders import Codec, TextEncoder
+from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.diffusion.objective import Objective
 
 
@@ -47,7 +49,7 @@ class Denoise:
         self.objective, self.codec, self.text_encoder = objective, codec, text_encoder
         self.text_dropout, self.mean = text_dropout, mean
 
-    def prepare(self, batch: Batch, *, seed: int, training: bool) -> Prepared:
+    def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
         """Noisy latents and text as the network's inputs; without training no text is dropped."""
         clean = self._clean(batch)
         device = clean[0].device
@@ -57,14 +59,14 @@ class Denoise:
         dropped_B = torch.tensor([dropped for _, _, dropped in draws], device=device)
         text_BLD, mask_BL = self._without(text_BLD, mask_BL, dropped_B)
         inputs, targets = self._shown(batch, clean, [noise.to(device) for _, noise, _ in draws], sigma_B)
-        return Prepared(
+        return ModelInputs(
             inputs={**inputs, "text_BLD": text_BLD, "text_mask_BL": mask_BL, "fps_B": batch.fps_B},
             targets={**targets, "sigma": sigma_B},
             weight_B=self._weight(batch, clean),
             tags={"noise": self.objective.fraction(sigma_B)},
         )
 
-    def losses(self, output: Tensor, prepared: Prepared) -> Tensor:
+    def losses(self, output: Tensor, prepared: ModelInputs) -> Tensor:
         """The objective's loss of each sample, (B,), in fp32 whatever the network computed in."""
         targets = prepared.targets
         of, sigma_B = (output.float(), targets["clean"], targets["noise"]), targets["sigma"]

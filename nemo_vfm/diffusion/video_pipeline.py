@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.frame_rate import frame_rate
 from nemo_vfm.core.seed import generator
-from nemo_vfm.core.types import Codec, TextEncoder
+from nemo_vfm.core.types.encoders import Codec, TextEncoder
 from nemo_vfm.diffusion.guidance import ClassifierFree
 from nemo_vfm.diffusion.objective import Objective
 from nemo_vfm.diffusion.sampler import Sampler

@@ -9,7 +9,8 @@ from pathlib import Path
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.core.storage.uri import local
-from nemo_vfm.core.types import Json, Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.metrics.story_grammar import judge
 
 _MEASURES = ("grammatical", "right_sentences", "finished")

@@ -11,7 +11,7 @@ from nemo_vfm.core.bounds import MOST_SIDE_PX, require_between
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.files import read_json, write_json
 from nemo_vfm.core.storage.uri import Place, local, place
-from nemo_vfm.core.types import Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.data.shards.shard_files import ShardSet
 from nemo_vfm.data.video.decode import read_all
 from nemo_vfm.metrics.nearest import nearest, thumbnail

@@ -18,7 +18,11 @@ from torch import nn
 from nemo_vfm.config import build, compose, trust_list
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types import Batch, Job, Json, Prepared, TrainingData
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.job import Job
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.core.types.task import ModelInputs
+from nemo_vfm.core.types.training_data import TrainingData
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import existing
 from nemo_vfm.parallel.engine.engine import build_model, load_weights_into
@@ -187,7 +191,7 @@ def _model(job: Train, folder: Path, seed: int, step: int) -> tuple[nn.Module, s
     return model.to(device()).train(), named, done == step - 1
 
 
-def _losses(job: Train, model: nn.Module, prepared: Prepared) -> list[float]:
+def _losses(job: Train, model: nn.Module, prepared: ModelInputs) -> list[float]:
     with torch.no_grad(), job.precision.autocast():
         output = model(**prepared.inputs)
     found: list[float] = job.task.losses(output.float(), prepared).tolist()
@@ -195,7 +199,7 @@ def _losses(job: Train, model: nn.Module, prepared: Prepared) -> list[float]:
 
 
 def _with_samples(
-    told: StepTold, job: Train, batch: Batch, prepared: Prepared, losses: list[float] | None,
+    told: StepTold, job: Train, batch: Batch, prepared: ModelInputs, losses: list[float] | None,
     weights: str = "", exact: bool = False,
 ) -> StepTold:  # fmt: skip
     counts = prepared.weight_B.tolist()
@@ -216,7 +220,7 @@ def _with_samples(
     return replace(told, samples=samples, weights=weights, exact=exact, loss=mean)
 
 
-def _numbers(prepared: Prepared, count: int) -> dict[str, list[float]]:
+def _numbers(prepared: ModelInputs, count: int) -> dict[str, list[float]]:
     """One number a sample: tags, and what the criterion needs of that kind, such as sigma."""
     found = {**prepared.targets, **prepared.tags}
     return {name: tensor.tolist() for name, tensor in found.items() if tuple(tensor.shape) == (count,)}

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types import IGNORED, Batch, Prepared
+from nemo_vfm.core.types.batch import IGNORED, Batch
+from nemo_vfm.core.types.task import ModelInputs
 
 
 class NextToken:
@@ -23,7 +24,7 @@ class NextToken:
     the perplexity.
     """
 
-    def prepare(self, batch: Batch, *, seed: int, training: bool) -> Prepared:
+    def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
         """Tokens and labels as they are; nothing is drawn.
 
         Raises:
@@ -35,9 +36,9 @@ class NextToken:
         inputs = {"tokens_BS": batch.tokens_BS, "labels_BS": batch.labels_BS}
         if batch.documents:
             inputs["lengths_N"] = torch.tensor(list(itertools.chain(*batch.documents)))  # read on the host
-        return Prepared(inputs, {}, batch.weight_B * _counted(batch.labels_BS))
+        return ModelInputs(inputs, {}, batch.weight_B * _counted(batch.labels_BS))
 
-    def losses(self, output: Tensor, prepared: Prepared) -> Tensor:
+    def losses(self, output: Tensor, prepared: ModelInputs) -> Tensor:
         """The mean over each row's labelled tokens, (B,), in natural units; 0 for a row without any."""
         return output.sum(1) / _counted(prepared.inputs["labels_BS"]).clamp_min(1)
 

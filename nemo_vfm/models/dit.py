@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from nemo_vfm.core.bounds import MOST_WIDTH, require_between
 from nemo_vfm.core.seed import generator
-from nemo_vfm.core.types import Op
+from nemo_vfm.core.types.model_cost import Op
 from nemo_vfm.models.blocks.block_flops import added_up, grids_of
 from nemo_vfm.models.blocks.dit_block import Block, Scene
 from nemo_vfm.models.blocks.modulation import last_modulation, modulate

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.bounds import MOST_BLOCKS, MOST_HEADS, MOST_VOCAB, MOST_WIDTH, require_between
 from nemo_vfm.core.seed import generator
-from nemo_vfm.core.types import Op
+from nemo_vfm.core.types.model_cost import Op
 from nemo_vfm.models.blocks.decoder import Activation, DecoderBlock, NormKind, Reading, Sizes, norm_of
 from nemo_vfm.models.blocks.key_value import KeyValues
 from nemo_vfm.models.blocks.text_rope import TextRope

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from nemo_vfm.core.types import Op
+from nemo_vfm.core.types.model_cost import Op
 from nemo_vfm.models.blocks.dit_block import Scene
 from nemo_vfm.models.blocks.rope import Grid
 from nemo_vfm.models.blocks.space_time import Reach, SpaceTime, SpaceTimeBlock

@@ -17,7 +17,7 @@ from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.optional import require
 from nemo_vfm.core.storage.files import read_json
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.pretrained import checked_folder
 
 if TYPE_CHECKING:  # this room loads where only torch is installed

@@ -21,7 +21,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.optional import require
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.storage.files import read_json
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.pretrained import checked_folder
 from nemo_vfm.models.vision import quiet
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.storage.uri import local
-from nemo_vfm.core.types import Factory
+from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.models.autoencoder import CausalAutoencoder
 from nemo_vfm.models.chunked import in_pieces, in_tiles
 from nemo_vfm.parallel.checkpoint.checkpoint import find, load_weights

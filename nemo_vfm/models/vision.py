@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.optional import require
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 
 #: model_type of config.json -> (class in transformers, output that is the image's feature)
 _ENCODERS = {

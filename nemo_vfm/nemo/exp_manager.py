@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 
 NAME = "nemo"  #: NeMo's own folder below the run folder
 #: What these write goes to a server of theirs or beside the run folder, and NeMo gives no way to move it.

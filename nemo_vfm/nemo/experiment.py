@@ -18,7 +18,8 @@ from nemo_vfm.core import log
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.optional import require
 from nemo_vfm.core.storage.files import atomic_path
-from nemo_vfm.core.types import Factory, Outcome, Run
+from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.nemo.exp_manager import Bookkeeping, inside
 from nemo_vfm.nemo.nemo_settings import compare, length, read_settings
 

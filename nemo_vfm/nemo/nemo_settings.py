@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import RunFolderError, UserError
 from nemo_vfm.core.storage.files import read_json, write_json
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

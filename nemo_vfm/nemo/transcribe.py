@@ -24,7 +24,8 @@ from nemo_vfm.core.optional import require
 from nemo_vfm.core.sanitize import clean
 from nemo_vfm.core.storage.files import read_json, sha256_file, sha256_text, write_json
 from nemo_vfm.core.storage.uri import Address, Place, place
-from nemo_vfm.core.types import Json, Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.shards.shard_files import Entry, ShardSet, ShardWriter
 from nemo_vfm.data.shards.shard_folder import folder_at
 from nemo_vfm.data.shards.shard_upload import upload_shards

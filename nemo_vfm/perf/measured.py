@@ -18,7 +18,9 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from nemo_vfm.core import device as devices
 from nemo_vfm.core.precision import Precision
-from nemo_vfm.core.types import Batch, Factory, Prepared
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.parallel.apply.local_shard import local
 from nemo_vfm.parallel.engine.engine import Parts
 from nemo_vfm.parallel.engine.matmul_support import native_products
@@ -46,17 +48,17 @@ class Measured:
 class MadeUp:
     """Inputs of random numbers for a model of latents or of text; its output is to be zero."""
 
-    def prepare(self, batch: Batch, *, seed: int, training: bool) -> Prepared:
+    def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
         """Copies, as a task that works on its batch has them."""
         if batch.tokens_BS is not None:
             tokens = {"tokens_BS": batch.tokens_BS.clone(), "labels_BS": batch.tokens_BS.clone()}
-            return Prepared(tokens, {}, batch.weight_B)
+            return ModelInputs(tokens, {}, batch.weight_B)
         assert batch.latents_BCTHW is not None and batch.text_BLD is not None and batch.text_mask_BL is not None
         latents = {"latents_BCTHW": batch.latents_BCTHW.clone(), "noise_B": batch.weight_B.clone()}
         text = {"text_BLD": batch.text_BLD.clone(), "text_mask_BL": batch.text_mask_BL.clone()}
-        return Prepared({**latents, **text, "fps_B": batch.fps_B.clone()}, {}, batch.weight_B)
+        return ModelInputs({**latents, **text, "fps_B": batch.fps_B.clone()}, {}, batch.weight_B)
 
-    def losses(self, output: Tensor, prepared: Prepared) -> Tensor:
+    def losses(self, output: Tensor, prepared: ModelInputs) -> Tensor:
         """Of each sample."""
         return output.flatten(1).mean(1) if output.dim() == 2 else output.square().flatten(1).mean(1)
 

@@ -14,7 +14,7 @@ from typing import Literal
 from torch import nn
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types import Costed, Op
+from nemo_vfm.core.types.model_cost import Op, ReportsFlops
 from nemo_vfm.parallel.plan.sharding_spec import Declared, Divisible, matching
 
 Split = Literal["column", "row", "text", "whole"]
@@ -122,7 +122,7 @@ def work_of(model: nn.Module, inputs: Mapping[str, tuple[int, ...]], tokens: int
     Raises:
         UserError: the model does not say what it costs, or how it can be cut.
     """
-    if not isinstance(model, Costed) or not isinstance(model, Divisible):
+    if not isinstance(model, ReportsFlops) or not isinstance(model, Divisible):
         raise UserError(
             f"{type(model).__name__} lacks ops() or plan(), so its layouts cannot be costed; see "
             f"nemo_vfm/models/dit.py for an example"

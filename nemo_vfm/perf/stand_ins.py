@@ -8,7 +8,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from nemo_vfm.core.types import Sized
+from nemo_vfm.core.types.model_cost import HasDummyInputs
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -33,7 +33,7 @@ def fake_inputs(
         count = _round(tokens, multiple)
         words = torch.empty(rows, int(count * part), dtype=torch.int64)
         return {"tokens_BS": words, "labels_BS": torch.empty_like(words)}, count
-    if "latents_BCTHW" not in shapes or not isinstance(model, Sized):
+    if "latents_BCTHW" not in shapes or not isinstance(model, HasDummyInputs):
         raise ValueError(
             f"what a step of {type(model).__name__} holds is known for inputs tokens_BS or latents_BCTHW, not "
             f"{sorted(shapes)}"

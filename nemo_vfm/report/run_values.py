@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from nemo_vfm.core.storage.files import opened, read_bytes, real
-from nemo_vfm.core.types import LAUNCH, PARTS
+from nemo_vfm.core.types.job import LAUNCH, PARTS
 from nemo_vfm.report.plain_text import mapping
 
 MAX_FILE_BYTES = 64 << 20

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from math import prod
 from typing import TYPE_CHECKING, TypeGuard
 
-from nemo_vfm.core.types import Job, Json, Parted
+from nemo_vfm.core.types.job import Job, ShardedJob
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.plan.plan import AXES, ParallelPlan
 from nemo_vfm.workflow import Workflow, num_ranks
 
@@ -47,7 +48,7 @@ def _step(name: str, job: Job, missing: Sequence[str]) -> Json:
         "name": name, "class": f"{type(job).__module__}.{type(job).__qualname__}", "ranks": num_ranks(job),
         "devices": "gpu" if _computes(job) else "cpu", "phases": _phases(job), "degrees": _degrees(job),
         "engine": _engine(job),
-        "ray": _has_ray(job), "rounds": job.rounds() if isinstance(job, Parted) else 0, "missing": list(own),
+        "ray": _has_ray(job), "rounds": job.rounds() if isinstance(job, ShardedJob) else 0, "missing": list(own),
     }  # fmt: skip
 
 

@@ -16,7 +16,8 @@ from nemo_vfm.core import lease_registry, progress
 from nemo_vfm.core.errors import RunFolderError
 from nemo_vfm.core.log import info, warn, warn_once
 from nemo_vfm.core.storage.files import read_bytes, read_json, write_json, write_text
-from nemo_vfm.core.types import LAUNCH, PARTS, Json, Run
+from nemo_vfm.core.types.job import LAUNCH, PARTS, Run
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.runtime.run_lock import NAME as LOCK
 from nemo_vfm.runtime.run_lock import lock
 from nemo_vfm.runtime.run_manifest import SCHEMA, manifest, now

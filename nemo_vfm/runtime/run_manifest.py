@@ -13,7 +13,7 @@ from pathlib import Path
 from nemo_vfm import __version__
 from nemo_vfm.core.network.secret import conceal_keys
 from nemo_vfm.core.storage.files import sha256_text
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 
 SCHEMA = "nemo_vfm.run/1"
 _PACKAGES = (

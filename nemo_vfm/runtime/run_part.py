@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from nemo_vfm.core.errors import FolderInUse, UserError
-from nemo_vfm.core.types import PARTS, Job, Outcome, Part, Parted, Run
+from nemo_vfm.core.types.job import PARTS, Job, JobShard, Outcome, Run, ShardedJob
 from nemo_vfm.runtime.run_folder import open_folder
 from nemo_vfm.runtime.run_lock import holder
 from nemo_vfm.workflow import Ask, OneStep, Turn, begin
@@ -22,7 +22,7 @@ _PATIENCE_S, _POLL_S = 120.0, 0.5  # for the others, who claim the run folder at
 _TEXT = re.compile(r"(\d{1,6})/(\d{1,6})(?:@(\d))?")
 
 
-def part_of(text: str) -> Part:
+def part_of(text: str) -> JobShard:
     """`3/8` is the fourth of eight, counted from 0; `3/8@1` the same of the second round.
 
     Raises:
@@ -31,7 +31,7 @@ def part_of(text: str) -> Part:
     match = _TEXT.fullmatch(text)
     if match is None or int(match[1]) >= int(match[2]):
         raise UserError(f"--part takes a number from 0 and how many parts there are, such as 0/8 to 7/8, got {text}")
-    return Part(int(match[1]), int(match[2]), int(match[3] or 0))
+    return JobShard(int(match[1]), int(match[2]), int(match[3] or 0))
 
 
 class Share:
@@ -46,9 +46,9 @@ class Share:
         UserError: the job's work cannot be shared out, or has fewer rounds.
     """
 
-    def __init__(self, job: Job, part: Part, run_dir: Path) -> None:
+    def __init__(self, job: Job, part: JobShard, run_dir: Path) -> None:
         inner = job.steps[job.name] if isinstance(job, OneStep) else job
-        if not isinstance(inner, Parted):
+        if not isinstance(inner, ShardedJob):
             raise UserError(f"--part: {type(inner).__name__} cannot be split into parts; in a workflow, add --only "
                             f"STEP")  # fmt: skip
         if part.round >= (rounds := inner.rounds()):

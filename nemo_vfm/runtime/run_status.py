@@ -13,7 +13,8 @@ from pathlib import Path
 
 from nemo_vfm.core.sanitize import printable
 from nemo_vfm.core.storage.files import last_records, read_bytes, read_json
-from nemo_vfm.core.types import LAUNCH, SWEEP, Json
+from nemo_vfm.core.types.job import LAUNCH, SWEEP
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.runtime.run_lock import holder
 
 MAX_DEPTH = 4  # a sweep's runs lie one deeper than others; links may lead in circles

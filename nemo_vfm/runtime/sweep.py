@@ -14,7 +14,7 @@ import time
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import info
 from nemo_vfm.core.preemption import INTERRUPTED
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.runtime import sweep_table
 from nemo_vfm.runtime.command import composed_recipe, own_command
 from nemo_vfm.runtime.sweep_grid import Point

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from nemo_vfm.core.errors import RunFolderError
 from nemo_vfm.core.network.secret import conceal_keys
 from nemo_vfm.core.storage.files import read_json, write_json
-from nemo_vfm.core.types import SWEEP, Json
+from nemo_vfm.core.types.job import SWEEP
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.runtime.sweep_grid import Point
 from nemo_vfm.runtime.sweep_points import Swept
 

@@ -16,7 +16,10 @@ from nemo_vfm.core.precision import Precision, PrecisionName
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.storage import files
 from nemo_vfm.core.storage.uri import Place, place
-from nemo_vfm.core.types import Factory, Json, Outcome, Part, Run, Tokenizer
+from nemo_vfm.core.types.encoders import Tokenizer
+from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.core.types.job import JobShard, Outcome, Run
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.language.generation import Continues, generate
 from nemo_vfm.language.token_choice import Choice
 from nemo_vfm.parallel.checkpoint.checkpoint import load_weights
@@ -87,7 +90,7 @@ class Generate:
         """See `Parted`."""
         return 1
 
-    def run_part(self, run: Run, part: Part) -> Outcome:
+    def run_part(self, run: Run, part: JobShard) -> Outcome:
         """See `Parted`: every `part.count`-th text."""
         parts = run.folder / "texts"
         done = _read(parts)

@@ -20,7 +20,8 @@ from nemo_vfm.core.bounds import MOST_FPS, MOST_SIDE_PX, require_between
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage import files
 from nemo_vfm.core.storage.uri import Address, Place, place
-from nemo_vfm.core.types import Json, Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.video.decode import VIDEO_SUFFIXES
 from nemo_vfm.data.video.encode import encode_mp4
 from nemo_vfm.synth import shot_plan

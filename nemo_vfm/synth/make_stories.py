@@ -19,7 +19,8 @@ import numpy as np
 from nemo_vfm.core import log
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.storage import files
-from nemo_vfm.core.types import Json, Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.metrics.story_grammar import (
     COLOURS,
     FRUITS,

@@ -19,7 +19,8 @@ from nemo_vfm.core.frame_rate import frame_rate
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.storage.files import atomic_path, write_json
 from nemo_vfm.core.storage.uri import Place, place
-from nemo_vfm.core.types import Factory, Outcome, Part, Run
+from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.core.types.job import JobShard, Outcome, Run
 from nemo_vfm.data.video.decode import read_all
 from nemo_vfm.data.video.encode import encode_mp4
 from nemo_vfm.data.video.video_grid import write_grid
@@ -77,7 +78,7 @@ class Sample:
         """See `Parted`."""
         return 1
 
-    def run_part(self, run: Run, part: Part) -> Outcome:
+    def run_part(self, run: Run, part: JobShard) -> Outcome:
         """See `Parted`: every `part.count`-th batch, since what a video becomes may depend on its batch."""
         folder = run.folder / "samples"
         folder.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.shards.tar import index_tar
 from nemo_vfm.text.text_splits import Span
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.storage.uri import local
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.text.document_lines import lines
 from nemo_vfm.text.text_splits import Span, files_of, portions
 

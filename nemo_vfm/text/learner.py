@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from nemo_vfm.core.storage.files import write_json
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 
 
 @runtime_checkable

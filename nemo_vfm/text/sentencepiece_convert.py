@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from nemo_vfm.core.optional import require
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 
 _SPACE = "\u2581"
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from nemo_vfm.core.optional import require
 from nemo_vfm.core.storage.files import write_bytes
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.text.learner import require_tokens, write_config
 from nemo_vfm.text.sentencepiece_convert import write_tokenizer_json
 

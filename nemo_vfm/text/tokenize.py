@@ -12,7 +12,9 @@ from nemo_vfm.core.errors import NothingKept
 from nemo_vfm.core.log import bar, warn
 from nemo_vfm.core.storage.files import read_json, sha256_text, write_json, write_text
 from nemo_vfm.core.storage.uri import local
-from nemo_vfm.core.types import Json, Outcome, Run, Tokenizer
+from nemo_vfm.core.types.encoders import Tokenizer
+from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.tokens.token_manifest import NAME, Manifest
 from nemo_vfm.data.tokens.token_writer import write_manifest
 from nemo_vfm.text.text_splits import Portion, files_of, identity, portions

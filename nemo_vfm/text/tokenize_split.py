@@ -9,7 +9,8 @@ from pathlib import Path
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.files import read_json, write_json
-from nemo_vfm.core.types import Json, Tokenizer
+from nemo_vfm.core.types.encoders import Tokenizer
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.tokens.token_manifest import Shard, dtype_for
 from nemo_vfm.data.tokens.token_writer import ShardFiles
 from nemo_vfm.text.document_lines import Line, lines

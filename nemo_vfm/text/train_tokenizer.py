@@ -12,7 +12,8 @@ from nemo_vfm.core import log
 from nemo_vfm.core.errors import NothingKept
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.storage.files import read_json, sha256_file, sync, write_json
-from nemo_vfm.core.types import Json, Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
 from nemo_vfm.text.documents import Documents
 from nemo_vfm.text.learner import Learner

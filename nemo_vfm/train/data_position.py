@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from nemo_vfm.core import log
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
-from nemo_vfm.core.types import Json, Phaseable, Positioned, Read, TrainingData
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.core.types.training_data import ReadPosition, ResumableData, ResumablePhases, TrainingData
 
-Position = Mapping[str, Read]
+Position = Mapping[str, ReadPosition]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class Stretch:
     Args:
         first: number of its first global batch.
         read: how far each part was read before it.
-        batching: see `Positioned.batching`.
+        batching: see `ResumableData.batching`.
         seed: of the order and the noise.
     """
 
@@ -54,7 +55,7 @@ class Reading:
     left: Position = field(default_factory=dict)
 
     @classmethod
-    def begun(cls, data: Positioned, seed: int) -> "Reading":
+    def begun(cls, data: ResumableData, seed: int) -> "Reading":
         """Of a training that has no step yet, or was begun by a version that noted nothing."""
         first = data.begins()
         return cls((Stretch(first, data.position(first), data.batching(), seed),))
@@ -75,7 +76,7 @@ class Reading:
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise CorruptCheckpoint(f"The checkpoint does not say how far the data was read: {error!r}") from error
 
-    def json(self, data: Positioned, step: int) -> Json:
+    def json(self, data: ResumableData, step: int) -> Json:
         """For the checkpoint of a step, read by this data."""
         stretches = [one.json() for one in self.stretches]
         return {"stretches": stretches, "read": _json(data.position(step)), "left": _json(self.left)}
@@ -88,8 +89,8 @@ def reading_of(state: Json) -> Reading | None:
 
 
 def resumed(
-    data: Positioned, before: Reading | None, step: int, seed: int, *, quiet: bool = False
-) -> tuple[Positioned, Reading]:
+    data: ResumableData, before: Reading | None, step: int, seed: int, *, quiet: bool = False
+) -> tuple[ResumableData, Reading]:
     """The data that gives batch `step` next, and what is known of it from there on.
 
     Args:
@@ -117,7 +118,7 @@ def resumed(
     return data.starting(step, _places(read)), Reading((*before.stretches, new), left=left)
 
 
-def carried(before: Reading, now: Position) -> dict[str, Read]:
+def carried(before: Reading, now: Position) -> dict[str, ReadPosition]:
     """Where each part goes on: at its sample, or, where its samples or their order differ, as far into its epochs.
 
     A part that was not there before begins where those that are gone have stopped: it may hold their samples.
@@ -134,7 +135,7 @@ def carried(before: Reading, now: Position) -> dict[str, Read]:
     return {name: read._replace(place=places[name]) for name, read in now.items()}
 
 
-def data_at(data: Positioned, before: Reading | None, step: int, index: int, seed: int) -> tuple[Positioned, int]:
+def data_at(data: ResumableData, before: Reading | None, step: int, index: int, seed: int) -> tuple[ResumableData, int]:
     """The data that gave, or will give, batch `index`, and the seed of its stretch.
 
     Args:
@@ -170,14 +171,14 @@ def _others(index: int, why: str) -> UserError:
     )
 
 
-def steps_until(data: Positioned, length: Duration) -> int:
+def steps_until(data: ResumableData, length: Duration) -> int:
     """How many steps a training has whose data goes on in the middle, when its length is counted in what is read.
 
     Raises:
         UserError: nobody knows how long an epoch is.
     """
     data.num_train_samples()
-    first, per_sample = data.begins(), data.tokens_per_sample() if isinstance(data, Phaseable) else 1
+    first, per_sample = data.begins(), data.tokens_per_sample() if isinstance(data, ResumablePhases) else 1
 
     def reached(steps: int) -> bool:
         read = data.position(first + steps).values()
@@ -193,7 +194,7 @@ def steps_until(data: Positioned, length: Duration) -> int:
 
 def epoch_of(data: TrainingData, index: int) -> float | None:
     """The epoch that batch `index` begins in, counted from 1; None where nobody knows how long one is."""
-    if not isinstance(data, Positioned):
+    if not isinstance(data, ResumableData):
         return index / data.batches_per_epoch() + 1
     shares = [read.place / read.of for read in data.position(index).values() if read.of]
     return min(shares) + 1 if shares else None
@@ -216,7 +217,7 @@ def _say(before: Position, now: Position, step: int) -> None:
     )
 
 
-def _alike(one: Read | None, other: Read | None) -> bool:
+def _alike(one: ReadPosition | None, other: ReadPosition | None) -> bool:
     return one is not None and other is not None and one.order == other.order
 
 
@@ -228,5 +229,5 @@ def _json(read: Position) -> Json:
     return {name: list(one) for name, one in read.items()}
 
 
-def _position(told: Json) -> dict[str, Read]:
-    return {str(name): Read(int(place), int(of), str(order)) for name, (place, of, order) in told.items()}
+def _position(told: Json) -> dict[str, ReadPosition]:
+    return {str(name): ReadPosition(int(place), int(of), str(order)) for name, (place, of, order) in told.items()}

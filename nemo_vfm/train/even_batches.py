@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from nemo_vfm.core.nested_error import PartRefused
-from nemo_vfm.core.types import Batched, Phaseable, TrainingData
+from nemo_vfm.core.types.training_data import HasBatchSizes, ResumablePhases, TrainingData
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.train.phases import Stretch
 
@@ -20,7 +20,7 @@ def require_even(data: TrainingData, plan: ParallelPlan, phases: Sequence[Stretc
         PartRefused: with all that is wrong and the nearest sizes that fit, at the place of the first.
     """
     wrong = [*_batches(data, plan, phases)]
-    if isinstance(data, Phaseable):
+    if isinstance(data, ResumablePhases):
         plans = dict.fromkeys(phase.plan for phase in phases) or [plan]
         tokens = data.tokens_per_sample()
         wrong += [(("data", "sequence_length"), text) for one in plans for text in _sequence(tokens, one)]
@@ -29,7 +29,7 @@ def require_even(data: TrainingData, plan: ParallelPlan, phases: Sequence[Stretc
 
 
 def _batches(data: TrainingData, plan: ParallelPlan, phases: Sequence[Stretch]) -> Iterator[tuple[Address, str]]:
-    sizes = data.batch_sizes() if isinstance(data, Batched) else {}
+    sizes = data.batch_sizes() if isinstance(data, HasBatchSizes) else {}
     if not phases:
         yield from ((("data", *name.split(".")), text) for name, text in _uneven(sizes, plan))
     for phase in phases:

@@ -21,18 +21,11 @@ from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import NextPhase, UserError
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.storage.uri import Address, Place
-from nemo_vfm.core.types import (
-    DevicePlan,
-    Factory,
-    Json,
-    Outcome,
-    Phaseable,
-    Positioned,
-    Run,
-    Task,
-    TrainingData,
-    Worded,
-)
+from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.core.types.job import DevicePlan, Outcome, Run
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.core.types.task import Task
+from nemo_vfm.core.types.training_data import HasVocab, ResumableData, ResumablePhases, TrainingData
 from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_manifest
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import existing
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined, together
@@ -101,7 +94,7 @@ class Train:
             raise ValueError("give a duration, or phases with a duration each")
         if phases and duration is not None and duration.unit != "steps":
             raise ValueError(f"each phase has a duration, and the total can only be cut in steps, not {duration}")
-        if duration is not None and duration.unit == "tokens" and not isinstance(data, Phaseable):
+        if duration is not None and duration.unit == "tokens" and not isinstance(data, ResumablePhases):
             raise ValueError(f"a duration in tokens ({duration}) means nothing for {type(data).__name__}; give "
                              f"steps, epochs or samples")  # fmt: skip
         if checkpoint.keep.best and checkpoint.keep.metric.startswith("val_") and validation is None:
@@ -172,8 +165,8 @@ class Train:
         """
         phase = at(self.phases, index) if self.phases else None
         data = self.data if phase is None else data_of(self.data, self.phases, phase, seed)
-        data.start(seed=seed, first_batch=max(index, data.begins() if isinstance(data, Positioned) else 0))
-        if not isinstance(data, Positioned) or not (saved := existing(folder / "checkpoints")):
+        data.start(seed=seed, first_batch=max(index, data.begins() if isinstance(data, ResumableData) else 0))
+        if not isinstance(data, ResumableData) or not (saved := existing(folder / "checkpoints")):
             return data, seed
         manifest = checkpoint_manifest.read(saved[-1])
         found, seed = data_at(data, reading_of(manifest["state"]), manifest["step"], index, seed)
@@ -235,7 +228,7 @@ class Train:
         """Where the recipe's batches are not those of the steps before, they go on at the sample, not at the step."""
         here = {"seed": fit.run.seed, "first_batch": fit.step, "rank": fit.data_rank, "num_ranks": self.parallel.data}
         self.data.start(**here)
-        if isinstance(self.data, Positioned):
+        if isinstance(self.data, ResumableData):
             fit.data, fit.reading = resumed(self.data, reading_of(state), fit.step, fit.run.seed)
         if fit.data is not self.data:
             fit.data.start(**here)
@@ -244,7 +237,7 @@ class Train:
         """A token beyond the model's table is, on a GPU, an assertion that names neither."""
         data = self.data
         rows = getattr(model, "vocab", None)
-        if isinstance(data, Worded) and isinstance(rows, int) and rows < (words := data.vocab_size()):
+        if isinstance(data, HasVocab) and isinstance(rows, int) and rows < (words := data.vocab_size()):
             raise UserError(f"the data's tokenizer has {words:,} tokens, but the model has a vocabulary "
             f"of {rows:,}; give "
                             f"model.vocab={words} or more, and a multiple of 128 x parallel.tensor")  # fmt: skip
@@ -286,7 +279,7 @@ class Train:
         amount, unit = self.duration.amount, self.duration.unit
         if unit in ("s", "h"):
             return None, amount * (3600 if unit == "h" else 1)
-        if unit != "steps" and isinstance(data, Positioned) and data.begins():
+        if unit != "steps" and isinstance(data, ResumableData) and data.begins():
             return steps_until(data, self.duration), None
         if unit == "epochs":
             return Duration(amount * data.batches_per_epoch(), "steps").steps(), None
@@ -294,7 +287,7 @@ class Train:
 
     def _per_step(self) -> dict[str, float]:
         """What the data says; a stream that was never read to its end cannot."""
-        if isinstance(self.data, Phaseable):
+        if isinstance(self.data, ResumablePhases):
             return {"samples": self.data.samples_per_batch(), "tokens": self.data.tokens_per_sample()}
         return {"samples": self.data.num_train_samples() / self.data.batches_per_epoch()}
 

@@ -20,7 +20,8 @@ from nemo_vfm.core import log, preemption, progress
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.predict import predictions
-from nemo_vfm.core.types import Batch, Predicts
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.task import Predicts
 from nemo_vfm.parallel.ranks.process_group import now, take_pulse
 from nemo_vfm.parallel.ranks.rank_watchdog import READS
 from nemo_vfm.train.callbacks.callback import HOOKS, Callback

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nemo_vfm.core.duration import Duration
-from nemo_vfm.core.types import Phaseable, TrainingData
+from nemo_vfm.core.types.training_data import ResumablePhases, TrainingData
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.train.optim import Schedule
 
@@ -48,13 +48,13 @@ class Phase:
         Raises:
             ValueError: the data does not say how many tokens or samples a step takes.
         """
-        if self.duration.unit != "steps" and not isinstance(data, Phaseable):
+        if self.duration.unit != "steps" and not isinstance(data, ResumablePhases):
             raise ValueError(
                 f"{type(data).__name__} does not say how much a step reads; give the phase's duration in steps"
             )
         known = (
             {"samples": self.batch_size or data.samples_per_batch(), "tokens": data.tokens_per_sample()}
-            if isinstance(data, Phaseable) else {}
+            if isinstance(data, ResumablePhases) else {}
         )  # fmt: skip
         steps = self.duration.steps(**known)
         assert steps is not None, "only these units are accepted"
@@ -101,7 +101,7 @@ def stretches(
         ValueError: see `Phase.steps`, or one wants what the data cannot give.
     """
     for name, phase in phases.items():
-        if (phase.batch_size or phase.blend) and not isinstance(data, Phaseable):
+        if (phase.batch_size or phase.blend) and not isinstance(data, ResumablePhases):
             raise ValueError(
                 f"phase {name} changes batch_size or blend, and {type(data).__name__} cannot: only the layout, the "
                 f"length and the learning rate can differ between its phases"
@@ -144,7 +144,7 @@ class InPhases:
 def data_of(data: TrainingData, ahead: Sequence[Stretch], here: Stretch, seed: int) -> TrainingData:
     """The data of one phase: it goes on in each source where the phases before have stopped."""
     alike = all(one.phase.batch_size is None and one.phase.blend is None for one in ahead)
-    if alike or not isinstance(data, Phaseable):
+    if alike or not isinstance(data, ResumablePhases):
         return data
     read: Mapping[str, int] = {}
     for one in ahead:

@@ -5,7 +5,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from nemo_vfm.core.types import Batch, Json
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.json_value import Json
 
 
 @dataclass(frozen=True, slots=True)

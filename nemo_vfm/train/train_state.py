@@ -12,7 +12,11 @@ from torch import Tensor, nn
 
 from nemo_vfm.core import preemption, ranks
 from nemo_vfm.core.errors import CorruptCheckpoint
-from nemo_vfm.core.types import Batch, Json, Positioned, Run, Task, TrainingData
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.job import Run
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.core.types.task import Task
+from nemo_vfm.core.types.training_data import ResumableData, TrainingData
 from nemo_vfm.parallel.checkpoint.checkpoint import Checkpoint
 from nemo_vfm.parallel.engine.engine import Engine, StepResult
 from nemo_vfm.parallel.plan.plan import ParallelPlan
@@ -38,7 +42,7 @@ class Fit:
         plan: which devices share the work.
         stop: above 0 where a signal asked for an end (`preempt.urgency`); every rank knows it at the same step.
         skip: what is left out.
-        reading: where the data began and how; None for data that is no `Positioned`.
+        reading: where the data began and how; None for data that is no `ResumableData`.
     """
 
     run: Run
@@ -121,7 +125,7 @@ class Fit:
     def state(self) -> Json:
         """All else a checkpoint needs. Batches and noise need only the step, unless the recipe's data changes."""
         more = {"total_steps": self.total_steps, "started_from": self.started_from, "skip": self.skip.state()}
-        if self.reading is not None and isinstance(self.data, Positioned):
+        if self.reading is not None and isinstance(self.data, ResumableData):
             more["data"] = self.reading.json(self.data, self.step)
         return {"step": self.step, "elapsed_s": self.elapsed_s, "seed": self.run.seed, **more}
 

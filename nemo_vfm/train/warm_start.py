@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from nemo_vfm.core import log
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.uri import Place, place
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.gpt_source import GptFolder, is_language_model, require_same_function
 from nemo_vfm.models.pretrained import fingerprint_of
 from nemo_vfm.parallel.checkpoint.checkpoint import weights_of

@@ -22,7 +22,7 @@ from nemo_vfm.config.tree import plain
 from nemo_vfm.config.yaml_source import parse
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.precision import Precision
-from nemo_vfm.core.types import Factory
+from nemo_vfm.core.types.factory import Factory
 from tests.support.recipe_folder import PARTS, ROOT
 
 OURS = Roots.standard()

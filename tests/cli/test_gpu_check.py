@@ -15,7 +15,7 @@ from nemo_vfm.cli.main import main
 from nemo_vfm.cli.planning.gpu_check import plan_sentences
 from nemo_vfm.cli.planning.layout_words import binary, gib
 from nemo_vfm.config import build, compose
-from nemo_vfm.core.types import Planned
+from nemo_vfm.core.types.job import PlannableJob
 from nemo_vfm.parallel.plan.static_memory import state_of
 from nemo_vfm.perf.planner import Answer, Planner
 from nemo_vfm.workflow import Workflow
@@ -138,7 +138,7 @@ def test_an_overlay_counts(kitchen, capsys, monkeypatch):
 def test_each_step_of_a_workflow_has_its_plan():
     composed = compose(ROOT / "recipes/quickstart.yaml")
     job = build(composed)
-    assert isinstance(job, Workflow) and isinstance(job.steps["train"], Planned)
+    assert isinstance(job, Workflow) and isinstance(job.steps["train"], PlannableJob)
     said = plan_sentences(job, composed.path, argparse.Namespace(**ASKED, gpus=2))
     assert len(said) == 2 and all(text.startswith("2 GPUs, step train: ") for text in said)
     assert "each GPU that works keeps 41.3 MiB" in said[0] and "give their latents' frames, rows and col" in said[0]

@@ -11,7 +11,7 @@ import pytest
 
 from nemo_vfm.cli.main import main
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types import Part, Parted
+from nemo_vfm.core.types.job import JobShard, ShardedJob
 from nemo_vfm.curate.job import Curate
 from nemo_vfm.runtime.run_part import part_of
 from nemo_vfm.synth.generate_texts import Generate
@@ -86,12 +86,12 @@ def test_what_is_no_part_is_refused(text):
 
 
 def test_a_part_says_which_it_is():
-    assert part_of("3/8") == Part(3, 8) and part_of("0/2@1") == Part(0, 2, 1)
+    assert part_of("3/8") == JobShard(3, 8) and part_of("0/2@1") == JobShard(0, 2, 1)
 
 
 def test_each_name_is_of_one_part_whatever_the_others_are_called():
     names = [f"film {number}.mp4" for number in range(200)]
-    owners = [[part for part in range(4) if Part(part, 4).has(name)] for name in names]
+    owners = [[part for part in range(4) if JobShard(part, 4).has(name)] for name in names]
     assert all(len(one) == 1 for one in owners)
     assert min(sum(one == [part] for one in owners) for part in range(4)) > 25
 
@@ -118,4 +118,4 @@ def test_a_job_that_cannot_be_shared_out_says_so(kitchen, capsys):
 
 
 def test_those_that_a_cluster_is_for_can_be_shared_out():
-    assert all(issubclass(kind, Parted) for kind in (Curate, Generate, Sample))
+    assert all(issubclass(kind, ShardedJob) for kind in (Curate, Generate, Sample))

@@ -18,7 +18,7 @@ from nemo_vfm.cli.catalogue.json_schema import Schemas
 from nemo_vfm.cli.catalogue.paste_ready import ready
 from nemo_vfm.cli.main import main
 from nemo_vfm.config import DEFAULT_TRUST, Roots, compose, read_values, trust_list
-from nemo_vfm.core.types import Job
+from nemo_vfm.core.types.job import Job
 from tests.support.recipe_folder import PARTS, ROOT
 
 OURS = Roots.standard()

@@ -15,7 +15,7 @@ import pytest
 from safetensors.numpy import save
 
 from nemo_vfm.cli.main import main
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.explain.clip.rule_verdicts import spares_at

@@ -9,7 +9,7 @@ import torch
 
 from nemo_vfm.config import RecipeError, build, check
 from nemo_vfm.core.duration import Duration
-from nemo_vfm.core.types import Factory
+from nemo_vfm.core.types.factory import Factory
 from tests.support import parts
 from tests.support.recipe_folder import TRUST, WIDE
 

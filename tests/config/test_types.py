@@ -7,7 +7,7 @@ import pytest
 from nemo_vfm.config import RecipeError, build, hints
 from nemo_vfm.config.build import masked
 from nemo_vfm.core.duration import Duration
-from nemo_vfm.core.types import Factory
+from nemo_vfm.core.types.factory import Factory
 from tests.support import late, parts
 from tests.support.recipe_folder import TRUST
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.output.transcode import Encode, Media, Transcode

@@ -10,7 +10,7 @@ import av
 import numpy as np
 import pytest
 
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.output.transcode import Media, Transcode
 from nemo_vfm.data.shards.shard_files import ShardSet

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.examine import codec_preflight
 from nemo_vfm.curate.examine.examine_pipeline import GPU_REST, GPU_SLICE
 from nemo_vfm.curate.examine.findings import Findings

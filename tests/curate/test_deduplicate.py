@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nemo_vfm.core.errors import NothingKept, UserError
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.deduplicate import Deduplicate
 from nemo_vfm.curate.learned.learned_duplicate import LearnedDuplicate
 from nemo_vfm.curate.learned.scorer_task import Recognise

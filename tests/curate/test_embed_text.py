@@ -11,7 +11,7 @@ from safetensors.torch import load, save
 
 from nemo_vfm.cli.main import main
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.embed_text import EmbedText
 from nemo_vfm.data.shards.shard_files import ShardSet, ShardWriter
 from nemo_vfm.data.video.encode import encode_mp4

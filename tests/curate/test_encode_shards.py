@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load
 
 from nemo_vfm.core.errors import NothingKept, UserError
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.encode_shards import EncodeShards
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
 from nemo_vfm.data.batching.transform import frame_indices, video_to_bucket, window_indices

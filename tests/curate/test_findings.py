@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.caption.description import Description
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.examine.sandbox import Child

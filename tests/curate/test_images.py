@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from nemo_vfm.core.errors import NothingKept, UserError
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.balance import Balance
 from nemo_vfm.curate.caption.caption_types import View
 from nemo_vfm.curate.decide.rule import Rule

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nemo_vfm.core.errors import NothingKept
-from nemo_vfm.core.types import Part, Run
+from nemo_vfm.core.types.job import JobShard, Run
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.examine.sandbox import Child
 from nemo_vfm.curate.execute.inline_executor import Inline
@@ -148,7 +148,7 @@ def test_parts_leave_nothing_but_the_last_words_to_the_whole_which_gives_the_sam
 ):
     for round_ in range(job(films).rounds()):
         for number in (2, 0, 1):
-            job(films, executor=Inline()).run_part(Run(tmp_path), Part(number, 3, round_))
+            job(films, executor=Inline()).run_part(Run(tmp_path), JobShard(number, 3, round_))
     run, worked = Inline.run, []
 
     def noting(self, steps, items, watch):
@@ -159,7 +159,7 @@ def test_parts_leave_nothing_but_the_last_words_to_the_whole_which_gives_the_sam
     job(films, executor=Inline()).run(Run(tmp_path))
     assert outputs(tmp_path) == outputs(done)
     assert worked == []
-    job(films, executor=Inline()).run_part(Run(tmp_path / "other"), Part(0, 3))
+    job(films, executor=Inline()).run_part(Run(tmp_path / "other"), JobShard(0, 3))
     assert "probe" in worked
 
 
@@ -252,7 +252,7 @@ def test_a_clip_that_cannot_be_encoded_fails_and_its_copy_takes_its_place(films,
 _CHILD = """
 import sys
 from pathlib import Path
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from tests.support.films import job
 job(Path(sys.argv[1])).run(Run(Path(sys.argv[2])))
 """

@@ -12,7 +12,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.data.shards.shard_files import ShardSet
 from tests.support.films import job, pan, texture, write_film
@@ -23,7 +23,7 @@ from tests.support.own_network import start
 _RUN = """
 import importlib, json, os, signal, sys
 from pathlib import Path
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.execute.process_executor import Processes
 from nemo_vfm.curate.execute.ray_executor import Ray

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.balance import Balance
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
 from nemo_vfm.data.shards.shard_files import ShardSet

@@ -13,7 +13,7 @@ import pytest
 from nemo_vfm.core.errors import StoreError, StoreUnreachable, UserError
 from nemo_vfm.core.storage.object_store import Item, items
 from nemo_vfm.core.storage.uri import Address
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate import job as curate_job
 from nemo_vfm.curate.sources.remote_source import Fetched
 from nemo_vfm.curate.sources.video_source import Folder

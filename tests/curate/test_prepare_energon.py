@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nemo_vfm.core.errors import NothingKept, UserError
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.prepare_energon import WriteEnergon
 from nemo_vfm.data.shards.shard_files import ShardWriter
 

@@ -9,7 +9,7 @@ import subprocess
 import numpy as np
 import pytest
 
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.execute.worker_shares import Need, shares
 from tests.support.films import job, pan, texture, write_film
@@ -22,7 +22,7 @@ _RUN = """
 import json, signal, sys, threading, time
 from pathlib import Path
 import psutil
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.execute.ray_executor import Ray
 from tests.support.films import job
 from tests.support.judges import Brightest
@@ -80,7 +80,7 @@ def test_two_steps_on_ray_with_two_workers_killed_give_the_bytes_of_one_process(
 _ALONE = """
 import sys
 from pathlib import Path
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.execute.ray_executor import Ray
 from tests.support.films import job
 print(job(Path(sys.argv[1]), executor=Ray()).run(Run(Path(sys.argv[2]))).summary, flush=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from tests.support.films import job
 
 DATA = Path(os.environ.get("NEMO_VFM_TEST_DATA", "absent")) / "videos"

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nemo_vfm.core.errors import DataError, NothingKept, UserError
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.balance import Balance
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.redecide import Redecide

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate import job as curation
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.execute.process_executor import Processes

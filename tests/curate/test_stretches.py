@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nemo_vfm.core.storage.files import read_json
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.examine import examine_job
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.execute.process_executor import Processes

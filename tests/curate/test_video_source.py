@@ -8,7 +8,7 @@ import os
 import pytest
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.sources.video_source import Folder
 from tests.support.films import job, pan, write_film

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_vfm.core.types import Batch, Batched, TrainingData
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.training_data import HasBatchSizes, TrainingData
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
 from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.data.sources.blend import Blend, Source
@@ -69,7 +70,7 @@ def take(data: Blend, count: int, *, first: int = 0, rank: int = 0, num_ranks: i
 
 def test_a_blend_is_training_data_with_batch_sizes(folders: dict[str, Path]) -> None:
     data = blend(folders)
-    assert isinstance(data, TrainingData) and isinstance(data, Batched)
+    assert isinstance(data, TrainingData) and isinstance(data, HasBatchSizes)
     assert data.batch_sizes() == {"sources.films.data.batch_size": 2, "sources.stills.data.batch_size": 4}
 
 

@@ -17,7 +17,8 @@ import torch
 from safetensors.torch import save
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.core.types import Batch, TrainingData
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.training_data import TrainingData
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
 from nemo_vfm.data.loader.batch_loader import Batches, within
 from nemo_vfm.data.shards.shard_files import ShardWriter

@@ -16,7 +16,8 @@ import webdataset
 from nemo_vfm.config.locate import DEFAULT_TRUST, NotLocated, locate, trust_list
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.uri import Address
-from nemo_vfm.core.types import Batch, Batched, TrainingData
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.training_data import HasBatchSizes, TrainingData
 from nemo_vfm.data.batching.bucket import Bucket
 from nemo_vfm.data.shards import tar_order
 from nemo_vfm.data.shards.shard_files import ShardWriter
@@ -51,7 +52,7 @@ def take(data: StreamedTars, count: int, *, first: int = 0, rank: int = 0, num_r
 
 def test_every_sample_comes_once_an_epoch(tars: Path) -> None:
     data = data_of(tars, shuffle_buffer=1)
-    assert isinstance(data, TrainingData) and isinstance(data, Batched)
+    assert isinstance(data, TrainingData) and isinstance(data, HasBatchSizes)
     keys = [int(key, 16) for batch in take(data, 13) for key in batch.keys]
     assert keys == [*range(13)] * 4
     shuffled = [int(key, 16) for batch in take(data_of(tars), 39) for key in batch.keys]

@@ -14,7 +14,8 @@ import pyarrow.parquet
 import pytest
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.core.types import Batch, Batched, TrainingData
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.training_data import HasBatchSizes, TrainingData
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
 from nemo_vfm.data.loader.global_batches import Feed
 from nemo_vfm.data.sources.blend import Blend, Source
@@ -70,7 +71,7 @@ def captions(data: Feed) -> dict[str, str]:
 
 def test_each_file_is_a_sample_with_its_own_caption(folder: Path) -> None:
     data = data_of(folder)
-    assert isinstance(data, TrainingData) and isinstance(data, Batched)
+    assert isinstance(data, TrainingData) and isinstance(data, HasBatchSizes)
     found = {key.rpartition("-")[0]: caption for key, caption in captions(data).items()}
     assert found == {
         "a-mp4": "first", "b-mkv": "second", "deep-a-mp4": "third", "deep-er-c-d-mov": "fourth", "deep-e-MP4": "",

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.core.types import Batch
+from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
 from nemo_vfm.data.loader import worker_memory
 from nemo_vfm.data.loader.batch_loader import Batches

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from nemo_vfm.core.latent_rows import videos_of
-from nemo_vfm.core.types import Batch, Task
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.task import Task
 from nemo_vfm.data.batching.pack_collate import side_by_side
 from nemo_vfm.diffusion.denoising_task import Denoise, empty_like
 from nemo_vfm.diffusion.objective import EDM, FlowMatching

@@ -10,7 +10,7 @@ import torch
 
 from nemo_vfm.core import log
 from nemo_vfm.core.seed import generator
-from nemo_vfm.core.types import Prepared
+from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.diffusion.objective import EDM, FlowMatching, Objective
 from nemo_vfm.diffusion.uncertainty_weighting import UncertaintyWeighted
 from nemo_vfm.models.blocks.uncertainty_head import NoiseUncertainty, with_uncertainty
@@ -128,7 +128,7 @@ def test_a_loss_below_zero_is_explained(monkeypatch):
 class Weighing(Doubling):
     """Doubles latents, and weighs its errors by u."""
 
-    def losses(self, output: torch.Tensor, prepared: Prepared) -> torch.Tensor:
+    def losses(self, output: torch.Tensor, prepared: ModelInputs) -> torch.Tensor:
         """L exp(-u) + u of each sample."""
         u_B = output[:, -1].flatten(1).mean(1)
         return super().losses(output[:, :-1], prepared) * torch.exp(-u_B) + u_B

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types import Job, Run
+from nemo_vfm.core.types.job import Job, Run
 from nemo_vfm.evaluate.evaluate_stories import JudgeStories
 from nemo_vfm.synth.make_stories import beginnings, story
 from nemo_vfm.synth.prompts import Prompts, StoryPrompts

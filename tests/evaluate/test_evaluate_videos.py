@@ -9,7 +9,7 @@ import pytest
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.files import write_json
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.data.video.encode import encode_mp4
 from nemo_vfm.evaluate.evaluate_videos import Evaluate

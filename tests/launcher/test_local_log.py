@@ -23,7 +23,7 @@ import sys
 import time
 from pathlib import Path
 
-from nemo_vfm.core.types import Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run
 
 
 class Talks:

@@ -19,7 +19,7 @@ TRUST = ("--trust", "tests.support.needing", "--trust", "tests.support.spread")
 MINE = """\
 import os
 
-from nemo_vfm.core.types import Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run
 
 
 class Mine:

@@ -214,8 +214,8 @@ def test_a_trusted_package_of_a_src_layout_is_found_in_the_snapshot(queue, capsy
     subprocess.run(["git", "init", "-q"], check=True)
     Path("src/mine_in_src").mkdir(parents=True)
     Path("src/mine_in_src/__init__.py").write_text(
-        "class Mine:\n    def run(self, run: 'nemo_vfm.core.types.Run') -> 'nemo_vfm.core.types.Outcome': ...\n"
-        "import nemo_vfm.core.types\n"
+        "class Mine:\n    def run(self, run: 'nemo_vfm.core.types.job.Run') -> 'nemo_vfm.core.types.job.Outcome': ...\n"
+        "import nemo_vfm.core.types.job\n"
     )
     Path("mine.yaml").write_text("_target_: mine_in_src.Mine\n")
     assert main(["submit", "mine.yaml", "cluster=cpu_slurm", "--trust", "mine_in_src", "--dry-run"]) == 0

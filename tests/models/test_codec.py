@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_vfm.core.types import Codec
+from nemo_vfm.core.types.encoders import Codec
 from nemo_vfm.models.codec import WaveletCodec
 
 GAINS = st.floats(0.1, 10.0)

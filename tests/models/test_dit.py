@@ -9,7 +9,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from nemo_vfm.core.types import Costed
+from nemo_vfm.core.types.model_cost import ReportsFlops
 from nemo_vfm.models.blocks.text_tokens import visible
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.parallel.plan.sharding_spec import Divisible, matching
@@ -202,7 +202,7 @@ def test_the_declared_cost_is_what_torch_counts(changes):
     # torch counts no FLOPs for the CPU's flash attention, but does for the products of the plain form.
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         model(**given)
-    assert isinstance(model, Costed)
+    assert isinstance(model, ReportsFlops)
     declared = sum(op.flops for op in model.ops({name: tuple(value.shape) for name, value in given.items()}))
     assert declared == pytest.approx(counter.get_total_flops(), rel=1e-9)
 

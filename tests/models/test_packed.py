@@ -10,7 +10,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from nemo_vfm.core.latent_rows import rows_of, videos_of
-from nemo_vfm.core.types import Prepared
+from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.models.blocks.packed_row import Row, row
 from nemo_vfm.models.st_dit import STDiT
 from nemo_vfm.parallel.context.token_layout import Layout, under
@@ -100,7 +100,7 @@ def test_what_modulates_a_sample_gets_the_sum_of_its_tokens_gradients():
 def test_the_declared_cost_of_a_pack_is_that_of_its_samples():
     each, packed = given()
     model = tiny(depth=3, **COSMOS)
-    shapes = [Prepared(inputs, {}, torch.ones(1)).shapes() for inputs in (*each, packed)]
+    shapes = [ModelInputs(inputs, {}, torch.ones(1)).shapes() for inputs in (*each, packed)]
     costs = [{op.name: op.flops for op in model.ops(one)} for one in shapes]
     for name, flops in costs[-1].items():
         assert flops == pytest.approx(sum(cost[name] for cost in costs[:-1]), rel=1e-12)

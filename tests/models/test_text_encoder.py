@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from nemo_vfm.core.types import TextEncoder
+from nemo_vfm.core.types.encoders import TextEncoder
 from nemo_vfm.models.text_encoder import HashedNgrams
 
 

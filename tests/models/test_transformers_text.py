@@ -14,7 +14,7 @@ pytest.importorskip("transformers", reason="needs the extra transformers")
 import transformers as hf
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types import TextEncoder
+from nemo_vfm.core.types.encoders import TextEncoder
 from nemo_vfm.models.transformers_text import TransformersTextEncoder
 from tests.support.text_folders import MODELS, text_folder
 

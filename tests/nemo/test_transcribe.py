@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from nemo_vfm.core.errors import MissingPackage, UserError
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.output.write_outputs import write_shards
 from nemo_vfm.curate.stage import ClipRecord
 from nemo_vfm.data.shards.clip_id import Clip, source_id

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
 from nemo_vfm.core.storage.files import sha256_file
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_index, checkpoint_manifest, tensor_file
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import SavedTensors, fill

@@ -13,7 +13,8 @@ from torch import Tensor
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.seed import generator
-from nemo_vfm.core.types import Batch, Prepared
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.apply import shared_heads
 from nemo_vfm.parallel.apply.apply_parallelism import require_divisible
@@ -44,7 +45,7 @@ class Following:
     def __init__(self, packed: bool) -> None:
         self.packed = packed
 
-    def prepare(self, batch: Batch, *, seed: int, training: bool) -> Prepared:
+    def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
         """Tokens that are a function of the sample's key; packed, each row is two documents."""
         words = torch.stack(
             [torch.randint(0, WORDS, (LENGTH + 1,), generator=generator(seed, "text", key)) for key in batch.keys]
@@ -54,9 +55,9 @@ class Following:
         inputs = {"tokens_BS": words[:, :-1], "labels_BS": labels}
         if self.packed:
             inputs["lengths_N"] = torch.tensor([10, LENGTH - 10] * len(batch))
-        return Prepared(inputs, {}, batch.weight_B)
+        return ModelInputs(inputs, {}, batch.weight_B)
 
-    def losses(self, output: Tensor, prepared: Prepared) -> Tensor:
+    def losses(self, output: Tensor, prepared: ModelInputs) -> Tensor:
         """Mean of each row."""
         return output.mean(1)
 

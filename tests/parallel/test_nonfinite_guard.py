@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types import Batch
+from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.support.layouts import SAMPLES, batch, own, started, whole

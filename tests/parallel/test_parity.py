@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types import Batch, Prepared
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.models.autoencoder import CausalAutoencoder
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.parallel.apply import apply_parallelism
@@ -176,9 +177,9 @@ def test_a_model_of_pixels_is_given_pixels_and_is_tried_as_far_as_it_can_be_cut(
 class Repeating:
     """An autoencoder's task without its terms: the output as it comes."""
 
-    def prepare(self, batch: Batch, *, seed: int, training: bool) -> Prepared:
+    def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
         assert batch.video_BCTHW is not None
-        return Prepared({"video_BCTHW": batch.video_BCTHW.float() / 127.5 - 1}, {}, batch.weight_B)
+        return ModelInputs({"video_BCTHW": batch.video_BCTHW.float() / 127.5 - 1}, {}, batch.weight_B)
 
-    def losses(self, output: torch.Tensor, prepared: Prepared) -> torch.Tensor:
+    def losses(self, output: torch.Tensor, prepared: ModelInputs) -> torch.Tensor:
         return output.square().flatten(1).mean(1)

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
-from nemo_vfm.core.types import Batch, Prepared
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.parallel.apply.pipeline_stage import cut, shares
 from nemo_vfm.parallel.engine import gradients
 from nemo_vfm.parallel.engine.engine import Parts
@@ -52,7 +53,7 @@ MORE: list[tuple[int, dict[str, Any]]] = [
 class Growing(Doubling):
     """Odd batches have longer videos."""
 
-    def prepare(self, batch: Batch, *, seed: int, training: bool) -> Prepared:
+    def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
         """As ever, with frames once more where odd."""
         found = super().prepare(batch, seed=seed, training=training)
         if batch.index % 2:

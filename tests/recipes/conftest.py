@@ -15,7 +15,7 @@ from safetensors.torch import save
 from nemo_vfm.cli.main import main
 from nemo_vfm.config import build, check, compose
 from nemo_vfm.config.tree import find
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.data.tokenizers.byte_tokenizer import ByteTokenizer
 from nemo_vfm.text.tokenize import TokenizeText

@@ -9,7 +9,7 @@ import resource
 import pytest
 
 from nemo_vfm.cli.main import main
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.examine.sandbox import Limits
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.execute.process_executor import Processes

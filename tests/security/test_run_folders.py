@@ -17,7 +17,7 @@ import torch
 
 from nemo_vfm.core import lease_registry, log
 from nemo_vfm.core.errors import CorruptCheckpoint, RunFolderError, UserError
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_snapshot, tensor_file
 from nemo_vfm.parallel.checkpoint.retention import Keep
 from nemo_vfm.runtime.run_folder import Status, open_folder

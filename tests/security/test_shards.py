@@ -29,7 +29,7 @@ from safetensors.torch import save
 
 import nemo_vfm.data
 from nemo_vfm.core.errors import DataError, NemoVfmError, UserError
-from nemo_vfm.core.types import Batch
+from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
 from nemo_vfm.data.batching.faults import Changed
 from nemo_vfm.data.batching.transform import decode_image

@@ -14,7 +14,8 @@ from torch.distributed.tensor import DTensor
 
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.seed import generator
-from nemo_vfm.core.types import Batch, Prepared
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.st_dit import STDiT
 from nemo_vfm.parallel.engine.engine import Parts
@@ -35,7 +36,7 @@ class Doubling:
     def __init__(self, latents: tuple[int, ...] = (4, 2, 4, 8)) -> None:
         self.latents = latents
 
-    def prepare(self, batch: Batch, *, seed: int, training: bool) -> Prepared:
+    def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
         """Inputs of a DiT with 4 channels and 16 wide text."""
         latents, text, noise = (
             torch.stack([torch.randn(shape, generator=generator(seed, name, key)) for key in batch.keys])
@@ -43,9 +44,9 @@ class Doubling:
         )
         seen = torch.arange(5)[None] < torch.tensor([1 + len(key) % 4 for key in batch.keys])[:, None]
         inputs = {"latents_BCTHW": latents, "noise_B": noise, "text_BLD": text, "text_mask_BL": seen}
-        return Prepared({**inputs, "fps_B": batch.fps_B}, {"x": 2 * latents + 1}, batch.weight_B)
+        return ModelInputs({**inputs, "fps_B": batch.fps_B}, {"x": 2 * latents + 1}, batch.weight_B)
 
-    def losses(self, output: torch.Tensor, prepared: Prepared) -> torch.Tensor:
+    def losses(self, output: torch.Tensor, prepared: ModelInputs) -> torch.Tensor:
         """Mean square error of each sample."""
         return (output - prepared.targets["x"]).square().flatten(1).mean(1)
 
@@ -53,15 +54,15 @@ class Doubling:
 class FromBatch:
     """Doubles the latents that a batch has, at noise levels that follow from them."""
 
-    def prepare(self, batch: Batch, *, seed: int, training: bool) -> Prepared:
+    def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
         """The batch's own tensors."""
         assert batch.latents_BCTHW is not None and batch.text_BLD is not None and batch.text_mask_BL is not None
         latents = batch.latents_BCTHW
         inputs = {"latents_BCTHW": latents, "noise_B": latents.flatten(1).mean(1), "fps_B": batch.fps_B}
         text = {"text_BLD": batch.text_BLD, "text_mask_BL": batch.text_mask_BL}
-        return Prepared(inputs | text, {"x": 2 * latents + 1}, batch.weight_B)
+        return ModelInputs(inputs | text, {"x": 2 * latents + 1}, batch.weight_B)
 
-    def losses(self, output: torch.Tensor, prepared: Prepared) -> torch.Tensor:
+    def losses(self, output: torch.Tensor, prepared: ModelInputs) -> torch.Tensor:
         """Mean square error of each sample."""
         return (output - prepared.targets["x"]).square().flatten(1).mean(1)
 

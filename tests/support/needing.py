@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types import Outcome, Part, Run
+from nemo_vfm.core.types.job import JobShard, Outcome, Run
 
 
 class Needs:
@@ -72,7 +72,7 @@ class PartsNeed:
         """See `Parted`."""
         return 1
 
-    def run_part(self, run: Run, part: Part) -> Outcome:
+    def run_part(self, run: Run, part: JobShard) -> Outcome:
         """Note it."""
         if part.number in self.which and not self.path.exists():
             raise UserError(f"{self.path} is not there yet")

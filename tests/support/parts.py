@@ -23,7 +23,8 @@ from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import NothingKept
 from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.core.storage.uri import Address
-from nemo_vfm.core.types import Factory, Outcome, Part, Run
+from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.core.types.job import JobShard, Outcome, Run
 
 
 class Stage(Protocol):
@@ -350,7 +351,7 @@ class Shared:
         """See `Parted`."""
         return 1
 
-    def run_part(self, run: Run, part: Part) -> Outcome:
+    def run_part(self, run: Run, part: JobShard) -> Outcome:
         """See `Parted`."""
         own = [number for number in range(self.num) if part.has(str(number))]
         return Outcome(f"made {self._make(run, self._missing(run, own))}")

@@ -17,7 +17,7 @@ from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 
-from nemo_vfm.core.types import Batch
+from nemo_vfm.core.types.batch import Batch
 
 NUM_RANKS = 4
 TIMEOUT_S = 20.0

@@ -13,7 +13,7 @@ from typing import Literal
 
 from nemo_vfm.core import preemption, ranks
 from nemo_vfm.core.errors import Preempted, UserError
-from nemo_vfm.core.types import Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run
 
 How = Literal[
     "nothing", "raises", "raises_for_the_user", "exits", "crashes", "is_killed", "is_stopped", "sleeps_in_c",

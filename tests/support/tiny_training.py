@@ -15,7 +15,10 @@ from safetensors.torch import save
 
 from nemo_vfm.config import build, compose, trust_list
 from nemo_vfm.core import log, preemption, ranks
-from nemo_vfm.core.types import Batch, Codec, Prepared, Run, TextEncoder
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.encoders import Codec, TextEncoder
+from nemo_vfm.core.types.job import Run
+from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.diffusion.denoising_task import Denoise
 from nemo_vfm.diffusion.objective import Objective
@@ -46,7 +49,7 @@ class Noted(Denoise):
         super().__init__(objective=objective, codec=codec, text_encoder=text_encoder, text_dropout=text_dropout)
         self.notes, self.poison, self.waits = notes, poison, waits
 
-    def prepare(self, batch: Batch, *, seed: int, training: bool) -> Prepared:
+    def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
         """As ever."""
         if training:
             line = json.dumps({"step": batch.index, "rank": ranks.rank(), "keys": batch.keys})

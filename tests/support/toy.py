@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.seed import generator
-from nemo_vfm.core.types import Batch, Prepared
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.task import ModelInputs
 
 WIDTH = 4
 
@@ -41,13 +42,13 @@ class ToyData:
 class ToyTask:
     """Predict twice the input from a noised one."""
 
-    def prepare(self, batch: Batch, *, seed: int, training: bool) -> Prepared:
+    def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
         assert batch.latents_BCTHW is not None
         x = batch.latents_BCTHW.flatten(1)
         noise = torch.stack([torch.rand((), generator=generator(seed, batch.index, key)) for key in batch.keys])
-        return Prepared({"x": x + 0.1 * noise[:, None]}, {"y": 2 * x}, batch.weight_B, {"noise": noise})
+        return ModelInputs({"x": x + 0.1 * noise[:, None]}, {"y": 2 * x}, batch.weight_B, {"noise": noise})
 
-    def losses(self, output: Tensor, prepared: Prepared) -> Tensor:
+    def losses(self, output: Tensor, prepared: ModelInputs) -> Tensor:
         return (output - prepared.targets["y"]).square().mean(1)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nemo_vfm.core.types import Job, Part, Run
+from nemo_vfm.core.types.job import Job, JobShard, Run
 from nemo_vfm.data.tokenizers.byte_tokenizer import ByteTokenizer
 from nemo_vfm.language.token_choice import Choice
 from nemo_vfm.models.convert.gpt_folder import gpt_of_folder, save_gpt
@@ -71,7 +71,7 @@ def test_texts_do_not_depend_on_batches_or_on_a_kill(tmp_path: Path, monkeypatch
 def test_parts_write_the_texts_of_the_whole(tmp_path: Path) -> None:
     job().run(Run(tmp_path / "whole", seed=1))
     for number in (2, 0, 1):
-        assert job().run_part(Run(tmp_path / "parts", seed=1), Part(number, 3)).figures["texts"] in (2, 3)
+        assert job().run_part(Run(tmp_path / "parts", seed=1), JobShard(number, 3)).figures["texts"] in (2, 3)
     outcome = job().run(Run(tmp_path / "parts", seed=1))
     assert outcome.did_nothing and lines(tmp_path / "parts") == lines(tmp_path / "whole")
 

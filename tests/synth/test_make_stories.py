@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_vfm.core.types import Job, Run
+from nemo_vfm.core.types.job import Job, Run
 from nemo_vfm.metrics.story_grammar import FRUITS, HE, SHE
 from nemo_vfm.synth import make_stories
 from nemo_vfm.synth.make_stories import TellStories, beginnings, story

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types import Part, Run
+from nemo_vfm.core.types.job import JobShard, Run
 from nemo_vfm.data.video.decode import open_video
 from nemo_vfm.diffusion.guidance import ClassifierFree
 from nemo_vfm.diffusion.objective import FlowMatching
@@ -81,7 +81,7 @@ def test_an_interrupted_run_draws_only_what_is_missing_and_the_same(tmp_path: Pa
 def test_parts_draw_the_videos_of_the_whole(tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     job().run(Run(whole, seed=3))
-    drawn = [job().run_part(Run(parts, seed=3), Part(number, 3)).figures["videos"] for number in (1, 0, 2)]
+    drawn = [job().run_part(Run(parts, seed=3), JobShard(number, 3)).figures["videos"] for number in (1, 0, 2)]
     assert drawn == [1, 2, 0]
     assert "drew 0 of 3" in job().run(Run(parts, seed=3)).summary
     for index in range(3):

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nemo_vfm.core.errors import NemoVfmError, NothingKept, UserError
-from nemo_vfm.core.types import Job, Run
+from nemo_vfm.core.types.job import Job, Run
 from nemo_vfm.data.tokenizers.byte_tokenizer import ByteTokenizer
 from nemo_vfm.data.tokens.token_folder import TokenFolder
 from nemo_vfm.text.document_lines import lines
@@ -255,7 +255,7 @@ def test_a_shard_that_was_damaged_before_the_end_is_made_again(tmp_path):
 SCRIPT = """
 import sys
 from pathlib import Path
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.data.tokenizers.byte_tokenizer import ByteTokenizer
 from nemo_vfm.text.document_lines import lines
 from nemo_vfm.text.text_splits import Span

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from nemo_vfm.core.errors import NothingKept
-from nemo_vfm.core.types import Job, Run
+from nemo_vfm.core.types.job import Job, Run
 from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
 from nemo_vfm.synth.make_stories import story
 from nemo_vfm.text.bpe_learner import ByteLevelBPE

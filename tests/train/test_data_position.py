@@ -17,7 +17,10 @@ from safetensors.torch import save
 from nemo_vfm.core import log
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
-from nemo_vfm.core.types import Batch, Positioned, Prepared, Read, Run
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.job import Run
+from nemo_vfm.core.types.task import ModelInputs
+from nemo_vfm.core.types.training_data import ReadPosition, ResumableData
 from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.data.sources.blend import Blend, Source
 from nemo_vfm.data.sources.packed import PackedLatents
@@ -31,7 +34,7 @@ from nemo_vfm.train.job import Train
 from tests.support.toy import ToyModel, ToyTask
 
 SAMPLES = 40
-Make = Callable[..., Positioned]
+Make = Callable[..., ResumableData]
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +80,7 @@ def streamed(folder: Path, size: int) -> StreamedTars:
 KINDS: list[Make] = [shards, blend, packed, tokens, partial(tokens, packing="documents"), streamed]
 
 
-def taken(data: Positioned, first: int, count: int, rank: int = 0, num_ranks: int = 1) -> list[Batch]:
+def taken(data: ResumableData, first: int, count: int, rank: int = 0, num_ranks: int = 1) -> list[Batch]:
     data.start(seed=3, first_batch=first, rank=rank, num_ranks=num_ranks)
     return list(itertools.islice(data.train_dataloader(), count))
 
@@ -92,7 +95,7 @@ def keys(batches: list[Batch]) -> dict[str, list[str]]:
     return found
 
 
-def go_on(data: Positioned, at: int, then: Positioned, seed: int = 3) -> tuple[Positioned, Reading]:
+def go_on(data: ResumableData, at: int, then: ResumableData, seed: int = 3) -> tuple[ResumableData, Reading]:
     """What a resume of `then` makes of a checkpoint that `data` wrote at this step."""
     data.start(seed=3, first_batch=at)
     then.start(seed=seed, first_batch=at)
@@ -137,14 +140,14 @@ def test_what_has_not_changed_gives_the_batches_of_an_unbroken_run(make: Make, f
 
 
 def test_a_source_that_is_new_begins_at_its_beginning_and_one_that_comes_back_where_it_was() -> None:
-    before = Reading((), {"a": Read(30, 40, "x")}, {"b": Read(7, 10, "y")})
-    now = {"a": Read(0, 40, "x"), "b": Read(0, 10, "y"), "c": Read(0, 10, "z")}
+    before = Reading((), {"a": ReadPosition(30, 40, "x")}, {"b": ReadPosition(7, 10, "y")})
+    now = {"a": ReadPosition(0, 40, "x"), "b": ReadPosition(0, 10, "y"), "c": ReadPosition(0, 10, "z")}
     assert {name: read.place for name, read in carried(before, now).items()} == {"a": 30, "b": 7, "c": 0}
 
 
 def test_samples_in_other_buckets_go_on_as_far_into_the_epoch() -> None:
-    before = Reading((), {"small": Read(20, 40, "x"), "large": Read(10, 20, "y")})
-    now = {"small": Read(0, 30, "other"), "huge": Read(0, 30, "z")}
+    before = Reading((), {"small": ReadPosition(20, 40, "x"), "large": ReadPosition(10, 20, "y")})
+    now = {"small": ReadPosition(0, 30, "other"), "huge": ReadPosition(0, 30, "z")}
     assert {name: read.place for name, read in carried(before, now).items()} == {"small": 15, "huge": 15}
 
 
@@ -178,7 +181,7 @@ def test_damage_in_what_a_checkpoint_says_of_the_data_is_an_error_with_a_sentenc
 class _Nothing:
     """Data of no parts."""
 
-    def position(self, index: int) -> dict[str, Read]:
+    def position(self, index: int) -> dict[str, ReadPosition]:
         return {}
 
 
@@ -188,7 +191,7 @@ class Noted(ToyTask):
     def __init__(self) -> None:
         self.seen: dict[int, tuple[str, ...]] = {}
 
-    def prepare(self, batch: Batch, *, seed: int, training: bool) -> Prepared:
+    def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
         self.seen[batch.index] = batch.keys
         return super().prepare(batch, seed=seed, training=training)
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nemo_vfm.config import build, compose, trust_list
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.data.sources.blend import Blend, Source
 from nemo_vfm.data.sources.shard_data import ShardData
 from tests.support import tiny_training as tiny

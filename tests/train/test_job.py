@@ -21,7 +21,8 @@ from nemo_vfm.cli.verbs.run import _run as perform
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
-from nemo_vfm.core.types import Batch, Run
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.parallel.engine.engine import build_model
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.runtime.run_folder import Status
@@ -83,7 +84,7 @@ def test_killed_and_resumed_training_gives_bit_identical_weights(tmp_path: Path)
     train().run(Run(tmp_path / "whole", seed=3))
     code = f"""
 from pathlib import Path
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from tests.train.test_job import train
 at_once = SaveCheckpoints(every_steps=4, keep_last=None, asynchronous=False)  # three steps may be quicker than a disk
@@ -110,7 +111,7 @@ def test_twenty_kills_at_any_moment_change_nothing(tmp_path: Path) -> None:
     train("4000 steps", every_steps=7).run(Run(tmp_path / "whole", seed=3))
     code = f"""
 from pathlib import Path
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from tests.train.test_job import train
 train("4000 steps", every_steps=7).run(Run(Path({str(tmp_path / "killed")!r}), seed=3, resume=True))
 """

@@ -10,7 +10,7 @@ import pytest
 
 from nemo_vfm.config import build, compose
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.data.tokens.token_writer import write_tokens
 from tests.support.ranks import on_ranks
 from tests.support.repository import ROOT

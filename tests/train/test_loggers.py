@@ -20,7 +20,7 @@ import yaml
 from nemo_vfm.config import compose
 from nemo_vfm.core.errors import MissingPackage, UserError
 from nemo_vfm.core.optional import available
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.train.loggers import Csv, LoggerSource, MLflow, TensorBoard, WeightsAndBiases, guard, identity
 from nemo_vfm.train.loggers.flat_settings import flatten
 from nemo_vfm.train.train_state import Fit
@@ -41,7 +41,7 @@ from pathlib import Path
 import lightning.pytorch.loggers
 from PIL import Image
 from nemo_vfm.core.optional import available
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.train.loggers import Csv, MLflow, TensorBoard, WeightsAndBiases
 from tests.train.test_job import train
 sources = {{"tensorboard": TensorBoard(), "csv": Csv()}}

@@ -12,7 +12,7 @@ import torch
 
 from nemo_vfm.cli.verbs.run import _run as perform
 from nemo_vfm.core.preemption import listening, numbers
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.runtime.run_folder import Status
 from nemo_vfm.train.train_state import Fit
 from nemo_vfm.workflow import Workflow

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from nemo_vfm.config import check, compose
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.train.callbacks.memory_snapshot import MemorySnapshot
 from nemo_vfm.train.callbacks.profiling import Profile
 from tests.train.test_job import lines, train

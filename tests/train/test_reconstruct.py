@@ -16,7 +16,9 @@ from nemo_vfm.core import log
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision, PrecisionName
-from nemo_vfm.core.types import Batch, Prepared, Run
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.job import Run
+from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.models.autoencoder import CausalAutoencoder, split
 from nemo_vfm.models.trained_autoencoder import TrainedAutoencoder
 from nemo_vfm.parallel.apply.local_shard import whole
@@ -252,8 +254,8 @@ def test_another_training_has_no_reconstructions(run: Fit) -> None:
 class _NotOurs:
     """Some other task."""
 
-    def prepare(self, batch: Batch, *, seed: int, training: bool) -> Prepared:
+    def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
         raise AssertionError
 
-    def losses(self, output: Tensor, prepared: Prepared) -> Tensor:
+    def losses(self, output: Tensor, prepared: ModelInputs) -> Tensor:
         raise AssertionError

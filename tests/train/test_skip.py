@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.precision import Precision
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.ema import EMA

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.engine.engine import StepResult
 from nemo_vfm.parallel.plan.plan import ParallelPlan

@@ -16,7 +16,7 @@ from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
 from nemo_vfm.core.storage.files import sha256_file
 from nemo_vfm.core.storage.uri import Address
-from nemo_vfm.core.types import Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.callbacks.validation import Validate

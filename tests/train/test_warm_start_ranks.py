@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.data.tokenizers.byte_tokenizer import ByteTokenizer
 from nemo_vfm.synth.make_stories import story
 from nemo_vfm.text.tokenize import TokenizeText

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_vfm.core.types import Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.workflow import Ask, Workflow, section
 
 STEPS = """_target_: nemo_vfm.workflow.Workflow

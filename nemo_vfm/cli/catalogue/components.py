@@ -17,7 +17,7 @@ from nemo_vfm.cli.catalogue.class_names import named_in, own_classes
 from nemo_vfm.config import hints
 from nemo_vfm.config.locate import DEFAULT_TRUST, NotLocated, Target, locate
 from nemo_vfm.config.roots import Roots
-from nemo_vfm.core.types import Job
+from nemo_vfm.core.types.job import Job
 from nemo_vfm.perf.network import Network
 
 #: What fills ingredients that no recipe takes: a verb reads them, such as `plan --network dgx_h100`.

@@ -16,7 +16,7 @@ from nemo_vfm.cli.catalogue.constructor_arguments import Described, describe, no
 from nemo_vfm.config import Mark, Source, hints
 from nemo_vfm.config.locate import NotLocated, Target, locate
 from nemo_vfm.config.tree import Map, Node, Scalar, Seq
-from nemo_vfm.core.types import Job
+from nemo_vfm.core.types.job import Job
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from nemo_vfm.config.recipe_errors import did_you_mean
 from nemo_vfm.config.tree import MISSING, Map, Node, plain
 from nemo_vfm.config.yaml_source import read
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 
 
 @dataclass(frozen=True, slots=True)

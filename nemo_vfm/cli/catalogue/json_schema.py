@@ -20,7 +20,8 @@ from nemo_vfm.cli.catalogue.docstring import summary
 from nemo_vfm.config import hints
 from nemo_vfm.config.tree import TARGET, plain
 from nemo_vfm.core.duration import Duration
-from nemo_vfm.core.types import Job, Json
+from nemo_vfm.core.types.job import Job
+from nemo_vfm.core.types.json_value import Json
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _LATER = {"description": "a value from elsewhere, or one for the user to give", "type": "string",

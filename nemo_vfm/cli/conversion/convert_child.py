@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from nemo_vfm.core.errors import DataError, NemoVfmError
 
 if TYPE_CHECKING:
-    from nemo_vfm.core.types import Json
+    from nemo_vfm.core.types.json_value import Json
     from nemo_vfm.models.convert.foreign import Foreign
 
 GB = 1 << 30

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from nemo_vfm.core.types import Json
+    from nemo_vfm.core.types.json_value import Json
     from nemo_vfm.models.gpt import GPT
 
 #: Where the model's own words lie in what `convert_in` makes: `--conf OUT/conf model=converted`.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from nemo_vfm.core.network.secret import conceal
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 
 #: ok; low: works, but too little of it; missing: not there; broken: there, and does not work.
 State = Literal["ok", "low", "missing", "broken"]

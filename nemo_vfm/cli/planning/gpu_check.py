@@ -13,7 +13,7 @@ from pathlib import Path
 from nemo_vfm.cli.arguments import NETWORK
 from nemo_vfm.cli.planning.layout_words import binary, gib
 from nemo_vfm.config import Problem, RecipeError, build
-from nemo_vfm.core.types import DevicePlan, Job, Planned
+from nemo_vfm.core.types.job import DevicePlan, Job, PlannableJob
 from nemo_vfm.runtime.command import composed_recipe
 from nemo_vfm.runtime.user_permissions import permissions
 from nemo_vfm.workflow import Workflow
@@ -71,21 +71,21 @@ def _gpus(number: int) -> str:
     return f"{number} {'GPU' if number == 1 else 'GPUs'}"
 
 
-def _planned(job: Job, step: str = "") -> Iterator[tuple[str, Planned]]:
+def _planned(job: Job, step: str = "") -> Iterator[tuple[str, PlannableJob]]:
     if isinstance(job, Workflow):
         for name, below in job.steps.items():
             yield from _planned(below, f"{step}, step {name}")
-    elif isinstance(job, Planned):
+    elif isinstance(job, PlannableJob):
         yield step, job
 
 
-def _sentences(job: Planned, recipe: Path, arguments: argparse.Namespace) -> Iterator[str]:
+def _sentences(job: PlannableJob, recipe: Path, arguments: argparse.Namespace) -> Iterator[str]:
     plan = job.plan_for(arguments.gpus)
     yield f"{plan.parameters:,} parameters; {_memory(job, plan, recipe, arguments)}"
     yield from plan.notes
 
 
-def _memory(job: Planned, plan: DevicePlan, recipe: Path, arguments: argparse.Namespace) -> str:
+def _memory(job: PlannableJob, plan: DevicePlan, recipe: Path, arguments: argparse.Namespace) -> str:
     """What the fullest GPU needs, by the model that `nemo-vfm plan` ranks layouts with."""
     from nemo_vfm.cli.planning.plan_request import asked_of, own_choice
     from nemo_vfm.perf.gpu_specs import gpu_named

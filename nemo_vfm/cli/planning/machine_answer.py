@@ -11,7 +11,7 @@ from nemo_vfm.perf.planner import Answer, Choice
 from nemo_vfm.perf.training_cost import cost
 
 if TYPE_CHECKING:
-    from nemo_vfm.core.types import Json
+    from nemo_vfm.core.types.json_value import Json
 
 CONVENTION = "3 x forward FLOPs / seconds / dense bf16 peak, causal attention counted whole"
 

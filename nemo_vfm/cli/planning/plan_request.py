@@ -14,7 +14,7 @@ from nemo_vfm.cli.tiny_recipe import built_training
 from nemo_vfm.config import ingredient, trust_list
 from nemo_vfm.config.tree import Map, Node
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types import Batched
+from nemo_vfm.core.types.training_data import HasBatchSizes
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import on_meta
@@ -107,7 +107,7 @@ def asked_of(job: "Train", recipe: Path, arguments: argparse.Namespace, *, own_o
     known = facts(model, sample.inputs, job.optimizer)
     known = known if (own.world if own_only else arguments.gpus) == 1 else sketch(known)
     work = work_of(model, sample.inputs, sample.tokens)
-    batches = dict(job.data.batch_sizes()) if isinstance(job.data, Batched) else {}
+    batches = dict(job.data.batch_sizes()) if isinstance(job.data, HasBatchSizes) else {}
     along_time = any(one.over == "lines" for one in work.attentions)
     subject = Subject(
         model=model, part=_two_blocks(known), tokens=sample.tokens, frames=sample.frames if along_time else None,
@@ -157,7 +157,7 @@ def _phase(
     job: "Train", gpus: int, wanted: str | None, tokens: int
 ) -> tuple[str, ParallelPlan, ParallelPlan, int, int | None]:
     """(name, layout, what the recipe writes of it, samples of a global batch, steps) of what is planned."""
-    own = job.data.batch_sizes()["batch_size"] if isinstance(job.data, Batched) else 1
+    own = job.data.batch_sizes()["batch_size"] if isinstance(job.data, HasBatchSizes) else 1
     if not job.phases:
         if wanted is not None:
             raise UserError(f"--phase {wanted}: the recipe has no phases")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types import Phaseable
+from nemo_vfm.core.types.training_data import ResumablePhases
 
 if TYPE_CHECKING:
     from torch import nn
@@ -58,7 +58,7 @@ def sample_of(job: "Train", model: "nn.Module", recipe: Path, *, latents: str | 
 
 def _text(job: "Train", tokens: int | None) -> Sample:
     source = "the command line"
-    if tokens is None and isinstance(job.data, Phaseable):
+    if tokens is None and isinstance(job.data, ResumablePhases):
         tokens, source = job.data.tokens_per_sample(), "the recipe's data"
     if tokens is None:
         raise UserError("the recipe does not say how long its sequences are; give --tokens, such as --tokens 4096")

@@ -17,7 +17,8 @@ from nemo_vfm.runtime.command import composed_recipe
 
 if TYPE_CHECKING:
     from nemo_vfm.config import Composed, Listed, Problem
-    from nemo_vfm.core.types import Job, Json
+    from nemo_vfm.core.types.job import Job
+    from nemo_vfm.core.types.json_value import Json
     from nemo_vfm.runtime.checks.missing_paths import PathsSeen
     from nemo_vfm.runtime.sweep_points import Swept
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nemo_vfm.cli.catalogue.components import Slot
     from nemo_vfm.cli.catalogue.constructor_arguments import Described
     from nemo_vfm.cli.catalogue.explain_component import Explained
-    from nemo_vfm.core.types import Json
+    from nemo_vfm.core.types.json_value import Json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Read what the run left and write `report.html`; of a sweep, `sweep.json`."""
     from nemo_vfm.core.errors import RunFolderError
-    from nemo_vfm.core.types import SWEEP
+    from nemo_vfm.core.types.job import SWEEP
     from nemo_vfm.runtime import sweep_table
 
     if (arguments.folder / SWEEP).is_file():

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from nemo_vfm.config import Composed
     from nemo_vfm.core.errors import LostRank
-    from nemo_vfm.core.types import Job, Outcome, Run
+    from nemo_vfm.core.types.job import Job, Outcome, Run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -137,7 +137,7 @@ def _spread(
 ) -> int:
     """Run the job here, as one of several processes, or by starting them."""
     from nemo_vfm.core import ranks
-    from nemo_vfm.core.types import Run, Spread
+    from nemo_vfm.core.types.job import MultiRankJob, Run
     from nemo_vfm.runtime.rank_processes import run_as_one_of_several
 
     if not ranks.is_given() and (count := _ranks_now(job, folder)) > 1:
@@ -148,7 +148,7 @@ def _spread(
         if problems := unshareable(composed, job):
             raise RecipeError(problems)
         return launch(_words(arguments), count, signals, max_restarts=arguments.max_restarts)
-    if not isinstance(job, Spread) and not ranks.is_first():  # a library's own way of starting several
+    if not isinstance(job, MultiRankJob) and not ranks.is_first():  # a library's own way of starting several
         job.run(Run(folder, composed.to_yaml(), composed.seed))
         return 0
     _require(job)
@@ -170,24 +170,24 @@ def _spread(
 
 def _ranks_now(job: "Job", folder: Path) -> int:
     """On how many ranks the job goes on."""
-    from nemo_vfm.core.types import Changing
+    from nemo_vfm.core.types.job import ElasticJob
     from nemo_vfm.workflow import num_ranks
 
-    return job.ranks_now(folder) if isinstance(job, Changing) else num_ranks(job)
+    return job.ranks_now(folder) if isinstance(job, ElasticJob) else num_ranks(job)
 
 
 def _require(job: "Job") -> None:
     """Raises UserError where the processes that were started are not those that the recipe needs."""
     from nemo_vfm.core import ranks
     from nemo_vfm.core.errors import UserError
-    from nemo_vfm.core.types import Spread
+    from nemo_vfm.core.types.job import MultiRankJob
     from nemo_vfm.workflow import num_ranks
 
     count = ranks.count()
     try:
-        if isinstance(job, Spread) and num_ranks(job) > 1:
+        if isinstance(job, MultiRankJob) and num_ranks(job) > 1:
             job.require(count)
-        elif isinstance(job, Spread) and count > 1:
+        elif isinstance(job, MultiRankJob) and count > 1:
             raise ValueError(f"the recipe is for one device, but {count} processes were started; set degrees under "
                              f"parallel: whose product is {count}, such as parallel.shard={count}")  # fmt: skip
     except ValueError as error:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from nemo_vfm.core.network.endpoint import REQUEST_PREFIX, Answer, Endpoint, EndpointError
 from nemo_vfm.core.network.permission import SentText
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 
 _ENDS = {"length": "truncated", "max_tokens": "truncated", "content_filter": "blocked", "safety": "blocked"}
 Ending = Literal["success", "truncated", "blocked"]

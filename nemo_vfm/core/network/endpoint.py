@@ -28,7 +28,7 @@ from nemo_vfm.core.network.permission import NOTHING, Allowed, Permissions, Reci
 from nemo_vfm.core.network.secret import conceal, register
 from nemo_vfm.core.network.secret_leak import leaked
 from nemo_vfm.core.network.ssrf_guard import ServiceUrl, addresses, service_url
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 
 #: Every request's own name begins so; it is how an answer to somebody else's question is recognised.
 REQUEST_PREFIX = "nemo-vfm-"

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from nemo_vfm.core.network.secret import forms, is_key
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 
 MIN_LENGTH = 4  # a request that may hold no `1` and no `en` cannot be asked
 _WHOLE_WORDS = 8  # shorter values are looked for as whole words: `cat` stands in `location`

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nemo_vfm.core.sanitize import clean
 from nemo_vfm.core.storage.files import read_json, sha256_text, write_json
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.caption.caption_types import Caption
 
 _TEXTS = ("text", "by", "model", "revision", "prompt_hash")

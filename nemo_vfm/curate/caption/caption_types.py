@@ -18,7 +18,7 @@ from typing import Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.stage import ClipRecord, Span
 
 Status = Literal["success", "truncated", "blocked", "error", "skipped"]

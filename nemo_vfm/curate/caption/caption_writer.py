@@ -13,7 +13,7 @@ from nemo_vfm.core.log import bar, warn
 from nemo_vfm.core.network.secret import conceal
 from nemo_vfm.core.sanitize import clean
 from nemo_vfm.core.storage.files import sha256_text
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.caption.answer_journal import Journal
 from nemo_vfm.curate.caption.caption_types import Caption, Draft, Editor, View, Viewer
 from nemo_vfm.curate.stage import Captioner, ClipRecord

@@ -23,7 +23,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import info, track, warn
 from nemo_vfm.core.storage.files import read_json, write_json
 from nemo_vfm.core.storage.uri import Place, place
-from nemo_vfm.core.types import Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.curate.examine.findings_cache import fingerprint
 from nemo_vfm.data.batching.transform import decode_image
 from nemo_vfm.data.shards.sample_reader import IMAGES

@@ -19,7 +19,7 @@ from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.network.chat import Chat
 from nemo_vfm.core.network.endpoint import EndpointError
 from nemo_vfm.core.network.permission import SentText
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.caption.caption_types import Caption, View, Windows
 from nemo_vfm.curate.caption.in_flight import as_they_come
 from nemo_vfm.curate.caption.prompt import DESCRIBE, prompt_hash

@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.optional import require
 from nemo_vfm.core.precision import Precision
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.pretrained import checked_folder, fingerprint_of
 
 I = TypeVar("I")  # noqa: E741 (an item)

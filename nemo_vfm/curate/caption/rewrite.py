@@ -16,7 +16,7 @@ from nemo_vfm.core.network.chat import Chat
 from nemo_vfm.core.network.endpoint import EndpointError
 from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.core.precision import Precision, PrecisionName
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.caption.caption_types import Caption, Draft
 from nemo_vfm.curate.caption.in_flight import as_they_come
 from nemo_vfm.curate.caption.local_model import LocalModel, groups

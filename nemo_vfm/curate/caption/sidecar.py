@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from nemo_vfm.core.log import warn_once
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.stage import ClipRecord
 from nemo_vfm.data.sources.sidecar_files import texts_beside
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.precision import Precision, PrecisionName
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.caption.caption_types import Caption, View, Windows
 from nemo_vfm.curate.caption.local_model import LocalModel, groups
 from nemo_vfm.curate.caption.prompt import DESCRIBE, prompt_hash

@@ -4,7 +4,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.decide.check_rules import comparisons
 from nemo_vfm.curate.decide.rule import Rule, first_broken
 from nemo_vfm.curate.decide.score_table import Table, table_of

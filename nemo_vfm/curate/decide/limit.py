@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.decide.evaluate_expression import number, truth
 from nemo_vfm.curate.decide.grammar import Arithmetic, Column, Compared, Every, Function, Numeric, Some, Truth
 from nemo_vfm.curate.decide.score_table import Flags, Table

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.balance import RULE, Balance, Balanced
 from nemo_vfm.curate.decide.check_rules import check_columns
 from nemo_vfm.curate.decide.fate import above, drop_duplicates

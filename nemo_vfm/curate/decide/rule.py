@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.decide.evaluate_expression import truth
 from nemo_vfm.curate.decide.grammar import Column, Compared, Number, Truth, Use, uses
 from nemo_vfm.curate.decide.limit import Limit, limits, passes_without

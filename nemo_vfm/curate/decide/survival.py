@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.decide.limit import Limit
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.decide.score_table import Flags, Table

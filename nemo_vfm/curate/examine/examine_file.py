@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.storage.files import write_bytes
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.footage import Footage
 from nemo_vfm.curate.examine.frame_stream import Walk
 from nemo_vfm.curate.examine.probe import elapsed_us, reason_of

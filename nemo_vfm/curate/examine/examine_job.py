@@ -9,7 +9,7 @@ began in the middle, is looked at once more. A film that cannot be read to its e
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.examine_file import Examine
 from nemo_vfm.curate.examine.findings import Missing
 from nemo_vfm.curate.examine.sandbox import Reply

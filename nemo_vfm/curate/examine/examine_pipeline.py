@@ -11,7 +11,7 @@ from nemo_vfm import __version__
 from nemo_vfm.core import progress
 from nemo_vfm.core.log import Bar, bar, warn
 from nemo_vfm.core.storage.files import sha256_text
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.examine_file import Examine
 from nemo_vfm.curate.examine.examine_job import ExamineJob, jobs_of
 from nemo_vfm.curate.examine.findings import Findings, Missing

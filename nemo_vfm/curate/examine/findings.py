@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from nemo_vfm import __version__
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.findings_cache import Cache, fingerprint, in_names
 from nemo_vfm.curate.examine.sandbox import Reply
 from nemo_vfm.curate.ledger import FileRecord

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from nemo_vfm.core.errors import NemoVfmError
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.examine_file import finite
 from nemo_vfm.curate.examine.sandbox import Reply
 from nemo_vfm.curate.execute.work_units import Worker

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.sandbox import Reply
 from nemo_vfm.curate.ledger import EXACT_DUPLICATE, FileRecord
 from nemo_vfm.curate.stage import Facts

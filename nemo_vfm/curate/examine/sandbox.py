@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import is_full
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 
 _TICKS_EVERY = 48  # frames: often enough for a bar, seldom enough to cost nothing
 _TICKS_EVERY_S = 1.0  # where frames are slow: 48 of 4K, mended on a busy core, took longer than any silence allowed

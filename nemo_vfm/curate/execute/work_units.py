@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from nemo_vfm.core.errors import DataError, StoreDenied, StoreUnreachable
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 
 
 @dataclass(frozen=True, slots=True)

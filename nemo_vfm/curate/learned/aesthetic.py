@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from nemo_vfm.core.types import Factory, Predicts
+from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.core.types.task import Predicts
 from nemo_vfm.curate.examine.footage import Pictures
 from nemo_vfm.curate.learned.frame_choice import per_second
 from nemo_vfm.curate.learned.model_stage import Bearable, Bearer

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.files import sha256_text
-from nemo_vfm.core.types import Batch, Factory, Predicts
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.core.types.task import Predicts
 
 if TYPE_CHECKING:
     from torch import nn

@@ -15,7 +15,8 @@ from torch.nn import functional
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import warn_once
-from nemo_vfm.core.types import Batch, Prepared
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.task import ModelInputs
 
 
 class Rate:
@@ -29,16 +30,16 @@ class Rate:
     def __init__(self, *, label: str) -> None:
         self.label = label
 
-    def prepare(self, batch: Batch, *, seed: int, training: bool) -> Prepared:
+    def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
         """Pixels for the scorer; the label as the target in training and validation, where there is one."""
         found = [_number(labels.get(self.label)) for labels in batch.labels]
         return _prepared(batch, self.label, found)
 
-    def losses(self, output: Tensor, prepared: Prepared) -> Tensor:
+    def losses(self, output: Tensor, prepared: ModelInputs) -> Tensor:
         """Squared errors, (B,)."""
         return (output[..., 0].mean(dim=1) - prepared.targets["label"]).square()
 
-    def predict(self, output: Tensor, prepared: Prepared) -> Tensor:
+    def predict(self, output: Tensor, prepared: ModelInputs) -> Tensor:
         """Scores, (B, T, 1)."""
         return output
 
@@ -60,17 +61,17 @@ class Sort:
         """The classes, in the order of the outputs."""
         return self.classes
 
-    def prepare(self, batch: Batch, *, seed: int, training: bool) -> Prepared:
+    def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
         """Pixels for the scorer; the number of the class as the target."""
         places = {name: float(place) for place, name in enumerate(self.classes)}
         found = [places.get(str(labels.get(self.label))) for labels in batch.labels]
         return _prepared(batch, self.label, found)
 
-    def losses(self, output: Tensor, prepared: Prepared) -> Tensor:
+    def losses(self, output: Tensor, prepared: ModelInputs) -> Tensor:
         """Cross entropy, (B,)."""
         return functional.cross_entropy(output.mean(dim=1), prepared.targets["label"].long(), reduction="none")
 
-    def predict(self, output: Tensor, prepared: Prepared) -> Tensor:
+    def predict(self, output: Tensor, prepared: ModelInputs) -> Tensor:
         """Probabilities, (B, T, K)."""
         return output.softmax(dim=-1)
 
@@ -87,11 +88,11 @@ class Recognise:
             raise ValueError(f"temperature must be above 0, got {temperature}")
         self.temperature = temperature
 
-    def prepare(self, batch: Batch, *, seed: int, training: bool) -> Prepared:
+    def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
         """Pixels for the encoder."""
-        return Prepared({"video_BCTHW": _pixels(batch)}, {}, batch.weight_B)
+        return ModelInputs({"video_BCTHW": _pixels(batch)}, {}, batch.weight_B)
 
-    def losses(self, output: Tensor, prepared: Prepared) -> Tensor:
+    def losses(self, output: Tensor, prepared: ModelInputs) -> Tensor:
         """Of finding the second half of each clip among those of the batch, (B,)."""
         if output.shape[1] < 2:
             raise UserError("clips of one frame have no two halves; give a bucket with at least 2 frames")
@@ -100,7 +101,7 @@ class Recognise:
         logits_BB = first @ second.T / self.temperature
         return functional.cross_entropy(logits_BB, torch.arange(len(logits_BB), device=output.device), reduction="none")
 
-    def predict(self, output: Tensor, prepared: Prepared) -> Tensor:
+    def predict(self, output: Tensor, prepared: ModelInputs) -> Tensor:
         """Features of length 1, (B, T, D)."""
         return functional.normalize(output, dim=-1)
 
@@ -119,11 +120,11 @@ def _number(value: float | str | None) -> float | None:
     return None if value is None or isinstance(value, str) or not math.isfinite(value) else float(value)
 
 
-def _prepared(batch: Batch, label: str, found: Sequence[float | None]) -> Prepared:
+def _prepared(batch: Batch, label: str, found: Sequence[float | None]) -> ModelInputs:
     """The label as the target; weight 0 where there is none. Without any labels (in a stage) it only predicts."""
     pixels, weight_B = _pixels(batch), batch.weight_B
     if not found:
-        return Prepared({"video_BCTHW": pixels}, {}, weight_B)
+        return ModelInputs({"video_BCTHW": pixels}, {}, weight_B)
     lacking = [key for key, value in zip(batch.keys, found, strict=True) if value is None]
     if len(lacking) == len(found):
         there = sorted({name for labels in batch.labels for name in labels})
@@ -134,4 +135,4 @@ def _prepared(batch: Batch, label: str, found: Sequence[float | None]) -> Prepar
         warn_once(f"samples without a usable label {label!r}, such as {lacking[0]}, are left out of training")
     here = torch.tensor([value is not None for value in found], device=weight_B.device)
     targets = torch.tensor([0.0 if value is None else value for value in found], device=weight_B.device)
-    return Prepared({"video_BCTHW": pixels}, {"label": targets}, weight_B * here)
+    return ModelInputs({"video_BCTHW": pixels}, {"label": targets}, weight_B * here)

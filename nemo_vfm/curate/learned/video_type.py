@@ -9,7 +9,8 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.core.types import Factory, Predicts
+from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.core.types.task import Predicts
 from nemo_vfm.curate.examine.footage import Pictures
 from nemo_vfm.curate.learned.aesthetic import DIGITS
 from nemo_vfm.curate.learned.classes import classes_in

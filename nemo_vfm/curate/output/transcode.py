@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.storage.files import is_full, read_json, write_bytes, write_json
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.findings_cache import fingerprint, in_names
 from nemo_vfm.curate.examine.probe import reason_of
 from nemo_vfm.curate.examine.sandbox import Reply

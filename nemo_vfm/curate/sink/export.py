@@ -9,7 +9,8 @@ from nemo_vfm.core.errors import NothingKept, UserError
 from nemo_vfm.core.log import info, warn
 from nemo_vfm.core.storage.files import read_json, write_json
 from nemo_vfm.core.storage.uri import Place, place
-from nemo_vfm.core.types import Json, Outcome, Run
+from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.findings_cache import fingerprint
 from nemo_vfm.curate.output.write_outputs import replace_folder
 from nemo_vfm.curate.sink.sink_layout import Sink, Written

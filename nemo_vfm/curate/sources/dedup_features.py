@@ -12,7 +12,7 @@ from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.frame_rate import is_frame_rate
 from nemo_vfm.core.log import bar, warn
 from nemo_vfm.core.storage.files import sha256_text, write_bytes
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.examine_file import thumbnail
 from nemo_vfm.curate.examine.findings_cache import Cache, fingerprint
 from nemo_vfm.curate.examine.footage import Footage, Pictures

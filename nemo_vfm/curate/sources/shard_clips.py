@@ -17,7 +17,7 @@ import numpy as np
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.uri import Place
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.footage import Footage, Pictures
 from nemo_vfm.curate.stage import ClipRecord
 from nemo_vfm.data.batching.transform import decode_image

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.shards.clip_id import source_id
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from nemo_vfm.core.types import Batch
+from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.data.batching.faults import Fault
 from nemo_vfm.data.shards.safetensors_views import Stored
 from nemo_vfm.data.shards.sample_reader import Layout, Sample

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.latent_rows import rows_of
-from nemo_vfm.core.types import Batch
+from nemo_vfm.core.types.batch import Batch
 
 
 def side_by_side(index: int, parts: Sequence[Batch]) -> Batch:

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 
 from nemo_vfm.core.errors import DataError, NemoVfmError, StoreError
 from nemo_vfm.core.log import warn_once
-from nemo_vfm.core.types import Batch
+from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.data.batching.collate import collate
 from nemo_vfm.data.batching.faults import Changed, Fault, Faults
 from nemo_vfm.data.batching.sample_order import Group, Order

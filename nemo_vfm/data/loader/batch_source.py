@@ -4,7 +4,7 @@
 
 from typing import Protocol
 
-from nemo_vfm.core.types import Batch
+from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.data.batching.faults import Fault
 
 #: A batch, and what was wrong with each sample.

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from nemo_vfm.core.errors import DataError, LostRank, NemoVfmError, StoreError
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.batching.faults import Changed
 from nemo_vfm.data.loader.fetch_plan import Cut, Place, Plan, Spanned, plan
 from nemo_vfm.data.shards.shard_files import Entry

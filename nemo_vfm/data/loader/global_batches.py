@@ -16,7 +16,9 @@ from typing import Self
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import info, warn
 from nemo_vfm.core.storage.files import sha256_text
-from nemo_vfm.core.types import Batch, Json, Read
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.core.types.training_data import ReadPosition
 from nemo_vfm.data.batching.bucket import Buckets
 from nemo_vfm.data.batching.faults import Faults
 from nemo_vfm.data.batching.held_out import is_held_out
@@ -123,12 +125,12 @@ class Feed(ABC):
         """See `Positioned`."""
         return self._begins
 
-    def position(self, index: int) -> dict[str, Read]:
+    def position(self, index: int) -> dict[str, ReadPosition]:
         """See `Positioned`; its parts are the shapes."""
         order = self._started()
         places, opened = order.places(index), self._open()
         return {
-            group.name: Read(
+            group.name: ReadPosition(
                 places[group.name], len(group.samples),
                 sha256_text(f"{self._seed} {self.shuffle} {group.name} {opened.digests[group.name]}")[:16],
             )

@@ -4,7 +4,8 @@
 
 from lightning.pytorch import LightningDataModule
 
-from nemo_vfm.core.types import Batch, TrainingData
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.training_data import TrainingData
 
 
 class BatchModule(LightningDataModule):

@@ -20,7 +20,7 @@ from contextlib import closing
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.log import info
 from nemo_vfm.core.storage.uri import Place
-from nemo_vfm.core.types import Batch
+from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.data.batching.faults import Faults
 from nemo_vfm.data.loader.batch_loader import GlobalBatches, within
 from nemo_vfm.data.loader.batch_source import Loaded

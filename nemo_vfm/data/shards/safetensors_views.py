@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 
 _MAX_HEADER_BYTES = 1 << 20
 _DTYPES = {

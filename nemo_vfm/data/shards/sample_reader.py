@@ -17,7 +17,7 @@ import torch
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.frame_rate import is_frame_rate
 from nemo_vfm.core.storage.uri import Place
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
 from nemo_vfm.data.batching.transform import image_size, image_to_bucket, video_to_bucket
 from nemo_vfm.data.shards.safetensors_views import Stored, stored_tensors

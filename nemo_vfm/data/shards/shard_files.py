@@ -22,7 +22,7 @@ from typing import IO, Self
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import sha256_file, sync, write_json
 from nemo_vfm.core.storage.uri import Address, Place, place
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.batching.faults import Changed
 from nemo_vfm.data.shards.clip_id import is_key
 from nemo_vfm.data.shards.shard_cache import ShardCache

@@ -13,7 +13,7 @@ from pathlib import Path
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.storage.uri import Address, Place
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.shards.clip_id import is_key
 from nemo_vfm.data.shards.shard_folder import ShardFolder, folder_at
 from nemo_vfm.data.shards.tar import MAX_MEMBER_BYTES, REFUSED_EXTENSIONS, index_tar

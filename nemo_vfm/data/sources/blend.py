@@ -17,7 +17,9 @@ from torch.utils.data import Dataset
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import info
 from nemo_vfm.core.seed import derive
-from nemo_vfm.core.types import Batch, Batched, Json, Positioned, Read, TrainingData
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.core.types.training_data import HasBatchSizes, ReadPosition, ResumableData, TrainingData
 from nemo_vfm.data.batching.faults import Faults
 from nemo_vfm.data.loader.batch_loader import Batches
 from nemo_vfm.data.loader.batch_source import ByNumber, Loaded
@@ -26,7 +28,7 @@ from nemo_vfm.parallel.ranks.gather import Together
 
 
 @runtime_checkable
-class Blendable(Positioned, Protocol):
+class Blendable(ResumableData, Protocol):
     """Training data that gives any batch by its number, so that a blend can take its turn with it."""
 
     def start(self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1) -> None:
@@ -116,20 +118,20 @@ class Blend:
         info("batches by source: " + ", ".join(f"{name} {float(share):.1%}" for name, share in self._shares.items()))
 
     def batch_sizes(self) -> dict[str, int]:
-        """See `Batched`."""
+        """See `HasBatchSizes`."""
         return {
             f"sources.{name}.data.{where}": size
             for name, source in self.sources.items()
-            if isinstance(source.data, Batched)
+            if isinstance(source.data, HasBatchSizes)
             for where, size in source.data.batch_sizes().items()
         }
 
     def begins(self) -> int:
-        """See `Positioned`."""
+        """See `ResumableData`."""
         return self._begins
 
-    def position(self, index: int) -> dict[str, Read]:
-        """See `Positioned`; its parts are those of the sources."""
+    def position(self, index: int) -> dict[str, ReadPosition]:
+        """See `ResumableData`; its parts are those of the sources."""
         turns, done = self._started(), index - self._begins
         return {
             f"{name}/{part}": read
@@ -138,7 +140,7 @@ class Blend:
         }
 
     def starting(self, first_batch: int, places: Mapping[str, int]) -> Self:
-        """See `Positioned`: turns begin anew, and each source goes on where it was left."""
+        """See `ResumableData`: turns begin anew, and each source goes on where it was left."""
         own = {name: {part.removeprefix(f"{name}/"): place for part, place in places.items()
                       if part.startswith(f"{name}/")} for name in self.sources}  # fmt: skip
         found = self._of({name: one.data.starting(0, own[name]) for name, one in self.sources.items()})
@@ -146,12 +148,12 @@ class Blend:
         return found
 
     def batching(self) -> Json:
-        """See `Positioned`."""
+        """See `ResumableData`."""
         shares = {name: str(share) for name, share in self._shares.items()}
         return {"shares": shares, "sources": {name: one.data.batching() for name, one in self.sources.items()}}
 
     def batched(self, batching: Json) -> Self:
-        """See `Positioned`."""
+        """See `ResumableData`."""
         if gone := batching["sources"].keys() - self.sources.keys():
             raise ValueError(f"source {sorted(gone)[0]} is no longer part of the blend")
         found = self._of({name: self.sources[name].data.batched(one) for name, one in batching["sources"].items()})

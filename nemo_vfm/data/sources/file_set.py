@@ -11,7 +11,7 @@ from pathlib import Path
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.storage.files import sha256_text
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.shards.shard_files import Entry
 from nemo_vfm.data.video.decode import VIDEO_SUFFIXES
 from nemo_vfm.data.video.media_info import stamp

@@ -22,7 +22,9 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import info
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.storage.files import sha256_text
-from nemo_vfm.core.types import Batch, Json, Read
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.core.types.training_data import ReadPosition
 from nemo_vfm.data.batching.faults import Faults
 from nemo_vfm.data.batching.pack_collate import side_by_side
 from nemo_vfm.data.batching.packing import LOOKAHEAD, Pack, Packing, pack, packing
@@ -101,10 +103,10 @@ class PackedLatents:
         """See `Positioned`."""
         return self._begins
 
-    def position(self, index: int) -> dict[str, Read]:
+    def position(self, index: int) -> dict[str, ReadPosition]:
         """See `Positioned`; it is of one part, and moves on pack by pack."""
         plan, (first, *_) = self.by_number().plan, self.by_number().numbers(index, 0)
-        return {"packs": Read(plan.samples_before(first), len(plan.samples), plan.digest)}
+        return {"packs": ReadPosition(plan.samples_before(first), len(plan.samples), plan.digest)}
 
     def starting(self, first_batch: int, places: Mapping[str, int]) -> Self:
         """See `Positioned`; where the packs are others, it goes on with the next one that is whole."""

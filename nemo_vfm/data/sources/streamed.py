@@ -19,7 +19,9 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import info, warn
 from nemo_vfm.core.storage.object_store import items
 from nemo_vfm.core.storage.uri import Address, Place, local, place, places
-from nemo_vfm.core.types import Batch, Json, Read
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.core.types.training_data import ReadPosition
 from nemo_vfm.data.batching.bucket import Bucket
 from nemo_vfm.data.batching.faults import Faults
 from nemo_vfm.data.batching.raw_collate import RawReader
@@ -108,11 +110,11 @@ class StreamedTars:
         """See `Positioned`."""
         return self._begins
 
-    def position(self, index: int) -> dict[str, Read]:
+    def position(self, index: int) -> dict[str, ReadPosition]:
         """See `Positioned`; it is of one part."""
         order = self._started()[0]
         place = self._place + (index - self._begins) * self.batch_size
-        return {"tars": Read(place, order.known_total() or 0, order.digest())}
+        return {"tars": ReadPosition(place, order.known_total() or 0, order.digest())}
 
     def starting(self, first_batch: int, places: Mapping[str, int]) -> Self:
         """See `Positioned`."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.storage.uri import local
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.batching.bucket import Buckets
 from nemo_vfm.data.loader.global_batches import Feed
 from nemo_vfm.data.shards.sample_reader import Samples

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.optional import require
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.tokenizers import special_tokens
 
 FILE = "tokenizer.model"

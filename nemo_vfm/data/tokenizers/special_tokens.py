@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 
 CONFIG_FILES = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 _ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")

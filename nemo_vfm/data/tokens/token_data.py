@@ -20,7 +20,10 @@ from nemo_vfm.core.log import info, warn
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.storage.uri import local
-from nemo_vfm.core.types import Batch, Json, Read, Tokenizer, TrainingData
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.encoders import Tokenizer
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.core.types.training_data import ReadPosition, TrainingData
 from nemo_vfm.data.batching.faults import Faults
 from nemo_vfm.data.loader.batch_loader import Batches
 from nemo_vfm.data.loader.batch_source import Loaded
@@ -132,12 +135,14 @@ class TokenData(TrainingData):
         """See `Positioned`."""
         return self._begins
 
-    def position(self, index: int) -> dict[str, Read]:
+    def position(self, index: int) -> dict[str, ReadPosition]:
         """See `Positioned`; its parts are the sources."""
         opened = self._open()
         rows = opened.mixture.taken((index - self._begins) * self.batch_size)
         return {
-            name: Read(rows[name], stream.num_tokens // self.sequence_length, self._digest(name, opened.by.seed))
+            name: ReadPosition(
+                rows[name], stream.num_tokens // self.sequence_length, self._digest(name, opened.by.seed)
+            )
             for name, stream in opened.streams.items()
         }
 

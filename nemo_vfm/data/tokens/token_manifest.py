@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 
 SCHEMA = "nemo_vfm.tokens/1"
 NAME = "tokens.json"

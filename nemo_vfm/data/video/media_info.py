@@ -11,7 +11,7 @@ from pathlib import Path
 from nemo_vfm.core.errors import NemoVfmError
 from nemo_vfm.core.log import bar, info, warn
 from nemo_vfm.core.storage.files import write_json
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.batching.transform import image_size
 from nemo_vfm.data.video.decode import check_size, open_video
 

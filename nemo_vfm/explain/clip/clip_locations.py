@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.shards.shard_files import Entry, ShardSet
 from nemo_vfm.explain.clip.curation_folder import Curation, plain, read_plain
 

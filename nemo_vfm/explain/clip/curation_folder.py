@@ -10,7 +10,7 @@ from typing import cast
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.files import read_bytes
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.decide.score_table import Table, read_table
 
 _MOST_BYTES = 256 << 20

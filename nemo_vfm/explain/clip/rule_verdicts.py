@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.decide.limit import Limit
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.decide.score_table import Labels

@@ -5,7 +5,7 @@
 from pathlib import Path
 
 from nemo_vfm.config.recipe_errors import printable
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.decide.score_table import read_table
 from nemo_vfm.explain.clip.curation_folder import read_plain
 from nemo_vfm.runtime.terminal import Paper

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from nemo_vfm.config.recipe_errors import UNSEEN, printable
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.explain.clip.clip_locations import Bytes
 from nemo_vfm.explain.clip.clip_pictures import sheet_frames, thumbnail_frames
 from nemo_vfm.explain.clip.clip_report import Alike, Standing, Story, tell

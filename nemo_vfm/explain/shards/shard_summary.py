@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.shards.sample_reader import Samples, caption_of, facts_of
 from nemo_vfm.data.shards.shard_files import Entry
 

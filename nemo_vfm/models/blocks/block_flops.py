@@ -5,7 +5,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from nemo_vfm.core.types import Op
+from nemo_vfm.core.types.model_cost import Op
 from nemo_vfm.models.blocks.patch import Patch, grid_of
 from nemo_vfm.models.blocks.rope import Grid
 

@@ -10,7 +10,7 @@ from typing import Literal
 from torch import Tensor
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.nemo_archive import read_nemo
 from nemo_vfm.models.convert.torch_zip import open_torch_zip
 from nemo_vfm.models.convert.weights import plain, unread, weights

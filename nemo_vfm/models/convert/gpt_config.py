@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.gpt_families import FAMILIES, FIXED, IGNORED, MOST_TOKENS, READ, SIZES, Family
 from nemo_vfm.models.convert.gpt_keys import flag, positive, same, shown, whole
 from nemo_vfm.models.convert.gpt_rope import rope_of, rope_told

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.blocks.decoder import Activation, NormKind
 
 _GATED: dict[str, Activation] = {"silu": "swiglu", "swish": "swiglu"}

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 
 
 def whole(config: Mapping[str, Json], key: str, most: int) -> int:

@@ -9,7 +9,7 @@ Version 4 has `rope_theta` and `partial_rotary_factor` on top and the rest in `r
 from collections.abc import Mapping
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.blocks.text_rope import LongContext, TextRope
 from nemo_vfm.models.convert.gpt_families import MOST_TOKENS, Family
 from nemo_vfm.models.convert.gpt_keys import positive, shown, whole, wrong

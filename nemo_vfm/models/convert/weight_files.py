@@ -14,7 +14,7 @@ from typing import Any
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.log import warn
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 
 WHOLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"

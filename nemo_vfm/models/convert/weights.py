@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from math import isfinite
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.places import TensorPlace
 
 _MAX_DEPTH = 32

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import NemoVfmError, UserError
-from nemo_vfm.core.types import LAID, Batch, Prepared
+from nemo_vfm.core.types.batch import LAID, Batch
+from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.parallel.apply.deferred_weight_grad import Later, put_off
 from nemo_vfm.parallel.apply.pipeline_stage import Stage
 from nemo_vfm.parallel.plan.mesh import Mesh
@@ -29,7 +30,7 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 _MOST_DIMS = 8
 
 Inputs = tuple[tuple[str, tuple[int, ...]], ...]
-Losses = Callable[[Tensor, Prepared], Tensor]
+Losses = Callable[[Tensor, ModelInputs], Tensor]
 Around = Callable[[], AbstractContextManager[object]]
 
 
@@ -107,7 +108,7 @@ class Pipeline:
         dist.broadcast(output, group=self.group, group_src=holder)
         return output
 
-    def backward(self, prepared: Sequence[Prepared], losses: Losses, under: Around) -> float:
+    def backward(self, prepared: Sequence[ModelInputs], losses: Losses, under: Around) -> float:
         """Forward and backward of all microbatches, by the plan's schedule.
 
         Args:
@@ -139,7 +140,7 @@ class Pipeline:
             self._ready(())
         return sum(float(loss.detach()) for loss in found) * self.mesh.plan.pipeline
 
-    def _require_alike(self, prepared: Sequence[Prepared]) -> None:
+    def _require_alike(self, prepared: Sequence[ModelInputs]) -> None:
         for one in prepared:
             if _named(one.inputs) != _named(prepared[0].inputs):
                 raise UserError(
@@ -147,7 +148,7 @@ class Pipeline:
                     f"{one.shapes()}. Use batches that parallel.microbatches divides evenly, or no pipeline."
                 )
 
-    def _learn(self, first: Prepared, under: Around) -> None:
+    def _learn(self, first: ModelInputs, under: Around) -> None:
         """Find out what goes between stages for inputs of this shape, by a forward that all ranks take together.
 
         Data ranks may have different shapes (packed samples), and those that share weights must agree on each forward.

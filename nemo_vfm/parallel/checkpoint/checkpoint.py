@@ -15,7 +15,7 @@ from pathlib import Path
 from torch import Tensor
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint import checkpoint_index, checkpoint_one_file
 from nemo_vfm.parallel.checkpoint import checkpoint_manifest as manifests
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import existing as existing

@@ -12,7 +12,7 @@ from pathlib import Path
 from nemo_vfm.core import log
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
 from nemo_vfm.core.storage.files import sha256_file
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint import checkpoint_index, tensor_file
 from nemo_vfm.parallel.checkpoint import checkpoint_manifest as manifests
 from nemo_vfm.parallel.checkpoint.checkpoint_index import SUFFIX

@@ -14,7 +14,7 @@ from typing import Any
 
 from nemo_vfm.core.errors import CorruptCheckpoint
 from nemo_vfm.core.storage.files import sha256_text
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint import tensor_file
 from nemo_vfm.parallel.checkpoint.checkpoint_pieces import Box, Ints, whole
 

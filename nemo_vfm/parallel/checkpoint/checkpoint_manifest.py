@@ -18,7 +18,7 @@ from typing import Any
 from nemo_vfm.core import log
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
 from nemo_vfm.core.storage.files import sha256_text, write_json
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 
 NAME = "manifest.json"
 MAX_BYTES = 16 << 20

@@ -14,7 +14,7 @@ import torch
 
 from nemo_vfm.core.errors import CorruptCheckpoint
 from nemo_vfm.core.storage.files import read_json, sha256_file
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint import checkpoint_index, tensor_file
 from nemo_vfm.parallel.checkpoint import checkpoint_manifest as manifests
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import together

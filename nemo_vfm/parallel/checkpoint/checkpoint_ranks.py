@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from nemo_vfm.core import errors
 from nemo_vfm.core.errors import LostRank, NemoVfmError
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.ranks.gather import Gather, GroupGather
 
 #: A rank that died is noticed at once, by its closed connection. This is for one that hangs, and must be longer than

@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Thread
 
 from nemo_vfm.core import log, progress
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE
 from nemo_vfm.parallel.checkpoint.checkpoint_snapshot import Buffers, Groups, Owners, Snapshot, snapshot
 from nemo_vfm.parallel.checkpoint.checkpoint_writer import About, write

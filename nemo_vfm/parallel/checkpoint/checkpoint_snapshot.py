@@ -18,7 +18,7 @@ from torch import Tensor
 
 from nemo_vfm.core import lease_registry
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint import checkpoint_index, checkpoint_pieces, tensor_file
 from nemo_vfm.parallel.checkpoint.checkpoint_index import Entry
 from nemo_vfm.parallel.checkpoint.checkpoint_pieces import Box

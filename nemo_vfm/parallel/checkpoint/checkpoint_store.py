@@ -19,7 +19,7 @@ from nemo_vfm.core import log
 from nemo_vfm.core.errors import CorruptCheckpoint, DataError, UserError
 from nemo_vfm.core.storage import object_store
 from nemo_vfm.core.storage.uri import Address, Place
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.parallel.checkpoint import checkpoint_manifest as manifests
 from nemo_vfm.parallel.checkpoint.checkpoint import Checkpoint

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from nemo_vfm.core.errors import CorruptCheckpoint
 from nemo_vfm.core.storage.files import sync
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 
 # About 130 bytes a tensor: room for 120,000 tensors, and some 300 MB of Python objects at the worst.
 MAX_HEADER_BYTES = 16 << 20

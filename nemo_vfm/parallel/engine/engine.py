@@ -15,7 +15,10 @@ from torch import Tensor, nn
 from nemo_vfm.core.errors import CorruptCheckpoint
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.seed import derive
-from nemo_vfm.core.types import Batch, DevicePlan, Factory, Prepared, Task
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.core.types.job import DevicePlan
+from nemo_vfm.core.types.task import ModelInputs, Task
 from nemo_vfm.parallel.apply.local_shard import copy_own
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import OptimizerFactory
@@ -67,7 +70,7 @@ class Engine(Protocol):
         """One optimizer step over a global batch, with every learning rate times `lr_factor`."""
         ...
 
-    def evaluate(self, batch: Batch) -> tuple[Tensor, Prepared]:
+    def evaluate(self, batch: Batch) -> tuple[Tensor, ModelInputs]:
         """The loss of each sample, (B,), without gradients, and what it was measured on."""
         ...
 

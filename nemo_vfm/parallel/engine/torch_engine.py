@@ -18,7 +18,10 @@ from torch import Tensor, nn
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.seed import derive
-from nemo_vfm.core.types import Batch, DevicePlan, Factory, Prepared
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.core.types.job import DevicePlan
+from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.parallel.apply import apply_parallelism
 from nemo_vfm.parallel.apply.pipeline_schedule import Pipeline, require_even
 from nemo_vfm.parallel.apply.pipeline_stage import Stage, cut, repeated
@@ -171,10 +174,10 @@ class TorchEngine:
         loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach()), float(prepared.weight_B.sum())
 
-    def _prepared(self, batch: Batch, *, training: bool) -> Prepared:
+    def _prepared(self, batch: Batch, *, training: bool) -> ModelInputs:
         return self.parts.task.prepare(batch.to(device()), seed=self.parts.seed, training=training)
 
-    def _forward(self, batch: Batch, *, training: bool) -> tuple[Prepared, Tensor]:
+    def _forward(self, batch: Batch, *, training: bool) -> tuple[ModelInputs, Tensor]:
         prepared = self._prepared(batch, training=training)
         with self.parts.precision.autocast():
             output = self.model(**prepared.inputs)
@@ -204,7 +207,7 @@ class TorchEngine:
         return 1.0 if self.clip_norm is None else min(1.0, self.clip_norm / (norm + 1e-6))
 
     @torch.no_grad()
-    def evaluate(self, batch: Batch) -> tuple[Tensor, Prepared]:
+    def evaluate(self, batch: Batch) -> tuple[Tensor, ModelInputs]:
         """The loss of each sample with the model in evaluation mode."""
         self.model.eval()
         prepared, losses_B = self._forward(batch, training=False)

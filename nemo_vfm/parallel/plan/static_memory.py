@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from nemo_vfm.core.types import Factory
+from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.without_compiler import without_compiler
 from nemo_vfm.parallel.plan.param_shards import portions
 from nemo_vfm.parallel.plan.plan import ParallelPlan

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 from nemo_vfm.core import preemption, progress, ranks
 from nemo_vfm.core.errors import LostRank, UserError
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.parallel.ranks.device_probe import Pulse
 from nemo_vfm.parallel.ranks.rank_watchdog import OnLost, Watch
 from nemo_vfm.parallel.ranks.rendezvous_store import PrefixStore, Store, address, connect, one_line

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Protocol
 
 from nemo_vfm.core.ranks import SILENCE_S
-from nemo_vfm.core.types import Json
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.ranks.rendezvous_store import Store
 
 BEAT_S = 1.0

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types import Batch
+from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.parallel.apply.local_shard import whole
 from nemo_vfm.parallel.engine import gradients
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine

@@ -19,7 +19,10 @@ from torch import Tensor, nn
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.seed import generator
-from nemo_vfm.core.types import IGNORED, LAID, Batch, Factory, Sized, Task
+from nemo_vfm.core.types.batch import IGNORED, LAID, Batch
+from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.core.types.model_cost import HasDummyInputs
+from nemo_vfm.core.types.task import Task
 from nemo_vfm.parallel.apply.local_shard import copy_own
 from nemo_vfm.parallel.engine.engine import Parts
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
@@ -42,7 +45,7 @@ class Rehearsal:
         seed: of weights and samples.
         precision: of the arithmetic.
         recompute: see `TorchEngine`.
-        shapes: of one sample, see `Sized`.
+        shapes: of one sample, see `HasDummyInputs`.
         takes_packed: whether the model does.
         vocab: of a model of tokens, how many there are.
         name: tells it from others.
@@ -154,7 +157,7 @@ def rehearsal_of(
     """
     with torch.device("meta"):
         asked = model()
-    if not isinstance(asked, Sized):
+    if not isinstance(asked, HasDummyInputs):
         raise UserError(
             f"{type(asked).__name__} has no small_inputs(), so no tiny batches can be made for it; see "
             f"nemo_vfm.models.dit.DiT for an example."

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nemo_vfm.config import BoundFactory, Problem, RecipeError, build, factories
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types import Job
+from nemo_vfm.core.types.job import Job
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

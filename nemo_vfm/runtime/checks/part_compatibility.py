@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from nemo_vfm.config import BoundFactory, RecipeError
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types import Job, Phaseable
+from nemo_vfm.core.types.job import Job
+from nemo_vfm.core.types.training_data import ResumablePhases
 from nemo_vfm.runtime.checks.vocabularies import Vocabulary, of_tokenizer, whole
 from nemo_vfm.runtime.recipe_work import trains
 from nemo_vfm.workflow import Workflow
@@ -165,7 +166,7 @@ def _blamed(text: str, names: Address) -> str:
 
 
 def _of_phases(job: "Train") -> Iterator[Misfit]:
-    if not isinstance(job.data, Phaseable):
+    if not isinstance(job.data, ResumablePhases):
         return
     for one in job.phases:
         try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nemo_vfm.config import Composed, Problem
 from nemo_vfm.core.nested_error import PartRefused
-from nemo_vfm.core.types import Job
+from nemo_vfm.core.types.job import Job
 from nemo_vfm.runtime.recipe_work import trains
 from nemo_vfm.workflow import Workflow
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nemo_vfm.core.types import Job
+from nemo_vfm.core.types.job import Job
 from nemo_vfm.workflow import Workflow
 
 

@@ -9,7 +9,7 @@ from nemo_vfm.core import log
 from nemo_vfm.core.device import device
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.storage.files import write_json
-from nemo_vfm.core.types import Tokenizer
+from nemo_vfm.core.types.encoders import Tokenizer
 from nemo_vfm.language.generation import Continues, generate
 from nemo_vfm.language.token_choice import Choice
 from nemo_vfm.train.train_state import Fit

@@ -8,7 +8,7 @@ from collections import deque
 
 from nemo_vfm.core import log, ranks
 from nemo_vfm.core.storage.files import write_json
-from nemo_vfm.core.types import Costed
+from nemo_vfm.core.types.model_cost import ReportsFlops
 from nemo_vfm.perf.flops import CONVENTIONS, Convention, Peak, formula, mfu, peak_flops, training_flops
 from nemo_vfm.train.train_state import Fit
 
@@ -37,7 +37,9 @@ class Throughput:
     def on_start(self, fit: Fit) -> None:
         """Begin the clock, and say once what mfu will mean."""
         self._seen = deque([(time.perf_counter(), 0, 0, 0.0)], maxlen=self.window_steps + 1)
-        if isinstance(fit.model, Costed) and ranks.is_first():  # several that measure at once would slow each other
+        if (
+            isinstance(fit.model, ReportsFlops) and ranks.is_first()
+        ):  # several that measure at once would slow each other
             self._peak = peak_flops()
             said = {"formula": formula(self.causal_attention), "peak": str(self._peak)}
             log.info(f"mfu = {said['formula']}; peak: {said['peak']}")
@@ -58,7 +60,7 @@ class Throughput:
 
     def _flops(self, fit: Fit) -> float:
         model = fit.model
-        if self._peak is None or fit.result is None or not isinstance(model, Costed):
+        if self._peak is None or fit.result is None or not isinstance(model, ReportsFlops):
             return 0.0
         own = sum(training_flops(model.ops(shapes), self.causal_attention) for shapes in fit.result.shapes)
         return own * fit.plan.data / fit.plan.world  # the ranks of one slice share its arithmetic

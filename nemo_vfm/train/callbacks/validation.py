@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 import torch
 
-from nemo_vfm.core.types import Prepared, Renamed
+from nemo_vfm.core.types.task import ModelInputs, ReportsPerplexity
 from nemo_vfm.parallel.ranks.consensus import everyone_says
 from nemo_vfm.train.train_state import Fit
 
@@ -41,7 +41,7 @@ class Validate:
             return
         losses, weights = (torch.tensor([x for batch in measured for x in batch[name]]) for name in ("loss", "weight"))
         fit.metrics["val_loss"] = _mean(losses, weights)
-        if isinstance(fit.task, Renamed):
+        if isinstance(fit.task, ReportsPerplexity):
             named = fit.task.named(fit.metrics["val_loss"])
             fit.metrics |= {f"val_{name}": value for name, value in named.items()}
         if all("noise" in batch for batch in measured):
@@ -69,7 +69,7 @@ def _of_this_rank(fit: Fit) -> dict[int, Measured]:
     return found
 
 
-def _measured(losses_B: torch.Tensor, prepared: Prepared) -> Measured:
+def _measured(losses_B: torch.Tensor, prepared: ModelInputs) -> Measured:
     noise = {"noise": prepared.tags["noise"].tolist()} if "noise" in prepared.tags else {}
     return {"loss": losses_B.tolist(), "weight": prepared.weight_B.tolist(), **noise}
 

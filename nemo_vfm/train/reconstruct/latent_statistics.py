@@ -15,7 +15,7 @@ from torch import Tensor
 
 from nemo_vfm.core import log
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types import Batch
+from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.models.autoencoder import CausalAutoencoder, split
 from nemo_vfm.train.reconstruct.reconstruction_quality import reconstructed
 from nemo_vfm.train.train_state import Fit

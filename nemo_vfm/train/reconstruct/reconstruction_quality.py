@@ -17,7 +17,8 @@ from nemo_vfm.core import log, ranks
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.frame_rate import frame_rate
-from nemo_vfm.core.types import Batch, Prepared
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.data.video.video_grid import write_grid
 from nemo_vfm.metrics.fidelity import psnr, ssim
 from nemo_vfm.models.autoencoder import CausalAutoencoder, split
@@ -25,7 +26,7 @@ from nemo_vfm.train.reconstruct.reconstruction_task import Reconstruct
 from nemo_vfm.train.train_state import Fit
 
 
-def reconstructed(fit: Fit, batches: Iterable[Batch], *, average: bool = True) -> Iterator[tuple[Prepared, Tensor]]:
+def reconstructed(fit: Fit, batches: Iterable[Batch], *, average: bool = True) -> Iterator[tuple[ModelInputs, Tensor]]:
     """Each batch and what the model makes of it, without noise.
 
     Args:
@@ -87,7 +88,7 @@ def _alike(made: Tensor, video: Tensor) -> dict[str, Tensor]:
     return measures if min(video.shape[3:]) < 11 else measures | {"val_ssim": ssim(made, video)}
 
 
-def _terms(fit: Fit, output: Tensor, prepared: Prepared) -> dict[str, Tensor]:
+def _terms(fit: Fit, output: Tensor, prepared: ModelInputs) -> dict[str, Tensor]:
     assert isinstance(fit.task, Reconstruct)
     return {f"val_loss_of/{name}": value for name, value in fit.task.parts(output, prepared).items()}
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.seed import derive
-from nemo_vfm.core.types import Batch, Prepared
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.models.autoencoder import split
 from nemo_vfm.train.reconstruct.loss_terms import Pixels, Term, divergence
 
@@ -40,7 +41,7 @@ class Reconstruct:
         self.terms: dict[str, Term] = dict(terms) if terms is not None else {"pixels": Pixels()}
         self.kl = kl
 
-    def prepare(self, batch: Batch, *, seed: int, training: bool) -> Prepared:
+    def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
         """Pixels in [-1, 1]; in training also each sample's seed of the latents' noise, whatever its companions."""
         if batch.video_BCTHW is None:
             raise UserError("an autoencoder trains on pixels, and these shards hold latents; use shards of clips, "
@@ -50,13 +51,13 @@ class Reconstruct:
         if training:
             seeds = [derive(seed, "training", batch.index, key) for key in batch.keys]
             inputs["seeds_B"] = torch.tensor(seeds, dtype=torch.int64)  # on the CPU, where the noise is drawn
-        return Prepared(inputs, {"video": video_BCTHW}, batch.weight_B)
+        return ModelInputs(inputs, {"video": video_BCTHW}, batch.weight_B)
 
-    def losses(self, output: Tensor, prepared: Prepared) -> Tensor:
+    def losses(self, output: Tensor, prepared: ModelInputs) -> Tensor:
         """The sum of the terms, (B,)."""
         return torch.stack(list(self.parts(output, prepared).values())).sum(dim=0)
 
-    def parts(self, output: Tensor, prepared: Prepared) -> dict[str, Tensor]:
+    def parts(self, output: Tensor, prepared: ModelInputs) -> dict[str, Tensor]:
         """Each term by its name, and kl where it counts, (B,)."""
         video_BCTHW = prepared.targets["video"]
         made_BCTHW, mean_BM, logvar_BM = split(output.float(), video_BCTHW)

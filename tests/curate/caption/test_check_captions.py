@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nemo_vfm.cli.main import main
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.caption.check_captions import CaptionsRefused, CheckCaptions, compare
 from nemo_vfm.curate.caption.likeness import ClipLikeness, NamedColours
 from tests.support.coloured import NAMES, coloured_shards

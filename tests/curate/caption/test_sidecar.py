@@ -9,7 +9,7 @@ from fractions import Fraction
 import pyarrow.parquet as pq
 import pytest
 
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.caption.description import Description
 from nemo_vfm.curate.caption.sidecar import Sidecar
 from nemo_vfm.curate.execute.inline_executor import Inline

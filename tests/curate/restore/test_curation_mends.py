@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.parquet as parquet
 import pytest
 
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.execute.process_executor import Processes
 from nemo_vfm.curate.restore.crop_letterbox import Letterbox

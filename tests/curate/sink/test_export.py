@@ -11,7 +11,7 @@ import cv2
 import pytest
 
 from nemo_vfm.core.errors import NothingKept, UserError
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.sink.cosmos_curate import CosmosCurate
 from nemo_vfm.curate.sink.cosmos_predict2 import CosmosPredict2
 from nemo_vfm.curate.sink.dfm_sink import Dfm

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.core.types import Run
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.split import transnet_splitter
 from nemo_vfm.curate.split.transnet_splitter import Edges, TransNetV2Split
 from nemo_vfm.models.transnet import TransNetV2, predict

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from nemo_vfm.core.types import Tokenizer
+from nemo_vfm.core.types.encoders import Tokenizer
 from nemo_vfm.data.tokenizers.byte_tokenizer import ByteTokenizer
 
 OURS = ByteTokenizer()

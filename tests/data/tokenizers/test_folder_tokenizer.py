@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nemo_vfm.core.errors import DataError, MissingPackage, UserError
-from nemo_vfm.core.types import Tokenizer
+from nemo_vfm.core.types.encoders import Tokenizer
 from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
 from tests.support import tiny_tokenizers
 from tests.support.tiny_tokenizers import LINES, TEXTS

@@ -43,5 +43,6 @@ def test_what_does_not_divide_is_refused_with_its_numbers(make, text):
 
 
 def test_names_and_formulas_load_without_torch():
-    code = "import sys; from nemo_vfm.parallel.context import scheme, tiles, traffic_formulas; sys.exit('torch' in sys.modules)"
+    names = "scheme, tiles, traffic_formulas"
+    code = f"import sys; from nemo_vfm.parallel.context import {names}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,75 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Declares codecs, tokenizers and text encoders.
+
+Shape letters: B batch, C channels, T frames, H height, W width, L text tokens, D width of a text token.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@runtime_checkable
+class Codec(Protocol):
+    """Pixels to latents and back."""
+
+    def encode(self, video_BCTHW: "Tensor") -> "Tensor":
+        """Pixels in [-1, 1], float, to latents (B, C', T', H', W')."""
+        ...
+
+    def decode(self, latents_BCTHW: "Tensor") -> "Tensor":
+        """Latents to pixels in [-1, 1]."""
+        ...
+
+    def latent_shape(self, num_frames: int, height: int, width: int) -> tuple[int, int, int, int]:
+        """(C', T', H', W') for a video of this size; ValueError where the size does not fit, with sizes that do."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Changes whenever the same pixels would give other latents."""
+        ...
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """Texts to the numbers of their tokens and back."""
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """The tokens of each text; none is added at either end."""
+        ...
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of these tokens; special ones say nothing."""
+        ...
+
+    def vocab_size(self) -> int:
+        """How many tokens there are, special ones among them."""
+        ...
+
+    def end(self) -> int:
+        """The token after a document's last."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Changes whenever the same text would give other tokens."""
+        ...
+
+
+@runtime_checkable
+class TextEncoder(Protocol):
+    """Captions to embeddings."""
+
+    def encode(self, captions: Sequence[str]) -> "tuple[Tensor, Tensor]":
+        """Embeddings (B, L, D), float32, and a mask (B, L), True at real tokens. The empty text is legal."""
+        ...
+
+    def text_shape(self) -> tuple[int, int]:
+        """(L, D)."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Changes whenever the same caption would give another embedding."""
+        ...

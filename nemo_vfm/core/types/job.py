@@ -1,0 +1,143 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Declares jobs, the roots of recipes: one method, `run`; protocols for those that use several ranks or machines."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+#: Folders in a run folder that no job writes to: a launcher's scripts, copy of the code and logs; how parts went.
+LAUNCH, PARTS = "launch", "parts"
+
+
+#: The table beside the runs of a sweep.
+SWEEP = "sweep.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What the command line tells a job: where to write, from which recipe, with which seed.
+
+    Args:
+        folder: the run folder; it exists and is writable.
+        recipe: the composed recipe as YAML text, without secrets.
+        seed: the root of all randomness.
+        resume: True where the folder holds an unfinished run of this recipe.
+        before: of a workflow's step, a hash of what its own recipe does not say: the seed, and the steps above it.
+    """
+
+    folder: Path
+    recipe: str = ""
+    seed: int = 0
+    resume: bool = False
+    before: str = ""
+
+    def step(self, name: str) -> "Run":
+        """The same run, one folder down: what a workflow gives to its step."""
+        return replace(self, folder=self.folder / name)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a job ended.
+
+    Args:
+        summary: one line for the user.
+        figures: numbers worth keeping, `{name: number}`.
+        did_nothing: True where the work had been done before.
+    """
+
+    summary: str
+    figures: Mapping[str, float] = field(default_factory=dict)
+    did_nothing: bool = False
+
+
+@runtime_checkable
+class Job(Protocol):
+    """The root of a recipe."""
+
+    def run(self, run: Run) -> Outcome:
+        """Do the work inside `run.folder`; called again after a kill, go on where it stopped."""
+        ...
+
+
+@runtime_checkable
+class MultiRankJob(Protocol):
+    """A job that may work on several ranks at once. One without this works on one."""
+
+    def num_ranks(self) -> int:
+        """On how many; known from the recipe alone."""
+        ...
+
+    def require(self, num_ranks: int) -> None:
+        """ValueError where it cannot work on so many, with the product and its factors."""
+        ...
+
+
+@runtime_checkable
+class ElasticJob(Protocol):
+    """A job that works on another number of ranks as it goes on, and raises `NextPhase` where it changes."""
+
+    def ranks_now(self, folder: Path) -> int:
+        """On how many it goes on with what its run folder holds."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class JobShard:
+    """One of several shares of a job's work.
+
+    Args:
+        number: which, from 0.
+        count: of so many.
+        round: of the job's rounds, from 0: the second begins when all parts of the first are done.
+    """
+
+    number: int
+    count: int
+    round: int = 0
+
+    def has(self, name: str) -> bool:
+        """Whether the thing of this name is this part's: a function of the name alone, so none is left over."""
+        return int(sha256(name.encode()).hexdigest(), 16) % self.count == self.number
+
+
+@runtime_checkable
+class ShardedJob(Protocol):
+    """A job whose work parts can do without each other; a run after them does the rest and comes to the same."""
+
+    def rounds(self) -> int:
+        """How often all parts are gone through; known from the recipe alone."""
+        ...
+
+    def run_part(self, run: Run, part: JobShard) -> Outcome:
+        """Do this part's share in the run's folder, which the other parts work in, too."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePlan:
+    """What a job would do with a number of GPUs; all that can be said without one.
+
+    Args:
+        num_used: how many of them would work.
+        parameters: of the model.
+        state_bytes: `{what: bytes}` that each working GPU holds all the time, activations apart.
+        notes: sentences about what will not go as the number of GPUs suggests.
+    """
+
+    num_used: int
+    parameters: int
+    state_bytes: Mapping[str, int]
+    notes: tuple[str, ...] = ()
+
+
+@runtime_checkable
+class PlannableJob(Protocol):
+    """A job that can say what it would do with so many GPUs. One without this takes what it finds."""
+
+    def plan_for(self, num_gpus: int) -> DevicePlan:
+        """The plan; nothing of the machine is looked at."""
+        ...

@@ -1,0 +1,45 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Declares models that report their FLOPs and the shapes of a small input."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One piece of arithmetic of a forward pass.
+
+    Args:
+        kind: linear (weights times activations) or attention (activations times activations).
+        flops: multiply and add counted as two, for the whole batch, forward only.
+        name: which part of the model.
+        causal: attention of which the later half of the keys is masked, although `flops` has it.
+    """
+
+    kind: Literal["linear", "attention"]
+    flops: float
+    name: str
+    causal: bool = False
+
+
+@runtime_checkable
+class ReportsFlops(Protocol):
+    """A model that says what it costs."""
+
+    def ops(self, inputs: Mapping[str, tuple[int, ...]]) -> list[Op]:
+        """The arithmetic of one forward pass on inputs of these shapes (`ModelInputs.shapes`)."""
+        ...
+
+
+@runtime_checkable
+class HasDummyInputs(Protocol):
+    """A model that can be tried on batches that are made up: by `nemo-vfm parity` and `nemo-vfm diverge`."""
+
+    def small_inputs(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of one small sample as a batch has it: `latents_BCTHW` and `text_BLD`, `video_BCTHW`, `tokens_BS`.
+
+        A model of tokens also has `vocab`, how many there are.
+        """
+        ...

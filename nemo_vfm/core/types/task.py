@@ -1,0 +1,72 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Declares tasks: what a model is shown of a batch, and its losses.
+
+Shape letters: B batch, T frames, K numbers a frame.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from nemo_vfm.core.types.batch import LAID, Batch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(slots=True)
+class ModelInputs:
+    """One batch made ready: what the model is called with, and what the criterion needs besides.
+
+    Args:
+        inputs: keyword arguments of the model.
+        targets: tensors for the criterion.
+        weight_B: what each sample's loss counts; the mean over a global batch is by these.
+        tags: per-sample numbers worth logging by, such as the noise level, each (B,).
+    """
+
+    inputs: dict[str, "Tensor"]
+    targets: dict[str, "Tensor"]
+    weight_B: "Tensor"
+    tags: dict[str, "Tensor"] = field(default_factory=dict)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of the inputs. Those in `LAID` are shapes themselves and come as they are, one number after another."""
+        return {
+            name: tuple(x.flatten().tolist()) if name in LAID else tuple(x.shape) for name, x in self.inputs.items()
+        }
+
+
+@runtime_checkable
+class Task(Protocol):
+    """What is learned. Split in two so that a pipeline schedule can run the model in between."""
+
+    def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
+        """Turn a batch into model inputs and targets; all randomness is a function of (seed, batch.index, key)."""
+        ...
+
+    def losses(self, output: "Tensor", prepared: ModelInputs) -> "Tensor":
+        """The loss of each sample, (B,), float32."""
+        ...
+
+
+@runtime_checkable
+class ReportsPerplexity(Protocol):
+    """A task whose mean loss people know by another number."""
+
+    def named(self, loss: float) -> Mapping[str, float]:
+        """`{name: number}` for a mean loss."""
+        ...
+
+
+@runtime_checkable
+class Predicts(Task, Protocol):
+    """A task whose model says something of each sample that is of use in itself, such as a score.
+
+    Training's module and curation's stages ask the same task, so a scorer says in the one what it learned in the other.
+    """
+
+    def predict(self, output: "Tensor", prepared: ModelInputs) -> "Tensor":
+        """What the model says of each frame of each sample, (B, T, K), float32."""
+        ...

@@ -1,0 +1,120 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Declares training data: batches in an order that a seed and a number decide, and where reading stands."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Protocol, Self, runtime_checkable
+
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.json_value import Json
+
+
+@runtime_checkable
+class TrainingData(Protocol):
+    """Where training gets its batches; the order is a pure function of the seed."""
+
+    def start(self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1) -> None:
+        """Open the data and be ready to give global batch `first_batch` first: of each, slice `rank` of `num_ranks`."""
+        ...
+
+    def train_dataloader(self) -> Iterable[Batch]:
+        """Batches first_batch, first_batch + 1, ... without end."""
+        ...
+
+    def val_dataloader(self) -> Iterable[Batch]:
+        """The same held-out batches at every call; none where nothing is held out."""
+        ...
+
+    def batches_per_epoch(self) -> float:
+        """How many global batches see every training sample once."""
+        ...
+
+    def num_train_samples(self) -> int:
+        """How many samples are trained on."""
+        ...
+
+
+class ReadPosition(NamedTuple):
+    """How far one part of the data, such as a bucket or a source, is read.
+
+    Args:
+        place: samples read since the start of training, epoch after epoch.
+        of: samples of its epoch; 0 where nobody knows.
+        order: a hash of which samples these are, and in which order they come.
+    """
+
+    place: int
+    of: int
+    order: str
+
+
+@runtime_checkable
+class ResumableData(TrainingData, Protocol):
+    """Training data that goes on at the sample where it was left, also with other batches."""
+
+    def begins(self) -> int:
+        """The number of its first global batch: 0, or what `starting` was given."""
+        ...
+
+    def position(self, index: int) -> Mapping[str, ReadPosition]:
+        """How far each part is read before global batch `index`; once it is started."""
+        ...
+
+    def starting(self, first_batch: int, places: Mapping[str, int]) -> Self:
+        """A copy to be started, whose global batch `first_batch` follows so many samples of each part."""
+        ...
+
+    def batching(self) -> "Json":
+        """What decides which of its samples share a batch, such as batch sizes and weights; once it is started."""
+        ...
+
+    def batched(self, batching: "Json") -> Self:
+        """A copy to be started, with the batches that `batching` once told.
+
+        Raises:
+            ValueError: these were batches of other data.
+        """
+        ...
+
+
+@runtime_checkable
+class ResumablePhases(ResumableData, Protocol):
+    """Training data that goes on with other batches, or another blend of its sources, where it has been."""
+
+    def samples_per_batch(self) -> int:
+        """Of a global batch; known from the recipe alone."""
+        ...
+
+    def tokens_per_sample(self) -> int:
+        """Known from the recipe alone."""
+        ...
+
+    def in_phase(self, *, batch_size: int | None, blend: Mapping[str, float] | None, read: Mapping[str, int]) -> Self:
+        """The same data with other batches or weights of sources (None: its own), after so many samples of each source.
+
+        Raises:
+            ValueError: a weight for a source that there is not.
+        """
+        ...
+
+    def read_after(self, batches: int, *, seed: int) -> Mapping[str, int]:
+        """Samples of each source that are read once so many batches are, with those before the first."""
+        ...
+
+
+@runtime_checkable
+class HasVocab(Protocol):
+    """Training data of tokens."""
+
+    def vocab_size(self) -> int:
+        """How many tokens there may be; once it is started."""
+        ...
+
+
+@runtime_checkable
+class HasBatchSizes(Protocol):
+    """Training data whose global batches are known from the recipe alone."""
+
+    def batch_sizes(self) -> Mapping[str, int]:
+        """`{where it is written: samples of a global batch}`."""
+        ...
