@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.parallel.checkpoint.checkpoint_saver import Saver
-from nemo_vfm.parallel.checkpoint.checkpoint_writer import About
+from nemo_vfm.parallel.checkpoint.checkpoint_writer import CheckpointInfo
 from nemo_vfm.parallel.checkpoint.retention import Keep
 
 MB = 1 << 20
@@ -63,7 +63,7 @@ def plain_save(tensors: dict[str, dict[str, Tensor]], path: Path) -> float:
 def stall(saver: Saver, tensors: dict[str, dict[str, Tensor]], number: int) -> float:
     """Seconds until our save gives the loop back."""
     begin = time.perf_counter()
-    saver.save(number, tensors, {"step": number}, Keep(last=1), About("benchmark"))
+    saver.save(number, tensors, {"step": number}, Keep(last=1), CheckpointInfo("benchmark"))
     return time.perf_counter() - begin
 
 

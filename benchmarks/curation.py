@@ -38,7 +38,7 @@ from nemo_vfm.core.log import logger
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.examine.examine_file import Examine
 from nemo_vfm.curate.examine.footage import Footage
-from nemo_vfm.curate.examine.sandbox import Child, Here
+from nemo_vfm.curate.examine.sandbox import Child, InProcess
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.execute.process_executor import Processes
 from nemo_vfm.curate.job import Curate
@@ -88,7 +88,7 @@ def ours(path: Path, thumbnails: Path) -> Scores:
         "path": str(path), "name": path.name, "source_id": path.stem, "state": state_of(path), "spans": None,
         "stages": list(stages()),
     }  # fmt: skip
-    answers = Here(examine).ask(request, megapixels=0)
+    answers = InProcess(examine).ask(request, megapixels=0)
     *clips, _ = (answer.fact for answer in answers if not isinstance(answer, int))
     return {tuple(c["span"]): {n: v for f in c["found"].values() for n, v in f["scores"].items()} for c in clips}
 

@@ -23,9 +23,9 @@ from nemo_vfm.models.blocks.text_rope import TextRope
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.st_dit import STDiT
-from nemo_vfm.perf.flops import Convention, Peak, formula, mfu, training_flops
+from nemo_vfm.perf.flops import Convention, PeakFlops, formula, mfu, training_flops
 
-H100 = Peak(989e12, "dense bf16, data sheet of H100")
+H100 = PeakFlops(989e12, "dense bf16, data sheet of H100")
 TEXT, CHANNELS = (1, 512, 1024), 16
 LENGTH, WORDS = 4096, 256_000  # of Nemotron-4
 

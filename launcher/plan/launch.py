@@ -19,8 +19,8 @@ from launcher.plan.sweep import SweptRun, shared
 from launcher.plan.trusted_modules import Modules, job_imports, modules
 from launcher.render.job import SlurmJob
 from launcher.request.cluster import Slurm
-from launcher.request.cluster_config import Chosen, Where, cluster_of
-from launcher.request.request import Asked
+from launcher.request.cluster_config import ChosenCluster, Where, cluster_of
+from launcher.request.request import LaunchRequest
 from launcher.slurm import slurm
 from launcher.state.git import root_of
 from launcher.state.snapshot import Code, nothing, packages, take
@@ -65,7 +65,7 @@ class Launch:
         table: of a sweep: what sweep.json holds before anything has run.
     """
 
-    asked: Asked
+    asked: LaunchRequest
     where: Where
     values: Json
     recipe: str
@@ -114,7 +114,7 @@ class Launch:
         return bool(self.code.files) and job_imports(self.modules, self.code.root)
 
     @property
-    def one(self) -> Asked:
+    def one(self) -> LaunchRequest:
         """The words, or those for the first run of a sweep."""
         return self.asked.alone(self.runs[0].changes) if self.runs else self.asked
 
@@ -151,7 +151,7 @@ class Launch:
         return sha256_text(json.dumps(whole, sort_keys=True))[:12]
 
 
-def prepared(asked: Asked) -> Launch:
+def prepared(asked: LaunchRequest) -> Launch:
     """Look at everything that the words name.
 
     Raises:
@@ -173,7 +173,7 @@ def prepared(asked: Asked) -> Launch:
     )  # fmt: skip
 
 
-def _prepared_sweep(asked: Asked, chosen: Chosen) -> Launch:
+def _prepared_sweep(asked: LaunchRequest, chosen: ChosenCluster) -> Launch:
     root = root_of(Path.cwd()) if asked.code else None
     found = sweep(asked, root)
     runs = tuple(swept_run(point.name, asked.alone(point.changes), point.changes) for point in found.points)
@@ -188,22 +188,22 @@ def _prepared_sweep(asked: Asked, chosen: Chosen) -> Launch:
     )  # fmt: skip
 
 
-def swept_run(name: str, asked: Asked, changes: Sequence[str]) -> SweptRun:
+def swept_run(name: str, asked: LaunchRequest, changes: Sequence[str]) -> SweptRun:
     """One run of a sweep; `asked` are the words for it alone."""
     composed = _composed(asked)
     return SweptRun(name=name, recipe=composed_text(composed), run_dir=run_folder(composed), changes=tuple(changes))
 
 
-def _composed(asked: Asked) -> Composed:
+def _composed(asked: LaunchRequest) -> Composed:
     return compose(asked.recipe, asked.changes, asked.conf, asked.overlays)
 
 
-def code_of(asked: Asked) -> Code:
+def code_of(asked: LaunchRequest) -> Code:
     """What a submission takes along, whatever else is wrong with it."""
     return _code(asked, Path.cwd() / "runs" if asked.sweep else run_folder(_composed(asked)))
 
 
-def _code(asked: Asked, run_dir: Path) -> Code:
+def _code(asked: LaunchRequest, run_dir: Path) -> Code:
     return take(Path.cwd(), [run_dir]) if asked.code else nothing("no code is copied: the installed packages run")
 
 
@@ -289,13 +289,13 @@ def _job(launch: Launch, cluster: Slurm, share: Share) -> SlurmJob:
     )  # fmt: skip
 
 
-def _timeout(asked: Asked, cluster: Slurm) -> tuple[str, ...]:
+def _timeout(asked: LaunchRequest, cluster: Slurm) -> tuple[str, ...]:
     """The cluster's own, where the command line has none."""
     unsaid = asked.rank_timeout is None and cluster.rank_timeout_s is not None
     return (f"--rank-timeout={cluster.rank_timeout_s:g}",) if unsaid else ()
 
 
-def words_of(asked: Asked) -> Json:
+def words_of(asked: LaunchRequest) -> Json:
     """The words as they are kept, secrets left out."""
     found = asdict(asked) | {"conf": [str(path) for path in asked.conf]}
     return {name: [conceal(one) for one in value] if isinstance(value, list | tuple) else value

@@ -12,7 +12,7 @@ from launcher.columns import counted
 from launcher.plan.chain import Share
 from launcher.plan.launch import Launch
 from launcher.plan.programs import program
-from launcher.plan.recipe_info import Said, checked, planned
+from launcher.plan.recipe_info import CommandOutput, checked, planned
 from launcher.render.profile import missing
 from launcher.request.cluster import Slurm
 from launcher.request.cluster_config import Where
@@ -139,7 +139,7 @@ def _check(launch: Launch) -> list[Finding]:
     if not gpus and mounts is None:
         return []
     gpu = launch.where.gpu if isinstance(launch.where, Slurm) else None
-    said: Said = checked(launch.one, gpus, gpu, launch.code.root, mounts=mounts)
+    said: CommandOutput = checked(launch.one, gpus, gpu, launch.code.root, mounts=mounts)
     lines = [line for line in said.text.strip().splitlines() if line not in launch.work.recipients]  # said already
     unseen = [Finding("paths", line) for line in lines if line.startswith(_UNSEEN)]
     lines = [line for line in lines if not line.startswith(_UNSEEN)]

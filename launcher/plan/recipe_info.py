@@ -17,7 +17,7 @@ from typing import Any
 from launcher.plan import isolated
 from launcher.plan.programs import search_path, whole_paths
 from launcher.plan.trusted_modules import Modules, modules
-from launcher.request.request import Asked
+from launcher.request.request import LaunchRequest
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.json_value import Json
 
@@ -104,7 +104,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sweep:
+class SweepInfo:
     """Every combination of some values.
 
     Args:
@@ -119,7 +119,7 @@ class Sweep:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class CommandOutput:
     """What a verb said, and its exit status."""
 
     status: int
@@ -127,7 +127,7 @@ class Said:
     complaint: str = ""
 
 
-def work(asked: Asked, code: Path | None = None) -> Work:
+def work(asked: LaunchRequest, code: Path | None = None) -> Work:
     """The steps of a recipe.
 
     Args:
@@ -139,7 +139,7 @@ def work(asked: Asked, code: Path | None = None) -> Work:
     return _work(_asked(["check", *asked.recipe_words(), "--work"], modules(asked.trust, code)))
 
 
-def sweep(asked: Asked, code: Path | None = None) -> Sweep:
+def sweep(asked: LaunchRequest, code: Path | None = None) -> SweepInfo:
     """Every combination of a sweep.
 
     Raises:
@@ -148,12 +148,12 @@ def sweep(asked: Asked, code: Path | None = None) -> Sweep:
     found = _asked(["check", *asked.recipe_words(), "--work", "--sweep", *asked.sweep], modules(asked.trust, code))
     points = [Point(name=one["name"], changes=tuple(one["changes"]), work=_work(one["work"]))
               for one in found["points"]]  # fmt: skip
-    return Sweep(folder=Path.cwd() / found["folder"], points=tuple(points), table=found["table"])
+    return SweepInfo(folder=Path.cwd() / found["folder"], points=tuple(points), table=found["table"])
 
 
 def checked(
-    asked: Asked, gpus: int, gpu: str | None, code: Path | None = None, *, mounts: Sequence[str] | None = None
-) -> Said:
+    asked: LaunchRequest, gpus: int, gpu: str | None, code: Path | None = None, *, mounts: Sequence[str] | None = None
+) -> CommandOutput:
     """What `check` says: of so many GPUs, of this kind where it is known, and of the paths that the recipe reads.
 
     Args:
@@ -167,7 +167,7 @@ def checked(
 
 
 def planned(
-    asked: Asked, gpus: int, gpu: str, network: str, *, phase: str = "", code: Path | None = None
+    asked: LaunchRequest, gpus: int, gpu: str, network: str, *, phase: str = "", code: Path | None = None
 ) -> Mapping[str, Any] | str:
     """What `plan --json` says of one training, or in a sentence why it says nothing."""
     words = ["--gpus", str(gpus), "--gpu", gpu, "--network", network, "--json", *(["--phase", phase] if phase else [])]
@@ -202,7 +202,7 @@ def _step(found: Mapping[str, Any]) -> Step:
     )  # fmt: skip
 
 
-def _said(words: Sequence[str], found: Modules) -> Said:
+def _said(words: Sequence[str], found: Modules) -> CommandOutput:
     """Run a verb as nobody's rank: what a scheduler or a launcher left in the environment is not meant for it."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(_OF_RANKS)}
     environment = {**own, "PATH": search_path(), "PYTHONPATH": whole_paths(own.get("PYTHONPATH", "")), "COLUMNS": "110"}
@@ -213,5 +213,5 @@ def _said(words: Sequence[str], found: Modules) -> Said:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE_S,  # noqa: S603
                               env=environment, stdin=subprocess.DEVNULL)  # fmt: skip
     except subprocess.TimeoutExpired:
-        return Said(1, "", f"nemo-vfm {words[0]} did not end within {_PATIENCE_S:.0f} s")
-    return Said(done.returncode, done.stdout, done.stderr)
+        return CommandOutput(1, "", f"nemo-vfm {words[0]} did not end within {_PATIENCE_S:.0f} s")
+    return CommandOutput(done.returncode, done.stdout, done.stderr)

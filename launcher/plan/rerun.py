@@ -16,8 +16,8 @@ from launcher.plan.recipe_info import Point, work
 from launcher.plan.sweep import SweptRun, shared
 from launcher.plan.trusted_modules import modules
 from launcher.request.cluster_config import cluster_again
-from launcher.request.request import CLUSTER, Asked, packages_of
-from launcher.state.launch_folder import Kept
+from launcher.request.request import CLUSTER, LaunchRequest, packages_of
+from launcher.state.launch_folder import KeptLaunch
 from launcher.state.snapshot import Code, nothing, packages, read_copy, without_keys
 from nemo_vfm.config import compose
 from nemo_vfm.core.errors import UserError
@@ -26,7 +26,7 @@ from nemo_vfm.core.types.job import SWEEP
 from nemo_vfm.core.types.json_value import Json
 
 
-def again(kept: Kept, run_dir: Path, trust: Sequence[str] = (), allow_host: Sequence[str] = ()) -> Launch:
+def again(kept: KeptLaunch, run_dir: Path, trust: Sequence[str] = (), allow_host: Sequence[str] = ()) -> Launch:
     """The launch.
 
     Args:
@@ -57,7 +57,7 @@ def again(kept: Kept, run_dir: Path, trust: Sequence[str] = (), allow_host: Sequ
     )  # fmt: skip
 
 
-def _asked(kept: Kept, trust: Sequence[str], allow_host: Sequence[str]) -> Asked:
+def _asked(kept: KeptLaunch, trust: Sequence[str], allow_host: Sequence[str]) -> LaunchRequest:
     words = kept.values["words"]  # of an older launcher, without what it could not be told
     trusted, hosts = [*words["trust"], *kept.values["code"].get("imports", ())], words.get("allow_host", ())
     missing = [f"--trust {word}" for word in dict.fromkeys(trusted) if word not in trust]
@@ -65,7 +65,7 @@ def _asked(kept: Kept, trust: Sequence[str], allow_host: Sequence[str]) -> Asked
     if missing:
         raise UserError(f"{kept.run_dir} was launched with {' '.join(missing)}, and a folder cannot grant that "
                         f"again; to allow it, add the same options")  # fmt: skip
-    return Asked(
+    return LaunchRequest(
         recipe=str(kept.recipe_file), cluster=words["cluster"], nodes=words["nodes"], trust=packages_of(trust),
         trusts_cluster=CLUSTER in trust,
         allow=tuple(words["allow"]), allow_host=tuple(allow_host), code=words["code"],
@@ -74,14 +74,14 @@ def _asked(kept: Kept, trust: Sequence[str], allow_host: Sequence[str]) -> Asked
     )  # fmt: skip
 
 
-def _runs(kept: Kept, target: Path, asked: Asked) -> tuple[SweptRun, ...]:
+def _runs(kept: KeptLaunch, target: Path, asked: LaunchRequest) -> tuple[SweptRun, ...]:
     """Of a sweep: they took the same devices when it was submitted, so they do now."""
     changes = {name: [f"run_dir={target / name}"] for name in kept.runs}
     return tuple(swept_run(name, replace(asked, recipe=str(kept.recipe_of(name))).alone(own), own)
                  for name, own in changes.items())  # fmt: skip
 
 
-def _table(kept: Kept, target: Path) -> Json:
+def _table(kept: KeptLaunch, target: Path) -> Json:
     """Of a sweep: its table as it was before anything had run."""
     if not kept.runs or not (kept.run_dir / SWEEP).is_file():
         return None
@@ -92,7 +92,7 @@ def _table(kept: Kept, target: Path) -> Json:
     return {**found, "points": rows}
 
 
-def _code(kept: Kept) -> Code:
+def _code(kept: KeptLaunch) -> Code:
     if not kept.values["code"]["files"]:
         return nothing("the launch copied no code, and neither does this one: the installed packages run")
     code = read_copy(kept.folder / "code", kept.values["code"]["commit"])

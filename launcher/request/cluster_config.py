@@ -9,7 +9,7 @@ from typing import Any
 
 from launcher.request import cluster_trust
 from launcher.request.cluster import Local, Slurm
-from launcher.request.request import CLUSTER, Asked
+from launcher.request.request import CLUSTER, LaunchRequest
 from nemo_vfm.config import RecipeError, Roots, compose, trust_list
 from nemo_vfm.config.build import make
 from nemo_vfm.config.compose import RESERVED
@@ -29,7 +29,7 @@ _NO_SECRETS = ("this would be written to the script, and scripts never store env
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class ChosenCluster:
     """A cluster.
 
     Args:
@@ -43,7 +43,7 @@ class Chosen:
     notes: tuple[str, ...] = ()
 
 
-def cluster_of(asked: Asked) -> Chosen:
+def cluster_of(asked: LaunchRequest) -> ChosenCluster:
     """The cluster that is asked for.
 
     Raises:
@@ -59,7 +59,7 @@ def cluster_of(asked: Asked) -> Chosen:
     return replace(made, notes=(f"{shown_path(str(file))}, {roots.whose(file)}", *made.notes))
 
 
-def cluster_again(values: Json, asked: Asked) -> Where:
+def cluster_again(values: Json, asked: LaunchRequest) -> Where:
     """The cluster of an earlier launch, from the values that it kept; its folder may be a stranger's, too."""
     root = parse(json.dumps(values), "launch.json", is_file=False)
     assert isinstance(root, Map)
@@ -72,7 +72,7 @@ def _inner(word: str) -> str:
     return removed + word.removeprefix("~").removeprefix(f"{SLOT}.")
 
 
-def _made(root: Map, roots: Roots, asked: Asked) -> Chosen:
+def _made(root: Map, roots: Roots, asked: LaunchRequest) -> ChosenCluster:
     _refuse_keys(root)
     for path, node in _secrets(root):
         raise fail(_NO_SECRETS, node.mark, path)
@@ -89,7 +89,7 @@ def _made(root: Map, roots: Roots, asked: Asked) -> Chosen:
     made: Where = make(part)
     values: Any = plain(tree)
     notes = [f"{one.path} of {one.mark.place()} is used, because of --trust {CLUSTER}" for one in trusted]
-    return Chosen(where=made, values=values, notes=tuple(notes))
+    return ChosenCluster(where=made, values=values, notes=tuple(notes))
 
 
 def _secrets(root: Node) -> Iterator[tuple[str, Scalar]]:

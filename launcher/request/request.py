@@ -25,7 +25,7 @@ _MOST_PARTS = 1000  # Slurm's own limit for arrays, where nobody has raised it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class LaunchRequest:
     """What somebody wants to run, and where.
 
     Args:
@@ -68,7 +68,7 @@ class Asked:
     profile: Profile | None = None
     sweep: tuple[str, ...] = ()
 
-    def alone(self, changes: Sequence[str]) -> "Asked":
+    def alone(self, changes: Sequence[str]) -> "LaunchRequest":
         """One combination of a sweep, which has these changes besides."""
         return replace(self, changes=(*self.changes, *changes), sweep=())
 
@@ -125,7 +125,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-code", action="store_true", help="copy no working tree: the installed packages run")
 
 
-def asked(arguments: argparse.Namespace) -> Asked:
+def asked(arguments: argparse.Namespace) -> LaunchRequest:
     """What the arguments ask for.
 
     Raises:
@@ -145,7 +145,7 @@ def asked(arguments: argparse.Namespace) -> Asked:
     given = [*arguments.overrides, *(word for word in arguments.sweep if word not in swept)]
     changes = [(word, parse_override(word)) for word in given]
     ours = {word: change for word, change in changes if change.path.partition(".")[0] in ("cluster", "nodes")}
-    return Asked(
+    return LaunchRequest(
         recipe=arguments.recipe, changes=tuple(word for word, _ in changes if word not in ours),
         cluster=_cluster([change for change in ours.values() if change.path == "cluster"]),
         cluster_changes=tuple(word for word, change in ours.items() if change.path.startswith("cluster.")),

@@ -13,7 +13,7 @@ from typing import Any
 from launcher.slurm import slurm
 from launcher.slurm.queue import queued
 from launcher.slurm.slurm import Queued
-from launcher.state.launch_folder import Attempt, Kept
+from launcher.state.launch_folder import Attempt, KeptLaunch
 from launcher.state.progress import SILENT_S, Progress, progress
 from nemo_vfm.core.errors import UserError
 
@@ -48,7 +48,7 @@ class JobState:
         return self.state in ("done", "phase done")
 
 
-def queue_of(kept: Kept) -> tuple[dict[str, Queued], str]:
+def queue_of(kept: KeptLaunch) -> tuple[dict[str, Queued], str]:
     """What Slurm knows of a launch's jobs; where it does not answer, why."""
     ids = kept.slurm_ids()
     if not ids:
@@ -61,7 +61,7 @@ def queue_of(kept: Kept) -> tuple[dict[str, Queued], str]:
         return {}, f"Slurm does not answer ({error}), so this is read from the folder"
 
 
-def states(kept: Kept, queue: Mapping[str, Queued]) -> list[JobState]:
+def states(kept: KeptLaunch, queue: Mapping[str, Queued]) -> list[JobState]:
     """Each job, in order."""
     attempts = kept.attempts()
     if kept.is_local:
@@ -69,13 +69,15 @@ def states(kept: Kept, queue: Mapping[str, Queued]) -> list[JobState]:
     return [_state(kept, job, queue, attempts) for job in kept.jobs]
 
 
-def looked_at(kept: Kept, name: str) -> Progress:
+def looked_at(kept: KeptLaunch, name: str) -> Progress:
     """How far the work of one job is."""
     step = next((job["step"] for job in kept.jobs if job["name"] == name), "")
     return progress(kept.run_dir, kept.run_dir / step if step else None)
 
 
-def run_states(kept: Kept, queue: Mapping[str, Queued], attempts: Sequence[Attempt]) -> list[tuple[str, str, Progress]]:
+def run_states(
+    kept: KeptLaunch, queue: Mapping[str, Queued], attempts: Sequence[Attempt]
+) -> list[tuple[str, str, Progress]]:
     """Of a sweep, each run: its name, a word on it, and how far it is."""
     (job,) = kept.jobs
     numbers = kept.all_numbers(job)
@@ -105,7 +107,9 @@ def silent(found: Progress) -> str:
     return f"no heartbeat for {found.silent_s:.0f} s, expected every 10 s"
 
 
-def _state(kept: Kept, job: Mapping[str, Any], queue: Mapping[str, Queued], attempts: Sequence[Attempt]) -> JobState:
+def _state(
+    kept: KeptLaunch, job: Mapping[str, Any], queue: Mapping[str, Queued], attempts: Sequence[Attempt]
+) -> JobState:
     numbers = kept.numbers(job)
     number = "" if not numbers else numbers[0] if job["array"] else numbers[-1]
     ever = kept.all_numbers(job)
@@ -179,7 +183,7 @@ def step_done(run_dir: Path, job: Mapping[str, Any]) -> bool:
     )
 
 
-def _runs_here(kept: Kept) -> JobState:
+def _runs_here(kept: KeptLaunch) -> JobState:
     """A sweep without a queue: its runs follow one another."""
     found = [progress(kept.run_dir / name).state for name in kept.runs]
     done, running = found.count("done"), "running" in found
@@ -187,7 +191,7 @@ def _runs_here(kept: Kept) -> JobState:
     return JobState(name="here", number="", state=state, more=f"{done} of {len(found)} runs are done", live=running)
 
 
-def _here(kept: Kept) -> JobState:
+def _here(kept: KeptLaunch) -> JobState:
     """A launch without a queue."""
     found = progress(kept.run_dir)
     state = found.state or "not begun"

@@ -4,10 +4,10 @@
 
 from launcher.slurm import slurm
 from launcher.slurm.slurm import Queued
-from launcher.state.launch_folder import Kept
+from launcher.state.launch_folder import KeptLaunch
 
 
-def queued(kept: Kept) -> dict[str, Queued]:
+def queued(kept: KeptLaunch) -> dict[str, Queued]:
     """Jobs and tasks of arrays by their numbers.
 
     A job notes before its end which other goes on with its work: so the folder is read once more after each question.

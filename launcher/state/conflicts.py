@@ -8,7 +8,7 @@ from pathlib import Path
 from launcher.plan.launch import Launch
 from launcher.slurm import slurm
 from launcher.slurm.queue import queued
-from launcher.state.launch_folder import Kept, existing
+from launcher.state.launch_folder import KeptLaunch, existing
 from nemo_vfm.config import read_values
 from nemo_vfm.config.difference import differences, is_allowed, is_harmless
 from nemo_vfm.core.errors import UserError
@@ -58,7 +58,7 @@ def _of_jobs(launch: Launch) -> Iterator[str]:
         yield from still_there(kept)
 
 
-def still_there(kept: Kept) -> Iterator[str]:
+def still_there(kept: KeptLaunch) -> Iterator[str]:
     """A sentence on the jobs of an earlier launch that wait or run."""
     if not kept.slurm_ids() or not slurm.is_here():
         return
@@ -71,7 +71,7 @@ def still_there(kept: Kept) -> Iterator[str]:
                f"them: vfm-launch cancel {kept.run_dir}")  # fmt: skip
 
 
-def require_free(kept: Kept) -> None:
+def require_free(kept: KeptLaunch) -> None:
     """Raises UserError where a job of this launch waits or runs."""
     if found := list(still_there(kept)):
         raise UserError("; ".join(found))

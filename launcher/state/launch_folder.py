@@ -33,7 +33,7 @@ _MOST_BYTES = 64 << 20
 
 
 @dataclass(slots=True)
-class Kept:
+class KeptLaunch:
     """What a launch folder says.
 
     Args:
@@ -162,7 +162,7 @@ class Attempt:
     blamed: str
 
 
-def read(path: Path) -> Kept:
+def read(path: Path) -> KeptLaunch:
     """The launch in a run folder, or in its `launch/`.
 
     Raises:
@@ -184,10 +184,10 @@ def read(path: Path) -> Kept:
     if wrong := first_wrong(values):
         raise UserError(f"{run_dir / LAUNCH / _FILE} is not what a launcher writes: look at {wrong}, or submit the "
                         f"recipe anew in another folder")  # fmt: skip
-    return Kept(run_dir, values)
+    return KeptLaunch(run_dir, values)
 
 
-def require_own(kept: Kept) -> None:
+def require_own(kept: KeptLaunch) -> None:
     """Raises UserError where another user wrote the launch: its scripts would run as yours."""
     for file in (kept.folder / _FILE, *(kept.folder / job["script"] for job in kept.jobs)):
         if file.exists() and file.stat().st_uid != os.geteuid():
@@ -195,7 +195,7 @@ def require_own(kept: Kept) -> None:
                             f"yourself: vfm-launch submit {kept.recipe_file}")  # fmt: skip
 
 
-def require_unchanged(kept: Kept, jobs: Sequence[Mapping[str, Any]]) -> None:
+def require_unchanged(kept: KeptLaunch, jobs: Sequence[Mapping[str, Any]]) -> None:
     """Raises UserError where the script of one of these jobs is not the one that the launch wrote."""
     for job in jobs:
         file = kept.folder / job["script"]
@@ -218,7 +218,7 @@ def _plain_file(file: Path) -> Path:
     return file
 
 
-def existing(run_dir: Path) -> Kept | None:
+def existing(run_dir: Path) -> KeptLaunch | None:
     """The launch that a folder holds already, if any."""
     return read(run_dir) if (run_dir / LAUNCH / _FILE).is_file() else None
 
@@ -253,7 +253,7 @@ def _lock(descriptor: int, run_dir: Path) -> None:
         return
 
 
-def write(launch: Launch, scripts: Mapping[str, str]) -> Kept:
+def write(launch: Launch, scripts: Mapping[str, str]) -> KeptLaunch:
     """Put a launch into its folder.
 
     Args:
@@ -270,7 +270,7 @@ def write(launch: Launch, scripts: Mapping[str, str]) -> Kept:
     _write_code(launch.code, folder)
     for name, text in scripts.items():
         _write_script(folder / f"{name}.sh", text)
-    kept = Kept(launch.run_dir, {**_values(launch, scripts), "earlier": _earlier(before, launch.id)})
+    kept = KeptLaunch(launch.run_dir, {**_values(launch, scripts), "earlier": _earlier(before, launch.id)})
     if before is not None and before.values["id"] == launch.id:  # the same again: its numbers go on
         for job, old in zip(kept.jobs, before.jobs, strict=True):
             job["slurm"] = old["slurm"]
@@ -317,7 +317,7 @@ def _jobs(launch: Launch, scripts: Mapping[str, str]) -> list[Json]:
     ]  # fmt: skip
 
 
-def _earlier(before: Kept | None, now: str) -> Sequence[Json]:
+def _earlier(before: KeptLaunch | None, now: str) -> Sequence[Json]:
     """What stood in the folder before, in short: each other launch with its numbers."""
     if before is None:
         return []

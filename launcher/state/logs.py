@@ -8,7 +8,7 @@ from pathlib import Path
 
 from launcher import local_log
 from launcher.slurm.queue import queued
-from launcher.state.launch_folder import Kept
+from launcher.state.launch_folder import KeptLaunch
 from nemo_vfm.core.log import plain
 
 _LOOK_S = 1.0
@@ -16,7 +16,7 @@ _ASK_S = 10.0  # between two questions to Slurm, which has others to serve
 _MOST_BYTES = 4 << 20
 
 
-def log_files(kept: Kept, name: str | None = None) -> list[Path]:
+def log_files(kept: KeptLaunch, name: str | None = None) -> list[Path]:
     """The logs of the latest numbers of its jobs, in order; those of an array's tasks follow one another."""
     if kept.is_local:
         return local_log.latest(kept.folder)
@@ -36,7 +36,7 @@ class Tail:
         name: of one of its jobs; None is all.
     """
 
-    def __init__(self, kept: Kept, name: str | None) -> None:
+    def __init__(self, kept: KeptLaunch, name: str | None) -> None:
         self._kept, self._name = kept, name
         self._read: dict[Path, int] = {}
         self._last: Path | None = None

@@ -17,7 +17,7 @@ from launcher.slurm import slurm
 from launcher.slurm.queue import queued
 from launcher.slurm.slurm import Queued
 from launcher.state.conflicts import objections
-from launcher.state.launch_folder import Kept, held, write
+from launcher.state.launch_folder import KeptLaunch, held, write
 from nemo_vfm.core.errors import UserError
 
 
@@ -57,7 +57,7 @@ def submit(launch: Launch, scripts: Mapping[str, str]) -> None:
         enqueue(kept, kept.jobs)
 
 
-def cancel(kept: Kept) -> list[Queued]:
+def cancel(kept: KeptLaunch) -> list[Queued]:
     """End the jobs of a launch that wait or run, and note it; which they were."""
     live: dict[str, Queued] = {}
     while more := {number: job for number, job in queued(kept).items() if job.waits_or_runs and number not in live}:
@@ -70,7 +70,7 @@ def cancel(kept: Kept) -> list[Queued]:
 
 
 def enqueue(
-    kept: Kept, jobs: Sequence[dict[str, Any]], tasks: Mapping[str, Sequence[int]] = MappingProxyType({})
+    kept: KeptLaunch, jobs: Sequence[dict[str, Any]], tasks: Mapping[str, Sequence[int]] = MappingProxyType({})
 ) -> None:
     """Put these jobs of a launch into the queue, each behind the one that it waits for, where that is among them.
 
@@ -93,7 +93,7 @@ def enqueue(
         kept.submitted(job["name"], numbers[job["name"]])
 
 
-def _only(kept: Kept, tasks: Sequence[int]) -> list[str]:
+def _only(kept: KeptLaunch, tasks: Sequence[int]) -> list[str]:
     """Tasks of an array, so many at once as the cluster's file says; this goes before what the script says."""
     most = kept.values["cluster"].get("most_at_once")
     return [f"--array={','.join(map(str, tasks))}{f'%{most}' if most else ''}"]
@@ -106,7 +106,7 @@ def _take_back(ids: Sequence[str]) -> None:
         raise UserError(f"{error}; cancel them by hand: scancel {' '.join(ids)}") from error
 
 
-def tell(kept: Kept, names: Collection[str] | None = None) -> None:
+def tell(kept: KeptLaunch, names: Collection[str] | None = None) -> None:
     """What was submitted, and how to look at it; `names` are the jobs that were, None all."""
     say(f"{kept.run_dir} is launch {kept.values['id']}")
     numbers = {job["name"]: job["slurm"][-1] for job in kept.jobs if names is None or job["name"] in names}

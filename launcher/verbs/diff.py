@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from launcher.state.launch_folder import Kept
+    from launcher.state.launch_folder import KeptLaunch
 
 _Row = tuple[str, str]
 
@@ -37,13 +37,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _recipes(a: "Kept", b: "Kept") -> Iterator[_Row]:
+def _recipes(a: "KeptLaunch", b: "KeptLaunch") -> Iterator[_Row]:
     from nemo_vfm.config import read_values
 
     yield from _pairs(read_values(a.recipe, "a"), read_values(b.recipe, "b"))
 
 
-def _clusters(a: "Kept", b: "Kept") -> Iterator[_Row]:
+def _clusters(a: "KeptLaunch", b: "KeptLaunch") -> Iterator[_Row]:
     yield from _pairs({"cluster": a.values["cluster"]}, {"cluster": b.values["cluster"]})
     names = ("nodes", "tasks_per_node", "gpus_per_node")
     one, other = ({job["name"]: {name: job[name] for name in names} for job in kept.jobs} for kept in (a, b))
@@ -51,11 +51,11 @@ def _clusters(a: "Kept", b: "Kept") -> Iterator[_Row]:
     yield from _pairs({"words": _options(a)}, {"words": _options(b)})
 
 
-def _options(kept: "Kept") -> dict[str, Any]:
+def _options(kept: "KeptLaunch") -> dict[str, Any]:
     return {name: kept.values["words"][name] for name in ("trust", "allow")}
 
 
-def _code(a: "Kept", b: "Kept") -> Iterator[_Row]:
+def _code(a: "KeptLaunch", b: "KeptLaunch") -> Iterator[_Row]:
     from launcher.state.snapshot import read_listing
 
     if a.values["code"]["commit"] != b.values["code"]["commit"]:
@@ -66,7 +66,7 @@ def _code(a: "Kept", b: "Kept") -> Iterator[_Row]:
             yield path, "changed" if path in one and path in other else "only in A" if path in one else "only in B"
 
 
-def _packages(a: "Kept", b: "Kept") -> Iterator[_Row]:
+def _packages(a: "KeptLaunch", b: "KeptLaunch") -> Iterator[_Row]:
     one, other = ({name: version for name, _, version in (line.partition("==") for line in
                    (kept.folder / "packages.txt").read_text().splitlines())} for kept in (a, b))  # fmt: skip
     for name in sorted({*one, *other}, key=str.lower):

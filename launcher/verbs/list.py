@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from launcher.state.launch_folder import Kept
+    from launcher.state.launch_folder import KeptLaunch
 
 _DEEPEST = 4  # folders below one that is asked for
 
@@ -56,7 +56,7 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
                 yield from _below(child, depth - 1)
 
 
-def _row(kept: "Kept") -> tuple[str, ...]:
+def _row(kept: "KeptLaunch") -> tuple[str, ...]:
     from launcher.slurm.job_status import queue_of, states
 
     queue, _ = queue_of(kept)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from launcher.slurm.job_status import JobState
-    from launcher.state.launch_folder import Kept
+    from launcher.state.launch_folder import KeptLaunch
     from launcher.state.progress import Progress
 
 _MOST = 8  # attempts that are shown
@@ -99,7 +99,7 @@ def _in_short(at: "Progress") -> str:
     return ", ".join(filter(None, [step, f"loss {at.loss:.4g}" if at.loss is not None else ""]))
 
 
-def _say_attempts(kept: "Kept") -> None:
+def _say_attempts(kept: "KeptLaunch") -> None:
     from launcher.columns import say, table
 
     attempts = kept.attempts()
@@ -113,7 +113,9 @@ def _say_attempts(kept: "Kept") -> None:
     table(rows, indent=2)
 
 
-def _print_json(kept: "Kept", found: "list[JobState]", why: str, runs: "Sequence[tuple[str, str, Progress]]") -> None:
+def _print_json(
+    kept: "KeptLaunch", found: "list[JobState]", why: str, runs: "Sequence[tuple[str, str, Progress]]"
+) -> None:
     from launcher.slurm.job_status import looked_at
 
     jobs = [asdict(one) | {"done": one.done, "progress": asdict(looked_at(kept, one.name))} for one in found]

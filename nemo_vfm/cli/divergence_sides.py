@@ -13,16 +13,16 @@ from nemo_vfm.parallel.apply.apply_parallelism import require_divisible
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.sharding_spec import Divisible
 from nemo_vfm.parallel.verify.activation_recorder import steps
-from nemo_vfm.parallel.verify.divergence import Side, Told, compare
+from nemo_vfm.parallel.verify.divergence import DivergenceReport, Side, compare
 from nemo_vfm.parallel.verify.parity import quiet
 from nemo_vfm.parallel.verify.rank_pool import OnRank, Pool, RankFailed
-from nemo_vfm.parallel.verify.tiny_training import SAMPLES, Rehearsal, at
+from nemo_vfm.parallel.verify.tiny_training import SAMPLES, TinyTraining, at
 
 _TOLERANCE = {"fp32": 1e-4, "bf16": 5e-2}
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SideRequest:
     """A side that is asked for.
 
     Args:
@@ -32,7 +32,7 @@ class Wanted:
     """
 
     words: str
-    ready: Rehearsal
+    ready: TinyTraining
     plan: ParallelPlan
 
     def __str__(self) -> str:
@@ -42,7 +42,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class DivergenceRequest:
     """Both sides.
 
     Args:
@@ -52,13 +52,13 @@ class Asked:
         tolerance: relative.
     """
 
-    a: Wanted
-    b: Wanted
+    a: SideRequest
+    b: SideRequest
     heads: int
     tolerance: float
 
 
-def asked(arguments: argparse.Namespace) -> Asked:
+def asked(arguments: argparse.Namespace) -> DivergenceRequest:
     """The sides that the command line names.
 
     Raises:
@@ -73,10 +73,10 @@ def asked(arguments: argparse.Namespace) -> Asked:
     if a.ready.shapes != b.ready.shapes:
         raise UserError(f"the sides take samples of different shapes, {a.ready.shapes} and {b.ready.shapes}")
     narrow = any(one.ready.precision.resolved()[0].itemsize < 4 for one in (a, b))
-    return Asked(a, b, heads, arguments.tolerance or _TOLERANCE["bf16" if narrow else "fp32"])
+    return DivergenceRequest(a, b, heads, arguments.tolerance or _TOLERANCE["bf16" if narrow else "fp32"])
 
 
-def _wanted(arguments: argparse.Namespace, recipe: str, changes: Sequence[str]) -> tuple[Wanted, int]:
+def _wanted(arguments: argparse.Namespace, recipe: str, changes: Sequence[str]) -> tuple[SideRequest, int]:
     mine = argparse.Namespace(**{**vars(arguments), "recipe": recipe, "overrides": [*changes]})
     ready, model, job = rehearsed(mine)
     plan = job.parallel
@@ -87,10 +87,10 @@ def _wanted(arguments: argparse.Namespace, recipe: str, changes: Sequence[str]) 
         )
     require_divisible(model, plan)
     heads = model.plan().heads if isinstance(model, Divisible) else 1
-    return Wanted(" ".join([recipe, *changes]), at(ready, job.precision), plan), heads
+    return SideRequest(" ".join([recipe, *changes]), at(ready, job.precision), plan), heads
 
 
-def told(sides: Asked, count: int, *, run_a: OnRank = steps, run_b: OnRank = steps) -> Told:
+def told(sides: DivergenceRequest, count: int, *, run_a: OnRank = steps, run_b: OnRank = steps) -> DivergenceReport:
     """Run both, and one device under A, for so many steps.
 
     Args:
@@ -107,7 +107,7 @@ def told(sides: Asked, count: int, *, run_a: OnRank = steps, run_b: OnRank = ste
     return compare(alone, a, b, heads=sides.heads, tolerance=sides.tolerance)
 
 
-def _run(pool: Pool, side: Wanted, run: OnRank, count: int) -> list[Any]:
+def _run(pool: Pool, side: SideRequest, run: OnRank, count: int) -> list[Any]:
     degrees = {name: getattr(side.plan, name) for name in ParallelPlan.__dataclass_fields__}
     try:
         return pool.call(side.plan.world, run, side.ready, degrees, count)

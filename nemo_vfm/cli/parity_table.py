@@ -10,7 +10,7 @@ from torch import nn
 from nemo_vfm.parallel.plan.layout_cases import Layout
 from nemo_vfm.parallel.verify.parity import GRADIENT, LOSS, Row
 from nemo_vfm.parallel.verify.tiny_training import SAMPLES
-from nemo_vfm.runtime.terminal import Paper
+from nemo_vfm.runtime.terminal import Terminal
 
 _STYLES = {"equal": "green", "seen": "green", "refused": "yellow"}
 
@@ -24,7 +24,7 @@ class Table:
 
     def __init__(self, layouts: Sequence[Layout]) -> None:
         self._width = max([len(str(layout)) for layout in layouts] + [20])
-        self._paper, self._ranks = Paper(), 0
+        self._paper, self._ranks = Terminal(), 0
 
     def begin(self, recipe: str, model: nn.Module) -> None:
         """What is tried, and the head of the columns."""

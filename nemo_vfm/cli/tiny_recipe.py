@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from nemo_vfm.config import Composed
     from nemo_vfm.core.types.job import Job
-    from nemo_vfm.parallel.verify.tiny_training import Rehearsal
+    from nemo_vfm.parallel.verify.tiny_training import TinyTraining
     from nemo_vfm.train.job import Train
 
 OVERLAYS = ("smoke", "parity")
@@ -26,7 +26,7 @@ OVERLAYS = ("smoke", "parity")
 
 def rehearsed(
     arguments: argparse.Namespace, overlays: Sequence[str] = OVERLAYS
-) -> "tuple[Rehearsal, nn.Module, Train]":
+) -> "tuple[TinyTraining, nn.Module, Train]":
     """The recipe's training made ready, its model without memory, and the job.
 
     Raises:

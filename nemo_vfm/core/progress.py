@@ -11,10 +11,10 @@ from nemo_vfm.core.types.json_value import Json
 _RECENT = 20  # steps whose mean time tells how long the rest will take
 _TOLD: dict[str, Json] = {}
 _ENDS: deque[float] = deque(maxlen=_RECENT + 1)
-_ASKED: list["Asked"] = []
+_ASKED: list["ProgressSource"] = []
 
 
-class Asked(Protocol):
+class ProgressSource(Protocol):
     """Whoever knows more at the moment of a heartbeat."""
 
     def facts(self) -> dict[str, Json]:
@@ -46,7 +46,7 @@ def forget() -> None:
     _ENDS.clear()
 
 
-def ask(whom: Asked | None) -> None:
+def ask(whom: ProgressSource | None) -> None:
     """Ask this one, too, and nobody else; None asks nobody."""
     _ASKED[:] = [] if whom is None else [whom]
 

@@ -15,7 +15,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.decide.fate import add_likeness, by_kind, decide
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.examine.findings_cache import fingerprint
-from nemo_vfm.curate.ledger import EXACT_DUPLICATE, Account
+from nemo_vfm.curate.ledger import EXACT_DUPLICATE, LedgerColumn
 from nemo_vfm.curate.output.write_outputs import remove_unfinished, replace_folder, write_scores
 from nemo_vfm.curate.sources.dedup_features import Remembering
 from nemo_vfm.curate.sources.shard_clips import ShardClip, open_all, stamp_of
@@ -168,13 +168,13 @@ class _Choice:
 class _Ledger:
     """Clips and microseconds, accounted for."""
 
-    clips: Account
-    microseconds: Account
+    clips: LedgerColumn
+    microseconds: LedgerColumn
 
     @classmethod
     def of(cls, records: Sequence[ClipRecord], clips: Sequence[ShardClip], exact: Mapping[int, int]) -> "_Ledger":
         """What came in is counted by the shards, what went out by the records."""
-        by_clip, by_time = Account(total=len(clips)), Account()
+        by_clip, by_time = LedgerColumn(total=len(clips)), LedgerColumn()
         for record in records:
             why = record.message or record.rule or ""
             by_clip.book(record.decision, why, 1)

@@ -26,7 +26,7 @@ from nemo_vfm.curate.decide.survival import survival
 from nemo_vfm.curate.decide.vectors import write_vectors
 from nemo_vfm.curate.examine.codec_preflight import say_what_codecs_lack, say_what_nvdec_leaves
 from nemo_vfm.curate.examine.examine_file import Examine
-from nemo_vfm.curate.examine.examine_pipeline import Hands, examine_all, probe_all
+from nemo_vfm.curate.examine.examine_pipeline import WorkContext, examine_all, probe_all
 from nemo_vfm.curate.examine.findings import Findings
 from nemo_vfm.curate.examine.findings_cache import fingerprint, in_names
 from nemo_vfm.curate.examine.sandbox import Limits
@@ -135,7 +135,7 @@ class Curate:
         remove_unfinished(run.folder)
         if isinstance(self.source, Fetching):
             self.source.fetch_into(places.work / "fetched")
-        hands = Hands(self.executor, self.limits, [])
+        hands = WorkContext(self.executor, self.limits, [])
         files = probe_all(self.source.files(), hands, max_frames=self.max_frames, folder=places.work / "probed")
         self._examine(files, hands, places)
         records = [clip for file in files for clip in file.clips]
@@ -166,7 +166,7 @@ class Curate:
 
         In the second round every part decides on all clips by itself, from the scores of the first.
         """
-        places, hands = _Places(run.folder), Hands(self.executor, self.limits, [])
+        places, hands = _Places(run.folder), WorkContext(self.executor, self.limits, [])
         check_decoding(self.decode)
         if isinstance(self.source, Fetching):
             self.source.fetch_into(places.work / "fetched")
@@ -182,7 +182,7 @@ class Curate:
                        {"files": len(mine)})  # fmt: skip
 
     def _encode_share(
-        self, files: Sequence[FileRecord], mine: Sequence[FileRecord], hands: Hands, places: "_Places"
+        self, files: Sequence[FileRecord], mine: Sequence[FileRecord], hands: WorkContext, places: "_Places"
     ) -> None:
         records = [clip for file in files for clip in file.clips]
         add_likeness(records, self.stages)
@@ -202,7 +202,7 @@ class Curate:
         if self.copy_to is not None:
             upload_shards(shards, self.copy_to)
 
-    def _examine(self, files: Sequence[FileRecord], hands: Hands, places: "_Places") -> None:
+    def _examine(self, files: Sequence[FileRecord], hands: WorkContext, places: "_Places") -> None:
         thumbnails = (places.work / "thumbnails").absolute()
         findings = Findings(places.work / "findings", thumbnails, self.splitter, self.side_px, self.stages, self.decode)
         examine = Examine(self.splitter, self.stages, self.side_px, thumbnails, self.decode)

@@ -80,7 +80,7 @@ class FileRecord:
 
 
 @dataclass(slots=True)
-class Account:
+class LedgerColumn:
     """in = kept + dropped (by rule) + failed (by kind), in whole numbers of one unit."""
 
     total: int = 0
@@ -116,11 +116,11 @@ class Account:
 class Ledger:
     """Accounts of the same work: files, clips of videos, images and time; one of the sound of clips that were kept."""
 
-    files: Account = field(default_factory=Account)
-    clips: Account = field(default_factory=Account)
-    images: Account = field(default_factory=Account)
-    microseconds: Account = field(default_factory=Account)
-    audio: Account = field(default_factory=Account)
+    files: LedgerColumn = field(default_factory=LedgerColumn)
+    clips: LedgerColumn = field(default_factory=LedgerColumn)
+    images: LedgerColumn = field(default_factory=LedgerColumn)
+    microseconds: LedgerColumn = field(default_factory=LedgerColumn)
+    audio: LedgerColumn = field(default_factory=LedgerColumn)
     audio_kept_as: Counter[str] = field(default_factory=Counter)
 
     def book_audio(self, clip: ClipRecord, name: str) -> None:

@@ -12,7 +12,7 @@ from nemo_vfm.core.storage.files import atomic_path, read_json, sha256_file, wri
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.balance import Balance
-from nemo_vfm.curate.decide.reapply_rules import Curated, Fates, decide_again, reckon
+from nemo_vfm.curate.decide.reapply_rules import Fates, FinishedCuration, decide_again, reckon
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.decide.score_table import read_table
 from nemo_vfm.curate.decide.survival import survival
@@ -92,7 +92,7 @@ class Redecide:
         parts = (self.rules, self.comparisons, self.balance, self.with_shards, self.samples_per_shard)
         return fingerprint(found, *parts)
 
-    def _read(self) -> Curated:
+    def _read(self) -> FinishedCuration:
         table, others = read_table(self.curated / "scores.parquet")
         try:
             files = read_json(self.curated / "files.json")
@@ -102,10 +102,10 @@ class Redecide:
             ) from error
         if not isinstance(files, list) or not all(isinstance(f, dict) and f.keys() >= _FILE_KEYS for f in files):
             raise DataError(f"{self.curated / 'files.json'} is not a curation's list of files; run the curation again")
-        return Curated(table, others, files, read_vectors(self.curated / "vectors.parquet"))
+        return FinishedCuration(table, others, files, read_vectors(self.curated / "vectors.parquet"))
 
     def _write_tables(
-        self, folder: Path, curated: Curated, fates: Fates, ledger: Ledger, files: Sequence[Json]
+        self, folder: Path, curated: FinishedCuration, fates: Fates, ledger: Ledger, files: Sequence[Json]
     ) -> None:
         self._write_scores(folder / "scores.parquet", curated, fates)
         compared = [stage.columns()[0] for stage in self.comparisons.values()]
@@ -118,7 +118,7 @@ class Redecide:
         if fates.balanced is not None:
             write_json(folder / "balance.json", fates.balanced.plan)
 
-    def _write_scores(self, path: Path, curated: Curated, fates: Fates) -> None:
+    def _write_scores(self, path: Path, curated: FinishedCuration, fates: Fates) -> None:
         """The table as it was, with other decisions."""
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -133,7 +133,7 @@ class Redecide:
         with atomic_path(path) as temporary:
             pq.write_table(table, temporary)
 
-    def _write_shards(self, folder: Path, curated: Curated, fates: Fates) -> list[str]:
+    def _write_shards(self, folder: Path, curated: FinishedCuration, fates: Fates) -> list[str]:
         """Shards of what has media; the ids of what has none."""
         alive, ids = curated.table.alive.tolist(), curated.texts("clip_id")
         kept = [ids[place] for place, rule in enumerate(fates.rules) if rule is None and alive[place]]
@@ -174,7 +174,7 @@ def _known(path: Path) -> dict[str, Json] | None:
     return known if isinstance(known, dict) and known.keys() == {"made_of", "summary", "figures"} else None
 
 
-def _summary(curated: Curated, fates: Fates, ledger: Ledger, without: Sequence[str]) -> str:
+def _summary(curated: FinishedCuration, fates: Fates, ledger: Ledger, without: Sequence[str]) -> str:
     before = [decision == "kept" for decision in cast(list[str], curated.others["decision"])]
     alive = curated.table.alive.tolist()
     now = [rule is None and ok for rule, ok in zip(fates.rules, alive, strict=True)]

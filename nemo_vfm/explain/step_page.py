@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from nemo_vfm.config.recipe_errors import UNSEEN, printable
-from nemo_vfm.explain.step_report import SampleTold, StepTold, tell, to_json
-from nemo_vfm.runtime.terminal import Paper
+from nemo_vfm.explain.step_report import SampleReport, StepReport, tell, to_json
+from nemo_vfm.runtime.terminal import Terminal
 
 _LONGEST_KEY = 34
 
@@ -24,11 +24,11 @@ def tell_of_step(run: Path, step: int, *, trust: list[str], allow_host: list[str
         text = json.dumps(to_json(told), indent=1, ensure_ascii=False)
         sys.stdout.write(UNSEEN.sub(lambda found: json.dumps(found[0])[1:-1], text) + "\n")
     else:
-        write(Paper(), told)
+        write(Terminal(), told)
     return 0
 
 
-def write(paper: Paper, told: StepTold) -> None:
+def write(paper: Terminal, told: StepReport) -> None:
     """The whole page, as plain text."""
     paper.line(f"{printable(told.run, 200)}, step {told.step:,}", "bold")
     shapes = ", ".join(
@@ -46,7 +46,7 @@ def write(paper: Paper, told: StepTold) -> None:
     paper.table([(f"  {first}", *rest) for first, *rest in rows], {"sample": "bold"})
 
 
-def _recorded(told: StepTold) -> str:
+def _recorded(told: StepReport) -> str:
     line = told.recorded
     if not line:
         return "metrics.jsonl has no line of it: it was not reached yet, or its metrics were not kept"
@@ -56,7 +56,7 @@ def _recorded(told: StepTold) -> str:
     return f"recorded: {', '.join(said)}"
 
 
-def _computed(told: StepTold) -> str:
+def _computed(told: StepReport) -> str:
     mean = "none counts" if told.loss is None else f"mean {told.loss:.6g}"
     if told.exact:
         return f"losses computed anew from {told.weights}, which the step began with: {mean}"
@@ -64,7 +64,7 @@ def _computed(told: StepTold) -> str:
             f"{mean}")  # fmt: skip
 
 
-def _row(one: SampleTold, names: list[str], losses: bool) -> tuple[str, ...]:
+def _row(one: SampleReport, names: list[str], losses: bool) -> tuple[str, ...]:
     key = printable(one.key, 200)
     key = key if len(key) <= _LONGEST_KEY else f"{key[: _LONGEST_KEY - 3]}..."
     weight = f"{one.weight:g}" + (" (skip)" if one.left_out else "")

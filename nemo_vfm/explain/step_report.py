@@ -33,7 +33,7 @@ from nemo_vfm.workflow import Workflow
 
 
 @dataclass(frozen=True, slots=True)
-class SampleTold:
+class SampleReport:
     """One sample of a step.
 
     Args:
@@ -62,7 +62,7 @@ class SampleTold:
 
 
 @dataclass(frozen=True, slots=True)
-class StepTold:
+class StepReport:
     """A step.
 
     Args:
@@ -82,13 +82,13 @@ class StepTold:
     epoch: float | None
     shapes: dict[str, list[int]]
     recorded: dict[str, float]
-    samples: list[SampleTold]
+    samples: list[SampleReport]
     weights: str = ""
     exact: bool = False
     loss: float | None = None
 
 
-def tell(run: Path, step: int, *, trust: Sequence[str], allow_host: Sequence[str] = (), losses: bool) -> StepTold:
+def tell(run: Path, step: int, *, trust: Sequence[str], allow_host: Sequence[str] = (), losses: bool) -> StepReport:
     """All that is known of a step.
 
     Args:
@@ -108,7 +108,7 @@ def tell(run: Path, step: int, *, trust: Sequence[str], allow_host: Sequence[str
     data, seed_then = _data(job, folder, seed, step - 1)
     batch = job.skip.left(_batch(data, step - 1)).to(device())
     prepared = job.task.prepare(batch, seed=seed_then, training=True)
-    told = StepTold(str(folder), step, _epoch(data, step), _shapes(batch), _recorded(folder, step), [])
+    told = StepReport(str(folder), step, _epoch(data, step), _shapes(batch), _recorded(folder, step), [])
     if not losses:
         return _with_samples(told, job, batch, prepared, None)
     model, weights, exact = _model(job, folder, seed, step)
@@ -199,15 +199,15 @@ def _losses(job: Train, model: nn.Module, prepared: ModelInputs) -> list[float]:
 
 
 def _with_samples(
-    told: StepTold, job: Train, batch: Batch, prepared: ModelInputs, losses: list[float] | None,
+    told: StepReport, job: Train, batch: Batch, prepared: ModelInputs, losses: list[float] | None,
     weights: str = "", exact: bool = False,
-) -> StepTold:  # fmt: skip
+) -> StepReport:  # fmt: skip
     counts = prepared.weight_B.tolist()
     whole = sum(weight * loss for weight, loss in zip(counts, losses or [], strict=False))
     numbers = _numbers(prepared, len(batch))
     each = max(1, len(batch) // job.parallel.data)
     samples = [
-        SampleTold(
+        SampleReport(
             place, place // each, key, batch.captions[place], float(batch.fps_B[place]), counts[place],
             key in job.skip.samples or job.skip.has(told.step),
             {name: values[place] for name, values in numbers.items()},
@@ -226,6 +226,6 @@ def _numbers(prepared: ModelInputs, count: int) -> dict[str, list[float]]:
     return {name: tensor.tolist() for name, tensor in found.items() if tuple(tensor.shape) == (count,)}
 
 
-def to_json(told: StepTold) -> Json:
+def to_json(told: StepReport) -> Json:
     """For machines."""
     return asdict(told)

@@ -53,7 +53,7 @@ class Recogniser(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class Transcript:
     """What became of one clip.
 
     Args:
@@ -156,29 +156,29 @@ class Transcribe:
         if self.copy_to is not None:
             upload_shards(folder, self.copy_to)
 
-    def _heard(self, clips: ShardSet, entry: Entry, work: Path, rate: int) -> Heard:
+    def _heard(self, clips: ShardSet, entry: Entry, work: Path, rate: int) -> Transcript:
         kept = work / f"{entry.key}.json"
         if kept.is_file():
-            return Heard(**read_json(kept))
+            return Transcript(**read_json(kept))
         try:
             found = self._listen(json.loads(clips.read(entry, "json")), rate)
         except (DataError, UserError, KeyError, ValueError) as error:
             warn_once(f"a clip could not be heard: {error}")
-            return Heard("", "error", clean(str(error)))
+            return Transcript("", "error", clean(str(error)))
         write_json(kept, asdict(found))
         return found
 
-    def _listen(self, clip: Mapping[str, Json], rate: int) -> Heard:
+    def _listen(self, clip: Mapping[str, Json], rate: int) -> Transcript:
         up, _, down = str(clip["time_base"]).partition("/")
         seconds = int(up) / int(down)
         start_s, end_s = int(clip["pts_start"]) * seconds, int(clip["pts_end"]) * seconds
         samples = read_audio(self._video(clip), start_s, end_s, rate=rate)
         if samples is None:
-            return Heard("", "no_sound")
+            return Transcript("", "no_sound")
         if not np.any(samples):
-            return Heard("", "no_speech")
+            return Transcript("", "no_speech")
         text = clean(self.speech.hear(samples))
-        return Heard(text, "success") if text else Heard("", "no_speech")
+        return Transcript(text, "success") if text else Transcript("", "no_speech")
 
     def _video(self, clip: Mapping[str, Json]) -> Path:
         """The file a clip was cut from, of the very same bytes."""
@@ -192,7 +192,7 @@ class Transcribe:
             raise DataError(f"{clip['source']} has changed since the clip was cut")
         return path
 
-    def _write(self, clips: ShardSet, heard: Mapping[str, Heard], target: Path) -> None:
+    def _write(self, clips: ShardSet, heard: Mapping[str, Transcript], target: Path) -> None:
         with ShardWriter(target, samples_per_shard=self.samples_per_shard) as writer:
             for entry in clips.entries:
                 members = {name: clips.read(entry, name) for name in entry.members}

@@ -27,7 +27,7 @@ FORMULA = "3 x forward FLOPs / seconds / peak"
 
 
 @dataclass(frozen=True, slots=True)
-class Peak:
+class PeakFlops:
     """The most the machine could do.
 
     Args:
@@ -64,7 +64,7 @@ def formula(convention: Convention) -> str:
     return f"{FORMULA}; causal attention is counted {counted}; recomputation is not counted"
 
 
-def mfu(flops: float, seconds: float, peak: Peak) -> float:
+def mfu(flops: float, seconds: float, peak: PeakFlops) -> float:
     """The share of the peak that was used, from 0 to 1.
 
     Raises:
@@ -75,7 +75,7 @@ def mfu(flops: float, seconds: float, peak: Peak) -> float:
     return flops / seconds / peak.flops_per_s
 
 
-def peak_flops(name: str | None = None) -> Peak:
+def peak_flops(name: str | None = None) -> PeakFlops:
     """The peak of the device with this name; None takes this process's device.
 
     A GPU's is looked up; a CPU's, and an unknown GPU's, is the fastest fp32 matrix product measured now.
@@ -85,14 +85,14 @@ def peak_flops(name: str | None = None) -> Peak:
     name = name or devices.describe()
     for gpu in GPUS:  # the first that fits: some names stand in others
         if re.search(rf"\b{gpu.words}\b", name):  # whole words: L4 is not L40, nor H20 H200
-            return Peak(gpu.flops_per_s, f"dense bf16, data sheet of {gpu.words}")
+            return PeakFlops(gpu.flops_per_s, f"dense bf16, data sheet of {gpu.words}")
     return _measured(f"fp32 matrix product measured, since {name!r} is not in the table")
 
 
-def _measured(source: str, size: int = 1024, rounds: int = 5) -> Peak:
+def _measured(source: str, size: int = 1024, rounds: int = 5) -> PeakFlops:
     a, b = (torch.rand(size, size, device=devices.device()) for _ in range(2))
     seconds = min(_seconds(a, b) for _ in range(rounds + 1))
-    return Peak(2.0 * size**3 / seconds, f"{source}, {size}^3, best of {rounds + 1}")
+    return PeakFlops(2.0 * size**3 / seconds, f"{source}, {size}^3, best of {rounds + 1}")
 
 
 def _seconds(a: torch.Tensor, b: torch.Tensor) -> float:

@@ -55,7 +55,7 @@ class Degrees:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedLayout:
     """Why degrees do not go.
 
     Args:
@@ -136,18 +136,18 @@ class Allowed:
         self._said: dict[tuple[object, ...], str] = {}
         self._quickest: dict[tuple[int, int, int], Scheme] = {}
 
-    def refused(self, at: Degrees) -> Refused | None:
+    def refused(self, at: Degrees) -> RefusedLayout | None:
         """The first thing that is wrong with degrees, whatever the rest of the plan."""
         if why := self.objection_to_tensor(at.tensor):
-            return Refused("tensor", at.tensor, why)
+            return RefusedLayout("tensor", at.tensor, why)
         if at.context > 1 and not self.schemes(at.tensor, at.context):
-            return Refused("context", at.context, self._scheme(at.tensor, at.context, "ring", 1))
+            return RefusedLayout("context", at.context, self._scheme(at.tensor, at.context, "ring", 1))
         if why := self._stages(at.pipeline, 1):
-            return Refused("pipeline", at.pipeline, why)
+            return RefusedLayout("pipeline", at.pipeline, why)
         if why := self._samples(at.data):
-            return Refused("samples", at.data, why)
+            return RefusedLayout("samples", at.data, why)
         if at.pipeline > 1 and (why := self._enough(at)):
-            return Refused("pipeline", at.pipeline, why)
+            return RefusedLayout("pipeline", at.pipeline, why)
         return None
 
     def schemes(self, tensor: int, context: int) -> list[Scheme]:

@@ -49,11 +49,11 @@ class ShapeTensor(Tensor):
         cls, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # fmt: skip
-        """Refuse: only `Live` works on these."""
-        raise AssertionError(f"{func} of a tensor without numbers, outside of Live")
+        """Refuse: only `LiveBytes` works on these."""
+        raise AssertionError(f"{func} of a tensor without numbers, outside of LiveBytes")
 
 
-class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch's own making
+class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch's own making
     """Makes every tensor a `ShapeTensor` while it is entered, and counts them from `begin` on."""
 
     def __init__(self) -> None:

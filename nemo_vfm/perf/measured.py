@@ -22,7 +22,7 @@ from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.parallel.apply.local_shard import local
-from nemo_vfm.parallel.engine.engine import Parts
+from nemo_vfm.parallel.engine.engine import EngineInputs
 from nemo_vfm.parallel.engine.matmul_support import native_products
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
@@ -98,7 +98,7 @@ def measured_step(
     batch = made_up(shapes, rows).to(devices.device())
 
     def begin() -> None:
-        engine.start(Parts(model, MadeUp(), optimizer, precision, 0, plan))
+        engine.start(EngineInputs(model, MadeUp(), optimizer, precision, 0, plan))
         engine.step([batch], 1.0)
 
     def go_on() -> None:

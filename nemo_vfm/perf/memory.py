@@ -15,11 +15,11 @@ import torch
 
 from nemo_vfm.parallel.apply.pipeline_stage import shares
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.perf.memory_peaks import Part, step_moments
+from nemo_vfm.perf.memory_peaks import StageMemory, step_moments
 from nemo_vfm.perf.model_facts import ModelFacts as ModelFacts
 from nemo_vfm.perf.model_facts import Where
 from nemo_vfm.perf.model_facts import facts as facts
-from nemo_vfm.perf.traced import Cut, Held
+from nemo_vfm.perf.traced import Cut, TracedMemory
 
 Recompute = Literal["none", "blocks"]
 
@@ -130,7 +130,7 @@ class _Standing:
         updating: what there is for a while when weights are updated.
     """
 
-    part: Part
+    part: StageMemory
     parameters: int
     gradients: int
     state: int
@@ -146,7 +146,13 @@ def _standing(device: _Device, known: ModelFacts, plan: ParallelPlan, cut: Cut) 
 
 
 def _on(
-    one: _Standing, held: Held, plan: ParallelPlan, recompute: bool, microbatches: int, offload: bool, average: bool
+    one: _Standing,
+    held: TracedMemory,
+    plan: ParallelPlan,
+    recompute: bool,
+    microbatches: int,
+    offload: bool,
+    average: bool,
 ) -> Memory:
     moments = step_moments(held, one.part, plan, recompute=recompute, microbatches=microbatches)
     moments["the optimizer's update"] = one.updating
@@ -168,7 +174,7 @@ def _numbers(device: _Device, known: ModelFacts, plan: ParallelPlan, *, learning
     return sum(device.blocks) * block + every + device.first * first + device.last * last
 
 
-def _part(device: _Device, known: ModelFacts, plan: ParallelPlan, cut: Cut) -> Part:
+def _part(device: _Device, known: ModelFacts, plan: ParallelPlan, cut: Cut) -> StageMemory:
     """What of the model is here, in bytes."""
     width = 2 if cut.narrow else 4
 
@@ -181,7 +187,7 @@ def _part(device: _Device, known: ModelFacts, plan: ParallelPlan, cut: Cut) -> P
 
     outer = sum(known.local(where, plan.tensor) for where in here)
     block, weights = standing("block"), known.local("block", plan.tensor)
-    return Part(
+    return StageMemory(
         place=device.place, blocks=device.blocks, first=device.first, last=device.last,
         block_weights=width * weights, outer_weights=width * outer, block_gradients=block,
         all_gradients=block * sum(device.blocks) + sum(map(standing, here)),

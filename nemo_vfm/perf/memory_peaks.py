@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.perf.traced import Held
+from nemo_vfm.perf.traced import TracedMemory
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StageMemory:
     """What of a model a device has, in bytes.
 
     Args:
@@ -47,7 +47,7 @@ class Part:
 
 
 def step_moments(
-    held: Held, part: Part, plan: ParallelPlan, *, recompute: bool, microbatches: int
+    held: TracedMemory, part: StageMemory, plan: ParallelPlan, *, recompute: bool, microbatches: int
 ) -> dict[str, float]:  # fmt: skip
     """By the moment's name."""
     if plan.pipeline > 1:
@@ -55,7 +55,7 @@ def step_moments(
     return _one_after_another(held, part, recompute, microbatches)
 
 
-def _one_after_another(held: Held, part: Part, recompute: bool, microbatches: int) -> dict[str, float]:
+def _one_after_another(held: TracedMemory, part: StageMemory, recompute: bool, microbatches: int) -> dict[str, float]:
     """A model whole; gradients come to be in the first microbatch's backward."""
     (n,) = part.blocks
     again = microbatches > 1
@@ -78,14 +78,16 @@ def _one_after_another(held: Held, part: Part, recompute: bool, microbatches: in
     }
 
 
-def _block_backward(held: Held, recompute: bool) -> float:
+def _block_backward(held: TracedMemory, recompute: bool) -> float:
     """The most in it, over what was kept for it; computed again is all but the block's output."""
     if not recompute:
         return held.block_backward
     return max(held.block_forward, held.block + held.block_backward) - held.stream
 
 
-def _pipelined(held: Held, part: Part, plan: ParallelPlan, recompute: bool, microbatches: int) -> dict[str, float]:
+def _pipelined(
+    held: TracedMemory, part: StageMemory, plan: ParallelPlan, recompute: bool, microbatches: int
+) -> dict[str, float]:
     """A stage, or several; what is in flight waits for its backward, and so do buffers for each microbatch."""
     kept = held.stream if recompute else held.block
     stages = len(part.blocks)
@@ -106,7 +108,7 @@ def _pipelined(held: Held, part: Part, plan: ParallelPlan, recompute: bool, micr
     return moments
 
 
-def _gathered_once(part: Part) -> float:
+def _gathered_once(part: StageMemory) -> float:
     """Weights of all stages here, from their first use to the step's end, and their gradients in fp32."""
     if not part.gathered:
         return 0

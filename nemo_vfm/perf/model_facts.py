@@ -14,9 +14,9 @@ from nemo_vfm.core.without_compiler import without_compiler
 from nemo_vfm.parallel.apply.pipeline_stage import Cuttable
 from nemo_vfm.parallel.plan.param_shards import split_axis
 from nemo_vfm.parallel.plan.sharding_spec import matching
-from nemo_vfm.parallel.plan.static_memory import Kept, OptimizerFactory
+from nemo_vfm.parallel.plan.static_memory import OptimizerFactory, StaticMemory
 from nemo_vfm.perf.stand_ins import Shapes, sample_tokens
-from nemo_vfm.perf.traced import Cut, Even, Held, traced, two_blocks
+from nemo_vfm.perf.traced import Cut, Even, TracedMemory, traced, two_blocks
 
 Where = Literal["block", "first", "last", "every"]
 _ADAMW: OptimizerFactory = partial(torch.optim.AdamW, lr=1e-4)
@@ -80,7 +80,7 @@ class ModelFacts:
     every: tuple[Weight, ...]
     buffers: int
     optimizer: OptimizerFactory
-    kept: Kept
+    kept: StaticMemory
     traces: dict[tuple[Cut, bool], Even] = field(default_factory=dict)
     update_copies: bool = True
     sums: dict[tuple[object, ...], int] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class ModelFacts:
             self.sums[key] = sum(one.local(tensor) for one in weights)
         return self.sums[key]
 
-    def held(self, cut: Cut, rows: float, tokens: float) -> Held:
+    def held(self, cut: Cut, rows: float, tokens: float) -> TracedMemory:
         """What a step holds; a way of cutting blocks is traced when it is first asked for.
 
         Always with as many tokens, those of a sample or of a ring's half, so that nothing depends on who asks first.
@@ -150,7 +150,7 @@ def facts(model: nn.Module, inputs: Shapes, optimizer: OptimizerFactory = _ADAMW
         first=tuple(weight for name, weight in outer.items() if placed[name] == "first"),
         last=tuple(weight for name, weight in outer.items() if placed[name] == "last"),
         every=tuple(weight for name, weight in outer.items() if placed[name] == "every"),
-        buffers=sum(buffer.nbytes for buffer in model.buffers()), optimizer=optimizer, kept=Kept(optimizer),
+        buffers=sum(buffer.nbytes for buffer in model.buffers()), optimizer=optimizer, kept=StaticMemory(optimizer),
         update_copies=_copies(optimizer),
     )  # fmt: skip
 

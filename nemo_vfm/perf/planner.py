@@ -12,11 +12,21 @@ from typing import Literal
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.perf.layouts import About, Allowed, Degrees, Refused, Subject, divisors, plans, shared, shared_by_all
+from nemo_vfm.perf.layouts import (
+    About,
+    Allowed,
+    Degrees,
+    RefusedLayout,
+    Subject,
+    divisors,
+    plans,
+    shared,
+    shared_by_all,
+)
 from nemo_vfm.perf.memory import Memory, memory
 from nemo_vfm.perf.model_facts import ModelFacts
 from nemo_vfm.perf.model_work import Work
-from nemo_vfm.perf.step_time import Clock, Machine, StepTime, Timed
+from nemo_vfm.perf.step_time import Clock, Machine, StepTime, TimedStep
 
 #: Ten times the largest machines of today; the number of ways to divide more has no end.
 MOST_GPUS = 1_048_576
@@ -116,7 +126,7 @@ class Answer:
 
     gpus: int
     ranked: tuple[Choice, ...]
-    refused: tuple[tuple[int, Refused], ...]
+    refused: tuple[tuple[int, RefusedLayout], ...]
     nearest: Choice | None
 
     def groups(self) -> list[Group]:
@@ -146,7 +156,7 @@ class _Tried:
         recompute: whether blocks run again in backward.
     """
 
-    timed: Timed
+    timed: TimedStep
     rows: int
     recompute: bool
 
@@ -195,7 +205,7 @@ class Planner:
                 found = self._best(at, inf if best is None else best.time.total, full)
                 if found is not None and not self.question.fits(found.memory):
                     over.append(found)
-                    refused.append((1, Refused("memory", found.memory.total, self._too_much(found))))
+                    refused.append((1, RefusedLayout("memory", found.memory.total, self._too_much(found))))
                 elif found is not None:
                     best = families[found.family] = found
         ranked = sorted(families.values(), key=lambda one: one.time.total)

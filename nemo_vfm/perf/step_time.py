@@ -92,7 +92,7 @@ class _Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class TimedStep:
     """What of a step's seconds does not depend on how data ranks share weights.
 
     Args:
@@ -139,14 +139,14 @@ class Clock:
         """
         return self.shared_as(self.timed(plan, rows, recompute=recompute), plan, offload=offload)
 
-    def timed(self, plan: ParallelPlan, rows: int, *, recompute: bool) -> Timed:
+    def timed(self, plan: ParallelPlan, rows: int, *, recompute: bool) -> TimedStep:
         """What does not depend on how data ranks share weights: with many GPUs there are ten ways for each layout."""
         block = self._block(plan, rows, recompute)
         place, blocks = self._busiest(plan, rows, block)
         ends = self._ends(plan, rows, place)
         each = plan.microbatches
         busy = each * (blocks * (block.forward + block.backward) + ends)
-        return Timed(
+        return TimedStep(
             plan=plan, block=block, blocks=blocks,
             compute=each * (blocks * (block.compute.forward + block.compute.backward) + ends),
             tensor=each * blocks * (block.tensor.forward + block.tensor.backward),
@@ -154,14 +154,14 @@ class Clock:
             sends=self._sends(plan, rows, block, blocks), waits=busy * waiting(plan) if plan.pipeline > 1 else 0.0,
         )  # fmt: skip
 
-    def shared_as(self, timed: Timed, at: ParallelPlan | Degrees, *, offload: bool) -> StepTime:
+    def shared_as(self, timed: TimedStep, at: ParallelPlan | Degrees, *, offload: bool) -> StepTime:
         """The whole step, with weights shared and copied as these degrees have it."""
         return StepTime(
             compute=timed.compute, tensor=timed.tensor, context=timed.context, weights=self._weights(timed, at),
             sends=timed.sends, waits=timed.waits, update=self._update(at, timed.blocks, offload),
         )  # fmt: skip
 
-    def total(self, timed: Timed, at: ParallelPlan | Degrees, *, offload: bool) -> float:
+    def total(self, timed: TimedStep, at: ParallelPlan | Degrees, *, offload: bool) -> float:
         """The same as a sum, in the same order: it is asked some hundred thousand times."""
         weights, update = self._weights(timed, at), self._update(at, timed.blocks, offload)
         return timed.compute + timed.tensor + timed.context + weights + timed.sends + timed.waits + update
@@ -247,7 +247,7 @@ class Clock:
             self._held[key] = [sum(sizes[place :: plan.pipeline]) for place in range(plan.pipeline)]
         return self._held[key]
 
-    def _weights(self, timed: Timed, at: ParallelPlan | Degrees) -> float:
+    def _weights(self, timed: TimedStep, at: ParallelPlan | Degrees) -> float:
         work, plan, block, blocks = self.work, timed.plan, timed.block, timed.blocks
         own = work.block_split / plan.tensor + work.block_whole
         rest = max(0, work.parameters - work.depth * (work.block_split + work.block_whole)) / plan.pipeline

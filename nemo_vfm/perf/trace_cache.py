@@ -12,22 +12,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 
 from nemo_vfm.perf.model_facts import ModelFacts
-from nemo_vfm.perf.traced import Cut, Held
+from nemo_vfm.perf.traced import Cut, TracedMemory
 
 _FEW, _MORE = 2, 4
 
 
 @dataclass(frozen=True)
-class Sketch(ModelFacts):
+class CachedTraces(ModelFacts):
     """See the module.
 
     Args:
         sketched: what was asked for before.
     """
 
-    sketched: dict[tuple[Cut, float, float], Held] = field(default_factory=dict)
+    sketched: dict[tuple[Cut, float, float], TracedMemory] = field(default_factory=dict)
 
-    def held(self, cut: Cut, rows: float, tokens: float) -> Held:
+    def held(self, cut: Cut, rows: float, tokens: float) -> TracedMemory:
         """See `ModelFacts.held`."""
         key = cut, rows, tokens
         if key not in self.sketched:
@@ -35,7 +35,7 @@ class Sketch(ModelFacts):
             self.sketched[key] = found if cut.gathered or not cut.narrow else self._copied(found, cut.tensor)
         return self.sketched[key]
 
-    def _brought(self, cut: Cut, rows: float, tokens: float) -> Held:
+    def _brought(self, cut: Cut, rows: float, tokens: float) -> TracedMemory:
         """With weights as FSDP brings them."""
         heads = self.model.plan().heads
         if cut.tensor == 1 or cut.tensor > heads or heads % _MORE:  # then there is little to sketch
@@ -53,11 +53,11 @@ class Sketch(ModelFacts):
         more, less = (self._traced(one, rows, tokens) for one in (with_ring, alone))
         return _made(lambda name: getattr(found, name) + (getattr(more, name) - getattr(less, name)) / cut.tensor)
 
-    def _traced(self, cut: Cut, rows: float, tokens: float) -> Held:
+    def _traced(self, cut: Cut, rows: float, tokens: float) -> TracedMemory:
         super().held(cut, 1, tokens)
         return self.traces[cut, True].at(rows, tokens)
 
-    def _copied(self, found: Held, tensor: int) -> Held:
+    def _copied(self, found: TracedMemory, tensor: int) -> TracedMemory:
         """Where autocast copies weights into the dtype of the arithmetic, and keeps the copies for backward."""
         block = 2 * self.local("block", tensor)
         last = 2 * self.local("last", tensor)
@@ -68,11 +68,11 @@ class Sketch(ModelFacts):
         )  # fmt: skip
 
 
-def _made(number: Callable[[str], float]) -> Held:
-    return Held(**{one.name: number(one.name) for one in fields(Held)})
+def _made(number: Callable[[str], float]) -> TracedMemory:
+    return TracedMemory(**{one.name: number(one.name) for one in fields(TracedMemory)})
 
 
-def _through(few: tuple[int, Held], more: tuple[int, Held], tensor: int) -> Held:
+def _through(few: tuple[int, TracedMemory], more: tuple[int, TracedMemory], tensor: int) -> TracedMemory:
     """Through two points (ranks, what is held), as a part that all have and one that they share."""
 
     def number(name: str) -> float:
@@ -85,4 +85,4 @@ def _through(few: tuple[int, Held], more: tuple[int, Held], tensor: int) -> Held
 
 def sketch(known: ModelFacts) -> ModelFacts:
     """The same facts, quicker."""
-    return Sketch(**{one.name: getattr(known, one.name) for one in fields(known)})
+    return CachedTraces(**{one.name: getattr(known, one.name) for one in fields(known)})

@@ -23,7 +23,7 @@ from nemo_vfm.parallel.context.token_layout import Layout, under
 from nemo_vfm.parallel.engine.matmul_support import native_products
 from nemo_vfm.parallel.plan.param_shards import split_axis
 from nemo_vfm.perf.emulated import Kernels, exchanging
-from nemo_vfm.perf.live import Live
+from nemo_vfm.perf.live import LiveBytes
 from nemo_vfm.perf.stand_ins import Shapes, fake_inputs
 
 #: Tokens of a trace, at least: what is computed in runs of 256 (parallel/engine/vocab_parallel_loss.py) then has some.
@@ -52,7 +52,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class TracedMemory:
     """Bytes that a step holds at its moments.
 
     Args:
@@ -89,16 +89,16 @@ class Even:
     """What a step holds, as a function of its samples and of their tokens.
 
     Args:
-        lines: of each of the numbers that are `Held`, the moments that may be the fullest; each is fixed + samples
-            (each + tokens * of_token), and given as these three.
+        lines: of each number of `TracedMemory`, the moments that may be the fullest; each is fixed +
+            samples (each + tokens * of_token), and given as these three.
     """
 
     lines: Mapping[str, Sequence[Line]]
 
-    def at(self, rows: float, tokens: float) -> Held:
+    def at(self, rows: float, tokens: float) -> TracedMemory:
         """For so many samples of so many tokens."""
         size = rows * tokens
-        return Held(**{n: max(f + rows * e + size * t for f, e, t in lines) for n, lines in self.lines.items()})
+        return TracedMemory(**{n: max(f + rows * e + size * t for f, e, t in lines) for n, lines in self.lines.items()})
 
 
 def traced(model: Cuttable, shapes: Shapes, cut: Cut, *, tokens: int, single: bool) -> Even:
@@ -148,7 +148,7 @@ def _moments(model: Cuttable, shapes: Shapes, cut: Cut, rows: int, tokens: int) 
     small, split = copy.deepcopy(model), cut.tensor if cut.sequence else 1
     with ExitStack() as stack:
         stack.enter_context(without_compiler())
-        live = stack.enter_context(Live())
+        live = stack.enter_context(LiveBytes())
         _make_local(small, cut)
         inside, count = fake_inputs(model, shapes, rows, tokens, split)
         outside = fake_inputs(model, shapes, rows, tokens, split, 1 / split)[0] if cut.sequence else inside
@@ -169,7 +169,8 @@ class _Step:
     """Forward and backward, with what was alive at each moment."""
 
     def __init__(
-        self, model: Cuttable, inside: Mapping[str, Tensor], outside: Mapping[str, Tensor], live: Live, narrow: bool
+        self, model: Cuttable, inside: Mapping[str, Tensor], outside: Mapping[str, Tensor], live: LiveBytes,
+        narrow: bool,
     ) -> None:  # fmt: skip
         self._model, self._inside, self._outside, self._live, self._narrow = model, inside, outside, live, narrow
         self._after: list[int] = []  # each block's forward
@@ -224,7 +225,7 @@ class _Step:
         self._back.append(self._live.now)
 
     def moments(self) -> Moments:
-        """Those that are `Held`."""
+        """Those that are `TracedMemory`."""
         first, second = self._after
         block, last, _, begin = second - first, *self._back
         return {

@@ -18,7 +18,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.runtime import sweep_table
 from nemo_vfm.runtime.command import composed_recipe, own_command
 from nemo_vfm.runtime.sweep_grid import Point
-from nemo_vfm.runtime.sweep_points import Swept, swept
+from nemo_vfm.runtime.sweep_points import SweepPlan, sweep_plan
 
 
 def run_sweep(arguments: argparse.Namespace) -> int:
@@ -27,7 +27,7 @@ def run_sweep(arguments: argparse.Namespace) -> int:
     Raises:
         UserError: the sweep is not understood, or a combination is wrong.
     """
-    sweep = swept(arguments)
+    sweep = sweep_plan(arguments)
     sweep_table.read(sweep.folder)  # a damaged table is told before anything runs
     _check_all(sweep)
     rows: list[Json] = []
@@ -44,7 +44,7 @@ def run_sweep(arguments: argparse.Namespace) -> int:
     return next((int(row["exit_status"]) for row in rows if row["exit_status"]), 0)
 
 
-def _check_all(sweep: Swept) -> None:
+def _check_all(sweep: SweepPlan) -> None:
     """Raises UserError with the problems of the first combination that is wrong: before hours of others have run."""
     from nemo_vfm.config import RecipeError, trust_list
     from nemo_vfm.runtime.checks.meta_build import built
@@ -59,7 +59,7 @@ def _check_all(sweep: Swept) -> None:
             raise UserError(f"{' '.join(point.words())}\n{error}\nNothing was run.") from error
 
 
-def _run(sweep: Swept, point: Point) -> Json:
+def _run(sweep: SweepPlan, point: Point) -> Json:
     """Run one combination to its end and say how it went."""
     began = time.monotonic()
     child = subprocess.Popen(own_command("run", *sweep.words(point)))  # noqa: S603

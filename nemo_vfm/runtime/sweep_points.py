@@ -13,7 +13,7 @@ from nemo_vfm.runtime.sweep_grid import Axis, Point, axes, points
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Swept:
+class SweepPlan:
     """A sweep that was understood.
 
     Args:
@@ -47,7 +47,7 @@ class Swept:
         return argparse.Namespace(**{**vars(self.arguments), "overrides": overrides, "sweep": []})
 
 
-def swept(arguments: argparse.Namespace) -> Swept:
+def sweep_plan(arguments: argparse.Namespace) -> SweepPlan:
     """Read `--sweep`.
 
     Raises:
@@ -57,7 +57,7 @@ def swept(arguments: argparse.Namespace) -> Swept:
     own = argparse.Namespace(**{**vars(arguments), "overrides": [*arguments.overrides, *changes]})
     found = axes([word for word in arguments.sweep if word not in changes])
     folder, place = _folder(own, found)
-    return Swept(arguments=own, axes=found, points=points(found), folder=folder, place=place)
+    return SweepPlan(arguments=own, axes=found, points=points(found), folder=folder, place=place)
 
 
 def _folder(arguments: argparse.Namespace, found: Sequence[Axis]) -> tuple[Path, Path]:

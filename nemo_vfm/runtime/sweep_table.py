@@ -13,7 +13,7 @@ from nemo_vfm.core.storage.files import read_json, write_json
 from nemo_vfm.core.types.job import SWEEP
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.runtime.sweep_grid import Point
-from nemo_vfm.runtime.sweep_points import Swept
+from nemo_vfm.runtime.sweep_points import SweepPlan
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -22,7 +22,7 @@ _SCHEMA = "nemo_vfm.sweep/1"
 _FIRST = ("val_loss", "loss")  # figures that stand first in the table, and that say which run is best
 
 
-def waiting(sweep: Swept, point: Point) -> Json:
+def waiting(sweep: SweepPlan, point: Point) -> Json:
     """A row of a run that has not begun: values, words, and nothing else yet."""
     return {
         "name": point.name,
@@ -32,7 +32,7 @@ def waiting(sweep: Swept, point: Point) -> Json:
     }  # fmt: skip
 
 
-def before(sweep: Swept) -> Json:
+def before(sweep: SweepPlan) -> Json:
     """The whole file before any of these runs has begun; what an earlier sweep in the same folder found out stays.
 
     Raises:
@@ -42,7 +42,7 @@ def before(sweep: Swept) -> Json:
     return _file(sweep, known | {one.name: waiting(sweep, one) for one in sweep.points if one.name not in known})
 
 
-def keep(sweep: Swept, rows: Sequence[Json]) -> None:
+def keep(sweep: SweepPlan, rows: Sequence[Json]) -> None:
     """Write what is known so far; runs of an earlier, smaller sweep in the same folder stay listed."""
     write_json(sweep.folder / SWEEP, _file(sweep, _listed(sweep.folder) | {row["name"]: row for row in rows}))
 
@@ -53,7 +53,7 @@ def _listed(folder: Path) -> dict[str, Json]:
     return {row["name"]: row for row in there["points"]} if there else {}
 
 
-def _file(sweep: Swept, rows: Mapping[str, Json]) -> Json:
+def _file(sweep: SweepPlan, rows: Mapping[str, Json]) -> Json:
     choices = {axis.path: [conceal_keys(choice) for choice in axis.choices] for axis in sweep.axes}
     return {"schema": _SCHEMA, "recipe": sweep.arguments.recipe, "axes": choices, "points": list(rows.values())}
 

@@ -20,7 +20,7 @@ NARROW = 16  # columns; a last cell with less is put below
 WIDEST = 110  # longer lines of prose are hard to read on any screen
 
 
-class Paper:
+class Terminal:
     """Standard output, asked anew by each verb since tests and pipes exchange it."""
 
     @cached_property

@@ -29,12 +29,12 @@ from nemo_vfm.core.types.training_data import HasVocab, ResumableData, Resumable
 from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_manifest
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import existing
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined, together
-from nemo_vfm.parallel.engine.engine import Engine, Params, Parts
+from nemo_vfm.parallel.engine.engine import Engine, EngineInputs, Params
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.mesh import same_slice
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.ranks.consensus import first_says
-from nemo_vfm.parallel.ranks.gather import Together
+from nemo_vfm.parallel.ranks.gather import GatherGroup
 from nemo_vfm.train.callbacks.callback import Callback
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.callbacks.progress_bar import ShowProgress
@@ -201,7 +201,9 @@ class Train:
 
     def _start(self, run: Run) -> Fit:
         saved = self._newest(run)
-        model = self.engine.start(Parts(self.model, self.task, self.optimizer, self.precision, run.seed, self.parallel))
+        model = self.engine.start(
+            EngineInputs(self.model, self.task, self.optimizer, self.precision, run.seed, self.parallel)
+        )
         started_from = self.start_from.load_into(model) if self.start_from and saved is None else None
         if self.ema is not None:
             self.ema.start(model)
@@ -251,7 +253,7 @@ class Train:
         return checkpoint.newest(folder, everyone)
 
     def _fetch_together(self) -> None:
-        if isinstance(self.data, Together) and self.data.fetches_together and (peers := same_slice(self.parallel)):
+        if isinstance(self.data, GatherGroup) and self.data.fetches_together and (peers := same_slice(self.parallel)):
             self.data.share_with(peers)
 
     def _say_what_was_not_left_out(self, fit: Fit, state: Json) -> None:

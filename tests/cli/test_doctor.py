@@ -243,8 +243,9 @@ def test_the_status_says_whether_something_needed_is_broken(monkeypatch, capsys)
 
 def test_colours_are_for_terminals_and_for_those_who_want_them(monkeypatch):
     code = ("import pty, sys, os\n"
-            "from nemo_vfm.runtime.terminal import Paper\n"
-            "Paper().table([('head',), ('ok', 'x', 'y')], {'ok': 'green'}); Paper().line('z', 'bold')\n")  # fmt: skip
+            "from nemo_vfm.runtime.terminal import Terminal\n"
+            "Terminal().table([('head',), ('ok', 'x', 'y')], {'ok': 'green'})\n"
+            "Terminal().line('z', 'bold')\n")  # fmt: skip
 
     def shown(**environment: str) -> str:
         """What a terminal gets."""

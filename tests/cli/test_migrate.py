@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_vfm.cli.migrate import FORMATS, Migrated, migrate
+from nemo_vfm.cli.migrate import FORMATS, Migration, migrate
 from nemo_vfm.cli.migrate.foreign_yaml import plain
 from nemo_vfm.cli.migrate.formats import UNKNOWN
 from nemo_vfm.cli.migrate.recipe_text import recipe_text
@@ -21,7 +21,7 @@ from nemo_vfm.config.yaml_source import parse
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.batch import Batch
-from nemo_vfm.parallel.engine.engine import Parts
+from nemo_vfm.parallel.engine.engine import EngineInputs
 from tests.support import foreign
 from tests.support.recipe_folder import ROOT, Kitchen
 
@@ -141,7 +141,7 @@ def test_a_migrated_recipe_takes_a_step_from_pixels_and_captions(kitchen, name):
     job = build(compose("ours.yaml", [*small, *alone, *(f"{address}={value}" for address, value in gaps.items())]))
     video = torch.randint(0, 256, (2, 3, 1, 16, 16), dtype=torch.uint8)
     batch = Batch(0, ("a", "b"), ("a red ball", "a blue box"), torch.ones(2), torch.full((2,), 8.0), video_BCTHW=video)
-    job.engine.start(Parts(job.model, job.task, job.optimizer, Precision("fp32"), 0))
+    job.engine.start(EngineInputs(job.model, job.task, job.optimizer, Precision("fp32"), 0))
     assert math.isfinite(job.engine.step([batch], lr_factor=1.0).loss)
 
 
@@ -341,7 +341,7 @@ def test_odd_values_at_every_known_key_still_give_a_recipe_that_checks(name, kin
         assert not errors, f"{value!r}: {errors[0].render()}"
 
 
-def _with(values: dict[str, object], name: str, kind: str) -> Migrated:
+def _with(values: dict[str, object], name: str, kind: str) -> Migration:
     """A file of a format that says these values."""
     root: dict[str, object] = {}
     for path, value in values.items():

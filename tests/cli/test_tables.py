@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nemo_vfm.runtime import sweep_table
-from nemo_vfm.runtime.terminal import Paper
+from nemo_vfm.runtime.terminal import Terminal
 
 WORDS = "the class nemo_vfm.synth.prompts.DemoPromptsOfManyKinds makes prompts and is long enough to be wrapped"
 ROWS = [("ok", "Python", "3.11"), ("missing", "a decoder with a name", WORDS)]
@@ -16,7 +16,7 @@ ROWS = [("ok", "Python", "3.11"), ("missing", "a decoder with a name", WORDS)]
 @pytest.mark.parametrize("columns", [40, 60, 80, 120])
 def test_no_cell_is_broken_inside_a_word(columns, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))
-    Paper().table(ROWS, {})
+    Terminal().table(ROWS, {})
     told = capsys.readouterr().out
     assert told.split() == " ".join(" ".join(row) for row in ROWS).split()
     assert all(len(line) <= columns or len(line.split()) == 1 for line in told.splitlines())

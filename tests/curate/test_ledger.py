@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_vfm.curate.ledger import Account, FileRecord, count, kind_of
+from nemo_vfm.curate.ledger import FileRecord, LedgerColumn, count, kind_of
 from nemo_vfm.curate.stage import ClipRecord, Found
 from nemo_vfm.data.shards.clip_id import Clip
 
@@ -53,7 +53,7 @@ def test_a_ledger_that_does_not_add_up_is_refused():
     file = FileRecord(Found(Path("a"), "a"), clips=[record(5)], duration_us=6)
     with pytest.raises(AssertionError, match="microseconds do not add up"):
         count([file])
-    assert not Account(total=1).adds_up()
+    assert not LedgerColumn(total=1).adds_up()
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from nemo_vfm.core.storage.object_store import Item, items
 from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate import job as curate_job
-from nemo_vfm.curate.sources.remote_source import Fetched
+from nemo_vfm.curate.sources.remote_source import FetchedFile
 from nemo_vfm.curate.sources.video_source import Folder
 from nemo_vfm.data.shards.shard_files import ShardSet
 from tests.support.films import job, pan, write_film
@@ -143,7 +143,7 @@ def size(path: Path) -> int:
 def test_fetched_files_stay_within_their_bytes_with_several_at_work(bucket: Bucket, tmp_path: Path) -> None:
     for number in range(12):
         bucket.put(f"raw/{number:02d}.mp4", bytes([number]) * 1000)
-    fetched, worst = Fetched(RAW, tmp_path, 2500), []
+    fetched, worst = FetchedFile(RAW, tmp_path, 2500), []
 
     def use(item: Item) -> bytes:
         with fetched.held(item) as path:
@@ -159,9 +159,9 @@ def test_fetched_files_stay_within_their_bytes_with_several_at_work(bucket: Buck
 def test_a_film_larger_than_the_room_fails_and_one_that_changed_under_us_too(bucket: Bucket, tmp_path: Path) -> None:
     bucket.put("raw/a.mp4", bytes(1000))
     (item,) = items(RAW)
-    with pytest.raises(Exception, match="raise max_fetched_gb"), Fetched(RAW, tmp_path, 999).held(item):
+    with pytest.raises(Exception, match="raise max_fetched_gb"), FetchedFile(RAW, tmp_path, 999).held(item):
         pass
-    fetched = Fetched(RAW, tmp_path, 5000)
+    fetched = FetchedFile(RAW, tmp_path, 5000)
     with fetched.held(item) as path:
         pass
     path.unlink()

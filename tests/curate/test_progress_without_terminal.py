@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from nemo_vfm.core import log, progress
-from nemo_vfm.curate.examine.examine_pipeline import Hands
+from nemo_vfm.curate.examine.examine_pipeline import WorkContext
 from nemo_vfm.curate.examine.sandbox import Limits
 from nemo_vfm.curate.execute.work_units import Item, Watch
 
@@ -29,7 +29,7 @@ def test_frames_are_told_to_the_log_and_to_the_status(capsys, monkeypatch):
     progress.forget()
     try:
         done = list(
-            Hands(Ticking(), Limits(), []).work("transcode", 60, [], [Item({"name": "a"}), Item({"name": "b"})])
+            WorkContext(Ticking(), Limits(), []).work("transcode", 60, [], [Item({"name": "a"}), Item({"name": "b"})])
         )
         assert [number for number, _ in done] == [0, 1]
         assert progress.told() == {"doing": "transcode", "frames": 60, "total_frames": 60}

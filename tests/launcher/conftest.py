@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.plan import recipe_info
-from launcher.plan.recipe_info import Said
+from launcher.plan.recipe_info import CommandOutput
 from tests.support.slurm import Slurm, lacking, slurm
 
 #: Whoever comes with the partition `urgent` gets the nodes of others, who have a while to save.
@@ -52,14 +52,14 @@ def asked_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     from nemo_vfm.cli.main import main
 
     alone = threading.Lock()  # standard output is one
-    known: dict[tuple[str, ...], Said] = {}  # what a recipe is does not change within a test
+    known: dict[tuple[str, ...], CommandOutput] = {}  # what a recipe is does not change within a test
 
-    def said(words: Sequence[str], code: Path | None) -> Said:
+    def said(words: Sequence[str], code: Path | None) -> CommandOutput:
         out, err = io.StringIO(), io.StringIO()
         with alone, redirect_stdout(out), redirect_stderr(err):
             if tuple(words) not in known:
                 status = main(words)
-                known[tuple(words)] = Said(status, out.getvalue(), err.getvalue())
+                known[tuple(words)] = CommandOutput(status, out.getvalue(), err.getvalue())
         return known[tuple(words)]
 
     monkeypatch.setattr(recipe_info, "_said", said)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcher.plan.launch import prepared
-from launcher.plan.recipe_info import Said
+from launcher.plan.recipe_info import CommandOutput
 from launcher.request.request import add_arguments, asked
 from launcher.state.submission import checked, submit
 from launcher.verbs.submit import launched
@@ -38,7 +38,7 @@ def test_what_a_dry_run_shows_is_what_sbatch_gets(name, tmp_path, monkeypatch, c
     monkeypatch.chdir(tmp_path)
     # What is said beside the scripts takes a minute for the largest, and has tests of its own.
     monkeypatch.setattr("launcher.plan.preflight.planned", lambda *_, **__: "not asked here")
-    monkeypatch.setattr("launcher.plan.preflight.checked", lambda *_, **__: Said(0, "ok"))
+    monkeypatch.setattr("launcher.plan.preflight.checked", lambda *_, **__: CommandOutput(0, "ok"))
     assert launched(prepared(words(name)), dry_run=True) == 0
     shown = capsys.readouterr().out
     launch = prepared(words(name))

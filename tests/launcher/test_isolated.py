@@ -11,7 +11,7 @@ import pytest
 
 from launcher.plan.recipe_info import work
 from launcher.plan.trusted_modules import OWN, job_imports, modules
-from launcher.request.request import Asked
+from launcher.request.request import LaunchRequest
 from nemo_vfm.core.errors import UserError
 from tests.support.repository import ROOT
 
@@ -56,11 +56,11 @@ def test_a_dry_run_in_a_strangers_repository_imports_nothing_of_it(trap, command
 
 
 def test_what_is_trusted_is_imported_from_the_repository_and_what_is_beside_it_and_nothing_else(trap):
-    asked = Asked(recipe="r.yaml", cluster="local", trust=("mine",))
+    asked = LaunchRequest(recipe="r.yaml", cluster="local", trust=("mine",))
     assert work(asked, trap).steps[0].kind == "mine.Mine"
     assert not was_run(trap)
     with pytest.raises(UserError, match="not trusted"):
-        work(Asked(recipe="r.yaml", cluster="local"), trap)
+        work(LaunchRequest(recipe="r.yaml", cluster="local"), trap)
 
 
 def test_a_job_imports_from_the_copy_where_something_of_it_is_trusted_or_it_is_ours(trap):

@@ -11,7 +11,7 @@ import pytest
 
 from launcher.slurm.job_status import looked_at, silent, states
 from launcher.slurm.slurm import Queued
-from launcher.state.launch_folder import Kept, read
+from launcher.state.launch_folder import KeptLaunch, read
 from launcher.state.progress import progress
 from nemo_vfm.core.errors import UserError
 
@@ -22,7 +22,7 @@ def job(name: str, *numbers: str, **more: object) -> dict:
             "nodes": 1, "tasks_per_node": 1, "gpus_per_node": 0, "slurm": list(numbers), **more}  # fmt: skip
 
 
-def kept(run: Path, *jobs: dict) -> Kept:
+def kept(run: Path, *jobs: dict) -> KeptLaunch:
     """A launch of these jobs."""
     (run / "launch").mkdir(parents=True, exist_ok=True)
     words = {"cluster": "x", "nodes": 1, "trust": [], "allow": [], "code": False, "parts": 0}
@@ -47,7 +47,7 @@ def attempt(run: Path, number: str, kind: str, sentence: str = "") -> None:
         file.write(f"2026-01-01T00:00:00Z\t{number}\t0\t1\t{kind}\t7\tn1\t{sentence}\tno\t\n")
 
 
-def one(launch: Kept, queue: dict[str, Queued] | None = None) -> tuple[str, str]:
+def one(launch: KeptLaunch, queue: dict[str, Queued] | None = None) -> tuple[str, str]:
     """State and what more is said, of a launch of one job."""
     (found,) = states(launch, queue or {})
     return found.state, found.more

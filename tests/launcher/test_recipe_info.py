@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.plan.recipe_info import work
-from launcher.request.request import Asked
+from launcher.request.request import LaunchRequest
 from nemo_vfm.core.errors import UserError
 
 
@@ -18,7 +18,7 @@ def test_neither_a_strangers_module_in_the_working_directory_nor_a_job_around_us
     Path("yaml.py").write_text("from pathlib import Path\nPath('was_run').touch()\n")
     for name, value in {"RANK": "3", "WORLD_SIZE": "4", "SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "3"}.items():
         monkeypatch.setenv(name, value)
-    found = work(Asked(recipe="synthetic/shapes", cluster="local"))
+    found = work(LaunchRequest(recipe="synthetic/shapes", cluster="local"))
     assert [(step.name, step.ranks, step.on_gpu) for step in found.steps] == [("", 1, False)]
     assert found.name == "shapes" and found.header.startswith("Make a dozen small films")
     assert not Path("was_run").exists()
@@ -31,7 +31,7 @@ def test_the_classes_of_the_working_tree_are_found_where_it_is_the_code_of_the_j
     (tmp_path / "code").mkdir()
     (tmp_path / "code/mine.py").write_text("class Mine:\n    def run(self, run):\n        ...\n")
     Path("r.yaml").write_text("_target_: mine.Mine\n")
-    asked = Asked(recipe="r.yaml", cluster="local", trust=("mine",))
+    asked = LaunchRequest(recipe="r.yaml", cluster="local", trust=("mine",))
     assert work(asked, tmp_path / "code").steps[0].kind == "mine.Mine"
     with pytest.raises(UserError, match=r"package mine is not installed"):
         work(asked)

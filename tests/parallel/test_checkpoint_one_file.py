@@ -15,7 +15,7 @@ from nemo_vfm.cli.conversion import single_file
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
 from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_one_file
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import SavedTensors
-from nemo_vfm.parallel.checkpoint.checkpoint_writer import About
+from nemo_vfm.parallel.checkpoint.checkpoint_writer import CheckpointInfo
 from nemo_vfm.train.warm_start import WarmStart
 from tests.parallel.test_checkpoint_ranks import LAYOUTS, model, saving, values
 from tests.support.ranks import on_ranks
@@ -78,7 +78,7 @@ def test_two_ranks_begin_with_a_file_that_one_process_wrote(tmp_path: Path) -> N
 def test_every_shape_and_dtype_and_where_it_came_from(tmp_path: Path) -> None:
     net = Sizes()
     groups = {"model": net.state_dict(), "ema": {n: t + 1 for n, t in net.state_dict().items()}}
-    checkpoint.save(tmp_path / "a", 5, groups, {}, about=About("the run"))
+    checkpoint.save(tmp_path / "a", 5, groups, {}, about=CheckpointInfo("the run"))
     exported(tmp_path / "a", tmp_path / "averages")
     exported(tmp_path / "a", tmp_path / "own", "model")
     for folder, group in (("averages", "ema"), ("own", "model")):

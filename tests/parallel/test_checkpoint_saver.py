@@ -22,7 +22,7 @@ from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_index, checkpoin
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import SavedTensors, fill
 from nemo_vfm.parallel.checkpoint.checkpoint_saver import Saver
-from nemo_vfm.parallel.checkpoint.checkpoint_writer import About
+from nemo_vfm.parallel.checkpoint.checkpoint_writer import CheckpointInfo
 from nemo_vfm.parallel.checkpoint.retention import Keep
 from nemo_vfm.parallel.ranks.gather import Gather
 from nemo_vfm.train.ema import EMA
@@ -65,7 +65,7 @@ def test_the_training_goes_on_before_the_disk_has_it_and_the_file_holds_the_step
 ) -> None:
     saver, tensors = Saver(tmp_path), groups(1.0)
     with slow_disk(monkeypatch) as gate:
-        saver.save(1, tensors, {}, KEEP, About())
+        saver.save(1, tensors, {}, KEEP, CheckpointInfo())
         tensors["model"]["w"].fill_(2.0)  # the next optimizer step
         assert not checkpoint.existing(tmp_path)
         gate.set()
@@ -78,10 +78,10 @@ def test_the_next_save_waits_for_the_one_before_and_takes_the_same_memory(
 ) -> None:
     saver = Saver(tmp_path)
     with slow_disk(monkeypatch) as gate:
-        saver.save(1, groups(1.0), {}, KEEP, About())
+        saver.save(1, groups(1.0), {}, KEEP, CheckpointInfo())
         place = saver._buffers.room("model", 4 * SIZE, pinned=False).data_ptr()
         threading.Timer(0.2, gate.set).start()
-        saver.save(2, groups(2.0), {}, KEEP, About())
+        saver.save(2, groups(2.0), {}, KEEP, CheckpointInfo())
         assert [path.name for path in checkpoint.existing(tmp_path)][:1] == ["step-00000001"]
         saver.finish()
     assert (value(tmp_path, 1), value(tmp_path, 2)) == (1.0, 2.0)
@@ -89,7 +89,7 @@ def test_the_next_save_waits_for_the_one_before_and_takes_the_same_memory(
 
 
 def test_where_nothing_is_written_in_the_background_save_waits(tmp_path: Path) -> None:
-    Saver(tmp_path, asynchronous=False).save(1, groups(1.0), {}, KEEP, About())
+    Saver(tmp_path, asynchronous=False).save(1, groups(1.0), {}, KEEP, CheckpointInfo())
     assert value(tmp_path, 1) == 1.0
 
 
@@ -107,21 +107,21 @@ def full_disk() -> Iterator[None]:
 @pytest.mark.parametrize("way", ["check", "save", "finish"])
 def test_an_error_of_the_writer_surfaces_at_the_next_step_the_next_save_or_the_end(tmp_path: Path, way: str) -> None:
     saver = Saver(tmp_path)
-    saver.save(1, groups(1.0), {}, KEEP, About())
+    saver.save(1, groups(1.0), {}, KEEP, CheckpointInfo())
     saver.finish()
     with full_disk():
-        saver.save(2, groups(2.0), {}, KEEP, About())
+        saver.save(2, groups(2.0), {}, KEEP, CheckpointInfo())
         assert saver._thread is not None
         saver._thread.join()
     calls = {"check": saver.check, "finish": saver.finish,
-             "save": lambda: saver.save(3, groups(3.0), {}, KEEP, About())}  # fmt: skip
+             "save": lambda: saver.save(3, groups(3.0), {}, KEEP, CheckpointInfo())}  # fmt: skip
     with pytest.raises(
         UserError, match=r"step 2 could not be written to .*File too large.*Earlier checkpoints are untouched"
     ):
         calls[way]()
     saver.finish()  # it is told once
     assert checkpoint.latest(tmp_path) == tmp_path / "step-00000001"
-    saver.save(4, groups(4.0), {}, KEEP, About())  # a disk that was mended
+    saver.save(4, groups(4.0), {}, KEEP, CheckpointInfo())  # a disk that was mended
     saver.finish()
     assert value(tmp_path, 4) == 4.0
     assert not list(tmp_path.glob(".*"))
@@ -154,7 +154,7 @@ def one_full(rank: int, folder: Path) -> list[str]:
     for step in (1, 2, 3):
         try:
             with full_disk() if step == 2 and rank == 1 else nullcontext():
-                saver.save(step, saved(*spread(rank, float(step))), {}, KEEP, About())
+                saver.save(step, saved(*spread(rank, float(step))), {}, KEEP, CheckpointInfo())
                 if saver._thread is not None:
                     saver._thread.join()
                 saver.check()  # with several ranks it says nothing: they would stop at different steps
@@ -180,7 +180,9 @@ def both(rank: int, folder: Path, first: float = 1.0) -> None:
     for step in (1, 2):
         model, averages = spread(rank, first + step)
         averages.weights = {name: tensor * 10 for name, tensor in averages.weights.items()}
-        checkpoint.save(folder, step, saved(model, averages), {"step": step}, about=About("a run"), ranks=joined())
+        checkpoint.save(
+            folder, step, saved(model, averages), {"step": step}, about=CheckpointInfo("a run"), ranks=joined()
+        )
 
 
 @pytest.fixture(scope="module")
@@ -286,7 +288,7 @@ def test_a_model_over_ranks_begins_with_the_averages_of_a_run_over_ranks(pair: P
 def killed(rank: int, folder: Path) -> None:
     """A good save, and one in which rank 1 dies with half of its file written."""
     saver = Saver(folder, joined())
-    saver.save(1, saved(*spread(rank, 1.0)), {}, KEEP, About())
+    saver.save(1, saved(*spread(rank, 1.0)), {}, KEEP, CheckpointInfo())
     saver.finish()
     if rank == 1:
         write = tensor_file.write_blocks
@@ -298,7 +300,7 @@ def killed(rank: int, folder: Path) -> None:
             raise AssertionError
 
         tensor_file.write_blocks = half  # the process ends with it
-    saver.save(2, saved(*spread(rank, 2.0)), {}, KEEP, About())
+    saver.save(2, saved(*spread(rank, 2.0)), {}, KEEP, CheckpointInfo())
     saver.finish()
 
 

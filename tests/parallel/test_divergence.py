@@ -16,8 +16,8 @@ from nemo_vfm.parallel.apply import apply_parallelism
 from nemo_vfm.parallel.engine import gradients
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.verify import activation_recorder
-from nemo_vfm.parallel.verify.divergence import Side, Told, compare
-from nemo_vfm.parallel.verify.tiny_training import Rehearsal, at, rehearsal_of
+from nemo_vfm.parallel.verify.divergence import DivergenceReport, Side, compare
+from nemo_vfm.parallel.verify.tiny_training import TinyTraining, at, rehearsal_of
 from tests.support.layouts import FromBatch
 from tests.support.ranks import on_ranks
 
@@ -28,22 +28,24 @@ small = partial(
 
 
 @pytest.fixture(scope="module")
-def rehearsal() -> Rehearsal:
+def rehearsal() -> TinyTraining:
     return rehearsal_of(small, FromBatch(), partial(torch.optim.AdamW, lr=1e-3), seed=3)[0]
 
 
 @pytest.fixture(scope="module")
-def alone(rehearsal: Rehearsal) -> list[activation_recorder.Step]:
+def alone(rehearsal: TinyTraining) -> list[activation_recorder.Step]:
     found: list[activation_recorder.Step] = on_ranks(1, activation_recorder.steps, rehearsal, {}, COUNT)[0]
     return found
 
 
-def side(name: str, rehearsal: Rehearsal, run: Callable[..., Any] = activation_recorder.steps, **degrees: Any) -> Side:
+def side(
+    name: str, rehearsal: TinyTraining, run: Callable[..., Any] = activation_recorder.steps, **degrees: Any
+) -> Side:
     plan = ParallelPlan(**degrees)
     return Side(name, plan, on_ranks(plan.world, run, rehearsal, degrees, COUNT))
 
 
-def told(alone: list[activation_recorder.Step], a: Side, b: Side, tolerance: float = 1e-4) -> Told:
+def told(alone: list[activation_recorder.Step], a: Side, b: Side, tolerance: float = 1e-4) -> DivergenceReport:
     return compare(alone, a, b, heads=HEADS, tolerance=tolerance)
 
 
@@ -102,8 +104,8 @@ def without_sums_of_norms(rank: int, *arguments: Any) -> Any:
         gradients.held = kept
 
 
-def _alone(one: gradients.Held) -> gradients.Held:
-    return gradients.Held(one.name, one.parameter, False, one.over_pipeline, one.over_data, one.copies)
+def _alone(one: gradients.ParamOwnership) -> gradients.ParamOwnership:
+    return gradients.ParamOwnership(one.name, one.parameter, False, one.over_pipeline, one.over_data, one.copies)
 
 
 def test_a_parameter_whose_gradient_is_not_summed_is_named(alone, rehearsal):
@@ -115,19 +117,19 @@ def test_a_parameter_whose_gradient_is_not_summed_is_named(alone, rehearsal):
 
 def with_a_rank_that_is_off(rank: int, *arguments: Any) -> Any:
     """One rank's last block gives a little more."""
-    kept = Rehearsal.started
+    kept = TinyTraining.started
 
-    def mistaken(self: Rehearsal, plan: ParallelPlan) -> Any:
+    def mistaken(self: TinyTraining, plan: ParallelPlan) -> Any:
         engine = kept(self, plan)
         if rank == 1:
             engine.model.get_submodule("blocks.1.mlp").register_forward_hook(lambda _, inputs, output: 1.01 * output)
         return engine
 
-    Rehearsal.started = mistaken  # type: ignore[method-assign]
+    TinyTraining.started = mistaken  # type: ignore[method-assign]
     try:
         return activation_recorder.steps(rank, *arguments)
     finally:
-        Rehearsal.started = kept  # type: ignore[method-assign]
+        TinyTraining.started = kept  # type: ignore[method-assign]
 
 
 def test_the_rank_that_departs_is_named_on_whichever_side_it_is(alone, rehearsal):

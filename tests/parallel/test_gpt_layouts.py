@@ -21,7 +21,7 @@ from nemo_vfm.parallel.apply.apply_parallelism import require_divisible
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
 from nemo_vfm.parallel.engine import vocab_parallel_loss
-from nemo_vfm.parallel.engine.engine import Parts
+from nemo_vfm.parallel.engine.engine import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.support.layouts import own, whole
@@ -76,7 +76,7 @@ def steps(rank: int, degrees: dict[str, Any], model: dict[str, Any], packed: boo
     plan, engine = ParallelPlan(**degrees), TorchEngine()
     made = partial(Awake, vocab=WORDS, width=48, depth=4, heads=8, mlp_hidden=64, **model)
     optimizer = partial(torch.optim.AdamW, lr=1e-3)
-    engine.start(Parts(made, Following(packed), optimizer, Precision("fp32"), 3, plan))
+    engine.start(EngineInputs(made, Following(packed), optimizer, Precision("fp32"), 3, plan))
     results = [engine.step([own(plan, rank, 0)], 1.0)]
     grads = {name: whole(parameter.grad).clone() for name, parameter in engine.model.named_parameters()}
     results.append(engine.step([own(plan, rank, 1)], 1.0))
@@ -177,7 +177,7 @@ def gone_on(rank: int, degrees: dict[str, Any], folder: Path, index: int) -> tup
     plan, engine, ranks = ParallelPlan(**degrees), TorchEngine(), joined()
     made = partial(Awake, vocab=WORDS, width=48, depth=4, heads=8, mlp_hidden=64, **SINGLE)
     optimizer = partial(torch.optim.AdamW, lr=1e-3)
-    engine.start(Parts(made, Following(False), optimizer, Precision("fp32"), 3, plan))
+    engine.start(EngineInputs(made, Following(False), optimizer, Precision("fp32"), 3, plan))
     if index:
         engine.load(checkpoint.newest(folder, ranks).groups)  # type: ignore[union-attr]
     loss = engine.step([own(plan, rank, index)], 1.0).loss

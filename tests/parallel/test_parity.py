@@ -19,7 +19,7 @@ from nemo_vfm.parallel.plan.layout_cases import Layout, all_layouts, selection
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.verify import parity
 from nemo_vfm.parallel.verify.rank_pool import RankFailed
-from nemo_vfm.parallel.verify.tiny_training import SAMPLES, Rehearsal, rehearsal_of
+from nemo_vfm.parallel.verify.tiny_training import SAMPLES, TinyTraining, rehearsal_of
 from tests.support.layouts import FromBatch
 from tests.support.ranks import POOL, on_ranks
 
@@ -28,7 +28,7 @@ adamw = partial(torch.optim.AdamW, lr=1e-3)
 
 
 @pytest.fixture(scope="module")
-def rehearsal() -> Rehearsal:
+def rehearsal() -> TinyTraining:
     return rehearsal_of(small, FromBatch(), adamw, seed=3)[0]
 
 
@@ -56,7 +56,7 @@ def test_in_a_selection_every_two_choices_meet_that_can(ranks: int):
     )
 
 
-def test_samples_differ_on_every_rank_and_are_the_same_for_every_layout(rehearsal: Rehearsal):
+def test_samples_differ_on_every_rank_and_are_the_same_for_every_layout(rehearsal: TinyTraining):
     whole = rehearsal.batch(1)
     for plan in (ParallelPlan(shard=4), ParallelPlan(replicate=2, tensor=2)):
         parts = [rehearsal.own(plan, rank, 1) for rank in range(4)]
@@ -76,13 +76,13 @@ QUICK = [
 
 
 @pytest.mark.parametrize("layout", QUICK, ids=str)
-def test_a_layout_that_is_right_is_equal_to_one_device(rehearsal: Rehearsal, layout: Layout):
+def test_a_layout_that_is_right_is_equal_to_one_device(rehearsal: TinyTraining, layout: Layout):
     found = parity.row(POOL, rehearsal, layout)
     assert found.verdict == "equal", found
     assert found.loss is not None and found.gradient is not None and found.gradient < parity.GRADIENT / 10
 
 
-def test_no_parameter_is_left_out_and_none_is_asleep(rehearsal: Rehearsal):
+def test_no_parameter_is_left_out_and_none_is_asleep(rehearsal: TinyTraining):
     layout = Layout({"pipeline": 2, "microbatches": 2})
     found = on_ranks(2, parity.differences, rehearsal, layout)
     names = {name for _, by_name in found for name in by_name} - {"the norm of all"}
@@ -91,25 +91,25 @@ def test_no_parameter_is_left_out_and_none_is_asleep(rehearsal: Rehearsal):
     assert min(norms.values()) > 1e-3 * max(norms.values()), norms
 
 
-def norms_of(rank: int, rehearsal: Rehearsal) -> dict[str, float]:
+def norms_of(rank: int, rehearsal: TinyTraining) -> dict[str, float]:
     engine = rehearsal.started(ParallelPlan())
     engine.step([rehearsal.batch(0)], 1.0)
     return {name: float(one.grad.norm()) for name, one in engine.model.named_parameters() if one.grad is not None}
 
 
 @pytest.mark.parametrize("is_cut", [True, False])
-def test_the_control_is_seen(rehearsal: Rehearsal, is_cut: bool):
+def test_the_control_is_seen(rehearsal: TinyTraining, is_cut: bool):
     found = parity.control(POOL, rehearsal, 2, is_cut=is_cut)
     assert found.verdict == "seen" and found.gradient is not None and found.gradient > 0.01
 
 
-def test_a_control_that_is_not_seen_is_not_as_it_should_be(rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch):
+def test_a_control_that_is_not_seen_is_not_as_it_should_be(rehearsal: TinyTraining, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(parity, "without_a_sum", parity.differences)
     found = parity.control(POOL, rehearsal, 2, is_cut=True)
     assert found.verdict == "not seen" and not found.is_good
 
 
-def off_by_a_little(rank: int, rehearsal: Rehearsal, layout: Layout) -> Any:
+def off_by_a_little(rank: int, rehearsal: TinyTraining, layout: Layout) -> Any:
     """One linear's weights differ on one tensor rank by a thousandth."""
     kept = apply_parallelism.split_linears
 
@@ -125,7 +125,7 @@ def off_by_a_little(rank: int, rehearsal: Rehearsal, layout: Layout) -> Any:
         apply_parallelism.split_linears = kept
 
 
-def test_a_thousandth_on_one_rank_is_seen(rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch):
+def test_a_thousandth_on_one_rank_is_seen(rehearsal: TinyTraining, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(parity, "differences", off_by_a_little)
     found = parity.row(POOL, rehearsal, Layout({"tensor": 2}))
     assert found.verdict == "differs" and found.gradient is not None and found.gradient > parity.GRADIENT
@@ -137,14 +137,14 @@ def test_a_layout_that_the_model_cannot_take_is_refused_with_the_reason():
     assert found.verdict == "refused" and found.is_good and "3 attention heads cannot be divided by 2" in found.reason
 
 
-def dies(rank: int, rehearsal: Rehearsal, layout: Layout) -> Any:
+def dies(rank: int, rehearsal: TinyTraining, layout: Layout) -> Any:
     if rank == 1:
         raise RuntimeError("out of order")
     return parity.differences(rank, rehearsal, layout)
 
 
 def test_a_rank_that_raises_fails_its_row_with_its_words_and_the_next_row_is_measured(
-    rehearsal: Rehearsal, monkeypatch: pytest.MonkeyPatch
+    rehearsal: TinyTraining, monkeypatch: pytest.MonkeyPatch
 ):
     with monkeypatch.context() as changed:
         changed.setattr(parity, "differences", dies)

@@ -17,7 +17,7 @@ from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.parallel.apply.pipeline_stage import cut, shares
 from nemo_vfm.parallel.engine import gradients
-from nemo_vfm.parallel.engine.engine import Parts
+from nemo_vfm.parallel.engine.engine import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.parallel.test_resume import part
@@ -138,7 +138,7 @@ def once(rank: int, degrees: dict[str, Any], task: Any = Doubling, count: int = 
     """The loss of a few steps, and the last one's gradients before clipping."""
     plan, engine = ParallelPlan(**degrees), TorchEngine(clip_norm=None)
     optimizer = partial(torch.optim.AdamW, lr=1e-3)
-    engine.start(Parts(tiny, task(), optimizer, Precision(compute), 3, plan))
+    engine.start(EngineInputs(tiny, task(), optimizer, Precision(compute), 3, plan))
     results = [engine.step([own(plan, rank, index)], 1.0) for index in range(count)]
     found = {name: whole(parameter.grad).clone() for name, parameter in engine.model.named_parameters()}
     return {"loss": [result.loss for result in results], "gradients": found}

@@ -11,7 +11,7 @@ import torch
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.parallel.engine import gradients
-from nemo_vfm.parallel.engine.engine import Parts
+from nemo_vfm.parallel.engine.engine import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.support.layouts import SAMPLES, Doubling, cosmos, own, started, steps, tiny
@@ -70,7 +70,7 @@ def test_modulations_of_low_rank_and_learned_positions_have_one_devices_gradient
 def rounded(rank: int) -> dict[str, float]:
     """The share of each parameter's gradient here that is a bf16 number; all weights are 1, so factors are exact."""
     engine, plan = TorchEngine(clip_norm=None), ParallelPlan(shard=2)
-    engine.start(Parts(tiny, Doubling(), partial(torch.optim.SGD, lr=0.0), Precision("bf16"), 3, plan))
+    engine.start(EngineInputs(tiny, Doubling(), partial(torch.optim.SGD, lr=0.0), Precision("bf16"), 3, plan))
     mine = own(plan, rank, 0)
     mine.weight_B[:] = 1.0
     engine.step([mine], 1.0)

@@ -6,7 +6,7 @@ import pytest
 
 from nemo_vfm.core.types.model_cost import Op
 from nemo_vfm.models.dit import DiT
-from nemo_vfm.perf.flops import FORMULA, Peak, formula, forward_flops, mfu, peak_flops, training_flops
+from nemo_vfm.perf.flops import FORMULA, PeakFlops, formula, forward_flops, mfu, peak_flops, training_flops
 
 OPS = [Op("linear", 4e12, "a"), Op("attention", 1e12, "b")]
 
@@ -24,10 +24,10 @@ def test_the_masked_half_counts_by_convention_and_the_formula_says_by_which():
 
 
 def test_utilisation_is_work_over_time_over_peak():
-    assert mfu(15e12, 3.0, Peak(10e12, "test")) == pytest.approx(0.5)
+    assert mfu(15e12, 3.0, PeakFlops(10e12, "test")) == pytest.approx(0.5)
     assert "3 x" in FORMULA and "peak" in FORMULA
     with pytest.raises(ValueError, match=r"MFU over 0\.0 s"):
-        mfu(1.0, 0.0, Peak(1.0, "test"))
+        mfu(1.0, 0.0, PeakFlops(1.0, "test"))
 
 
 @pytest.mark.parametrize(("name", "tflops"), [

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
 from nemo_vfm.perf import traced
-from nemo_vfm.perf.live import Live
+from nemo_vfm.perf.live import LiveBytes
 from nemo_vfm.perf.model_facts import facts
 from nemo_vfm.perf.traced import Cut
 from tests.perf.test_memory import MODELS
@@ -24,7 +24,7 @@ CUTS = [
 ]  # fmt: skip
 
 
-class FakeLive(Live):
+class FakeLive(LiveBytes):
     """Counts the same of torch's fake tensors."""
 
     def __enter__(self) -> "FakeLive":
@@ -53,7 +53,7 @@ def both(name: str, cut: Cut, single: bool, monkeypatch: pytest.MonkeyPatch) -> 
     with torch.device("meta"):
         model = facts(build(), shapes).model
     ours = traced.traced(model, shapes, cut, tokens=1024, single=single)
-    monkeypatch.setattr(traced, "Live", FakeLive)
+    monkeypatch.setattr(traced, "LiveBytes", FakeLive)
     return [ours, traced.traced(model, shapes, cut, tokens=1024, single=single)]
 
 
@@ -75,7 +75,7 @@ def test_every_trace_counts_every_byte_that_fake_tensors_count(
 
 
 def test_a_tensor_without_numbers_is_refused_elsewhere():
-    with Live():
+    with LiveBytes():
         one = torch.empty(3)
         assert one.device.type == "cpu" and (one + 1).shape == (3,)
     with pytest.raises(AssertionError, match="outside of Live"):

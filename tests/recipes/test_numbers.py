@@ -13,7 +13,7 @@ from nemo_vfm.cli.verbs import run
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.plan import static_memory
 from nemo_vfm.runtime.sweep import _check_all
-from nemo_vfm.runtime.sweep_points import swept
+from nemo_vfm.runtime.sweep_points import sweep_plan
 from tests.support.repository import ROOT
 
 QUICK, SMALL, FOLDER = "quickstart", "diffusion/train_small", "diffusion/train_folder"
@@ -77,7 +77,7 @@ def test_a_run_and_a_sweep_refuse_it_as_well_and_leave_nothing(tmp_path: Path, m
     recipe = str(ROOT / "recipes/quickstart.yaml")
     assert main(["run", recipe, "steps.train.model.heads=7"]) == 2
     with pytest.raises(UserError, match=r"divisible by heads 7[\s\S]*Nothing was run"):
-        _check_all(swept(sweeping(recipe, "steps.train.model.heads=4,7")))
+        _check_all(sweep_plan(sweeping(recipe, "steps.train.model.heads=4,7")))
     assert "width 192 is not divisible by heads 7" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 

@@ -15,7 +15,7 @@ from safetensors.torch import save
 from nemo_vfm.cli.main import main
 from nemo_vfm.config import build, compose
 from nemo_vfm.data.shards.shard_files import ShardWriter
-from nemo_vfm.parallel.engine.engine import Parts
+from nemo_vfm.parallel.engine.engine import EngineInputs
 from nemo_vfm.parallel.plan.plan import AXES, ParallelPlan
 from nemo_vfm.train.job import Train
 from tests.support.ranks import on_ranks
@@ -117,7 +117,7 @@ def trained(rank: int, name: str, degrees: dict[str, Any], shards: Path) -> list
     words = [f"parallel.{key}={str(value).lower()}" for key, value in degrees.items()]
     built = job(name, f"data.shards={shards}", *words)
     plan = built.parallel
-    built.engine.start(Parts(built.model, built.task, built.optimizer, built.precision, 1, plan))
+    built.engine.start(EngineInputs(built.model, built.task, built.optimizer, built.precision, 1, plan))
     built.data.start(seed=1, first_batch=0, rank=plan.data_rank(rank), num_ranks=plan.data)
     batches = iter(built.data.train_dataloader())
     results = [built.engine.step([next(batches)], 1.0) for _ in range(2)]

@@ -18,7 +18,7 @@ from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.st_dit import STDiT
-from nemo_vfm.parallel.engine.engine import Parts
+from nemo_vfm.parallel.engine.engine import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 
@@ -119,7 +119,9 @@ def started(
 ) -> TorchEngine:  # fmt: skip
     """An engine on this rank."""
     engine = TorchEngine(**how)
-    engine.start(Parts(model, task, optimizer or partial(torch.optim.AdamW, lr=1e-3), Precision("fp32"), 3, plan))
+    engine.start(
+        EngineInputs(model, task, optimizer or partial(torch.optim.AdamW, lr=1e-3), Precision("fp32"), 3, plan)
+    )
     return engine
 
 

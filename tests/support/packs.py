@@ -16,7 +16,7 @@ from nemo_vfm.diffusion.objective import EDM
 from nemo_vfm.diffusion.uncertainty_weighting import UncertaintyWeighted
 from nemo_vfm.models.codec import WaveletCodec
 from nemo_vfm.models.text_encoder import HashedNgrams
-from nemo_vfm.parallel.engine.engine import Parts
+from nemo_vfm.parallel.engine.engine import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.support.layouts import Awake, whole
@@ -63,7 +63,7 @@ def step(
     optimizer = partial(torch.optim.AdamW, lr=1e-3)
     made = partial(tiny, **(model := PLAIN if model is None else model))
     learned = task(mean=mean, objective=UncertaintyWeighted(objective=EDM()) if "uncertainty" in model else EDM())
-    engine.start(Parts(made, learned, optimizer, Precision("fp32"), 3, plan))
+    engine.start(EngineInputs(made, learned, optimizer, Precision("fp32"), 3, plan))
     result = engine.step([batch(mine, packed=packed)], 1.0)
     gradients = {name: whole(one.grad).clone() for name, one in engine.model.named_parameters() if one.grad is not None}
     return {"loss": result.loss, "norm": result.grad_norm, "samples": result.num_samples, "gradients": gradients}

@@ -242,10 +242,10 @@ def test_a_training_is_the_loop_that_torch_would_write(tmp_path: Path) -> None:
 def test_weights_of_zero_take_a_sample_out_of_the_gradient() -> None:
     def step(weight: float, bad: float) -> torch.Tensor:
         from nemo_vfm.core.precision import Precision
-        from nemo_vfm.parallel.engine.engine import Parts
+        from nemo_vfm.parallel.engine.engine import EngineInputs
 
         engine, data = TorchEngine(clip_norm=None), ToyData()
-        model = engine.start(Parts(ToyModel, ToyTask(), partial(torch.optim.SGD, lr=0.1), Precision("fp32"), 0))  # type: ignore[arg-type]
+        model = engine.start(EngineInputs(ToyModel, ToyTask(), partial(torch.optim.SGD, lr=0.1), Precision("fp32"), 0))  # type: ignore[arg-type]
         data.start(seed=0, first_batch=0)
         batch = next(data.train_dataloader())
         assert batch.latents_BCTHW is not None

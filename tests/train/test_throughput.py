@@ -13,7 +13,7 @@ from nemo_vfm.core.types.job import Run
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.engine.engine import StepResult
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.perf.flops import Peak
+from nemo_vfm.perf.flops import PeakFlops
 from nemo_vfm.train.callbacks import throughput
 from nemo_vfm.train.callbacks.throughput import Throughput
 from nemo_vfm.train.train_state import Fit
@@ -28,7 +28,7 @@ def one_step(folder: Path, monkeypatch: pytest.MonkeyPatch, plan: ParallelPlan, 
     """The mfu of a step of two seconds on a machine of a million FLOP/s."""
     clock = itertools.count(0.0, 2.0)
     monkeypatch.setattr(throughput.time, "perf_counter", lambda: next(clock))
-    monkeypatch.setattr(throughput, "peak_flops", lambda: Peak(1e6, "a test"))
+    monkeypatch.setattr(throughput, "peak_flops", lambda: PeakFlops(1e6, "a test"))
     nothing: Any = None
     fit = Fit(Run(folder), nothing, MODEL, nothing, nothing, nothing, None, total_steps=None, plan=plan)
     callback = Throughput(**options)

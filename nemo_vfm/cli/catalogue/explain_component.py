@@ -22,7 +22,7 @@ from nemo_vfm.core.types.json_value import Json
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class Explanation:
     """One component, protocol or group of components.
 
     Args:
@@ -52,7 +52,7 @@ class Explained:
         }  # fmt: skip
 
 
-def explain(word: str, roots: Roots, trust: Sequence[str]) -> Explained:
+def explain(word: str, roots: Roots, trust: Sequence[str]) -> Explanation:
     """Say what it is.
 
     Args:
@@ -91,32 +91,32 @@ def kind_name(kind: Any) -> str:
     return str(getattr(get_origin(kind) or kind, "__name__", kind))
 
 
-def _component(found: Catalogue, roots: Roots, name: str) -> Explained:
+def _component(found: Catalogue, roots: Roots, name: str) -> Explanation:
     target = found.known[name]
     try:
         arguments, yaml = describe(target, num_given(found, name)), ready(found, name)
     except TypeError as error:
         raise UserError(f"{name} cannot be explained: {error}") from error
-    return Explained(name, summary(target), arguments, found.slots_for(name), ingredients_of(roots, name), yaml=yaml)
+    return Explanation(name, summary(target), arguments, found.slots_for(name), ingredients_of(roots, name), yaml=yaml)
 
 
-def _protocol(found: Catalogue, name: str) -> Explained:
+def _protocol(found: Catalogue, name: str) -> Explanation:
     target = found.known[name]
     slots = [slot for slot in found.slots if slot.kind is target]
-    return Explained(name, summary(target), fills=slots, filled_by=found.filling(target))
+    return Explanation(name, summary(target), fills=slots, filled_by=found.filling(target))
 
 
-def _slot(word: str, roots: Roots, trust: Sequence[str]) -> Explained:
+def _slot(word: str, roots: Roots, trust: Sequence[str]) -> Explanation:
     """A slot by its name: what fits, and the ingredients."""
     found = catalogue(roots, trust)
     slots = [slot for slot in found.slots if slot.name == word]
     filling = [name for slot in slots for name in found.filling(slot.kind)]
     about = f"A slot: `defaults: [{{{word}: CHOICE}}]` takes an ingredient, `{word}=CHOICE` another one."
-    return Explained(word, about, fills=slots, ingredients={word: roots.choices(word)},
+    return Explanation(word, about, fills=slots, ingredients={word: roots.choices(word)},
                      filled_by=list(dict.fromkeys(filling)))  # fmt: skip
 
 
-def _choice(word: str, roots: Roots, trust: Sequence[str]) -> Explained:
+def _choice(word: str, roots: Roots, trust: Sequence[str]) -> Explanation:
     """An ingredient: its class, with what the file says in the place of the defaults."""
     slot, _, choice = word.partition("=")
     file = roots.require_ingredient(slot, choice, Mark(Source.typed(word), 1, len(slot) + 2))
@@ -132,13 +132,13 @@ def _choice(word: str, roots: Roots, trust: Sequence[str]) -> Explained:
     yaml = ready(catalogue(roots, trust, more=[name]), name, values)
     arguments = [_with_value(argument, values.get(argument.name)) for argument in inner.arguments]
     about = " ".join(filter(None, (" ".join(comment), f"A {name}: {inner.summary}")))
-    return Explained(word, about, arguments, inner.fills, {slot.rpartition(".")[2]: roots.choices(slot)}, yaml=yaml)
+    return Explanation(word, about, arguments, inner.fills, {slot.rpartition(".")[2]: roots.choices(slot)}, yaml=yaml)
 
 
-def _group(word: str, comment: str, tree: Map) -> Explained:
+def _group(word: str, comment: str, tree: Map) -> Explanation:
     """An ingredient that is a mapping of named components."""
     parts = [below.target() or "" for below in tree.items.values() if isinstance(below, Map)]
-    return Explained(word, comment, filled_by=list(filter(None, parts)), yaml=to_yaml(tree.without("defaults")))
+    return Explanation(word, comment, filled_by=list(filter(None, parts)), yaml=to_yaml(tree.without("defaults")))
 
 
 def _with_value(argument: Described, node: Node | None) -> Described:

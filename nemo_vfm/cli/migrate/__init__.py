@@ -34,7 +34,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Migrated:
+class Migration:
     """A file's recipe and account.
 
     Args:
@@ -52,7 +52,7 @@ class Migrated:
         return [entry for entry in self.entries if entry.fate.verdict == verdict]
 
 
-def migrate(text: str, name: str, form: str = "", kind: Kind | None = None) -> Migrated:
+def migrate(text: str, name: str, form: str = "", kind: Kind | None = None) -> Migration:
     """Read a file and decide what becomes of each of its keys.
 
     Args:
@@ -76,7 +76,7 @@ def migrate(text: str, name: str, form: str = "", kind: Kind | None = None) -> M
     (diffusion if draft.kind == "diffusion" else language)(draft)
     parallel(draft)
     training(draft)
-    return Migrated(chosen, draft, tuple(_entries(keys, chosen, draft, speakers)))
+    return Migration(chosen, draft, tuple(_entries(keys, chosen, draft, speakers)))
 
 
 def _format(keys: Sequence[Key], name: str, form: str) -> Format:

@@ -5,14 +5,14 @@
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from nemo_vfm.cli.migrate import Entry, Migrated
+from nemo_vfm.cli.migrate import Entry, Migration
 from nemo_vfm.cli.migrate.formats import UNKNOWN
 from nemo_vfm.cli.migrate.recipe_text import by_reason, shown, shown_value
 
 _MOST = 20  # keys that are told of one reason
 
 
-def account(migrated: Migrated, width: int) -> Iterator[tuple[str, str]]:
+def account(migrated: Migration, width: int) -> Iterator[tuple[str, str]]:
     """(line, style) of all three tables; an empty style is plain."""
     carried, changed, left = (migrated.of(verdict) for verdict in ("carried", "changed", "left"))
     yield from _head("Carried over", carried)

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 
-from nemo_vfm.cli.migrate import Entry, Migrated
+from nemo_vfm.cli.migrate import Entry, Migration
 from nemo_vfm.cli.migrate.draft import Draft
 from nemo_vfm.cli.migrate.foreign_yaml import Key, Value
 from nemo_vfm.config.emit import text_of
@@ -27,7 +27,7 @@ _WHAT = {
 }
 
 
-def recipe_text(migrated: Migrated, source: str, place: str) -> str:
+def recipe_text(migrated: Migration, source: str, place: str) -> str:
     """The file to write at `place`.
 
     Args:
@@ -82,7 +82,7 @@ def _rank(pair: tuple[str, str]) -> int:
     return _ORDER.index(top) if top in _ORDER else len(_ORDER)
 
 
-def _tree(migrated: Migrated) -> dict[str, object]:
+def _tree(migrated: Migration) -> dict[str, object]:
     """The values as nested mappings, `_target_` first."""
     root: dict[str, object] = {"_target_": "nemo_vfm.train.job.Train"}
     for address, value in sorted(migrated.draft.values.items(), key=_rank_of_address):
@@ -102,7 +102,7 @@ def _rank_of_address(item: tuple[str, Value]) -> tuple[int, str, bool]:
     return (_rank((top, "")), above, not item[0].endswith("_target_"))
 
 
-def _lines(node: dict[str, object], migrated: Migrated, path: str, depth: int) -> Iterator[tuple[str, str]]:
+def _lines(node: dict[str, object], migrated: Migration, path: str, depth: int) -> Iterator[tuple[str, str]]:
     for key, value in node.items():
         address, indent = f"{path}.{key}" if path else key, "  " * depth
         if isinstance(value, dict):
@@ -121,7 +121,7 @@ def _text(value: object) -> str:
     return text_of(value)
 
 
-def _comment(migrated: Migrated, address: str) -> str:
+def _comment(migrated: Migration, address: str) -> str:
     """Where a value came from, or why it stands there."""
     fact = migrated.draft.origins.get(address)
     paths = [entry.key.path for entry in migrated.entries if fact and migrated.form.fact(entry.key.path) == fact]
@@ -134,7 +134,7 @@ def _aligned(lines: list[tuple[str, str]]) -> list[str]:
     return [f"{line:<{width}}  # {comment}" if comment else line for line, comment in lines]
 
 
-def _account(migrated: Migrated) -> str:
+def _account(migrated: Migration) -> str:
     """What was changed and what was not carried over, as comments; the original's values are not lost with it."""
     changed = [f"#   {_said(entry)} -> {entry.fate.where}: {entry.fate.why}" for entry in migrated.of("changed")]
     left = [

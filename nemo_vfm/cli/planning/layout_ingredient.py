@@ -5,7 +5,7 @@
 from collections.abc import Sequence
 from dataclasses import fields, replace
 
-from nemo_vfm.cli.planning.plan_request import Asked
+from nemo_vfm.cli.planning.plan_request import PlanRequest
 from nemo_vfm.config.emit import text_of
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
@@ -34,7 +34,7 @@ def ingredient_text(choice: Choice, comments: Sequence[str]) -> str:
     return "".join(f"{line}\n" for line in [*(f"# {text}" for text in comments), *wanted, _HEAD, *values])
 
 
-def changes(choice: Choice, asked: Asked, *, offload: bool = False) -> list[str]:
+def changes(choice: Choice, asked: PlanRequest, *, offload: bool = False) -> list[str]:
     """What to change of a recipe, as words of a command line; a mapping there is laid over what the recipe has.
 
     Args:
@@ -50,7 +50,7 @@ def changes(choice: Choice, asked: Asked, *, offload: bool = False) -> list[str]
     return [*([f"{asked.where}={{{', '.join(other)}}}"] if other else []), *_of_engine(choice, asked, offload)]
 
 
-def _of_engine(choice: Choice, asked: Asked, offload: bool) -> list[str]:
+def _of_engine(choice: Choice, asked: PlanRequest, offload: bool) -> list[str]:
     """A recipe that names no engine must name one before it can set something of it."""
     wanted = {"recompute": "blocks" if choice.recompute else "none"} if choice.recompute != asked.recompute else {}
     wanted |= {"offload_optimizer": "true"} if offload else {}

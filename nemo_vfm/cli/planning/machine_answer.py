@@ -5,7 +5,7 @@
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from nemo_vfm.cli.planning.plan_request import Asked
+from nemo_vfm.cli.planning.plan_request import PlanRequest
 from nemo_vfm.perf.layout_rules import Size, judged
 from nemo_vfm.perf.planner import Answer, Choice
 from nemo_vfm.perf.training_cost import cost
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 CONVENTION = "3 x forward FLOPs / seconds / dense bf16 peak, causal attention counted whole"
 
 
-def to_json(asked: Asked, answer: Answer, own: Choice | None) -> "Json":
+def to_json(asked: PlanRequest, answer: Answer, own: Choice | None) -> "Json":
     """Everything, the ranked layouts first."""
     question, machine = asked.question, asked.question.machine
     nodes = -(-answer.gpus // machine.network.gpus_per_node)
@@ -38,7 +38,7 @@ def to_json(asked: Asked, answer: Answer, own: Choice | None) -> "Json":
     }  # fmt: skip
 
 
-def _choice(asked: Asked, choice: Choice) -> "Json":
+def _choice(asked: PlanRequest, choice: Choice) -> "Json":
     question = asked.question
     of = Size(question.work.parameters, question.subject.tokens, question.machine.network.gpus_per_node)
     memory = choice.memory

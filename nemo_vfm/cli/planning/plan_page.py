@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from nemo_vfm.cli.planning.layout_ingredient import changes
 from nemo_vfm.cli.planning.layout_words import count, digits, gib, large, layout, percent, size
-from nemo_vfm.cli.planning.plan_request import Asked
+from nemo_vfm.cli.planning.plan_request import PlanRequest
 from nemo_vfm.perf.layout_rules import Size, judged
 from nemo_vfm.perf.memory_remedies import NO_AVERAGE, OFFLOAD, Remedy
 from nemo_vfm.perf.planner import Answer, Choice, Group
 from nemo_vfm.perf.training_cost import cost
-from nemo_vfm.runtime.terminal import Paper
+from nemo_vfm.runtime.terminal import Terminal
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -25,14 +25,14 @@ _ABOUT = {
 }  # fmt: skip
 
 
-def tell(asked: Asked, answer: Answer, own: Choice | None, recipe: str) -> None:
+def tell(asked: PlanRequest, answer: Answer, own: Choice | None, recipe: str) -> None:
     """Write the page.
 
     Args:
         own: the recipe's layout, where it is for so many GPUs.
         recipe: as the user named it.
     """
-    paper = Paper()
+    paper = Terminal()
     for text in _heading(asked, answer):
         paper.prose(text)
     if answer.ranked:
@@ -45,7 +45,7 @@ def tell(asked: Asked, answer: Answer, own: Choice | None, recipe: str) -> None:
 
 
 def tell_remedies(
-    asked: Asked, start: Choice, found: Sequence[Remedy] | None, answer: Answer, more: int | None
+    asked: PlanRequest, start: Choice, found: Sequence[Remedy] | None, answer: Answer, more: int | None
 ) -> None:
     """What would make the recipe's layout fit, or where it cannot be, the one that needs least.
 
@@ -54,7 +54,7 @@ def tell_remedies(
         found: what would, the quickest first; None where it fits.
         more: the fewest GPUs on which some layout would; None where it was not asked for, or there is none.
     """
-    paper, gpu = Paper(), asked.question.machine.gpu
+    paper, gpu = Terminal(), asked.question.machine.gpu
     room = f"{gib(gpu.usable_bytes)} GiB that one {gpu.name} has to fill"
     number = "one GPU" if answer.gpus == 1 else f"{answer.gpus:,} GPUs"
     if found is None:
@@ -75,13 +75,13 @@ def tell_remedies(
         paper.prose("Unchanged, it fits on no number of GPUs.")
 
 
-def _remedy(asked: Asked, start: Choice, one: Remedy) -> tuple[str, str, str, str]:
+def _remedy(asked: PlanRequest, start: Choice, one: Remedy) -> tuple[str, str, str, str]:
     """Its row: memory, time, how much longer than as it is, and the words of a command line."""
     more = one.choice.time.total / start.time.total - 1
     return gib(one.choice.memory.total), digits(one.choice.time.total), f"{more:+.0%}", shlex.join(words(asked, one))
 
 
-def words(asked: Asked, one: Remedy) -> list[str]:
+def words(asked: PlanRequest, one: Remedy) -> list[str]:
     """A remedy as `nemo-vfm plan` and, but for another GPU, `run` take it."""
     offload, gpu = OFFLOAD in one.settings, ["--gpu", one.gpu] if one.gpu else []
     others = [f"~{asked.step}ema" if name == NO_AVERAGE else f"{asked.step}{name}"
@@ -89,7 +89,7 @@ def words(asked: Asked, one: Remedy) -> list[str]:
     return [*changes(one.choice, asked, offload=offload), *others, *gpu]
 
 
-def _heading(asked: Asked, answer: Answer) -> Iterator[str]:
+def _heading(asked: PlanRequest, answer: Answer) -> Iterator[str]:
     question, sample = asked.question, asked.sample
     name, gpu, network = type(question.subject.model).__name__, question.machine.gpu, question.machine.network
     shape = " x ".join(map(str, sample.inputs["latents_BCTHW"][2:])) if sample.frames is not None else ""
@@ -106,7 +106,7 @@ def _heading(asked: Asked, answer: Answer) -> Iterator[str]:
     )
 
 
-def _table(paper: Paper, asked: Asked, answer: Answer, own: Choice | None) -> None:
+def _table(paper: Terminal, asked: PlanRequest, answer: Answer, own: Choice | None) -> None:
     shown = list(enumerate(answer.ranked[:SHOWN], 1))
     place = answer.rank_of(own.family) if own is not None else None
     if place is not None and place > SHOWN:
@@ -140,7 +140,7 @@ def _columns(with_days: bool) -> "Table":
     return table
 
 
-def _row(asked: Asked, number: int, choice: Choice) -> Iterator[str]:
+def _row(asked: PlanRequest, number: int, choice: Choice) -> Iterator[str]:
     told = cost(choice, asked.question, asked.steps)
     yield str(number)
     yield layout(choice.plan) + ("; recompute" if choice.recompute else "")
@@ -155,7 +155,7 @@ def _row(asked: Asked, number: int, choice: Choice) -> Iterator[str]:
         yield large(told.gpu_hours or 0)
 
 
-def _own(asked: Asked, answer: Answer, own: Choice | None) -> Iterator[str]:
+def _own(asked: PlanRequest, answer: Answer, own: Choice | None) -> Iterator[str]:
     if own is None:
         if asked.own.world != answer.gpus:
             yield f"The recipe's own layout ({asked.own}) is for {asked.own.world:,} GPUs."
@@ -169,7 +169,7 @@ def _own(asked: Asked, answer: Answer, own: Choice | None) -> Iterator[str]:
     )
 
 
-def _rules(asked: Asked, answer: Answer) -> Iterator[str]:
+def _rules(asked: PlanRequest, answer: Answer) -> Iterator[str]:
     if not answer.ranked:
         return
     question, best = asked.question, answer.ranked[0]
@@ -181,7 +181,7 @@ def _rules(asked: Asked, answer: Answer) -> Iterator[str]:
         yield f"Rule {rule.number} of arXiv 2503.12964 ({rule.text}): {verdict}."
 
 
-def _refusals(paper: Paper, answer: Answer) -> None:
+def _refusals(paper: Terminal, answer: Answer) -> None:
     if not answer.refused:
         return
     total = count(sum(ways for ways, _ in answer.refused), "way", "ways")
@@ -197,7 +197,7 @@ def _values(group: Group) -> str:
     return f" {', '.join(shown if len(shown) < 8 else [*shown[:3], '...', shown[-1]])}"
 
 
-def _advice(paper: Paper, asked: Asked, best: Choice, recipe: str) -> None:
+def _advice(paper: Terminal, asked: PlanRequest, best: Choice, recipe: str) -> None:
     told = cost(best, asked.question, asked.steps)
     paper.line("\nRecommended", "bold")
     length = "" if told.days is None else f", {digits(told.days)} days and {large(told.gpu_hours or 0)} GPU hours"

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PlanRequest:
     """A recipe's training, ready to be planned.
 
     Args:
@@ -66,7 +66,7 @@ class Asked:
     checkpoint_bytes: int
 
 
-def asked(arguments: argparse.Namespace) -> Asked:
+def asked(arguments: argparse.Namespace) -> PlanRequest:
     """Read the recipe and look at its model.
 
     Raises:
@@ -85,7 +85,7 @@ def _has_engine(node: Node, step: str) -> bool:
     return isinstance(node, Map) and "engine" in node.items
 
 
-def asked_of(job: "Train", recipe: Path, arguments: argparse.Namespace, *, own_only: bool = False) -> Asked:
+def asked_of(job: "Train", recipe: Path, arguments: argparse.Namespace, *, own_only: bool = False) -> PlanRequest:
     """The same of a training that is built already.
 
     Args:
@@ -121,7 +121,7 @@ def asked_of(job: "Train", recipe: Path, arguments: argparse.Namespace, *, own_o
     )  # fmt: skip
     keep, where = job.checkpoint.keep, f"phases.{phase}.parallel" if phase else "parallel"
     each = 4 + (4 if job.ema is not None else 0)
-    return Asked(
+    return PlanRequest(
         question=question, sample=sample, phase=phase, steps=steps, own=own, step="", has_engine=False, where=where,
         written=written,
         recompute=job.engine.recompute == "blocks", kept=None if keep.last is None else keep.last + keep.best,
@@ -129,7 +129,7 @@ def asked_of(job: "Train", recipe: Path, arguments: argparse.Namespace, *, own_o
     )  # fmt: skip
 
 
-def own_choice(asked: Asked) -> Choice:
+def own_choice(asked: PlanRequest) -> Choice:
     """What the recipe's own layout costs: the one place from which `plan`, `check` and remedies take it.
 
     Raises:

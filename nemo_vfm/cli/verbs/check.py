@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from nemo_vfm.core.types.job import Job
     from nemo_vfm.core.types.json_value import Json
     from nemo_vfm.runtime.checks.missing_paths import PathsSeen
-    from nemo_vfm.runtime.sweep_points import Swept
+    from nemo_vfm.runtime.sweep_points import SweepPlan
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,13 +49,13 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"--gpus takes one or more, got {arguments.gpus}")
     if not arguments.sweep:
         return _one(arguments)
-    from nemo_vfm.runtime.sweep_points import swept
+    from nemo_vfm.runtime.sweep_points import sweep_plan
 
-    sweep = swept(arguments)
+    sweep = sweep_plan(arguments)
     return _work_of_all(sweep) if arguments.work else _each(sweep)
 
 
-def _each(sweep: "Swept") -> int:
+def _each(sweep: "SweepPlan") -> int:
     """Every combination under its name."""
     status = 0
     for point in sweep.points:
@@ -132,7 +132,7 @@ def _unfit(
     return found or ([] if job is None else unshareable(composed, job))
 
 
-def _work_of_all(sweep: "Swept") -> int:
+def _work_of_all(sweep: "SweepPlan") -> int:
     """A sweep as one JSON object: its folder, its table before anything has run, and the work of each combination."""
     from nemo_vfm.runtime import sweep_table
 
@@ -186,12 +186,12 @@ def _say_plan(
 ) -> None:
     from nemo_vfm.cli.planning.gpu_check import plan_sentences, stand_in_job, waiting_sentence
     from nemo_vfm.config import trust_list
-    from nemo_vfm.runtime.terminal import Paper
+    from nemo_vfm.runtime.terminal import Terminal
 
     job = job or stand_in_job(arguments, missing, trust_list(arguments.trust))
     said = [waiting_sentence(missing, arguments.gpus)] if job is None else plan_sentences(job, composed.path, arguments)
     for text in said:
-        Paper().prose(text)
+        Terminal().prose(text)
 
 
 def _verdict(errors: int, missing: int) -> str:

@@ -16,8 +16,8 @@ from nemo_vfm.cli.arguments import add_allow_host, add_conf, add_trust
 from nemo_vfm.core.errors import UserError
 
 if TYPE_CHECKING:
-    from nemo_vfm.cli.divergence_sides import Asked
-    from nemo_vfm.parallel.verify.divergence import Told
+    from nemo_vfm.cli.divergence_sides import DivergenceRequest
+    from nemo_vfm.parallel.verify.divergence import DivergenceReport
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if found.parting is None else 1
 
 
-def _record(sides: "Asked", told: "Told") -> dict[str, object]:
+def _record(sides: "DivergenceRequest", told: "DivergenceReport") -> dict[str, object]:
     return {
         "a": str(sides.a), "b": str(sides.b), "tolerance": sides.tolerance,
         "parting": None if told.parting is None else asdict(told.parting),
@@ -62,10 +62,10 @@ def _record(sides: "Asked", told: "Told") -> dict[str, object]:
     }  # fmt: skip
 
 
-def _write(sides: "Asked", told: "Told") -> None:
-    from nemo_vfm.runtime.terminal import Paper
+def _write(sides: "DivergenceRequest", told: "DivergenceReport") -> None:
+    from nemo_vfm.runtime.terminal import Terminal
 
-    paper = Paper()
+    paper = Terminal()
     paper.line(f"A  {sides.a}")
     paper.line(f"B  {sides.b}")
     paper.line()

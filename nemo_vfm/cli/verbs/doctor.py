@@ -40,9 +40,9 @@ _STYLES = {"ok": "green", "low": "yellow", "missing": "dim", "broken": "bold red
 
 def _write(findings: "list[Finding]", stopping: list[str]) -> None:
     from nemo_vfm.cli.doctor.finding import paste_ready
-    from nemo_vfm.runtime.terminal import Paper
+    from nemo_vfm.runtime.terminal import Terminal
 
-    paper = Paper()
+    paper = Terminal()
     paper.table(list(_rows(findings)), styles=_STYLES)
     hints = [finding for finding in findings if finding.hint]
     if hints:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from nemo_vfm.cli.arguments import add_allow_host, add_conf, add_trust
 from nemo_vfm.cli.without_gc import without_collection
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.runtime.terminal import Paper
+from nemo_vfm.runtime.terminal import Terminal
 
 if TYPE_CHECKING:
     from nemo_vfm.cli.catalogue.components import Slot
     from nemo_vfm.cli.catalogue.constructor_arguments import Described
-    from nemo_vfm.cli.catalogue.explain_component import Explained
+    from nemo_vfm.cli.catalogue.explain_component import Explanation
     from nemo_vfm.core.types.json_value import Json
 
 
@@ -84,7 +84,7 @@ def _component(arguments: argparse.Namespace) -> int:
         if arguments.json:
             _write_json(groups)
         else:
-            _list(Paper(), groups)
+            _list(Terminal(), groups)
         return 0
     found = explain(arguments.name, roots, trust)
     if arguments.json:
@@ -92,7 +92,7 @@ def _component(arguments: argparse.Namespace) -> int:
     elif arguments.yaml:
         sys.stdout.write(found.yaml)
     else:
-        _write(Paper(), found)
+        _write(Terminal(), found)
     return 0
 
 
@@ -100,7 +100,7 @@ def _write_json(value: object) -> None:
     sys.stdout.write(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def _list(paper: Paper, groups: "list[Json]") -> None:
+def _list(paper: Terminal, groups: "list[Json]") -> None:
     """Slots with what fills each."""
     for group in groups:
         paper.line(f"{', '.join(group['slots'])} ({group['kind']})", "bold")
@@ -110,7 +110,7 @@ def _list(paper: Paper, groups: "list[Json]") -> None:
     paper.prose("`nemo-vfm explain NAME` explains one; the last part of the name is enough.")
 
 
-def _write(paper: Paper, found: "Explained") -> None:
+def _write(paper: Terminal, found: "Explanation") -> None:
     paper.line(found.name, "bold")
     paper.prose(found.summary, 2)
     if found.fills:
@@ -137,7 +137,7 @@ def _slot(slot: "Slot") -> str:
     return f"{slot.name} of {slot.owner}, as a factory" if slot.later else f"{slot.name} of {slot.owner}"
 
 
-def _argument(paper: Paper, argument: "Described") -> None:
+def _argument(paper: Terminal, argument: "Described") -> None:
     said = _default(argument) if argument.given else f"{argument.words}, {_default(argument)}"
     paper.line(f"  {argument.name}: {said}")
     if argument.text:

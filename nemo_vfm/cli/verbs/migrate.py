@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nemo_vfm.cli.migrate import Migrated
+    from nemo_vfm.cli.migrate import Migration
 
 _FORMATS = ("automodel", "dfm", "nemo2", "nemo1")
 
@@ -49,11 +49,11 @@ def _text(file: Path) -> str:
         raise UserError(f"{file} is not UTF-8 text: byte {error.start} is not") from error
 
 
-def _tell(migrated: "Migrated", file: Path, out: Path) -> None:
+def _tell(migrated: "Migration", file: Path, out: Path) -> None:
     from nemo_vfm.cli.migrate.migration_tables import account
-    from nemo_vfm.runtime.terminal import WIDEST, Paper
+    from nemo_vfm.runtime.terminal import WIDEST, Terminal
 
-    paper = Paper()
+    paper = Terminal()
     paper.line(f"{file} is in {migrated.form.title}'s format; {out} is the recipe.")
     for line, style in account(migrated, min(paper.width, WIDEST)):
         paper.line(line, style)

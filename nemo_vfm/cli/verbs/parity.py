@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from nemo_vfm.parallel.plan.layout_cases import Layout
     from nemo_vfm.parallel.verify.parity import Row
-    from nemo_vfm.parallel.verify.tiny_training import Rehearsal
+    from nemo_vfm.parallel.verify.tiny_training import TinyTraining
 
 _MOST = 8  # ranks: a sample for each
 
@@ -87,7 +87,7 @@ def _chosen(arguments: argparse.Namespace, ranks: int, model: "nn.Module", packe
 
 
 def _rows(
-    ready: "Rehearsal", model: "nn.Module", layouts: "Sequence[Layout]", ranks: "Sequence[int]"
+    ready: "TinyTraining", model: "nn.Module", layouts: "Sequence[Layout]", ranks: "Sequence[int]"
 ) -> "Iterator[Row]":
     from nemo_vfm.parallel.plan.layout_cases import Layout
     from nemo_vfm.parallel.verify import parity

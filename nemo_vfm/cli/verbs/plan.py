@@ -12,7 +12,7 @@ from nemo_vfm.cli.arguments import NETWORK, add_recipe_arguments, add_sample_arg
 from nemo_vfm.cli.without_gc import without_collection
 
 if TYPE_CHECKING:
-    from nemo_vfm.cli.planning.plan_request import Asked
+    from nemo_vfm.cli.planning.plan_request import PlanRequest
     from nemo_vfm.perf.planner import Answer, Choice, Planner
 
 
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if answer.ranked else 2
 
 
-def _own(planner: "Planner", asked: "Asked", answer: "Answer") -> "Choice | None":
+def _own(planner: "Planner", asked: "PlanRequest", answer: "Answer") -> "Choice | None":
     """The recipe's own layout, where it is for so many GPUs and can be."""
     from nemo_vfm.core.errors import UserError
 
@@ -67,7 +67,7 @@ def _own(planner: "Planner", asked: "Asked", answer: "Answer") -> "Choice | None
 
 
 def _tell(
-    arguments: argparse.Namespace, planner: "Planner", asked: "Asked", answer: "Answer", own: "Choice | None"
+    arguments: argparse.Namespace, planner: "Planner", asked: "PlanRequest", answer: "Answer", own: "Choice | None"
 ) -> None:
     from nemo_vfm.cli.planning.plan_page import tell, tell_remedies
     from nemo_vfm.perf.memory_remedies import remedies, smallest_number
@@ -84,7 +84,7 @@ def _tell(
     tell_remedies(asked, start, found, answer, more)
 
 
-def _write(arguments: argparse.Namespace, asked: "Asked", best: "Choice") -> None:
+def _write(arguments: argparse.Namespace, asked: "PlanRequest", best: "Choice") -> None:
     from nemo_vfm.cli.copy_recipe import write
     from nemo_vfm.cli.planning.layout_ingredient import ingredient_text
     from nemo_vfm.cli.planning.layout_words import layout

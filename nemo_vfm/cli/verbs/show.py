@@ -67,12 +67,12 @@ def _tree(composed: "Composed", arguments: argparse.Namespace, *, keep: frozense
 def _differences(arguments: argparse.Namespace) -> int:
     """0 also where there are some, as `git diff` does."""
     from nemo_vfm.cli.recipe_diff import differing, side_lines
-    from nemo_vfm.runtime.terminal import Paper
+    from nemo_vfm.runtime.terminal import Terminal
 
     old, new = _two(arguments)
     keep = frozenset({"run_dir"})  # a path below the run folder is the same path in both
     found = differing(_tree(old, arguments, keep=keep), _tree(new, arguments, keep=keep))
-    paper, styles = Paper(), {"-": "red", "+": "green", " ": "bold"}
+    paper, styles = Terminal(), {"-": "red", "+": "green", " ": "bold"}
     if not found:
         paper.line("no difference")
     for mark, line in side_lines(found):

@@ -24,7 +24,7 @@ Voice = Captioner | Viewer | Editor
 
 
 @dataclass(slots=True)
-class Told:
+class CaptionReport:
     """How captioning went.
 
     Args:
@@ -55,7 +55,7 @@ def write_captions(
     captioners: Mapping[str, Voice],
     media_path: Callable[[ClipRecord], Path],
     folder: Path,
-) -> Told:
+) -> CaptionReport:
     """Fill in `caption`, `caption_by` and `caption_facts` of every record.
 
     Call it after `decide` and transcoding and before the state is hashed and anything is written. The first captioner,
@@ -73,7 +73,7 @@ def write_captions(
         DataError: many clips in a row failed, or a captioner answered what it was not asked.
         UserError: what captioners raise of things that concern all clips, such as a key that is refused.
     """
-    told = Told()
+    told = CaptionReport()
     for record in records:
         record.caption, record.caption_by, record.caption_facts = "", "nobody", {"caption_status": "skipped"}
     for name, voice in captioners.items():
@@ -91,7 +91,7 @@ def write_captions(
     return told
 
 
-def _say(name: str, captioner: Captioner, records: Iterable[ClipRecord], told: Told) -> None:
+def _say(name: str, captioner: Captioner, records: Iterable[ClipRecord], told: CaptionReport) -> None:
     """What it knows of each; an error costs this clip's caption, and the next captioner is asked."""
     in_a_row = 0
     for record in records:
@@ -128,7 +128,7 @@ def _is_text_and_writer(said: object) -> bool:
 class _Seeing:
     """One viewer at work on the clips that nobody spoke of yet."""
 
-    def __init__(self, name: str, viewer: Viewer, folder: Path, told: Told) -> None:
+    def __init__(self, name: str, viewer: Viewer, folder: Path, told: CaptionReport) -> None:
         self._name, self._viewer, self._told = name, viewer, told
         self._folder = folder
 
@@ -173,7 +173,7 @@ class _Seeing:
         }  # fmt: skip
 
 
-def _edit(name: str, editor: Editor, records: Sequence[ClipRecord], folder: Path, told: Told) -> None:
+def _edit(name: str, editor: Editor, records: Sequence[ClipRecord], folder: Path, told: CaptionReport) -> None:
     drafts = {r.clip.id: Draft(f"{r.clip.id}-{sha256_text(r.caption)[:16]}", r, r.caption) for r in records}
     journal = Journal(folder, editor.fingerprint())
     known = {draft.key: journal.get(draft.key) for draft in drafts.values()}
@@ -194,7 +194,7 @@ def _answers(
     ask: Callable[[Iterable[_Question]], Iterator[Caption]],
     questions: Sequence[_Question],
     journal: Journal,
-    told: Told,
+    told: CaptionReport,
 ) -> dict[str, Caption]:
     """Every question's answer, by key; each is kept on disk as soon as it is there."""
     open_keys = {question.key for question in questions}
@@ -232,7 +232,7 @@ def _plain(text: str) -> str:
     return clean(conceal(text))[:500]
 
 
-def _count(name: str, caption: Caption, in_a_row: int, told: Told) -> None:
+def _count(name: str, caption: Caption, in_a_row: int, told: CaptionReport) -> None:
     if caption.spoken:
         return
     told.failures.setdefault(name, Counter())[f"{caption.status}: {caption.failure}"] += 1

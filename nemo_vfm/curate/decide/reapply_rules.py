@@ -21,7 +21,7 @@ from nemo_vfm.curate.decide.check_rules import check_columns
 from nemo_vfm.curate.decide.fate import above, drop_duplicates
 from nemo_vfm.curate.decide.rule import Rule, first_broken
 from nemo_vfm.curate.decide.score_table import Labels, Table
-from nemo_vfm.curate.ledger import NO_CLIP_KEPT, TRANSITION, Account, Ledger, kind_of
+from nemo_vfm.curate.ledger import NO_CLIP_KEPT, TRANSITION, Ledger, LedgerColumn, kind_of
 from nemo_vfm.curate.stage import ClipRecord, Compares
 from nemo_vfm.data.shards.clip_id import Clip
 
@@ -29,7 +29,7 @@ Fate = tuple[str, str]  # kept, dropped or failed; and the rule or the message
 
 
 @dataclass(frozen=True, slots=True)
-class Curated:
+class FinishedCuration:
     """A finished curation.
 
     Args:
@@ -65,7 +65,7 @@ class Fates:
 
 
 def decide_again(
-    curated: Curated, rules: Mapping[str, Rule], stages: Mapping[str, Compares], balance: Balance | None
+    curated: FinishedCuration, rules: Mapping[str, Rule], stages: Mapping[str, Compares], balance: Balance | None
 ) -> Fates:
     """The same as a curation with these rules would decide.
 
@@ -92,7 +92,7 @@ def decide_again(
     return fates
 
 
-def _check(curated: Curated, rules: Mapping[str, Rule], compared: Mapping[str, Compares]) -> None:
+def _check(curated: FinishedCuration, rules: Mapping[str, Rule], compared: Mapping[str, Compares]) -> None:
     known: dict[str, Sequence[str] | None] = {
         name: () if isinstance(column, Labels) else None for name, column in curated.table.columns.items()
     }
@@ -111,13 +111,13 @@ def _check(curated: Curated, rules: Mapping[str, Rule], compared: Mapping[str, C
             )
 
 
-def _alive(curated: Curated, fates: Fates) -> list[int]:
+def _alive(curated: FinishedCuration, fates: Fates) -> list[int]:
     """The places of the clips that are kept."""
     alive = curated.table.alive.tolist()
     return [place for place, rule in enumerate(fates.rules) if rule is None and alive[place]]
 
 
-def _compare(curated: Curated, fates: Fates, name: str, rule: Rule, column: str, stage: Compares) -> None:
+def _compare(curated: FinishedCuration, fates: Fates, name: str, rule: Rule, column: str, stage: Compares) -> None:
     kept = _alive(curated, fates)
     records = _records(curated, kept, column)
     drop_duplicates(records, name, above(rule, curated.table), column, stage)
@@ -129,7 +129,7 @@ def _compare(curated: Curated, fates: Fates, name: str, rule: Rule, column: str,
     fates.duplicate_of = [gone.get(keeper, keeper) if keeper else None for keeper in fates.duplicate_of]
 
 
-def _records(curated: Curated, places: Sequence[int], column: str) -> list[ClipRecord]:
+def _records(curated: FinishedCuration, places: Sequence[int], column: str) -> list[ClipRecord]:
     """Kept clips as a comparison sees them; the column stands for the stage's name."""
     sources = {str(file["file"]): str(file["source_id"]) for file in curated.files}
     numbers = {name: c.tolist() for name, c in curated.table.columns.items() if not isinstance(c, Labels)}
@@ -149,7 +149,7 @@ def _records(curated: Curated, places: Sequence[int], column: str) -> list[ClipR
     return found
 
 
-def _balance(curated: Curated, fates: Fates, balance: Balance) -> None:
+def _balance(curated: FinishedCuration, fates: Fates, balance: Balance) -> None:
     kept = _alive(curated, fates)
     ids, sources = curated.texts("clip_id"), curated.texts("source")
     groups = balance.groups(curated.table.take(kept), [sources[place] for place in kept])
@@ -159,7 +159,7 @@ def _balance(curated: Curated, fates: Fates, balance: Balance) -> None:
             fates.rules[place] = RULE
 
 
-def reckon(curated: Curated, fates: Fates) -> tuple[Ledger, list[Json]]:
+def reckon(curated: FinishedCuration, fates: Fates) -> tuple[Ledger, list[Json]]:
     """The ledger, and files.json with what becomes of every file now."""
     ledger, (kinds, sources, codes) = Ledger(), _kinds(curated, fates)
     is_clip = ~curated.table.images
@@ -187,7 +187,7 @@ def reckon(curated: Curated, fates: Fates) -> tuple[Ledger, list[Json]]:
     return ledger, files
 
 
-def _kinds(curated: Curated, fates: Fates) -> tuple[list[Fate], list[str], NDArray[np.int64]]:
+def _kinds(curated: FinishedCuration, fates: Fates) -> tuple[list[Fate], list[str], NDArray[np.int64]]:
     """Every fate that there is, in the order in which they first occur, of a failure with its file, and each clip's."""
     messages = cast("list[str | None]", curated.others["message"])
     found = [
@@ -214,7 +214,7 @@ def _book_file(ledger: Ledger, file: Json, decision: str, reason: str) -> None:
     ledger.microseconds.total += round(file["seconds"] * 1e6)
 
 
-def _close(account: Account) -> None:
+def _close(account: LedgerColumn) -> None:
     if not account.adds_up():
         raise DataError(
             f"the seconds of files.json and of scores.parquet differ: {account.total / 1e6} s came in, and "

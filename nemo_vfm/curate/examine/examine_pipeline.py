@@ -31,7 +31,7 @@ GPU_SLICE, GPU_REST = 1 / 32, 3 / 4
 
 
 @dataclass(frozen=True, slots=True)
-class Hands:
+class WorkContext:
     """Who works, within which limits, and what is written about it.
 
     Args:
@@ -82,7 +82,7 @@ class _Frames:
         self._line.advance(frames)
 
 
-def probe_all(found: Sequence[Found], hands: Hands, *, max_frames: int, folder: Path) -> list[FileRecord]:
+def probe_all(found: Sequence[Found], hands: WorkContext, *, max_frames: int, folder: Path) -> list[FileRecord]:
     """A record of each file; those that have not changed since they were probed last are not opened.
 
     Raises:
@@ -130,7 +130,7 @@ def _read(file: FileRecord, known: Json) -> bool:
 
 
 def examine_all(
-    files: Sequence[FileRecord], examine: Examine, findings: Findings, stages: Mapping[str, Stage], hands: Hands
+    files: Sequence[FileRecord], examine: Examine, findings: Findings, stages: Mapping[str, Stage], hands: WorkContext
 ) -> None:
     """Split and score what is new, and fill in the clips of all readable files."""
     readable = [file for file in files if file.message is None and file.rule is None]
@@ -154,7 +154,9 @@ def examine_all(
             warn(f"failed in part: {named(file, message)}")
 
 
-def _examined(jobs: Sequence[ExamineJob], steps: Sequence[Step], findings: Findings, hands: Hands) -> list[ExamineJob]:
+def _examined(
+    jobs: Sequence[ExamineJob], steps: Sequence[Step], findings: Findings, hands: WorkContext
+) -> list[ExamineJob]:
     """Do them and keep what they find; what is left to do then of films that were examined in stretches."""
     items, left = [job.item() for job in jobs], []
     for number, replies in hands.work("split and score", sum(job.num_frames for job in jobs), steps, items):

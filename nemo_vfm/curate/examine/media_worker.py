@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.curate.examine.sandbox import Child, ChildDied, Here, Limits, Operation, Reply
+from nemo_vfm.curate.examine.sandbox import Child, ChildDied, InProcess, Limits, Operation, Reply
 from nemo_vfm.curate.execute.work_units import Item, Tick, Worker
 
 
@@ -24,14 +24,14 @@ class MediaWork:
 
     def start(self, *, isolated: bool = True) -> Worker:
         """See `Work.start`; the child itself starts with the first item."""
-        return _MediaWorker(Child(self.operation, self.limits) if isolated else Here(self.operation))
+        return _MediaWorker(Child(self.operation, self.limits) if isolated else InProcess(self.operation))
 
 
 class _MediaWorker:
     """Its parts are `Reply`s. One whose fact has `failed` says why the item ends there; one with `again` that all
     parts of the item before it are void, since the item was begun once more."""
 
-    def __init__(self, child: Child | Here) -> None:
+    def __init__(self, child: Child | InProcess) -> None:
         self._child = child
         self._stopped = False
 

@@ -214,7 +214,7 @@ class Child:
         return f"the work on it ended with exit status {code}"
 
 
-class Here:
+class InProcess:
     """An operation in this very process, without limits: for debuggers and profilers, which do not follow a child.
 
     Args:

@@ -11,7 +11,7 @@ from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.task import Predicts
 from nemo_vfm.curate.examine.footage import Pictures
 from nemo_vfm.curate.learned.frame_choice import per_second
-from nemo_vfm.curate.learned.model_stage import Bearable, Bearer
+from nemo_vfm.curate.learned.model_stage import FingerprintedModule, ModelStage
 from nemo_vfm.curate.stage import Finding
 
 # Batches of other shapes differ in the sixth digit. Four are kept, so that a clip's row is the same in any company,
@@ -35,12 +35,12 @@ class Aesthetic:
     """
 
     def __init__(
-        self, *, model: Factory[[], Bearable], task: Predicts, trained: Path | None = None,
+        self, *, model: Factory[[], FingerprintedModule], task: Predicts, trained: Path | None = None,
         per_second: float = 1.0, max_frames: int = 60, batch_size: int = 16,
     ) -> None:  # fmt: skip
         if per_second <= 0 or max_frames < 1:
             raise ValueError(f"per_second ({per_second}) must be above 0 and max_frames ({max_frames}) at least 1")
-        self.bearer = Bearer(model=model, task=task, trained=trained, batch_size=batch_size)
+        self.bearer = ModelStage(model=model, task=task, trained=trained, batch_size=batch_size)
         self.per_second, self.max_frames = per_second, max_frames
 
     def columns(self) -> Sequence[str]:

@@ -12,7 +12,7 @@ from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.task import Predicts
 from nemo_vfm.curate.examine.footage import Pictures
 from nemo_vfm.curate.learned.frame_choice import evenly
-from nemo_vfm.curate.learned.model_stage import Bearable, Bearer
+from nemo_vfm.curate.learned.model_stage import FingerprintedModule, ModelStage
 from nemo_vfm.curate.score.semantic_duplicate import nearest, semantic_duplicates
 from nemo_vfm.curate.stage import ClipRecord, Finding
 from nemo_vfm.dedup.vector_text import as_text
@@ -34,12 +34,13 @@ class LearnedDuplicate:
     """
 
     def __init__(
-        self, *, model: Factory[[], Bearable], task: Predicts, trained: Path | None = None, num_frames: int = 8,
+        self, *, model: Factory[[], FingerprintedModule], task: Predicts, trained: Path | None = None,
+        num_frames: int = 8,
         batch_size: int = 16, quality: str = "sharpness", seed: int = 0,
     ) -> None:  # fmt: skip
         if num_frames < 1:
             raise ValueError(f"num_frames is {num_frames}, but at least one frame must be looked at")
-        self.bearer = Bearer(model=model, task=task, trained=trained, batch_size=batch_size)
+        self.bearer = ModelStage(model=model, task=task, trained=trained, batch_size=batch_size)
         self.num_frames, self.quality, self.seed = num_frames, quality, seed
 
     def columns(self) -> Sequence[str]:

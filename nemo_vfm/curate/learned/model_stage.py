@@ -26,7 +26,7 @@ Pictures = NDArray[np.uint8]  # (T, H, W, C)
 
 
 @runtime_checkable
-class Bearable(Protocol):
+class FingerprintedModule(Protocol):
     """A torch module that says what it was made of."""
 
     def fingerprint(self) -> str:
@@ -42,7 +42,7 @@ class Bearable(Protocol):
 _LOADED: "dict[str, nn.Module]" = {}
 
 
-class Bearer:
+class ModelStage:
     """A model and the task it is asked through.
 
     Args:
@@ -54,7 +54,9 @@ class Bearer:
             with the same shapes whoever is beside it. What is left are the last bits of a float32.
     """
 
-    def __init__(self, *, model: Factory[[], Bearable], task: Predicts, trained: Path | None, batch_size: int) -> None:
+    def __init__(
+        self, *, model: Factory[[], FingerprintedModule], task: Predicts, trained: Path | None, batch_size: int
+    ) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size is {batch_size}, but at least one frame must be looked at")
         self.model, self.task, self.trained, self.batch_size = model, task, trained, batch_size
@@ -116,7 +118,7 @@ class Bearer:
             parts.append(said[: len(part), 0].cpu().numpy())
         return np.concatenate(parts).astype(np.float32)
 
-    def _measured(self) -> Bearable:
+    def _measured(self) -> FingerprintedModule:
         """The model without its weights."""
         import torch
 

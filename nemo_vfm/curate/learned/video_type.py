@@ -15,7 +15,7 @@ from nemo_vfm.curate.examine.footage import Pictures
 from nemo_vfm.curate.learned.aesthetic import DIGITS
 from nemo_vfm.curate.learned.classes import classes_in
 from nemo_vfm.curate.learned.frame_choice import evenly
-from nemo_vfm.curate.learned.model_stage import Bearable, Bearer
+from nemo_vfm.curate.learned.model_stage import FingerprintedModule, ModelStage
 from nemo_vfm.curate.stage import Finding
 
 
@@ -42,12 +42,12 @@ class VideoType:
     """
 
     def __init__(
-        self, *, model: Factory[[], Bearable], task: Sorts, classes: Path | None = None,
+        self, *, model: Factory[[], FingerprintedModule], task: Sorts, classes: Path | None = None,
         trained: Path | None = None, num_frames: int = 8, batch_size: int = 16,
     ) -> None:  # fmt: skip
         if num_frames < 1:
             raise ValueError(f"num_frames is {num_frames}, but at least one frame must be looked at")
-        self.bearer = Bearer(model=model, task=task, trained=trained, batch_size=batch_size)
+        self.bearer = ModelStage(model=model, task=task, trained=trained, batch_size=batch_size)
         self.classes, self.names, self.num_frames = classes, tuple(task.names()), num_frames
 
     def columns(self) -> Sequence[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Protocol
 
-from nemo_vfm.curate.examine.examine_pipeline import GPU_SLICE, Hands
+from nemo_vfm.curate.examine.examine_pipeline import GPU_SLICE, WorkContext
 from nemo_vfm.curate.examine.media_worker import MediaWork
 from nemo_vfm.curate.examine.sandbox import Reply
 from nemo_vfm.curate.execute.work_units import Item, Lost, Step, megapixels
@@ -35,7 +35,7 @@ class Deciding(Protocol):
 
 
 def encode_kept(
-    files: Sequence[FileRecord], records: Sequence[ClipRecord], job: Deciding, media: Media, hands: Hands
+    files: Sequence[FileRecord], records: Sequence[ClipRecord], job: Deciding, media: Media, hands: WorkContext
 ) -> None:
     """A clip that cannot be encoded fails, and its duplicates may come back: decide until nothing changes."""
     failed = -1
@@ -47,7 +47,7 @@ def encode_kept(
             set_fact(record, media.fact_of(record))
 
 
-def encode_missing(files: Sequence[FileRecord], job: Deciding, media: Media, hands: Hands) -> None:
+def encode_missing(files: Sequence[FileRecord], job: Deciding, media: Media, hands: WorkContext) -> None:
     """Encode what is kept of these files and not there; a clip that cannot be encoded gets its message."""
     work = [(file, missing) for file in files for missing in _segments(file, _missing(file, media))]
     if work:

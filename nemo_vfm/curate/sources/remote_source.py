@@ -20,7 +20,7 @@ _MAX_SIDECAR_BYTES = 64 << 20
 _AT_ONCE = 8
 
 
-class Fetched:
+class FetchedFile:
     """Fetches objects when they are asked for and forgets those that nobody holds, the oldest first.
 
     Args:

@@ -13,7 +13,7 @@ from nemo_vfm.core.log import warn
 from nemo_vfm.core.storage.object_store import Item, items
 from nemo_vfm.core.storage.uri import Address, Place, place
 from nemo_vfm.curate.ledger import LINK_OUTSIDE, NO_REGULAR_FILE
-from nemo_vfm.curate.sources.remote_source import Fetched
+from nemo_vfm.curate.sources.remote_source import FetchedFile
 from nemo_vfm.curate.stage import Found
 from nemo_vfm.data.video.decode import VIDEO_SUFFIXES
 from nemo_vfm.data.video.image_file import IMAGE_SUFFIXES
@@ -98,7 +98,7 @@ class Folder:
         videos = [item for item in found if _is_taken(item.name, suffixes) and (base == root or item.name == root.name)]
         if not videos:
             raise UserError(f"{root} holds no {_ONE[self.take]}; {self._looked_for()}")
-        fetched = Fetched(base, self._into, int(self.max_fetched_gb * 1e9))
+        fetched = FetchedFile(base, self._into, int(self.max_fetched_gb * 1e9))
         fetched.fetch_sidecars(videos, found)
         return [
             Found(fetched.path(video), video.name, partial(fetched.held, video), identity=f"{video.stamp} {video.size}")

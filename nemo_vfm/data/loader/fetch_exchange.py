@@ -46,7 +46,7 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class FetchedBytes:
     """The bytes of one batch.
 
     Args:
@@ -72,7 +72,7 @@ class Exchange:
         self._stopped: Exception | None = None
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="share")
 
-    def held(self, index: int, entries: Sequence[Entry]) -> Held:
+    def held(self, index: int, entries: Sequence[Entry]) -> FetchedBytes:
         """All bytes of a batch. After a failure no rank exchanges anything any more.
 
         Raises:
@@ -87,7 +87,7 @@ class Exchange:
             self._stopped = error
             raise
 
-    def _held(self, wanted: Plan) -> Held:
+    def _held(self, wanted: Plan) -> FetchedBytes:
         rank, num_ranks = self._peers.rank(), self._peers.num_ranks()
         own, share = self._fetched(wanted, wanted.share(rank, num_ranks))
         parts = [_parted(row) for row in self._peers.all_gather(own.packed(wanted, share))]
@@ -156,10 +156,10 @@ def _parted(row: memoryview) -> tuple[dict[str, Json], memoryview]:
     return json.loads(bytes(row[4:end])), row[end:]
 
 
-def _unpacked(wanted: Plan, data: bytes, failed: Mapping[int, str]) -> Held:
+def _unpacked(wanted: Plan, data: bytes, failed: Mapping[int, str]) -> FetchedBytes:
     places, ends = wanted.places, itertools.accumulate(span.size for span in wanted.spans)
     spans = {place: data[end - place[2] : end] for place, end in zip(places, ends, strict=True)}
-    return Held(spans, {places[number]: text for number, text in failed.items()})
+    return FetchedBytes(spans, {places[number]: text for number, text in failed.items()})
 
 
 def _of_kind(kind: str, text: str) -> NemoVfmError:

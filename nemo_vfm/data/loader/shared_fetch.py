@@ -24,7 +24,7 @@ from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.data.batching.faults import Faults
 from nemo_vfm.data.loader.batch_loader import GlobalBatches, within
 from nemo_vfm.data.loader.batch_source import Loaded
-from nemo_vfm.data.loader.fetch_exchange import Exchange, Held, Traffic
+from nemo_vfm.data.loader.fetch_exchange import Exchange, FetchedBytes, Traffic
 from nemo_vfm.data.loader.fetch_plan import Spanned
 from nemo_vfm.data.shards.shard_files import Entry
 
@@ -56,7 +56,7 @@ class HeldSamples:
         """See `Samples.folder`."""
         return self.inner.folder
 
-    def hold(self, held: Held | None) -> None:
+    def hold(self, held: FetchedBytes | None) -> None:
         """From here on this thread reads from `held`; other threads read from theirs."""
         self._here.held = held
 
@@ -70,7 +70,7 @@ class HeldSamples:
         Raises:
             DataError: whichever rank was to fetch it could not.
         """
-        held: Held | None = getattr(self._here, "held", None)
+        held: FetchedBytes | None = getattr(self._here, "held", None)
         if held is None:
             return self.inner.read_all(entry, extensions)
         spans = self.inner.spans(entry, extensions)
@@ -84,7 +84,7 @@ class HeldSamples:
         """See `Samples.video`."""
         return self.read(entry, extension)
 
-    def _span(self, held: Held, entry: Entry, offset: int, size: int) -> bytes:
+    def _span(self, held: FetchedBytes, entry: Entry, offset: int, size: int) -> bytes:
         where = (entry.shard, offset, size)
         if where in held.failed:
             raise DataError(held.failed[where])
@@ -139,10 +139,10 @@ class UniqueBatches:
         for index in itertools.count(self._first):
             yield self._load(index, self._held(index))
 
-    def _held(self, index: int) -> Held:
+    def _held(self, index: int) -> FetchedBytes:
         return self._exchange.held(index, self._dataset.entries(index))
 
-    def _load(self, index: int, held: Held) -> Loaded:
+    def _load(self, index: int, held: FetchedBytes) -> Loaded:
         self._samples.hold(held)
         try:
             return self._dataset[index]

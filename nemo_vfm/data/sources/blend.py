@@ -23,8 +23,8 @@ from nemo_vfm.core.types.training_data import HasBatchSizes, ReadPosition, Resum
 from nemo_vfm.data.batching.faults import Faults
 from nemo_vfm.data.loader.batch_loader import Batches
 from nemo_vfm.data.loader.batch_source import ByNumber, Loaded
-from nemo_vfm.data.sources.blend_schedule import Turns, shares
-from nemo_vfm.parallel.ranks.gather import Together
+from nemo_vfm.data.sources.blend_schedule import BlendSchedule, shares
+from nemo_vfm.parallel.ranks.gather import GatherGroup
 
 
 @runtime_checkable
@@ -94,7 +94,7 @@ class Blend:
             raise ValueError(
                 f"source {busy[0]} has num_workers of its own; set num_workers on the blend, which reads ahead"
             )
-        if any(isinstance(source.data, Together) and source.data.fetches_together for source in sources.values()):
+        if any(isinstance(source.data, GatherGroup) and source.data.fetches_together for source in sources.values()):
             raise ValueError("sources of a blend cannot fetch_together: each would exchange data in its own order")
         self._shares = dict(zip(sources, shares([_exact(source.weight) for source in sources.values()]), strict=True))
         self.sources, self.num_workers = dict(sources), num_workers
@@ -102,7 +102,7 @@ class Blend:
             raise ValueError(f"max_memory_share must be above 0 and at most 1, or None, got {max_memory_share}")
         self.max_bad_in_a_row, self.max_ahead_gb = max_bad_in_a_row, max_ahead_gb
         self.max_memory_share = max_memory_share
-        self._turns: Turns | None = None
+        self._turns: BlendSchedule | None = None
         self._first_batch, self._begins = 0, 0
         self.faults = Faults(max_in_a_row=max_bad_in_a_row)  #: bad samples met so far
 
@@ -114,7 +114,7 @@ class Blend:
         """
         for name, source in self.sources.items():
             source.data.start(seed=derive(seed, "source", name), first_batch=0, rank=rank, num_ranks=num_ranks)
-        self._turns, self._first_batch = Turns(list(self._shares.values()), seed=seed), first_batch
+        self._turns, self._first_batch = BlendSchedule(list(self._shares.values()), seed=seed), first_batch
         info("batches by source: " + ", ".join(f"{name} {float(share):.1%}" for name, share in self._shares.items()))
 
     def batch_sizes(self) -> dict[str, int]:
@@ -204,7 +204,7 @@ class Blend:
         """Samples in such an epoch, those that come again counted again."""
         return round(self.batches_per_epoch() * self.mean_batch_size())
 
-    def _started(self) -> Turns:
+    def _started(self) -> BlendSchedule:
         if self._turns is None:
             raise UserError("the data was read before it was started; call start(seed=..., first_batch=...) first")
         return self._turns
@@ -219,7 +219,7 @@ class BlendedBatches(Dataset[Loaded]):
         begins: the number of the batch that has the first turn.
     """
 
-    def __init__(self, parts: Sequence[ByNumber], turns: Turns, begins: int = 0) -> None:
+    def __init__(self, parts: Sequence[ByNumber], turns: BlendSchedule, begins: int = 0) -> None:
         self._parts, self._turns, self._begins = tuple(parts), turns, begins
 
     def __getitem__(self, index: int) -> Loaded:

@@ -17,7 +17,7 @@ from nemo_vfm.core.seed import derive
 MAX_CYCLE = 100_000
 
 
-class Turns:
+class BlendSchedule:
     """Which source each global batch is of. After a cycle, the weights' common denominator, all begins anew.
 
     Args:
@@ -51,7 +51,7 @@ def shares(weights: Sequence[Fraction]) -> tuple[Fraction, ...]:
     """Weights over their sum.
 
     Raises:
-        ValueError: see `Turns`.
+        ValueError: see `BlendSchedule`.
     """
     if not weights or min(weights) <= 0:
         raise ValueError(f"every source needs a weight above 0, got {', '.join(map(str, map(float, weights)))}")

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Remembered(Generic[T]):
+class Memo(Generic[T]):
     """What was computed last; another process begins with none.
 
     Args:
@@ -21,8 +21,8 @@ class Remembered(Generic[T]):
         self._most, self._lock = most, threading.Lock()
         self._found: OrderedDict[int, T] = OrderedDict()
 
-    def __reduce__(self) -> "tuple[type[Remembered[T]], tuple[int]]":
-        return Remembered, (self._most,)
+    def __reduce__(self) -> "tuple[type[Memo[T]], tuple[int]]":
+        return Memo, (self._most,)
 
     def get(self, number: int, compute: Callable[[int], T]) -> T:
         """The lock is held while it is computed: of two threads that want the same, one waits for the other."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from math import lcm
 
-from nemo_vfm.data.sources.blend_schedule import MAX_CYCLE, Turns
+from nemo_vfm.data.sources.blend_schedule import MAX_CYCLE, BlendSchedule
 
 ROUNDED = 10_000
 
@@ -30,7 +30,7 @@ class Mixture:
 
     def __init__(self, weights: Mapping[str, Fraction], *, seed: int, before: Mapping[str, int] | None = None) -> None:
         self.shares = short(weights)
-        self._names, self._turns = list(weights), Turns(list(self.shares.values()), seed=seed)
+        self._names, self._turns = list(weights), BlendSchedule(list(self.shares.values()), seed=seed)
         self._before = [(before or {}).get(name, 0) for name in self._names]
 
     def turn(self, row: int) -> tuple[int, int]:

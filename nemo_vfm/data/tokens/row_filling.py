@@ -17,7 +17,7 @@ Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
+class FilledRow:
     """Parts of documents, row by row.
 
     Args:
@@ -33,7 +33,7 @@ class Filled:
     lengths: Numbers
 
 
-def fill(lengths: Numbers, num_rows: int, size: int) -> Filled:
+def fill(lengths: Numbers, num_rows: int, size: int) -> FilledRow:
     """Every token of every document in exactly one row.
 
     Args:
@@ -47,7 +47,7 @@ def fill(lengths: Numbers, num_rows: int, size: int) -> Filled:
     parts = [(row, int(documents[part]), int(begins[part]), int(tokens[part])) for part, row in placed]
     parts += _poured([(int(documents[part]), int(begins[part]), int(tokens[part])) for part in left], rooms)
     table = np.array(parts, np.int64).reshape(-1, 4)
-    return Filled(*table[np.argsort(table[:, 0], kind="stable")].T)
+    return FilledRow(*table[np.argsort(table[:, 0], kind="stable")].T)
 
 
 def _cut(lengths: Numbers, size: int) -> tuple[Numbers, Numbers, Numbers]:

@@ -11,7 +11,7 @@ number.
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.data.tokens.memo import Remembered
+from nemo_vfm.data.tokens.memo import Memo
 from nemo_vfm.data.tokens.shuffle import shuffled
 
 _BLOCK = 512  # spans that are computed together: numpy takes as long for one
@@ -31,7 +31,7 @@ class Spans:
         if not 1 <= length <= num_tokens:
             raise ValueError(f"a stream of {num_tokens:,} tokens has no span of {length:,}")
         self._num_tokens, self._length, self._seed, self._shuffle = num_tokens, length, seed, shuffle
-        self._blocks: Remembered[NDArray[np.int64]] = Remembered(8)
+        self._blocks: Memo[NDArray[np.int64]] = Memo(8)
 
     def starts(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Positions of the first tokens of spans."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.types.batch import IGNORED
-from nemo_vfm.data.tokens.memo import Remembered
+from nemo_vfm.data.tokens.memo import Memo
 from nemo_vfm.data.tokens.row_filling import fill
 from nemo_vfm.data.tokens.shuffle import shuffled
 from nemo_vfm.data.tokens.spans import Spans
@@ -75,7 +75,7 @@ class DocumentRows:
         self._num_spans = max(1, min(WINDOW, most) // span)
         self._num_rows, self._span_tokens = self._num_spans * span, span * size
         self._spans = Spans(stream.num_tokens, self._span_tokens, seed=seed, shuffle=shuffle)
-        self._plans: Remembered[Plan] = Remembered(_PLANS)
+        self._plans: Memo[Plan] = Memo(_PLANS)
 
     def read(self, numbers: Numbers, tokens_BS: Numbers, labels_BS: Numbers) -> Documents:
         """See `Rows.read`."""
@@ -114,7 +114,7 @@ class HeldOutRows:
     def __init__(self, stream: TokenStream, size: int, *, documents: bool) -> None:
         self._stream, self._size, self._documents = stream, size, documents
         self.num_rows = -(-max(0, stream.num_tokens - 1) // size)
-        self._plans: Remembered[Plan] = Remembered(_PLANS)
+        self._plans: Memo[Plan] = Memo(_PLANS)
 
     def read(self, numbers: Numbers, tokens_BS: Numbers, labels_BS: Numbers) -> Documents:
         """See `Rows.read`."""

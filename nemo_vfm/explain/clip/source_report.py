@@ -8,7 +8,7 @@ from nemo_vfm.config.recipe_errors import printable
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.decide.score_table import read_table
 from nemo_vfm.explain.clip.curation_folder import read_plain
-from nemo_vfm.runtime.terminal import Paper
+from nemo_vfm.runtime.terminal import Terminal
 
 _MOST_CLIPS = 40
 
@@ -35,7 +35,7 @@ def what_became(row: Json) -> str:
     return printable(f"{row.get('decision')}{f': {reason}' if reason else ''}", 300)
 
 
-def write_file(paper: Paper, row: Json) -> None:
+def write_file(paper: Terminal, row: Json) -> None:
     """For a reader."""
     paper.line(printable(str(row["file"]), 200), "bold")
     paper.prose(what_became(row), 2)

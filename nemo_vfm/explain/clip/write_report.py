@@ -19,7 +19,7 @@ from nemo_vfm.explain.clip.find_clip import label, place_of
 from nemo_vfm.explain.clip.rule_verdicts import Margin, Verdict
 from nemo_vfm.explain.clip.source_report import file_named, write_file
 from nemo_vfm.explain.shards.sample_pictures import Frame, blocks, write_sheet
-from nemo_vfm.runtime.terminal import Paper
+from nemo_vfm.runtime.terminal import Terminal
 
 _MOST_ALIKE = 8
 
@@ -38,7 +38,7 @@ def tell_of(run: Path, clip: str | None, *, as_json: bool, out: Path | None) -> 
         if as_json:
             _write_json(row)
         else:
-            write_file(Paper(), row)
+            write_file(Terminal(), row)
         return 0
     curation = open_curation(folder)
     if clip is None:
@@ -52,10 +52,10 @@ def tell_of(run: Path, clip: str | None, *, as_json: bool, out: Path | None) -> 
     if as_json:
         _write_json(story.to_json())
         return 0
-    write(Paper(), story)
+    write(Terminal(), story)
     frames = thumbnail_frames(curation, story.clip_id)
     if frames and sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
-        paper = Paper()
+        paper = Terminal()
         for line in ["", *blocks(frames, paper.width)]:
             paper.line(line)
     if out is not None:
@@ -74,7 +74,7 @@ def _write_sheet(out: Path, frames: Sequence[Frame]) -> None:
     write_sheet(out, frames)
 
 
-def write(paper: Paper, story: Story) -> None:
+def write(paper: Terminal, story: Story) -> None:
     """The whole story, as plain text."""
     paper.line(printable(story.clip_id, 90), "bold")
     _write_origin(paper, story)
@@ -88,7 +88,7 @@ def write(paper: Paper, story: Story) -> None:
     _write_bytes(paper, story)
 
 
-def _write_origin(paper: Paper, story: Story) -> None:
+def _write_origin(paper: Terminal, story: Story) -> None:
     paper.line(f"  {printable(story.source, 200)}")
     if not story.fps:
         paper.line(f"  an image, {story.width}x{story.height}")
@@ -110,7 +110,7 @@ def _decision(story: Story) -> str:
     return f"{printable(story.decision, 20)} by the rule {printable(story.rule, 80)}{note}"
 
 
-def _write_alike(paper: Paper, story: Story) -> None:
+def _write_alike(paper: Terminal, story: Story) -> None:
     if story.duplicate_of is not None:
         paper.prose(f"like {_alike(story.duplicate_of)}, which is kept", 2)
     if story.duplicates:
@@ -129,7 +129,7 @@ def _alike(one: Alike) -> str:
     )
 
 
-def _write_rules(paper: Paper, story: Story) -> None:
+def _write_rules(paper: Terminal, story: Story) -> None:
     if not story.rules:
         return
     paper.line("\nRules, in order", "bold")
@@ -165,7 +165,7 @@ def _margin(margin: Margin, says: str) -> str:
     return f"{value}, {_figure(margin.by)} too {side}{spares}"
 
 
-def _write_scores(paper: Paper, story: Story) -> None:
+def _write_scores(paper: Terminal, story: Story) -> None:
     if story.scores:
         paper.line(f"\nScores, among {story.clips:,} clips", "bold")
         paper.table([_score(one) for one in story.scores], {})
@@ -190,7 +190,7 @@ def _standing(one: Standing) -> str:
     return f"above {one.percentile:.0f} % of {one.among:,}"
 
 
-def _write_restored(paper: Paper, story: Story) -> None:
+def _write_restored(paper: Terminal, story: Story) -> None:
     if story.restored:
         names, facts = story.restored.get("restored"), story.restored.get("facts")
         paper.line("\nMended", "bold")
@@ -199,7 +199,7 @@ def _write_restored(paper: Paper, story: Story) -> None:
             paper.line(f"  {printable(str(name), 60)} {_value(value)}")
 
 
-def _write_caption(paper: Paper, story: Story) -> None:
+def _write_caption(paper: Terminal, story: Story) -> None:
     paper.line("\nCaption", "bold")
     paper.prose(printable(story.caption, 10_000) or "none", 2)
     facts = {"caption_by": story.caption_by, **story.caption_facts}
@@ -211,7 +211,7 @@ def _write_caption(paper: Paper, story: Story) -> None:
             )
 
 
-def _write_bytes(paper: Paper, story: Story) -> None:
+def _write_bytes(paper: Terminal, story: Story) -> None:
     paper.line("\nWhere it is", "bold")
     if story.bytes is None:
         paper.line("  in no shard" + ("" if story.decision == "kept" else ", since it is not kept"))
@@ -230,7 +230,7 @@ def _write_bytes(paper: Paper, story: Story) -> None:
             paper.prose(f"nothing of it; clips that were left out there: {reasons or 'none'}", 2)
 
 
-def _write_sample(paper: Paper, sample: Bytes) -> None:
+def _write_sample(paper: Terminal, sample: Bytes) -> None:
     paper.line(f"  {printable(f'{sample.folder}/{sample.shard}', 300)}, key {printable(sample.key, 100)}")
     rows = [(f"    {printable(name, 60)}", f"{size:>13,} bytes", f"at {offset:,}", _shape(sample, name))
             for name, (offset, size) in sample.members.items()]  # fmt: skip

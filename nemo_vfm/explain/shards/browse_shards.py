@@ -16,7 +16,7 @@ from nemo_vfm.data.shards.shard_paths import named_shards
 from nemo_vfm.explain.shards.sample_page import One, Tensor, describe, entry_of
 from nemo_vfm.explain.shards.sample_pictures import Frame, blocks, first_frames, frames_of, write_sheet
 from nemo_vfm.explain.shards.shard_summary import Bin, Numbers, Summary, summarise
-from nemo_vfm.runtime.terminal import Paper
+from nemo_vfm.runtime.terminal import Terminal
 
 _MOST_LISTED = 12
 _FRAMES, _SAMPLES = 8, 16
@@ -41,11 +41,11 @@ def browse(where: Place, key: str | None, *, as_json: bool, out: Path | None) ->
     if as_json:
         sys.stdout.write(json.dumps(told.to_json(), indent=1, ensure_ascii=False) + "\n")
     elif isinstance(told, Summary):
-        _write_summary(Paper(), str(where), told)
+        _write_summary(Terminal(), str(where), told)
     else:
-        _write_one(Paper(), told)
+        _write_one(Terminal(), told)
     if draws and frames:
-        _draw(Paper(), frames)
+        _draw(Terminal(), frames)
     if out is not None and not as_json:
         sys.stdout.write(f"{out}\n")
     return 0
@@ -66,13 +66,13 @@ def _write_sheet(frames: Sequence[Frame], out: Path) -> None:
     write_sheet(out, frames)
 
 
-def _draw(paper: Paper, frames: Sequence[Frame]) -> None:
+def _draw(paper: Terminal, frames: Sequence[Frame]) -> None:
     paper.line()
     for line in blocks(frames, paper.width):
         paper.line(line)
 
 
-def _write_summary(paper: Paper, name: str, told: Summary) -> None:
+def _write_summary(paper: Terminal, name: str, told: Summary) -> None:
     paper.line(printable(name, 1000), "bold")
     clips = f" of {told.clips:,} clips" if told.clips != told.samples else ""
     size = sum(member.total for member in told.members.values())
@@ -101,7 +101,7 @@ def _member(name: str, found: Numbers) -> str:
     return f"  {printable(name, 24):<24} {found.count:>9,}  {found.total:>16,.0f}  {sizes}"
 
 
-def _write_counts(paper: Paper, title: str, counts: Mapping[str, int]) -> None:
+def _write_counts(paper: Terminal, title: str, counts: Mapping[str, int]) -> None:
     if not counts:
         return
     paper.line(f"\n{title}", "bold")
@@ -111,7 +111,7 @@ def _write_counts(paper: Paper, title: str, counts: Mapping[str, int]) -> None:
         paper.line(f"  and {len(counts) - _MOST_LISTED:,} more")
 
 
-def _write_bins(paper: Paper, title: str, bins: Sequence[Bin], style: str) -> None:
+def _write_bins(paper: Terminal, title: str, bins: Sequence[Bin], style: str) -> None:
     if not bins:
         return
     paper.line(f"\n{title}", "bold")
@@ -121,7 +121,7 @@ def _write_bins(paper: Paper, title: str, bins: Sequence[Bin], style: str) -> No
         paper.line(f"  {span:<24} {bar.count:>9,}  {'#' * -(-24 * bar.count // most)}".rstrip())
 
 
-def _write_one(paper: Paper, one: One) -> None:
+def _write_one(paper: Terminal, one: One) -> None:
     paper.line(one.key, "bold")
     paper.line(f"  in {one.shard}")
     if one.caption:

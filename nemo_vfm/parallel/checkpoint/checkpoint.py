@@ -26,7 +26,7 @@ from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, together
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import SavedTensors
 from nemo_vfm.parallel.checkpoint.checkpoint_snapshot import require_room as require_room
 from nemo_vfm.parallel.checkpoint.checkpoint_snapshot import snapshot
-from nemo_vfm.parallel.checkpoint.checkpoint_writer import About, write
+from nemo_vfm.parallel.checkpoint.checkpoint_writer import CheckpointInfo, write
 from nemo_vfm.parallel.checkpoint.retention import Keep
 from nemo_vfm.parallel.ranks.gather import Gather
 
@@ -52,7 +52,7 @@ class Checkpoint:
 
 def save(
     folder: Path, step: int, groups: Mapping[str, Mapping[str, Tensor]], state: Json, keep: Keep = Keep(),  # noqa: B008 (frozen)
-    about: About = About(), ranks: Gather = ALONE,  # noqa: B008
+    about: CheckpointInfo = CheckpointInfo(), ranks: Gather = ALONE,  # noqa: B008
 ) -> Path:  # fmt: skip
     """Write `folder/step-<step>`; a kill at any moment leaves it whole or absent, and an earlier one loadable.
 

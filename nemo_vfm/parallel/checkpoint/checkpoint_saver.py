@@ -14,7 +14,7 @@ from nemo_vfm.core import log, progress
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE
 from nemo_vfm.parallel.checkpoint.checkpoint_snapshot import Buffers, Groups, Owners, Snapshot, snapshot
-from nemo_vfm.parallel.checkpoint.checkpoint_writer import About, write
+from nemo_vfm.parallel.checkpoint.checkpoint_writer import CheckpointInfo, write
 from nemo_vfm.parallel.checkpoint.retention import Keep
 from nemo_vfm.parallel.ranks.gather import Gather
 
@@ -35,7 +35,7 @@ class Saver:
         self._error: BaseException | None = None
 
     def save(
-        self, step: int, groups: Groups, state: Json, keep: Keep, about: About,
+        self, step: int, groups: Groups, state: Json, keep: Keep, about: CheckpointInfo,
         then: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
         """Take a copy and return. The tensors may change at once.
@@ -77,7 +77,7 @@ class Saver:
             raise error
 
     def _work(
-        self, taken: Snapshot, state: Json, keep: Keep, about: About, then: Callable[[], None] | None
+        self, taken: Snapshot, state: Json, keep: Keep, about: CheckpointInfo, then: Callable[[], None] | None
     ) -> None:  # fmt: skip
         try:
             self._write(taken, state, keep, about, then)
@@ -87,7 +87,7 @@ class Saver:
                 log.warn(f"{error} The run ends at its next checkpoint.")
 
     def _write(
-        self, taken: Snapshot, state: Json, keep: Keep, about: About, then: Callable[[], None] | None
+        self, taken: Snapshot, state: Json, keep: Keep, about: CheckpointInfo, then: Callable[[], None] | None
     ) -> None:  # fmt: skip
         began = time.monotonic()
         write(self.folder, taken, state, keep, about, self._ranks)

@@ -30,7 +30,7 @@ _PATIENCE_S = 10.0  # a folder that one machine made is seen by another only whe
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class CheckpointInfo:
     """What is said of a checkpoint besides its content.
 
     Args:
@@ -45,7 +45,7 @@ class About:
 
 
 def write(
-    folder: Path, taken: Snapshot, state: Json, keep: Keep, about: About, ranks: Gather = ALONE
+    folder: Path, taken: Snapshot, state: Json, keep: Keep, about: CheckpointInfo, ranks: Gather = ALONE
 ) -> Path:  # fmt: skip
     """Write `folder/step-<step>`, then delete what `keep` does not keep; every rank must call it.
 
@@ -113,7 +113,7 @@ def _require_shared(path: Path, what: str) -> None:
         time.sleep(0.1)
 
 
-def _close(temporary: Path, final: Path, step: int, parts: list[Json], state: Json, about: About) -> None:
+def _close(temporary: Path, final: Path, step: int, parts: list[Json], state: Json, about: CheckpointInfo) -> None:
     """Once every file is on the disk: the index, the manifest, the name."""
     files = {name: said for part in parts for name, said in part["files"].items()}
     for name in files:

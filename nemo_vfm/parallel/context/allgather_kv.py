@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from nemo_vfm.parallel.context.attention_call import Call, applied, cast, own_precision, saved
 from nemo_vfm.parallel.context.collectives import all_gather, reduce_scatter
-from nemo_vfm.parallel.context.kernel import Gradients, Running
+from nemo_vfm.parallel.context.kernel import Gradients, RunningSoftmax
 from nemo_vfm.parallel.context.token_order import taken, unshard
 
 _SEQUENCE = 3  # of (2, B, K, L, D)
@@ -30,7 +30,7 @@ def gathered(q_BHSD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, call: Call) -> Tens
 class _Gathered(Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
-        running, kv = Running(q), _everyones(k, v, call)
+        running, kv = RunningSoftmax(q), _everyones(k, v, call)
         with own_precision(q):
             call.kernel.forward(q, kv[0], kv[1], call.tiles(((0, kv.shape[_SEQUENCE]),)), running)
         return saved(ctx, (q, k, v), running, call)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from nemo_vfm.parallel.context.collectives import Team
-from nemo_vfm.parallel.context.kernel import Kernel, Running
+from nemo_vfm.parallel.context.kernel import Kernel, RunningSoftmax
 from nemo_vfm.parallel.context.tiles import Spans, Tile, held, tiles
 
 
@@ -60,7 +60,7 @@ def applied(function: type[Function], q: Tensor, k: Tensor, v: Tensor, call: Cal
     return found
 
 
-def saved(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], running: Running, call: Call) -> Tensor:
+def saved(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], running: RunningSoftmax, call: Call) -> Tensor:
     """The result, after keeping what the backward pass needs: this rank's own tensors and nothing of other ranks."""
     out, lse = running.result()
     ctx.save_for_backward(*inputs, out, lse)

@@ -17,7 +17,7 @@ from torch import Tensor
 from nemo_vfm.parallel.context.tiles import Tile
 
 
-class Running:
+class RunningSoftmax:
     """Attended values that grow as more keys come by: the online softmax, kept at least in fp32."""
 
     def __init__(self, q_BHSD: Tensor) -> None:
@@ -78,7 +78,7 @@ class Gradients:
 class Kernel(Protocol):
     """Attention over tiles, scaled by 1/sqrt(D)."""
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, tiles: Sequence[Tile], into: Running) -> None:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, tiles: Sequence[Tile], into: RunningSoftmax) -> None:
         """Merge what the queries see in these tiles."""
         ...
 
@@ -103,7 +103,7 @@ class Looped:
     def __init__(self, one: "OneTile") -> None:
         self._one = one
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, tiles: Sequence[Tile], into: Running) -> None:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, tiles: Sequence[Tile], into: RunningSoftmax) -> None:
         """See `Kernel.forward`."""
         for tile in tiles:
             out, lse = self._one.forward(q[:, :, tile.q], k[:, :, tile.k], v[:, :, tile.k], tile.diagonal)

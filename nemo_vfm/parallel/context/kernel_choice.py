@@ -10,9 +10,9 @@ from torch import Tensor
 
 from nemo_vfm.parallel.context.cpu_kernel import CpuFlash
 from nemo_vfm.parallel.context.gpu_kernel import GpuFlash
-from nemo_vfm.parallel.context.kernel import Gradients, Kernel, Looped, Plain, Running
+from nemo_vfm.parallel.context.kernel import Gradients, Kernel, Looped, Plain, RunningSoftmax
 from nemo_vfm.parallel.context.tiles import tiles
-from nemo_vfm.parallel.context.varlen_batching import Together
+from nemo_vfm.parallel.context.varlen_batching import VarlenBatch
 
 _TOLERANCE = {torch.float16: 2e-2, torch.bfloat16: 5e-2}
 
@@ -28,7 +28,7 @@ def _chosen(device: torch.device, dtype: torch.dtype, width: int) -> Kernel:
     if device.type == "cpu" and CpuFlash.usable():
         return _proven(Looped(CpuFlash()), sample)
     if GpuFlash.usable(sample):
-        return _proven(Together(GpuFlash()), sample)
+        return _proven(VarlenBatch(GpuFlash()), sample)
     return Looped(Plain())
 
 
@@ -62,7 +62,7 @@ def _tried(kernel: Kernel, like: Tensor) -> list[Tensor]:
     q, k, v, do = (torch.randn(shape, generator=generator).to(like) for shape in shapes)
     held = ((0, 8), (16, 24))
     seen = tiles(held, held, (3, 21), True)
-    running, sums = Running(q), Gradients(q, k)
+    running, sums = RunningSoftmax(q), Gradients(q, k)
     kernel.forward(q, k, v, seen, running)
     out, lse = running.result()
     kernel.backward(do, q, k, v, out, lse, seen, sums)

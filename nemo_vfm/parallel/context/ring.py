@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from nemo_vfm.parallel.context.attention_call import Call, applied, cast, own_precision, saved
 from nemo_vfm.parallel.context.collectives import Pending, empty_like, exchange
-from nemo_vfm.parallel.context.kernel import Gradients, Running
+from nemo_vfm.parallel.context.kernel import Gradients, RunningSoftmax
 
 
 def ring(q_BHSD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, call: Call) -> Tensor:
@@ -27,7 +27,7 @@ def ring(q_BHSD: Tensor, k_BKSD: Tensor, v_BKSD: Tensor, call: Call) -> Tensor:
 class _Ring(Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
-        running = Running(q)
+        running = RunningSoftmax(q)
         with own_precision(q):
             for whose, kv in _visits(call, torch.stack((k, v))):
                 call.kernel.forward(q, kv[0], kv[1], call.tiles(call.spans(whose)), running)

@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from nemo_vfm.parallel.context.kernel import Gradients, Running
+from nemo_vfm.parallel.context.kernel import Gradients, RunningSoftmax
 from nemo_vfm.parallel.context.tiles import Tile
 
 
@@ -53,7 +53,7 @@ class Sequences(Protocol):
         ...
 
 
-class Together:
+class VarlenBatch:
     """A kernel from one for sequences of unequal lengths.
 
     Args:
@@ -63,7 +63,7 @@ class Together:
     def __init__(self, sequences: Sequences) -> None:
         self._sequences = sequences
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, tiles: Sequence[Tile], into: Running) -> None:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, tiles: Sequence[Tile], into: RunningSoftmax) -> None:
         """See `Kernel.forward`."""
         for batch in rounds(tuple(tiles)):
             rows, keys = _runs([tile.q for tile in batch]), _runs([tile.k for tile in batch])

@@ -47,7 +47,7 @@ class StepResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class EngineInputs:
     """What an engine is given to start from."""
 
     model: Factory[[], nn.Module]
@@ -62,7 +62,7 @@ class Parts:
 class Engine(Protocol):
     """Runs optimizer steps, on one device or on many."""
 
-    def start(self, parts: Parts) -> nn.Module:
+    def start(self, parts: EngineInputs) -> nn.Module:
         """Build model and optimizer on the device(s); returns the model."""
         ...
 

@@ -23,7 +23,7 @@ _BUCKET_BYTES = 64 << 20  # of one all-reduce: few calls, and no second copy of 
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class ParamOwnership:
     """A parameter, and who else has it.
 
     Args:
@@ -43,10 +43,10 @@ class Held:
     copies: int
 
 
-def held(model: nn.Module, mesh: Mesh | None) -> list[Held]:
+def held(model: nn.Module, mesh: Mesh | None) -> list[ParamOwnership]:
     """What this rank holds, with who shares it; None where it is alone."""
     if mesh is None:
-        return [Held(name, parameter, False, False, False, 1) for name, parameter in model.named_parameters()]
+        return [ParamOwnership(name, parameter, False, False, False, 1) for name, parameter in model.named_parameters()]
     plan = mesh.plan
     how = model.plan() if isinstance(model, Divisible) else None
     modules = [name for name, _ in model.named_modules()]
@@ -61,7 +61,7 @@ def held(model: nn.Module, mesh: Mesh | None) -> list[Held]:
         whole = mesh.sharding is not None and "shard" not in axes
         copies = plan.replicate * (1 if split else plan.tensor) * (plan.pipeline if on_all else 1)
         copies *= plan.shard * plan.context if whole else 1
-        found.append(Held(name, parameter, partly, on_all, whole, copies))
+        found.append(ParamOwnership(name, parameter, partly, on_all, whole, copies))
     return found
 
 
@@ -69,7 +69,7 @@ def _below(name: str, modules: set[str]) -> bool:
     return any(name.startswith(f"{module}.") for module in modules)
 
 
-def sum_partial(holding: Sequence[Held], mesh: Mesh) -> None:
+def sum_partial(holding: Sequence[ParamOwnership], mesh: Mesh) -> None:
     """Add up what FSDP does not: over tensor ranks, then over stages; and what it does not know of, as it would."""
     if mesh.tensor is not None:
         _all_reduce(_gradients(one for one in holding if one.over_tensor), mesh.tensor)
@@ -81,7 +81,7 @@ def sum_partial(holding: Sequence[Held], mesh: Mesh) -> None:
         torch._foreach_div_(apart, mesh.sharding.size())  # FSDP's are means until the step's end
 
 
-def _gradients(holding: Iterable[Held]) -> list[Tensor]:
+def _gradients(holding: Iterable[ParamOwnership]) -> list[Tensor]:
     """Their gradients; zeros where this rank's samples did not touch a parameter, since the others will wait for it."""
     found = []
     for one in holding:
@@ -112,7 +112,7 @@ def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
         yield bucket
 
 
-def square_sum(holding: Sequence[Held]) -> float:
+def square_sum(holding: Sequence[ParamOwnership]) -> float:
     """This rank's share of the squared norm: summed over all ranks it counts every number once."""
     squares = [
         torch.linalg.vector_norm(local(one.parameter.grad), dtype=torch.float64).square() / one.copies
@@ -122,7 +122,7 @@ def square_sum(holding: Sequence[Held]) -> float:
     return float(torch.stack(squares).sum()) if squares else 0.0
 
 
-def scale(holding: Sequence[Held], factor: float) -> None:
+def scale(holding: Sequence[ParamOwnership], factor: float) -> None:
     """Multiply every gradient."""
     if factor != 1.0:
         gradients = [local(one.parameter.grad) for one in holding if one.parameter.grad is not None]

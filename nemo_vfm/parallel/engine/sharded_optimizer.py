@@ -17,12 +17,12 @@ from nemo_vfm.parallel.apply.local_shard import local, spread
 from nemo_vfm.parallel.checkpoint.checkpoint_optimizer import restored
 from nemo_vfm.parallel.checkpoint.checkpoint_pieces import in_layout_of
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE
-from nemo_vfm.parallel.engine.gradients import Held
+from nemo_vfm.parallel.engine.gradients import ParamOwnership
 from nemo_vfm.parallel.plan.static_memory import OptimizerFactory
 from nemo_vfm.parallel.ranks.gather import Gather
 
 
-class OwnPart:
+class ShardedOptimizer:
     """The optimizer of one rank.
 
     Args:
@@ -34,7 +34,7 @@ class OwnPart:
         UserError: parameters are parts, and the optimizer needs them whole.
     """
 
-    def __init__(self, factory: OptimizerFactory, holding: list[Held], *, offload: bool) -> None:
+    def __init__(self, factory: OptimizerFactory, holding: list[ParamOwnership], *, offload: bool) -> None:
         learning = {one.name: one.parameter for one in holding if one.parameter.requires_grad}
         if any(spread(parameter) is not None for parameter in learning.values()):
             _require_elementwise(factory)

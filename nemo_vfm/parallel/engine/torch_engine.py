@@ -30,9 +30,9 @@ from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
 from nemo_vfm.parallel.context.token_layout import Layout, under
 from nemo_vfm.parallel.engine import gradients
-from nemo_vfm.parallel.engine.engine import Parts, Shapes, StepResult, build_model
+from nemo_vfm.parallel.engine.engine import EngineInputs, Shapes, StepResult, build_model
 from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
-from nemo_vfm.parallel.engine.sharded_optimizer import OwnPart
+from nemo_vfm.parallel.engine.sharded_optimizer import ShardedOptimizer
 from nemo_vfm.parallel.plan.mesh import Mesh, join, neighbours
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.sharding_spec import Divisible
@@ -83,7 +83,7 @@ class TorchEngine:
         notes += _refused(model, plan)
         return DevicePlan(min(plan.world, num_gpus), count, state_bytes, tuple(notes))
 
-    def start(self, parts: Parts) -> nn.Module:
+    def start(self, parts: EngineInputs) -> nn.Module:
         """Meet the other ranks, build this rank's part of the model from the seed, and the optimizer over it.
 
         Raises:
@@ -94,10 +94,10 @@ class TorchEngine:
         self.model = self._built(parts)
         self.model.train()
         self._holding = gradients.held(self.model, self.mesh)
-        self._optimizer = OwnPart(parts.optimizer, self._holding, offload=self.offload_optimizer)
+        self._optimizer = ShardedOptimizer(parts.optimizer, self._holding, offload=self.offload_optimizer)
         return self.model
 
-    def _built(self, parts: Parts) -> nn.Module:
+    def _built(self, parts: EngineInputs) -> nn.Module:
         model, meta = _born(parts)
         if self.mesh is not None:
             apply_parallelism.require_divisible(model, parts.plan)
@@ -240,7 +240,7 @@ def _refused(model: Factory[[], nn.Module], plan: ParallelPlan) -> list[str]:
     return []
 
 
-def _born(parts: Parts) -> tuple[nn.Module, bool]:
+def _born(parts: EngineInputs) -> tuple[nn.Module, bool]:
     """The model, and whether it is still without memory: so it is where it could be too large for one device."""
     if parts.plan.world > 1:
         with torch.device("meta"):

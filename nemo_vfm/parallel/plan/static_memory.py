@@ -27,7 +27,7 @@ def state_of(
     """
     built = on_meta(model)
     count = sum(parameter.numel() for parameter in built.parameters())
-    kept = Kept(optimizer)
+    kept = StaticMemory(optimizer)
     states = [_states(built, own, kept) for own in portions(built, plan)]
     return count, max(states, key=lambda bytes_of: sum(bytes_of.values()))
 
@@ -57,7 +57,7 @@ class _Undrawn(TorchFunctionMode):
 _DRAWING = frozenset({Tensor.normal_, Tensor.uniform_, Tensor.zero_, Tensor.fill_})
 
 
-def _states(model: nn.Module, own: Mapping[str, int], kept: "Kept") -> dict[str, int]:
+def _states(model: nn.Module, own: Mapping[str, int], kept: "StaticMemory") -> dict[str, int]:
     named = dict(model.named_parameters())
     learning = {name: size for name, size in own.items() if named[name].requires_grad}
     return {
@@ -71,7 +71,7 @@ def _bytes(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-class Kept:
+class StaticMemory:
     """What the optimizer keeps, found by one step on a parameter of six numbers for each dtype.
 
     A step on meta tensors would be simpler, but fused optimizers refuse that device.

@@ -40,7 +40,7 @@ class Gather(Protocol):
 
 
 @runtime_checkable
-class Together(Protocol):
+class GatherGroup(Protocol):
     """Training data that ranks with the same slice may fetch together."""
 
     #: Whether they shall, where there are several.

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from nemo_vfm.parallel.apply.local_shard import whole
 from nemo_vfm.parallel.plan.layout_cases import Degrees
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.parallel.verify.tiny_training import SAMPLES, Rehearsal
+from nemo_vfm.parallel.verify.tiny_training import SAMPLES, TinyTraining
 
 Packed = tuple[tuple[int, ...], bytes]
 Place = tuple[slice, ...]
@@ -67,7 +67,7 @@ def _unpacked(packed: Packed) -> Tensor:
     return torch.frombuffer(bytearray(data), dtype=torch.float32).reshape(shape) if data else torch.empty(shape)
 
 
-def steps(rank: int, rehearsal: Rehearsal, degrees: Degrees, count: int) -> list[Step]:
+def steps(rank: int, rehearsal: TinyTraining, degrees: Degrees, count: int) -> list[Step]:
     """Take so many steps on this rank, and tell of each.
 
     Raises:

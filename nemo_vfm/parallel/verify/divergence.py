@@ -58,7 +58,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class DivergenceReport:
     """What a comparison found.
 
     Args:
@@ -74,7 +74,7 @@ class Told:
     unknown: tuple[str, ...]
 
 
-def compare(alone: Sequence[Step], a: Side, b: Side, *, heads: int, tolerance: float) -> Told:
+def compare(alone: Sequence[Step], a: Side, b: Side, *, heads: int, tolerance: float) -> DivergenceReport:
     """Hold two sides against each other, up to the end of the step in which they part.
 
     Args:
@@ -95,7 +95,7 @@ def compare(alone: Sequence[Step], a: Side, b: Side, *, heads: int, tolerance: f
                 parting = found
         if parting is not None:
             break
-    return Told(largest, compared, parting, tuple(dict.fromkeys(unknown)))
+    return DivergenceReport(largest, compared, parting, tuple(dict.fromkeys(unknown)))
 
 
 def _differences(

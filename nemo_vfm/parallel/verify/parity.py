@@ -24,7 +24,7 @@ from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.sharding_spec import Divisible
 from nemo_vfm.parallel.ranks.consensus import greatest
 from nemo_vfm.parallel.verify.rank_pool import Pool, RankFailed
-from nemo_vfm.parallel.verify.tiny_training import Rehearsal
+from nemo_vfm.parallel.verify.tiny_training import TinyTraining
 
 LOSS, GRADIENT = 1e-5, 1e-4  #: differences that rounding makes (fp32), relative; measured ones stay below a tenth
 _STEPS = 2
@@ -84,7 +84,7 @@ def quiet(_: int) -> None:
     logging.disable(logging.WARNING)
 
 
-def one_device(pool: Pool, rehearsal: Rehearsal, ranks: int) -> tuple[list[float], float]:
+def one_device(pool: Pool, rehearsal: TinyTraining, ranks: int) -> tuple[list[float], float]:
     """What one device says: the loss of each step, and the first one's gradient norm.
 
     Every process computes it before any waits for another: the first step of a process takes longest.
@@ -93,12 +93,12 @@ def one_device(pool: Pool, rehearsal: Rehearsal, ranks: int) -> tuple[list[float
     return found[0]
 
 
-def _loss_and_norm(rank: int, rehearsal: Rehearsal) -> tuple[list[float], float]:
+def _loss_and_norm(rank: int, rehearsal: TinyTraining) -> tuple[list[float], float]:
     alone = _alone(rehearsal, False)
     return alone.losses, alone.norm
 
 
-def row(pool: Pool, rehearsal: Rehearsal, layout: Layout) -> Row:
+def row(pool: Pool, rehearsal: TinyTraining, layout: Layout) -> Row:
     """Measure one layout."""
     ranks = layout.plan().world
     try:
@@ -111,7 +111,7 @@ def row(pool: Pool, rehearsal: Rehearsal, layout: Layout) -> Row:
     return _judged(Row(layout, ranks, "equal"), found)
 
 
-def control(pool: Pool, rehearsal: Rehearsal, ranks: int, *, is_cut: bool) -> Row:
+def control(pool: Pool, rehearsal: TinyTraining, ranks: int, *, is_cut: bool) -> Row:
     """The same with a sum left out on purpose: a table that does not see it proves nothing.
 
     Args:
@@ -141,7 +141,7 @@ def _judged(told: Row, found: Sequence["tuple[float, dict[str, float]]"]) -> Row
     )
 
 
-def differences(rank: int, rehearsal: Rehearsal, layout: Layout) -> tuple[float, dict[str, float]] | str:
+def differences(rank: int, rehearsal: TinyTraining, layout: Layout) -> tuple[float, dict[str, float]] | str:
     """On one rank: how far its losses are from one device's, and each gradient; or why the layout is refused."""
     try:
         batches = _own(rehearsal, layout, rank)
@@ -151,13 +151,13 @@ def differences(rank: int, rehearsal: Rehearsal, layout: Layout) -> tuple[float,
     return _compared(found, _alone(rehearsal, layout.packed))
 
 
-def without_a_sum(rank: int, rehearsal: Rehearsal, layout: Layout) -> tuple[float, dict[str, float]] | str:
+def without_a_sum(rank: int, rehearsal: TinyTraining, layout: Layout) -> tuple[float, dict[str, float]] | str:
     """`differences` where what FSDP does not add up is not added up at all."""
     with _left_out():
         return differences(rank, rehearsal, layout)
 
 
-def alike(rank: int, rehearsal: Rehearsal, layout: Layout) -> tuple[float, dict[str, float]] | str:
+def alike(rank: int, rehearsal: TinyTraining, layout: Layout) -> tuple[float, dict[str, float]] | str:
     """`differences` where every rank is given rank 0's samples."""
     found = _seen(rehearsal.started(layout.plan()), _own(rehearsal, layout, 0))
     return _compared(found, _alone(rehearsal, layout.packed))
@@ -180,14 +180,14 @@ def _seen(engine: TorchEngine, batches: Sequence[Sequence[Batch]]) -> _Seen:
     return _Seen([first.loss, *(engine.step(one, 1.0).loss for one in batches[1:])], first.grad_norm, kept)
 
 
-def _own(rehearsal: Rehearsal, layout: Layout, rank: int) -> list[list[Batch]]:
+def _own(rehearsal: TinyTraining, layout: Layout, rank: int) -> list[list[Batch]]:
     plan = layout.plan()
     if layout.packed and not rehearsal.takes_packed:
         raise UserError(NOT_PACKED)
     return [[rehearsal.own(plan, rank, index, packed=layout.packed)] for index in range(_STEPS)]
 
 
-def _alone(rehearsal: Rehearsal, packed: bool) -> _Seen:
+def _alone(rehearsal: TinyTraining, packed: bool) -> _Seen:
     """One device's numbers, of packed samples one by one. Kept, since a process compares many layouts with the same.
 
     An engine asks all ranks that there are whether a step may be taken, so either all compute them now or none.

@@ -24,7 +24,7 @@ from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.model_cost import HasDummyInputs
 from nemo_vfm.core.types.task import Task
 from nemo_vfm.parallel.apply.local_shard import copy_own
-from nemo_vfm.parallel.engine.engine import Parts
+from nemo_vfm.parallel.engine.engine import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import OptimizerFactory
@@ -35,7 +35,7 @@ _MOVED = 0.1  # standard deviation of what every first weight is moved by
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsal:
+class TinyTraining:
     """What is tried, as a recipe says it; all of it can be sent to other processes.
 
     Args:
@@ -69,7 +69,7 @@ class Rehearsal:
             UserError: the model does not allow the plan.
         """
         engine = TorchEngine(clip_norm=None, recompute=self.recompute)
-        engine.start(Parts(self.model, self.task, self.optimizer, self.precision, self.seed, plan))
+        engine.start(EngineInputs(self.model, self.task, self.optimizer, self.precision, self.seed, plan))
         wake(engine.model, self.seed)
         return engine
 
@@ -149,7 +149,7 @@ def _documents(row: Batch) -> list[Batch]:
 def rehearsal_of(
     model: Factory[[], nn.Module], task: Task, optimizer: OptimizerFactory, *, seed: int,
     recompute: Literal["none", "blocks"] = "none",
-) -> tuple[Rehearsal, nn.Module]:  # fmt: skip
+) -> tuple[TinyTraining, nn.Module]:  # fmt: skip
     """The parts made ready, and the model without memory, to ask it.
 
     Raises:
@@ -168,7 +168,7 @@ def rehearsal_of(
         vars(mute)["text_encoder"] = Mute(*asked.small_inputs()["text_BLD"][1:])
     packed = not inspect.signature(asked.forward).parameters.keys().isdisjoint(LAID)
     shapes, vocab = asked.small_inputs(), int(getattr(asked, "vocab", 0))
-    ready = Rehearsal(
+    ready = TinyTraining(
         model, mute, optimizer, seed, recompute=recompute, shapes=shapes, takes_packed=packed, vocab=vocab
     )
     return ready, asked
@@ -209,6 +209,6 @@ def wake(model: nn.Module, seed: int) -> None:
         parameter.add_(moved)
 
 
-def at(rehearsal: Rehearsal, precision: Precision) -> Rehearsal:
+def at(rehearsal: TinyTraining, precision: Precision) -> TinyTraining:
     """The same in another precision."""
     return replace(rehearsal, precision=precision)

@@ -16,7 +16,7 @@ from nemo_vfm.parallel.checkpoint import checkpoint_store
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import records
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
 from nemo_vfm.parallel.checkpoint.checkpoint_saver import Saver
-from nemo_vfm.parallel.checkpoint.checkpoint_writer import About
+from nemo_vfm.parallel.checkpoint.checkpoint_writer import CheckpointInfo
 from nemo_vfm.parallel.checkpoint.retention import Keep, Mode
 from nemo_vfm.train.train_state import Fit
 
@@ -87,7 +87,7 @@ class SaveCheckpoints:
                 f"{', '.join(sorted(metrics))}), so the best cannot be chosen; hold samples out, and make "
                 f"checkpoint.every_steps a multiple of validation.every_steps"
             )
-        about = About(fit.origin, metrics, permanent)
+        about = CheckpointInfo(fit.origin, metrics, permanent)
         saver.save(fit.step, fit.groups(), fit.state(), self.keep, about,
                    then=partial(self._copy, fit.checkpoints, must=fit.finished))  # fmt: skip
         if fit.finished or fit.preempted:

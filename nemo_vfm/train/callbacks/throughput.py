@@ -9,7 +9,7 @@ from collections import deque
 from nemo_vfm.core import log, ranks
 from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.core.types.model_cost import ReportsFlops
-from nemo_vfm.perf.flops import CONVENTIONS, Convention, Peak, formula, mfu, peak_flops, training_flops
+from nemo_vfm.perf.flops import CONVENTIONS, Convention, PeakFlops, formula, mfu, peak_flops, training_flops
 from nemo_vfm.train.train_state import Fit
 
 
@@ -32,7 +32,7 @@ class Throughput:
             raise ValueError(f"causal_attention must be full or causal, got {causal_attention!r}")
         self.window_steps, self.causal_attention = window_steps, causal_attention
         self._seen: deque[tuple[float, int, int, float]] = deque()  # when, and how many samples, tokens, FLOPs
-        self._peak: Peak | None = None
+        self._peak: PeakFlops | None = None
 
     def on_start(self, fit: Fit) -> None:
         """Begin the clock, and say once what mfu will mean."""

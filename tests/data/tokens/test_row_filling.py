@@ -5,7 +5,7 @@
 import numpy as np
 import pytest
 
-from nemo_vfm.data.tokens.row_filling import Filled, fill
+from nemo_vfm.data.tokens.row_filling import FilledRow, fill
 
 
 def drawn(seed: int, tokens: int, longest: int) -> np.ndarray:
@@ -15,7 +15,7 @@ def drawn(seed: int, tokens: int, longest: int) -> np.ndarray:
     return np.append(lengths[:count], tokens - lengths[:count].sum())
 
 
-def covered(filled: Filled, lengths: np.ndarray) -> bool:
+def covered(filled: FilledRow, lengths: np.ndarray) -> bool:
     """Whether the parts of each document follow one another from its first token to its last."""
     order = np.lexsort((filled.begins, filled.documents))
     documents, begins, parts = filled.documents[order], filled.begins[order], filled.lengths[order]

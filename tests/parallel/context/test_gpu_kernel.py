@@ -8,7 +8,7 @@ import torch
 from nemo_vfm.parallel.context.gpu_kernel import GpuFlash
 from nemo_vfm.parallel.context.kernel import Looped, Plain
 from nemo_vfm.parallel.context.kernel_choice import _tried, chosen
-from nemo_vfm.parallel.context.varlen_batching import Together
+from nemo_vfm.parallel.context.varlen_batching import VarlenBatch
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -17,13 +17,13 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_flash_kernels_prove_themselves(dtype, width):
     kernel = chosen(torch.empty(0, width, device="cuda", dtype=dtype))
-    assert isinstance(kernel, Together)
+    assert isinstance(kernel, VarlenBatch)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_flash_kernels_are_as_near_to_fp32_as_the_formula_in_16_bits(dtype):
     like = torch.empty(0, 64, device="cuda", dtype=dtype)
-    for found, right in zip(_tried(Together(GpuFlash()), like), _tried(Looped(Plain()), like), strict=True):
+    for found, right in zip(_tried(VarlenBatch(GpuFlash()), like), _tried(Looped(Plain()), like), strict=True):
         assert (found - right).abs().max() < 4 * torch.finfo(dtype).eps * right.abs().max()
 
 

@@ -12,11 +12,11 @@ from torch.nn import functional as F
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.context.attend import attend
 from nemo_vfm.parallel.context.cpu_kernel import CpuFlash
-from nemo_vfm.parallel.context.kernel import Gradients, Looped, Plain, Running
+from nemo_vfm.parallel.context.kernel import Gradients, Looped, Plain, RunningSoftmax
 from nemo_vfm.parallel.context.kernel_choice import _proven, chosen
 from nemo_vfm.parallel.context.scheme import Scheme
 from nemo_vfm.parallel.context.tiles import held, tiles
-from nemo_vfm.parallel.context.varlen_batching import Together
+from nemo_vfm.parallel.context.varlen_batching import VarlenBatch
 
 SEGMENTS = (3, 6, 1, 2)
 
@@ -58,7 +58,7 @@ class OneByOne:
         return x[0].transpose(0, 1)
 
 
-KERNELS = [Looped(Plain()), Looped(CpuFlash()), Together(OneByOne())]
+KERNELS = [Looped(Plain()), Looped(CpuFlash()), VarlenBatch(OneByOne())]
 NAMES = ("plain", "cpu", "together")
 
 
@@ -78,7 +78,7 @@ def mask(causal):
 def test_a_kernel_gives_torchs_values_gradients_and_the_lse(kernel, causal):
     q, k, v, do = drawn()
     seen = tiles(((0, 12),), ((0, 12),), SEGMENTS, causal)
-    running, sums = Running(q), Gradients(q, k)
+    running, sums = RunningSoftmax(q), Gradients(q, k)
     kernel.forward(q, k, v, seen, running)
     out, lse = running.result()
     kernel.backward(do, q, k, v, out, lse, seen, sums)
@@ -95,7 +95,7 @@ def test_a_kernel_gives_torchs_values_gradients_and_the_lse(kernel, causal):
 @pytest.mark.parametrize("kernel", KERNELS, ids=NAMES)
 def test_keys_that_come_in_parts_in_any_order_give_the_same(kernel):
     q, k, v, _ = drawn()
-    whole, parts = Running(q), Running(q)
+    whole, parts = RunningSoftmax(q), RunningSoftmax(q)
     kernel.forward(q, k, v, tiles(((0, 12),), ((0, 12),), (12,), False), whole)
     for start in (8, 0, 4):
         part = slice(start, start + 4)
@@ -106,7 +106,7 @@ def test_keys_that_come_in_parts_in_any_order_give_the_same(kernel):
 
 def test_extreme_scores_merge_without_overflow():
     q, k, v, _ = drawn()
-    whole, parts = Running(q), Running(q)
+    whole, parts = RunningSoftmax(q), RunningSoftmax(q)
     kernel = Looped(Plain())
     kernel.forward(1e4 * q, k, v, tiles(((0, 12),), ((0, 12),), (12,), False), whole)
     for start in (0, 6):
@@ -119,8 +119,8 @@ def test_extreme_scores_merge_without_overflow():
 
 def test_sixteen_bits_are_added_up_in_thirty_two():
     q, k, _, _ = drawn(dtype=torch.bfloat16)
-    assert Running(q).out_BHSD.dtype == Gradients(q, k).kv_2BKLD.dtype == torch.float32
-    assert Running(q).result()[0].dtype == torch.bfloat16
+    assert RunningSoftmax(q).out_BHSD.dtype == Gradients(q, k).kv_2BKLD.dtype == torch.float32
+    assert RunningSoftmax(q).result()[0].dtype == torch.bfloat16
 
 
 def test_one_device_attends_as_torch_does_under_autocast():
@@ -150,9 +150,9 @@ def test_hundreds_of_samples_are_two_calls_of_a_kernel_that_takes_them_together(
     q, k, v, _ = drawn(length=600)
     spans = held(0, 2, 600, True)
     OneByOne.calls = 0
-    Together(OneByOne()).forward(q, k, v, tiles(spans, spans, (3,) * 400, True), Running(q))
+    VarlenBatch(OneByOne()).forward(q, k, v, tiles(spans, spans, (3,) * 400, True), RunningSoftmax(q))
     assert OneByOne.calls == 1
-    Together(OneByOne()).forward(q, k, v, tiles(spans, ((0, 1200),), (7,) * 171 + (3,), True), Running(q))
+    VarlenBatch(OneByOne()).forward(q, k, v, tiles(spans, ((0, 1200),), (7,) * 171 + (3,), True), RunningSoftmax(q))
     assert OneByOne.calls <= 4
 
 
