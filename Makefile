@@ -6,6 +6,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
+# Tests start hundreds of processes. Where modules may not be kept compiled, each compiles some 250 of ours: 1 s of a core.
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV    ?= .venv
 # Which torch, and more words for its installation alone (README, "About torch"). A choice is remembered in $(VENV);

@@ -25,7 +25,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 QUICKSTART = "recipes/quickstart.yaml"
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+#: Modules are kept compiled, as an installation keeps them; without, `check` compiles 250 of ours, 0.7 s.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+ENVIRONMENT["PYTHONPATH"] = str(ROOT)
 
 
 def seconds(words: list[str], rounds: int) -> float:
