@@ -5,8 +5,8 @@
 Peebles and Xie 2023 (arXiv 2212.09748) in the form video models took: text by cross-attention, noise level by
 adaLN-zero with nine chunks (through a low rank, if one is given), 3-D rotary positions that know the frame rate, RMS
 norm of queries and keys in each head. With learned positions and a padding channel it is the network of Cosmos 1.0.
-`forward` is four parts, so that a pipeline can put them on different devices: `scene` (what every block is told),
-`enter` (latents to tokens), `through` (the blocks) and `leave` (tokens to latents).
+`forward` is four parts, so that a pipeline can put them on different devices: `context` (what every block is told),
+`embed` (latents to tokens), `run_blocks` (the blocks) and `output` (tokens to latents).
 Samples of any shapes may lie side by side in one sequence, each with its own noise level, text, rate and positions.
 Shape letters: B batch, C channels, T frames, H height, W width, S video tokens, L text tokens, D width of a token, X
 positions of packed samples, N packed samples.
@@ -23,7 +23,7 @@ from nemo_vfm.core.bounds import MOST_WIDTH, require_between
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types.model_cost import Op
 from nemo_vfm.models.blocks.block_flops import added_up, grids_of
-from nemo_vfm.models.blocks.dit_block import Block, Scene
+from nemo_vfm.models.blocks.dit_block import Block, BlockContext
 from nemo_vfm.models.blocks.modulation import last_modulation, modulate
 from nemo_vfm.models.blocks.norm import LayerNorm
 from nemo_vfm.models.blocks.packed_row import either, places, row
@@ -174,16 +174,16 @@ class DiT(nn.Module):
         Returns:
             The shape of the latents; with one channel more where the model says its uncertainty.
         """
-        scene = self.scene(
+        context = self.context(
             noise_B=noise_B, text_BLD=text_BLD, text_mask_BL=text_mask_BL, fps_B=fps_B, latents_BCTHW=latents_BCTHW,
             latents_XC=latents_XC, sizes_N3=sizes_N3,
         )  # fmt: skip
-        return self.leave(self.through(self.enter(latents_BCTHW, latents_XC, scene=scene), scene), scene)
+        return self.output(self.run_blocks(self.embed(latents_BCTHW, latents_XC, context=context), context), context)
 
-    def scene(
+    def context(
         self, *, noise_B: Tensor, text_BLD: Tensor, text_mask_BL: Tensor, fps_B: Tensor,
         latents_BCTHW: Tensor | None = None, latents_XC: Tensor | None = None, sizes_N3: Tensor | None = None,
-    ) -> Scene:  # fmt: skip
+    ) -> BlockContext:  # fmt: skip
         """What every block is told; of the latents only their shape matters."""
         latents = either(latents_BCTHW, latents_XC)
         require_inputs(latents, text_BLD, in_channels=self.in_channels, text_dim=self.text_dim)
@@ -194,35 +194,41 @@ class DiT(nn.Module):
         cos, sin = packed.rotations(self.rope, fps_B) if packed else self.rope.table(grid, fps_B)
         rope = split_context(cos, 1), split_context(sin, 1)
         places_SD = None if self.learned_positions is None else self.learned_positions(*places(grid, packed))
-        return Scene(grid, noise_B, fps_B, conditioning_BA, rope, text, mask_B11L, places_SD, packed)
+        return BlockContext(grid, noise_B, fps_B, conditioning_BA, rope, text, mask_B11L, places_SD, packed)
 
-    def enter(self, latents_BCTHW: Tensor | None = None, latents_XC: Tensor | None = None, *, scene: Scene) -> Tensor:
+    def embed(
+        self, latents_BCTHW: Tensor | None = None, latents_XC: Tensor | None = None, *, context: BlockContext
+    ) -> Tensor:
         """Latents as tokens (B, S, D), those of this rank; packed ones are one sequence."""
         latents = either(latents_BCTHW, latents_XC)
         if self.padding_mask:
             latents = F.pad(latents, [0, 0] * (latents.ndim - 2) + [0, 1])
-        cut = scene.row.patches(latents, self.patch) if scene.row else patches(latents, self.patch)
+        cut = context.row.patches(latents, self.patch) if context.row else patches(latents, self.patch)
         x_BSD: Tensor = self.patch_embedding(split_tokens(cut, 1))
         if self.position_embedding is None:
             return x_BSD
-        positions: Tensor = self.position_embedding(*places(scene.grid, scene.row))
+        positions: Tensor = self.position_embedding(*places(context.grid, context.row))
         return x_BSD + positions
 
-    def through(self, x_BSD: Tensor, scene: Scene) -> Tensor:
+    def run_blocks(self, x_BSD: Tensor, context: BlockContext) -> Tensor:
         """The tokens after the blocks that are here."""
         for block in self.blocks:
-            x_BSD = block(x_BSD, scene)
+            x_BSD = block(x_BSD, context)
         return x_BSD
 
-    def leave(self, x_BSD: Tensor, scene: Scene) -> Tensor:
+    def output(self, x_BSD: Tensor, context: BlockContext) -> Tensor:
         """Tokens as latents, all of them on every rank."""
-        shift, scale = scene.by_token(self.modulation(scene.conditioning_BA))
+        shift, scale = context.by_token(self.modulation(context.conditioning_BA))
         tokens = self.out(modulate(self.norm(x_BSD), shift, scale))
         if self.uncertainty is not None:
-            (u_BS1,) = scene.by_token((self.uncertainty(scene.noise_B)[:, None, None],))
+            (u_BS1,) = context.by_token((self.uncertainty(context.noise_B)[:, None, None],))
             tokens = with_uncertainty(tokens, u_BS1.squeeze(2).expand(tokens.shape[:2]), self.in_channels)
         tokens = gather_tokens(tokens, 1)
-        return unpatch(tokens, scene.grid, self.patch) if scene.row is None else scene.row.latents(tokens, self.patch)
+        return (
+            unpatch(tokens, context.grid, self.patch)
+            if context.row is None
+            else context.row.latents(tokens, self.patch)
+        )
 
     def conditioning(self, noise_B: Tensor, text_BLD: Tensor, text_mask_BL: Tensor) -> Tensor:
         """What modulates every block: (B, D), or (B, 4 D) with the part that modulations of low rank share."""

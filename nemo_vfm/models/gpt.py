@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from nemo_vfm.core.bounds import MOST_BLOCKS, MOST_HEADS, MOST_VOCAB, MOST_WIDTH, require_between
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types.model_cost import Op
-from nemo_vfm.models.blocks.decoder import Activation, DecoderBlock, NormKind, Reading, Sizes, norm_of
+from nemo_vfm.models.blocks.decoder import Activation, DecoderBlock, NormKind, Sizes, TextContext, norm_of
 from nemo_vfm.models.blocks.key_value import KeyValues
 from nemo_vfm.models.blocks.text_rope import TextRope
 from nemo_vfm.parallel.context.causal_sharding import gather_causal, split_causal
@@ -113,34 +113,34 @@ class GPT(nn.Module):
         Returns:
             (B, S), fp32, in natural units; 0 where there is no loss.
         """
-        scene = self.scene(tokens_BS, labels_BS, lengths_N)
-        return self.leave(self.through(self.enter(tokens_BS, scene), scene), labels_BS, scene)
+        context = self.context(tokens_BS, labels_BS, lengths_N)
+        return self.output(self.run_blocks(self.embed(tokens_BS, context), context), labels_BS, context)
 
-    def scene(self, tokens_BS: Tensor, labels_BS: Tensor, lengths_N: Tensor | None = None) -> Reading:
+    def context(self, tokens_BS: Tensor, labels_BS: Tensor, lengths_N: Tensor | None = None) -> TextContext:
         """What every block is told."""
         lengths = None if lengths_N is None else tuple(int(length) for length in lengths_N)
         if lengths is not None and sum(lengths) != tokens_BS.numel():
             raise ValueError(f"documents of {sum(lengths)} tokens in all do not fill a batch of {tokens_BS.numel()}")
         place_1S = _places(tokens_BS, lengths)
         cos, sin = self.rope.table(self.rotated, split_causal(place_1S, 1))
-        return Reading(cos, sin, lengths)
+        return TextContext(cos, sin, lengths)
 
-    def enter(self, tokens_BS: Tensor, scene: Reading) -> Tensor:
+    def embed(self, tokens_BS: Tensor, context: TextContext) -> Tensor:
         """Tokens as vectors (B, S, D), those of this rank; a packed batch is one row."""
-        if scene.lengths is not None:
+        if context.lengths is not None:
             tokens_BS = tokens_BS.reshape(1, -1)
         x_BSD: Tensor = self.embedding(split_causal(tokens_BS, 1))
         return x_BSD
 
-    def through(self, x_BSD: Tensor, scene: Reading) -> Tensor:
+    def run_blocks(self, x_BSD: Tensor, context: TextContext) -> Tensor:
         """The vectors after the blocks that are here."""
         for block in self.blocks:
-            x_BSD = block(x_BSD, scene)
+            x_BSD = block(x_BSD, context)
         return x_BSD
 
-    def leave(self, x_BSD: Tensor, labels_BS: Tensor, scene: Reading) -> Tensor:
+    def output(self, x_BSD: Tensor, labels_BS: Tensor, context: TextContext) -> Tensor:
         """Vectors and labels as losses (B, S), all of them on every rank."""
-        labels = labels_BS if scene.lengths is None else labels_BS.reshape(1, -1)
+        labels = labels_BS if context.lengths is None else labels_BS.reshape(1, -1)
         scores = self.head(self.norm(x_BSD))
         losses = token_losses(scores.flatten(0, 1), split_causal(labels, 1).flatten())
         return gather_causal(losses.view(scores.shape[:2]), 1).view(labels_BS.shape).clone()  # FSDP wants no view
@@ -154,7 +154,7 @@ class GPT(nn.Module):
     def scores(self, tokens_BS: Tensor, cache: KeyValues, last: bool = True) -> Tensor:
         """Scores of the next word, (B, V), or with last=False after each token, (B, S, V); on one device."""
         cos, sin = self.rope.table(self.rotated, cache.places(tokens_BS.shape[1]))
-        x_BSD = self.through(self.embedding(tokens_BS), Reading(cos, sin, None, cache))
+        x_BSD = self.run_blocks(self.embedding(tokens_BS), TextContext(cos, sin, None, cache))
         cache.advance(tokens_BS.shape[1])
         found: Tensor = self.head(self.norm(x_BSD[:, -1] if last else x_BSD))
         return found

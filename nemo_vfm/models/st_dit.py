@@ -14,7 +14,7 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from nemo_vfm.core.types.model_cost import Op
-from nemo_vfm.models.blocks.dit_block import Scene
+from nemo_vfm.models.blocks.dit_block import BlockContext
 from nemo_vfm.models.blocks.rope import Grid
 from nemo_vfm.models.blocks.space_time import Reach, SpaceTime, SpaceTimeBlock
 from nemo_vfm.models.dit import DiT
@@ -72,30 +72,30 @@ class STDiT(DiT):
             modulation_rank=self.modulation_rank, reaches=self.reaches,
         )  # fmt: skip
 
-    def through(self, x_BSD: Tensor, scene: Scene) -> Tensor:
+    def run_blocks(self, x_BSD: Tensor, context: BlockContext) -> Tensor:
         """The tokens after the blocks that are here."""
-        told = self.space_time(scene)
+        told = self.space_time(context)
         for block in self.blocks:
             x_BSD = block(x_BSD, told)
         return x_BSD
 
-    def space_time(self, scene: Scene) -> SpaceTime:
+    def space_time(self, context: BlockContext) -> SpaceTime:
         """What these blocks are told.
 
         Raises:
             ValueError: samples are packed.
         """
-        if scene.row is not None:
+        if context.row is not None:
             raise ValueError(
                 "packed samples have no frames and places in common, and an STDiT attends over time and over space; "
                 "use batches of one shape (data without PackedLatents), or train a DiT on packs"
             )
-        frames, rows, columns = scene.grid
-        places = self.rope.table((1, rows, columns), scene.fps_B[:1])
-        lines = self.rope.table((frames, 1, 1), scene.fps_B)
-        order = frame_order(frames, scene.fps_B.device)
+        frames, rows, columns = context.grid
+        places = self.rope.table((1, rows, columns), context.fps_B[:1])
+        lines = self.rope.table((frames, 1, 1), context.fps_B)
+        order = frame_order(frames, context.fps_B.device)
         cos, sin = (x.unsqueeze(1)[:, :, order] for x in lines)
-        return SpaceTime(scene, (cos, sin), (places[0].unsqueeze(1), places[1].unsqueeze(1)))
+        return SpaceTime(context, (cos, sin), (places[0].unsqueeze(1), places[1].unsqueeze(1)))
 
     def plan(self) -> Declared:
         """How an engine may cut this model."""

@@ -61,7 +61,7 @@ def _one_after_another(held: TracedMemory, part: StageMemory, recompute: bool, m
     again = microbatches > 1
     there = 0 if again else -part.all_gradients
     grown = 0 if again else part.block_gradients  # by each block's backward
-    left = held.leave_left - (part.last_gradients if again else 0)
+    left = held.output_left - (part.last_gradients if again else 0)
     kept = held.stream if recompute else held.block
     casts = n * part.block_weights if recompute and part.casts else 0
     back = _block_backward(held, recompute)
@@ -70,11 +70,11 @@ def _one_after_another(held: TracedMemory, part: StageMemory, recompute: bool, m
     # At a block's turn its weights are there, and what came from the wire for it and comes for the next one.
     blocks = outer + 3 * block
     return {
-        "the last layers": full + casts + held.leave_forward + outer + block,
-        "the loss's backward": full + held.leave_backward + outer + block,
+        "the last layers": full + casts + held.output_forward + outer + block,
+        "the loss's backward": full + held.output_backward + outer + block,
         "the last block's backward": full + left + back + blocks,
         "the first block's backward": full - (n - 1) * kept + left + (n - 1) * grown + back + blocks,
-        "the first layers' backward": full - n * kept + left + n * grown + held.enter_backward + outer,
+        "the first layers' backward": full - n * kept + left + n * grown + held.embed_backward + outer,
     }
 
 
@@ -103,8 +103,8 @@ def _pipelined(
         moments["the first microbatch's backward"] = there + flying * one - part.all_gradients + back
     if part.last:
         last = there + flying * one - (0 if microbatches > 1 else part.all_gradients)
-        moments["the last layers"] = last + held.leave_forward
-        moments["the loss's backward"] = last + held.leave_backward
+        moments["the last layers"] = last + held.output_forward
+        moments["the loss's backward"] = last + held.output_backward
     return moments
 
 

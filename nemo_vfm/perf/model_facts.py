@@ -133,7 +133,7 @@ def facts(model: nn.Module, inputs: Shapes, optimizer: OptimizerFactory = _ADAMW
         ValueError: the model does not say enough of itself, or has other inputs.
     """
     if not isinstance(model, Cuttable):
-        raise ValueError(f"{type(model).__name__} lacks plan, scene, enter, through or leave, so the memory of a "
+        raise ValueError(f"{type(model).__name__} lacks plan, context, embed, run_blocks or output, so the memory of a "
                          f"step cannot be estimated")  # fmt: skip
     how = model.plan()
     small, blocks = two_blocks(model), list(model.get_submodule(how.blocks).children())

@@ -63,8 +63,8 @@ class CachedTraces(ModelFacts):
         last = 2 * self.local("last", tensor)
         return replace(
             found, block=found.block + block, block_forward=found.block_forward + block,
-            leave_forward=found.leave_forward + last, leave_kept=found.leave_kept + last,
-            leave_backward=found.leave_backward + last, leave_left=found.leave_left + last,
+            output_forward=found.output_forward + last, output_kept=found.output_kept + last,
+            output_backward=found.output_backward + last, output_left=found.output_left + last,
         )  # fmt: skip
 
 

@@ -61,11 +61,11 @@ class TracedMemory:
         stream: of this, what comes out of it.
         block_forward: the most while a block is computed, over what there was before it.
         block_backward: the most while its gradients are, over what there was before.
-        leave_forward: the most from the last block to its output, over what there was after that block.
-        leave_kept: what of it waits for backward.
-        leave_backward: the most until the last block's backward begins, over the same.
-        leave_left: what is there then over the same: gradients of the last weights, and of the last block's output.
-        enter_backward: the most after the first block's backward, over what there was at its end.
+        output_forward: the most from the last block to its output, over what there was after that block.
+        output_kept: what of it waits for backward.
+        output_backward: the most until the last block's backward begins, over the same.
+        output_left: what is there then over the same: gradients of the last weights, and of the last block's output.
+        embed_backward: the most after the first block's backward, over what there was at its end.
     """
 
     entered: float
@@ -73,11 +73,11 @@ class TracedMemory:
     stream: float
     block_forward: float
     block_backward: float
-    leave_forward: float
-    leave_kept: float
-    leave_backward: float
-    leave_left: float
-    enter_backward: float
+    output_forward: float
+    output_kept: float
+    output_backward: float
+    output_left: float
+    embed_backward: float
 
 
 Moments = dict[str, list[int]]
@@ -199,15 +199,15 @@ class _Step:
 
     def _computed(self) -> Tensor:
         model, how = self._model, self._model.plan()
-        scene = model.scene(**self._inside)
+        context = model.context(**self._inside)
         split = {*how.column, *how.vocabulary}
         enters, leaves = (
             self._inside if split & {*ends, *how.every} else self._outside for ends in (how.first, how.last)
         )
-        other = scene if self._outside is self._inside else model.scene(**self._outside)
-        x = model.enter(**_named(enters, model.enter), scene=scene if enters is self._inside else other)
-        x = model.through(x, scene)
-        return model.leave(x, **_named(leaves, model.leave, 1), scene=scene if leaves is self._inside else other)
+        other = context if self._outside is self._inside else model.context(**self._outside)
+        x = model.embed(**_named(enters, model.embed), context=context if enters is self._inside else other)
+        x = model.run_blocks(x, context)
+        return model.output(x, **_named(leaves, model.output, 1), context=context if leaves is self._inside else other)
 
     def _begins(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         self._live.grown()
@@ -234,11 +234,11 @@ class _Step:
             "stream": [self._stream],
             "block_forward": [now - first for now in self._during[1]],
             "block_backward": [now - last for now in self._before[1]],
-            "leave_forward": [now - second for now in self._leaving],
-            "leave_kept": [self._left - second],
-            "leave_backward": [now - second for now in self._before[0]],
-            "leave_left": [last - second],
-            "enter_backward": [now - begin for now in self._end],
+            "output_forward": [now - second for now in self._leaving],
+            "output_kept": [self._left - second],
+            "output_backward": [now - second for now in self._before[0]],
+            "output_left": [last - second],
+            "embed_backward": [now - begin for now in self._end],
         }
 
 
@@ -248,7 +248,7 @@ def _module(model: Cuttable) -> nn.Module:
 
 
 def _named(inputs: Mapping[str, Tensor], part: Callable[..., Tensor], skipped: int = 0) -> dict[str, Tensor]:
-    wanted = [name for name in inspect.signature(part).parameters if name != "scene"][skipped:]
+    wanted = [name for name in inspect.signature(part).parameters if name != "context"][skipped:]
     return {name: inputs[name] for name in wanted if name in inputs}
 
 

@@ -50,10 +50,12 @@ def inputs(batch=2, channels=4, size=(2, 4, 6), text_tokens=5, text_dim=16):
 def test_every_block_is_the_identity_and_the_output_zero_at_the_start(changes):
     model, given = tiny(**changes), inputs()
     x = torch.randn(2, 12, 48)
-    scene = model.scene(**given)
-    anything = torch.randn_like(scene.conditioning_BA[:, :48])  # but for what blocks of low rank share, which is 0 yet
-    scene = dataclasses.replace(scene, conditioning_BA=torch.cat([anything, scene.conditioning_BA[:, 48:]], 1))
-    torch.testing.assert_close(model.blocks[0](x, scene), scene.placed(x), rtol=0, atol=0)
+    context = model.context(**given)
+    anything = torch.randn_like(
+        context.conditioning_BA[:, :48]
+    )  # but for what blocks of low rank share, which is 0 yet
+    context = dataclasses.replace(context, conditioning_BA=torch.cat([anything, context.conditioning_BA[:, 48:]], 1))
+    torch.testing.assert_close(model.blocks[0](x, context), context.placed(x), rtol=0, atol=0)
     assert not model(**given).any()
 
 
@@ -82,7 +84,7 @@ def test_a_modulation_of_low_rank_is_the_product_of_its_factors_and_what_all_blo
 
 def test_learned_positions_have_unit_scale_tell_places_apart_and_a_video_beyond_them_is_refused():
     model, given = tiny(**COSMOS), inputs(size=(2, 4, 6))
-    places_SD = model.scene(**given).places_SD
+    places_SD = model.context(**given).places_SD
     torch.testing.assert_close(places_SD.square().mean(1), torch.ones(12), rtol=1e-3, atol=0)
     tables = model.learned_positions
     last = tables.frames[1] + tables.rows[1] + tables.columns[2]

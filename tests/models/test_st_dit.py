@@ -51,14 +51,14 @@ def same(axes):
 def test_an_attention_of_runs_is_full_attention_with_all_others_hidden(reach, axes):
     """With the rotations of the whole video: those of axes that query and key have in common cancel."""
     model = awake(tiny())
-    scene, x = model.scene(**inputs()), torch.randn(2, 24, 48)
+    context, x = model.context(**inputs()), torch.randn(2, 24, 48)
     module = model.blocks[0].attentions[reach]
     q, k, v = module.qkv(x).unflatten(2, (-1, 3, 24)).unbind(3)
-    cos, sin = scene.rope
+    cos, sin = context.rope
     q, k = rotate(module.q_norm(q), cos, sin), rotate(module.k_norm(k), cos, sin)
     o = attention(*(one.transpose(1, 2) for one in (q, k, v)), same(axes))
     expected = module.out(o.transpose(1, 2).flatten(2))
-    found = model.blocks[0]._attended(reach, x, model.space_time(scene))
+    found = model.blocks[0]._attended(reach, x, model.space_time(context))
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -66,7 +66,7 @@ def reached(*reaches):
     """From which tokens the first one of the first sample has something after one block with these attentions."""
     model = awake(tiny(depth=1, reaches=reaches))
     x = torch.randn(2, 24, 48, requires_grad=True)
-    update = model.blocks[0](x, model.space_time(model.scene(**inputs())))
+    update = model.blocks[0](x, model.space_time(model.context(**inputs())))
     (gradient,) = torch.autograd.grad(update[0, 0].sum(), x)
     assert not gradient[1].any(), "samples do not see each other"
     return gradient[0].any(dim=1)
@@ -81,7 +81,7 @@ def test_a_token_is_reached_along_its_line_across_its_frame_and_by_both_from_eve
 def test_every_block_is_the_identity_and_the_output_zero_at_the_start():
     model, given = tiny(), inputs()
     x = torch.randn(2, 24, 48)
-    told = model.space_time(model.scene(**given))
+    told = model.space_time(model.context(**given))
     torch.testing.assert_close(model.blocks[0](x, told), x, rtol=0, atol=0)
     assert not model(**given).any()
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.models.blocks.dit_block import Scene
+from nemo_vfm.models.blocks.dit_block import BlockContext
 from tests.support.packs import UNSURE, furthest, step
 from tests.support.ranks import on_ranks
 
@@ -78,12 +78,12 @@ def test_a_pipeline_refuses_microbatches_of_unequal_lengths():
 
 def leaking(rank: int, degrees: dict[str, Any]) -> dict[str, Any]:
     """A step in which samples see each other."""
-    kept = Scene.segments
-    Scene.segments = property(lambda scene: (sum(scene.row.segments),))  # type: ignore[assignment, method-assign]
+    kept = BlockContext.segments
+    BlockContext.segments = property(lambda context: (sum(context.row.segments),))  # type: ignore[assignment, method-assign]
     try:
         return step(rank, degrees)
     finally:
-        Scene.segments = kept  # type: ignore[method-assign]
+        BlockContext.segments = kept  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize(("count", "degrees"), [(1, {}), (2, {"context": 2})], ids=str)

@@ -57,7 +57,7 @@ class Sizes:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TextContext:
     """What every block is told besides its tokens.
 
     Args:
@@ -90,7 +90,7 @@ class CausalAttention(nn.Module):
         self.k_norm = RMSNorm(dim=sizes.head_dim, eps=sizes.eps) if sizes.qk_norm else None
         self.out = Linear(sizes.heads * sizes.head_dim, sizes.width, bias=False)
 
-    def forward(self, x_BSD: Tensor, reading: Reading) -> Tensor:
+    def forward(self, x_BSD: Tensor, reading: TextContext) -> Tensor:
         """(B, S, D)."""
         qkv_BSF = whole_groups(self.qkv(x_BSD))
         parts_BSGPE = qkv_BSF.view(*qkv_BSF.shape[:2], -1, self.queries + 2, self.head_dim)
@@ -103,13 +103,13 @@ class CausalAttention(nn.Module):
         update: Tensor = self.out(o_BHSE.transpose(1, 2).flatten(2))
         return update
 
-    def _attended(self, q_BHSE: Tensor, k_BGSE: Tensor, v_BGSE: Tensor, reading: Reading) -> Tensor:
+    def _attended(self, q_BHSE: Tensor, k_BGSE: Tensor, v_BGSE: Tensor, reading: TextContext) -> Tensor:
         if reading.cache is not None:
             return reading.cache.attend(self.layer, q_BHSE, k_BGSE, v_BGSE)
         return causal_attention(q_BHSE, k_BGSE, v_BGSE, reading.lengths)
 
 
-def _turned(x_BSHE: Tensor, reading: Reading) -> Tensor:
+def _turned(x_BSHE: Tensor, reading: TextContext) -> Tensor:
     """Rotated in the first R of its E dimensions."""
     rotated = reading.cos.shape[-1]
     cos, sin = reading.cos.to(x_BSHE.dtype), reading.sin.to(x_BSHE.dtype)
@@ -152,7 +152,7 @@ class DecoderBlock(nn.Module):
         self.attention_norm, self.mlp_norm = norm_of(sizes), norm_of(sizes)
         self.attention, self.mlp = CausalAttention(sizes, layer), Perceptron(sizes)
 
-    def forward(self, x_BSD: Tensor, reading: Reading) -> Tensor:
+    def forward(self, x_BSD: Tensor, reading: TextContext) -> Tensor:
         """(B, S, D)."""
         x_BSD = x_BSD + self.attention(self.attention_norm(x_BSD), reading)
         y: Tensor = x_BSD + self.mlp(self.mlp_norm(x_BSD))

@@ -18,7 +18,7 @@ from nemo_vfm.models.blocks.rope import Grid
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
+class BlockContext:
     """What every block is told besides the tokens.
 
     Args:
@@ -69,13 +69,13 @@ class Block(nn.Module):
         self.cross_attention = CrossAttention(width=width, heads=heads, text_dim=text_dim)
         self.mlp = MLP(width=width, hidden=mlp_hidden)
 
-    def forward(self, x_BSD: Tensor, scene: Scene) -> Tensor:
+    def forward(self, x_BSD: Tensor, context: BlockContext) -> Tensor:
         """The residual stream (B, S, D) after this block."""
-        shift, scale, gate, text_shift, text_scale, text_gate, mlp_shift, mlp_scale, mlp_gate = scene.by_token(
-            self.modulation(scene.conditioning_BA)
+        shift, scale, gate, text_shift, text_scale, text_gate, mlp_shift, mlp_scale, mlp_gate = context.by_token(
+            self.modulation(context.conditioning_BA)
         )
-        x = scene.placed(x_BSD)
-        x = gated(x, gate, self.self_attention(modulate(self.norm(x), shift, scale), *scene.rope, scene.segments))
+        x = context.placed(x_BSD)
+        x = gated(x, gate, self.self_attention(modulate(self.norm(x), shift, scale), *context.rope, context.segments))
         y = modulate(self.norm(x), text_shift, text_scale)
-        x = gated(x, text_gate, self.cross_attention(y, scene.text_BLD, scene.mask_B11L, scene.row))
+        x = gated(x, text_gate, self.cross_attention(y, context.text_BLD, context.mask_B11L, context.row))
         return gated(x, mlp_gate, self.mlp(modulate(self.norm(x), mlp_shift, mlp_scale)))

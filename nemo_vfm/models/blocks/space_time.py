@@ -14,7 +14,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from nemo_vfm.models.blocks.attention import CrossAttention, SelfAttention, SelfProjections
-from nemo_vfm.models.blocks.dit_block import Scene
+from nemo_vfm.models.blocks.dit_block import BlockContext
 from nemo_vfm.models.blocks.mlp import MLP
 from nemo_vfm.models.blocks.modulation import block_modulation, gated, modulate
 from nemo_vfm.models.blocks.norm import LayerNorm
@@ -31,12 +31,12 @@ class SpaceTime:
     """What blocks of an ST-DiT are told besides the tokens.
 
     Args:
-        scene: what blocks of a DiT are told.
+        context: what blocks of a DiT are told.
         along_time: rotations of a line's frames, (B, 1, T, 1, E).
         across_frame: of a frame's places, (1, 1, P, 1, E).
     """
 
-    scene: Scene
+    context: BlockContext
     along_time: Rotations
     across_frame: Rotations
 
@@ -77,13 +77,13 @@ class SpaceTimeBlock(nn.Module):
 
     def forward(self, x_BSD: Tensor, told: SpaceTime) -> Tensor:
         """The residual stream (B, S, D) after this block."""
-        scene, chunks = told.scene, iter(self.modulation(told.scene.conditioning_BA))
-        x = scene.placed(x_BSD)
+        context, chunks = told.context, iter(self.modulation(told.context.conditioning_BA))
+        x = context.placed(x_BSD)
         for reach in self.attentions:
             shift, scale, gate = next(chunks), next(chunks), next(chunks)
             x = gated(x, gate, self._attended(reach, modulate(self.norm(x), shift, scale), told))
         shift, scale, gate = next(chunks), next(chunks), next(chunks)
-        text = self.cross_attention(modulate(self.norm(x), shift, scale), scene.text_BLD, scene.mask_B11L)
+        text = self.cross_attention(modulate(self.norm(x), shift, scale), context.text_BLD, context.mask_B11L)
         x = gated(x, gate, text)
         shift, scale, gate = next(chunks), next(chunks), next(chunks)
         return gated(x, gate, self.mlp(modulate(self.norm(x), shift, scale)))
@@ -91,10 +91,10 @@ class SpaceTimeBlock(nn.Module):
     def _attended(self, reach: str, x_BSD: Tensor, told: SpaceTime) -> Tensor:
         module = self.attentions[reach]
         if reach == "full":
-            update: Tensor = module(x_BSD, *told.scene.rope)
+            update: Tensor = module(x_BSD, *told.context.rope)
         elif reach == "spatial":
             update = module(x_BSD, *told.across_frame)
         else:
-            lines = to_lines(x_BSD, frames=told.scene.grid[0])
+            lines = to_lines(x_BSD, frames=told.context.grid[0])
             update = from_lines(module(lines, *told.along_time), batch=len(x_BSD))
         return update

@@ -22,25 +22,25 @@ from nemo_vfm.parallel.plan.sharding_spec import Declared, Divisible, matching
 
 @runtime_checkable
 class Cuttable(Divisible, Protocol):
-    """A model whose forward is `leave(through(enter(..., scene), scene), scene)`.
+    """A model whose forward is `output(run_blocks(embed(..., context), context), context)`.
 
-    `through` must go over the blocks that are there, without counting on their number. Between two blocks there is one
-    tensor, of the same shape and type everywhere.
+    `run_blocks` runs the blocks that are there and does not count on their number. Between two blocks there is one tensor,
+    of the same shape and type everywhere.
     """
 
-    def scene(self, **inputs: Tensor) -> object:
+    def context(self, **inputs: Tensor) -> object:
         """What every block is told besides; each stage computes it for itself from all inputs."""
         ...
 
-    def enter(self, *inputs: Tensor, scene: object) -> Tensor:
+    def embed(self, *inputs: Tensor, context: object) -> Tensor:
         """What goes into the first block; the inputs it names are given to it by name."""
         ...
 
-    def through(self, x: Tensor, scene: object) -> Tensor:
+    def run_blocks(self, x: Tensor, context: object) -> Tensor:
         """What comes out of the blocks that are here."""
         ...
 
-    def leave(self, x: Tensor, *inputs: Tensor, scene: object) -> Tensor:
+    def output(self, x: Tensor, *inputs: Tensor, context: object) -> Tensor:
         """The model's output; the inputs it names are given to it by name."""
         ...
 
@@ -62,7 +62,7 @@ class Stage(nn.Module):
         self.microbatch = 0
         self.later: Later | None = None  # where backward leaves the weights' gradients to another pass
         self.under: Callable[[], AbstractContextManager[object]] = nullcontext
-        self._enters_with, self._leaves_with = _named(part.enter), _named(part.leave)[1:]
+        self._embed_inputs, self._output_inputs = _named(part.embed), _named(part.output)[1:]
 
     def blocks(self) -> list[nn.Module]:
         """Its blocks, in their order."""
@@ -73,15 +73,15 @@ class Stage(nn.Module):
         """From what the stage before sent (nothing, in the first) to what the next one needs."""
         inputs = self.inputs[self.microbatch]
         with self.under():
-            scene = self.part.scene(**inputs)
+            context = self.part.context(**inputs)
             if x is None:
-                x = self.part.enter(**_chosen(inputs, self._enters_with), scene=scene)
-            x = self.part.through(x, scene)
-            return self.part.leave(x, **_chosen(inputs, self._leaves_with), scene=scene) if self.is_last else x
+                x = self.part.embed(**_chosen(inputs, self._embed_inputs), context=context)
+            x = self.part.run_blocks(x, context)
+            return self.part.output(x, **_chosen(inputs, self._output_inputs), context=context) if self.is_last else x
 
 
 def _named(part: Callable[..., Tensor]) -> tuple[str, ...]:
-    return tuple(name for name in inspect.signature(part).parameters if name != "scene")
+    return tuple(name for name in inspect.signature(part).parameters if name != "context")
 
 
 def _chosen(inputs: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
@@ -120,7 +120,7 @@ def repeated(model: nn.Module) -> set[nn.Parameter]:
 def _declared(model: nn.Module) -> Declared:
     name = type(model).__name__
     if not isinstance(model, Cuttable):
-        missing = [part for part in ("plan", "scene", "enter", "through", "leave") if not hasattr(model, part)]
+        missing = [part for part in ("plan", "context", "embed", "run_blocks", "output") if not hasattr(model, part)]
         raise UserError(f"{name} cannot be cut into pipeline stages (it has no {', '.join(missing)}); remove "
                         f"parallel.pipeline from the recipe.")  # fmt: skip
     how = model.plan()
