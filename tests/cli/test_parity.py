@@ -27,6 +27,7 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "Pool", lambda most, first: nullcontext(POOL))
 
 
+@pytest.mark.cluster
 def test_the_quick_table_of_two_ranks_is_as_it_should_be(capsys: pytest.CaptureFixture[str], monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     assert main(["parity", SMALL, "--quick", "--ranks", "1,2"]) == 0
@@ -49,6 +50,7 @@ def test_the_quick_table_of_two_ranks_is_as_it_should_be(capsys: pytest.CaptureF
         assert any(choice in row and " equal " in row for row in rows), choice
 
 
+@pytest.mark.cluster
 def test_a_row_that_differs_ends_with_one(capsys: pytest.CaptureFixture[str], monkeypatch):
     monkeypatch.setattr(parity, "differences", off_by_a_little)
     monkeypatch.setattr(verb, "_chosen", lambda *_: [Layout({"tensor": 2})])
@@ -73,6 +75,7 @@ def test_what_cannot_be_tried_gets_a_sentence(capsys: pytest.CaptureFixture[str]
     assert said in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.cluster
 def test_two_layouts_that_agree_end_with_zero(capsys: pytest.CaptureFixture[str]):
     words = ["--a", "parallel.shard=2", "--b", "parallel.tensor=2", "parallel.sequence=true"]
     assert main(["diverge", SMALL, FP32, *words]) == 0
@@ -81,6 +84,7 @@ def test_two_layouts_that_agree_end_with_zero(capsys: pytest.CaptureFixture[str]
     assert "They agree: nothing differs by more than 0.0001" in shown and "not compared" not in shown
 
 
+@pytest.mark.cluster
 def test_where_two_sides_part_is_said_and_ends_with_one(capsys: pytest.CaptureFixture[str]):
     assert main(["diverge", SMALL, FP32, "--a", "optimizer.lr=1e-3", "--b", "optimizer.lr=2e-3", "--json"]) == 1
     told: dict[str, Any] = json.loads(capsys.readouterr().out)

@@ -16,6 +16,8 @@ import pytest
 
 from tests.support.repository import ROOT
 
+pytestmark = pytest.mark.cluster  # several ranks
+
 LIMIT_S = 240.0  # of any run here, on a machine that has other things to do
 WORDS = ["--trust", "tests.support.spread", "--rank-silence", "8", "--rank-timeout", "60"]
 

@@ -23,6 +23,8 @@ from nemo_vfm.parallel.verify.tiny_training import SAMPLES, TinyTraining, rehear
 from tests.support.layouts import FromBatch
 from tests.support.ranks import POOL, on_ranks
 
+pytestmark = pytest.mark.cluster  # several ranks
+
 small = partial(DiT, in_channels=4, text_dim=16, width=48, depth=4, heads=4, text_in_modulation=True)
 adamw = partial(torch.optim.AdamW, lr=1e-3)
 

@@ -24,6 +24,8 @@ from tests.parallel.test_resume import part
 from tests.support.layouts import SAMPLES, Awake, Doubling, batch, own, started, tiny, whole
 from tests.support.ranks import on_ranks
 
+pytestmark = pytest.mark.cluster  # several ranks
+
 INTERLEAVED: dict[str, Any] = {"pipeline": 2, "virtual": 2, "microbatches": 2}
 ZERO_BUBBLE: dict[str, Any] = {**INTERLEAVED, "schedule": "zero_bubble"}
 PIPELINE: dict[str, Any] = {"pipeline": 2, "microbatches": 2}

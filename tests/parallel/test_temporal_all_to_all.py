@@ -15,6 +15,8 @@ from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.support.layouts import LONG, own, space_time, started, steps
 from tests.support.ranks import on_ranks
 
+pytestmark = pytest.mark.cluster  # several ranks
+
 LAYOUTS = [
     {"context": 2},
     {"context": 4},

@@ -17,6 +17,8 @@ from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.support.layouts import SAMPLES, Doubling, cosmos, own, started, steps, tiny
 from tests.support.ranks import RankFailed, on_ranks
 
+pytestmark = pytest.mark.cluster  # several ranks
+
 LAYOUTS = [
     (2, {"replicate": 2}),
     (2, {"shard": 2}),

@@ -15,6 +15,8 @@ from tests.support import tiny_training
 from tests.support.ranks import RankFailed, on_ranks
 from tests.support.tiny_training import changes, metrics, notes, trained
 
+pytestmark = pytest.mark.cluster  # several ranks
+
 LAST, BEFORE, PART = "step-00000004", "step-00000002", "model-00001-of-00002.safetensors"
 LAYOUT = "parallel.shard=2"
 

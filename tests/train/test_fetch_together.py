@@ -27,6 +27,7 @@ def fetched(rank: int, words: list[str]) -> dict[str, Any]:
     return {**asdict(job.data.traffic), "loss": figures["loss"]}
 
 
+@pytest.mark.cluster
 def test_a_pair_gets_each_byte_once_and_the_losses_stay(tmp_path: Path) -> None:
     data = tiny.shards(tmp_path / "shards")
     apart = on_ranks(2, fetched, tiny.changes(data, tmp_path / "apart", *LAYOUT, steps=2))

@@ -86,7 +86,11 @@ def require_equal(folder: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layout", "num_ranks"), [("data.num_workers=1", 1), ("parallel.shard=2", 2)], ids=["one", "two"]
+    ("layout", "num_ranks"),
+    [
+        pytest.param("data.num_workers=1", 1, id="one"),
+        pytest.param("parallel.shard=2", 2, id="two", marks=pytest.mark.cluster),
+    ],
 )
 def test_ctrl_c_saves_the_step_and_the_same_command_gives_the_numbers_of_a_run_that_was_never_interrupted(
     data: Path, tmp_path: Path, layout: str, num_ranks: int

@@ -54,6 +54,7 @@ def test_perplexity_is_that_of_the_vocabulary_at_first_and_falls(tokens: Path, t
     assert last["val_perplexity"] == pytest.approx(math.exp(last["val_loss"]))
 
 
+@pytest.mark.cluster
 def test_packed_documents_on_two_ranks_resumed_on_one_are_one_run(tokens: Path, tmp_path: Path) -> None:
     on_ranks(1, trained, tmp_path / "alone", words(tokens, "duration=4 steps"))
     on_ranks(2, trained, tmp_path / "both", words(tokens, "duration=2 steps", "parallel.shard=2"))

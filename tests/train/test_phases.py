@@ -132,6 +132,7 @@ def run(words: list[str]) -> tuple[int, str]:
     return done.returncode, " ".join(done.stderr.split())
 
 
+@pytest.mark.cluster
 def test_one_command_goes_through_phases_on_one_and_two_devices_and_all_is_as_on_one(
     data: Path, tmp_path: Path
 ) -> None:

@@ -20,6 +20,8 @@ from tests.support.ranks import on_ranks
 from tests.support.repository import ROOT
 from tests.support.tiny_training import BATCH, changes, command, fate, metrics, notes, trained
 
+pytestmark = pytest.mark.cluster  # several ranks
+
 LIMIT_S = 400.0  # of any run here, on a machine that has other things to do
 
 

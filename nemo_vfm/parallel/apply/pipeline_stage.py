@@ -24,8 +24,8 @@ from nemo_vfm.parallel.plan.sharding_spec import Declared, Divisible, matching
 class Cuttable(Divisible, Protocol):
     """A model whose forward is `output(run_blocks(embed(..., context), context), context)`.
 
-    `run_blocks` runs the blocks that are there and does not count on their number. Between two blocks there is one tensor,
-    of the same shape and type everywhere.
+    `run_blocks` runs the blocks that are there and does not count on their number. Between two blocks there is one
+    tensor, of the same shape and type everywhere.
     """
 
     def context(self, **inputs: Tensor) -> object:
