@@ -155,7 +155,7 @@ def reseal(path: Path) -> None:
 def test_a_file_of_another_group_step_or_run_is_seen_though_every_hash_fits(tmp_path: Path) -> None:
     mine, older = write(tmp_path / "a", 2), write(tmp_path / "a", 1)
     other = checkpoint.save(
-        tmp_path / "b", 2, {"model": {"w": torch.zeros(3)}}, {}, about=checkpoint.About(run="another")
+        tmp_path / "b", 2, {"model": {"w": torch.zeros(3)}}, {}, about=checkpoint.CheckpointInfo(run="another")
     )
     for source, said in (
         (mine / "ema.safetensors", "group ema"),
@@ -179,7 +179,7 @@ def test_a_file_that_the_manifest_does_not_list_is_seen_and_notes_are_not_minded
 
 def test_checkpoints_of_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
     for step, run in ((1, "mine"), (2, "theirs")):
-        checkpoint.save(tmp_path, step, {"model": {}}, {}, about=checkpoint.About(run=run))
+        checkpoint.save(tmp_path, step, {"model": {}}, {}, about=checkpoint.CheckpointInfo(run=run))
     with pytest.raises(UserError, match=r"of 2 runs .*step-00000001, step-00000002.* start_from"):
         checkpoint.latest(tmp_path)
 
@@ -190,7 +190,7 @@ class TestRetention:
     @staticmethod
     def save(folder: Path, step: int, keep: Keep, loss: float | None = None, *, permanent: bool = False) -> None:
         metrics = {} if loss is None else {"val_loss": loss}
-        checkpoint.save(folder, step, {"model": {}}, {}, keep, checkpoint.About("r", metrics, permanent))
+        checkpoint.save(folder, step, {"model": {}}, {}, keep, checkpoint.CheckpointInfo("r", metrics, permanent))
 
     def test_the_best_the_newest_and_the_permanent_stay(self, tmp_path: Path) -> None:
         losses = {1: 0.9, 2: 0.2, 3: 0.5, 4: None, 5: 0.6, 6: 0.7}
@@ -261,7 +261,7 @@ class TestRetention:
         assert names(tmp_path / "large") == [2, 3]
 
     def test_checkpoints_of_another_run_are_never_deleted(self, tmp_path: Path) -> None:
-        checkpoint.save(tmp_path, 1, {"model": {}}, {}, about=checkpoint.About(run="another"))
+        checkpoint.save(tmp_path, 1, {"model": {}}, {}, about=checkpoint.CheckpointInfo(run="another"))
         for step in (2, 3):
             self.save(tmp_path, step, Keep(last=1))
         assert names(tmp_path) == [1, 3]

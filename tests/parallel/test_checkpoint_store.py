@@ -13,7 +13,7 @@ from nemo_vfm.core.errors import CorruptCheckpoint, StoreDenied, StoreError, Use
 from nemo_vfm.core.storage import object_store
 from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_store
-from nemo_vfm.parallel.checkpoint.checkpoint import About
+from nemo_vfm.parallel.checkpoint.checkpoint import CheckpointInfo
 from nemo_vfm.parallel.checkpoint.retention import Keep
 from tests.support.object_store import BUCKET, Bucket, Failing
 
@@ -23,7 +23,7 @@ RECIPE = "_target_: x\nlr: 1\nduration: 4 steps\n"
 
 def save(folder: Path, step: int, *, run: str = "one", keep: Keep = Keep(), **about: object) -> Path:  # noqa: B008
     groups = {name: {"w": torch.full((3, 2), float(step))} for name in ("model", "ema")}
-    return checkpoint.save(folder, step, groups, {"step": step}, keep, About(run, **about))
+    return checkpoint.save(folder, step, groups, {"step": step}, keep, CheckpointInfo(run, **about))
 
 
 def steps(bucket: Bucket) -> list[str]:

@@ -31,7 +31,9 @@ LOSSES = {1: 0.1, 2: 0.5, 3: 0.6, 4: 0.7, 5: 0.8}
 def save(folder: Path, step: int, keep: Keep = KEEP) -> None:
     """A checkpoint of three groups that hold its step."""
     groups = {name: {"w": torch.full((5,), float(step))} for name in ("model", "ema", "optimizer")}
-    checkpoint.save(folder, step, groups, {"step": step}, keep, checkpoint.About("r", {"val_loss": LOSSES[step]}))
+    checkpoint.save(
+        folder, step, groups, {"step": step}, keep, checkpoint.CheckpointInfo("r", {"val_loss": LOSSES[step]})
+    )
 
 
 def read(folder: Path) -> int:
@@ -97,7 +99,7 @@ def test_kills_at_any_moment_leave_a_checkpoint_that_loads_and_no_step_backwards
             # Small ones: a large one would be filled by threads, which a copy of a process does not have.
             tensors = {str(number): torch.full((10_000,), float(step)) for number in range(40)}
             groups = {"model": tensors, "ema": tensors}
-            checkpoint.save(tmp_path, step, groups, {"step": step}, Keep(last=2), checkpoint.About("r"))
+            checkpoint.save(tmp_path, step, groups, {"step": step}, Keep(last=2), checkpoint.CheckpointInfo("r"))
 
     for _ in range(kills):
         child = os.fork()
