@@ -3,8 +3,8 @@
 """Reads the colour, outline and direction of one coloured object in a video (T, H, W, 3), without any model.
 
 The object is the region more saturated than the border of the picture. Its colour is the palette hue nearest to most of
-it, its outline the template that fits it best (`outlines`), and its direction the line fitted through its centre of
-mass over time. Where there is no compact saturated patch, as in noise or in an empty picture, the result is None.
+it. Its outline is the template that fits it best (`outlines`). Its direction is the line fitted through its centre of
+mass over time. Where there is no compact saturated patch, as in noise or in an empty picture, the reading holds None.
 
 Shape letters: T frames, H height, W width.
 """

@@ -3,7 +3,7 @@
 """Judges whether each sentence of a little story follows the grammar and agrees with those before it.
 
 The stories are those of `synth/make_stories.py`. Their words alone do not make them right: earlier sentences settle who
-is a she, which colour a thing has, how many are left and where someone has gone from.
+is a she, which colour a thing has, how many are left and which place someone leaves.
 """
 
 import re

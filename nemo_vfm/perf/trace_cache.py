@@ -3,9 +3,9 @@
 """Caches traces of a model's blocks, so that thousands of layouts need only a few of them.
 
 A trace takes half a second. One device is traced, alone and as one of a ring of context ranks, and one of two tensor
-ranks; of a language model one of four, too. A block on one of t ranks holds a part that is split and a part that is
-not, a + b / t, which two of the traces give; what a ring adds is split. One sample stands for several, of which torch
-copies a little more. The tests compare all this with traces.
+ranks; of a language model one of four, too. A block on one of t ranks holds a replicated part and a split part,
+a + b / t, which two of the traces give; what a ring adds is split. One sample stands for several, of which torch copies
+a little more. The tests compare all this with traces.
 """
 
 from collections.abc import Callable

@@ -4,7 +4,7 @@
 
 This is the chairman assignment (Tijdeman, Discrete Mathematics 32, 1980). Of the sources that may be next without
 running ahead, it takes the one with the earliest deadline. With k sources no source's count is ever further than
-1 - 1/(2k - 2) from weight * g, for any g, so its share of the first g batches differs from its weight by less than 1/g.
+1 - 1/(2k - 2) from weight * g, for any g. So its share of the first g batches differs from its weight by less than 1/g.
 Random draws would differ by about 1/sqrt(g).
 """
 
