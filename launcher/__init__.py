@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A recipe and a cluster in, Slurm jobs and what became of them out; of nemo_vfm it imports `config` and `core`."""
+"""Submits recipes to a cluster as Slurm jobs and follows them; of nemo_vfm it imports `config` and `core`."""
 
 TYPE_CHECKING = False  # nothing is imported before `__main__` has put the search path right
 if TYPE_CHECKING:

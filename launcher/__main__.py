@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Runs `vfm-launch`, also as `python -m launcher`, without a look into the working directory for modules."""
+"""Runs `vfm-launch`, also as `python -m launcher`, without searching the working directory for modules."""
 
 import os
 import sys

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of text, spans and numbers in; what a terminal shows of them out, without what could move its cursor."""
+"""Formats rows of text, spans and numbers for a terminal, without anything that could move its cursor."""
 
 import sys
 from collections.abc import Iterable, Sequence

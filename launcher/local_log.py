@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A run on this machine in; what it says out: on a terminal, or in two files of its launch and here as they grow.
+"""Shows the output of a run on this machine: on a terminal, or in two files of its launch and here as they grow.
 
-A terminal gets bars that move, which no file should. The run writes the files itself, so it goes on, and goes on
-writing, also where whoever looks on is gone.
+A terminal gets moving bars, which no file should hold. The run writes the files itself, so it continues, and continues
+to write, even after the process that shows them is gone.
 """
 
 import codecs

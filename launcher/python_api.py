@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Submits recipes from Python, and says what became of them: what `vfm-launch` does, without its command line."""
+"""Submits recipes from Python and reports their state, as `vfm-launch` does on the command line."""
 
 import argparse
 import time

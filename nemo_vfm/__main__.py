@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m nemo_vfm` in, the command line's exit status out."""
+"""Runs the command line as `python -m nemo_vfm`."""
 
 import sys
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Named steps in, one job out: each step runs in its own folder, is skipped when done, and resumed when not.
+"""Runs named steps as one job: each step runs in its own folder, is skipped when done, and resumed when not.
 
 A step's folder holds `started.json`, written before anything else, and `done.json`, written after everything else. Both
 name what the step was asked for (its part of the recipe) and what came before it (the steps above it and the seed).

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The steps of a recipe, a cluster and a number of nodes in, a chain of shares out: how much of the cluster each takes.
+"""Plans the chain of jobs for a recipe's steps: how much of the cluster each job takes.
 
-Each share but the first begins when the one before it has ended well. A training whose phases are for different numbers
-of devices has a share for each such number. Work that can be shared out has an array of tasks for each of its rounds,
-and then one job that does what needs all of it.
+Each share but the first begins when the one before it has succeeded. A training whose phases are for different numbers
+of devices has a share for each such number. Work that can be divided has an array of tasks for each of its rounds, and
+then one job that needs all of it.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Finds out what is known of a launch before it runs: what is wrong or missing, memory, time, GPU hours, storage."""
+"""Checks a launch before it runs: problems, memory, time, GPU hours, storage."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence

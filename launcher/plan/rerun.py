@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Prepares a launch that was kept for another run folder: the same recipe, cluster, size and code.
+"""Prepares an earlier launch again for another run folder: the same recipe, cluster, size and code.
 
-The code is the copy that the launch has kept, whatever the working tree has become; packages are those of today. A
-folder may be a stranger's, so what it says it was trusted with is asked for again.
+The code is the copy that the launch has kept, whatever has changed in the working tree; packages are those of today. A
+folder may be a stranger's, so it has to be trusted again with whatever its launch was trusted with.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A run folder in, how long before its time limit a job must be asked to end out."""
+"""Computes how long before its time limit a job must be asked to stop, from its run folder."""
 
 from pathlib import Path
 

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Decides which modules a recipe's check may import: what is installed, and of the repository what the user trusts.
+"""Decides which modules a recipe's check may import: installed ones, and from the repository those the user trusts.
 
-The repository that one stands in may be a stranger's. So neither it nor the working directory is searched; a package
-there is imported only where `--trust` names it, and then what it imports from beside itself is found as well, behind
-everything that is installed.
+The repository of the working directory may be a stranger's. So neither it nor the working directory is searched. A
+package there is imported only where `--trust` names it. Then the modules beside it that it imports are found as well,
+after everything that is installed.
 """
 
 import os

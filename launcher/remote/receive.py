@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Puts a working tree that came by `submit --ssh` into its folder, and submits there with the words that came along.
+"""Puts a working tree sent by `submit --ssh` into its folder, and submits there with the arguments sent along.
 
-The folder is made a repository of git whose index names just what came: so `submit` takes it along as from any other
-working tree. What runs have written there stays; what came before and comes no more is removed.
+The folder becomes a git repository whose index names exactly the files received: so `submit` takes it along like any
+other working tree. Files written by runs there stay. Files of an earlier submission that are no longer sent are
+removed.
 """
 
 import json

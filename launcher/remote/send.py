@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A submission in; the same on a login node, which gets words and working tree, and what it said there, out.
+"""Sends a submission with its working tree to a login node, submits it there, and shows the output.
 
-Words, folder and files all go through the pipe, so that no shell reads any of them. The one command is `COMMAND`: a
-login shell, since sbatch is on the path of those alone on many clusters.
+Arguments, folder and files all go through the pipe, so that no shell reads any of them. The one command is `COMMAND`: a
+login shell, since on many clusters only those have sbatch on their path.
 """
 
 import argparse

@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A job in, what its batch script has before and behind the working line out: what is kept of an attempt, what then.
+"""Renders the lines of a batch script before and after the work: what is kept of an attempt, and what follows it.
 
 Slurm 22.05, tried: a script that asks for its own requeue is sent SIGTERM at once, as is whatever it runs, and SIGKILL
-after KillWait. So it has some seconds left, in which its job counts as pending and takes a list of excluded nodes. A
-job that somebody cancelled would come back, too, if it were requeued: so only one that still runs is, or one whose time
-is over.
+after KillWait. So it has some seconds left, in which its job counts as pending and accepts a list of excluded nodes. A
+cancelled job would come back, too, if it were requeued. So a job is only requeued while it runs, or after its time
+limit.
 """
 
 from collections.abc import Mapping

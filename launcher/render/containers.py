@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A job in, how its tasks get into their container out: options for srun, and the words before the command."""
+"""Renders how a job's tasks enter their container: options for srun, and the words before the command."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A job in, the lines of `#SBATCH` at the top of its script out: what Slurm reads, and why we ask for it."""
+"""Renders the `#SBATCH` lines at the top of a job's script: what Slurm reads, and why we ask for it."""
 
 from collections.abc import Iterator
 

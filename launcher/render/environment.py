@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The kind of GPU, the layout and what trains in, the variables that follow from them out, each with its reason.
+"""Chooses environment variables for the kind of GPU, the layout and the trainer, each with its reason.
 
-What suits one GPU and one layout harms another: one queue of work to the GPU is what Megatron's tensor parallel wants
-and what FSDP must not have. So nobody writes a list; `cluster.environment` has the last word, name by name.
+What suits one GPU and layout harms another: Megatron's tensor parallel wants one queue of work to the GPU, and FSDP
+must not have it. So nobody writes a list by hand; `cluster.environment` has the last word, name by name.
 """
 
 from collections.abc import Iterator, Mapping

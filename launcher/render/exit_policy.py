@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""How an attempt ended in, what that was and whether to begin again out: one table, read here and by the batch script.
+"""Classifies how an attempt ended and decides whether to restart it: one table, also used by the batch script.
 
-What an attempt says of itself goes before its status: srun hands on the highest of all tasks, so that the 69 of ranks
+What an attempt says of itself comes before its status. srun returns the highest status of all tasks, so the 69 of ranks
 that only lost a partner hides the 2 of the one that failed.
 """
 

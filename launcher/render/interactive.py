@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A job in, a script that opens a shell on one of its nodes out: with its variables, modules, secrets and container.
+"""Renders a script that opens a shell on one of a job's nodes, with its variables, modules, secrets and container.
 
-Secrets are read here, by the script, and go to the node in the environment that srun hands on: no value stands in it.
+Secrets are read here, by the script, and reach the node in srun's environment: no value is written into the script.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""All that one batch script needs, resolved, in; the same, checked, out: nothing is left to ask or to look up."""
+"""Holds everything that one batch script needs, resolved and checked."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the lines of a script that look at every node before the work, so that a broken one costs seconds.
+"""Renders the lines of a script that check every node before the work, so that a broken one costs seconds.
 
-What fails is said with the node's name; `epilogue` excludes that node and begins the job again on others.
+Failures name the node; `epilogue` excludes that node and restarts the job on others.
 """
 
 from launcher.render.job import SlurmJob

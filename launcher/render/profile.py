@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Writes how chosen ranks are run under a profiler, NVIDIA's Nsight Systems: in a script, or on this machine.
+"""Renders how chosen ranks are run under a profiler, NVIDIA's Nsight Systems: in a script, or on this machine.
 
-A rank's report lies in `launch/profile/`. Collecting ends after some seconds and the rank goes on (`--kill=none`). A
-signal that asks a job to save reaches nsys as well, which would end: so it is ignored there, and the rank sets a
-handler of its own. No GPU and no nsys were at hand: the options follow its documentation.
+A rank's report lies in `launch/profile/`. Collecting ends after some seconds and the rank continues (`--kill=none`). A
+signal that asks a job to save reaches nsys as well, which would end: so it is ignored there, and the rank sets its own
+handler. No GPU and no nsys were at hand: the options follow its documentation.
 """
 
 import re

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Text of anybody's in, the same text for bash, for a line of `#SBATCH` or for a list of mounts out; or a refusal."""
+"""Quotes untrusted text for bash, for a line of `#SBATCH` or for a list of mounts, or refuses it."""
 
 import re
 import shlex

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A job in, the lines that begin a Ray cluster on its nodes, and those that end it, out."""
+"""Renders the lines that start a Ray cluster on a job's nodes, and those that stop it."""
 
 import re
 from collections.abc import Sequence

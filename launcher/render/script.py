@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A job in, its batch script out: the same text for the same job, wherever and whenever it is asked for.
+"""Renders a job's batch script: the same job always gives the same text.
 
-The script is read by people whose job has just failed. So it says what runs, why each variable is set, shows the one
-line that does the work, and then what is made of its end. Whatever came from a recipe, a cluster's file or the command
-line stands in quotes; of secrets it has names and files, never a value.
+The script is read by people whose job has just failed. So it says what runs and why each variable is set. It shows the
+one line that does the work, and then how its end is handled. Whatever came from a recipe, a cluster's file or the
+command line is quoted. Of secrets it has names and files, never a value.
 """
 
 import re

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What `conf/cluster/*.yaml` says in, where jobs run and in what out: a cluster of Slurm's, or this machine."""
+"""Defines where jobs run, as `conf/cluster/*.yaml` describes it: a Slurm cluster, or this machine."""
 
 import re
 from collections.abc import Mapping, Sequence

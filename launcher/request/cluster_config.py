@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Composes the cluster that is asked for, as a recipe is composed, and says whose file it is."""
+"""Composes the requested cluster's configuration like a recipe, and records whose file it is."""
 
 import json
 from collections.abc import Iterator

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Decides what a cluster's file that is not ours may say without `--trust cluster`: sizes, names and harmless settings.
+"""Decides what a cluster's file that is not ours may set without `--trust cluster`: sizes, names, harmless settings.
 
-The file is an ingredient, found by its name below the folder that one stands in, so it may be a stranger's. What could
-run code is left to the command line's word. Lists of what is harmless decide, not lists of what is dangerous: every
-library brings variables of its own that load a file, and every release of Slurm further options that start a program.
+The file is an ingredient, found by its name below the working directory, so it may be a stranger's. Settings that could
+run code must come from the command line. Lists of harmless settings decide, not lists of dangerous ones: every library
+has its own variables that load a file, and every release of Slurm further options that start a program.
 """
 
 import re

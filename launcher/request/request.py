@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Sorts the words of a command line: what they ask of the recipe, of the cluster and of its size.
+"""Sorts the arguments of a command line by what they are for: the recipe, the cluster and its size.
 
-`cluster`, everything below it, and `nodes` are the launcher's words. Every other change is the recipe's.
+`cluster`, everything below it, and `nodes` belong to the launcher. Every other change belongs to the recipe.
 """
 
 import argparse

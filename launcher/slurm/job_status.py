@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A launch in, how each of its jobs is out: what Slurm says while it remembers, else what the jobs left in the folder.
+"""Reports the state of a launch's jobs: from Slurm while it remembers them, else from what they left in the folder.
 
 No accounting is needed: Slurm forgets a job some minutes after its end, and its own line in attempts.tsv stays.
 """

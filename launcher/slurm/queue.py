@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A launch in, what Slurm knows of its jobs out, those that were submitted by jobs of its own among them."""
+"""Lists what Slurm knows of a launch's jobs, including those that its own jobs submitted."""
 
 from launcher.slurm import slurm
 from launcher.slurm.slurm import Queued

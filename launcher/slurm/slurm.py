@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What to ask of Slurm in, what its commands answer out: the one file that calls sbatch, squeue, scontrol and the like.
+"""Calls Slurm's commands and parses their output. No other file calls sbatch, squeue, scontrol and the like.
 
-They are called with lists of words, never through a shell, and without what a surrounding job has put into the
-environment: whoever submits from inside a job would else hand its size and its ranks on to the new one.
+They are called with lists of arguments, never through a shell, and without the environment of a surrounding job.
+Otherwise a submission from inside a job would hand that job's size and ranks on to the new one.
 """
 
 import os

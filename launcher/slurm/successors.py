@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reads which jobs go on with the work of which others, where a job was submitted again by its own script."""
+"""Reads which jobs continue the work of which others, where a job was resubmitted by its own script."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A launch and the folder it wants in, why it cannot have it out: another recipe ran there, or a job still does."""
+"""Explains why a launch cannot have its folder: another recipe ran there, or a job still does."""
 
 from collections.abc import Iterator
 from pathlib import Path

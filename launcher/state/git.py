@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Asks git about a repository without running any program that the repository's own settings name.
+"""Queries a git repository without running any program that the repository's own settings name.
 
-A repository is a stranger's as a recipe is. Its `.git/config` and `.git/hooks` can make `git status` run programs: a
-filter, a file system monitor, a hook behind a refreshed index, a transport that fetches missing objects. So the few
-commands here read names and object ids only; contents are compared by their hash, and never by git.
+A repository may be a stranger's, as a recipe may. Its `.git/config` and `.git/hooks` can make `git status` run
+programs: a filter, a file system monitor, a hook after a refreshed index, a transport that fetches missing objects. So
+the few commands here read names and object ids only; contents are compared by their hash, and never by git.
 """
 
 import hashlib

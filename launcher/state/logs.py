@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A launch in, what its jobs write into their logs out, while they write it."""
+"""Follows what a launch's jobs write into their logs."""
 
 import sys
 import time

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A run folder in, how far its work is out: from status.json, metrics.jsonl and checkpoints; no queue is asked."""
+"""Reads a run's progress from status.json, metrics.jsonl and checkpoints; no queue is queried."""
 
 import math
 import re

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The files that `cluster.secrets` names in, what is wrong with them out; their first line where somebody needs it."""
+"""Checks the files that `cluster.secrets` names, and reads a secret from a file's first line."""
 
 import stat
 from collections.abc import Iterator, Mapping

@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Copies the working tree of a repository by content: what a job runs, whatever is edited later.
+"""Copies the working tree of a repository by content, so that a job runs this code whatever is edited later.
 
-Files that git tracks and files that it does not ignore belong to it; what runs have written does not, and files that
-hold keys never do. The hash is over names, contents and whether a file may be executed: never over times, nor over who
-may read it.
+The copy holds files that git tracks and files that it does not ignore, but never output of runs or files that hold
+keys. The hash covers names, contents and the executable bit, but neither times nor read permissions.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A launch and its scripts in; its folder written, its jobs in the queue and their numbers noted out."""
+"""Submits a launch: writes its folder, puts its jobs into the queue and records their numbers."""
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Cancel a launch's jobs that wait or run; `vfm-launch retry` goes on from their last checkpoints."""
+"""Cancel a launch's waiting and running jobs; `vfm-launch retry` resumes from their last checkpoints."""
 
 import argparse
 from pathlib import Path

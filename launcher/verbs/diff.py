@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Say in what two launches differ: recipe, cluster, size, code, packages."""
+"""Show how two launches differ: recipe, cluster, size, code, packages."""
 
 import argparse
 from collections.abc import Iterator, Mapping

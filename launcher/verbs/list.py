@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""List launches, the latest first: where, when, on which cluster, which of its jobs are done, what is going on."""
+"""List launches, the latest first: where, when, on which cluster, and the state of their jobs."""
 
 import argparse
 import shutil

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Submit again what of a launch is not done, from the same recipe, scripts and code; a chain goes on from what failed.
+"""Submit the unfinished jobs of a launch again, with the same recipe, scripts and code; a chain resumes at its failure.
 
 For a recipe or code that you have changed, submit it again instead.
 """

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Say how a launch is: each job, its step, speed and end in sight, the slowest rank, the last checkpoint, its attempts.
+"""Show the state of a launch: each job, its step, speed and ETA, the slowest rank, the last checkpoint, its attempts.
 
 Slurm is asked while it remembers the job; accounting never is. Without Slurm, what the run folder says is shown.
 """

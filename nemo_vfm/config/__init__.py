@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes in, objects out: read, compose, check, build. Knows nothing of video, models or GPUs.
+"""Reads, composes and checks recipes and builds objects from them. Knows nothing of video, models or GPUs.
 
-Only the command line and the launcher import this room; no component ever sees a node of it.
+Only the command line and the launcher import this room. No component ever sees a node of a recipe's tree.
 """
 
 from collections.abc import Sequence

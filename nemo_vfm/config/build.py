@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A checked recipe in, objects out; what a constructor objects to is said at its place in the file."""
+"""Builds the objects of a checked recipe; an error of a constructor is shown at its place in the file."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

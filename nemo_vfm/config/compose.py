@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A recipe's file and the changes from the command line in, one composed tree out, every value with its place.
+"""Composes a recipe with the changes from the command line into one tree; every value keeps its place.
 
-`defaults: [{slot: choice}]` lays `conf/<slot>/<choice>.yaml` under the slot, in order, and the file itself on top.
-`recipe:path` as a choice, or as a value under `steps`, places a whole composed recipe there.
+`defaults: [{slot: choice}]` puts `conf/<slot>/<choice>.yaml` under the slot, in order, and the file itself on top.
+`recipe:path` as a choice, or as a value under `steps`, inserts a whole composed recipe there.
 """
 
 from collections.abc import Sequence

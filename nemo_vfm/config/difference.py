@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Two recipes in, the keys in which they differ out, sorted into harmless ones and others."""
+"""Finds the keys in which two recipes differ, and tells the harmless ones from the others."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A class or function in, what each of its arguments is annotated with out; and what an annotation means in words."""
+"""Reads the annotations of a class's or function's arguments, and describes an annotation in words."""
 
 import inspect
 import types

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A composed tree with `${a.b}` and `${env:NAME}` in, the tree with their values out.
+"""Replaces `${a.b}` and `${env:NAME}` in a composed tree with their values.
 
 Only two forms exist: an address counted from the root, and a variable of the environment (`${oc.env:NAME}` is the same,
-for people who come from OmegaConf). Nothing is computed and nothing else on the machine is looked at.
+for people who come from OmegaConf). Nothing is computed, and nothing else on the machine is read.
 """
 
 import os

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A dotted name from a recipe in, the class or function out; or the reason why it is not trusted.
+"""Finds the class or function that a dotted name of a recipe means, or says why it is not trusted.
 
 A recipe is text from a stranger. A name is matched against the trust list before anything is imported, since importing
-runs code; one attribute is taken; and what is found must itself be defined where it is trusted, since a module shows
-everything that it imported (`logging.os.system` is `posix.system`). The caller gives the list, never the recipe.
+runs code. Then one attribute is taken. The object itself must also be defined in a trusted module, since a module
+exposes all that it imported (`logging.os.system` is `posix.system`). The caller gives the list, never the recipe.
 """
 
 import importlib.util

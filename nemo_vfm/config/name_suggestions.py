@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The last part of a class's name in, the dotted names under which trusted packages define it out; nothing is imported.
+"""Suggests dotted names under which trusted packages define a class, given its last part; nothing is imported.
 
-People remember a class and forget its module, and between versions modules move.
+People remember a class and forget its module, and modules move between versions.
 """
 
 import re

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The name of an overlay and a composed tree in, the tree with every node of certain classes changed out.
+"""Applies an overlay: changes every node of certain classes in a composed tree.
 
-An overlay is a file `conf/overlay/<name>.yaml` or a folder of such files, each `{for: dotted.Class, set: {...}}`. What
-stands under `set` is laid over every node whose `_target_` is that class, wherever it stands; so one small
-folder makes any recipe tiny (`smoke`), and a new recipe needs no file of its own for that.
+An overlay is a file `conf/overlay/<name>.yaml` or a folder of such files, each `{for: dotted.Class, set: {...}}`. The
+keys under `set` are merged into every node whose `_target_` is that class, wherever it stands. So one small folder
+makes any recipe tiny (`smoke`), and a new recipe needs no overlay file of its own.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""One word of the command line in (`a.b=v`, `~a.b`), a change to a marked tree out."""
+"""Parses an override of the command line (`a.b=v`, `~a.b`) and applies it to a tree."""
 
 import re
 from dataclasses import dataclass

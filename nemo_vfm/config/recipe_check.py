@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A composed recipe in, every problem with it at once out, and what to build where there is none.
+"""Checks a composed recipe: reports every problem at once, or returns what to build where there is none.
 
-The constructor is the schema: each key is an argument, each value is judged by its annotation, and the slot decides
-whether a component is made now or handed over as a factory.
+The constructor is the schema: each key is an argument, and each value is checked against its annotation. A parameter
+typed `Factory[...]` receives a factory instead of an object.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Places in a recipe and what is wrong there in, text with file:line:column, source line and caret out."""
+"""Formats the problems of a recipe: file:line:column, the source line and a caret."""
 
 import difflib
 import re

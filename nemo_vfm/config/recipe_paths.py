@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Lists the files, folders and addresses that a checked recipe names, each with its key, its line and who takes it."""
+"""Lists the files, folders and addresses that a checked recipe names, each with key, line and component."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

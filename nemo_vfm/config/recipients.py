@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Lists who would get something from a recipe, and refuses buckets that the recipe alone names."""
+"""Lists who would receive data from a recipe, and refuses buckets that only the recipe names."""
 
 import inspect
 from collections.abc import Iterator, Sequence

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Judges the run folder that a recipe names: a stranger's recipe must not write outside the working directory.
+"""Checks the run folder that a recipe names: a stranger's recipe must not write outside the working directory.
 
-The command line may lead anywhere but into a git repository's own folder. A recipe, and the default `runs/NAME`, stay
-below the working directory and pass no link on the way: the link may have come with the recipe. What lies above the
-working directory is the user's own, so a home or a scratch disk may be a link.
+The command line may name any folder except a git repository's own. A folder from a recipe, and the default `runs/NAME`,
+must lie below the working directory, with no link on the way: the link may have come with the recipe. Folders above the
+working directory are the user's own, so a home or a scratch disk may be a link.
 """
 
 from pathlib import Path

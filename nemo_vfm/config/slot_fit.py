@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What stands behind `_target_` and the type of its slot in, the class or function to call or the objection out."""
+"""Finds the trusted class or function that `_target_` names, and checks that it fits the type of its slot."""
 
 import inspect
 import sys

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The marked tree that recipes are: every value keeps its file and line. Nothing here is changed in place."""
+"""Represents a recipe as a tree in which every value keeps its file and line. Trees are never changed in place."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace

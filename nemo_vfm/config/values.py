@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""One plain value and its annotation in, the Python value out, or a sentence; nothing is converted by guessing.
+"""Converts one plain value to the type of its annotation, or says why it does not fit. Nothing is guessed.
 
-Values are judged as strict JSON: text becomes a Path and a whole number stands for a float, but "28" never becomes 28
+Values are checked as strict JSON: text becomes a Path and a whole number stands for a float, but "28" never becomes 28
 and true never becomes 1.
 """
 

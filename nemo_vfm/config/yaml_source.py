@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""YAML text in, a marked tree out: strict, bounded, and without any way to make an object.
+"""Parses YAML text into a tree with places: strict, bounded, and without any way to create an object.
 
-Stricter than YAML 1.1: only `true` and `false` are booleans, base 60 and octal do not exist, `6e-3` and `400_000` are
-numbers, and tags, duplicate keys, merge keys, NaN and infinity are refused. PyYAML gives events only; no constructor
-and no resolver of it ever runs. Limits are on bytes, depth, aliases and nodes, so a hostile file ends in a sentence.
+Stricter than YAML 1.1: only `true` and `false` are booleans, base 60 and octal do not exist, and `6e-3` and `400_000`
+are numbers. Tags, duplicate keys, merge keys, NaN and infinity are refused. PyYAML only gives events; its constructors
+and resolvers never run. Bytes, depth, aliases and nodes are limited, so a hostile file ends in one sentence.
 """
 
 import math

@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Small words that every room may use. Import them from their own files."""
+"""Provides small functions that every room may use. Import them from their own files."""

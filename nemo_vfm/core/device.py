@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The one place outside `parallel/` that knows which device this process computes on."""
+"""Tells which device this process computes on; outside `parallel/` no other file knows it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Text such as "400 steps" in, a Duration with a unit out: a length of training that cannot be misread."""
+"""Parses text such as "400 steps" into a Duration with a unit: a length of training that cannot be misread."""
 
 import math
 import re

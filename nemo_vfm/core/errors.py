@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The exceptions a user can meet, drawn as a tree; each says when it is raised.
+"""Defines the exceptions a user can meet, drawn as a tree; each says when it is raised.
 
 NemoVfmError                 anything we raise on purpose
 |-- UserError                the user can fix it: bad input, bad recipe, missing file  (exit code 2)
@@ -12,7 +12,7 @@ NemoVfmError                 anything we raise on purpose
 |-- DataError                media, shard or checkpoint bytes are not what they should be
 |   `-- CorruptCheckpoint    a checkpoint does not match its manifest
 |-- LostRank                 another rank of this run died or does not answer          (exit code 69)
-|-- Preempted                a signal asked the run to end, and what it did is saved   (exit code 75)
+|-- Preempted                a signal asked the run to end; its work so far is saved   (exit code 75)
 |   `-- Interrupted          ... and the signal was a Ctrl-C                           (exit code 130)
 |-- NextPhase                a phase is done, and the next needs other devices         (exit code 76)
 `-- NothingKept              a job finished without a single output                    (exit code 3)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Latents of one shape in, their positions as rows out, and the way back: how samples of any shapes share a tensor.
+"""Packs latents of different shapes as rows of one tensor, and unpacks them again.
 
 Shape letters: B batch, C channels, T frames, H height, W width, X positions of one sample after another.
 """

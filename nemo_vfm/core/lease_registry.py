@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The folders that this process holds in; an end of the process out, once one of them has been taken over.
+"""Records which folders this process has locked, and ends the process once another one has taken over one of them.
 
-A process that was paused for minutes may wake up in a folder that another one now writes. It must not write one byte
-more, not even that it failed: so it ends like one that was killed, which every run folder survives.
+A process that was paused for minutes may wake up in a folder that another one now writes. It must not write one more
+byte, not even that it failed. So it ends as if it had been killed, which every run folder survives.
 """
 
 import os

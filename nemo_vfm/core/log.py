@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes messages and progress to standard error, on rank 0 only: bars on a terminal, plain lines elsewhere.
 
-Rich is imported at the first message, so that what only computes needs torch alone.
+Rich is imported at the first message, so that code that only computes needs torch alone.
 """
 
 import logging

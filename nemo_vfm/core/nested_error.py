@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a constructor refuses inside one of its arguments in; an error that can be shown at that very place out."""
+"""Defines the error for a fault inside an argument of a constructor, shown at that line of the recipe."""
 
 
 class PartRefused(ValueError):

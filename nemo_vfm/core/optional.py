@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A module's name in, the module out; or one sentence that says what to install."""
+"""Imports an optional module, or says in one sentence which package to install."""
 
 from importlib.util import find_spec
 from types import ModuleType

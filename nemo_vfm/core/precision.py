@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A name in, the dtypes of parameters and arithmetic out: the one name -> dtype map."""
+"""Maps the name of a precision to the dtypes of parameters and arithmetic. There is no other such map."""
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass

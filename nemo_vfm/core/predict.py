@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A model, its task and a batch in, what the model says of the batch out: the one way in which anybody predicts."""
+"""Computes a model's predictions for a batch of its task. Every caller that predicts uses this function."""
 
 import torch
 from torch import Tensor, nn

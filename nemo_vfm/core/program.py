@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The words of a command line in, an exit status out; nothing heavy is imported before a verb runs."""
+"""Runs the verb that a command line names and returns its exit status. Heavy imports wait until a verb runs."""
 
 import argparse
 import ast

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""How far the work of this process is, told by whoever does it; out again for the heartbeat in `status.json`."""
+"""Keeps this process's progress, as the job reports it, for the heartbeat in `status.json`."""
 
 import time
 from collections import deque

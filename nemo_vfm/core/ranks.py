@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The environment in, which of a run's processes this is out; and the word that rank 0 gives the others.
+"""Reads this process's rank from the environment, and passes announcements from rank 0 to the other ranks.
 
-torchrun, our own launcher and MPI wrappers say RANK, WORLD_SIZE and LOCAL_RANK. srun says SLURM_PROCID and the like,
-which `adopt_slurm` puts into the same names, so that every other file reads one set of them.
+torchrun, our own launcher and MPI wrappers set RANK, WORLD_SIZE and LOCAL_RANK. srun sets SLURM_PROCID and the like,
+which `adopt_slurm` copies to the same names, so that every other file reads one set of them.
 """
 
 import os

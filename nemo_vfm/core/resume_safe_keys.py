@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A key of a recipe in, whether its value changes how work is done but not what it makes, out."""
+"""Tells whether a recipe's key changes only how the work is done, not what it produces."""
 
 import re
 

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A text that somebody or some model wrote in, one line of plain text that no file, table or page can misread out.
+"""Turns untrusted text into one plain line that no file, table or page can misread.
 
-What a model says is data. It is never rendered as a template, never taken for a path or a key, and it passes here
+What a model says is data. It is never rendered as a template and never used as a path or a key. It is sanitized here
 before it reaches a record.
 """
 

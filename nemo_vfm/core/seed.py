@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A seed and the names of what it is for in, numbers and generators out. Nothing depends on rank or worker."""
+"""Derives numbers and generators from a seed and the names of their use. Nothing depends on rank or worker."""
 
 import hashlib
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps torch from importing its compiler where nothing is compiled.
 
-Torch's optimizers, and many operations on the meta device, import `torch._dynamo` only to keep it away from themselves.
+Torch's optimizers, and many operations on the meta device, import `torch._dynamo` only to exclude themselves from it.
 That takes a second of CPU, a third of what a plan for a thousand GPUs may take (torch 2.13, 2026-11).
 """
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Unit vectors in, overlapping clusters of them out: spherical k-means, the same for the same vectors and seed.
+"""Clusters unit vectors by spherical k-means, with overlap; the same vectors and seed give the same clusters.
 
 Shape letters: N vectors, K clusters, D width of a vector.
 """

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Frames in, one vector out that needs no weights: which colours, from what above to what below, how fine the grain.
+"""Computes a vector of frames without any weights: the colours, their layout from top to bottom, and the grain.
 
-Two pieces of one drive show other places and yet the same kind of picture; a network would know it, and these three
-facts do, too. The vector's length is at most 1: it is short where a picture tells little, and such a clip is like no
-other. Shape letters: T frames, H height, W width, C colours (RGB), N rows, D the vector's width.
+Two parts of one drive show different places and yet the same kind of picture. A network would recognize it, and so do
+these three properties. The vector's length is at most 1: it is short where a picture says little, and such a clip is
+similar to no other. Shape letters: T frames, H height, W width, C colours (RGB), N rows, D the vector's width.
 """
 
 from collections.abc import Sequence

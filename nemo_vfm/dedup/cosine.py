@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Unit vectors in, the pairs that are alike out, block by block so that memory stays bounded. N vectors, D wide."""
+"""Finds the pairs of similar unit vectors block by block, so that memory stays bounded. N vectors, D wide."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Likenesses of clips to their nearest in; a histogram, what each threshold would remove, and a proposal out."""
+"""Proposes a threshold from clips' similarities to their nearest, with a histogram and the removals by threshold."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Pairs that are alike in, `{duplicate: the one kept}` out: the kept one is always really kept."""
+"""Groups similar pairs into `{duplicate: the one kept}`; the kept one is always really kept."""
 
 from collections.abc import Iterable, Sequence
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds frames that show the same picture cropped or scaled, by SIFT keypoints and a small copy of the frame.
 
-Two frames are registered by their keypoints (Lowe 2004): pairs of near descriptors vote for one scale and shift, and
-the small copies are then compared where they overlap, since a studio's backdrop alone has the keypoints, too.
+Two frames are registered by their keypoints (Lowe 2004): pairs of near descriptors vote for one scale and shift. The
+small copies are then compared where they overlap, since a studio's backdrop alone has the same keypoints.
 Shape letters: H height, W width, N keypoints, B bytes of a descriptor.
 """
 

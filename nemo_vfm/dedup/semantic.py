@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Vectors in the order in which they are to be kept in; for each the one before it that is most like it, out.
+"""Finds for each vector, in order of preference, the earlier one that is most similar to it.
 
-SemDeDup (arXiv 2303.09540) with two departures: a vector is in its two nearest clusters, and what an item is dropped
-for is always an item that stays. Shape letters: N vectors, D width of a vector.
+This is SemDeDup (arXiv 2303.09540) with two departures. A vector is in its two nearest clusters, and an item is only
+dropped in favour of an item that stays. Shape letters: N vectors, D width of a vector.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Frames at a steady rate in, one signature a frame out; two such sequences in, the share of one in the other.
+"""Computes one signature per frame at a steady rate, and the share of one such sequence found in another.
 
 A copy may be smaller, recoded, at another frame rate, or cut at both ends. It must not be mirrored, cropped or run at
 another speed. Shape letters: T frames, H height, W width, C colours (RGB), D numbers of a signature.

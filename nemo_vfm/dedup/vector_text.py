@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A vector in, text that a table or a cache can hold out; and back. N vectors, D wide."""
+"""Converts vectors to text that a table or a cache can hold, and back. N vectors, D wide."""
 
 import base64
 from collections.abc import Sequence

@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A batch in, network inputs and the loss of each sample out: learning to denoise.
+"""Defines the denoising task: prepares the network's inputs from a batch and computes each sample's loss.
 
-Every sample's noise level, text dropout and noise come from a generator of its own, seeded by (seed, batch number,
-clip id): neither the rank, the worker, the place in the batch nor the other samples change them, nor whether they are
-packed with it.
+Every sample's noise level, text dropout and noise come from its own generator, seeded by (seed, batch number, clip id).
+The rank, the worker, the place in the batch, the other samples and packing do not change them.
 Shape letters: B batch, C channels, T frames, H height, W width, L text tokens, D width of a text token, X positions of
 one packed sample after another.
 """

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A denoiser and pure noise in, a sample out: DPM-Solver++(2M), and the logarithm that its family counts steps in.
+"""Samples by DPM-Solver++(2M), and defines the logarithm in which its family counts steps.
 
 These solvers step in l = ln(scale / sigma), half the logarithm of signal over noise, where x / scale obeys the same
 equation as x does in exponential.py. For EDM it is the same l; for flow matching it also stretches the noisy end.

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Two estimates of the clean latents in, with and without the text; one that follows the text more closely out."""
+"""Combines two estimates of the clean latents, with and without the text, to follow the text more closely."""
 
 import math
 

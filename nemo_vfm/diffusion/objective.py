@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Clean latents, noise and a noise level in; what the network is shown, its loss and its estimate of the clean out.
+"""Defines the training objectives: the network's inputs, its loss and its estimate of the clean latents.
 
-Both families are kept behind one set of methods. What joins them is D(x; sigma), the estimate of the clean latents,
-and the path x = scale(sigma) clean + sigma noise, on which dx/dsigma = (x - D) / sigma holds for both: EDM keeps the
-clean latents at scale 1 (Karras et al. 2022, equation 1 with sigma(t) = t), flow matching fades them with 1 - sigma
-(Lipman et al. 2023, equation 22; Liu et al. 2023, equation 1), where (x - D) / sigma is noise - clean.
+Both families have one set of methods. They share D(x; sigma), the estimate of the clean latents, and the path
+x = scale(sigma) clean + sigma noise, on which dx/dsigma = (x - D) / sigma holds. EDM keeps the clean latents at scale 1
+(Karras et al. 2022, equation 1 with sigma(t) = t). Flow matching fades them with 1 - sigma (Lipman et al. 2023,
+equation 22; Liu et al. 2023, equation 1), where (x - D) / sigma is noise - clean.
 Shape letters: B batch; latents are (B, C, T, H, W).
 """
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A denoiser and pure noise in, a sample out: solvers of dx/dsigma = (x - D(x; sigma)) / sigma.
+"""Samples from pure noise with a denoiser, by solvers of dx/dsigma = (x - D(x; sigma)) / sigma.
 
 The equation is Karras et al. 2022, equation 3, for sigma(t) = t; it holds on the straight path of flow matching too.
 The state is fp64: adding small steps to a large state in fp32 loses digits for nothing.

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The size of a sample's latents in, how far its noise levels are shifted out: larger samples need more noise.
+"""Computes how far noise levels are shifted for a sample's size: larger samples need more noise.
 
-Neighbouring latents say the same thing about the picture, so the larger it is, the more noise it takes to hide as much
+Neighbouring latents hold the same information, so the larger the picture is, the more noise it takes to hide as much
 of it (Esser et al. 2024, section 5.3.2). One rule serves training draws and sampling. A shift s moves a noise level of
 flow matching to s sigma / (1 + (s - 1) sigma).
 """

@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""An objective and a model that says its uncertainty in, losses of one size at every noise level out.
+"""Weights an objective's losses by the model's own uncertainty, so that every noise level has losses of one size.
 
-The loss of a noise level is L e^-u + u, least at u = ln L: there every level weighs the same whatever it leaves to be
-learned (Karras et al. 2024, EDM2, section 5.2 and equation 22; Kendall and Gal 2018). u is the model's last channel.
+The loss of a noise level is L e^-u + u, least at u = ln L: there every level has the same weight, whatever its
+remaining loss (Karras et al. 2024, EDM2, section 5.2 and equation 22; Kendall and Gal 2018). u is the model's last
+channel.
 """
 
 from collections.abc import Sequence

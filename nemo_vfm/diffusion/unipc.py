@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A denoiser and pure noise in, a sample out: UniPC, which corrects every step with the evaluation of the next."""
+"""Samples by UniPC, which corrects every step with the evaluation of the next."""
 
 import math
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A trained network and prompts in, videos as pixels out.
+"""Generates videos as pixels from prompts with a trained network.
 
 Shape letters: B batch, C channels, T frames, H height, W width, L text tokens, D width of a text token.
 """

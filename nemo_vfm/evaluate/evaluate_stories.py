@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Texts that a language model wrote in; judged.json with how many of them agree with their own facts out."""
+"""Counts how many of a language model's texts agree with their own facts, and writes judged.json."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Drawn videos in; evaluation.json with how often colour, shape and direction are as asked, and nearest.json, out."""
+"""Measures how often drawn videos have the right colour, shape and direction, and finds their nearest clips."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

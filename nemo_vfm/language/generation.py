@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Beginnings of texts in, how they go on out; what a text becomes depends on its own seed, not on its neighbours.
+"""Continues texts with a causal model; each text depends on its own seed, not on its neighbours in the batch.
 
 Shape letters: B batch, S tokens, V vocabulary.
 """

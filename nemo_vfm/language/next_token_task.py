@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A batch of tokens in, a language model's inputs and the loss of each row out: learning what comes next.
+"""Defines next-token prediction: a language model's inputs from a batch of tokens, and the loss of each row.
 
 Shape letters: B batch, S tokens, N packed documents.
 """

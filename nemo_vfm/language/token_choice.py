@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Scores of the next word in, the words that may be drawn and their probabilities out.
+"""Selects which next tokens may be drawn, and their probabilities, from the model's scores.
 
 Shape letters: B batch, V vocabulary.
 """

@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Measures, one file each: arrays in, plain numbers and names out, no model asked."""
+"""Implements measures, one per file: arrays to plain numbers and names, without any model."""

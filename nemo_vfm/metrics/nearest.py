@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A sample and training clips in, the clip that looks most like it out: does the model draw, or does it copy?
+"""Finds the training clip that looks most like a sample: does the model draw, or does it copy?
 
 Shape letters: N clips, T frames, H height, W width.
 """

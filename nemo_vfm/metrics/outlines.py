@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Weights that are positive on an object (T, H, W) in, the name of its outline out: the template that fits best.
+"""Names the outline of an object, given as positive weights (T, H, W), by the best-fitting template.
 
-In each frame every outline is laid on the object's centre, as large as the object's spread says and a little smaller
-and larger; the fit is what both cover over what either covers. The best mean over the frames wins.
+In each frame every outline is placed at the object's centre, as large as the object's spread says and a little smaller
+and larger. The fit is intersection over union. The best mean over the frames wins.
 
 Shape letters: T frames, H height, W width, X any number of points.
 """

@@ -1,11 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A video (T, H, W, 3) of one coloured object in, its colour, outline and direction of motion out; no model is asked.
+"""Reads the colour, outline and direction of one coloured object in a video (T, H, W, 3), without any model.
 
-The object is what is more saturated than the border of the picture. Its colour is the palette hue most of it is
-nearest to, its outline the template that fits it best (`outlines`), its direction the line fitted through its centre
-of mass over time. Where there is no compact saturated
-patch, as in noise or in an empty picture, the reading says so with None.
+The object is the region more saturated than the border of the picture. Its colour is the palette hue nearest to most of
+it. Its outline is the template that fits it best (`outlines`). Its direction is the line fitted through its centre of
+mass over time. Where there is no compact saturated patch, as in noise or in an empty picture, the reading holds None.
 
 Shape letters: T frames, H height, W width.
 """

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A little story in, whether each of its sentences is one of the grammar's and agrees with those before it, out.
+"""Judges whether each sentence of a little story follows the grammar and agrees with those before it.
 
-The stories are those of `synth/make_stories.py`. Their words alone do not make them right: who is a she, what colour
-whose thing has, how many are left and which place one leaves is settled by earlier sentences.
+The stories are those of `synth/make_stories.py`. Their words alone do not make them right: earlier sentences settle who
+is a she, which colour a thing has, how many are left and which place someone leaves.
 """
 
 import re

@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Networks, codecs and text encoders: plain single-device PyTorch, each with a declared plan for cutting it."""
+"""Defines networks, codecs and text encoders: plain single-device PyTorch, each declaring how it can be split."""

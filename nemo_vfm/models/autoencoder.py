@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Pixels in, a few numbers a block of pixels out, and pixels back: a causal video autoencoder that is to be trained.
+"""Compresses video into latents and reconstructs it, by a causal autoencoder that is to be trained.
 
-The plan of Cosmos' continuous tokenizer (2501.03575, section 4.2): Haar wavelets first, then factorised convolutions
-that look at the past alone, and the same way back. Departures: time is halved by pairing frames, not by a strided
+It follows Cosmos' continuous tokenizer (2501.03575, section 4.2): Haar wavelets first, then factorised convolutions
+that see only the past, and the same way back. Departures: time is halved by pairing frames, not by a strided
 convolution, so that a video can come in pieces of any length.
 Shape letters: B batch, C channels, T frames, H height, W width, N numbers of a sample; T', H', W' of latents.
 """

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A large video and what to do with it in, the same result as in one go out, with less in memory at a time.
+"""Processes a large video piece by piece or tile by tile, with the same result and less memory.
 
 Shape letters: B batch, C channels, T frames, H height, W width.
 """

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Pixels in, wavelet coefficients out, and back without loss: a codec with nothing to train or download.
+"""Transforms pixels into wavelet coefficients and back without loss: a codec with nothing to train or download.
 
-Haar's wavelet (Mallat 1989) along time, then it or a smoother one along height and width. Each level keeps the mean
-of two neighbours and half their difference, which add and subtract back without rounding worth the name, and scales
-them at the end; a level's differences are moved into channels, so that all bands have one size.
+Haar's wavelet (Mallat 1989) runs along time, then it or a smoother one along height and width. Each level keeps the
+mean of two neighbours and half their difference, which add and subtract back almost without rounding. They are scaled
+at the end. A level's differences become channels, so that all bands have one size.
 Shape letters: B batch, C channels, T frames, H height, W width.
 """
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Noisy latents, a noise level and a text in; the network's output in the shape of the latents out: DiT.
+"""Defines DiT, the diffusion transformer: it maps noisy latents, a noise level and a text to its output.
 
 Peebles and Xie 2023 (arXiv 2212.09748) in the form video models took: text by cross-attention, noise level by
 adaLN-zero with nine chunks (through a low rank, if one is given), 3-D rotary positions that know the frame rate, RMS

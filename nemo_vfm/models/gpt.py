@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens and the words that follow them in, the loss of each token out: decoder-only language models.
+"""Defines GPT, a decoder-only language model that computes the loss of each next token.
 
 Nemotron-4 (2406.11704) and the Llama family are this network with other settings: norms before each half of a block,
 rotary positions on a share of each head, grouped-query attention, no dropout. `forward` is four parts, so that a

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A file or a model's folder in, one hash of its weights and settings out."""
+"""Computes one hash of the weights and settings of a file or a model's folder."""
 
 from functools import lru_cache
 from pathlib import Path

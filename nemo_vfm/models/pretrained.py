@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A folder as transformers or diffusers write it in; a verdict on whether it may be loaded, and a hash of it, out.
+"""Checks that a folder of transformers or diffusers may be loaded, and computes its fingerprint.
 
-Nothing is fetched from anywhere and no code of the folder is run: weights are safetensors, and a model is one that the
+Nothing is downloaded and no code of the folder is run: weights are safetensors, and the model must be one that the
 installed library knows.
 """
 

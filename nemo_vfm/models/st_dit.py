@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Noisy latents, a noise level and a text in; the network's output in the shape of the latents out: ST-DiT.
+"""Defines ST-DiT, the spatial-temporal diffusion transformer for latent video.
 
-The hybrid of arXiv 2503.12964 (4.6): in each block tokens look at the whole video, then at the frames of their place,
-then at the places of their frame. The last two cost little however long the video is. All else is a DiT's, so this is
-one, with other blocks.
+It is the hybrid of arXiv 2503.12964 (4.6). In each block tokens attend to the whole video, then to the frames of their
+place, then to the places of their frame. The last two are cheap however long the video is. Everything else is as in
+DiT, so this is a DiT with other blocks.
 Shape letters: B batch, C channels, T frames, H height, W width, S video tokens, L text tokens, D width of a token.
 """
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Loads the text part of a transformers folder and runs it without padding's influence.
+"""Loads the text part of a transformers folder and runs it so that padding has no influence.
 
 Shape letters: B batch, T tokens, D width of a token.
 """

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tiny frames in, two logits a frame out: whether a shot ends there, and whether it lies in a transition.
+"""Predicts two logits per tiny frame: whether a shot ends there, and whether it lies in a transition.
 
-TransNet V2 (Soucek and Lokoc 2020, 2008.04838): stacks of 3-D convolutions that look 1, 2, 4 and 8 frames around,
-beside how like each frame is to those up to 50 around it, by learned features and by colours. Modules bear the names of
-the authors' PyTorch checkpoint, so that `nemo-vfm convert` makes one that fits.
+This is TransNet V2 (Soucek and Lokoc 2020, 2008.04838). Stacks of 3-D convolutions see 1, 2, 4 and 8 frames around.
+Beside them each frame is compared with those up to 50 around it, by learned features and by colours. Modules have the
+names of the authors' PyTorch checkpoint, so that `nemo-vfm convert` makes one that fits.
 Shape letters: B batch, T frames, H height, W width, C colours (RGB) or channels, K neighbours, D width.
 """
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Pixels of any size in, one feature vector a frame out, by an image encoder from a local Hugging Face folder.
+"""Computes one feature vector per frame of any size, by an image encoder from a local Hugging Face folder.
 
 Shape letters: B batch, C channels, T frames, H height, W width, F frames of all samples, D width of a feature.
 """

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""One level of a wavelet along one dimension: a signal in, its means and half its differences out, and back.
+"""Splits a signal along one dimension into means and half differences by one level of a wavelet, and joins them.
 
-Haar's looks at two neighbours, so that what is wrong in one block of coefficients ends at the block's border. The
-biorthogonal 9/7 of Cohen, Daubechies and Feauveau (1992), that of JPEG 2000, overlaps; it is computed by the four
-lifting steps of Daubechies and Sweldens (1998, section 7.7) and mirrors the signal at its ends.
+Haar's uses two neighbours, so that an error in one block of coefficients ends at the block's border. The biorthogonal
+9/7 of Cohen, Daubechies and Feauveau (1992), that of JPEG 2000, overlaps. It is computed by the four lifting steps of
+Daubechies and Sweldens (1998, section 7.7) and mirrors the signal at its ends.
 """
 
 import math

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a recipe says about NeMo's exp_manager in, the section that NeMo reads out, its folders in ours."""
+"""Writes NeMo's exp_manager section from a recipe, with all folders inside the run folder."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A NeMo 3.0 configuration and a model class in, training inside the run folder and a `.nemo` archive out.
+"""Trains a NeMo 3.0 model class by its configuration inside the run folder, and writes a `.nemo` archive.
 
 NeMo builds whatever its YAML names in `_target_`, and reads its own checkpoints with pickle. So this room is not
 covered by the trust in our package: `--trust nemo` says that the user trusts the YAML file, the model's class and the

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Lightning's steps in, lines of `metrics.jsonl` out, which our report draws; lost steps are dropped."""
+"""Writes Lightning's steps as lines of `metrics.jsonl`, which our report draws; lost steps are dropped."""
 
 import json
 import math

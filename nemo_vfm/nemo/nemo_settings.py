@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A NeMo YAML file and changes to it in, the settings of one run out, compared with those the run began with."""
+"""Reads a NeMo YAML file with changes, and compares the settings with those the run began with."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

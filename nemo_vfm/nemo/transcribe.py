@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Clip shards and the videos they were cut from in; the same shards with a transcript of what is said in each clip out.
+"""Adds a transcript of the speech in each clip to its shards, from the videos that the clips were cut from.
 
-The model is one of NeMo's own, restored from a `.nemo` archive, which names the class that is built and holds pickled
-weights: that is why this room is opened by `--trust nemo` alone.
+The model is one of NeMo's own, restored from a `.nemo` archive. The archive names the class that is built and holds
+pickled weights: that is why this room requires `--trust nemo`.
 """
 
 import json

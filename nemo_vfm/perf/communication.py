@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A model's work, a layout and links in; the seconds that each exchange of one block takes out, before any is hidden.
+"""Estimates the seconds of each exchange of one block for a model, a layout and links, before any overlap.
 
 Groups follow the order of ranks: tensor closest, then context (of ring_ulysses the heads' part closest), then shard,
-replicate, pipeline. Bytes of attention over context ranks are `parallel/context/traffic_formulas.py`'s.
+replicate, pipeline. Bytes of attention over context ranks come from `parallel/context/traffic_formulas.py`.
 """
 
 from dataclasses import dataclass

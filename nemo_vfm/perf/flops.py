@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a model says it costs and how long it took in; FLOPs and the utilisation of the machine (MFU) out.
+"""Counts a model's FLOPs and computes its utilisation of the machine (MFU) from the time they took.
 
-A multiply and an add count as two. Training counts each product three times: once forward and twice backward, for
-the gradients of the inputs and of the weights. Arithmetic that is repeated to save memory does not count, so this is
-model utilisation, not hardware utilisation. Half of what causal attention multiplies is masked; whether it counts is
-a convention, on which published figures differ, so it is said wherever a figure is.
+A multiply and an add count as two. Training counts each product three times: once forward and twice backward, for the
+gradients of the inputs and of the weights. Arithmetic that is repeated to save memory does not count, so this is model
+utilisation, not hardware utilisation. Half of the products in causal attention are masked. Whether they count is a
+convention, on which published figures differ, so it is stated with every figure.
 """
 
 import re

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The name of a GPU in; its memory, its peak and the speed of its memory, from data sheets, out."""
+"""Looks up a GPU's memory, peak and memory bandwidth from data sheets, by its name."""
 
 import difflib
 from dataclasses import dataclass

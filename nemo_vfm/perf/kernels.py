@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes of a product in, the share of a GPU's peak that it reaches out: the one place that guesses about kernels.
+"""Estimates the share of a GPU's peak that a matrix product reaches. No other file makes assumptions about kernels.
 
-`Kernels` is a protocol, so that a model measured on the GPU at hand can take the place of `Published`.
+`Kernels` is a protocol, so that a model measured on the GPU at hand can replace `Published`.
 """
 
 from dataclasses import dataclass

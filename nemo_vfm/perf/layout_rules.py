@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A model's size, its context and a layout in; which of a paper's rules of thumb the layout follows out.
+"""Checks which of a paper's rules of thumb a layout follows, given a model's size and context.
 
-The five are those of arXiv 2503.12964 (4.5): they rank nothing here, but say where a ranking departs from what others
-found, which is a reason to measure. What the paper calls small, long and so on it does not say in numbers; ours lie
-between the sizes that it measured.
+The five rules are those of arXiv 2503.12964 (4.5). They rank nothing here, but say where a ranking departs from what
+others found, which is a reason to measure. The paper gives no numbers for small, long and so on; ours lie between the
+sizes that it measured.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A model, its samples and a number of GPUs in; every layout that the engine would take, and why not the others, out.
+"""Lists every layout of a model on a number of GPUs that the engine would accept, and why it refuses the others.
 
-What is allowed is asked of the functions that refuse it when a training starts; nothing of them is repeated here.
+The checks are the same functions that refuse a layout when a training starts; nothing of them is repeated here.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,14 +1,14 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Runs torch operations on tensors that have shapes and no numbers, and counts the bytes of those that are alive.
+"""Runs torch operations on tensors that have shapes but no data, and counts the bytes of the live ones.
 
-Memory is counted by storages, from the operation that makes one until its last tensor is gone. What a kernel takes for
-itself while it runs is not seen.
+Memory is counted by storages, from the operation that makes one until its last tensor is gone. Temporary memory of a
+kernel is not seen.
 
-Torch's own fake tensors do the same and need 0.3 ms an operation, a third of a plan's time. Here a tensor that claims
-to be on the CPU, so that autocast treats it as on a device, wraps one on the meta device; what an operation gives for
-operands of the same shapes is looked up. That takes a fifth of the time (torch 2.13, 2 cores, 2026-11), and the bytes
-are the same: `tests/perf/test_live.py`.
+Torch's own fake tensors do the same and need 0.3 ms an operation, a third of a plan's time. Here a tensor on the meta
+device is wrapped by one that claims to be on the CPU, so that autocast treats it as on a device. The output of an
+operation is looked up by the shapes of its operands. That takes a fifth of the time (torch 2.13, 2 cores, 2026-11), and
+the bytes are the same: `tests/perf/test_live.py`.
 """
 
 import weakref

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A model, a plan and the shapes of its inputs in; the bytes that a real step had at its fullest moment out.
+"""Measures the peak bytes of a real training step for a model, a plan and the shapes of its inputs.
 
-What the memory model says is compared with. On a CPU every allocation is seen by torch's profiler, on a GPU its
-allocator keeps the most by itself.
+The memory model is compared with it. On a CPU torch's profiler sees every allocation; on a GPU the allocator keeps the
+peak itself.
 """
 
 import gc

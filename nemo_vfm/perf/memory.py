@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Says how many bytes a step of training needs on the fullest device at its fullest moment.
+"""Predicts the peak bytes of a training step on the fullest device.
 
-`facts` looks at a model once; `memory` is closed form after that, but for a trace of two blocks the first time that a
-way of cutting them is asked for. Counted are tensors: what torch, CUDA and NCCL take for themselves, and what the
+`facts` examines a model once. After that `memory` is closed form, except for a trace of two blocks the first time that
+a way of splitting them is needed. Tensors are counted: what torch, CUDA and NCCL take for themselves, and what the
 allocator cannot use, comes on top.
 """
 

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a microbatch holds and what of the model a device has in; the bytes at each moment that may be the fullest out.
+"""Computes the bytes on a device at each moment of a step that may be the fullest.
 
-All numbers here are over weights, optimizer state and a full set of gradients; so a moment at which few gradients
-exist may be below zero.
+All numbers here exclude weights, optimizer state and a full set of gradients. So a moment at which few gradients exist
+may be below zero.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A model, shapes of its inputs and its optimizer in; what `memory` wants to know of them out."""
+"""Collects the facts about a model, its inputs and its optimizer that `memory` needs."""
 
 from dataclasses import dataclass, field
 from functools import partial

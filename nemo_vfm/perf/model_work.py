@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A model without memory and the shapes of one sample in; what its blocks multiply and pass on, as numbers, out.
+"""Computes the products and activation sizes of a model's blocks for one sample, as numbers.
 
-Everything that a layout's time follows from is here, so that thousands of layouts need no second look at the model.
-What a model's `ops` call their attentions says who exchanges tokens: `temporal attention` turns time lines round among
-context ranks, cross-attention and `spatial attention` stay where they are, and every other one runs over them.
+The time of every layout follows from these numbers, so that thousands of layouts need no second look at the model. The
+names of attentions in a model's `ops` say who exchanges tokens. `temporal attention` exchanges frames among context
+ranks, cross-attention and `spatial attention` stay local, and every other one runs over the context ranks.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Links of GPUs and who talks to whom in, the seconds that an exchange takes out.
+"""Estimates the seconds of an exchange from the links between GPUs and the ranks that take part.
 
-Ranks are counted as in `parallel/plan/plan.py`: a group's members stand `stride` ranks apart. A ring over several
-machines passes each byte over every border, and may use the links of all its members in a machine for it at once; so
+Ranks are counted as in `parallel/plan/plan.py`: a group's members are `stride` ranks apart. A ring over several
+machines passes each byte over every border, and may use the links of all its members in a machine for it at once. So
 its rate is that of the links inside, or of so many links outward, whichever is less. Neighbours in a ring of sends have
 one link.
 """

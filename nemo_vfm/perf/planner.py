@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the layouts of a model on a number of GPUs that fit, the quickest first, and says why the rest will not do.
+"""Finds the layouts of a model on a number of GPUs that fit, the fastest first, and says why the rest do not.
 
-Layouts that differ only in what nobody would call another one (order of work, microbatches, which scheme, how data
-ranks share weights) are one family, of which the quickest stands for all.
+Layouts that differ only in details (order of work, microbatches, which scheme, how data ranks share weights) are one
+family, represented by its fastest member.
 """
 
 from dataclasses import dataclass, field, replace

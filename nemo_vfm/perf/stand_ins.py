@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Shapes of a model's inputs and a size in, inputs of about that size without numbers in them out."""
+"""Creates inputs without data, of about a given size, from the shapes of a model's inputs."""
 
 from collections.abc import Mapping
 from math import prod

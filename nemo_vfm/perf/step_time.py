@@ -1,15 +1,15 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A model's work, a machine and a layout in; the seconds of a training step, part by part, out.
+"""Predicts the seconds of a training step, part by part, for a model, a machine and a layout.
 
-What is taken to overlap, and what not, as `parallel/engine/torch_engine.py` works:
+These overlaps are assumed, as `parallel/engine/torch_engine.py` works:
 
-- tensor parallel, exchanges of heads and of time lines, gathered keys: nothing hides them
-- a ring of keys and values: the attention to those that are there hides it
-- weights of a block (FSDP) and sums of gradients: the arithmetic of the block before hides them, but for the first
-- in a pipeline weights come once a step (with more than three virtual stages, which torch lets go and fetches again,
-  twice a round), and gradients are summed after the last microbatch, where nothing is left to hide them
-- what stages send: the work on another microbatch hides it, but while the pipeline fills and empties
+- tensor parallel, exchanges of heads and of frames, gathered keys: nothing hides them
+- a ring of keys and values: hidden by the attention to those already there
+- weights of a block (FSDP) and sums of gradients: hidden by the arithmetic of the block before, except for the first
+- in a pipeline, weights are gathered once a step (with more than three virtual stages, torch frees and gathers them
+  again, twice a round), and gradients are summed after the last microbatch, where nothing is left to hide them
+- sends between stages: hidden by the work on another microbatch, except while the pipeline fills and empties
 """
 
 import math

@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of a model in; the same, so that thousands of layouts ask for a few traces of its blocks, out.
+"""Caches traces of a model's blocks, so that thousands of layouts need only a few of them.
 
 A trace takes half a second. One device is traced, alone and as one of a ring of context ranks, and one of two tensor
-ranks; of a language model one of four, too. What a block holds on one of t is a part that they share and a part that
-they do not, a + b / t, which two of the traces say; what a ring adds is shared. A sample at a time stands for several,
-of which torch copies a little more. All this is held against traces in the tests.
+ranks; of a language model one of four, too. A block on one of t ranks holds a replicated part and a split part,
+a + b / t, which two of the traces give; what a ring adds is split. One sample stands for several, of which torch copies
+a little more. The tests compare all this with traces.
 """
 
 from collections.abc import Callable

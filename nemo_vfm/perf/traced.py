@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a step of two of a model's blocks on tensors without memory, and notes how many bytes it holds when.
+"""Traces a step of two of a model's blocks on tensors without memory, and records the bytes it holds over time.
 
-Two blocks say all of any number, since blocks are alike; and a few sizes say all of any, since what a step holds grows
-evenly with samples and with tokens: no kernel keeps the scores of attention.
+Two blocks are enough for any number, since blocks are alike. A few sizes are enough for any, since what a step holds
+is linear in samples and in tokens: no kernel keeps the scores of attention.
 Shape letters: B samples, S tokens, D width.
 """
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A layout with its step's time in; utilisation, rates and the length of a training out."""
+"""Computes utilisation, rates and the length of a training from a layout and its step time."""
 
 from dataclasses import dataclass
 

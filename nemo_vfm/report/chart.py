@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers in, small SVG charts out: text stays text, colours come from the page's style, nothing depends on a clock."""
+"""Draws small SVG charts: text stays text, colours come from the page's style, and no clock has an influence."""
 
 import math
 import sys

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A run folder in, what stands at the top of its page out: name, purpose, machine, date, total time, state."""
+"""Reads what stands at the top of a run's page: name, purpose, machine, date, total time, state."""
 
 import re
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Paths of small pictures and videos in, data URIs out, within a budget of bytes; what did not fit is told."""
+"""Embeds small pictures and videos as data URIs within a budget of bytes, and says what did not fit."""
 
 import base64
 from collections import Counter

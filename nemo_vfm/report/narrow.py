@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Gives each cell of a table its column's name, which a phone shows beside it where rows are stacked."""
+"""Labels each cell of a table with its column's name, which a phone shows where rows are stacked."""
 
 import re
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A run folder in, its `report.html` out: one file, no script, nothing fetched, everything from the run escaped."""
+"""Writes a run's `report.html`: one file, no script, nothing downloaded, all text from the run escaped."""
 
 import pkgutil
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Values of any kind in, short clean text for a reader out: no control characters, bounded length, units spelled."""
+"""Formats values of any kind as short clean text: no control characters, bounded length, units spelled out."""
 
 import math
 import re

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A run folder in, the values of its files out; what cannot be read becomes a note and never an exception."""
+"""Reads values from the files of a run folder; a file that cannot be read becomes a note, never an exception."""
 
 import json
 import re

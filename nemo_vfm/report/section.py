@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The words that sections and the page meet by, and the one template engine: everything is escaped and cleaned."""
+"""Defines the types that sections and the page share, and the only template engine: all values are escaped."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

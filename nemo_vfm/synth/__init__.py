@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Synthetic data: plans and prompts in, videos and samples out."""
+"""Generates synthetic data: videos from plans, samples from prompts."""

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Beginnings and a language model in, how it goes on with each out as JSON lines. Killed and run again, it goes on."""
+"""Generates a language model's continuations of prompts as JSON lines; a killed run resumes where it stopped."""
 
 import json
 from collections.abc import Iterator, Sequence

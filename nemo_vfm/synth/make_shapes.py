@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A seed in, a folder of films of moving objects with captions beside them out; or the user's own folder, checked.
+"""Generates a folder of videos of moving objects with captions, or checks the user's own folder.
 
-The films give every stage of curation something to do: hard cuts, a fade, a static shot, a byte-identical copy, a
+The videos give every stage of curation something to do: hard cuts, a fade, a static shot, a byte-identical copy, a
 re-encoded copy and a damaged file.
 """
 

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A seed in, files of little stories out, and how few nats a reader needs who knows their grammar.
+"""Generates files of little stories, and computes how few nats a reader needs who knows their grammar.
 
-`metrics/story_grammar.py` has the words and judges what a model makes of them. Some of the combinations of who, colour
-and thing never come in the stories to train on, and always in those held out: who gets one right has not copied it.
+`metrics/story_grammar.py` has the words and judges what a model makes of them. Some combinations of who, colour and
+thing never occur in the training stories, and always in the held-out ones: a model that gets one right has not copied.
 """
 
 import json

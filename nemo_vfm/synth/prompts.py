@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Where the prompts of a sampling job come from: a list, what a demo holds out, or captions of shards."""
+"""Provides the prompts of a sampling job: a list, a demo's held-out combinations, or captions of shards."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

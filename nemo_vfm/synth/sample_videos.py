@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Prompts and a trained model in; one mp4 a prompt and a grid of all of them out. Killed and run again, it goes on."""
+"""Draws one mp4 per prompt with a trained model, and a grid of all; a killed run resumes where it stopped."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict

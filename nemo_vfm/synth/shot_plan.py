@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A seed in, the shots of every demo film out; and which combinations of colour, shape and direction no film shows.
+"""Plans the shots of every demo video, and which combinations of colour, shape and direction no video shows.
 
 Of the 64 combinations 16 are held out, so that a sample of one cannot be copied from training. They form a Latin
 square: every colour with every shape, every colour with every direction and every shape with every direction is held

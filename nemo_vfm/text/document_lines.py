@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A span of a file in, its documents out, each with where it stood; one that cannot be read comes with the reason."""
+"""Reads the documents of a span of a file with their positions; an unreadable one comes with the reason."""
 
 import bz2
 import gzip

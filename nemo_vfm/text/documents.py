@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Files of documents in, their texts one after another out, with a count of those that could not be read, by reason."""
+"""Reads the texts of documents file by file, and counts by reason those that could not be read."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What learns a tokenizer from texts: texts in, the files of a folder that transformers loads out."""
+"""Declares how a tokenizer is learned from texts and written as a folder that transformers loads."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A SentencePiece model that normalises nothing in, tokenizer.json with the same tokens for every text out."""
+"""Converts a SentencePiece model without normalisation to a tokenizer.json that gives the same tokens."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Texts in, a SentencePiece tokenizer as of Llama 2, Mistral 7B and Nemotron-4 out, by the `sentencepiece` library."""
+"""Learns a SentencePiece tokenizer like those of Llama 2, Mistral 7B and Nemotron-4, by `sentencepiece`."""
 
 import io
 import re

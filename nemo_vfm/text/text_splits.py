@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Files of documents in, portions of about equal size out: what one process tokenises at once, and one shard holds.
+"""Splits files of documents into portions of about equal size: one process tokenizes a portion into one shard.
 
-Portions are a function of the files' names and sizes, so a run that goes on cuts them as it did before. A JSONL file is
-cut at bytes (a line belongs to the portion in which it begins), Parquet at row groups, and all else is taken whole.
+Portions are a function of the files' names and sizes, so a resumed run cuts them as before. A JSONL file is cut at
+bytes (a line belongs to the portion in which it begins), Parquet at row groups, and every other file is taken whole.
 """
 
 import itertools

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Documents and a tokenizer in, a folder of tokens out (`data/tokens/`), with every document accounted for."""
+"""Tokenizes documents into a folder of tokens (`data/tokens/`), with every document accounted for."""
 
 import json
 import shutil

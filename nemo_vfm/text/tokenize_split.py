@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A portion of documents and a tokenizer in, one shard of tokens and a record of what became of each document out."""
+"""Tokenizes one portion of documents into one shard, with a record of what became of each document."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Documents in, a tokenizer's folder out that FolderTokenizer and transformers load, and how well it compresses."""
+"""Trains a tokenizer that FolderTokenizer and transformers load, and measures how well it compresses."""
 
 import shutil
 from collections import Counter

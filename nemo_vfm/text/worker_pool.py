@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Work and the numbers of its parts in; parts done by several processes at once, each number as it is done, out."""
+"""Runs the parts of a job in several processes, and yields each part's number when it is done."""
 
 import multiprocessing
 import os

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Messages in, what a model behind an OpenAI-compatible endpoint says out, with how it ended and its tokens."""
+"""Sends messages to a model behind an OpenAI-compatible endpoint and returns its answer and token counts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

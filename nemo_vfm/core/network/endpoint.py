@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Asks a service in JSON by HTTP, within limits of time, size and tries.
+"""Sends JSON requests to a service over HTTP, with limits on time, size and tries.
 
-Built on the standard library's http.client, since the connection must go to an address that was judged
-(core/network/ssrf_guard.py), and kept small: one connection a request, so that a late answer is never read as that of
-the next question; no redirection, no proxy, no compression, no cookies.
+Built on the standard library's http.client, since the connection must go to an address that was checked
+(core/network/ssrf_guard.py). It is kept small: one connection per request, so that a late answer is never read as
+that of the next request; no redirects, no proxy, no compression, no cookies.
 """
 
 import http.client

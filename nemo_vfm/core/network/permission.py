@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Says to whom a run may send something, and with which key: as the user allows, never as a recipe asks.
+"""Decides which hosts a run may send data to, and with which key. The user allows them, never the recipe.
 
-Whoever composes a recipe gives `Permissions` to the components that send (`config/build.py`): no key of a recipe can
-hold one, and it travels with the component to worker processes and other machines.
+The code that composes a recipe gives `Permissions` to the components that send (`config/build.py`). No key of a recipe
+can hold one. It travels with the component to worker processes and other machines.
 """
 
 import re

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Texts in, the same texts with `***` where a secret stood out: what `${env:X}` stood for, and keys of the environment.
+"""Replaces secrets in texts with `***`: values that came from `${env:X}`, and keys found in the environment.
 
-A secret is hidden as it is and in the disguises it takes on its way: inside URLs, JSON, HTML and base64. Texts shorter
-than six characters, everyday words, plain numbers and folders that exist are no secrets: a page in which every `1` or
-`/data` is `***` says nothing. docs/logging.md says what this cannot see.
+A secret is hidden both as it is and in its encoded forms: inside URLs, JSON, HTML and base64. Texts shorter than six
+characters, everyday words, plain numbers and folders that exist are not secrets: a page in which every `1` or `/data`
+is `***` says nothing. docs/logging.md says what this cannot see.
 """
 
 import os

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The address of a service in, the IP addresses that may be connected to out; inward ones only where that is allowed.
+"""Resolves a service's host to IP addresses that may be connected to; private ones only where the user allows them.
 
-A URL in a recipe must not make this machine ask its neighbours: the cloud's metadata service gives credentials to
-whoever asks from inside. So a name is looked up once a connection, every address it has is judged, and the connection
-goes to a judged address; a second look-up could answer otherwise (DNS rebinding).
+A URL in a recipe must not make this machine query its neighbours: the cloud's metadata service gives credentials to
+whoever asks from inside. So a name is looked up once per connection, every address it has is checked, and the
+connection goes to a checked address. A second look-up could answer otherwise (DNS rebinding).
 """
 
 import re

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Paths and bytes in, files that are whole or absent out: temporary name, fsync, rename, marker last."""
+"""Writes files that are either whole or absent: temporary name, fsync, rename, marker last."""
 
 import errno
 import hashlib

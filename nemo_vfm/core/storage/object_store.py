@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses in an object store in; lists, ranges of bytes, whole local files and uploads out, or one sentence.
+"""Lists, reads, downloads and uploads objects in an object store; each failure is one sentence.
 
-fsspec is the way in. For s3 it stands on pyarrow's own client, which is installed anyway: 3.9 ms for 64 KiB from a
-local server through a handle that stays open, against 5.8 ms through s3fs (2 cores, 2026-11), and no event loop that a
-fork or a thread could trip over. fsspec and pyarrow are imported at the first use.
+The interface is fsspec. For s3 it uses pyarrow's own client, which is installed anyway: 3.9 ms for 64 KiB from a local
+server through an open handle, against 5.8 ms through s3fs (2 cores, 2026-11). pyarrow also has no event loop that a
+fork or a thread could break. fsspec and pyarrow are imported at the first use.
 """
 
 import hashlib

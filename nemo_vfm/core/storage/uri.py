@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The text of a place in, a local path or an address in an object store out; any other kind of address is refused.
+"""Parses text into a local path or an address in an object store, and refuses any other kind of address.
 
 An address names a bucket and a key and nothing else: no password, no query, no chain of file systems. Credentials come
 from the environment or the cloud's own profile files (docs/object-stores.md).

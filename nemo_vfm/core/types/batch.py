@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Holds batches as the loader gives them to a task.
+"""Declares the batches that the loader gives to a task.
 
 Shape letters: B batch, C channels, T frames, H height, W width, L text tokens, D width of a text token,
 S tokens of a sequence, X positions of a packed sequence.

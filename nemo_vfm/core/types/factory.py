@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Declares `Factory`: what builds an object later, with arguments that only its user has."""
+"""Declares `Factory`: it builds an object later, with arguments that only its user has."""
 
 from typing import ParamSpec, Protocol, TypeVar, runtime_checkable
 

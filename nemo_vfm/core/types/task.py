@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Declares tasks: what a model is shown of a batch, and its losses.
+"""Declares tasks: which inputs of a batch a model is given, and its losses.
 
 Shape letters: B batch, T frames, K numbers a frame.
 """

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A clip's size, length and rate in, the bucket whose shape it is trained in out, or the reason there is none."""
+"""Assigns a clip to the bucket whose shape it is trained in, or gives the reason why none fits."""
 
 import math
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Clips and buckets in; how many clips each bucket receives, why the others fit none, and what they lack, out."""
+"""Counts how many clips fall into each bucket, why others fit none, and what those lack."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Samples that could not be read in, counts out; too many in a row stop the run."""
+"""Counts samples that could not be read; too many in a row stop the run."""
 
 from collections import Counter
 from collections.abc import Sequence

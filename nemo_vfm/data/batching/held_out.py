@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A sample of a shard and a share in, whether it is held out of training out: the same answer for every reader."""
+"""Decides whether a sample is held out of training, with the same answer for every reader."""
 
 from nemo_vfm.core.seed import derive
 from nemo_vfm.data.shards.shard_index import Entry

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Lengths in tokens and a budget in; which samples lie side by side in one sequence out.
+"""Packs samples into sequences within a budget of tokens, given their lengths.
 
-A pack is one sequence of samples of any resolution and length, as attention over variable lengths takes them. Packs are
-planned window by window: the next `lookahead` samples are sorted by length and each is put where it fits first
-(first-fit-decreasing), so a window's packs are a function of the lengths in it alone.
+A pack is one sequence of samples of any resolution and length, for attention over variable lengths. Packs are planned
+window by window: the next `lookahead` samples are sorted by length, and each is put into the first pack where it fits
+(first-fit-decreasing). So a window's packs depend only on the lengths in that window.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Samples as bytes by extension in, batches of one shape out; decoded by what reads shards, and by nothing else."""
+"""Decodes samples given as bytes by extension into batches of one shape, with the shard readers' own code."""
 
 import math
 from collections.abc import Iterable, Sequence

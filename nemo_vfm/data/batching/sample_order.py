@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Says which samples are in global batch g, from the seed and g alone.
+"""Computes which samples are in global batch g, from the seed and g alone.
 
-Every bucket has an endless stream of samples, epoch after epoch, each epoch shuffled anew; batch j of a bucket is the
-j-th piece of that stream. So every sample comes exactly once in each epoch of its bucket, and a last, partial batch is
-filled with the first samples of the next epoch. Epoch e of the whole holds those batches of every bucket that begin in
-its epoch e: buckets take turns in shuffled order, each bucket's own batches stay in theirs.
+Every bucket has an endless stream of samples, epoch after epoch, with a new shuffle each epoch. Batch j of a bucket is
+the j-th piece of that stream. So every sample comes exactly once in each epoch of its bucket, and a last, partial batch
+is filled with the first samples of the next epoch. Epoch e of the whole holds those batches of every bucket that begin
+in its epoch e. The buckets alternate in shuffled order; the batches of one bucket keep their order.
 
-Another batch size goes on in the middle of these streams: an order may begin at any place of each.
+A run with another batch size resumes in the middle of these streams: an order may begin at any position of each.
 """
 
 from collections import Counter

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers of global batches in, batches out, read ahead by workers within a number of bytes.
+"""Loads global batches by number, prefetched by workers within a limit on bytes.
 
-Nothing is remembered but the number.
+The batch number is its only state.
 """
 
 import itertools

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The number of a global batch in, the batch and its faults out: what reading ahead asks of any source."""
+"""Declares the source of batches by number, which prefetching needs of any data: a batch and its faults."""
 
 from typing import Protocol
 

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A plan of what a batch needs in, all its bytes out: this rank's share from storage, the other shares from its peers.
+"""Fetches the bytes of a batch: this rank's share from storage, the other shares from its peers.
 
-What a rank learns about its share (a damaged tar, a store that is silent) travels with the share: all ranks then do the
-same, and none waits for a peer that has given up.
+What a rank learns about its share (a damaged tar, a store that does not answer) travels with the share. So all ranks
+do the same, and none waits for a peer that has given up.
 """
 
 import itertools

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The entries of a batch in, which bytes of the shards it needs and which of them each rank fetches out.
+"""Plans which bytes of the shards a batch needs, and which of them each rank fetches.
 
-The bytes of a batch, one after another, are cut into as many equal pieces as there are ranks: so shares differ by one
-byte at most, however few the samples and however different their sizes. A member may be cut in two; every rank works
-out the whole plan from the index alone, and nobody is asked.
+The bytes of a batch are concatenated and cut into as many equal pieces as there are ranks. So shares differ by one byte
+at most, however few the samples and however different their sizes. A member may be cut in two. Every rank computes the
+whole plan from the index alone, without communication.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Makes global batches for training, and fixed ones for validation, of samples that can be listed.
+"""Builds global batches for training, and fixed ones for validation, from samples that can be listed.
 
-What shards, folders of videos and tables have in common: only where the samples lie differs between them.
+Shards, folders of videos and tables share this code: only where the samples are stored differs between them.
 """
 
 import copy

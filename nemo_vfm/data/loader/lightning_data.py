@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Training data in, the same as a LightningDataModule out."""
+"""Wraps training data as a LightningDataModule."""
 
 from lightning.pytorch import LightningDataModule
 

@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that need the same samples in; the same batches on each of them out, every byte fetched from storage once.
+"""Loads the same batches on ranks that need the same samples, with every byte fetched from storage once.
 
-Tensor-, context- and pipeline-parallel peers train on the same samples. Read plainly, the storage gives every byte to
-each of them. Here each fetches another share of a batch's bytes and the shares are gathered (2503.12964, section 3), so
-that with R peers and N bytes a batch the storage gives N instead of R N, and each peer receives N (R - 1) / R from the
-others. The batches are those of plain loading, bit by bit.
+Tensor-, context- and pipeline-parallel peers train on the same samples. With plain loading, the storage sends every
+byte to each of them. Here each fetches another share of a batch's bytes, and the shares are gathered (2503.12964,
+section 3). With R peers and N bytes a batch the storage sends N instead of R N, and each peer receives N (R - 1) / R
+from the others. The batches equal those of plain loading, bit by bit.
 
-One thread of each rank does all exchanges, in the order of the batches, so they meet in the same order everywhere.
+One thread of each rank does all exchanges, in the order of the batches, so the collectives match on all ranks.
 """
 
 import itertools

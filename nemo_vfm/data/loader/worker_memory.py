@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A share of a machine's memory in, what one worker may grow by out; and what this process has grown by.
+"""Computes how much memory one worker may take, and measures how much this process has taken.
 
-Only memory of its own counts, and only what it took since it began: a fork begins with its parent's pages, and batches
-that wait for the trainer lie in shared memory, which `max_ahead_gb` limits.
+Only private memory counts, and only what was taken since the process began. A fork begins with its parent's pages, and
+batches that wait for the trainer are in shared memory, which `max_ahead_gb` limits.
 """
 
 import os

@@ -1,12 +1,13 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A source of batches by number in; batches in order, read by processes, out. One that dies or hangs is a sentence.
+"""Reads batches in order by worker processes; one that dies or hangs becomes an error of one sentence.
 
-One that grows, since something in it leaks, is replaced before it is killed for it; no batch is lost or read twice.
+Workers that exceed their memory share, since something in them leaks, are restarted before they are killed for it. No
+batch is lost or read twice.
 
-Three ways in which torch's loader alone would wait for ever, or end elsewhere: its handler of a worker's death raises
-wherever the program happens to be, be it in the middle of a checkpoint; a worker that is killed while it writes leaves
-half a batch in the pipe; and one that is stopped never hands over the memory of a batch that it has announced.
+In three cases torch's loader alone would hang, or fail elsewhere. Its handler of a worker's death raises wherever the
+program happens to be, even in the middle of a checkpoint. A worker that is killed while it writes leaves half a batch
+in the pipe. One that is stopped never hands over the memory of a batch that it has announced.
 """
 
 import signal

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of one of torch's loaders in; the end of its pipe out, as soon as one of them dies or hangs.
+"""Watches the worker processes of one of torch's loaders, and closes its pipe as soon as one dies or hangs.
 
-The end of the pipe is what wakes the reader, and not an exception of the signal's handler: that would be raised
-wherever the reader stands, also between the opening of a file and the object that closes it.
+The reader is woken by the end of the pipe, and not by an exception of the signal's handler. That would be raised
+wherever the reader is, even between the opening of a file and the object that closes it.
 """
 
 import os

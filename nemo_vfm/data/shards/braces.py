@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A name with braces in, the names that it stands for out: `shard-{000..127}.tar`, `{train,more}/x.tar`."""
+"""Expands the braces in a name: `shard-{000..127}.tar`, `{train,more}/x.tar`."""
 
 import re
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A file's bytes and a span of frames in, the names that curation, shards and training know them by out."""
+"""Derives the identifiers of sources and clips, from bytes and spans of frames, for curation and training."""
 
 import hashlib
 import re

@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A finished folder of our shards and its parts in, what megatron-energon 7.4.1 wants beside them out.
+"""Writes the index files that megatron-energon 7.4.1 needs beside a finished folder of our shards.
 
-The tars stay as they are. Added are `.nv-meta/` (how many samples each tar has, which belong to which part, where every
-member lies), one `.tar.idx` a tar (where each sample begins) and `energon.yaml`, a metadataset that gives every part
-exactly. Everything follows from the shards alone, byte for byte; but for `index.sqlite`, in whose header SQLite notes
-its own version, so that another SQLite writes other bytes around the same tables.
+The tars stay as they are. Three things are added. `.nv-meta/` says how many samples each tar has, which belong to which
+part, and where every member lies. One `.tar.idx` per tar says where each sample begins. `energon.yaml` is a metadataset
+that gives every part exactly. Everything follows from the shards alone, byte for byte, except `index.sqlite`: SQLite
+notes its own version in the header, so another SQLite writes other bytes around the same tables.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes of a safetensors member in, views of its tensors out: nothing is copied, nothing is executed."""
+"""Reads the tensors of a safetensors member as views of its bytes: nothing is copied or executed."""
 
 import json
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""An entry of a shard in, its tensors as they lie, its caption and its rate out: from cached latents, or from media.
+"""Reads a shard's entry into tensors, caption and rate: from cached latents, or from media.
 
 Shape letters: C channels, T frames, H height, W width, L text tokens, D width of a text token.
 """

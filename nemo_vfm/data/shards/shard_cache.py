@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A shard's address and hash in, the whole shard on the local disk out, checked and within a number of bytes."""
+"""Caches whole shards of an object store on the local disk, checked by hash, within a number of bytes."""
 
 import os
 import threading

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Samples in, deterministic WebDataset tars with an index out; a folder of tars in, members by offset out.
+"""Writes samples as deterministic WebDataset tars with an index, and reads their members by offset.
 
-A folder holds `shard-000000.tar`, beside it `shard-000000.json` (where each member lies, and the numbers that buckets
-need), and `shards.json`, written last: without it the folder is not finished. Tars of others, without our index, are
-listed by their headers.
+A folder holds `shard-000000.tar` and beside it `shard-000000.json`: where each member lies, and the numbers that
+buckets need. `shards.json` is written last: without it the folder is not finished. Tars of others, without our index,
+are listed by their headers.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A place of shards in, the same few questions answered out, be it a folder here or in an object store."""
+"""Opens a folder of shards, on a local disk or in an object store, behind one protocol."""
 
 import os
 from functools import cached_property

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A folder of shards in, one checked entry a sample out: from our index, or from the headers of anyone's tars."""
+"""Lists the samples of a folder of shards as checked entries: from our index, or from any tar's headers."""
 
 import json
 import re

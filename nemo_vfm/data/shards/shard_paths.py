@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The places of shards as a recipe names them in, one set of samples out: folders, single tars, braces, lists."""
+"""Opens the shards that a recipe names as one set of samples: folders, single tars, braces, lists."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A finished folder of shards in; the same shards in an object store out, seen whole or not at all.
+"""Uploads a finished folder of shards to an object store; readers see it whole or not at all.
 
-Shards are named there by what is in them, so those of another version are never overwritten: one object, `shards.json`,
-is exchanged at the end and decides which version is seen. What an upload that was killed had brought is used again.
+Shards are named there by the hash of their content, so those of another version are never overwritten. One object,
+`shards.json`, is replaced at the end and decides which version is seen. Shards from an upload that was killed are
+reused.
 """
 
 import json

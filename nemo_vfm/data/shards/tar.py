@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A tar's path in, where the members of its samples lie out; and a member's bytes in, its tar header out.
+"""Lists where the members of a tar's samples lie, and writes tar headers.
 
 Nothing is ever extracted: a name in a tar is text to us, never a path. Only regular files are listed.
 """

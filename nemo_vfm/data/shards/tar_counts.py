@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""How many samples each tar was found to hold in; the same after a resume out, where the tar is still as large."""
+"""Remembers how many samples each tar holds, also across a resume if the tar has kept its size."""
 
 import json
 from pathlib import Path

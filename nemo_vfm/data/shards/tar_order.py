@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Streams samples from any number on, epoch after epoch; the order follows from the tars and a seed.
+"""Streams samples from any sample number, epoch after epoch; the order follows from the tars and a seed.
 
-The stream is the tars of an epoch in shuffled order, each from front to back; it is cut into blocks, and each block is
-shuffled by a permutation of its own. So a sample's place follows from its number: a resume begins at the border of a
-block, and a tar before it whose count is known is not read.
+The stream is the tars of an epoch in shuffled order, each from front to back. It is cut into blocks, and each block is
+shuffled by its own permutation. So a sample's position follows from its number: a resume begins at the start of a
+block, and an earlier tar whose count is known is not read.
 """
 
 import itertools

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes of anyone's tar in, as they come; a tar of nothing but small-named, regular, whole files out.
+"""Filters a stream of any tar into a tar that holds only regular, whole files with short names.
 
-webdataset reads what comes out. What it would do with the rest: unpack a compressed tar of any size, fill memory with
-the zeros of a sparse file, and stop at a name that is there twice.
+webdataset reads the result. With the rest it would unpack a compressed tar of any size, fill memory with the zeros of a
+sparse file, and stop at a name that occurs twice.
 """
 
 import tarfile

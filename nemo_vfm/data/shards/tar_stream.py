@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tars that nobody indexed in; their samples in order, read from front to back by webdataset, out.
+"""Reads the samples of tars without an index, in order, from front to back, by webdataset.
 
 webdataset gets an open stream and never an address: with an address it would start shells (`pipe:`) and programs.
 """

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Mixes several sources by their weights into one stream of batches, each of one source.
 
-A batch is never mixed, since its samples share a shape: images and videos take turns. Whose turn global batch g is
-follows from the weights, the seed and g (`turns.py`), so the state of a blend is g, as it is of every source.
+A batch is never mixed, since its samples share a shape: images and videos alternate. The source of global batch g
+follows from the weights, the seed and g (`blend_schedule.py`), so the state of a blend is g, as it is of every source.
 """
 
 import copy

@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Weights, a seed and the number of a global batch in; whose turn it is, and its how-manieth, out.
+"""Computes which source of a blend gives global batch g, and which of that source's batches it is.
 
-The chairman assignment (Tijdeman, Discrete Mathematics 32, 1980): of the sources that may be next without running
-ahead, the one that must be next soonest. With k sources no source's count is ever further than 1 - 1/(2k - 2) from
-weight * g, for any g, so its share of the first g batches differs from its weight by less than 1/g. Random draws would
-differ by about 1/sqrt(g).
+This is the chairman assignment (Tijdeman, Discrete Mathematics 32, 1980). Of the sources that may be next without
+running ahead, it takes the one with the earliest deadline. With k sources no source's count is ever further than
+1 - 1/(2k - 2) from weight * g, for any g. So its share of the first g batches differs from its weight by less than 1/g.
+Random draws would differ by about 1/sqrt(g).
 """
 
 from collections.abc import Sequence

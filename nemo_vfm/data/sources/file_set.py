@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Video and picture files with their captions in, samples like those of shards out: nothing is copied or packed."""
+"""Serves video and image files with captions as samples like those of shards; nothing is copied or packed."""
 
 import os
 import re

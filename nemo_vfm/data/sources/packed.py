@@ -3,7 +3,7 @@
 """Packs cached latents of any shapes into sequences of tokens within a budget.
 
 Which samples share a pack is planned once, from the seed; every epoch gives the same packs in another order. So the
-packs of global batch g are a function of (shards, seed, g), found without walking through those before it.
+packs of global batch g are a function of (shards, seed, g), computed without stepping through the earlier ones.
 """
 
 import copy

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Shell commands that write tars in, training batches out. A recipe may name this only under `--trust piped`."""
+"""Reads training batches from shell commands that write tars. A recipe needs `--trust piped` to name this."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Folders of shards in, global batches for training and fixed batches for validation out.
+"""Reads folders of shards as global batches for training and fixed batches for validation.
 
 Lightning is not imported here, so that checking a recipe stays quick (it takes some 5 s to import, 2 cores, 2026-11);
-`lightning_module.py` is the same data as a LightningDataModule.
+`lightning_data.py` is the same data as a LightningDataModule.
 """
 
 from collections.abc import Sequence

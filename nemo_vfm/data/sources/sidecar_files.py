@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A video in; the text and JSON files beside it that may say what it shows, in order of belief, out."""
+"""Finds the text and JSON files beside a video that may hold its caption, the most trusted first."""
 
 from collections.abc import Iterator
 from pathlib import Path

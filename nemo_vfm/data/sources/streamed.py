@@ -2,9 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads tars without an index, here or in an object store, from front to back into training batches.
 
-What it costs against indexed shards: an epoch's order is that of the tars, shuffled, and within them only blocks of
-`shuffle_buffer` samples are; every rank reads all bytes; a resume reads up to its place, but for tars whose count is
-known.
+It has three costs against indexed shards. An epoch shuffles the tars, but within them only blocks of `shuffle_buffer`
+samples. Every rank reads all bytes. A resume reads up to its position, except for tars whose count is known.
 """
 
 import copy

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A folder of videos and pictures with captions beside them in, training batches out: no shards between."""
+"""Reads training batches from a folder of videos and images with captions beside them, without shards."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A CSV, JSON Lines or Parquet file that names videos and their captions in, training batches out."""
+"""Reads training batches from a CSV, JSON Lines or Parquet file that names videos and their captions."""
 
 import csv
 import json

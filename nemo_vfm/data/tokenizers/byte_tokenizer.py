@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Texts in, the bytes of their UTF-8 out: a tokenizer without anything to train or download."""
+"""Encodes texts as their UTF-8 bytes: a tokenizer without anything to train or download."""
 
 from collections.abc import Sequence
 

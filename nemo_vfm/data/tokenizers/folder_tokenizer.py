@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A tokenizer's folder as transformers or SentencePiece write it in, tokens of texts and texts of tokens out.
+"""Loads a tokenizer from a local folder that transformers or SentencePiece wrote.
 
-Nothing is fetched from anywhere and no code of the folder is run. `tokenizer.json` is taken where there is one, and
-gives the tokens that transformers' AutoTokenizer gives; else `tokenizer.model`, which gives those of SentencePiece.
+Nothing is downloaded and no code of the folder is run. `tokenizer.json` is used where there is one, and gives the
+tokens of transformers' AutoTokenizer; else `tokenizer.model`, which gives those of SentencePiece.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A folder with tokenizer.model in, its tokenizer in memory out, by the `sentencepiece` library."""
+"""Loads a folder's tokenizer.model with the `sentencepiece` library."""
 
 from collections.abc import Sequence
 from pathlib import Path

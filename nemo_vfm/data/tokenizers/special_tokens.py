@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The files beside a tokenizer in, the special tokens that they name and the tokens that they add out."""
+"""Reads special and added tokens from the files beside a tokenizer."""
 
 import json
 from collections.abc import Iterator, Mapping

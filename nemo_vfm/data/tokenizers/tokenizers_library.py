@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A folder with tokenizer.json in, its tokenizer in memory out, by the `tokenizers` library."""
+"""Loads a folder's tokenizer.json with the `tokenizers` library."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Documents as tokens: files that are mapped into memory, and batches of sequences from them."""
+"""Stores documents as memory-mapped files of tokens, and reads batches of sequences from them."""

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A number and how to compute what belongs to it in, that out; the last few are kept for threads that ask again."""
+"""Caches the last few values that were computed by number, for threads that ask for them again."""
 
 import threading
 from collections import OrderedDict

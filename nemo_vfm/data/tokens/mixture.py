@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Weights of sources in, which source each row is of, and its number there, out.
+"""Computes which source each row comes from, and the row's number there, from the weights of the sources.
 
-The rows take turns as batches of a blend do (`data/sources/blend_schedule.py`): after n rows no source's count is as
-far as one row from its share of n. Shares with no short cycle, such as those that follow from sizes, are rounded to
+The rows alternate as batches of a blend do (`data/sources/blend_schedule.py`): after n rows every source's count is
+less than one row from its share of n. Shares with no short cycle, such as those that follow from sizes, are rounded to
 ten-thousandths first.
 """
 

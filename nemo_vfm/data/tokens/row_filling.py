@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Lengths of documents and a number of equally long rows in, which parts of which documents lie in which row out.
+"""Fills rows of equal length with documents: computes which parts of which documents lie in which row.
 
-Best-fit-decreasing: the longest first, each into the row with the least room that is enough. Documents for which no row
-has room are cut to what room is left, so that rows are full as long as there are tokens: where lengths add up to the
-rows, nothing is padded, and the price is that some documents are cut (Ding et al., "Fewer truncations improve language
+This is best-fit-decreasing: the longest first, each into the row with the least room that is enough. Documents that fit
+no row are cut to the room that is left, so rows are full as long as there are tokens. Where the lengths add up to the
+rows, nothing is padded. The price is that some documents are cut (Ding et al., "Fewer truncations improve language
 modeling", 2024, cut none but leave room).
 """
 

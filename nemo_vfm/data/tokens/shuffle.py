@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A count, a key and places in, where a shuffle puts each of them out: any place alone, without the others.
+"""Computes the shuffled position of any index from a count and a key, without the other indices.
 
-A list of numbers would have to be drawn whole at each start: 250 million sequences of 4,096 tokens are a trillion
+A list of numbers would have to be drawn as a whole at each start: 250 million sequences of 4,096 tokens are a trillion
 tokens, and 2 GB of numbers.
 """
 

@@ -1,11 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The number of a span in, where in a stream it begins out; spans are equally long, and their order is a shuffle.
+"""Computes where in a stream a numbered span begins; spans are equally long and come in shuffled order.
 
-A stream that begins anew after its end is one endless line, cut into spans: span j is its j-th part, so where the
-length does not divide the stream, each epoch is cut elsewhere. The spans that begin in an epoch are shuffled among each
-other. So every token comes once an epoch, a position is found by arithmetic alone, and the order's whole state is the
-number.
+A stream that restarts after its end is one endless line, cut into spans. Span j is its j-th part, so where the length
+does not divide the stream, each epoch is cut elsewhere. The spans that begin in an epoch are shuffled among each other.
+So every token comes once per epoch, a position is found by arithmetic alone, and the order's whole state is the number.
 """
 
 import numpy as np

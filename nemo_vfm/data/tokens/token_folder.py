@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A folder of tokens in, its shards as arrays that are mapped into memory out."""
+"""Opens the shards of a folder of tokens as memory-mapped arrays."""
 
 import mmap
 import os

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The text of `tokens.json` in, checked facts of a folder of tokens out; and back. It is the last file written.
+"""Reads and checks `tokens.json`, the manifest of a folder of tokens, and writes it as the last file.
 
-A shard is three files of little-endian numbers without headers: `NAME.tokens`, every document followed by its end
-token; `NAME.ends`, uint64, where in the shard each document ends (its end token included); `NAME.marks`, uint64, a hash
+A shard is three files of little-endian numbers without headers. `NAME.tokens`: every document followed by its end
+token. `NAME.ends`, uint64: where in the shard each document ends (its end token included). `NAME.marks`, uint64: a hash
 of each document, by which copies of one are held out together.
 """
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The number of a row in, its tokens, its labels and its documents out: the two ways of packing a stream.
+"""Reads the tokens, labels and documents of a row by its number, for both ways of packing a stream.
 
 Shape letters: B rows, S tokens of a row.
 """

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A folder of tokens and a share to hold out in; its documents one after another as one stream, for each side, out.
+"""Splits a folder of tokens into a training and a held-out side, each one stream of documents.
 
-A position of a stream is a number below its length. What is kept of a side is where its runs of neighbouring documents
-begin, so that a stream of a billion documents takes little memory, and a position is found by bisection.
+A position of a stream is a number below its length. Only the start of each run of neighbouring documents is kept, so a
+stream of a billion documents takes little memory, and a position is found by bisection.
 """
 
 from dataclasses import dataclass

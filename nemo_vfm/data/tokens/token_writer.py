@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Documents as lists of tokens in, a shard's three files out, each whole or absent; and the folder's `tokens.json`."""
+"""Writes documents as token shards, three files each, whole or absent, and the folder's `tokens.json`."""
 
 import hashlib
 from collections.abc import Sequence

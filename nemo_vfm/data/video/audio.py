@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A video and a span of time in, what is to be heard in it out: one channel at a given rate.
+"""Reads the sound of a span of a video as one channel at a given rate.
 
-Times are those of the file's own clock, as time stamps of its frames are, so that sound and picture stay together.
+Times are those of the file's own clock, like the time stamps of its frames, so sound and picture stay in sync.
 """
 
 from collections.abc import Iterator

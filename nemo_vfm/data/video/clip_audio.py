@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A video and a span of time in; its sound, as packets that an mp4 takes as they are, or else as FLAC, out."""
+"""Extracts the sound of a span of a video: as packets that an mp4 can hold unchanged, or else as FLAC."""
 
 import io
 from collections.abc import Iterator, Sequence

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A codec's name in; whether it works on this machine, found out by using it, and what its lack costs, out."""
+"""Finds out whether a codec works on this machine by using it, and says what its absence costs."""
 
 import io
 import os

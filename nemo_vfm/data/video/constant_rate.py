@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The time stamps of some frames in; one constant rate for them, and how often each is seen at its ticks, out."""
+"""Computes one constant rate for frames with time stamps, and how often each is shown at that rate."""
 
 import numpy as np
 

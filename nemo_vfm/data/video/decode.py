@@ -1,14 +1,14 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A video file or its bytes in; what it holds, its frames by index, or its frames in order out.
+"""Opens a video file or its bytes: reads its properties, its frames by index, or its frames in order.
 
-Two readers behind one protocol: PyAV reads everything, decord reads scattered frames on x86-64. They agree on frame
+Two readers share one protocol: PyAV reads everything, decord reads scattered frames on x86-64. They agree on frame
 index and time stamp, and on pixels within 2/255 (equal on all we tried, BT.601 and BT.709). Rotation is applied once,
 pixels are made square, and interlaced frames progressive (PyAV alone: decord does neither).
 
-Damage. A file that cannot be opened raises DataError from `open_video` or `info`. Of one that ends too early the frames
-that are whole are there, and `missing_frames` says how many are not. Damage inside raises DataError where it is met:
-`frames` gives what comes before it first.
+Damage: a file that cannot be opened raises DataError from `open_video` or `info`. From a truncated file the whole
+frames are read, and `missing_frames` says how many are lost. Damage inside raises DataError at that position: `frames`
+yields the frames before it first.
 
 Shape letters: T frames, H height, W width.
 """

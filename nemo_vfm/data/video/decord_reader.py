@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A video in, scattered frames out, through decord: the fast reader on x86-64. Everything else is left to PyAV."""
+"""Reads scattered frames of a video through decord, fast on x86-64. Everything else is left to PyAV."""
 
 import io
 import os

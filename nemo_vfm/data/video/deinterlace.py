@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A decoder's frames in, the same number of progressive ones out: interlaced ones go through bwdif, others untouched.
+"""Deinterlaces a decoder's frames with bwdif, one frame for each; progressive frames pass unchanged.
 
-bwdif looks at the frames before and after, so a frame's pixels depend on whether its neighbours were decoded: whoever
-wants the same pixels every time begins one frame early and reads one further.
+bwdif uses the frames before and after, so a frame's pixels depend on whether its neighbours were decoded. For the same
+pixels every time, begin one frame early and read one further.
 """
 
 from collections import deque

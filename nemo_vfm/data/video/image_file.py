@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A JPEG, PNG or WebP in; its upright picture, and the bytes that shards keep of it, out; or why it cannot be used.
+"""Reads a JPEG, PNG or WebP as an upright picture, with the bytes that shards keep, or says why it is unusable.
 
-Decoders forgive a file that was cut short and fill the rest with grey, and show the first picture of an animation as if
-it were the only one. So the container is walked first. Shape letters: H height, W width, C colours (RGB).
+Decoders accept a truncated file and fill the rest with grey, and show the first picture of an animation as if it were
+the only one. So the container is checked first. Shape letters: H height, W width, C colours (RGB).
 """
 
 from collections.abc import Iterator

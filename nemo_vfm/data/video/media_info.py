@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Video and picture files in; size, length and rate of each out, remembered in a file for those that did not change."""
+"""Reads size, length and rate of video and image files; results are cached for files that did not change."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A video in, its packets' order and its frames out, through PyAV: the reader that reads everything."""
+"""Reads the packet order and the frames of a video through PyAV, which reads every format."""
 
 import io
 import os

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A codec that makes itself real-time in; threads that share the machine with all others out."""
+"""Takes real-time priority back from threads when a codec has given it to itself."""
 
 import os
 from collections.abc import Iterable, Iterator

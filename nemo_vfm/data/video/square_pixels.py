@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A stored picture's size and the shape of its pixels in; its size in square pixels out."""
+"""Converts a picture's stored size and pixel shape into its size in square pixels."""
 
 from fractions import Fraction
 

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The packets of a file that ends too early in; those that give frames without a gap out.
+"""Selects the packets of a truncated file whose frames can be shown without a gap.
 
-Packets come in the order of decoding. Where the file ends, frames may be there that are shown after others that are
-not: they would make a jump in what is seen.
+Packets come in decoding order. In a truncated file, some frames may be present that are shown after others that are
+missing: they would make the picture jump.
 """
 
 from collections.abc import Sequence

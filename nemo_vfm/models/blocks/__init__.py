@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The parts that models are put together from, one idea a file."""
+"""Provides the building blocks of models, one idea per file."""

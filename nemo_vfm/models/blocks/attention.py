@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens in, tokens that have looked at each other (self) or at the text (cross) out.
+"""Applies self-attention among video tokens and cross-attention to text tokens.
 
-Rows of the fused projections are ordered (head, role, dimension), so a tensor-parallel split of the output features
-keeps whole heads together and these modules read their number of heads from the activations.
+Rows of the fused projections are ordered (head, role, dimension). So a tensor-parallel split of the output features
+keeps whole heads together, and these modules read their number of heads from the activations.
 Shape letters: B batch, S video tokens, L text tokens, W width, H heads, D head dimension.
 """
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Shapes of a model's inputs in, the samples' token grids out; and arithmetic sample by sample in, its sums out."""
+"""Computes the token grids of a model's samples, and adds up the arithmetic of all samples."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Frames in, frames out in which positions have looked at each other, and at their own past; never at the future.
+"""Applies attention within each frame and over earlier frames; never over later ones.
 
 torch's attention is called directly: that of `parallel/` may spread a sequence over ranks, and these frames are whole.
 Shape letters: B batch, T frames, H height, W width, C channels, N heads, D head dimension, K frames looked at.

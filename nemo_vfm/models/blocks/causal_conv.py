@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Frames in, frames out of which none hangs on a later one; a long video may come in pieces.
+"""Applies convolutions in which no frame depends on a later one; a long video may come in pieces.
 
-The first frame stands alone: what lies before it is taken to be that frame standing still, so an image is a video of
-one frame, and 1 + k times 2^n frames become 1 + k after n halvings of time.
+The first frame is repeated as its own past, so an image is a video of one frame, and 1 + k times 2^n frames become
+1 + k after n halvings of time.
 Shape letters: B batch, T frames, H height, W width, C channels, N pieces of a position.
 """
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Wavelet bands in, latents out (`Encoder`), and latents in, wavelet bands out (`Decoder`); levels numbered alike.
+"""Builds the autoencoder's `Encoder` (wavelet bands to latents) and `Decoder` (back) from equally numbered levels.
 
 `levels.0` is the one next to the pixels in both, so that a deeper autoencoder has the names of a shallower one.
 Shape letters: B batch, T frames, H height, W width, C channels.

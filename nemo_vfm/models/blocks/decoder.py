@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens of a text in, tokens that have looked at what came before them out: one block of a language model.
+"""Defines one block of a causal language model: attention to earlier tokens, then a perceptron.
 
-Rows of the fused projections are ordered by group of heads (its queries, its key, its value), so a tensor-parallel
-split of the output features keeps whole groups together and these modules read their numbers from the activations.
+Rows of the fused projections are ordered by group of heads (its queries, its key, its value). So a tensor-parallel
+split of the output features keeps whole groups together, and these modules read their numbers from the activations.
 Shape letters: B batch, S tokens, D width, G groups (heads of keys and values), Q queries of a group, H heads = G Q,
 E head dimension, R its rotated part.
 """

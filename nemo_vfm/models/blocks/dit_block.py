@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens and what every block is told in, the tokens after one block of a DiT out.
+"""Defines one block of a DiT, and the inputs that every block receives besides the tokens.
 
 Shape letters: B batch, S video tokens, L text tokens, D width of a token, A width of what modulates.
 """

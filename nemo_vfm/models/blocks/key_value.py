@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Queries, keys and values of new tokens in, attention over all tokens so far out: the cache that generation keeps.
+"""Caches keys and values during generation, and computes attention of new tokens over all tokens so far.
 
-Texts of a batch end at the same place: shorter ones begin later, and what lies before their beginning is never seen.
+Texts of a batch end at the same place: shorter ones begin later, and positions before their beginning are masked.
 Shape letters: B batch, H heads of queries, G heads of keys and values, S new tokens, L room for all, E head dimension.
 """
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A token in, a token of the same width out: two linears with a GELU between."""
+"""Defines a block's position-wise perceptron: two linears with a GELU between."""
 
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A conditioning vector in, the shifts, scales and gates of a block out.
+"""Computes the shifts, scales and gates of a block from a conditioning vector.
 
-This is adaLN-zero (Peebles and Xie 2023, section 3.2), and the form of low rank that Cosmos and arXiv 2503.12964 gave
-it (AdaLN-LoRA): a linear of D x 9 D in every block is a third of a model's parameters.
+This is adaLN-zero (Peebles and Xie 2023, section 3.2), and its low-rank form by Cosmos and arXiv 2503.12964
+(AdaLN-LoRA): a linear of D x 9 D in every block is a third of a model's parameters.
 
 Shape letters: B batch, S tokens, D width, C chunks.
 """

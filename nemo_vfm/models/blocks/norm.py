@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Vectors in, vectors of unit scale out.
+"""Normalises vectors to unit scale.
 
 Shape letters: D the dimension that is normalised.
 """

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes of samples that lie side by side in one sequence in; where each one's tokens are, here and over all ranks, out.
+"""Computes where each sample's tokens are in a packed sequence, on this rank and over all ranks.
 
-Tokens that fill the sequence up, so that ranks can divide it, are at its end alone. They attend to each other and to
-the last sample's text, and what comes of them is dropped.
+Padding tokens, which make the sequence divisible by the ranks, are only at its end. They attend to each other and to
+the last sample's text, and their outputs are dropped.
 Shape letters: N samples, X latent positions, C channels, S tokens of this rank, P numbers of a patch, D width.
 """
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Latents in, a row of tokens out, and the way back.
+"""Cuts latents into patches, projects those to tokens, and puts patches back into latents.
 
 Shape letters: B batch, C channels, T frames, H height, W width, S tokens, P numbers
 of a patch, D width of a token.

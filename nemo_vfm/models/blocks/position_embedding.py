@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A token grid in, one vector a place out, to be added to the tokens.
+"""Computes one vector for each place of a token grid, to be added to the tokens.
 
-Rotary positions tell a token how far the others are, not where it stands itself; a model that trains briefly on
-few tokens learns what belongs where much sooner when it is told.
+Rotary positions tell a token how far away the others are, not where it is itself. A model that trains briefly on few
+tokens learns the position of things much sooner with absolute positions.
 Shape letters: S tokens, F features, D width.
 """
 

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A token grid and its frame rate in, rotation angles out; heads in, rotated heads out.
+"""Computes 3-D rotary positions from a token grid and its frame rate, and rotates heads by them.
 
-Rotary positions (Su et al. 2021) along time, height and width. Each axis has its own share of the head's dimension
-and the temporal position is in units of `1 / base_fps`, so that two clips of one motion at different frame rates get
-the same angles at the same instants.
+Rotary positions (Su et al. 2021) run along time, height and width. Each axis has its own share of the head's dimension.
+The temporal position is in units of `1 / base_fps`, so that two clips of one motion at different frame rates get the
+same angles at the same instants.
 Shape letters: B batch, S tokens, H heads, D head dimension, R = D / 2 rotations.
 """
 

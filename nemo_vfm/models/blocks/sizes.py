@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The numbers of a diffusion transformer and what it is given in; a sentence with them where they do not fit, out."""
+"""Checks the sizes and the inputs of a diffusion transformer; errors name the numbers that do not fit."""
 
 from torch import Tensor
 

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens of a video in, tokens that have looked at all, along time and across their frame out: one block of an ST-DiT.
+"""Defines one block of an ST-DiT: full attention, attention along time and attention within each frame.
 
-arXiv 2503.12964, 4.6. Full attention runs over all ranks that share a sequence; attention along time is local after one
-exchange and before another; attention across a frame is local where tokens lie (4.5.1).
+arXiv 2503.12964, 4.6. Full attention runs over all ranks that share a sequence. Attention along time is local, between
+two exchanges. Attention within a frame is local on the rank that has the tokens (4.5.1).
 Shape letters: B batch, S tokens, D width, H heads, E head dimension, R tokens of one run, G its group of runs.
 """
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Text tokens and a mask in, what a model may see of them out: tokens at unit scale, and their mean.
+"""Masks and normalises text tokens to unit scale, and computes their mean.
 
 Shape letters: B batch, L text tokens, D width of a text token.
 """

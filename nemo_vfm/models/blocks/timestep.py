@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A noise level a sample in, a conditioning vector a sample out.
+"""Embeds the noise level of each sample as a conditioning vector.
 
 Shape letters: B batch, D width.
 """

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A noise level a sample in, how uncertain the model is there out: a number that a loss may be weighed by.
+"""Predicts the model's uncertainty at a noise level, by which a loss may be weighted.
 
 Shape letters: B batch, S tokens, P numbers of a patch, K features.
 """

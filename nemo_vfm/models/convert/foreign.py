@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The path of a file of another framework in, its weights, its configuration and what was left out of it out."""
+"""Reads a file of another framework: its weights, its configuration, and what was left out."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns the config.json of a language model of transformers into the arguments of GPT, and a GPT into config.json.
 
-Either way the function is the same or the conversion is refused; `gpt_families` is the table of who can say what.
+In both directions the function stays the same, or the conversion is refused. `gpt_families` lists which architecture
+can express what.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Lists what each architecture of transformers can say of a language model, and what it means by leaving it out.
+"""Lists which settings each architecture of transformers has for a language model, and their defaults.
 
-Defaults are those of transformers 5. A key of config.json that stands in none of these tables is refused: it may change
-the function.
+Defaults are those of transformers 5. A key of config.json that is in none of these tables is refused: it may change the
+function.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A language model's folder as transformers writes it in, GPT with its weights out; and the way back.
+"""Loads GPT with its weights from a language model's folder of transformers, and writes such a folder.
 
-Weights are written in files of a few gigabytes with an index, as transformers has them, a file at a time.
+Weights are written in files of a few gigabytes with an index, as transformers does, one file at a time.
 """
 
 from collections.abc import Iterator, Mapping

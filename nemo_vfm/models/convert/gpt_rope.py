@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads rotary positions from a config.json of transformers 4 or 5, and writes them so that both read them.
 
-Version 4 has `rope_theta` and `partial_rotary_factor` on top and the rest in `rope_scaling`; version 5 has all of it in
-`rope_parameters`, and takes `rope_scaling` instead where that is there. What they would read differently is refused.
+Version 4 has `rope_theta` and `partial_rotary_factor` at the top level and the rest in `rope_scaling`. Version 5 has
+all of it in `rope_parameters`, but prefers `rope_scaling` where that is there. Settings that the two would read
+differently are refused.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Weights of a language model under transformers' names in, under GPT's names out; and the way back.
+"""Converts a language model's weights between transformers' names and GPT's names.
 
 Queries, keys and values are one matrix here, ordered by group of heads: Q queries, then the key, then the value.
 """

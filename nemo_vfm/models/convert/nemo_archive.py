@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A NeMo archive (`.nemo`) in, the text of its configuration and its weights out; nothing is unpacked, built or run.
+"""Reads the configuration text and the weights of a NeMo archive (`.nemo`); nothing is unpacked, built or run.
 
-An archive is a tar, plain or gzipped, of `model_config.yaml`, `model_weights.ckpt` (a file of torch.save) and files
-that the model needs besides, such as tokenizers. The configuration may name classes in `_target_`; here it stays text.
+An archive is a tar, plain or gzipped, of `model_config.yaml`, `model_weights.ckpt` (a file of torch.save) and other
+files that the model needs, such as tokenizers. The configuration may name classes in `_target_`; here it stays text.
 """
 
 import gzip

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes of a pickle in, plain values out: texts, numbers, containers, and where tensors lie. Nothing is called.
+"""Reads plain values from the bytes of a pickle: texts, numbers, containers, and where tensors are. Nothing is called.
 
-A pickle is a program for a small stack machine. This machine knows the instructions that build data and a closed list
-of names that torch writes for tensors; each name stands for arithmetic of ours, and nothing is imported. Any other name
+A pickle is a program for a small stack machine. This machine knows the instructions that build data, and a closed list
+of names that torch writes for tensors. Each name stands for arithmetic of ours, and nothing is imported. Any other name
 is refused, or becomes a `LeftOut`, which stays inert whatever the program does with it.
 """
 

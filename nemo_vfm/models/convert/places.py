@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a file says of a tensor in, its place inside a storage out; a shape that its storage cannot hold is refused."""
+"""Checks where a file says a tensor lies in a storage; a shape that its storage cannot hold is refused."""
 
 from dataclasses import dataclass
 from math import prod

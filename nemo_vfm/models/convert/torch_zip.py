@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A file of torch.save in, its values and, on request, its tensors out; read by offset, with nothing run.
+"""Reads the values and, on request, the tensors of a file of torch.save by offset; nothing in it is run.
 
-Since 1.6 torch writes a zip whose members are stored as they are: `data.pkl` says what there is, `data/0`, `data/1`
-and so on hold the numbers. Sizes and places are judged before any memory is taken, so what is read is never larger
-than the file.
+Since 1.6 torch writes a zip with uncompressed members: `data.pkl` lists the content, `data/0`, `data/1` and so on hold
+the numbers. Sizes and places are checked before any memory is allocated, so what is read is never larger than the file.
 """
 
 import zipfile

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Opens the safetensors files that transformers would take from a folder, and no others.
 
-As transformers does: `model.safetensors` if it is there, else what `model.safetensors.index.json` names. Whatever else
-lies there (other shards, another program's `consolidated.safetensors`) is left out, and named once.
+This follows transformers: `model.safetensors` if it is there, else the files that `model.safetensors.index.json` names.
+Other files (other shards, another program's `consolidated.safetensors`) are left out, and named once.
 """
 
 import json

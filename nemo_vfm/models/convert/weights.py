@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a foreign file was saved with in, its weights by name out, and the rest that is worth keeping as JSON."""
+"""Finds the weights by name in what a foreign file holds, and keeps other plain values as JSON."""
 
 from collections.abc import Iterator, Mapping
 from math import isfinite

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""An open file and a range of its bytes in, a file of just that range out, which refuses to be read in large pieces."""
+"""Opens a range of bytes of a file as a read-only file, which refuses to be read in large pieces."""
 
 import io
 import os

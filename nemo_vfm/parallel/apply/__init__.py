@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Cuts a model over devices as the plan says."""
+"""Splits a model over devices as the plan says."""

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A model on one device and a mesh in; the same model, of which this rank holds its part, out.
+"""Applies a parallelism plan to a model on a mesh, so that this rank holds its part.
 
-The order matters: the large linears are split first, then activations are marked for recomputation, then blocks are
-compiled, and last come the weights' shards, so that FSDP gathers what is left of each block and no more.
+The order matters. The large linears are split first, then activations are marked for recomputation, then blocks are
+compiled. The weights are sharded last, so that FSDP gathers only what is left of each block.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator

@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Linears in; linears whose weights' gradients are computed when asked for, and not in backward, out.
+"""Defers the weight gradients of linears: they are computed on request instead of in the backward pass.
 
-A zero-bubble schedule (Qi et al. 2024, arXiv 2401.10241) sends the gradient of its input on at once and fills waiting
-times with the gradients of weights. torch's own split of a stage's graph fails where a conditioning vector reaches
-several places of it, as adaLN's does: the weights' pass runs back through what it has freed (torch 2.13, "Trying to
-backward through the graph a second time"). So the split is made at each linear, where it is clear what belongs where.
+A zero-bubble schedule (Qi et al. 2024, arXiv 2401.10241) sends the gradient of its input on at once and fills idle time
+with the gradients of weights. torch's own split of a stage's graph fails where a conditioning vector reaches several
+places of it, as adaLN's does: the weights' pass runs back through what it has freed (torch 2.13, "Trying to backward
+through the graph a second time"). So the split is made at each linear, where the two parts are easy to separate.
 """
 
 from collections.abc import Callable, Iterable

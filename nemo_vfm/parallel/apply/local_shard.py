@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reads and writes this rank's part of tensors that may be spread over devices."""
+"""Reads and writes this rank's shard of tensors that may be distributed over devices."""
 
 import sys
 from typing import TYPE_CHECKING

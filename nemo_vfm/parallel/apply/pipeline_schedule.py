@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Stages of a model and prepared microbatches in; gradients on every rank, and the loss on the last stage's, out.
+"""Runs prepared microbatches through the pipeline's stages: gradients on every rank, the loss on the last stage's.
 
-torch.distributed.pipelining orders the work and sends what goes between stages. What every block is told besides
-(noise level, text, frame rate) is computed on each stage from the microbatch itself, which every rank of a pipeline
-has: it is less work than sending it and its gradient. Gradients are sums: the schedules must not scale them.
+torch.distributed.pipelining orders the work and sends activations between stages. The other inputs of each block (noise
+level, text, frame rate) are computed on each stage from the microbatch itself, which every rank of a pipeline has. That
+is less work than sending them and their gradients. Gradients are sums: the schedules must not scale them.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A whole model and a place in the pipeline in; the model with this rank's blocks alone, and its stages, out.
+"""Cuts a whole model down to this rank's blocks and builds its pipeline stages.
 
-Everything keeps its name, so that what a rank holds has the names it has on one device: blocks of other stages are
-taken out of their `ModuleList` without renumbering, and modules of other stages lose their parameters and stay.
+Every parameter keeps its name from one device. Blocks of other stages are removed from their `ModuleList` without
+renumbering. Modules of other stages stay but lose their parameters.
 """
 
 import copy

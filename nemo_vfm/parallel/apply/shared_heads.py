@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lets several tensor ranks use one head of keys and values, where there are fewer heads than ranks.
 
-As in Megatron-Core, the weights stay split evenly, so each is held once. The ranks of one head exchange what their
-parts of the linear gave; every rank then has the head's key and value, and takes its share of the queries. On the way
-back the gradients of these copies are added up.
+As in Megatron-Core, the weights stay split evenly, so each is held once. The ranks of one head exchange the outputs of
+their parts of the linear. Every rank then has the head's key and value, and takes its share of the queries. In the
+backward pass the gradients of these copies are added up.
 Shape letters: B batch, S tokens, F features of a group (queries, key, value), G groups, Q queries of a group,
 E head dimension.
 """

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A function in, the same one, which torch.compile calls and does not look into, out."""
+"""Marks a function that torch.compile calls without tracing into it."""
 
 import sys
 from collections.abc import Callable

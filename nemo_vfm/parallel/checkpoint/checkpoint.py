@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Named tensors and a state in, a checkpoint folder out that is whole or absent; and the newest whole one back.
+"""Saves named tensors and a state as a checkpoint folder that is whole or absent, and loads the newest whole one.
 
-A checkpoint is `step-00000100/` holding safetensors files for each group (model, ema, optimizer) and, written last, the
-manifest. One process writes a file a group. Of several ranks each writes what it holds, and `pieces.json` says which
-file holds which part of a tensor; any layout of devices reads what any other wrote. There is no pickle in it.
-safetensors is imported when used, so that engines need torch alone.
+A checkpoint is `step-00000100/` with safetensors files for each group (model, ema, optimizer) and the manifest, which
+is written last. One process writes one file per group. Of several ranks each writes what it holds, and `pieces.json`
+says which file holds which part of a tensor. Any layout of devices reads what any other wrote. There is no pickle in
+it. safetensors is imported when used, so that engines need torch alone.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A folder of checkpoints in; those that are there, what they say of themselves, and the newest whole one, out.
+"""Finds the checkpoints of a folder, reads their manifests, and picks the newest one that passes its hash check.
 
-With several ranks each hashes its share of the files and all learn of every finding, so that all load the same one.
+With several ranks each hashes its share of the files, and all learn every result, so that all load the same one.
 """
 
 import re

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which file of a checkpoint holds which part of each tensor in, `pieces.json` out; and back, with every value judged.
+"""Reads and writes `pieces.json`: which file of a checkpoint holds which part of each tensor. Every value is checked.
 
-It stands beside the manifest: for hundreds of ranks it is tens of megabytes, and manifests are read often.
+It is separate from the manifest: for hundreds of ranks it is tens of megabytes, and manifests are read often.
 """
 
 import json

@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a checkpoint says of itself in, a sealed `manifest.json` out; and back, with every value judged.
+"""Writes and reads a checkpoint's sealed `manifest.json`. Every value is checked.
 
-The version is `major.minor`. Another minor version has only added keys that a reader may pass over, so it is read;
-another major version is refused. Version 1 is what one process writes, a file a group. In version 2 a group lies in a
-file a rank, with `pieces.json` beside them, which a reader of version 1 would take for damage. `seal` is the sha256 of
-all other keys as sorted, compact JSON, in every version: so a flipped bit in the version is seen as damage and not
-taken for a version of the future.
+The version is `major.minor`. Another minor version has only added keys that a reader may ignore, so it is read; another
+major version is refused. Version 1 is written by one process, one file per group. In version 2 a group lies in one file
+per rank, with `pieces.json` beside them, which a reader of version 1 would take for damage. `seal` is the sha256 of all
+other keys as sorted, compact JSON, in every version. So a flipped bit in the version is recognized as damage and not
+taken for a future version.
 """
 
 import json

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""One group of a checkpoint, however it is spread over files, in; one safetensors file out, and back as a group.
+"""Writes one group of a checkpoint, however it is sharded, as one safetensors file, and reads such a file as a group.
 
 Tensors pass one by one, so that it takes the memory of the largest. `convert.json` beside the file holds its hash, as
-it does for what `nemo-vfm convert` makes of other frameworks' files; those are read here as well.
+it does for files that `nemo-vfm convert` makes from other frameworks; those are read here as well.
 """
 
 from collections.abc import Iterator

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizer state as it was saved, `parameter name/key`, in; the part of it that belongs to this rank's parameters out.
+"""Saves optimizer state as `parameter name/key`, and restores the part that belongs to this rank's parameters.
 
-State of a parameter's shape lies as the parameter does. A step count is a tensor of its own for every parameter: one
-that they shared would advance once for each of them, which nothing but the second step after a resume shows.
+State with a parameter's shape is sharded like the parameter. Every parameter has its own step count: a shared one would
+advance once for each of them, which shows only in the second step after a resume.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A tensor, whole or spread over devices, in; the box of it that this rank holds out, and tensors in another's layout.
+"""Finds the box of a tensor that this rank holds, and lays tensors out as others are over the devices.
 
-Every layout that our engines make gives a rank one box of a tensor: split along some dimensions, whole along others.
+Every layout of our engines gives a rank one box of a tensor: split along some dimensions, whole along others.
 """
 
 import math

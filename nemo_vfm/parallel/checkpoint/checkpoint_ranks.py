@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What one rank did or could not do in, the same answer on every rank out: all go on together, or all stop.
+"""Exchanges the results of a step of saving or loading, so that all ranks continue together or all stop.
 
-A rank that raised alone would leave the others waiting in their next collective. So each step of a save or a load says
-how it went to all ranks before any of them acts on it. Everything is sent as JSON.
+A rank that raised alone would leave the others waiting in their next collective. So each step of a save or a load tells
+all ranks how it went before any of them acts on it. Everything is sent as JSON.
 """
 
 import json

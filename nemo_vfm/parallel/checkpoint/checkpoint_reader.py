@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The files of one group of a checkpoint in; tensors, whole or the part that a rank holds, out, read when asked for."""
+"""Reads the tensors of one checkpoint group lazily, whole or only the part that a rank holds."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence

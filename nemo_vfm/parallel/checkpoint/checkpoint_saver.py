@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The tensors of a step in; a checkpoint written by a thread, while the training takes its next steps, out.
+"""Writes a checkpoint in a thread while the training takes its next steps.
 
-The step loop waits for the copy alone, and where a save comes before the one before it is written, for that one.
+The step loop waits only for the copy, and for the previous save if that is not written yet.
 """
 
 import time

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The tensors of a training in; the files that this rank is to write out, as bytes of their own on the CPU.
+"""Copies the tensors that this rank is to write into CPU memory, as the bytes of its files.
 
-Once a snapshot is taken the training goes on: what it does to its tensors does not reach the files. The memory is kept
-from save to save, since asking for it again costs more than the copy itself.
+Once a snapshot is taken the training continues, and its changes to the tensors do not reach the files. The memory is
+kept from save to save, since allocating it again costs more than the copy itself.
 """
 
 import hashlib

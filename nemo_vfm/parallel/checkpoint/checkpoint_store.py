@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of a folder in, copies in an object store out; and the newest whole one back where the folder is gone.
+"""Copies a folder's checkpoints to an object store, and fetches the newest whole one where the folder is gone.
 
-A copy lies at `<address>/step-<n>/`, its manifest sent last, so that a reader never takes half of one. Beside them lies
-`recipe.yaml`: who goes on from there without a folder of his own must be the same run.
+A copy lies at `<address>/step-<n>/`. Its manifest is sent last, so that a reader never takes half a checkpoint. Beside
+them lies `recipe.yaml`: a run that resumes from the store without a folder of its own must be the same run.
 """
 
 import os

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A snapshot on each rank in, one checkpoint folder out that is whole or absent, and older ones that may go, gone.
+"""Writes the snapshots of all ranks as one checkpoint folder, whole or absent, then deletes surplus older ones.
 
-Rank 0 makes a folder under a temporary name, every rank writes its files there, and once all are flushed rank 0 writes
-the manifest and gives the folder its name. Whatever fails on one rank fails on all of them.
+Rank 0 makes a folder under a temporary name, and every rank writes its files there. Once all are flushed, rank 0 writes
+the manifest and renames the folder. Whatever fails on one rank fails on all of them.
 """
 
 import json

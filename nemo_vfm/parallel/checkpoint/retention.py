@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of the checkpoints there are, and a rule, in; those that may go out. Nothing is deleted here."""
+"""Decides which checkpoints may be deleted under a retention rule. Nothing is deleted here."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Named tensors in, one safetensors file out, and back: each number of a header is judged before memory is asked for.
+"""Writes and reads safetensors files; each number of a header is checked before memory is allocated for it.
 
-A hash in a manifest finds accidents. It cannot find a file that was made to do harm together with its manifest, so the
-header is read here first, strictly, and the library after it.
+A hash in a manifest finds accidents. It cannot find a malicious file that came together with its manifest. So the
+header is read here first, strictly, and the library comes after it.
 
-Files are written here and not by the library: it holds the interpreter while it writes, which would stop the training
-that a save in the background is to leave alone, and copies once more.
+Files are written here and not by the library. The library holds the interpreter while it writes, which would stop the
+training during a save in the background, and it copies once more.
 """
 
 import hashlib

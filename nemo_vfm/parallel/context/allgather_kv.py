@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A rank's queries, keys and values in, its attention over the whole sequence out: every rank gets all keys at once.
+"""Computes a rank's attention over the whole sequence by gathering all keys and values on every rank at once.
 
-Simpler than a ring and quicker where a sequence is short, but one layer's keys and values of all ranks lie in memory
+This is simpler than a ring and faster for short sequences, but one layer's keys and values of all ranks are in memory
 while it computes. They are gathered again for the backward pass rather than kept (arXiv 2407.21783, 3.3.2, gathers
 likewise).
 """

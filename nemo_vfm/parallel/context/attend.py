@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""This rank's queries, keys and values in, its tokens' attention over every rank's tokens out.
+"""Computes the attention of this rank's tokens over every rank's tokens.
 
 Self-attention only: keys of another sequence, such as text, are short and whole on every rank, so nothing is exchanged.
 Shape letters: B batch, H heads, K heads of keys and values, S tokens of this rank, D head dimension.

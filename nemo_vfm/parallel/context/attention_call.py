@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Who attends together and how in, what every scheme needs beside its tensors out."""
+"""Describes one attention call beside its tensors: which ranks take part, and how."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

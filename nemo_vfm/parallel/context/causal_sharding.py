@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens that see only their past in: how context ranks share them, and what they attend to, out.
+"""Shards causal tokens over context ranks, and computes their attention to earlier tokens.
 
-A run of early tokens has little to attend to and a run of late ones much, so each context rank has an early and a late
-chunk (`context/order.py`). On one device nothing changes.
+Early tokens attend to few others and late ones to many, so each context rank has an early and a late chunk
+(`context/token_order.py`). On one device nothing changes.
 Shape letters: B batch, H heads of queries, G heads of keys and values, S tokens of this rank, E head dimension.
 """
 

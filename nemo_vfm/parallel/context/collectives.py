@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors for other ranks in, theirs out: every call of a process group that this room makes, and its bytes counted.
+"""Calls the collectives of context parallelism and counts their bytes. No other file of this room calls any.
 
-A rank that died or hangs ends a call with `LostRank`, which names it, within the timeout the group was made with (gloo;
+If a rank died or hangs, a call ends with `LostRank`, which names it, within the timeout the group was made with (gloo;
 NCCL's own watchdog ends the process instead).
 """
 

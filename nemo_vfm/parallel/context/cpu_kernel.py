@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""One tile in, its attention by torch's own CPU kernel out: the flash kernel under `scaled_dot_product_attention`."""
+"""Computes the attention of one tile by the CPU flash kernel under `scaled_dot_product_attention`."""
 
 import torch
 from torch import Tensor

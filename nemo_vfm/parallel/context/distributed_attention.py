@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Queries, keys and values in, attended values out: the one place where attention meets other positions.
+"""Computes attention for models, also where the sequence is split over devices.
 
-Models call these and nothing else, so that splitting the sequence over devices changes this file and no model.
+Models call only these functions, so that splitting the sequence over devices changes this file and no model.
 Shape letters: B batch, H heads, S query positions, L key positions, D head dimension, N packed samples.
 """
 

@@ -1,14 +1,14 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A video's tokens split by time in, whole time lines of some places out by one exchange, and back.
+"""Exchanges a video's tokens, split by time, for all frames of a share of the places, and back.
 
-For models that stack attention over everything, over time at one place and over the places of one frame
-(arXiv 2503.12964, 4.5.1). The first runs over ranks (`attend`); with these layouts the other two are local, for two
-exchanges in all, where exchanging heads would take two for each attention:
+This is for models that stack attention over everything, over time at one place, and over the places of one frame
+(arXiv 2503.12964, 4.5.1). The first runs over ranks (`attend`). With these layouts the other two are local, for two
+exchanges in all. Exchanging heads would take two for each attention:
 
-    sequence    (B, T H W / n, D)    the frames of a run, time slowest: where the rest of the model lives
+    sequence    (B, T H W / n, D)    the frames of a run, time slowest: the layout in the rest of the model
     temporal    (B H W / n, T, D)    every frame, at a share of the places
-    spatial     (B T / n, H W, D)    every place, at a share of the frames: the sequence layout, seen otherwise
+    spatial     (B T / n, H W, D)    every place, at a share of the frames: a view of the sequence layout
 
 Both exchanges are exact under autograd, each the other's gradient. Shape letters: B samples, T frames, P places (H W),
 D width, n ranks.

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of unequal lengths on a GPU in, their attention by torch's own flash kernels out.
+"""Computes attention over rows of unequal lengths on a GPU by torch's own flash kernels.
 
-The operators are those under `torch.nn.attention.varlen` (torch 2.11 to 2.13); they have no stable name, and that
-module's public function cannot be given another lse for its backward pass. `chosen` tries them before it trusts them.
+The operators are those under `torch.nn.attention.varlen` (torch 2.11 to 2.13). They have no stable name, and that
+module's public function does not accept another lse for its backward pass. `chosen` tests them before use.
 """
 
 import torch

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Queries, keys, values and tiles in, attended values with the logarithm of each softmax's denominator out.
+"""Declares attention kernels over tiles, which return the values and the log of each softmax's denominator.
 
-That logarithm (`lse`) is what makes attention divisible: two results over different keys merge exactly, and a backward
-pass that is given the final values and lse needs to see only its own keys. Every kernel offers both directions.
+That logarithm (`lse`) makes attention divisible. Two results over different keys merge exactly. A backward pass that is
+given the final values and lse needs only its own keys. Every kernel offers both directions.
 
 Shape letters: B batch, H heads, K heads of keys and values, S query rows, L key rows, D head dimension.
 """

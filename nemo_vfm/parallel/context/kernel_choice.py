@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Queries in, the fastest kernel that runs on their device out; one that does not prove itself there is not used."""
+"""Chooses the fastest attention kernel that runs on the queries' device and passes a test there."""
 
 import logging
 from functools import lru_cache

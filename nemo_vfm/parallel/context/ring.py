@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A rank's queries, keys and values in, its attention over the whole sequence out: keys and values go round a ring.
+"""Computes a rank's attention over the whole sequence by passing keys and values around a ring.
 
 In round t a rank holds the keys of the rank t places before it, and passes them on while it computes with them
-(arXiv 2310.01889; results merge by their lse as in arXiv 1805.02867). A rank of one computes on its own.
+(arXiv 2310.01889). Results merge by their lse as in arXiv 1805.02867. A single rank exchanges nothing.
 """
 
 from collections.abc import Iterator

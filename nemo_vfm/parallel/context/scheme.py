@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The name of a way to attend over a split sequence in, its two degrees for a number of ranks out; no torch needed."""
+"""Maps the name of a context-parallel scheme to its two degrees for a number of ranks; no torch needed."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args

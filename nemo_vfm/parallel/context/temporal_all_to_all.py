@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A rank's tokens of a video in, whole time lines of a share of its places out, and back: what models call.
+"""Converts a rank's tokens of a video into all frames of a share of its places, and back: what models call.
 
-`context.frames` exchanges among context ranks. Where tensor ranks split tokens too, each exchanges its own, and the
-linear that follows gathers the rest of a line, as it would of any sequence; the frames then stand in another order.
-On one device nothing moves but dimensions.
+`context.frame_all_to_all` exchanges among context ranks. Where tensor ranks split tokens too, each exchanges its own,
+and the following linear gathers the rest of a line, as it would of any sequence. The frames then come in another order.
+On one device only dimensions are permuted.
 Shape letters: B samples, S tokens here, T frames, P places of one frame, D width, N lines.
 """
 

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which positions two pieces of a sequence hold and where its samples end in, the blocks to compute out; no torch.
+"""Computes the blocks of attention between two pieces of a sequence, from their positions and sample borders; no torch.
 
-A piece is a run of spans of global positions, in the order of its rows. A tile is a block of scores that is seen whole
-(`diagonal` false) or up to its diagonal: those are the two shapes that every attention kernel has. What no query may
-see has no tile, so samples that do not meet cost nothing.
+A piece is a run of spans of global positions, in the order of its rows. A tile is a block of scores that is visible as
+a whole (`diagonal` false) or up to its diagonal: those are the two shapes that every attention kernel has. Positions
+that no query may see have no tile, so samples that do not meet cost nothing.
 """
 
 from bisect import bisect_right

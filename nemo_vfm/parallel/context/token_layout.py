@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A model's tokens in, the part of them that this rank works on out; and the way back. On one device: nothing changes.
+"""Splits a model's tokens over ranks and gathers them again. On one device nothing changes.
 
 A model calls `split_tokens` once before its first linear, `gather_tokens` once after its last, and `split_context` for
-what only attention reads (positions). In between it holds 1 / T of the tokens, so the gradient of every parameter
-that all T ranks hold is a part of a sum, which the engine adds up. The way back's gradient is the own part alone,
-since every rank computes the same loss on all tokens.
+tensors that only attention reads (positions). In between it holds 1 / T of the tokens. So the gradient of every
+parameter that all T ranks hold is a part of a sum, which the engine adds up. The gradient of `gather_tokens` is the own
+part alone, since every rank computes the same loss on all tokens.
 """
 
 from collections.abc import Iterator

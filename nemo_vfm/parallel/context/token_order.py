@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens in their global order in, each rank's share out, and back again."""
+"""Splits tokens in their global order into each rank's share, and joins the shares again."""
 
 from collections.abc import Sequence
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes of one attention in, bytes that each rank must send under each scheme out; no torch needed.
+"""Computes the bytes that each rank must send under each context-parallel scheme; no torch needed.
 
 N_k is the bytes of the keys that one rank holds, N_q of its queries, r the ranks in a ring and u those that exchange
 heads. Exchanging heads keeps N_k and N_q (u times the tokens, a u-th of the heads), so the two parts add up:
@@ -8,8 +8,8 @@ heads. Exchanging heads keeps N_k and N_q (u times the tokens, a u-th of the hea
     forward    2 N_k (r - 1)           + (2 N_q + 2 N_k) (u - 1) / u
     backward   2 (N_k + A_k) (r - 1)   + (2 N_q + 2 N_k) (u - 1) / u
 
-A_k is N_k at the precision in which gradients are added up (fp32 for 16-bit keys): keys and values come round again,
-and partial sums of their gradients travel home. `all_gather` moves what a ring moves.
+A_k is N_k at the precision in which gradients are added up (fp32 for 16-bit keys). Keys and values go round again, and
+partial sums of their gradients travel back to their rank. `all_gather` moves what a ring moves.
 """
 
 from dataclasses import dataclass

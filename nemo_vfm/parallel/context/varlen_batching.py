@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Many tiles in, one call for all that may go together out: kernels for rows of unequal lengths, one after another.
+"""Batches many attention tiles into few calls of kernels for rows of unequal lengths.
 
 Packed samples make hundreds of small tiles, and a GPU would wait for each. Tiles of one shape (whole, or up to the
-diagonal) whose queries do not meet go into one call, every sample of the batch as sequences of its own.
+diagonal) whose queries do not overlap go into one call, every sample of the batch as sequences of its own.
 
 Shape letters: T rows of all sequences, N sequences, H heads, D head dimension; B, K and S as in `kernel`.
 """

@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A model, a task and micro-batches in; one optimizer step out. Schedule, reduction, clipping and update live here.
+"""Declares the engine, which turns a model, a task and micro-batches into one optimizer step.
 
-`Engine` is the seam: every engine has these methods, and gives the numbers of a single device.
+Schedule, reduction, clipping and update live here. Every engine has these methods, and gives the numbers of a single
+device.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Each rank's part of the gradients in, the sums that one device would have and their norm out.
+"""Sums each rank's part of the gradients to those of one device, and computes their norm.
 
-FSDP has already averaged over the ranks that share weights; what is left are parameters that several ranks hold whole
+FSDP has already averaged over the ranks that share weights. What is left are parameters that several ranks hold whole
 while each saw only some tokens, some heads or some stages (docs/several_devices.md). Sums are of plain local tensors,
 and never a mean: what a mean would be over depends on the layout.
 """

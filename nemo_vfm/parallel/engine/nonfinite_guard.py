@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A step's loss and gradient norm in, whether the weights may move out; the same answer on every rank."""
+"""Decides from a step's loss and gradient norm whether to update the weights, equally on every rank."""
 
 import json
 import math

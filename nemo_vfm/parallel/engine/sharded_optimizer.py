@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters that may be parts of larger ones in; an optimizer over this rank's parts, as plain tensors, out.
+"""Runs the optimizer on this rank's shards.
 
-An update of one number from its own gradient and moments does not care where the others are, so AdamW and its kind run
-on local tensors: no dispatch, and no trouble with parameters that lie on different meshes. An optimizer that looks at
-whole matrices (Muon, Shampoo) would compute something else on parts: it is found by trying, and refused.
+An update of one number from its own gradient and moments does not depend on where the others are. So AdamW and its kind
+run on local, plain tensors: no dispatch, and no trouble with parameters that lie on different meshes. An optimizer that
+uses whole matrices (Muon, Shampoo) would compute something else on parts: a trial finds it, and it is refused.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A model and its plan in; optimizer steps on one device or on many out, with the same sums on any layout.
+"""Runs optimizer steps on one device or on many under a plan, with the same sums on any layout.
 
-Every rank adds up weight times loss over its samples and tokens, unscaled; at the end of the step one all-reduce of
+Every rank adds up weight times loss over its samples and tokens, unscaled. At the end of the step one all-reduce of
 three numbers (loss, weight, squared norm) tells every rank what to divide by. So nothing depends on how samples, tokens
 or layers are spread.
 """

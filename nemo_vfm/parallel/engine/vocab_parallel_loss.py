@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Scores of each word of a vocabulary in, the loss of each token out, also where ranks hold parts of the vocabulary.
+"""Computes the cross-entropy of each token, also where ranks hold parts of the vocabulary.
 
 Cross-entropy of token i with target y is log sum_v exp(s_iv) - s_iy (natural logarithm). Over tensor ranks the largest
-score, the sum and the target's score are each one all-reduce of a number per token: the scores never travel.
+score, the sum and the target's score are each one all-reduce of a number per token: the scores are never sent.
 Shape letters: N tokens, V words of this rank.
 """
 

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A number of ranks in, layouts of them out: all that there are, or few in which every two choices meet once.
+"""Lists the parallel layouts of a number of ranks: all of them, or few in which every two choices meet once.
 
-Mistakes in layouts are mostly those of two things together (a gradient that FSDP averages and a tensor split sums), so
-a selection in which every pair of choices occurs finds nearly what all of them would. Arithmetic, without torch.
+Mistakes in layouts mostly need two things at once (a gradient that FSDP averages and a tensor split sums). So a
+selection in which every pair of choices occurs finds nearly what all of them would. Arithmetic, without torch.
 """
 
 import itertools

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A plan in, this process's place among the others and its groups out: the one file that makes process groups.
+"""Creates the process groups of a plan and finds this process's place in them; no other file makes groups.
 
 Ranks come from the environment, as torchrun and srun set it.
 """

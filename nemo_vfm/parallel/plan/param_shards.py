@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A model and a plan in, how many numbers of each parameter a device keeps out, for every place in the pipeline."""
+"""Computes how many elements of each parameter a device keeps, for every place in the pipeline."""
 
 from collections.abc import Sequence
 from math import prod

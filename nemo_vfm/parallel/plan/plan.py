@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Degrees of parallelism in, who does what on which rank out: arithmetic that needs no GPU, no torch and no network.
+"""Plans from the degrees of parallelism which rank does what: arithmetic without GPU, torch or network.
 
-Ranks are counted with the tensor axis fastest, then context, shard, replicate, pipeline: what talks most sits closest.
+Ranks are counted with the tensor axis fastest, then context, shard, replicate, pipeline: ranks that communicate most
+are closest together.
 """
 
 import math

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a model says of itself so that an engine can cut it: names of its parts, and nothing that computes."""
+"""Declares how a model can be split: names of its parts for an engine, and nothing that computes."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Factories of a model and its optimizer, and a plan, in; the bytes that a device keeps, out. Nothing is allocated."""
+"""Computes the bytes of weights, gradients and optimizer state that a device keeps, without allocating."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What one rank knows in, what all of them act on out: ranks that decide apart wait for each other for ever.
+"""Agrees on one decision across all ranks. Ranks must decide collectively, or they deadlock.
 
-Alone, or before the ranks have met, each function gives back what it was given.
+In a single process, or before the ranks have met, each function returns its argument.
 """
 
 import re

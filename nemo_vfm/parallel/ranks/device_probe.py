@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""This rank's device in, how long the same small work takes it right now out.
+"""Times a small, fixed piece of work on this rank's device.
 
-A device that is too hot, or whose cores others use, slows all ranks down, and the clock of a step says nothing about
-which: the others wait for it inside their collectives. So each multiplies the same matrices now and then, with nobody.
+A device that is too hot, or whose cores others use, slows all ranks down. A step's duration does not say which, since
+the others wait for it inside their collectives. So each rank multiplies the same matrices now and then, on its own.
 """
 
 import time

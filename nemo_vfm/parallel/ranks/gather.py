@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes of this rank in, the bytes of every rank of its group out: the one collective that loading data needs."""
+"""Gathers bytes from every rank of a group: the one collective that data loading needs."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A process that was started as one of several in, its connection to the others out; or a sentence why there is none.
+"""Connects a process that was started as one of several to the others, or says why it cannot.
 
-Ranks meet in a store: torchrun's or our launcher's, or one of rank 0's own under srun. There they compare what they
-were asked to do, before they exchange a single tensor.
+Ranks meet in a store: torchrun's or our launcher's, or one of rank 0's own under srun. There they compare their
+requests, before they exchange a single tensor.
 """
 
 import json

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Signs of life of every rank in, the name of one that gives none out: a collective alone only says that it waited.
+"""Watches the heartbeats of all ranks and names the one that stops; a collective alone only says that it waited.
 
 A rank that dies closes its connections, and the others' next collective fails at once. One that is stopped, or whose
-Python is held in one call for ever, keeps them open: its peers would wait until the collective's own timeout and then
-not know for whom. So a thread of each rank counts up in the store, rank 0 looks at all counters, all look at rank 0's.
+Python hangs in one call, keeps them open. Its peers would wait until the collective's own timeout, and then not know
+for whom. So a thread of each rank counts up in the store. Rank 0 watches all counters, and all ranks watch rank 0's.
 """
 
 import threading

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The address that the environment names in, the store in which ranks meet out; or a sentence why it is not reached."""
+"""Connects to the rendezvous store that the environment names, or says why it cannot be reached."""
 
 import os
 from datetime import timedelta

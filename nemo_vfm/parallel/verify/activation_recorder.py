@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A rehearsal and a plan in; what each rank saw of each step, module by module and parameter by parameter, out.
+"""Records every module's output and every gradient of a few training steps on each rank.
 
 A module's output is what this rank has of it: some samples, some tokens, some features. `place` says which.
 """

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What two sides saw of the same steps in; the first step, module and rank at which they part out.
+"""Compares two recordings of the same steps and finds the first step, module and rank where they differ.
 
 Forward comes before backward, since a wrong output makes every gradient before it wrong; the loss stands between them.
 Gradients come in the order of the backward pass, the last module's first.

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A rehearsal and layouts in; how far each layout's losses and gradients are from one device's out.
+"""Measures how far each layout's losses and gradients are from those of one device.
 
-Two steps are taken: the first shows the gradients, the loss of the second that the update was the same, too. Every rank
-computes one device's numbers for itself, and compares what it holds: no parameter is gathered on one of them.
+Two steps are taken. The first shows the gradients; the loss of the second shows that the update was the same, too.
+Every rank computes one device's numbers for itself and compares what it holds: no parameter is gathered.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A function and a number of ranks in, what it returned on each of so many processes of this machine out.
+"""Calls a function on several processes of this machine and returns the result of each rank.
 
-The processes are started once and kept, since importing torch in each costs seconds; every call joins them anew over
+The processes are started once and kept, since importing torch in each costs seconds. Every call joins them anew over
 gloo, by a file and the loopback device. A call that fails or takes too long ends them all, and the next one starts
 fresh ones. They end with the process that started them, however that ends.
 """

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a training in; the same parts ready to be tried on several processes, with batches made up, out.
+"""Prepares a training's parts for a trial on several processes, with synthetic batches.
 
-Every sample has its own latents, text, frame rate, noise and weight, and every rank its own samples: one that forgets
-another's part of a sum cannot come out right by chance. No weight is zero: what begins as the identity hides mistakes.
+Every sample has its own latents, text, frame rate, noise and weight, and every rank its own samples. A rank that omits
+another's part of a sum cannot be right by chance. No weight is zero: layers that begin as the identity hide mistakes.
 """
 
 import copy

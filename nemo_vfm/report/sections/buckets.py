@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""buckets.json in; how many kept clips each bucket would receive, why the others fit none, and what they lack, out."""
+"""Shows how many kept clips each bucket would receive, why others fit none, and what those lack."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

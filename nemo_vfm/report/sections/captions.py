@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""captions.json and scores.parquet in; who wrote captions, what failed, and some beside their frames, out."""
+"""Shows who wrote the captions, which failed, and some captions beside their frames."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

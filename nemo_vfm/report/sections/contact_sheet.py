@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""scores.parquet and thumbnails in, contact sheets out: kept clips, those each rule dropped, duplicates in pairs."""
+"""Shows contact sheets of kept clips, of those each rule dropped, and of duplicates in pairs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""similarity.json in; above which likeness clips went as copies, who chose that, and what others would cost, out."""
+"""Shows the similarity above which clips were removed as copies, who chose it, and the cost of others."""
 
 from collections.abc import Iterator, Mapping
 from itertools import pairwise

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""metrics.jsonl in, curves out: losses, the loss by noise level, learning rate, throughput, whatever was logged."""
+"""Plots metrics.jsonl: losses, the loss by noise level, learning rate, throughput and other logged values."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

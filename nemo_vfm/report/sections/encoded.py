@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""encode.json in, a table out: how many clips each bucket took, and why others fitted none."""
+"""Tabulates how many clips each bucket took, and why others fitted none."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""ledger.json in, a funnel out: files, clips, images and seconds from what went in to what was kept, row by row."""
+"""Draws ledger.json as a funnel of files, clips, images and seconds, from input to kept, row by row."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""texts.jsonl and judged.json in, beginnings with what a language model made of them, and what is wrong in it, out."""
+"""Shows beginnings, how a language model continued them, and what is wrong in the result."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""samples/step-*.png in, a strip out: the same prompts and noise at rising training steps."""
+"""Shows samples of the same prompts and noise at rising training steps."""
 
 import re
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""done.json of each step, manifest.json and recipe.yaml in, how the run was made out: time, versions, the recipe."""
+"""Shows how the run was made: times, versions and the recipe."""
 
 import re
 from collections.abc import Iterator, Mapping

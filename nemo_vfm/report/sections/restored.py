@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""restored.json and its pictures in, a sheet out: clips that were mended, each before and after."""
+"""Shows restored clips, each before and after."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""samples.json of each sampling step, evaluation.json and nearest.json in, prompts beside what was made of them out."""
+"""Shows the prompts of each sampling step beside the videos drawn for them, with their evaluation."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""scores.parquet and rules.json in, a histogram of each score out, with the rule's threshold and who fell to it."""
+"""Draws a histogram of each score, with the rule's threshold and how many clips it dropped."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

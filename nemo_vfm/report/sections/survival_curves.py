@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""survival.json in, a curve a threshold out: how many clips are left as it moves, and what each rule costs alone."""
+"""Plots for each threshold how many clips remain as it moves, and what each rule costs alone."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal

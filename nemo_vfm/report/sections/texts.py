@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""samples/step-*.json in, what a language model wrote at rising training steps out, each beginning in one row."""
+"""Shows a language model's texts at rising training steps, one row for each beginning."""
 
 import re
 from collections.abc import Iterator

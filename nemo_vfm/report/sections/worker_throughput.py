@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""throughput.json in, a table out: how many worked at each step of a curation, how busy they were, what came of it."""
+"""Tabulates the workers of each curation step, how busy they were, and what they processed."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
