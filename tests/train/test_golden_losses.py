@@ -8,6 +8,7 @@ They change on purpose only, in a commit of their own: `python -m tests.train.te
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ from nemo_vfm.parallel.verify.tiny_training import rehearsal_of
 
 GOLDEN = Path(__file__).parent / "golden"
 STEPS = 20
-DIFFUSION = {"in_channels": 4, "text_dim": 16, "width": 48, "depth": 2, "heads": 4}
+DIFFUSION: dict[str, Any] = {"in_channels": 4, "text_dim": 16, "width": 48, "depth": 2, "heads": 4}
 
 
 def denoise() -> Task:
