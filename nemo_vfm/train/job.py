@@ -195,7 +195,7 @@ class Train:
         require_even(self.data, self.parallel, self.phases)
 
     def plan_for(self, num_gpus: int) -> DevicePlan:
-        """See `PlannableJob`: the plan of the engine, and the running average; of the phase for so many ranks, if there is one."""
+        """See `PlannableJob`: the engine's plan and the running average, of the phase for so many, if one is."""
         layouts = [phase.plan for phase in self.phases if phase.plan.world == num_gpus] or [self.parallel]
         plan = self.engine.plan_for(num_gpus, layouts[0], self.model, self.optimizer)
         average = {"running average": plan.state_bytes["weights"]} if self.ema is not None else {}

@@ -111,11 +111,11 @@ class LightningFit:
         self.every_steps, self.keep_last = every_steps, keep_last
 
     def num_ranks(self) -> int:
-        """See `Spread`."""
+        """See `MultiRankJob`."""
         return self.devices * self.num_nodes
 
     def require(self, num_ranks: int) -> None:
-        """See `Spread`."""
+        """See `MultiRankJob`."""
         if num_ranks != self.num_ranks():
             raise ValueError(f"devices ({self.devices}) x num_nodes ({self.num_nodes}) is {self.num_ranks()}, but "
                              f"{num_ranks} processes were started")  # fmt: skip
