@@ -11,7 +11,7 @@ PAGE = ROOT / "docs" / "recipes-list.md"
 INTRODUCTION = """# All recipes
 
 This page is generated from the comment at the top of each recipe. To update it, edit the recipe and run
-`python -m tests.support.recipes_list`. `nemo-vfm list WORD` prints the same for matching recipes, such as `nemo-vfm list diffusion/`.
+`python -m tests.support.recipes_list`. `nemo-vfm list diffusion/` prints the same for one group.
 """
 #: Folder of recipes -> the heading of its section and a page to read first, in the order of the page.
 SECTIONS = {
