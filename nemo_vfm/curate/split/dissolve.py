@@ -20,7 +20,7 @@ from nemo_vfm.curate.split.wipe import WipeLimits, order_of, wipe_strangeness
 
 _SCALES_S = (0.25, 0.5, 1.0)  # half of the longest dissolve that each sees
 _NEAR_HALF = 0.15  # what a wipe's strangeness for a dissolve may be off: looking closer costs much more
-_EVERY = 3  # frames of which one is looked at closer: the middle of a wipe lasts as long
+_LOOKS = 4  # for wipes, in half of a scale's length: the middle of a longer one lasts longer
 APART_S = 1.0  # a cut that is nearer than a dissolve can be long explains what looks like one
 
 
@@ -134,14 +134,14 @@ class Dissolves:
         strangeness = _distance(glances[place].thumbnail_D, (before + after) * np.float32(0.5)) / jump
         if strangeness > limits.strangeness:
             # Half way through a wipe every cell is half the way from the mean of before and after.
-            wiped = self._count % _EVERY == 0 and abs(strangeness - 0.5) <= _NEAR_HALF
+            wiped = self._count % max(1, half // _LOOKS) == 0 and abs(strangeness - 0.5) <= _NEAR_HALF
             return self._wiped(self._wipes, place, half) if wiped and self._wipes is not None else 1.0
         far = _distance(glances[place - 2 * half].thumbnail_D, before)
         drift = (far + _distance(glances[place + 2 * half].thumbnail_D, after)) / jump
-        if strangeness > limits.still + drift / 4 or self._rests(place, half):
+        most = min(limits.still + drift / 4, limits.strangeness - limits.drift * drift)
+        if strangeness > most or self._rests(place, half) or not self._differ(start, stop):
             return 1.0
-        strangeness += limits.drift * drift
-        return strangeness if strangeness <= limits.strangeness and self._differ(start, stop) else 1.0
+        return strangeness + limits.drift * drift
 
     def _rests(self, place: int, half: int) -> bool:
         """Whether the middle lasts: it is reached early or left late."""
