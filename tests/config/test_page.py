@@ -69,4 +69,9 @@ def test_the_page_shows_every_message_that_there_is(tmp_path, monkeypatch):
 
 
 def test_the_search_finds_the_places():
-    assert len(sites()) > 90 and {file for file, _ in sites()} >= {"recipe_check.py", "yaml_source.py", "locate.py", "compose.py"}
+    assert len(sites()) > 90 and {file for file, _ in sites()} >= {
+        "recipe_check.py",
+        "yaml_source.py",
+        "locate.py",
+        "compose.py",
+    }

@@ -54,22 +54,19 @@ class TextOverlay:
         return sha256_text(f"{self.strokes} {self.most_moments} {weights}")
 
     def measure(self, footage: Footage) -> Mapping[str, float]:
-        """The scores of one clip."""
+        """The scores of one clip; of an image, what writing covers."""
         numbers = _moments(footage, self.most_moments)
         height, width = footage.luma(numbers[0][:1]).shape[1:]
         if min(height, width) < 16:
             raise ValueError(f"the picture is {width}x{height}, too small for writing; at least 16 are needed")
         moments = [self._look(footage, few) for few in numbers]
-        evidence = max((share * line.strokes for lines, share in moments for line in lines), default=0.0)
         covered = [_covered(lines, width, height) for lines, _ in moments]
         area, bottom, corner = (max(parts) for parts in zip(*covered, strict=True))
-        return {
-            "text.overlay": float(evidence >= self.strokes),
-            "text.strokes": float(evidence),
-            "text.area": area,
-            "text.bottom": bottom,
-            "text.corner": corner,
-        }
+        scores = {"text.area": area, "text.bottom": bottom, "text.corner": corner}
+        if footage.is_image:
+            return scores
+        evidence = max((share * line.strokes for lines, share in moments for line in lines), default=0.0)
+        return {"text.overlay": float(evidence >= self.strokes), "text.strokes": float(evidence)} | scores
 
     def _look(self, footage: Footage, numbers: Sequence[int]) -> tuple[list[Line], float]:
         """The writing of a moment, and the share of other edges that move."""
