@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nemo_vfm.core.storage.files import sha256_file, sha256_text
 from nemo_vfm.curate.examine.footage import Footage
@@ -93,8 +94,13 @@ def _covered(lines: Sequence[Line], width: int, height: int) -> tuple[float, flo
     mask_HW = np.zeros((height, width), bool)
     for line in lines:
         mask_HW[line.top : line.top + line.height, line.left : line.left + line.width] = True
-    x, y = max(1, width // 10), max(1, height // 10)
+    return float(mask_HW.mean()), float(mask_HW[height * 2 // 3 :].mean()), corner_share(mask_HW)
+
+
+def corner_share(mask_HW: NDArray[np.bool_]) -> float:
+    """The part of the corners, 10 % of each side, that a mask covers."""
+    y, x = (max(1, side // 10) for side in mask_HW.shape[:2])
     corners = [
         mask_HW[rows, columns] for rows in (slice(y), slice(-y, None)) for columns in (slice(x), slice(-x, None))
     ]
-    return float(mask_HW.mean()), float(mask_HW[height * 2 // 3 :].mean()), float(np.mean(corners))
+    return float(np.mean(corners))
