@@ -23,11 +23,11 @@ _BLOCKS = 4  # a side: the picture is compared in 16 blocks
 _BLANK = 0.01  # mean squared edge of a block that says nothing
 _FEWEST_BLOCKS = 4
 _UNLIKE = 0.3  # correlation of two blocks that differ
-# One scene before a still camera, cut: up to half of the blocks differ. Of 819 pairs of scenes, all but two of one
-# moment, 0.62 and more (2026-11).
+# Of one scene before a still camera, cut apart, up to half of the blocks differ; of 819 pairs of different scenes all but
+# two have 0.62 and more (2026-11).
 _OTHER_SCENE = 0.6
 # Mean agreement of two scenes at a pixel, 0 by chance and 1 at most: two of three scenes make 0.33, however alike, and
-# 7 of 10 shots with a mark 0.47. Of 1,200 films of three to ten scenes none had an alarm at 0.36, two at 0.3 (2026-11).
+# 7 of 10 shots with a mark 0.47. Of 300 films of three scenes two had an alarm at 0.3, none at 0.36 or 0.42 (2026-11).
 _AGREE = 0.4
 # Part of a row or column that agrees where there is a bar's edge; of two shots, and of all, some of which are dark.
 _PAIR_LINE, _LINE = 0.5, 0.25
