@@ -23,8 +23,8 @@ _BLOCKS = 4  # a side: the picture is compared in 16 blocks
 _BLANK = 0.01  # mean squared edge of a block that says nothing
 _FEWEST_BLOCKS = 4
 _UNLIKE = 0.3  # correlation of two blocks that differ
-# Of one scene before a still camera, cut apart, up to half of the blocks differ; of 819 pairs of different scenes all but
-# two have 0.62 and more (2026-11).
+# Of one scene before a still camera, cut apart, up to half of the blocks differ; of 819 pairs of different scenes all
+# but two have 0.62 and more (2026-11).
 _OTHER_SCENE = 0.6
 # Mean agreement of two scenes at a pixel, 0 by chance and 1 at most: two of three scenes make 0.33, however alike, and
 # 7 of 10 shots with a mark 0.47. Of 300 films of three scenes two had an alarm at 0.3, none at 0.36 or 0.42 (2026-11).
