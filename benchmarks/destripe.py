@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT))
 from nemo_vfm.curate.restore.destripe import Destripe  # noqa: E402
 from nemo_vfm.curate.restore.luma import luma  # noqa: E402
 from nemo_vfm.data.video.decode import open_video  # noqa: E402
-from nemo_vfm.restore.stripe_excess import stripe_excess_db  # noqa: E402
+from nemo_vfm.restore.stripe_excess import StripeExcess  # noqa: E402
 from nemo_vfm.restore.stripes import known_frequencies, recover, without_wedge  # noqa: E402
 from tests.support.striped import eight, half_scratched, leaves, psnr_db, with_stripes  # noqa: E402
 
@@ -113,7 +113,7 @@ def main() -> None:
     pictures = [side_by_side(leaves(0), 0), side_by_side(leaves(1), 90)]
     if asked.video:
         frames = frames_of(asked.video)
-        figures["untouched_excess_db"] = float(stripe_excess_db(frames).max())
+        figures["untouched_excess_db"] = float(StripeExcess.of(frames).whole_db().max())
         middle = frames[len(frames) // 2].astype(float)
         figures["video"] = dict(zip(("striped_db", "emptied_db", "recovered_db"), [
             psnr_db(kind[0], middle) for kind in three(with_stripes(middle[None], theta_deg=0, seed=1), 0)

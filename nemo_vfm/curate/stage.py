@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The words curation is made of: what a file and a clip are, and the protocols of the parts.
 
-Where each part works. A splitter and stages that are a `Score` or a `Comparison` see frames in the child process that
-decodes; a `Learned` stage works where the accelerator is and is sent the frames it names; a `Restorer` works where
-clips are encoded. All of them are sent to other processes, so they hold settings only until they are used.
+Where each part works. A splitter and stages that are a `Score`, a `FileScore` or a `Comparison` see frames in the child
+process that decodes; a `Learned` stage works where the accelerator is and is sent the frames it names; a `Restorer`
+works where clips are encoded. All of them are sent to other processes, so they hold settings only until they are used.
 
 Shape letters: T frames, H height, W width, C colours (RGB).
 """
@@ -194,7 +194,10 @@ class Ready(Protocol):
 
 @runtime_checkable
 class Stage(Protocol):
-    """Gives clips numbers and labels, and decides nothing: rules do that. A `Score`, a `Comparison` or `Learned`."""
+    """Gives clips numbers and labels, and decides nothing: rules do that.
+
+    A `Score`, a `FileScore`, a `Comparison` or `Learned`.
+    """
 
     def columns(self) -> Sequence[str]:
         """The names of the scores it gives, all of them, such as `motion.global_mean`."""
@@ -216,6 +219,19 @@ class Score(Stage, Protocol):
 
     def measure(self, footage: Footage) -> Mapping[str, float | str]:
         """The scores of one clip; ValueError costs that clip only."""
+        ...
+
+
+@runtime_checkable
+class FileScore(Stage, Protocol):
+    """A stage whose scores of a clip depend on all clips of its file."""
+
+    def remember(self, footage: Footage) -> str:
+        """What is kept of one clip, as text; ValueError costs that clip only."""
+        ...
+
+    def agree(self, memories: Sequence[str]) -> Sequence[Mapping[str, float | str]]:
+        """The scores of each of a file's clips, given what is kept of all of them, in order."""
         ...
 
 

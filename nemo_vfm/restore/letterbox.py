@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the picture inside bars: black ones, grey or white pairs, and blurred copies of the picture at two sides.
+"""Finds the picture inside bars: black, grey or white ones, and blurred copies of the picture at two sides.
 
 Shape letters: T frames, H height, W width, L lines (rows, or columns), S sections of a line.
 """
@@ -21,6 +21,10 @@ _LEAST_LIT = (
 _THIN = 0.02  # of the side: what is thinner is a bar only where both sides have one
 _SHARP, _EDGE, _EDGE_LINES = 0.75, 24, 3  # part of an edge where within 3 lines the picture is so far from the bar
 _FLAT = 24  # grey levels within a bar of one colour
+# Of a bar without its pair: all of it in all frames; steps along its lines; part of its edge that is one straight step.
+# In 112 clean shots of 14 scenes no side had more than 0.04 of such a step; 90 % of coded bars have 0.72 and more.
+_PLAIN, _MOST_DETAIL, _ONE_STEP = 12, 0.2, 0.5
+_RINGING = 8  # lines of a bar beside its edge that a coder's block makes uneven
 _SMOOTH = 0.5  # steps in a blurred bar against those in the picture
 _JUMP, _LEAST_JUMP = 3.0, 8.0  # the step at a blurred bar's edge against those in the picture, and in grey levels
 _STRAIGHT = 0.5  # part of that edge along which there is a step: a round thing before a plain wall has less
@@ -84,11 +88,11 @@ def find_picture(borders: Borders) -> Picture:
 
 
 def _inside(lines: Lines, lit: Ends) -> Ends:
-    """The picture's lines: without black bars, else without a pair of another colour, else without a blurred one."""
+    """The picture's lines: without black bars, else without others: a pair or one of a colour, or a blurred pair."""
     count = len(lines.step_L)
     ends = _without_black(lines, lit)
     if ends == (0, count):
-        ends = _without_flat(lines) or _without_blurred(lines) or ends
+        ends = _without_flat(lines) or _without_plain_side(lines) or _without_blurred(lines) or ends
     return ends
 
 
@@ -122,6 +126,32 @@ def _without_flat(lines: Lines) -> Ends | None:
         return None
     away_LS = (lines.highest_LS >= middle + _EDGE) | (lines.lowest_LS.astype(int) <= middle - _EDGE)
     return ends if _is_sharp(away_LS, ends) else None
+
+
+def _without_plain_side(lines: Lines) -> Ends | None:
+    """Without a bar of one colour at one side, which is plain in all frames and ends in one straight step.
+
+    A sky is never so plain, unless it is white; and then hills do not end in a line.
+    """
+    count = len(lines.step_L)
+    low_L, high_L = lines.lowest_LS.min(axis=1).astype(int), lines.highest_LS.max(axis=1).astype(int)
+    first, last = _plain_lines(low_L, high_L), _plain_lines(low_L[::-1], high_L[::-1])
+    least = max(_UNEQUAL_PX, _THIN * count)
+    if (first >= least) == (last >= least) or max(first, last) > (1 - _LEAST_KEPT) * count:
+        return None
+    near = slice(first - 1, first + _RINGING) if first > last else slice(count - last - _RINGING, count - last + 2)
+    edge = near.start + int(lines.step_L[near].argmax())
+    bar = slice(0, max(0, edge - _RINGING)) if first > last else slice(edge + _RINGING, count)
+    is_step = lines.step_L[edge] >= _LEAST_JUMP and lines.jump_L[edge] >= _ONE_STEP
+    if not is_step or not lines.detail_L[bar].size or lines.detail_L[bar].mean() > _MOST_DETAIL:
+        return None
+    return (edge, count) if first > last else (0, edge)
+
+
+def _plain_lines(low_L: NDArray[np.int_], high_L: NDArray[np.int_]) -> int:
+    """How many lines from the first on are of one colour."""
+    is_plain_L = np.maximum.accumulate(high_L) - np.minimum.accumulate(low_L) <= _PLAIN
+    return int(is_plain_L.sum())
 
 
 def _without_blurred(lines: Lines) -> Ends | None:

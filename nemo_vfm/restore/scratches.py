@@ -14,6 +14,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from nemo_vfm.restore.stripe_excess import halves
+
 Plane = NDArray[np.float32]
 
 _WIDTHS = (1, 3)  # pixels, of the means that are compared with their sides
@@ -50,8 +52,7 @@ def find_scratches(luma_THW: NDArray[np.uint8]) -> Scratches | None:
     columns_W = np.zeros(width, bool)
     for size in _WIDTHS:
         over_THW, agree_THW = _over_sides(frames_THW, size)
-        for top in (0, height // 4, height - height // 2):
-            rows = slice(top, top + height // 2)
+        for rows in halves(height):
             _mark(columns_W, over_THW[:, rows], agree_THW[:, rows], size)
     if not columns_W.any():
         return None
@@ -111,9 +112,7 @@ def _add(added_HW: Plane, frames_THW: Plane, first: int, stop: int) -> None:
 
 def _extent(over_H: Plane) -> tuple[int, int]:
     """From where to where it goes: the rows that tell for it, less those that tell against it, are most."""
-    height = len(over_H)
-    halves = [np.median(over_H[top : top + height // 2]) for top in (0, height // 4, height - height // 2)]
-    level = max(halves, key=abs)
+    level = max((np.median(over_H[rows]) for rows in halves(len(over_H))), key=abs)
     sums = np.concatenate([[0], np.cumsum(np.where(over_H * np.sign(level) > abs(level) / 2, 1, -1))])
     least = np.minimum.accumulate(sums)
     bottom = int((sums - least).argmax())

@@ -77,8 +77,8 @@ class StripeExcess:
         Upright ones are looked for in halves of the height: a pole would be in most tiles of half of the width.
         """
         height, width = self.size
-        rows = [self._within(top, 0, height // 2, width) for top in (0, height // 4, height - height // 2)]
-        columns = [self._within(0, left, height, width // 2) for left in (0, width // 4, width - width // 2)]
+        rows = [self._within(part.start, 0, height // 2, width) for part in halves(height)]
+        columns = [self._within(0, part.start, height, width // 2) for part in halves(width)]
         upright_A = np.abs((np.arange(180) + 90) % 180 - 90) <= 45
         return np.asarray(np.where(upright_A, np.max(rows, axis=0), np.max(columns, axis=0)), np.float32)
 
@@ -93,9 +93,9 @@ class StripeExcess:
         return np.asarray(np.percentile(self.tiles_NA[inside], _TILES_BELOW_PERCENT, axis=0), np.float32)
 
 
-def stripe_excess_db(luma_THW: Plane | NDArray[np.uint8]) -> Plane:
-    """See `StripeExcess.whole_db`."""
-    return StripeExcess.of(luma_THW).whole_db()
+def halves(length: int) -> list[slice]:
+    """The first, the middle and the last half of a side."""
+    return [slice(first, first + length // 2) for first in (0, length // 4, length - length // 2)]
 
 
 def _tile(luma_THW: Plane | NDArray[np.uint8], place: tuple[int, int]) -> NDArray[np.float32]:

@@ -20,6 +20,8 @@ from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.execute.process_executor import Processes
 from nemo_vfm.curate.redecide import Redecide
 from nemo_vfm.curate.restore.crop_letterbox import Letterbox
+from nemo_vfm.curate.score.text_overlay import TextOverlay
+from nemo_vfm.curate.score.ticker import Ticker
 from nemo_vfm.curate.sources.video_source import Folder
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
 from nemo_vfm.data.shards.shard_files import ShardSet
@@ -102,6 +104,15 @@ def test_an_image_has_no_scores_of_motion_and_time_and_those_of_its_picture(done
     assert [photo[name] for name in absent] == [None] * len(absent)
     assert photo["sharpness"] > 5 and photo["luma_mean"] > 0 and photo["similarity"] > 0.9
     assert (photo["caption"], by_source["drawing.png"]["caption"]) == ("a photo of a carpet", "an image, 128x96")
+
+
+def test_a_picture_of_which_nothing_moves_says_what_writing_covers_and_not_whether_it_is_an_overlay(pictures, tmp_path):
+    both(pictures, stages={"text": TextOverlay(), "ticker": Ticker()}, rules={}).run(Run(tmp_path))
+    by_source = {row["source"]: row for row in rows(tmp_path)}
+    overlays = ("text.overlay", "text.strokes", "ticker.overlay", "ticker.likeness")
+    assert [by_source["photo.jpg"][name] for name in overlays] == [None] * 4
+    assert [by_source["film.mp4"][name] for name in overlays] == [0] * 4
+    assert None not in [by_source["photo.jpg"][f"text.{part}"] for part in ("area", "bottom", "corner")]
 
 
 def test_an_image_in_a_shard_is_its_file_or_a_png_of_its_pixels(pictures, done):

@@ -2,13 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which clips are encoded again, and what is said of a restorer that fails."""
 
+from dataclasses import replace
 from fractions import Fraction
 from types import SimpleNamespace
 
 import pytest
 
+from nemo_vfm.curate.examine.media_worker import valid
 from nemo_vfm.curate.examine.sandbox import Limits
-from nemo_vfm.curate.execute.work_units import Lost
+from nemo_vfm.curate.execute.work_units import Item
 from nemo_vfm.curate.ledger import FileRecord
 from nemo_vfm.curate.output.encode_kept import encode_kept
 from nemo_vfm.curate.output.transcode import Encode, Media, Transcode
@@ -16,6 +18,7 @@ from nemo_vfm.curate.restore.crop_letterbox import Letterbox
 from nemo_vfm.curate.restore.destripe import Destripe
 from nemo_vfm.curate.stage import ClipRecord, Found
 from nemo_vfm.data.shards.clip_id import Clip
+from tests.curate.test_sandbox import Misbehave
 from tests.support.films import job, pan, write_film
 
 
@@ -80,11 +83,15 @@ def test_each_frame_is_told_when_it_is_encoded(tmp_path, restore):
         assert sum(told) == {"one": 10, "two": 24}[reply.fact["id"]] and max(told) == 1
 
 
-def test_a_child_that_stalls_over_encoding_is_not_said_to_have_decoded(tmp_path):
+def test_a_child_that_dies_over_encoding_is_said_to_have_encoded(tmp_path):
     record = ClipRecord(Clip("0" * 64, 0, 24, 0, 24, Fraction(1, 12)), "a.mp4", (), 12.0, 64, 48, 2_000_000)
     file = FileRecord(Found(tmp_path / "a.mp4", "a.mp4"), source_id="0" * 64, duration_us=2_000_000, clips=[record])
-    lost = Lost("its decoding said nothing for 300 s")
-    hands = SimpleNamespace(limits=Limits(), work=lambda _, __, ___, items: ((n, lost) for n, _ in enumerate(items)))
-    deciding = job(tmp_path, rules={}, stages={})
-    encode_kept([file], [record], deciding, Media(tmp_path, "x"), hands)
-    assert record.message == "a.mp4: its encoding said nothing for 300 s"
+
+    def work(title, total, steps, items):
+        worker = replace(steps[0].work, operation=Misbehave()).start()
+        yield from ((number, valid(list(worker.do(Item({"do": "exit"}))))) for number, _ in enumerate(items))
+        worker.stop()
+
+    hands = SimpleNamespace(limits=Limits(), work=work)
+    encode_kept([file], [record], job(tmp_path, rules={}, stages={}), Media(tmp_path, "x"), hands)
+    assert record.message == "a.mp4: its encoding ended with exit status 3"

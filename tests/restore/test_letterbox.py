@@ -108,6 +108,7 @@ SIDES, TOP_AND_BOTTOM = Box(60, 0, 388, 256), Box(0, 30, 448, 226)
     [
         (SIDES, 128), (SIDES, 250), (TOP_AND_BOTTOM, 128), (TOP_AND_BOTTOM, 250),
         (Box(60, 0, 448, 256), 5), (Box(0, 0, 448, 226), 5),
+        (Box(60, 0, 448, 256), 128), (Box(0, 0, 300, 256), 250), (Box(0, 20, 448, 256), 250), (Box(0, 0, 448, 226), 60),
         (Box(154, 0, 294, 256), None), (Box(60, 0, 388, 256), None), (Box(0, 60, 448, 196), None),
     ],
 )  # fmt: skip
@@ -128,13 +129,23 @@ def test_a_white_ground_and_a_blurred_background_are_picture():
     assert picture_box(np.where(ball, sharp, depth)) is None
 
 
+def test_a_plain_ground_at_one_side_is_picture_unless_it_is_quite_plain_and_ends_in_a_line():
+    sky = photographs(2)
+    sky[:, :90] = np.linspace(180, 210, 90).astype(np.uint8)[:, None]  # brighter towards the horizon
+    assert picture_box(sky) is None
+    hills = photographs(2)
+    for column, height in enumerate((60 + 30 * np.sin(np.arange(448) / 30)).astype(int)):
+        hills[:, :height, column] = 250
+    assert picture_box(hills) is None
+
+
 @pytest.mark.skipif(not DATA.is_dir(), reason="NEMO_VFM_TEST_DATA is not set")
 @pytest.mark.parametrize("name", ["crush_027.mp4", "dashcam_6.mp4", "dashcam_7.mp4", "flipping_a_pancake.mkv"])
-@pytest.mark.parametrize("kind", ["white", "one-sided", "blurred"])
+@pytest.mark.parametrize("kind", ["white", "one-sided", "grey side", "blurred"])
 def test_bars_around_real_videos_are_found_and_clean_ones_have_none(name, kind):
     pictures = filmed(DATA / name).luma(range(0, 60, 8))
     height, width = pictures.shape[1:]
-    box = Box(width // 10 * 2, 0, width if kind == "one-sided" else width - width // 10 * 2, height)
-    found = picture_box(barred(pictures, box, {"white": 250, "one-sided": 4, "blurred": None}[kind]))
+    box = Box(width // 10 * 2, 0, width if "side" in kind else width - width // 10 * 2, height)
+    found = picture_box(barred(pictures, box, {"white": 250, "one-sided": 4, "grey side": 128, "blurred": None}[kind]))
     assert picture_box(pictures) is None
     assert found is not None and np.abs(np.subtract(found.corners(), box.corners())).max() <= 2

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from nemo_vfm.core.nested_error import PartRefused
 from nemo_vfm.curate.decide.grammar import Column, Compared, Use
 from nemo_vfm.curate.decide.rule import Rule
-from nemo_vfm.curate.stage import FACTS, Compares, Labelling, Learned, Score, Stage
+from nemo_vfm.curate.stage import FACTS, Compares, FileScore, Labelling, Learned, Score, Stage
 
 Known = Mapping[str, Collection[str] | None]  # column -> the words that may stand in it; None where it holds numbers
 
@@ -22,7 +22,7 @@ def check_rules(stages: Mapping[str, Stage], rules: Mapping[str, Rule]) -> None:
     """
     given: dict[str, str] = dict.fromkeys(FACTS, "the video itself")
     for name, stage in stages.items():
-        if not isinstance(stage, Score | Compares | Learned):
+        if not isinstance(stage, Score | FileScore | Compares | Learned):
             raise ValueError(f"stage {name!r} is a {type(stage).__name__}, which neither scores nor compares clips")
         for column in stage.columns():
             if column in given:

@@ -22,7 +22,7 @@ from nemo_vfm.curate.sources.source_guard import Unchanged
 from nemo_vfm.curate.split.glance import Eye, Glance
 from nemo_vfm.curate.split.shot_lengths import cut_glances
 from nemo_vfm.curate.split.split_segments import SplitsByGlances, packed
-from nemo_vfm.curate.stage import Comparison, Frame, Learned, ReadsVectors, Score, Span, Splitter, Stage
+from nemo_vfm.curate.stage import Comparison, FileScore, Frame, Learned, ReadsVectors, Score, Span, Splitter, Stage
 from nemo_vfm.data.shards.clip_id import Clip
 from nemo_vfm.data.video.codecs import Decoding
 from nemo_vfm.data.video.image_file import open_image
@@ -188,10 +188,16 @@ def _given(frames: Iterable[Frame], spans: list[Span]) -> Iterator[Span]:
 
 
 def found_by(stage: Stage, footage: Footage) -> Json:
-    """What a stage without a model says of a clip: `{"scores"}`, `{"vector"}`, or `{"message"}`: why it cannot."""
+    """What a stage without a model says of a clip.
+
+    `{"scores"}`; `{"vector"}` to compare; `{"memory"}`, from which the file's clips get scores; or `{"message"}`: why
+    it cannot.
+    """
     try:
         if isinstance(stage, Comparison):
             return {"vector": stage.remember(footage)}
+        if isinstance(stage, FileScore):
+            return {"memory": stage.remember(footage)}
         assert isinstance(stage, Score)
         return {"scores": finite(stage.measure(footage))}
     except MemoryError:

@@ -13,16 +13,17 @@ from pathlib import Path
 
 from nemo_vfm import __version__
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.curate.examine.examine_file import finite
 from nemo_vfm.curate.examine.findings_cache import Cache, fingerprint, in_names
 from nemo_vfm.curate.examine.sandbox import Reply
 from nemo_vfm.curate.ledger import FileRecord
-from nemo_vfm.curate.stage import ClipRecord, Splitter, Stage
+from nemo_vfm.curate.stage import ClipRecord, FileScore, Splitter, Stage
 from nemo_vfm.data.shards.clip_id import Clip
 from nemo_vfm.data.video.codecs import Decoding
 from nemo_vfm.restore.file_pictures import agreed_boxes
 from nemo_vfm.restore.letterbox import Box, Picture
 
-_FORM = 5  # of what is kept: findings of another form are not read
+_FORM = 6  # of what is kept: findings of another form are not read
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class Findings:
         self._thumbnails = thumbnails
         self._shots = Cache(folder / fingerprint("shots", *base))
         self._stages = {name: Cache(folder / fingerprint(*base, stage)) for name, stage in stages.items()}
+        self._of_files = {name: stage for name, stage in stages.items() if isinstance(stage, FileScore)}
 
     def missing(self, source_id: str) -> Missing:
         """What an examination of the file has to find out."""
@@ -99,8 +101,11 @@ class Findings:
         shots = self._shots.get(file.source_id)
         records = [_record(file, clip, paths) for clip in shots["clips"]]
         for name, cache in self._stages.items():
-            for record, found in zip(records, cache.get(file.source_id), strict=True):
+            findings = cache.get(file.source_id)
+            for record, found in zip(records, findings, strict=True):
                 _add(record, name, found)
+            if name in self._of_files:
+                _agree(records, name, self._of_files[name], findings)
         if not file.found.is_image:
             _set_pictures(file, records, shots["clips"])
         if shots["end"] is not None:
@@ -143,6 +148,19 @@ def _set_pictures(file: FileRecord, records: Sequence[ClipRecord], clips: Sequen
     boxes = agreed_boxes(pictures, [record.duration_s for record in records], *size)
     for record, box in zip(records, boxes, strict=True):
         record.picture = None if box == Box(0, 0, *size) else tuple(box.corners())
+
+
+def _agree(records: Sequence[ClipRecord], name: str, stage: FileScore, findings: Sequence[Json]) -> None:
+    """Give all clips of a file the scores that they have together; a stage that cannot cope costs that file only."""
+    seen = [(record, found["memory"]) for record, found in zip(records, findings, strict=True) if "memory" in found]
+    try:
+        agreed = [finite(scores) for scores in stage.agree([memory for _, memory in seen])]
+    except Exception as error:
+        for record, _ in seen:
+            record.message = record.message or f"stage {name}: {error or type(error).__name__}"
+        return
+    for (record, _), scores in zip(seen, agreed, strict=True):
+        record.scores |= scores
 
 
 def _add(record: ClipRecord, name: str, found: Json) -> None:

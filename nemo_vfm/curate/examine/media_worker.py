@@ -17,14 +17,18 @@ class MediaWork:
     Args:
         operation: what is done with each item's request.
         limits: what the child may take.
+        task: see `Child`.
     """
 
     operation: Operation
     limits: Limits = field(default_factory=Limits)
+    task: str = "the work on it"
 
     def start(self, *, isolated: bool = True) -> Worker:
         """See `Work.start`; the child itself starts with the first item."""
-        return _MediaWorker(Child(self.operation, self.limits) if isolated else InProcess(self.operation))
+        return _MediaWorker(
+            Child(self.operation, self.limits, task=self.task) if isolated else InProcess(self.operation)
+        )
 
 
 class _MediaWorker:

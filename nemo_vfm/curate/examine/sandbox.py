@@ -100,10 +100,11 @@ class Child:
     Args:
         operation: what it does.
         limits: what it may take.
+        task: what the operation is, as in "its encoding"; a child's death is told of it.
     """
 
-    def __init__(self, operation: Operation, limits: Limits) -> None:
-        self._operation, self._limits = operation, limits
+    def __init__(self, operation: Operation, limits: Limits, *, task: str = "the work on it") -> None:
+        self._operation, self._limits, self._task = operation, limits, task
         self._process: multiprocessing.process.BaseProcess | None = None
         self._ours: Connection | None = None
         self._hangs = False
@@ -196,22 +197,22 @@ class Child:
         """How the child died, as a sentence for the ledger: the same for the same file on every machine."""
         process = self._process
         if process is None:
-            return "the work on it was stopped"
+            return f"{self._task} was stopped"
         process.join(5.0)
         code = process.exitcode
         self.stop()
         if code == -signal.SIGXCPU:
             return (
-                f"the work on it took more than {cpu_s:,.0f} s of processor time; if its frames are worth more, raise "
+                f"{self._task} took more than {cpu_s:,.0f} s of processor time; if its frames are worth more, raise "
                 "limits.cpu_s_per_megapixel"
             )
         if self._hangs:
-            return f"the work on it hung: it said nothing for {self._limits.silence_s:g} s and used no processor time"
+            return f"{self._task} hung: it said nothing for {self._limits.silence_s:g} s and used no processor time"
         if code == -signal.SIGKILL:
-            return "the system killed the work on it, probably for lack of memory; use more memory or fewer workers"
+            return f"the system killed {self._task}, probably for lack of memory; use more memory or fewer workers"
         if code is not None and code < 0:
-            return f"the work on it crashed ({signal.Signals(-code).name})"
-        return f"the work on it ended with exit status {code}"
+            return f"{self._task} crashed ({signal.Signals(-code).name})"
+        return f"{self._task} ended with exit status {code}"
 
 
 class InProcess:

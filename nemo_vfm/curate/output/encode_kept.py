@@ -54,7 +54,7 @@ def encode_missing(files: Sequence[FileRecord], job: Deciding, media: Media, han
         job.ready()
     encode = Encode(job.transcode, job.restore, media, job.decode)
     gpus = GPU_SLICE if job.decode == "nvdec" or job.transcode.encoder == "nvenc" else 0.0
-    steps = [Step("transcode", MediaWork(encode, hands.limits), gpus=gpus)]
+    steps = [Step("transcode", MediaWork(encode, hands.limits, task="its encoding"), gpus=gpus)]
     total = sum(record.clip.num_frames for _, missing in work for record in missing)
     items = [_item(file, missing) for file, missing in work]
     for number, replies in hands.work("transcode", total, steps, items):
@@ -98,7 +98,6 @@ def _note(file: FileRecord, missing: Sequence[ClipRecord], replies: list[Reply] 
     else:
         why = next((str(reply.fact["failed"]) for reply in replies if "failed" in reply.fact), "it was not encoded")
         said = {reply.fact["id"]: reply.fact["message"] for reply in replies if "id" in reply.fact}
-    why = why.replace("its decoding", "its encoding", 1)  # a child does not know what it was asked for
     for record in missing:
         if media.fact_of(record) is None:
             record.message = said.get(record.clip.id) or (why if name in why else f"{name}: {why}")

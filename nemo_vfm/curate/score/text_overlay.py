@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nemo_vfm.core.storage.files import sha256_file, sha256_text
 from nemo_vfm.curate.examine.footage import Footage
@@ -54,22 +55,19 @@ class TextOverlay:
         return sha256_text(f"{self.strokes} {self.most_moments} {weights}")
 
     def measure(self, footage: Footage) -> Mapping[str, float]:
-        """The scores of one clip."""
+        """The scores of one clip; of an image, what writing covers."""
         numbers = _moments(footage, self.most_moments)
         height, width = footage.luma(numbers[0][:1]).shape[1:]
         if min(height, width) < 16:
             raise ValueError(f"the picture is {width}x{height}, too small for writing; at least 16 are needed")
         moments = [self._look(footage, few) for few in numbers]
-        evidence = max((share * line.strokes for lines, share in moments for line in lines), default=0.0)
         covered = [_covered(lines, width, height) for lines, _ in moments]
         area, bottom, corner = (max(parts) for parts in zip(*covered, strict=True))
-        return {
-            "text.overlay": float(evidence >= self.strokes),
-            "text.strokes": float(evidence),
-            "text.area": area,
-            "text.bottom": bottom,
-            "text.corner": corner,
-        }
+        scores = {"text.area": area, "text.bottom": bottom, "text.corner": corner}
+        if footage.is_image:
+            return scores
+        evidence = max((share * line.strokes for lines, share in moments for line in lines), default=0.0)
+        return {"text.overlay": float(evidence >= self.strokes), "text.strokes": float(evidence)} | scores
 
     def _look(self, footage: Footage, numbers: Sequence[int]) -> tuple[list[Line], float]:
         """The writing of a moment, and the share of other edges that move."""
@@ -96,8 +94,13 @@ def _covered(lines: Sequence[Line], width: int, height: int) -> tuple[float, flo
     mask_HW = np.zeros((height, width), bool)
     for line in lines:
         mask_HW[line.top : line.top + line.height, line.left : line.left + line.width] = True
-    x, y = max(1, width // 10), max(1, height // 10)
+    return float(mask_HW.mean()), float(mask_HW[height * 2 // 3 :].mean()), corner_share(mask_HW)
+
+
+def corner_share(mask_HW: NDArray[np.bool_]) -> float:
+    """The part of the corners, 10 % of each side, that a mask covers."""
+    y, x = (max(1, side // 10) for side in mask_HW.shape[:2])
     corners = [
         mask_HW[rows, columns] for rows in (slice(y), slice(-y, None)) for columns in (slice(x), slice(-x, None))
     ]
-    return float(mask_HW.mean()), float(mask_HW[height * 2 // 3 :].mean()), float(np.mean(corners))
+    return float(np.mean(corners))

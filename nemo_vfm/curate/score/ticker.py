@@ -44,7 +44,9 @@ class Ticker:
         return ("ticker.overlay", "ticker.likeness")
 
     def measure(self, footage: Footage) -> Mapping[str, float]:
-        """The scores of one clip."""
+        """The scores of one clip; an image has none."""
+        if footage.is_image:
+            return {}
         likeness = _likeness([_moved(footage, pair) for pair in _pairs(footage)])
         return {"ticker.overlay": float(likeness >= self.likeness), "ticker.likeness": likeness}
 

@@ -17,7 +17,7 @@ from nemo_vfm.curate.restore.luma import luma
 from nemo_vfm.curate.stage import Restoration, Restorer
 from nemo_vfm.data.video.decode import open_video
 from nemo_vfm.restore.stripe_direction import refine_deg
-from nemo_vfm.restore.stripe_excess import stripe_excess_db
+from nemo_vfm.restore.stripe_excess import StripeExcess
 from tests.support.films import pan
 from tests.support.striped import half_scratched, leaves, psnr_db, with_stripes
 
@@ -166,12 +166,12 @@ def test_every_real_clip_passes_untouched_and_is_found_with_stripes_of_sigma_5()
         if frames is None or min(frames.shape[1:3]) < 64:
             continue
         seen += 1
-        assert stripe_excess_db(luma(frames)).max() < Destripe().min_excess_db, path.name
+        assert StripeExcess.of(luma(frames)).whole_db().max() < Destripe().min_excess_db, path.name
         box = Letterbox().look(frames)
         cropped = frames if box is None else box.apply(frames)
         assert Destripe().look(cropped) is None, path.name
         striped = with_stripes(luma(cropped), theta_deg=90 * (seen % 2), sigma=5.0)
-        assert stripe_excess_db(striped)[90 * (seen % 2)] > Destripe().min_excess_db, path.name
+        assert StripeExcess.of(striped).whole_db()[90 * (seen % 2)] > Destripe().min_excess_db, path.name
     assert seen >= 8
 
 
