@@ -27,6 +27,8 @@ from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.support.layouts import own, whole
 from tests.support.ranks import on_ranks
 
+pytestmark = pytest.mark.cluster  # several ranks
+
 WORDS, LENGTH = 96, 32
 LLAMA: dict[str, Any] = {"groups": 4, "qk_norm": True}
 TIED: dict[str, Any] = {"groups": 8, "tied": True, "qkv_bias": True}

@@ -11,6 +11,8 @@ from nemo_vfm.models.blocks.dit_block import BlockContext
 from tests.support.packs import UNSURE, furthest, step
 from tests.support.ranks import on_ranks
 
+pytestmark = pytest.mark.cluster  # several ranks
+
 SAME = 1e-5
 LAYOUTS = [
     (1, {}),
