@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A Fit in, Lightning's view of it out: the one LightningModule, and the adapter for our plain callbacks.
+"""Wraps a Fit as the one LightningModule, and adapts our plain callbacks to Lightning's.
 
-Lightning owns the outer loop, callbacks and loggers. The step itself, with reduction, clipping and update, is the
-engine's, so optimisation is manual and Lightning accumulates, clips and samples nothing.
+Lightning owns the outer loop, callbacks and loggers. The engine owns the step, with reduction, clipping and update.
+So optimisation is manual, and Lightning accumulates, clips and samples nothing.
 """
 
 from collections.abc import Mapping, Sequence

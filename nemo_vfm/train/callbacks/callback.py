@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The shape of a callback: any of three hooks, each given the Fit. Lightning's own callbacks may stand beside them."""
+"""Defines a callback: any of three hooks, each given the Fit. Lightning's own callbacks may stand beside them."""
 
 from typing import Protocol, runtime_checkable
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A run folder in, a Lightning logger out: the shape of every source. Lightning is imported when a run opens one."""
+"""Opens a Lightning logger for a run folder; Lightning is imported only then."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
