@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs one of several ranks of a run: rank 0 keeps the folder, the others follow it.
 
-Rank 0 does all that must be done once. It locks the folder, decides whether a step resumes, runs the steps that need
-one process, and writes status and report. Before each distributed step it tells the others, which wait for this.
+Rank 0 does all that must be done once. It locks the folder, decides whether a step continues, runs the steps that
+need one process, and writes status and report. Before each distributed step it tells the others, which wait for this.
 """
 
 import os
