@@ -158,11 +158,11 @@ class Curate:
         return Outcome(_summary(ledger), _figures(ledger))
 
     def rounds(self) -> int:
-        """See `Parted`: files are examined, all is decided on together, and then clips are encoded."""
+        """See `ShardedJob`: files are examined, all is decided on together, and then clips are encoded."""
         return 2
 
     def run_part(self, run: Run, part: JobShard) -> Outcome:
-        """See `Parted`: first the scores of this part's files, then media and captions of what is kept of them.
+        """See `ShardedJob`: first the scores of this part's files, then media and captions of what is kept of them.
 
         In the second round every part decides on all clips by itself, from the scores of the first.
         """

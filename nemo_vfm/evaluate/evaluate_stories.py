@@ -37,9 +37,9 @@ class JudgeStories:
         if self.baseline is not None:
             found["untrained"] = {name: _judged(_read(self.baseline))[name] for name in _MEASURES}
         write_json(run.folder / "judged.json", found)
-        text = f"of {len(found['texts'])} texts, {found['grammatical']:.0%} agree with themselves"
+        text = f"self-consistent texts {round(found['grammatical'] * len(found['texts']))}/{len(found['texts'])}"
         if "untrained" in found:
-            text += f" (untrained: {found['untrained']['grammatical']:.0%})"
+            text += f" (untrained {found['untrained']['grammatical']:.0%})"
         return Outcome(text, {name: found[name] for name in _MEASURES})
 
 

@@ -108,11 +108,13 @@ def _row(entry: Entry, reading: Reading) -> dict[str, Any]:
 def _summary(measured: Mapping[str, Any]) -> str:
     if not measured["num_prompts"]:
         return "the prompts name no colour, shape and direction, so there is nothing to measure from pixels"
-    num, untrained = measured["num_prompts"], measured.get("untrained", {})
-    counts = [round(measured[f"{what}_accuracy"] * num) for what in _WHAT]
-    text = (
-        f"of {num} prompts, {counts[0]} show the colour asked for, {counts[1]} the shape and {counts[2]} the direction"
-    )
+    untrained = measured.get("untrained", {})
+    text = ", ".join(f"{what} {_count(measured, what)}" for what in _WHAT)
     if untrained.get("num_prompts"):
-        text += f" (untrained: {', '.join(format(untrained[f'{what}_accuracy'], '.0%') for what in _WHAT)})"
+        text += f" (untrained {', '.join(_count(untrained, what) for what in _WHAT)})"
     return text
+
+
+def _count(measured: Mapping[str, Any], what: str) -> str:
+    num = measured["num_prompts"]
+    return f"{round(measured[f'{what}_accuracy'] * num)}/{num}"

@@ -43,7 +43,7 @@ class NextToken:
         return output.sum(1) / _counted(prepared.inputs["labels_BS"]).clamp_min(1)
 
     def named(self, loss: float) -> dict[str, float]:
-        """See `Renamed`: the perplexity, exp of the loss."""
+        """See `ReportsPerplexity`: the perplexity, exp of the loss."""
         return {"perplexity": math.exp(min(loss, 700.0))}  # above, no float is large enough
 
 

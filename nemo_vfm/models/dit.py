@@ -261,7 +261,7 @@ class DiT(nn.Module):
         )
 
     def small_inputs(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of one sample that is as small as it can be and still be cut among 8 devices, see `Sized`."""
+        """Shapes of one sample that is as small as it can be and still be cut among 8 devices, see `HasDummyInputs`."""
         frames, rows, columns = self.patch
         return {
             "latents_BCTHW": (1, self.in_channels, 2 * frames, 4 * rows, 4 * columns),

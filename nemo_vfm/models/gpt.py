@@ -177,7 +177,7 @@ class GPT(nn.Module):
         )
 
     def small_inputs(self) -> dict[str, tuple[int, ...]]:
-        """See `Sized`: as many tokens as eight context ranks can share."""
+        """See `HasDummyInputs`: as many tokens as eight context ranks can share."""
         return {"tokens_BS": (1, 32)}
 
     def ops(self, inputs: Mapping[str, tuple[int, ...]]) -> list[Op]:

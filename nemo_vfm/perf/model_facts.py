@@ -126,7 +126,7 @@ def facts(model: nn.Module, inputs: Shapes, optimizer: OptimizerFactory = _ADAMW
 
     Args:
         model: on the meta device, or small.
-        inputs: shapes of what it is called with (`Prepared.shapes`): tokens_BS, or latents_BCTHW and text_BLD.
+        inputs: shapes of what it is called with (`ModelInputs.shapes`): tokens_BS, or latents_BCTHW and text_BLD.
         optimizer: builds the optimizer over parameters.
 
     Raises:

@@ -87,11 +87,11 @@ class Generate:
         return Outcome(text, figures, did_nothing=not missing)
 
     def rounds(self) -> int:
-        """See `Parted`."""
+        """See `ShardedJob`."""
         return 1
 
     def run_part(self, run: Run, part: JobShard) -> Outcome:
-        """See `Parted`: every `part.count`-th text."""
+        """See `ShardedJob`: every `part.count`-th text."""
         parts = run.folder / "texts"
         done = _read(parts)
         missing = [one for one in self._asked() if one.index % part.count == part.number and one.index not in done]

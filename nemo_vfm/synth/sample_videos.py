@@ -75,11 +75,11 @@ class Sample:
         return Outcome(f"drew {len(missing)} of {len(prompts)} videos into {folder}", {"videos": len(prompts)})
 
     def rounds(self) -> int:
-        """See `Parted`."""
+        """See `ShardedJob`."""
         return 1
 
     def run_part(self, run: Run, part: JobShard) -> Outcome:
-        """See `Parted`: every `part.count`-th batch, since what a video becomes may depend on its batch."""
+        """See `ShardedJob`: every `part.count`-th batch, since what a video becomes may depend on its batch."""
         folder = run.folder / "samples"
         folder.mkdir(parents=True, exist_ok=True)
         groups = list(_groups(list(enumerate(self.prompts.prompts())), self.batch_size))[part.number :: part.count]

@@ -154,7 +154,7 @@ class Train:
         )
 
     def num_ranks(self) -> int:
-        """See `Spread`: of the largest phase."""
+        """See `MultiRankJob`: of the largest phase."""
         return max((phase.plan.world for phase in self.phases), default=self.parallel.world)
 
     def data_at(self, folder: Path, index: int, seed: int) -> tuple[TrainingData, int]:
@@ -174,11 +174,11 @@ class Train:
         return found, seed
 
     def ranks_now(self, folder: Path) -> int:
-        """See `Changing`."""
+        """See `ElasticJob`."""
         return self._now(folder).plan.world if self.phases else self.parallel.world
 
     def require(self, num_ranks: int) -> None:
-        """See `Spread`: some phase must be for so many, and its ranks must be able to share the batches."""
+        """See `MultiRankJob`: some phase must be for so many, and its ranks must be able to share the batches."""
         plans = [phase.plan for phase in self.phases] or [self.parallel]
         next((plan for plan in plans if plan.world == num_ranks), plans[0]).require(num_ranks)
         self.require_even()
@@ -192,7 +192,7 @@ class Train:
         require_even(self.data, self.parallel, self.phases)
 
     def plan_for(self, num_gpus: int) -> DevicePlan:
-        """See `Planned`: the engine's plan, with what training keeps besides; of the phase for so many, if one is."""
+        """See `PlannableJob`: the engine's plan, with what training keeps besides; of the phase for so many, if one is."""
         layouts = [phase.plan for phase in self.phases if phase.plan.world == num_gpus] or [self.parallel]
         plan = self.engine.plan_for(num_gpus, layouts[0], self.model, self.optimizer)
         average = {"running average": plan.state_bytes["weights"]} if self.ema is not None else {}

@@ -42,7 +42,7 @@ def test_texts_are_judged_beyond_their_beginnings(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert found["texts"][3]["wrong"] == ["'Nonsense.': it is not a sentence of this grammar"]
     assert outcome.figures["grammatical"] == 0.4 and found["untrained"]["grammatical"] == 0
-    assert outcome.summary == "of 5 texts, 40% agree with themselves (untrained: 0%)"
+    assert outcome.summary == "self-consistent texts 2/5 (untrained 0%)"
 
 
 def test_a_step_that_is_not_done_is_said(tmp_path: Path) -> None:

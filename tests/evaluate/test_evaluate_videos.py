@@ -52,7 +52,7 @@ def test_right_and_wrong_are_counted_from_the_pixels(tmp_path: Path) -> None:
     assert measured["untrained"]["colour_accuracy"] == 1.0
     assert measured["chance"] == {"colour": 0.25, "shape": 0.25, "direction": 0.25}
     assert [row["direction"] for row in measured["per_prompt"]] == ["right", "up"]
-    assert "of 2 prompts, 1 show the colour asked for, 2 the shape and 1 the direction" in outcome.summary
+    assert "colour 1/2, shape 2/2, direction 1/2" in outcome.summary
 
 
 def test_a_wrong_shape_counts_as_wrong_and_seams_are_measured_at_the_blocks_given(tmp_path: Path) -> None:

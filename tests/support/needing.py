@@ -69,7 +69,7 @@ class PartsNeed:
         return Outcome(f"{notes} notes", {"notes": notes})
 
     def rounds(self) -> int:
-        """See `Parted`."""
+        """See `ShardedJob`."""
         return 1
 
     def run_part(self, run: Run, part: JobShard) -> Outcome:

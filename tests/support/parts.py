@@ -348,11 +348,11 @@ class Shared:
         return Outcome(f"made {self._make(run, missing)} of {self.num}", {"made": len(missing)})
 
     def rounds(self) -> int:
-        """See `Parted`."""
+        """See `ShardedJob`."""
         return 1
 
     def run_part(self, run: Run, part: JobShard) -> Outcome:
-        """See `Parted`."""
+        """See `ShardedJob`."""
         own = [number for number in range(self.num) if part.has(str(number))]
         return Outcome(f"made {self._make(run, self._missing(run, own))}")
 

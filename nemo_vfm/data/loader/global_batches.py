@@ -116,17 +116,17 @@ class Feed(ABC):
         self._first_batch, self._rank, self._num_ranks = first_batch, rank, num_ranks
 
     def batch_sizes(self) -> dict[str, int]:
-        """See `Batched`: the general size, and those of buckets that have their own."""
+        """See `HasBatchSizes`: the general size, and those of buckets that have their own."""
         buckets = self.buckets.buckets if self.buckets is not None else {}
         own = {f"buckets.{name}.batch_size": b.batch_size for name, b in buckets.items() if b.batch_size is not None}
         return {"batch_size": self.batch_size, **own}
 
     def begins(self) -> int:
-        """See `Positioned`."""
+        """See `ResumableData`."""
         return self._begins
 
     def position(self, index: int) -> dict[str, ReadPosition]:
-        """See `Positioned`; its parts are the shapes."""
+        """See `ResumableData`; its parts are the shapes."""
         order = self._started()
         places, opened = order.places(index), self._open()
         return {
@@ -138,17 +138,17 @@ class Feed(ABC):
         }  # fmt: skip
 
     def starting(self, first_batch: int, places: Mapping[str, int]) -> Self:
-        """See `Positioned`."""
+        """See `ResumableData`."""
         found = copy.copy(self)
         found._begins, found._places, found._order = first_batch, dict(places), None
         return found
 
     def batching(self) -> dict[str, int]:
-        """See `Positioned`: the batch size of each shape."""
+        """See `ResumableData`: the batch size of each shape."""
         return {group.name: group.batch_size for group in self._started().groups}
 
     def batched(self, batching: Json) -> Self:
-        """See `Positioned`."""
+        """See `ResumableData`."""
         if other := batching.keys() ^ {group.name for group in self._open().train}:
             raise ValueError(f"the shapes of samples have changed: {', '.join(sorted(other)[:4])}")
         found = copy.copy(self)

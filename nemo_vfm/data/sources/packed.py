@@ -96,30 +96,30 @@ class PackedLatents:
         return self.data.faults
 
     def batch_sizes(self) -> dict[str, int]:
-        """See `Batched`: packs are what ranks divide."""
+        """See `HasBatchSizes`: packs are what ranks divide."""
         return {"packs": self.packs}
 
     def begins(self) -> int:
-        """See `Positioned`."""
+        """See `ResumableData`."""
         return self._begins
 
     def position(self, index: int) -> dict[str, ReadPosition]:
-        """See `Positioned`; it is of one part, and moves on pack by pack."""
+        """See `ResumableData`; it is of one part, and moves on pack by pack."""
         plan, (first, *_) = self.by_number().plan, self.by_number().numbers(index, 0)
         return {"packs": ReadPosition(plan.samples_before(first), len(plan.samples), plan.digest)}
 
     def starting(self, first_batch: int, places: Mapping[str, int]) -> Self:
-        """See `Positioned`; where the packs are others, it goes on with the next one that is whole."""
+        """See `ResumableData`; where the packs are others, it goes on with the next one that is whole."""
         found = copy.copy(self)
         found._begins, found._place, found._started = first_batch, places.get("packs", 0), None
         return found
 
     def batching(self) -> dict[str, int]:
-        """See `Positioned`."""
+        """See `ResumableData`."""
         return {"packs": self.packs}
 
     def batched(self, batching: Json) -> Self:
-        """See `Positioned`."""
+        """See `ResumableData`."""
         found = copy.copy(self)
         found.packs, found._started = batching["packs"], None
         return found

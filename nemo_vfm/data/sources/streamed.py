@@ -102,31 +102,31 @@ class StreamedTars:
         )
 
     def batch_sizes(self) -> dict[str, int]:
-        """See `Batched`."""
+        """See `HasBatchSizes`."""
         return {"batch_size": self.batch_size}
 
     def begins(self) -> int:
-        """See `Positioned`."""
+        """See `ResumableData`."""
         return self._begins
 
     def position(self, index: int) -> dict[str, ReadPosition]:
-        """See `Positioned`; it is of one part."""
+        """See `ResumableData`; it is of one part."""
         order = self._started()[0]
         place = self._place + (index - self._begins) * self.batch_size
         return {"tars": ReadPosition(place, order.known_total() or 0, order.digest())}
 
     def starting(self, first_batch: int, places: Mapping[str, int]) -> Self:
-        """See `Positioned`."""
+        """See `ResumableData`."""
         found = copy.copy(self)
         found._begins, found._place, found._order = first_batch, places.get("tars", 0), None
         return found
 
     def batching(self) -> dict[str, int]:
-        """See `Positioned`."""
+        """See `ResumableData`."""
         return {"batch_size": self.batch_size}
 
     def batched(self, batching: Json) -> Self:
-        """See `Positioned`."""
+        """See `ResumableData`."""
         found = copy.copy(self)
         found.batch_size, found._order = batching["batch_size"], None
         return found

@@ -103,19 +103,19 @@ class TokenData(TrainingData):
         self.faults = Faults(max_in_a_row=1)  #: none: tokens that cannot be read stop the run
 
     def samples_per_batch(self) -> int:
-        """See `Phaseable`."""
+        """See `ResumablePhases`."""
         return self.batch_size
 
     def tokens_per_sample(self) -> int:
-        """See `Phaseable`."""
+        """See `ResumablePhases`."""
         return self.sequence_length
 
     def vocab_size(self) -> int:
-        """See `Worded`."""
+        """See `HasVocab`."""
         return next(iter(self._folders().values())).manifest.vocab_size
 
     def in_phase(self, *, batch_size: int | None, blend: Mapping[str, float] | None, read: Mapping[str, int]) -> Self:
-        """See `Phaseable`; a blend names the sources that are read, and each goes on where it was left."""
+        """See `ResumablePhases`; a blend names the sources that are read, and each goes on where it was left."""
         if unknown := (set(blend or ()) | read.keys()) - self.sources.keys():
             raise ValueError(f"{sorted(unknown)[0]} is not a source of this data: {', '.join(self.sources)}")
         named = self.sources if blend is None else {n: TokenSource(self.sources[n].folder, w) for n, w in blend.items()}
@@ -128,15 +128,15 @@ class TokenData(TrainingData):
         return found
 
     def read_after(self, batches: int, *, seed: int) -> dict[str, int]:
-        """See `Phaseable`."""
+        """See `ResumablePhases`."""
         return self._before | self._mixture(self._streams(), seed).taken(batches * self.batch_size)
 
     def begins(self) -> int:
-        """See `Positioned`."""
+        """See `ResumableData`."""
         return self._begins
 
     def position(self, index: int) -> dict[str, ReadPosition]:
-        """See `Positioned`; its parts are the sources."""
+        """See `ResumableData`; its parts are the sources."""
         opened = self._open()
         rows = opened.mixture.taken((index - self._begins) * self.batch_size)
         return {
@@ -153,18 +153,18 @@ class TokenData(TrainingData):
         return sha256_text(f"{how} {[shard.tokens_sha256 for shard in files]}")[:16]
 
     def starting(self, first_batch: int, places: Mapping[str, int]) -> Self:
-        """See `Positioned`: turns begin anew, and each source goes on where it was left."""
+        """See `ResumableData`: turns begin anew, and each source goes on where it was left."""
         found = copy.copy(self)
         found._begins, found._before, found._started = first_batch, dict(places), None
         return found
 
     def batching(self) -> Json:
-        """See `Positioned`."""
+        """See `ResumableData`."""
         weights = {name: source.weight for name, source in self.sources.items()}
         return {"batch_size": self.batch_size, "weights": weights, "weigh": self.weigh}
 
     def batched(self, batching: Json) -> Self:
-        """See `Positioned`."""
+        """See `ResumableData`."""
         found = self.in_phase(batch_size=batching["batch_size"], blend=batching["weights"], read={})
         found.weigh = batching["weigh"]
         return found
@@ -233,7 +233,7 @@ class TokenData(TrainingData):
         return round(self.batches_per_epoch() * self.batch_size)
 
     def batch_sizes(self) -> dict[str, int]:
-        """See `Batched`."""
+        """See `HasBatchSizes`."""
         return {"batch_size": self.batch_size}
 
     def mean_batch_size(self) -> float:
