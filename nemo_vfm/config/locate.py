@@ -21,10 +21,17 @@ from nemo_vfm.config.name_suggestions import elsewhere
 from nemo_vfm.config.recipe_errors import did_you_mean
 
 #: Ours, and third-party classes by name. An entry that ends in a dot trusts what is defined below it; any other
-#: trusts exactly the object of that name. Nothing of Lightning's is among
-#: them: its loggers write wherever `save_dir` says, and its callbacks fit none of our slots.
+#: trusts exactly the object of that name. Of Lightning's there are callbacks that only look and the modules of its
+#: demonstration; its loggers write wherever `save_dir` says.
 DEFAULT_TRUST: tuple[str, ...] = (
     "nemo_vfm.",
+    "lightning.pytorch.callbacks.DeviceStatsMonitor",
+    "lightning.pytorch.callbacks.LearningRateMonitor",
+    "lightning.pytorch.callbacks.ModelSummary",
+    "lightning.pytorch.callbacks.RichProgressBar",
+    "lightning.pytorch.callbacks.Timer",
+    "lightning.pytorch.demos.boring_classes.BoringDataModule",
+    "lightning.pytorch.demos.boring_classes.BoringModel",
     "torch.optim.AdamW",
     "torch.optim.Adam",
     "torch.optim.SGD",

@@ -3,9 +3,7 @@
 """Trains a model in a run folder, which holds its checkpoints, metrics and previews."""
 
 import copy
-import logging
 import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +24,7 @@ from nemo_vfm.core.types.job import DevicePlan, Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.task import Task
 from nemo_vfm.core.types.training_data import HasVocab, ResumableData, ResumablePhases, TrainingData
+from nemo_vfm.data.loader.lightning_batches import LightningBatches, LightningData
 from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_manifest
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import existing
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined, together
@@ -35,14 +34,14 @@ from nemo_vfm.parallel.plan.mesh import same_slice
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.ranks.consensus import first_says
 from nemo_vfm.parallel.ranks.gather import GatherGroup
-from nemo_vfm.train.callbacks.callback import Callback
+from nemo_vfm.train.callbacks.callback import Callback, LightningCallback
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.callbacks.progress_bar import ShowProgress
 from nemo_vfm.train.callbacks.validation import Validate
 from nemo_vfm.train.data_position import data_at, reading_of, resumed, steps_until
 from nemo_vfm.train.ema import EMA
 from nemo_vfm.train.even_batches import require_even
-from nemo_vfm.train.loggers import LoggerSource
+from nemo_vfm.train.loggers import LightningLogger, LoggerSource
 from nemo_vfm.train.optim import Constant, Schedule
 from nemo_vfm.train.phases import InPhases, Phase, Stretch, at, data_of, stretches
 from nemo_vfm.train.skip import Skip
@@ -57,7 +56,7 @@ class Train:
 
     Args:
         model: builds the model; called once, with the initial weights a function of the run's seed.
-        data: where batches come from.
+        data: where batches come from; a LightningDataModule may give them, too.
         task: what is learned.
         optimizer: builds the optimizer over the parameters.
         duration: length of the whole run, such as "400 steps", "2 epochs" or, of text, "3e9 tokens"; "90 s" ends by
@@ -74,12 +73,12 @@ class Train:
             weights and may_differ; None draws them from the seed.
         phases: stretches that differ in devices, batches, blend or learning rate, by name, in order; None is one.
         skip: samples and steps that are left out, by name; everything else comes as it would without this.
-        callbacks: what else happens after steps, by name, in order.
-        loggers: where metrics go besides metrics.jsonl, by name.
+        callbacks: what else happens after steps, by name, in order: ours, or Lightning's.
+        loggers: where metrics go besides metrics.jsonl, by name: ours, or Lightning's under `--trust`.
     """
 
     def __init__(
-        self, *, model: Factory[[], nn.Module], data: TrainingData, task: Task,
+        self, *, model: Factory[[], nn.Module], data: TrainingData | LightningData, task: Task,
         optimizer: Factory[[Params], torch.optim.Optimizer], duration: Duration | None = None,
         schedule: Schedule | None = None,
         parallel: ParallelPlan = ParallelPlan(), engine: Engine | None = None,  # noqa: B008 (frozen)
@@ -87,9 +86,10 @@ class Train:
         checkpoint: SaveCheckpoints, validation: Validate | None = None,
         start_from: Place | WarmStart | None = None, phases: Mapping[str, Phase] | None = None,
         skip: Skip = Skip(),  # noqa: B008 (frozen)
-        callbacks: Mapping[str, Callback] | None = None,
-        loggers: Mapping[str, LoggerSource] | None = None,
+        callbacks: Mapping[str, Callback | LightningCallback] | None = None,
+        loggers: Mapping[str, LoggerSource | LightningLogger] | None = None,
     ) -> None:  # fmt: skip
+        data = data if isinstance(data, TrainingData) else LightningBatches(data)
         if duration is None and not phases:
             raise ValueError("give a duration, or phases with a duration each")
         if phases and duration is not None and duration.unit != "steps":
@@ -122,6 +122,8 @@ class Train:
                                 f"{ranks.count()}: run the same command on {phase.plan.world} devices to resume in "
                                 f"{run.folder}")  # fmt: skip
             outcome = self._in(phase, run.seed)._run(run)
+            if outcome.figures["steps"] < phase.end:
+                break  # a callback wished for an end
         return outcome
 
     def _now(self, folder: Path) -> Stretch:
@@ -148,8 +150,9 @@ class Train:
             self._loop(fit)
         if fit.preempted and not fit.finished:
             raise preemption.stopped(fit.stop, f"at step {fit.step}, whose checkpoint is in {fit.checkpoints}")
+        early = " (a callback ended it early)" if fit.ended_early and not fit.finished else ""
         return Outcome(
-            f"trained {fit.step} steps in {fit.elapsed_s:.0f} s; weights in {fit.checkpoints}",
+            f"trained {fit.step} steps{early} in {fit.elapsed_s:.0f} s; weights in {fit.checkpoints}",
             {"steps": fit.step, "training_s": fit.elapsed_s, **_losses(fit)},
         )
 
@@ -192,7 +195,7 @@ class Train:
         require_even(self.data, self.parallel, self.phases)
 
     def plan_for(self, num_gpus: int) -> DevicePlan:
-        """See `PlannableJob`: the engine's plan, with what training keeps besides; of the phase for so many, if one is."""
+        """See `PlannableJob`: the engine's plan and the running average, of the phase for so many, if one is."""
         layouts = [phase.plan for phase in self.phases if phase.plan.world == num_gpus] or [self.parallel]
         plan = self.engine.plan_for(num_gpus, layouts[0], self.model, self.optimizer)
         average = {"running average": plan.state_bytes["weights"]} if self.ema is not None else {}
@@ -208,7 +211,9 @@ class Train:
         if self.ema is not None:
             self.ema.start(model)
         fit = Fit(run, self.engine, model, self.task, self.data, self.schedule, self.ema, total_steps=None,
-                  plan=self.parallel, origin=first_says(uuid4().hex), skip=self.skip)  # fmt: skip
+                  plan=self.parallel, origin=first_says(uuid4().hex), skip=self.skip,
+                  stateful={name: one for name, one in self.callbacks.items() if isinstance(one, LightningCallback)},
+                  )  # fmt: skip
         fit.started_from = started_from
         if saved is not None:
             fit.load(saved)
@@ -297,19 +302,22 @@ class Train:
         from nemo_vfm.data.loader.lightning_data import BatchModule
         from nemo_vfm.train.callbacks.metrics_log import WriteMetrics
         from nemo_vfm.train.loggers.guard import open_all
-        from nemo_vfm.train.module import TrainModule, trainer
+        from nemo_vfm.train.loggers.run_logger import RunLogger
+        from nemo_vfm.train.module import TrainModule
+        from nemo_vfm.train.trainer import has_bar, quiet_lightning, trainer
 
-        _quiet_lightning()
+        quiet_lightning()
         sources = self.loggers if ranks.is_first() else {}
         loggers = open_all(sources, fit.run.folder, fit.run.recipe, goes_on=fit.step > 0)
         validation = {} if self.validation is None else {"validation": self.validation}
         # Metrics are written before the checkpoint: a resume drops the lines after it, and must not miss any before.
-        callbacks = {**validation, **self.callbacks, "metrics": WriteMetrics(loggers), "checkpoint": self.checkpoint,
-                     "progress": ShowProgress()}  # fmt: skip
+        bar = {} if has_bar(self.callbacks) else {"progress": ShowProgress()}
+        ours = {"metrics": WriteMetrics(loggers), "checkpoint": self.checkpoint, **bar}
         fit.start_clock()
         data = BatchModule(fit.data, seed=fit.run.seed, first_batch=fit.step, rank=fit.data_rank,
                            num_ranks=self.parallel.data)  # fmt: skip
-        trainer(fit, callbacks, loggers, fit.run.folder).fit(TrainModule(fit), datamodule=data)
+        loop = trainer(fit, {**validation, **self.callbacks}, ours, RunLogger(loggers))
+        loop.fit(TrainModule(fit), datamodule=data)
 
 
 def _losses(fit: Fit) -> dict[str, float]:
@@ -319,15 +327,3 @@ def _losses(fit: Fit) -> dict[str, float]:
         for name in ("loss", "val_loss", "val_perplexity")
         if math.isfinite(fit.metrics.get(name, math.nan))
     }
-
-
-def _quiet_lightning() -> None:
-    """Silence what Lightning says about choices that are ours on purpose: no optimizer, no workers of its own."""
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    warnings.filterwarnings("ignore", category=UserWarning, module=r"lightning\.pytorch")
-    # Where Slurm is installed, that we do not use it: tasks of srun are adopted as ranks, and need no Lightning for it.
-    warnings.filterwarnings("ignore", message=r"The `srun` command is available on your system")
-    warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\).*")  # its own, under torch 2.13
-    # FSDP's fear is for outputs that somebody changes in place; a task computes a loss of them.
-    warnings.filterwarnings("ignore", message=r"FSDP2-wrapped module .* returned a view tensor")

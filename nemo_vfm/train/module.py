@@ -1,51 +1,99 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Wraps a Fit as the one LightningModule, and adapts our plain callbacks to Lightning's.
+"""Wraps a training as one LightningModule: the model's weights, its optimizer, its steps and its numbers.
 
 Lightning owns the outer loop, callbacks and loggers. The engine owns the step, with reduction, clipping and update.
 So optimisation is manual, and Lightning accumulates, clips and samples nothing.
 """
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+import math
+from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
-from lightning.fabric.plugins.environments.lightning import LightningEnvironment
-from lightning.pytorch import Callback as LightningCallback
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.loggers import Logger
+import torch
+from lightning.pytorch import LightningModule
 from torch import Tensor
 
-from nemo_vfm.core import log, preemption, progress
+from nemo_vfm.core import preemption, progress
 from nemo_vfm.core.device import device
-from nemo_vfm.core.errors import NemoVfmError, UserError
+from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.predict import predictions
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.task import Predicts
 from nemo_vfm.parallel.ranks.process_group import now, take_pulse
-from nemo_vfm.parallel.ranks.rank_watchdog import READS
-from nemo_vfm.train.callbacks.callback import HOOKS, Callback
+from nemo_vfm.train.lr_scheduler import EngineSchedule
 from nemo_vfm.train.train_state import Fit
 
 
 class TrainModule(LightningModule):
-    """Hands each global batch to the fit; holds no parameters of its own."""
+    """Hands each global batch to the engine; its parameters and its state are the model's."""
 
     def __init__(self, fit: Fit) -> None:
         super().__init__()
-        self.fit = fit
+        self.fit, self.model = fit, fit.model
         self.automatic_optimization = False
+
+    @property
+    def device(self) -> torch.device:
+        """Where the engine has put the model."""
+        return device()
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The model's."""
+        return self.model(*args, **kwargs)
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
+        """The model's, under the names that its checkpoints have."""
+        found: dict[str, Any] = self.model.state_dict(*args, **kwargs)
+        return found
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """The inverse of `state_dict`."""
+        return self.model.load_state_dict(state_dict, strict=strict, assign=assign)
+
+    def configure_optimizers(self) -> Any:
+        """The engine's optimizer, which the engine alone steps, and its learning rates, which follow the steps."""
+        return [self.fit.engine.optimizer()], [{"scheduler": EngineSchedule(self.fit), "interval": "step"}]
 
     def on_train_start(self) -> None:
         """Lightning would end at SIGTERM by an exception, in the middle of anything; the fit ends after its step."""
         preemption.listen_again()
+        self._count()
 
     def training_step(self, batch: Batch, batch_idx: int) -> None:
         """One optimizer step."""
         take_pulse()
         now(f"takes step {self.fit.step + 1}")
         self.fit.advance(batch)
+        self.lr_schedulers().step()  # type: ignore[union-attr]
+        self._count()
+        # Loggers get the numbers with the step's line of metrics.jsonl, which also has what callbacks measured.
+        finite = {name: value for name, value in self.fit.metrics.items() if math.isfinite(value)}
+        self.log_dict(finite, logger=False, batch_size=len(batch))
         progress.step(self.fit.step, self.fit.total_steps)
+
+    def _count(self) -> None:
+        """Tell Lightning the number of steps, those before a resume among them: callbacks and loggers ask for it."""
+        loop = self.trainer.fit_loop.epoch_loop
+        done = loop.manual_optimization.optim_step_progress.total
+        done.ready = done.completed = self.fit.step
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Log the mean loss of held-out batches, by the weights of their samples, as `val_loss`."""
+        self._measure("val_loss", batch)
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        """Log the same as `test_loss`."""
+        self._measure("test_loss", batch)
+
+    def _measure(self, name: str, batch: Batch) -> None:
+        with self.fit.ema.applied(self.model) if self.fit.ema else nullcontext():
+            losses_B, prepared = self.fit.engine.evaluate(batch)
+        weight = float(prepared.weight_B.sum())
+        mean = float((losses_B * prepared.weight_B).sum()) / max(weight, 1e-12)
+        # Lightning's mean is by batch_size, which need not be a whole number.
+        self.log(name, mean, on_step=False, on_epoch=True, batch_size=weight)  # type: ignore[arg-type]
 
     def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """What the model says of a batch, (B, T, K), through the task that it is trained by.
@@ -56,67 +104,8 @@ class TrainModule(LightningModule):
         task = self.fit.task
         if not isinstance(task, Predicts):
             raise UserError(f"{type(task).__name__} has no predict, so what its model gives says nothing by itself")
-        return predictions(self.fit.model, task, batch.to(device()))
+        return predictions(self.model, task, batch.to(device()))
 
-    def configure_optimizers(self) -> None:
-        """None: the engine owns the optimizer."""
-
-
-class Adapter(LightningCallback):
-    """Lets Lightning call a plain callback: each hook that the callback has is passed on with the fit."""
-
-    def __init__(self, callback: Callback) -> None:
-        self.callback = callback
-
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Pass on."""
-        self._call("on_start", pl_module)
-
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        """Pass on."""
-        self._call("on_step", pl_module)
-
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Pass on."""
-        self._call("on_end", pl_module)
-
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Bars must be taken down before the error is shown; what a callback says meanwhile does not take its place."""
-        try:
-            self._call("on_end", pl_module)
-        except NemoVfmError as error:
-            log.warn(str(error))
-
-    def _call(self, hook: str, module: LightningModule) -> None:
-        assert hook in HOOKS
-        assert isinstance(module, TrainModule)
-        now(f"is in {hook} of {type(self.callback).__name__} after step {module.fit.step}")
-        getattr(self.callback, hook, lambda fit: None)(module.fit)
-
-
-class _Stop(LightningCallback):
-    """Ends the outer loop when the fit has reached its length, which may be one in seconds, or was asked to end."""
-
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        assert isinstance(pl_module, TrainModule)
-        trainer.should_stop = pl_module.fit.finished or pl_module.fit.preempted
-        now(f"{READS} of step {pl_module.fit.step + 1}")
-
-
-class _Alone(LightningEnvironment):
-    """Lightning sees one process: which others there are is the engine's business, and torchrun's names stay set."""
-
-    def teardown(self) -> None:
-        pass
-
-
-def trainer(fit: Fit, callbacks: Mapping[str, object], loggers: Sequence[Logger], folder: Path) -> Trainer:
-    """A Lightning Trainer that loops until the fit is finished."""
-    adapted = [c if isinstance(c, LightningCallback) else Adapter(c) for c in callbacks.values()]  # type: ignore[arg-type]
-    remaining = None if fit.total_steps is None else fit.total_steps - fit.step
-    return Trainer(
-        accelerator="gpu" if device().type == "cuda" else "cpu", devices=[device().index] if device().index else 1,
-        plugins=[_Alone()], max_epochs=1, limit_train_batches=remaining,
-        callbacks=[*adapted, _Stop()], logger=loggers or False, default_root_dir=folder,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False, num_sanity_val_steps=0,
-    )  # fmt: skip
+    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
+        """A Batch moves itself, and the engine asks it to: Lightning must not copy it field by field."""
+        return batch

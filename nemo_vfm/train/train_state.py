@@ -2,15 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Takes optimizer steps, and holds the state that callbacks see and checkpoints keep."""
 
+import json
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 from uuid import uuid4
 
 from torch import Tensor, nn
 
-from nemo_vfm.core import preemption, ranks
+from nemo_vfm.core import log, preemption, ranks
 from nemo_vfm.core.errors import CorruptCheckpoint
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.job import Run
@@ -27,6 +30,18 @@ from nemo_vfm.train.optim import Schedule
 from nemo_vfm.train.skip import Skip
 
 
+class Stateful(Protocol):
+    """Something that a checkpoint keeps the state of."""
+
+    def state_dict(self) -> Json:
+        """To be kept."""
+        ...
+
+    def load_state_dict(self, state_dict: Mapping[str, Json]) -> None:
+        """The inverse of `state_dict`."""
+        ...
+
+
 @dataclass(slots=True)
 class Fit:
     """One training run while it runs.
@@ -40,6 +55,9 @@ class Fit:
         origin: names this run in its checkpoints, over all resumes.
         started_from: where its first weights came from; None where they were drawn.
         plan: which devices share the work.
+        end_wished: whether a callback of Lightning's asks this rank for an end.
+        ended_early: whether one has asked any rank before this step, which is the last then.
+        stateful: callbacks of Lightning's by name, whose state a checkpoint keeps.
         stop: above 0 where a signal asked for an end (`preempt.urgency`); every rank knows it at the same step.
         skip: what is left out.
         reading: where the data began and how; None for data that is no `ResumableData`.
@@ -62,6 +80,9 @@ class Fit:
     started_from: Json | None = None
     plan: ParallelPlan = field(default_factory=ParallelPlan)
     stop: float = 0.0
+    end_wished: bool = False
+    ended_early: bool = False
+    stateful: Mapping[str, Stateful] = field(default_factory=dict)
     skip: Skip = field(default_factory=Skip)
     reading: Reading | None = None
     _clock: float = 0.0
@@ -92,13 +113,20 @@ class Fit:
         self.metrics = {"skipped": 1.0}
 
     def _agree(self) -> None:
-        """What each rank would know otherwise, and acts on: the time, and a signal that came to some of them first."""
-        self.elapsed_s, self.stop = greatest(time.monotonic() - self._clock, preemption.urgency())
+        """What each rank would know otherwise, and acts on: the time, and who was asked to end."""
+        elapsed_s, wished = time.monotonic() - self._clock, float(self.end_wished)
+        self.elapsed_s, self.stop, early = greatest(elapsed_s, preemption.urgency(), wished)
+        self.ended_early = early > 0
 
     @property
     def preempted(self) -> bool:
         """Whether a signal asked for an end."""
         return self.stop > 0
+
+    @property
+    def ends(self) -> bool:
+        """Whether no step follows this one."""
+        return self.finished or self.preempted or self.ended_early
 
     @property
     def data_rank(self) -> int:
@@ -127,6 +155,8 @@ class Fit:
         more = {"total_steps": self.total_steps, "started_from": self.started_from, "skip": self.skip.state()}
         if self.reading is not None and isinstance(self.data, ResumableData):
             more["data"] = self.reading.json(self.data, self.step)
+        if states := {name: state for name, one in self.stateful.items() if (state := _state_of(name, one))}:
+            more["callbacks"] = states
         return {"step": self.step, "elapsed_s": self.elapsed_s, "seed": self.run.seed, **more}
 
     def load(self, saved: Checkpoint) -> None:
@@ -145,8 +175,22 @@ class Fit:
         if self.ema is not None:
             self.ema.load(saved.groups["ema"])
         self.step, self.elapsed_s = saved.step, float(saved.state.get("elapsed_s", 0))
+        for name, state in (saved.state.get("callbacks") or {}).items():
+            if name in self.stateful:
+                self.stateful[name].load_state_dict(state)
         self.origin, self.started_from = saved.run or self.origin, saved.state.get("started_from")
 
     def due(self, every_steps: int) -> bool:
         """Whether something that happens every so many steps, and at the end, is due now."""
-        return self.step % every_steps == 0 or self.finished
+        return self.step % every_steps == 0 or self.finished or self.ended_early
+
+
+def _state_of(name: str, callback: Stateful) -> Json:
+    """A callback's state; nothing where it cannot be written as JSON."""
+    state = callback.state_dict()
+    try:
+        json.dumps(state)
+    except (TypeError, ValueError):
+        log.warn_once(f"callbacks.{name} has a state that is not JSON, so a resume will begin it anew")
+        return None
+    return state

@@ -25,6 +25,29 @@ from tests.support.films import pan, texture, write_film
 from tests.support.repository import ROOT
 
 Given = Callable[[Path], list[str]]
+#: What a user has in the working directory, and never showed us.
+OWN_CLASSES = """
+import torch
+from lightning.pytorch import LightningDataModule, LightningModule
+from torch.utils.data import DataLoader
+
+
+class Net(LightningModule):
+    def __init__(self, width: int = 4):
+        super().__init__()
+        self.layer = torch.nn.Linear(width, 1)
+
+    def training_step(self, batch, batch_idx):
+        return self.layer(batch).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class Numbers(LightningDataModule):
+    def train_dataloader(self):
+        return DataLoader(torch.arange(32.0).reshape(8, 4) / 32, batch_size=2, shuffle=True)
+"""
 CAPTIONS = ("a red circle moving left", "a blue square moving up", "a green triangle", "a yellow cross")
 
 
@@ -156,7 +179,7 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def given(request: pytest.FixtureRequest, tmp_path: Path) -> Given:
+def given(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Given:
     """Changes that give every value a recipe leaves to the user, by the class and the argument it is for.
 
     A recipe that wants something new fails here and says so: add a line.
@@ -212,6 +235,11 @@ def given(request: pytest.FixtureRequest, tmp_path: Path) -> Given:
     def words(recipe: Path) -> list[str]:
         composed = compose(recipe, overlays=["smoke"])
         missing = [problem.path for problem in check(composed) if problem.kind == "missing"]
+        if own := [path for path in missing if path.endswith("._target_")]:
+            (tmp_path / "own_classes.py").write_text(OWN_CLASSES)
+            monkeypatch.chdir(tmp_path)
+            kinds = {"module": "Net", "data": "Numbers"}
+            return ["--trust=own_classes", *(f"{path}=own_classes.{kinds[path.partition('.')[0]]}" for path in own)]
         owners = [(find(composed.root, path.rpartition(".")[0]), path) for path in missing]
         whole = ["duration=null"] if find(composed.root, "phases") else []  # the overlay's length would cut them short
         return whole + [f"{path}={makers[owner.target(), path.rpartition('.')[2]](recipe)}" for owner, path in owners]

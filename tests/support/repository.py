@@ -93,7 +93,7 @@ def load_yaml(path: Path) -> object:
 
 def _targets_in(node: object) -> Iterator[str]:
     if isinstance(node, dict):
-        if isinstance(name := node.get("_target_"), str):
+        if isinstance(name := node.get("_target_"), str) and name != "???":
             yield name
         for value in node.values():
             yield from _targets_in(value)

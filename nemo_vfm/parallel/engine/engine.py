@@ -71,6 +71,10 @@ class Engine(Protocol):
         """One optimizer step over a global batch, with every learning rate times `lr_factor`."""
         ...
 
+    def optimizer(self) -> torch.optim.Optimizer:
+        """What updates this rank's parameters: to look at; `step` alone steps it."""
+        ...
+
     def evaluate(self, batch: Batch) -> tuple[Tensor, ModelInputs]:
         """The loss of each sample, (B,), without gradients, and what it was measured on."""
         ...

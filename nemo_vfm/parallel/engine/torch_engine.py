@@ -206,6 +206,10 @@ class TorchEngine:
         """What the gradient is multiplied by."""
         return 1.0 if self.clip_norm is None else min(1.0, self.clip_norm / (norm + 1e-6))
 
+    def optimizer(self) -> torch.optim.Optimizer:
+        """See `Engine.optimizer`."""
+        return self._optimizer.optimizer
+
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> tuple[Tensor, ModelInputs]:
         """The loss of each sample with the model in evaluation mode."""

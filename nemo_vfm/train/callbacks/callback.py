@@ -1,10 +1,15 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Defines a callback: any of three hooks, each given the Fit. Lightning's own callbacks may stand beside them."""
+"""Defines what may be a callback: an object with any of three hooks, each given the Fit, or one of Lightning's."""
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.train.train_state import Fit
+
+if TYPE_CHECKING:
+    from lightning.pytorch import LightningModule, Trainer
 
 HOOKS = ("on_start", "on_step", "on_end")
 
@@ -15,4 +20,26 @@ class Callback(Protocol):
 
     def on_step(self, fit: Fit) -> None:
         """What to do after optimizer step `fit.step`."""
+        ...
+
+
+@runtime_checkable
+class LightningCallback(Protocol):
+    """A `lightning.pytorch.Callback`; a few of Lightning's own are trusted by name, any other needs `--trust`.
+
+    The engine takes the step, so the hooks around `backward` and `optimizer_step` are not called.
+    """
+
+    def on_train_batch_end(
+        self, trainer: "Trainer", pl_module: "LightningModule", outputs: Json, batch: Json, batch_idx: int
+    ) -> None:
+        """What to do after a step."""
+        ...
+
+    def state_dict(self) -> Json:
+        """What a checkpoint keeps of it, where that can be written as JSON."""
+        ...
+
+    def load_state_dict(self, state_dict: Mapping[str, Json]) -> None:
+        """The inverse of `state_dict`."""
         ...

@@ -89,8 +89,8 @@ class SaveCheckpoints:
             )
         about = CheckpointInfo(fit.origin, metrics, permanent)
         saver.save(fit.step, fit.groups(), fit.state(), self.keep, about,
-                   then=partial(self._copy, fit.checkpoints, must=fit.finished))  # fmt: skip
-        if fit.finished or fit.preempted:
+                   then=partial(self._copy, fit.checkpoints, must=fit.finished or fit.ended_early))  # fmt: skip
+        if fit.ends:
             saver.finish()
 
     def _saver_of(self, fit: Fit) -> Saver:

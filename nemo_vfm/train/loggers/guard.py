@@ -18,7 +18,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.network.secret import conceal, conceal_keys, conceal_names
 from nemo_vfm.train.loggers.flat_settings import flatten
-from nemo_vfm.train.loggers.logger_source import LoggerSource
+from nemo_vfm.train.loggers.logger_source import LightningLogger, LoggerSource
 from nemo_vfm.train.loggers.preview_pictures import log_picture
 
 REST_S = 60.0
@@ -87,7 +87,9 @@ class Guarded(Logger):
                      f"retried every {REST_S:.0f} s, and metrics.jsonl is complete")  # fmt: skip
 
 
-def open_all(sources: Mapping[str, LoggerSource], folder: Path, recipe: str, *, goes_on: bool) -> list[Guarded]:
+def open_all(
+    sources: Mapping[str, LoggerSource | LightningLogger], folder: Path, recipe: str, *, goes_on: bool
+) -> list[Guarded]:
     """Open every logger and tell it the run's settings.
 
     Args:
@@ -100,7 +102,7 @@ def open_all(sources: Mapping[str, LoggerSource], folder: Path, recipe: str, *, 
     opened: list[Guarded] = []
     for name, source in sources.items():
         try:
-            logger = Guarded(name, source.open(folder))
+            logger = Guarded(name, logger_of(name, source, folder))
         except UserError:
             raise
         except Exception as error:
@@ -112,6 +114,19 @@ def open_all(sources: Mapping[str, LoggerSource], folder: Path, recipe: str, *, 
         if not goes_on:
             logger.log_hyperparams(flatten(conceal_keys(recipe)))
         opened.append(logger)
+    return opened
+
+
+def logger_of(name: str, source: LoggerSource | LightningLogger, folder: Path) -> Logger:
+    """The logger itself.
+
+    Raises:
+        UserError: it is of another package.
+    """
+    opened: object = source.open(folder) if isinstance(source, LoggerSource) else source
+    if not isinstance(opened, Logger):
+        raise UserError(f"loggers.{name}: {type(opened).__name__} is no lightning.pytorch.loggers.Logger "
+                        f"(pytorch_lightning's is another class)")  # fmt: skip
     return opened
 
 

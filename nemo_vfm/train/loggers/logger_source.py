@@ -1,7 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Opens a Lightning logger for a run folder; Lightning is imported only then."""
+"""Defines what may be a logger: our source that opens one in the run folder, or a Lightning logger."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -11,8 +12,25 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class LoggerSource(Protocol):
-    """Opens a Lightning logger inside a run folder."""
+    """Opens a Lightning logger inside a run folder. Lightning is imported when a run opens one."""
 
     def open(self, folder: Path) -> "Logger":
         """The logger; called once a run, and again when a killed run goes on."""
+        ...
+
+
+@runtime_checkable
+class LightningLogger(Protocol):
+    """A logger of Lightning's making, which writes where its own arguments say; recipes name one under `--trust`."""
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Numbers of a step."""
+        ...
+
+    def log_hyperparams(self, params: Mapping[str, object]) -> None:
+        """The run's settings."""
+        ...
+
+    def finalize(self, status: str) -> None:
+        """The end."""
         ...

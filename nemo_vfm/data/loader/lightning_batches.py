@@ -1,0 +1,144 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads training batches from any LightningDataModule, so that a resume finds the same batch again."""
+
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+
+from nemo_vfm.core import ranks
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.seed import derive
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.parallel.ranks.consensus import first_says
+
+
+@runtime_checkable
+class LightningData(Protocol):
+    """A LightningDataModule whose loaders give `nemo_vfm.core.types.batch.Batch`: whole global batches."""
+
+    def prepare_data(self) -> None:
+        """Called on rank 0, before the others go on."""
+        ...
+
+    def setup(self, stage: str) -> None:
+        """Called on every rank."""
+        ...
+
+    def train_dataloader(self) -> Iterable[Batch]:
+        """One epoch at each iteration."""
+        ...
+
+    def val_dataloader(self) -> Iterable[Batch]:
+        """The held-out batches."""
+        ...
+
+
+class LightningBatches:
+    """Training data in the words of `TrainingData`.
+
+    What the loader draws at random follows from the seed and the number of the batch, so the order is the same after a
+    resume. Where that falls into the middle of an epoch, its first batches are read again and dropped.
+
+    Args:
+        module: gives the loaders.
+    """
+
+    def __init__(self, module: LightningData) -> None:
+        self.module = module
+        self._loader: Iterable[Batch] | None = None
+
+    def start(self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1) -> None:
+        """See `TrainingData.start`."""
+        self._seed, self._first, self._rank, self._num_ranks = seed, first_batch, rank, num_ranks
+        if self._loader is None:
+            if ranks.is_first():
+                self.module.prepare_data()
+            first_says("prepared")
+            self.module.setup("fit")
+            self._loader = self.module.train_dataloader()
+
+    def train_dataloader(self) -> Iterator[Batch]:
+        """See `TrainingData.train_dataloader`; this rank's slice of each."""
+        length = self._length()
+        begin = self._first // length * length if length else 0
+        for batch in self._from(begin):
+            if batch.index >= self._first:
+                yield self._slice(batch)
+
+    def _from(self, index: int) -> Iterator[Batch]:
+        assert self._loader is not None
+        while True:
+            batches, before = iter(self._loader), index
+            while (batch := self._next(batches, index)) is not None:
+                yield batch
+                index += 1
+            if index == before:
+                raise UserError(f"{self._name} gives no batch")
+
+    def _next(self, batches: Iterator[Batch], index: int) -> Batch | None:
+        with torch.random.fork_rng(devices=[]):
+            seed = derive(self._seed, "lightning data", index)
+            torch.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+            found = next(batches, None)
+        if found is not None and not isinstance(found, Batch):
+            raise UserError(f"{self._name} gives a {type(found).__name__}, but a training takes nemo_vfm.core.types."
+                            f"Batch; the job LightningFit trains with batches of any kind")  # fmt: skip
+        return None if found is None else replace(found, index=index)
+
+    def _slice(self, batch: Batch) -> Batch:
+        pieces = batch.cut(self._num_ranks)
+        if len(pieces) < self._num_ranks:
+            raise UserError(f"{self._name} gives a batch of {len(batch)} samples, which {self._num_ranks} data ranks "
+                            f"cannot share")  # fmt: skip
+        return pieces[self._rank]
+
+    def val_dataloader(self) -> Iterable[Batch]:
+        """See `TrainingData.val_dataloader`; none where the module has no such loader."""
+        from lightning.pytorch.utilities.model_helpers import is_overridden
+
+        if not is_overridden("val_dataloader", self.module):
+            return
+        for number, batch in enumerate(self.module.val_dataloader()):
+            yield replace(batch, index=number)
+
+    def batches_per_epoch(self) -> float:
+        """See `TrainingData.batches_per_epoch`.
+
+        Raises:
+            UserError: its loader has no length.
+        """
+        if not (length := self._length()):
+            raise UserError(f"the loader of {self._name} has no length; give the duration in steps")
+        return length
+
+    def num_train_samples(self) -> int:
+        """See `TrainingData.num_train_samples`.
+
+        Raises:
+            UserError: its data set has no length.
+        """
+        if not (count := _len(getattr(self._loader, "dataset", None))):
+            raise UserError(f"the data set of {self._name} has no length; give the duration in steps")
+        return count
+
+    def _length(self) -> int:
+        return _len(self._loader)
+
+    @property
+    def _name(self) -> str:
+        return type(self.module).__name__
+
+
+def _len(of: Any) -> int:
+    """Of something that may have none, which is 0 then."""
+    try:
+        return len(of)
+    except TypeError:
+        return 0

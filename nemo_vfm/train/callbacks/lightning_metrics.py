@@ -1,0 +1,100 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Writes what a Lightning module logs to metrics.jsonl, whose curves the report draws."""
+
+import json
+import math
+import time
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import Logger
+
+from nemo_vfm.core import preemption, progress, ranks
+from nemo_vfm.core.network.secret import conceal_names
+from nemo_vfm.train.callbacks.metrics_log import truncate
+
+FILE = "metrics.jsonl"
+
+
+def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Those that are single and finite; JSON has no other."""
+    found = {name: float(value) for name, value in metrics.items() if getattr(value, "numel", lambda: 1)() == 1}
+    return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+class _Lines:
+    """The file, of which rank 0 writes lines; the report takes the lines of one step together."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path, self._began = folder / FILE, time.monotonic()
+
+    def add(self, step: int, metrics: Mapping[str, Any]) -> None:
+        if (found := conceal_names(numbers(metrics))) and ranks.is_first():
+            line = {"step": step, "time_s": round(time.monotonic() - self._began, 4), **found}
+            with self.path.open("a") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+class RunMetrics(Logger):
+    """Takes all that is logged, by whom and when ever.
+
+    Args:
+        folder: the run folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._lines = _Lines(folder)
+
+    @property
+    def name(self) -> str:
+        """As little as a logger may say."""
+        return "nemo_vfm"
+
+    @property
+    def version(self) -> None:
+        """Runs are told apart by their folders."""
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """A line. Lightning counts the step that is being taken from 0, and metrics.jsonl from 1."""
+        self._lines.add((step or 0) + 1, metrics)
+
+    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+        """Nothing: the recipe is in the folder."""
+
+
+class RecordLoss(Callback):
+    """Writes the loss of every step, which a module need not log, and tells how far the run is.
+
+    Args:
+        folder: the run folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._lines = _Lines(folder)
+        self._total: int | None = None
+
+    def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Lightning has put handlers of its own over ours, which end a run at once."""
+        preemption.listen_again()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Forget the lines of steps that will be taken again."""
+        preemption.listen_again()
+        if ranks.is_first():
+            truncate(self._lines.path, trainer.global_step)
+        total = float(trainer.estimated_stepping_batches)
+        self._total = int(total) if math.isfinite(total) and total >= 0 else None
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Add a line."""
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if loss is not None:
+            self._lines.add(max(1, trainer.global_step), {"loss": loss})
+        progress.step(trainer.global_step, self._total)

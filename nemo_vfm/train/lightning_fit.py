@@ -1,0 +1,127 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Runs any Lightning project in a run folder: it can be killed and resumed, and its curves are in the report."""
+
+from collections.abc import Mapping
+from typing import Literal, Protocol, TypedDict, runtime_checkable
+
+from torch import Tensor
+
+from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.data.loader.lightning_batches import LightningData
+from nemo_vfm.train.callbacks.callback import LightningCallback
+from nemo_vfm.train.loggers import LightningLogger, LoggerSource
+
+
+@runtime_checkable
+class LightningModule(Protocol):
+    """A `lightning.pytorch.LightningModule`, of which it has these methods. It is imported when a run begins."""
+
+    def configure_optimizers(self) -> Json:
+        """Of the module's own choice."""
+        ...
+
+    def lr_schedulers(self) -> Json:
+        """Those of the Trainer."""
+        ...
+
+    def manual_backward(self, loss: Tensor) -> None:
+        """As the strategy wants it."""
+        ...
+
+
+@runtime_checkable
+class LightningStrategy(Protocol):
+    """A `lightning.pytorch.strategies.Strategy`."""
+
+    def setup_environment(self) -> None:
+        """Meet the other ranks."""
+        ...
+
+    def model_to_device(self) -> None:
+        """Place the module."""
+        ...
+
+
+class TrainerOptions(TypedDict, total=False):
+    """Arguments of Lightning's Trainer, under its own names; what is not given is as it has it."""
+
+    max_epochs: int
+    min_epochs: int
+    max_steps: int
+    min_steps: int
+    limit_train_batches: int | float
+    limit_val_batches: int | float
+    overfit_batches: int | float
+    val_check_interval: int | float
+    check_val_every_n_epoch: int | None
+    num_sanity_val_steps: int
+    log_every_n_steps: int
+    accumulate_grad_batches: int
+    gradient_clip_val: int | float
+    gradient_clip_algorithm: Literal["norm", "value"]
+    precision: Literal["32-true", "16-mixed", "bf16-mixed", "bf16-true", "16-true", "64-true", "transformer-engine"]
+    deterministic: bool | Literal["warn"]
+    benchmark: bool
+    inference_mode: bool
+    use_distributed_sampler: bool
+    sync_batchnorm: bool
+    detect_anomaly: bool
+    reload_dataloaders_every_n_epochs: int
+
+
+class LightningFit:
+    """Trains a LightningModule of anybody's with Lightning's Trainer.
+
+    Lightning writes its checkpoints as pickles. Only those of the run folder are read, and nothing in them but tensors
+    and plain values.
+
+    Args:
+        module: builds the LightningModule; called once, with the initial weights a function of the run's seed.
+        data: builds the LightningDataModule; None where the module has loaders of its own.
+        trainer: arguments of the Trainer; devices, strategy, folders and checkpoints are said here.
+        accelerator: what computes; auto takes a GPU where there is one.
+        devices: how many of each machine; `nemo-vfm run` starts a process for each.
+        num_nodes: how many machines.
+        strategy: how devices share the work: a name that Lightning knows, or a component.
+        callbacks: build callbacks of Lightning's, by name, in order.
+        loggers: where metrics go besides metrics.jsonl, by name: ours, or Lightning's.
+        every_steps: optimizer steps between checkpoints; there is always one at the end of an epoch.
+        keep_last: how many of the newest stay on disk.
+    """
+
+    def __init__(
+        self, *, module: Factory[[], LightningModule], data: Factory[[], LightningData] | None = None,
+        trainer: TrainerOptions, accelerator: Literal["auto", "cpu", "gpu"] = "auto", devices: int = 1,
+        num_nodes: int = 1, strategy: str | Factory[[], LightningStrategy] = "auto",
+        callbacks: Mapping[str, Factory[[], LightningCallback]] | None = None,
+        loggers: Mapping[str, LoggerSource | LightningLogger] | None = None, every_steps: int = 1000,
+        keep_last: int = 2,
+    ) -> None:  # fmt: skip
+        if devices < 1 or num_nodes < 1 or every_steps < 1 or keep_last < 1:
+            raise ValueError(f"devices ({devices}), num_nodes ({num_nodes}), every_steps ({every_steps}) and keep_last "
+                             f"({keep_last}) must be at least 1")  # fmt: skip
+        if not {"max_epochs", "max_steps"} & trainer.keys():
+            raise ValueError("trainer needs max_epochs or max_steps: Lightning would take 1000 epochs")
+        self.module, self.data, self.trainer, self.strategy = module, data, trainer, strategy
+        self.accelerator, self.devices, self.num_nodes = accelerator, devices, num_nodes
+        self.callbacks, self.loggers = dict(callbacks or {}), dict(loggers or {})
+        self.every_steps, self.keep_last = every_steps, keep_last
+
+    def num_ranks(self) -> int:
+        """See `MultiRankJob`."""
+        return self.devices * self.num_nodes
+
+    def require(self, num_ranks: int) -> None:
+        """See `MultiRankJob`."""
+        if num_ranks != self.num_ranks():
+            raise ValueError(f"devices ({self.devices}) x num_nodes ({self.num_nodes}) is {self.num_ranks()}, but "
+                             f"{num_ranks} processes were started")  # fmt: skip
+
+    def run(self, run: Run) -> Outcome:
+        """Train; go on from the newest checkpoint where the folder has one."""
+        from nemo_vfm.train.lightning_trainer import train
+
+        return train(self, run)

@@ -1,0 +1,111 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tells Lightning which process this is, and reads its checkpoints without running what is in them."""
+
+import logging
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
+from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
+from lightning.fabric.utilities.cloud_io import _load
+
+from nemo_vfm.core import ranks
+from nemo_vfm.core.errors import UserError
+
+
+def quiet() -> None:
+    """Leave out what Lightning says about what we do on purpose, and its advertisements."""
+    for name in ("utilities.rank_zero", "trainer.connectors.checkpoint_connector"):
+        logging.getLogger(f"lightning.pytorch.{name}").setLevel(logging.WARNING)
+    # Loaders are put where they were, see `ExactResume`; tasks of srun are adopted as ranks.
+    warnings.filterwarnings("ignore", message=r"You're resuming from a checkpoint that ended before the epoch ended")
+    warnings.filterwarnings("ignore", message=r"The `srun` command is available on your system")
+    warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\).*")  # its own, under torch 2.13
+
+
+class RunEnvironment(ClusterEnvironment):
+    """The ranks that our command, torchrun or srun have started; Lightning starts none.
+
+    Args:
+        devices: processes of each machine.
+    """
+
+    def __init__(self, devices: int) -> None:
+        super().__init__()
+        self.devices = devices
+
+    @property
+    def creates_processes_externally(self) -> bool:
+        """They are there."""
+        return True
+
+    @property
+    def main_address(self) -> str:
+        """Where they have met."""
+        return os.environ.get("MASTER_ADDR", "127.0.0.1")
+
+    @property
+    def main_port(self) -> int:
+        """Where they have met; nobody asks it again."""
+        return int(os.environ.get("MASTER_PORT", "0"))
+
+    @staticmethod
+    def detect() -> bool:
+        """It is never chosen by looking around."""
+        return False
+
+    def world_size(self) -> int:
+        """See `ranks.count`."""
+        return ranks.count()
+
+    def set_world_size(self, size: int) -> None:
+        """It is known."""
+
+    def global_rank(self) -> int:
+        """See `ranks.rank`."""
+        return ranks.rank()
+
+    def set_global_rank(self, rank: int) -> None:
+        """It is known."""
+
+    def local_rank(self) -> int:
+        """See `ranks.local_rank`."""
+        return ranks.local_rank()
+
+    def node_rank(self) -> int:
+        """The machine's number."""
+        return ranks.rank() // self.devices
+
+
+class OwnCheckpoints(TorchCheckpointIO):
+    """Reads checkpoints of one run folder, and of these tensors and plain values alone.
+
+    Args:
+        folder: the run folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+
+    def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Read one.
+
+        Raises:
+            UserError: it lies elsewhere, or holds objects of other classes.
+        """
+        if not Path(path).resolve().is_relative_to(self.folder.resolve()):
+            raise UserError(f"{path} is outside of {self.folder}: only checkpoints of the run's own folder are read")
+        try:
+            found: dict[str, Any] = _load(path, map_location=lambda storage, _: storage, weights_only=True)
+        except Exception as error:
+            if type(error).__name__ != "UnpicklingError":
+                raise
+            raise UserError(
+                f"{path} holds more than tensors and plain values, so it is not read ({str(error).splitlines()[0]}). "
+                f"Let the module keep such values out, as with save_hyperparameters(ignore=[...])"
+            ) from error
+        return found

@@ -1,0 +1,201 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Anybody's Lightning project as a recipe: killed and resumed it comes to the same weights, whatever it draws."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch import Callback, LightningDataModule, LightningModule
+from lightning.pytorch.callbacks import LearningRateMonitor
+from lightning.pytorch.demos.boring_classes import BoringDataModule, BoringModel
+from torch.utils.data import DataLoader, Dataset
+
+from nemo_vfm.cli.main import main
+from nemo_vfm.core.errors import Preempted, UserError
+from nemo_vfm.core.preemption import listening
+from nemo_vfm.core.types.job import Run
+from nemo_vfm.train.lightning_fit import LightningFit
+from tests.support.repository import ROOT
+
+
+class Draws(Dataset[torch.Tensor]):
+    """Its samples are drawn when they are read."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return index + torch.rand(4)
+
+
+class Loud(LightningDataModule):
+    """Shuffles, and holds some out."""
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(Draws(), batch_size=2, shuffle=True)
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(Draws(), batch_size=4)
+
+
+class Net(LightningModule):
+    """Draws in its step, too, and logs."""
+
+    def __init__(self, width: int = 8, option: object = None) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.net = torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.Dropout(0.5), torch.nn.Linear(width, 1))
+
+    def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+        loss = (self.net(batch) - batch.mean(1, keepdim=True)).square().mean()
+        self.log("train_loss", loss)
+        return loss
+
+    def validation_step(self, batch: torch.Tensor, batch_idx: int) -> None:
+        self.log("val_loss", (self.net(batch) + torch.rand(1)).square().mean())
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(self.parameters(), lr=1e-2)
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.9)]
+
+
+class EndAt(Callback):
+    """A signal, or the loss of the machine, after a step of this process."""
+
+    def __init__(self, step: int, number: int) -> None:
+        self.step, self.number = step, number
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == self.step:
+            os.kill(os.getpid(), self.number)
+
+
+def job(step: int = 0, number: int = signal.SIGTERM, **more: Any) -> LightningFit:
+    """Three epochs of six steps, with a checkpoint every fourth."""
+    trainer = {"max_epochs": 3, "log_every_n_steps": 1, "val_check_interval": 3, **more.pop("trainer", {})}
+    settings: dict[str, Any] = {
+        "module": Net, "data": Loud, "accelerator": "cpu", "every_steps": 4, "trainer": trainer,
+        "callbacks": {"lr": LearningRateMonitor, "end": partial(EndAt, step, number)},
+    }  # fmt: skip
+    return LightningFit(**(settings | more))
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    """Of the newest checkpoint, with what the optimizer keeps."""
+    saved = torch.load(max((folder / "checkpoints").glob("step-*.ckpt")), weights_only=True)
+    kept = {f"{n}/{k}": v for n, state in saved["optimizer_states"][0]["state"].items() for k, v in state.items()}
+    return saved["state_dict"] | kept
+
+
+def lines(folder: Path) -> list[tuple[int, dict[str, float]]]:
+    """What was measured, without the clock."""
+    read = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [(line.pop("step"), {k: v for k, v in line.items() if k != "time_s"}) for line in read]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that nobody disturbed."""
+    folder = tmp_path_factory.mktemp("whole")
+    outcome = job().run(Run(folder, seed=3))
+    assert outcome.figures["steps"] == 18 and {"train_loss", "val_loss"} <= outcome.figures.keys()
+    return folder
+
+
+def require_same(folder: Path, whole: Path) -> None:
+    """The same bits everywhere."""
+    one, two = weights(folder), weights(whole)
+    assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+    assert sorted(lines(folder), key=str) == sorted(lines(whole), key=str)
+
+
+@pytest.mark.parametrize("step", [1, 3, 6, 8, 14])
+def test_a_signal_at_any_step_ends_it_with_a_checkpoint_and_what_follows_is_the_same(
+    tmp_path: Path, whole: Path, step: int
+) -> None:
+    with listening(), pytest.raises(Preempted, match=f"at step {step}, whose checkpoint is in"):
+        job(step).run(Run(tmp_path, seed=3))
+    assert newest_step(tmp_path) == step
+    job().run(Run(tmp_path, seed=3, resume=True))
+    require_same(tmp_path, whole)
+
+
+def newest_step(folder: Path) -> int:
+    """Of the checkpoints."""
+    return max(int(path.stem.removeprefix("step-")) for path in (folder / "checkpoints").glob("step-*.ckpt"))
+
+
+def test_killed_in_an_epoch_it_resumes_at_the_checkpoint_before_and_gives_the_same_bits(
+    tmp_path: Path, whole: Path
+) -> None:
+    code = f"""
+from pathlib import Path
+from nemo_vfm.core.types.job import Run
+from tests.train.test_lightning_fit import job
+job(11, {int(signal.SIGKILL)}).run(Run(Path({str(tmp_path)!r}), seed=3))
+"""
+    killed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    assert newest_step(tmp_path) == 8
+    job().run(Run(tmp_path, seed=3, resume=True))
+    require_same(tmp_path, whole)
+
+
+def test_another_seed_gives_other_weights(tmp_path: Path, whole: Path) -> None:
+    job().run(Run(tmp_path, seed=4))
+    assert not torch.equal(weights(tmp_path)["net.0.weight"], weights(whole)["net.0.weight"])
+
+
+def test_lightnings_demonstration_is_killed_and_resumed_too(tmp_path: Path) -> None:
+    demo = {"module": BoringModel, "data": BoringDataModule, "callbacks": {}, "trainer": {"max_epochs": 2}}
+    job(**demo).run(Run(tmp_path / "whole", seed=3))
+    with listening(), pytest.raises(Preempted):
+        job(**demo | {"callbacks": {"end": partial(EndAt, 70, signal.SIGUSR1)}}).run(Run(tmp_path / "two", seed=3))
+    job(**demo).run(Run(tmp_path / "two", seed=3, resume=True))
+    assert lines(tmp_path / "two")[-1][0] == 128
+    require_same(tmp_path / "two", tmp_path / "whole")
+
+
+def test_a_checkpoint_with_objects_of_other_classes_is_not_read(tmp_path: Path) -> None:
+    short = {"max_epochs": 1}
+    job(trainer=short, module=partial(Net, option=Draws())).run(Run(tmp_path))
+    with pytest.raises(UserError, match=r"holds more than tensors and plain values.*save_hyperparameters\(ignore"):
+        job(module=partial(Net, option=Draws())).run(Run(tmp_path, resume=True))
+
+
+def test_what_cannot_work_is_refused_with_the_numbers() -> None:
+    with pytest.raises(ValueError, match="needs max_epochs or max_steps"):
+        LightningFit(module=Net, trainer={})
+    with pytest.raises(ValueError, match=r"devices \(2\) x num_nodes \(2\) is 4, but 3"):
+        job(devices=2, num_nodes=2).require(3)
+
+
+def test_two_processes_of_the_command_share_the_data_and_a_signal_ends_both_with_75(tmp_path: Path) -> None:
+    recipe = str(ROOT / "recipes/lightning/own_module.yaml")
+    here = "tests.train.test_lightning_fit"
+    words = [recipe, "--trust", "tests", f"run_dir={tmp_path / 'run'}", f"module._target_={here}.Net",
+             f"data._target_={here}.Loud", "devices=2", "accelerator=cpu", "trainer.max_epochs=3"]  # fmt: skip
+    end = f"callbacks.end={{_target_: {here}.EndAt, step: 4, number: 15}}"
+    command = [sys.executable, "-m", "nemo_vfm", "run"]
+    done = subprocess.run([*command, *words, end], cwd=ROOT, capture_output=True, text=True, check=False, timeout=400)
+    assert done.returncode == 75 and "at step 4" in " ".join(done.stderr.split()), done.stderr[-3000:]
+    status = json.loads((tmp_path / "run/status.json").read_text())
+    assert (status["state"], status["ranks"]) == ("preempted", 2) and status["total_steps"] == 9
+    assert newest_step(tmp_path / "run") == 4
+
+
+def test_a_recipe_runs_checks_and_says_what_is_wrong_with_an_argument(tmp_path: Path, capsys) -> None:
+    recipe = str(ROOT / "recipes/lightning/boring.yaml")
+    assert main(["check", recipe, "trainer.max_epoch=3"]) == 2
+    said = capsys.readouterr()
+    assert "did you mean max_epochs" in said.out + said.err
+    assert main(["run", recipe, f"run_dir={tmp_path / 'run'}", "trainer.max_epochs=1"]) == 0
+    assert "Loss" in (tmp_path / "run/report.html").read_text()
