@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that sharpness tells a video in focus from one out of focus."""
+"""Tests that blur lowers the sharpness of a video."""
 
 from nemo_vfm.curate.examine.footage import Footage
 from nemo_vfm.curate.score.sharpness import Sharpness
