@@ -37,6 +37,9 @@ RUNTIME = [
     "packaging>=23",
 ]
 
+# OWNER: add the project's addresses, such as {"Source": "https://...", "Issues": "https://..."}.
+PROJECT_URLS: dict[str, str] = {}
+
 # The peers that benchmarks and parity tests compare against, and every tool of `make check` and `make test`.
 DEV = [
     "pytest>=9,<10",  # ends a process whose test hangs
@@ -126,6 +129,7 @@ setup(
     name="nemo_vfm",
     version=version(),
     description="One YAML recipe from raw video to a trained world model",
+    project_urls=PROJECT_URLS,
     long_description=(ROOT / "README.md").read_text(),
     long_description_content_type="text/markdown",
     license="Apache-2.0",

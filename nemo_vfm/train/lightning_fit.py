@@ -3,7 +3,8 @@
 """Runs any Lightning project in a run folder: it can be killed and resumed, and its curves are in the report."""
 
 from collections.abc import Mapping
-from typing import Literal, Protocol, TypedDict, runtime_checkable
+from dataclasses import dataclass, fields
+from typing import Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -13,6 +14,8 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.loader.lightning_batches import LightningData
 from nemo_vfm.train.callbacks.callback import LightningCallback
 from nemo_vfm.train.loggers import LightningLogger, LoggerSource
+
+Precision = Literal["32-true", "16-mixed", "bf16-mixed", "bf16-true", "16-true", "64-true", "transformer-engine"]
 
 
 @runtime_checkable
@@ -45,31 +48,62 @@ class LightningStrategy(Protocol):
         ...
 
 
-class TrainerOptions(TypedDict, total=False):
-    """Arguments of Lightning's Trainer, under its own names; what is not given is as it has it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerOptions:
+    """Arguments of Lightning's Trainer, under its own names; None leaves one as Lightning has it.
+
+    Args:
+        max_epochs: length of the whole run; -1 where max_steps ends it.
+        min_epochs: for which it goes on, whatever a callback wishes.
+        max_steps: optimizer steps after which it ends.
+        min_steps: for which it goes on, whatever a callback wishes.
+        limit_train_batches: of an epoch: so many, or this share of them.
+        limit_val_batches: of a validation: so many, or this share of them.
+        overfit_batches: train and validate on so many, or this share.
+        val_check_interval: validate after so many batches, or this share of an epoch.
+        check_val_every_n_epoch: validate once in so many epochs; None counts batches over epochs.
+        num_sanity_val_steps: batches that are validated before the training.
+        log_every_n_steps: how often loggers get what the module logs.
+        accumulate_grad_batches: batches for one optimizer step.
+        gradient_clip_val: what gradients are clipped to.
+        gradient_clip_algorithm: whether by their norm or value by value.
+        precision: of the arithmetic, in Lightning's words.
+        deterministic: whether torch must take deterministic algorithms, or warn.
+        benchmark: let cuDNN try its algorithms.
+        inference_mode: validate without what autograd needs.
+        use_distributed_sampler: let Lightning give each rank its share of a loader.
+        sync_batchnorm: share the statistics of batch norms among ranks.
+        detect_anomaly: find the operation that gave a NaN.
+        reload_dataloaders_every_n_epochs: ask for the loaders again.
+    """
 
     max_epochs: int
-    min_epochs: int
-    max_steps: int
-    min_steps: int
-    limit_train_batches: int | float
-    limit_val_batches: int | float
-    overfit_batches: int | float
-    val_check_interval: int | float
-    check_val_every_n_epoch: int | None
-    num_sanity_val_steps: int
-    log_every_n_steps: int
-    accumulate_grad_batches: int
-    gradient_clip_val: int | float
-    gradient_clip_algorithm: Literal["norm", "value"]
-    precision: Literal["32-true", "16-mixed", "bf16-mixed", "bf16-true", "16-true", "64-true", "transformer-engine"]
-    deterministic: bool | Literal["warn"]
-    benchmark: bool
-    inference_mode: bool
-    use_distributed_sampler: bool
-    sync_batchnorm: bool
-    detect_anomaly: bool
-    reload_dataloaders_every_n_epochs: int
+    min_epochs: int | None = None
+    max_steps: int | None = None
+    min_steps: int | None = None
+    limit_train_batches: int | float | None = None
+    limit_val_batches: int | float | None = None
+    overfit_batches: int | float | None = None
+    val_check_interval: int | float | None = None
+    check_val_every_n_epoch: int | None = 1
+    num_sanity_val_steps: int | None = None
+    log_every_n_steps: int | None = None
+    accumulate_grad_batches: int | None = None
+    gradient_clip_val: float | None = None
+    gradient_clip_algorithm: Literal["norm", "value"] | None = None
+    precision: Precision | None = None
+    deterministic: bool | Literal["warn"] | None = None
+    benchmark: bool | None = None
+    inference_mode: bool | None = None
+    use_distributed_sampler: bool | None = None
+    sync_batchnorm: bool | None = None
+    detect_anomaly: bool | None = None
+    reload_dataloaders_every_n_epochs: int | None = None
+
+    def given(self) -> dict[str, Json]:
+        """Those that the Trainer is called with."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {k: v for k, v in values.items() if v is not None or k == "check_val_every_n_epoch"}
 
 
 class LightningFit:
@@ -103,8 +137,6 @@ class LightningFit:
         if devices < 1 or num_nodes < 1 or every_steps < 1 or keep_last < 1:
             raise ValueError(f"devices ({devices}), num_nodes ({num_nodes}), every_steps ({every_steps}) and keep_last "
                              f"({keep_last}) must be at least 1")  # fmt: skip
-        if not {"max_epochs", "max_steps"} & trainer.keys():
-            raise ValueError("trainer needs max_epochs or max_steps: Lightning would take 1000 epochs")
         self.module, self.data, self.trainer, self.strategy = module, data, trainer, strategy
         self.accelerator, self.devices, self.num_nodes = accelerator, devices, num_nodes
         self.callbacks, self.loggers = dict(callbacks or {}), dict(loggers or {})

@@ -57,7 +57,7 @@ def _trainer(job: LightningFit, run: Run) -> Trainer:
     ours = [ExactResume(run.seed), RecordLoss(run.folder), SaveAndStop(run.folder, job.every_steps, job.keep_last)]
     on_gpu = job.accelerator == "gpu" or (job.accelerator == "auto" and device().type == "cuda")
     return Trainer(
-        **job.trainer, accelerator="gpu" if on_gpu else "cpu", devices=_devices(job, on_gpu=on_gpu),
+        **job.trainer.given(), accelerator="gpu" if on_gpu else "cpu", devices=_devices(job, on_gpu=on_gpu),
         num_nodes=job.num_nodes, strategy=_strategy(job), callbacks=[*callbacks, *ours, *_bar(has_bar)],
         logger=_loggers(job.loggers, run.folder), default_root_dir=run.folder,
         plugins=[RunEnvironment(job.devices), OwnCheckpoints(run.folder)], enable_model_summary=False,

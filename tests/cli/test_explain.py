@@ -52,7 +52,8 @@ def explained(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def test_there_are_components_for_every_kind_of_job():
     reached = found().reached()
     assert len(reached) > 40 and not found().left_out
-    assert set(named_in(OURS)) <= set(reached), "what a recipe names fills a slot"
+    ours = {name for name in named_in(OURS) if not name.startswith("lightning.")}  # which nobody imports for this
+    assert ours <= set(reached), "what a recipe names fills a slot"
 
 
 def test_a_class_that_happens_to_have_a_method_of_that_name_is_no_component():

@@ -93,7 +93,8 @@ def test_a_misspelt_key_is_seen_in_every_component_of_a_recipe(file):
     whole = read_values(file.read_text(), file.name)
     seen = 0
     for index, original in enumerate(components(whole)):
-        if "_target_" in original:  # others may be mappings of names, where any key is right
+        # Others may be mappings of names, where any key is right; Lightning's classes are not looked at.
+        if not original.get("_target_", "???").startswith(("???", "lightning.")):
             spoilt = copy.deepcopy(whole)
             list(components(spoilt))[index]["conut"] = 1
             assert "conut" in str([error.message for error in _leaves(recipes().iter_errors(spoilt))]), original

@@ -4,6 +4,7 @@
 
 import re
 
+from tests.support import recipes_list
 from tests.support.repository import ROOT, yaml_files
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -39,9 +40,15 @@ def test_each_line_of_the_tree_says_something():
     assert all(len(text) > 10 for text in drawn().values())
 
 
-def test_the_table_names_every_recipe_and_none_that_is_not_there():
-    rows = set(re.findall(r"^\| *`(recipes/[\w/]+\.yaml)`", README, re.MULTILINE))
-    assert rows == {str(path.relative_to(ROOT)) for path in yaml_files("recipes")}
+def test_the_list_of_recipes_is_what_their_headers_say():
+    assert recipes_list.PAGE.read_text(encoding="utf-8") == recipes_list.page(), (
+        "docs/recipes-list.md is out of date: run python -m tests.support.recipes_list"
+    )
+
+
+def test_the_list_of_recipes_has_one_row_a_recipe():
+    rows = re.findall(r"^\| \[`[\w/]+\.yaml`\]\(\.\./(recipes/[\w/]+\.yaml)\)", recipes_list.page(), re.MULTILINE)
+    assert sorted(rows) == sorted(str(path.relative_to(ROOT)) for path in yaml_files("recipes"))
 
 
 def test_links_inside_the_documents_lead_somewhere():

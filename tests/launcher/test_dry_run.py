@@ -36,7 +36,7 @@ def dry(*words: str) -> list[str]:
 def test_a_dry_run_prints_the_script_alone_and_writes_nothing_and_needs_no_slurm(desk, capsys):
     assert main(dry("cluster=dgx_h100", "nodes=1")) == 0
     said = capsys.readouterr()
-    assert said.out.startswith("#!/bin/bash\n# shapes: Make a dozen small films")
+    assert said.out.startswith("#!/bin/bash\n# shapes: Generate a dozen short videos")
     assert f"run {desk}/runs/shapes/launch/shapes.yaml run_dir={desk}/runs/shapes" in said.out
     assert "1 node, 1 task a node" in said.err
     assert left(desk) == []

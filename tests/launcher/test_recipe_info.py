@@ -20,7 +20,7 @@ def test_neither_a_strangers_module_in_the_working_directory_nor_a_job_around_us
         monkeypatch.setenv(name, value)
     found = work(LaunchRequest(recipe="synthetic/shapes", cluster="local"))
     assert [(step.name, step.ranks, step.on_gpu) for step in found.steps] == [("", 1, False)]
-    assert found.name == "shapes" and found.header.startswith("Make a dozen small films")
+    assert found.name == "shapes" and found.header.startswith("Generate a dozen short videos")
     assert not Path("was_run").exists()
 
 

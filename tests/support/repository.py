@@ -31,8 +31,8 @@ def yaml_files(folder: str) -> tuple[Path, ...]:
 @cache
 def text_files() -> tuple[Path, ...]:
     """Every text file that belongs to the repository."""
-    suffixes = ("*.py", "*.yaml", "*.md", "*.toml", "*.txt", "*.svg", "*.html", "*.css", "*.js", "*.j2")
-    folders = [ROOT / name for name in (*ALL_PYTHON, "conf", "recipes", "docs", ".ci")]
+    suffixes = ("*.py", "*.yaml", "*.md", "*.toml", "*.txt", "*.svg", "*.html", "*.css", "*.js", "*.j2", "*.yml")
+    folders = [ROOT / name for name in (*ALL_PYTHON, "conf", "recipes", "docs", ".ci", ".github")]
     nested = [path for folder in folders for suffix in suffixes for path in folder.rglob(suffix)]
     rooted = [path for path in ROOT.iterdir() if path.is_file() and path.name not in (".git",)]
     return tuple(sorted({*nested, *rooted, ROOT / ".ci" / "run"}))

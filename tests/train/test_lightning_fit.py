@@ -22,7 +22,7 @@ from nemo_vfm.cli.main import main
 from nemo_vfm.core.errors import Preempted, UserError
 from nemo_vfm.core.preemption import listening
 from nemo_vfm.core.types.job import Run
-from nemo_vfm.train.lightning_fit import LightningFit
+from nemo_vfm.train.lightning_fit import LightningFit, TrainerOptions
 from tests.support.repository import ROOT
 
 
@@ -80,9 +80,10 @@ class EndAt(Callback):
 
 def job(step: int = 0, number: int = signal.SIGTERM, **more: Any) -> LightningFit:
     """Three epochs of six steps, with a checkpoint every fourth."""
-    trainer = {"max_epochs": 3, "log_every_n_steps": 1, "val_check_interval": 3, **more.pop("trainer", {})}
+    options = {"max_epochs": 3, "log_every_n_steps": 1, "val_check_interval": 3, **more.pop("trainer", {})}
     settings: dict[str, Any] = {
-        "module": Net, "data": Loud, "accelerator": "cpu", "every_steps": 4, "trainer": trainer,
+        "module": Net, "data": Loud, "accelerator": "cpu", "every_steps": 4,
+        "trainer": TrainerOptions(**options),
         "callbacks": {"lr": LearningRateMonitor, "end": partial(EndAt, step, number)},
     }  # fmt: skip
     return LightningFit(**(settings | more))
@@ -172,8 +173,8 @@ def test_a_checkpoint_with_objects_of_other_classes_is_not_read(tmp_path: Path) 
 
 
 def test_what_cannot_work_is_refused_with_the_numbers() -> None:
-    with pytest.raises(ValueError, match="needs max_epochs or max_steps"):
-        LightningFit(module=Net, trainer={})
+    with pytest.raises(ValueError, match=r"every_steps \(0\) and keep_last \(2\) must be at least 1"):
+        job(every_steps=0)
     with pytest.raises(ValueError, match=r"devices \(2\) x num_nodes \(2\) is 4, but 3"):
         job(devices=2, num_nodes=2).require(3)
 

@@ -16,7 +16,7 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 _TARGET = re.compile(r"""_target_["']?:\s*["']?([A-Za-z_]\w*(?:\.\w+)+)""")
 #: Folders of `conf/` that the launcher alone reads: no recipe takes an ingredient of them.
 _LAUNCHERS = ("cluster", "container")
-_NO_COMPONENTS = ("cli", "config")
+_NO_COMPONENTS = ("cli", "config", "explain", "runtime")
 _LIGHTNING = "lightning"
 
 

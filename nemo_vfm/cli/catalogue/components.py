@@ -85,7 +85,7 @@ def catalogue(roots: Roots, trust: Sequence[str], *, more: Iterable[str] = (), a
         all_classes: also import our classes that no ingredient and no recipe names.
     """
     trusted = [entry for entry in trust if not entry.endswith(".") and _is_loaded(entry)]
-    named = [*named_in(roots), *more, *trusted]
+    named = [*(name for name in named_in(roots) if _costs_little(name)), *more, *trusted]
     found = Catalogue(named=set(named))
     for name in dict.fromkeys([*named, *(own_classes() if all_classes else ())]):
         try:
@@ -187,6 +187,11 @@ def _takes_as_many(method: object, asked: Callable[..., object]) -> bool:
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     wanted = sum(p.kind is not p.KEYWORD_ONLY for p in inspect.signature(asked).parameters.values())
     return sum(p.default is p.empty for p in positional) <= wanted and (spare or wanted <= len(positional))
+
+
+def _costs_little(name: str) -> bool:
+    """Importing Lightning takes some 5 s; what recipes name of it is explained when asked for."""
+    return not name.startswith("lightning.") or "lightning" in sys.modules
 
 
 def _is_loaded(entry: str) -> bool:

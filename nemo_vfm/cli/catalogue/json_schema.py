@@ -34,6 +34,8 @@ _VALUES: dict[Any, list[Json]] = {
     int: [{"type": "integer"}, _GROUPED], float: [{"type": "number"}, _WRITTEN], bool: [{"type": "boolean"}],
     str: [{"type": "string"}], type(None): [{"type": "null"}], Duration: [_DURATION],
 }  # fmt: skip
+#: Classes of Lightning's are not looked at: importing it takes some 5 s.
+_LIGHTNINGS = {"description": "a class of Lightning's", "type": "string", "pattern": r"^lightning\."}
 _RECIPE = {"description": "another recipe", "type": "string", "pattern": "^recipe:"}
 
 
@@ -190,7 +192,7 @@ class Schemas:
         return {"type": "array", "minItems": len(parts), "maxItems": len(parts), **each}
 
     def _fits(self, slot: Slot) -> bool:
-        return bool(self.found.filling(slot.kind))
+        return _is_lightnings(slot.kind) or bool(self.found.filling(slot.kind))
 
     def _slot(self, slot: Slot, *, complete: bool) -> Json:
         """A reference to a slot's definition: one of the components that fit."""
@@ -204,7 +206,8 @@ class Schemas:
     def _one_of(self, slot: Slot, *, complete: bool) -> Json:
         names = self.found.filling(slot.kind)
         which = [_when(n, self._component(n, slot.num_given, complete=complete)) for n in names]
-        target = {"description": "the class", "anyOf": [{"enum": names}, self._later()]}
+        theirs = [_LIGHTNINGS] if _is_lightnings(slot.kind) else []
+        target = {"description": "the class", "anyOf": [{"enum": names}, self._later(), *theirs]}
         without = self._without_target(slot, names, complete=complete)
         component = {
             "type": "object", "properties": {TARGET: target},
@@ -227,6 +230,11 @@ class Schemas:
 
     def _describe(self, name: str, num_given: int | None) -> list[Described]:
         return describe(self.found.known[name], num_given)
+
+
+def _is_lightnings(kind: Any) -> bool:
+    """Whether a slot is for something of Lightning's making, such as `LightningCallback`."""
+    return str(getattr(kind, "__name__", "")).startswith("Lightning")
 
 
 def _when(name: str, then: Json) -> Json:

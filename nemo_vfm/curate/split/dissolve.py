@@ -20,7 +20,7 @@ from nemo_vfm.curate.split.wipe import WipeLimits, order_of, wipe_strangeness
 
 _SCALES_S = (0.25, 0.5, 1.0)  # half of the longest dissolve that each sees
 _NEAR_HALF = 0.15  # what a wipe's strangeness for a dissolve may be off: looking closer costs much more
-_EVERY = 3  # frames of which one is looked at closer: the middle of a wipe lasts as long
+_LOOKS = 4  # for wipes, in half of a scale's length: the middle of a longer one lasts longer
 APART_S = 1.0  # a cut that is nearer than a dissolve can be long explains what looks like one
 
 
@@ -33,6 +33,10 @@ class Limits:
         strangeness: the middle's distance from their mean as a part of the jump, plus `drift`, at most.
         drift: weight of how far each of the two moves by itself in the same time, as a part of the jump: a camera that
             turns goes on turning, a dissolve is over.
+        still: the strangeness where neither moves, at most, since there is no cause for more; a quarter of the drift
+            is added. A short turn of the camera between two still views has more.
+        quarter: the part of the way gone after a quarter of the time, and to go in the last quarter, at most: a shot
+            between two others may be their mean, too, but it rests.
         likeness: the product of their layouts, -1 to 1, at most: a picture that gets brighter stays like itself.
         contrast: of each, 0 to 128, at least: fades to and from a plain colour are another finder's.
         step: the largest change from one frame to the next, as a part of the jump, at most: else it was a hard cut.
@@ -41,6 +45,8 @@ class Limits:
     jump: float = 15.0
     strangeness: float = 0.3
     drift: float = 0.1
+    still: float = 0.17
+    quarter: float = 0.4
     likeness: float = 0.9
     contrast: float = 8.0
     step: float = 0.5
@@ -128,12 +134,23 @@ class Dissolves:
         strangeness = _distance(glances[place].thumbnail_D, (before + after) * np.float32(0.5)) / jump
         if strangeness > limits.strangeness:
             # Half way through a wipe every cell is half the way from the mean of before and after.
-            wiped = self._count % _EVERY == 0 and abs(strangeness - 0.5) <= _NEAR_HALF
+            wiped = self._count % max(1, half // _LOOKS) == 0 and abs(strangeness - 0.5) <= _NEAR_HALF
             return self._wiped(self._wipes, place, half) if wiped and self._wipes is not None else 1.0
-        drift = _distance(glances[place - 2 * half].thumbnail_D, before)
-        drift += _distance(glances[place + 2 * half].thumbnail_D, after)
-        strangeness += limits.drift * drift / jump
-        return strangeness if strangeness <= limits.strangeness and self._differ(start, stop) else 1.0
+        far = _distance(glances[place - 2 * half].thumbnail_D, before)
+        drift = (far + _distance(glances[place + 2 * half].thumbnail_D, after)) / jump
+        most = min(limits.still + drift / 4, limits.strangeness - limits.drift * drift)
+        if strangeness > most or self._rests(place, half) or not self._differ(start, stop):
+            return 1.0
+        return strangeness + limits.drift * drift
+
+    def _rests(self, place: int, half: int) -> bool:
+        """Whether the middle lasts: it is reached early or left late."""
+        quarter = max(1, half // 2)
+        offsets = -half, -quarter, quarter, half
+        start, early, late, stop = (self._glances[place + offset].thumbnail_D for offset in offsets)
+        way = stop - start
+        most = self._limits.quarter * float(way @ way)
+        return float((early - start) @ way) > most or float((stop - late) @ way) > most
 
     def _wiped(self, limits: WipeLimits, place: int, half: int) -> float:
         """The strangeness of a wipe, on the scale of a dissolve's; 1 where it is none."""

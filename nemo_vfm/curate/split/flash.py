@@ -3,6 +3,7 @@
 """Filters another finder's cuts: where the picture comes back afterwards, it was a flash and no cut."""
 
 from collections import deque
+from itertools import pairwise
 
 import cv2
 
@@ -10,12 +11,15 @@ from nemo_vfm.curate.split.finder import Finder
 from nemo_vfm.curate.split.glance import Glance
 
 _BEFORE = 3  # a flash may take a frame or two to light up, so the picture before it is sought this far back
+_STEADY = 0.1  # of a flash: where it is over, the light changes no more than this from frame to frame
 
 
 class WithoutFlashes:
     """Waits whether the picture of before a cut comes back soon; then it was a flash, and both its edges go.
 
-    Nothing but a picture that comes back is taken for a flash, so a flash on a cut costs nothing.
+    Where the camera turns, the picture has moved when the flash is over. Then the jump must be one of light, which
+    leaves the layout of colours as it is, and the pictures before and after no further apart than it moves in that
+    time. Nothing else is taken for a flash, so a flash on a cut costs nothing.
 
     Args:
         finder: gives cuts.
@@ -65,22 +69,51 @@ class WithoutFlashes:
         return cuts
 
     def _comes_back(self, cut: int) -> int:
-        """The last frame, after the jump at `cut`, at which the picture of before is back; 0 where it is not."""
+        """The frame, after the jump at `cut`, at which the picture of before is back; 0 where it is not."""
         place = cut - self._first
-        befores = [self._glances[place - back] for back in range(1, _BEFORE + 1) if place >= back]
-        limits = [self._likeness * _apart(before, self._glances[place]) for before in befores]
-        for after in range(place + 1, min(place + self._num_frames + 1, len(self._glances))):
+        back = self._same_picture(place) or self._light_goes_out(place)
+        return self._first + back if back else 0
+
+    def _same_picture(self, place: int) -> int:
+        """Where the picture after a jump is nearest to one before; 0 where none is near: all of a still shot."""
+        near = []
+        for before in [self._glances[at] for at in range(max(0, place - _BEFORE), place)]:
+            limit = self._likeness * _apart(before, self._glances[place])
+            for after in range(place + 1, min(place + self._num_frames + 1, len(self._glances))):
+                apart = _apart(before, self._glances[after])
+                if apart <= limit and _differ(before, self._glances[after]) <= self._layout:
+                    near.append((apart, after))
+        return min(near, default=(0.0, 0))[1]
+
+    def _light_goes_out(self, place: int) -> int:
+        """Where a light that came on at a jump is out again; 0 where it never is, or another shot lies under it."""
+        before, lit = self._glances[place - 1], self._glances[place]
+        light = _lighter(before, lit)
+        if _differ(before, lit) > self._layout:
+            return 0
+        for after in range(place + 1, min(place + self._num_frames, len(self._glances) - 1)):
             picture = self._glances[after]
-            for before, limit in zip(befores, limits, strict=True):
-                if _apart(before, picture) <= limit and _differ(before, picture) <= self._layout:
-                    return self._first + after
+            steady = abs(_lighter(picture, self._glances[after + 1])) <= _STEADY * light
+            if steady and abs(_lighter(before, picture)) <= self._likeness * light:
+                return after if _apart(before, picture) <= self._way(place, after) else 0
         return 0
+
+    def _way(self, jump: int, after: int) -> float:
+        """How far the picture may move from before the jump to `after`, at its speeds on both sides of the light."""
+        sides = range(max(0, jump - _BEFORE), jump), range(after, min(after + _BEFORE, len(self._glances)))
+        steps = [[_apart(self._glances[a], self._glances[b]) for a, b in pairwise(side)] for side in sides]
+        return sum(max(side, default=0.0) for side in steps) / 2 * (after - jump + 1)
 
     def _forget(self) -> None:
         needed = self.certain() - _BEFORE
         while self._first < needed:
             self._glances.popleft()
             self._first += 1
+
+
+def _lighter(a: Glance, b: Glance) -> float:
+    """How much lighter `b` is, on the scale of `_apart`."""
+    return float(b.thumbnail_D.sum() - a.thumbnail_D.sum())
 
 
 def _apart(a: Glance, b: Glance) -> float:

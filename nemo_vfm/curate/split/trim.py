@@ -101,4 +101,4 @@ class Trim:
         if shares[1] < _EDGE:
             return 0
         half, tenth = (next(place for place, share in enumerate(shares) if share < least) for least in (0.5, _EDGE))
-        return min(max(2 * half, tenth + tenth // 2) + 2, len(numbers) - 1)
+        return min(max(2 * half, tenth + tenth // 2) + 4, len(numbers) - 1)

@@ -16,6 +16,7 @@ from nemo_vfm.curate.split.glance import CELLS, Glance
 
 Array = NDArray[np.float32]
 _X_N, _Y_N = (axis.ravel() / 16.0 for axis in np.meshgrid(np.arange(CELLS[0]) - 7.5, np.arange(CELLS[1]) - 4.0))
+_ONE_C = np.ones(3, np.float32)
 #: Straight wipes in any direction, and an iris.
 _WAYS = (
     np.stack([np.ones_like(_X_N), _X_N, _Y_N], axis=1),
@@ -44,15 +45,15 @@ def wipe_strangeness(before: Glance, middle: Glance, after: Glance) -> tuple[flo
     was_N, will_N = _cells(middle, before), _cells(middle, after)
     change_N = _cells(before, after)
     total = max(float(change_N.sum()), 1.0)
-    return float(np.minimum(was_N, will_N).sum()) / total, float(change_N[will_N < was_N].sum()) / total
+    return float(np.minimum(was_N, will_N).sum()) / total, float((will_N < was_N) @ change_N) / total
 
 
 def order_of(glances: Sequence[Glance]) -> float:
     """How well a direction or an iris explains when each cell changes from the first glance's to the last's, 0 to 1."""
     chosen = [*glances[: -1 : 1 + len(glances) // 24], glances[-1]]  # 24 frames tell as much as 49
     frames_TNC = np.stack([glance.thumbnail_D for glance in chosen]).reshape(len(chosen), -1, 3)
-    change_N = np.abs(frames_TNC[-1] - frames_TNC[0]).sum(axis=1)
-    was_TN, will_TN = (np.abs(frames_TNC - frames_TNC[end]).sum(axis=2) for end in (0, -1))
+    was_TN, will_TN = (np.abs(frames_TNC - frames_TNC[end]) @ _ONE_C for end in (0, -1))
+    change_N = was_TN[-1]
     time_N = (was_TN < will_TN).sum(axis=0).astype(np.float64)
     weight_N = np.sqrt(change_N * (change_N > 0.5 * change_N.mean()))
     mean = np.average(time_N, weights=weight_N**2)
@@ -70,5 +71,5 @@ def _left(way_NK: NDArray[np.float64], time_N: NDArray[np.float64], weight_N: ND
 
 
 def _cells(a: Glance, b: Glance) -> Array:
-    apart_N: Array = np.abs(a.thumbnail_D - b.thumbnail_D).reshape(-1, 3).sum(axis=1)
+    apart_N: Array = np.abs(a.thumbnail_D - b.thumbnail_D).reshape(-1, 3) @ _ONE_C  # half the time of a sum (2026-11)
     return apart_N

@@ -5,7 +5,9 @@
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
+import cv2
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -158,6 +160,28 @@ def test_a_shot_that_is_the_mean_of_its_neighbours_is_no_dissolve():
     assert run(Dissolves(24, Limits()), shown([a] * 40 + [(a + b) / 2] * 14 + [b] * 40)) == []
 
 
+def test_a_picture_that_rests_half_way_is_a_shot_between_two_others():
+    a, b = pictures(2)
+    shares = np.concatenate(
+        [np.zeros(40), np.linspace(0, 0.5, 6), np.full(26, 0.5), np.linspace(0.5, 1, 6), np.ones(40)]
+    )
+    found = run(Dissolves(24, Limits()), shown((1 - share) * a + share * b for share in shares))
+    assert not [cut for cut in found if 46 <= cut < 72]
+
+
+def turned(places: Iterable[float], seed: int = 0) -> list[np.ndarray]:
+    """What a camera sees of a wide view, so many columns of the thumbnail to the right."""
+    wide = cv2.resize(np.random.default_rng(seed).uniform(0, 120, (5, 30, 3)), (640, 9), interpolation=cv2.INTER_CUBIC)
+    return [wide[:, round(4 * place) : round(4 * place) + 64 : 4].clip(0, 120) for place in places]
+
+
+def test_a_short_turn_between_two_still_views_is_no_dissolve():
+    places = np.concatenate([np.full(40, 20), np.linspace(20, 24, 6), np.full(40, 24)])
+    (left, right), change = (turned([place])[0] for place in (20, 24)), Limits().jump
+    assert np.abs(left - right).mean() > change
+    assert run(Dissolves(24, Limits()), shown(turned(places))) == []
+
+
 def flashes(levels: Sequence[int], cuts: Sequence[int], num_frames: int = 6) -> list[int]:
     return run(WithoutFlashes(Told(cuts, 2), num_frames), [glance(level) for level in levels])
 
@@ -182,6 +206,26 @@ def test_another_picture_that_is_as_light_is_another_shot():
     assert run(WithoutFlashes(Told([10, 12], 2), 6), lit)[:1] == [10]
     lit = [Glance(0.0, picture) for picture in [a] * 10 + [a + 130] * 2 + [a] * 10]
     assert run(WithoutFlashes(Told([10, 12], 2), 6), lit) == []
+
+
+def test_both_edges_of_a_flash_that_dies_away_go():
+    assert flashes([50] * 10 + [200] * 3 + [150, 100] + [50] * 10, [10, 15]) == []
+
+
+def lit(frames: Sequence[np.ndarray]) -> list[Glance]:
+    """Frames 10 to 13 are lit."""
+    return shown(frame + 130 * (10 <= place < 14) for place, frame in enumerate(frames))
+
+
+def test_a_flash_is_no_cut_while_the_camera_turns():
+    moving = turned(0.8 * np.arange(40))
+    assert run(WithoutFlashes(Told([10, 14], 2), 6), lit(moving)) == []
+
+
+@pytest.mark.parametrize("cut", [10, 12, 14])
+def test_a_cut_under_a_flash_is_kept_while_the_camera_turns(cut):
+    moving, other = turned(np.arange(40) / 8), turned(np.arange(40) / 8, seed=1)
+    assert run(WithoutFlashes(Told([10, 14], 2), 6), lit(moving[:cut] + other[cut:]))[:1] == [10]
 
 
 def test_a_cut_right_after_a_flash_is_kept():

@@ -61,5 +61,6 @@ def test_transitions_of_real_footage_are_found():
         cuts = [first for first, _ in UnionSplit(trim_s=None).spans(film.frames, fps=FPS) if first]
         score.add(cuts, film.events)
     found = score.figures()
-    assert found["wipe_recall"] >= 0.5 and found["dissolve_recall"] >= 0.85
-    assert found["hard_f1"] >= 0.97 and found["flash_false_positives"] <= 0.11
+    assert found["wipe_recall"] >= 0.6 and found["dissolve_recall"] >= 0.85
+    assert found["hard_f1"] >= 0.99
+    assert score.share("flash") <= 0.05 and score.share("whip") <= 0.05

@@ -1,0 +1,47 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Writes docs/recipes-list.md from the recipes' headers: `python -m tests.support.recipes_list`."""
+
+from pathlib import Path
+
+from nemo_vfm.config.recipe_header import header
+from tests.support.repository import ROOT, where, yaml_files
+
+PAGE = ROOT / "docs" / "recipes-list.md"
+INTRODUCTION = """# All recipes
+
+This page is generated from the comment at the top of each recipe. To update it, edit the recipe and run
+`python -m tests.support.recipes_list`. `nemo-vfm list diffusion/` prints the same for one group.
+"""
+#: Folder of recipes -> the heading of its section and a page to read first, in the order of the page.
+SECTIONS = {
+    "recipes": "From raw video to a trained model",
+    "synthetic": "Generated videos",
+    "curation": "Curation ([how it works](curation.md))",
+    "diffusion": "Diffusion ([layouts](several_devices.md), [loading](loading.md))",
+    "llm": "Language models ([how they work](language_models.md), [text](pretraining_data.md), [phases](phases.md))",
+}
+HEAD = "| recipe | what it does | hardware | time | expected result |\n|---|---|---|---|---|"
+
+
+def page() -> str:
+    """The whole page."""
+    folders = {path.parent.name for path in yaml_files("recipes")}
+    ordered = [*(name for name in SECTIONS if name in folders), *sorted(folders - set(SECTIONS))]
+    return "\n".join([INTRODUCTION, *(_section(folder) for folder in ordered)])
+
+
+def _section(folder: str) -> str:
+    rows = [_row(path) for path in yaml_files("recipes") if path.parent.name == folder]
+    return "\n".join([f"## {SECTIONS.get(folder, folder)}", "", HEAD, *rows, ""])
+
+
+def _row(recipe: Path) -> str:
+    top = header(recipe)
+    cells = [text.replace("|", "\\|") for text in (top.title, top.hardware, top.time, top.expected)]
+    name = where(recipe)
+    return " | ".join([f"| [`{name.removeprefix('recipes/')}`](../{name})", *cells]) + " |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
