@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The source tree in, an installable package out: what it needs, its extras, and `conf/` and `recipes/` inside it."""
+"""Builds an installable package: what it needs, its extras, and `conf/` and `recipes/` inside it."""
 
 import re
 from pathlib import Path

@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Our save in the background beside torch.save and fsync of the same state; how long the step loop stands still, out.
+"""Measures how long our background save stops the step loop, beside torch.save and fsync of the same state.
 
-stall_ratio: the time a save keeps the step loop, from the second save on (the first asks for its memory), over that of
-torch.save and os.fsync, which keep it until the disk has all. Both take turns, and the median of the rounds counts.
+stall_ratio: the time for which a save stops the step loop, from the second save on (the first allocates its memory),
+over that of torch.save and os.fsync, which stop it until the disk has everything. Both take turns; the median of the
+rounds counts.
 step_inflation: the mean time of a step while the writer works, over that of a step while it does not.
 """
 

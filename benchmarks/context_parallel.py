@@ -1,14 +1,16 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Attention over ranks, every scheme, forward and backward: bytes handed to torch.distributed over the formula's out.
+"""Measures the bytes that each scheme of attention over ranks sends, forward and backward, over its formula.
 
-    python benchmarks/context_parallel.py [--quick] [--json FILE] [--rounds N] [--ranks 2,4]
+python benchmarks/context_parallel.py [--quick] [--json FILE] [--rounds N] [--ranks 2,4]
 
-max_bytes_over_formula, min_bytes_over_formula: the largest and smallest such ratio over ranks, schemes, directions and
-cases: full, causal, packed with fewer heads of keys, bf16; and the exchange of a video's time lines. Bytes are counted
-by wrapping torch.distributed's own functions, not by our counter, which must agree with them.
-seconds_SCHEME_R: forward and backward of the causal case on R ranks over gloo on this machine, the slowest rank's, the
-median of the rounds. Ranks share this machine's processors, so it compares schemes and says nothing about a cluster.
+max_bytes_over_formula, min_bytes_over_formula: the largest and smallest such ratio over ranks, schemes, directions
+and
+cases: full, causal, packed with fewer key heads, bf16; and the temporal all-to-all of a video. Bytes are counted by
+wrapping torch.distributed's own functions, not by our counter, which must agree with them.
+seconds_SCHEME_R: forward and backward of the causal case on R ranks over gloo on this machine, the slowest rank's,
+the median of the rounds. Ranks share this machine's processors, so it compares schemes and says nothing about a
+cluster.
 """
 
 import argparse

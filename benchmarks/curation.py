@@ -1,21 +1,21 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Our curation beside a plain script of PySceneDetect, OpenCV and PyAV on the same films, as ratios out.
+"""Compares our curation with a plain script of PySceneDetect, OpenCV and PyAV on the same videos.
 
     python benchmarks/curation.py [--quick] [--json FILE] [--rounds N]
 
 score_ratio: seconds of video split and scored per second of processor time, ours over the script's. Both see frames of
 the same size (short side 256), give each shot the same scores (flow of 16 pairs of neighbours, sharpness, brightness,
-share of black and of frozen frames) and run on one thread. The script is PySceneDetect's `detect` with its adaptive
-detector at our settings, and then, shot by shot, `cv2.VideoCapture`, which decodes all frames and converts only those
-that are looked at. Scores are compared on shots that both found: the script's own arithmetic on our frames must agree
-within 1 %, and its own frames' scores are printed beside.
-end_to_end_ratio: the same and then every shot encoded with x264 (same preset, crf, one thread), ours as the whole job
+share of black and of frozen frames) and run on one thread. The script runs PySceneDetect's `detect` with its adaptive
+detector at our settings. Then, shot by shot, it runs `cv2.VideoCapture`, which decodes all frames and converts only
+those that are scored. Scores are compared on shots that both found: the script's own arithmetic on our frames must
+agree within 1 %, and the scores of its own frames are printed beside.
+end_to_end_ratio: the same, and then every shot encoded with x264 (same preset, crf, one thread), ours as the whole job
 with its ledger, thumbnails and shards.
 two_process_ratio: wall time of the whole job with one worker process over that with two, one encoder thread each.
-long_film_ratio: the same of one film of ten minutes (four with --quick), in processor time, so that a busy machine does
-not lower it: all that the job took over what its busiest process took, step by step. That is how much sooner two free
-cores would be done than one.
+long_film_ratio: the same for one video of ten minutes (four with --quick), in processor time, so that a busy machine
+does not lower it: the time of the whole job over that of its busiest process, step by step. That is the speedup of two
+free cores over one.
 
 Rounds run A-B-A-B; each figure is the median of the rounds' ratios.
 """

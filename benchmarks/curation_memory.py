@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers of tiny films in; the most memory that a curation of so many took, and what each more film adds, out.
+"""Measures the peak memory of a curation by the number of its videos, and what each further video adds.
 
     python benchmarks/curation_memory.py [--films 20,200] [--recipe NAME] [--json FILE]
 
-Each film has two shots of two seconds at 128x96, all of them different. A run is a process of its own, `nemo-vfm run`
+Each video has two shots of two seconds at 128x96, all of them different. A run is a process of its own, `nemo-vfm run`
 with `executor=inline executor.isolated=false`: probing, decoding, every stage, encoding, decisions and writing share
-that one process, so that what any of them keeps of a film is seen. The system counts its largest resident set.
-kb_per_film is the rise from the least to the largest number of films, over the films between them.
+that process, so that memory kept by any of them is seen. The system reports its peak resident set.
+kb_per_film is the rise from the least to the largest number of videos, over the videos between them.
 """
 
 import argparse

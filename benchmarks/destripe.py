@@ -1,15 +1,15 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Eight seeded pictures with stripes in; what destriping gains, what it costs, what it finds, and a picture of it out.
+"""Measures what destriping gains, costs and finds on eight seeded pictures with stripes, and draws one of them.
 
     python benchmarks/destripe.py [--quick] [--video FILE] [--picture PNG] [--json FILE]
 
 Stripes are white with a standard deviation of 14 grey levels of 255. Gains are means over the eight, in dB of PSNR:
 over the striped pictures, and over those whose wedge of frequencies was emptied and left so. With `--video`, the same
-is done to a frame of it, and how much excess its untouched frames have is said: below 5 dB they pass bit for bit.
-Times are processor time of one thread, the best of three: `cpu_s_per_1080p_frame` is that of a restoration whose
-stripes are looked for in each frame, reading aside; `cpu_s_per_still_1080p_frame` where the clip's are known.
-`half_length_found` counts the films, of twelve that pan and twelve that stand still, whose scratches over half of the
+is done to a frame of it, and the excess of its untouched frames is printed: below 5 dB they pass bit for bit.
+Times are processor time of one thread, the best of three: `cpu_s_per_1080p_frame` is that of a restoration which
+detects stripes in each frame, without reading; `cpu_s_per_still_1080p_frame` where the clip's stripes are known.
+`half_length_found` counts the videos, of twelve that pan and twelve that stand still, whose scratches over half of the
 height are found; `gain_half_length_db` is the mean over these. The picture shows clean, striped, emptied and recovered.
 """
 

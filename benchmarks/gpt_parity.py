@@ -1,15 +1,15 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Small random models as transformers writes them in; how far scores and losses are from ours, both ways, out.
+"""Measures how far scores and losses of our GPT are from those of transformers, converted in both directions.
 
     python benchmarks/gpt_parity.py [--quick] [--json FILE]
 
-For each family: a model with norms and biases drawn (ones and zeros would hide them) is saved by transformers and read
-by `load_gpt`; ours is written by `save_gpt` and loaded by transformers again. Scores of every word after every token
-are compared in fp32: ours with theirs, theirs of our folder with theirs, and ours token by token with a cache with ours
-at once. Numbers are the largest difference over all scores, beside the largest score. Then one forward and backward
-with the loss: its difference, and the largest relative difference of a weight's gradient (norm of the difference over
-norm). It fails above 1e-4. `--quick` takes narrow models.
+For each family: transformers saves a model with random norms and biases (ones and zeros would hide errors), and
+`load_gpt` reads it; `save_gpt` writes ours, and transformers loads it again. Scores of every vocabulary entry after
+every token are compared in fp32. Ours are compared with theirs, theirs of our folder with theirs, and ours token by
+token with a cache with ours at once. Numbers are the largest difference over all scores, beside the largest score. Then
+come one forward and backward with the loss: its difference, and the largest relative difference of a weight's gradient
+(norm of the difference over norm). It fails above 1e-4. `--quick` takes narrow models.
 """
 
 import argparse

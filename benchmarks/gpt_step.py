@@ -1,14 +1,13 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Our GPT's forward and backward beside transformers' LlamaForCausalLM (sdpa) with the same weights; ratios out.
+"""Compares our GPT's forward and backward with transformers' LlamaForCausalLM (sdpa) with the same weights.
 
     python benchmarks/gpt_step.py [--quick] [--json FILE] [--rounds N] [--only bf16|fp32]
 
 Both: 8 layers, width 512, 8 heads, 4 of keys and values, MLP 1376, vocabulary 32,000, 2 x 512 tokens, the same
-autocast, the loss included; theirs computes it itself, given labels. The losses are required to be equal (1e-5 in
-fp32, 2e-3 under bf16, whose products round in other orders), and the gradients' norms, too. Rounds run A-B-A-B; a ratio
-is the median over rounds of their time over ours, above 1 where we are faster. `--quick` keeps 2 layers and 2 x 128
-tokens.
+autocast, the loss included; theirs computes it itself, given labels. The losses must be equal (1e-5 in fp32, 2e-3 under
+bf16, whose products round in other orders), and the gradients' norms, too. Rounds run A-B-A-B; a ratio is the median
+over rounds of their time over ours, above 1 where we are faster. `--quick` keeps 2 layers and 2 x 128 tokens.
 """
 
 import argparse

@@ -1,18 +1,18 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Our DiT's training step on one GPU beside a plain PyTorch DiT of the same shape; tokens per second and MFU out.
+"""Compares our DiT's training step on one GPU with a plain PyTorch DiT of the same shape: tokens per second and MFU.
 
     python benchmarks/gpu.py [--json FILE] [--tokens 8192,33792] [--depth N] [--rounds N] [--no-compile]
     python benchmarks/gpu.py --device cpu         tiny shapes, to see that it works; the numbers say nothing
 
-It needs torch and this repository, nothing else. Both models: width 4096, 32 heads of 128, perceptron 4 x as wide,
+It needs torch and this repository, nothing else. Both models: width 4096, 32 heads of 128, MLP 4 x as wide,
 modulations of rank 256, cross-attention to 512 text tokens of 1024, patches (1, 2, 2) of 16 channels, batch 1, as many
-blocks as fit (the same for both). A step is forward, backward and fused AdamW, fp32 weights under bf16 autocast, with
-nothing recomputed. Rounds run A-B-A-B, so that a warm GPU slows both alike; a time is the median of the rounds.
+blocks as fit (the same for both). A step is forward, backward and fused AdamW, fp32 weights under bf16 autocast,
+without recomputation. Rounds run A-B-A-B, so that a warm GPU slows both alike; a time is the median of the rounds.
 
-MFU = floating-point operations of the products / (seconds x peak). The products of a step are three times those of the
-forward (the backward has two for each), and a forward of a block on S tokens of width D, with L text tokens of E:
-    8 S D^2 (q, k, v, out) + 4 S^2 D (attention) + 4 S D^2 + 4 L E D + 4 S L D (cross-attention) + 4 S D M (perceptron)
+MFU = FLOPs of the matmuls / (seconds x peak). The matmuls of a step are three times those of the forward (the backward
+has two for each), and a forward of a block on S tokens of width D, with L text tokens of E:
+    8 S D^2 (q, k, v, out) + 4 S^2 D (attention) + 4 S D^2 + 4 L E D + 4 S L D (cross-attention) + 4 S D M (MLP)
 with M = 4 D; modulations, norms, embeddings and the optimizer count as nothing. The peak is the dense bf16 one of the
 GPU's data sheet, named in the output, or --peak-tflops.
 """

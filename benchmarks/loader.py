@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Our loader beside webdataset and megatron-energon on the same shards; ratios of what each does in a second out.
+"""Compares the throughput of our loader with webdataset and megatron-energon on the same shards.
 
     python benchmarks/loader.py [--quick] [--json FILE] [--rounds N] [--only latents,energon,video,unique]
 
@@ -10,9 +10,8 @@ over starting at its beginning (loading/latents.py).
 energon_samples_per_s_ratio: ours over megatron-energon's, the same shards, once both run (loading/energon.py).
 video_clips_per_s_ratio: ours over webdataset with decord, the same frames of mp4 clips, once both run;
 video_clips_per_cpu_s_ratio: the same by the workers' CPU seconds (loading/video.py).
-unique_fetched_over_formula_R, unique_gathered_over_formula_R: bytes moved by R = 2 and 4 ranks that share what they
-fetch, over what the formula says; plain_over_unique_fetched_R: what plain loading fetches over that
-(loading/unique.py).
+unique_fetched_over_formula_R, unique_gathered_over_formula_R: bytes moved by R = 2 and 4 ranks with shared fetching,
+over what the formula says; plain_over_unique_fetched_R: what plain loading fetches over that (loading/unique.py).
 
 Rounds run A-B-A-B, so that a busy machine slows both alike; each figure is the median of the rounds' ratios.
 """

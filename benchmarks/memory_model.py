@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Models, layouts, precisions; what the memory model says of a step, what real steps had, and the error out.
+"""Compares the memory model with the measured peak of real steps, over models, layouts and precisions.
 
     python benchmarks/memory_model.py [--quick] [--json FILE]
 
-Small models of three kinds train for three steps, and the fullest moment of the last two is measured: on a CPU every
-allocation is seen by torch's profiler. Layouts without a pipeline run in one process under torch's fake group, whose
-messages arrive at once: gloo's threads give buffers back when they come to it, and the profiler does not see that.
-Pipelines run on real ranks, of which the fullest counts. With a GPU its allocator is asked, on one device alone.
+Small models of three kinds train for three steps, and the peak of the last two is measured: on a CPU torch's profiler
+sees every allocation. Layouts without a pipeline run in one process under torch's fake group, whose messages arrive at
+once: gloo's threads release buffers at any time, and the profiler does not see that. Pipelines run on real ranks, of
+which the fullest counts. With a GPU its allocator is asked, on one device alone.
 
 worst: the largest error of all rows, as a share of what was measured.
 """

@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Samples of log-normal lengths, packed and padded in; real tokens a second of our DiT, and seconds to plan packs, out.
+"""Compares packed with padded batches of log-normal lengths: real tokens a second of our DiT, and planning time.
 
     python benchmarks/packing.py [--quick] [--json FILE] [--rounds N]
 
 tokens_per_s_ratio: forward and backward of one DiT over batches of 8 samples whose lengths are log-normal (median 512,
 sigma 1), cut to 64..4,096 tokens: the batch as one sequence without padding, against the batch padded to its longest
 sample. Both have the same real tokens, and all of them count. Padded attention is given no mask, which would cost it
-more. Rounds alternate between the two, so that a busy machine slows both; the ratio is that of the total times of all
+more. Rounds alternate between the two, so that a busy machine slows both. The ratio is that of the total times of all
 batches, each the least of its rounds.
 pack_time_s: planning packs of 16,384 tokens from 10,000 such lengths, all together, the least of 9 times.
 """

@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Throughputs that others published in, what our FLOPs make of them out, with the difference in each row.
+"""Compares throughputs that others published with our FLOP count, row by row.
 
     python benchmarks/published_mfu.py [--json FILE]
 
-Nothing is run: models are built without memory and say what they cost. Nemotron-4 340B is of arXiv 2406.11704, table
-2, with 989 TFLOP/s of an H100; the DiTs are of the table of NeMo's diffusion README and the ST-DiTs of arXiv
-2503.12964, table 2, which both name TFLOP/s and tokens/s of a GPU, and so the FLOPs that they count for a token.
+Nothing is run: models are built without memory and report their FLOPs. Nemotron-4 340B is from arXiv 2406.11704, table
+2, with 989 TFLOP/s of an H100. The DiTs are from the table of NeMo's diffusion README and the ST-DiTs from arXiv
+2503.12964, table 2. Both name TFLOP/s and tokens/s of a GPU, and so the FLOPs that they count for a token.
 """
 
 import argparse

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the quickstart's model has learnt, over seeds: colours, shapes, directions, seams, and how long it trained.
+"""Measures what the quickstart's model has learnt, over seeds: colours, shapes, directions, seams, training time.
 
     python benchmarks/quickstart.py [--quick] [--seeds 0 1 2] [--json FILE] [key=value ...]
 
-Each seed is a run of recipes/quickstart.yaml in a folder of its own: films, model and noise are of that seed.
+Each seed is a run of recipes/quickstart.yaml in a folder of its own: videos, model and noise are of that seed.
 Accuracies are of 16 combinations that were never shown, read from the samples' pixels; a guess is right in a quarter.
 seam_ratio is the mean jump across the codec's 8-pixel blocks over the mean jump elsewhere. The figures are means over
 the seeds.

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Our splitters beside PySceneDetect's detectors on the same generated films; what each finds, and at what cost, out.
+"""Compares our splitters with PySceneDetect's detectors on the same videos: accuracy and speed.
 
     python benchmarks/shots.py [--quick] [--json FILE] [--seed N]
 
-The films are those of the tests (tests/support/shot_films.py: 60 % hard cuts, a tenth of them with a flash on it; 10 %
+The videos are those of the tests (tests/support/shot_films.py: 60 % hard cuts, a tenth of them with a flash on it; 10 %
 fades through black, 10 % dissolves, 10 % flashes, 10 % whip pans), with a seed that no threshold was chosen on. Where
 NEMO_VFM_TEST_DATA is set, 24 videos of real footage follow (tests/support/filmed_shots.py: 50 % hard cuts and 10 %
 each of those and of wipes), whose figures begin with "filmed.". Our splitters trim nothing here. Cuts are matched with
@@ -12,10 +12,10 @@ events one to one, nearest first, within 2 frames.
 
 NAME.hard_f1: of hard cuts; every cut at no event of any kind counts against it, so a cut in a flash does, too.
 NAME.fade_recall: of fades through black and dissolves. NAME.wipe_recall: of wipes.
-NAME.flash_false_positives: of flashes and whip pans, cut at.
+NAME.flash_false_positives: cuts in flashes and whip pans.
 adaptive_speed_ratio, union_speed_ratio: CPU seconds of PySceneDetect's AdaptiveDetector (ratio, window and length as
 ours) over ours, on the same frames of 256 x 144, without decoding. One thread. Ours get RGB, theirs BGR, as each
-wants. Rounds run A-B-A-B; each figure is the median of the rounds' ratios.
+expects. Rounds run A-B-A-B; each figure is the median of the rounds' ratios.
 """
 
 import argparse

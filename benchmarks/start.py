@@ -1,14 +1,14 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""How long a user waits for the first words: `--help`, `list`, `show` and `check` of the largest recipe, and of `run`.
+"""Measures the time to the first output of `--help`, `list`, `show` and `check` of the largest recipe, and of `run`.
 
     python benchmarks/start.py [--quick] [--json FILE]
 
-Each is a process of its own, started as a user starts it, with a warm file cache; the figure is the best of five (three
-with `--quick`), since all but the best measure the machine's other work. Beside each stands what cannot be avoided:
-a Python that does nothing, and one that imports torch. check_over_import_torch is `check` of the quickstart over the
-latter, the two run in turns; first_line_s is from the start of `run` of the quickstart to its first line, whereupon it
-is ended.
+Each is a process of its own, started as a user starts it, with a warm file cache. The figure is the best of five (three
+with `--quick`), since all but the best measure the machine's other work. Beside each stands the unavoidable part: a
+Python that does nothing, and one that imports torch. check_over_import_torch is `check` of the quickstart over the
+latter, the two run in turns. first_line_s is from the start of `run` of the quickstart to its first line; then the
+process is ended.
 """
 
 import argparse

@@ -1,20 +1,20 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Our batches of tokens beside Hugging Face `datasets` streaming with packing; tokens a second of both out.
+"""Compares the throughput of our token loader with Hugging Face `datasets`, streamed and packed.
 
     python benchmarks/token_loader.py [--quick] [--json FILE] [--rounds N]
 
-Both sides begin with the same documents, tokenised before, each with its end token: ours as a folder of tokens, theirs
+Both sides begin with the same documents, already tokenised, each with its end token: ours as a folder of tokens, theirs
 as Parquet with a list of numbers a row. Both give batches of 8 sequences of 2,048 tokens as int64 tensors of torch,
-documents one after another and cut where a sequence ends; that the sequences are the same is compared before anything
-is timed. Ours is shuffled over the whole epoch and gives labels; theirs is neither shuffled nor labelled.
+documents one after another and cut where a sequence ends. That the sequences are equal is checked before anything is
+timed. Ours is shuffled over the whole epoch and gives labels; theirs is neither shuffled nor labelled.
 
 tokens_per_s_ratio: ours over theirs, which is packed in `map` and read through torch's DataLoader in the format
 "torch"; the faster of packing numpy arrays and packing Arrow's own, which copies nothing. Packing lists, as the
 examples of transformers do, is far slower and is printed only.
 tokens_per_s_ratio_documents: the same with `packing: documents` on our side.
-tokens_per_s_ratio_bare: ours over Arrow's arrays without DataLoader and formats, made tensors of by hand: the quickest
-that could be found.
+tokens_per_s_ratio_bare: ours over Arrow's arrays without DataLoader and formats, turned into tensors by hand: the
+quickest that could be found.
 
 One process on each side, no workers, one epoch from making the loader to the last batch. Rounds run A-B-A-B, so that a
 busy machine slows both alike; each figure is the median of the rounds' ratios.

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A test run in, the seconds each folder took out: every room pays for its own minutes. Also settings for all tests."""
+"""Measures the seconds of each folder of tests, and holds the settings for all tests."""
 
 import os
 import signal

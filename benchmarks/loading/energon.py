@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The same shards, as megatron-energon reads them, in; our samples a second over energon's, once both run, out.
+"""Compares the throughput of our loader with megatron-energon's on the same shards, once both run.
 
-Energon reads the folder that `write_energon_meta` made ready: CrudeWebdataset, a cooker that loads the safetensors, no
-decoder, no shuffle buffer, 2 worker processes with 4 batches each read ahead, in batches of 32 stacked in the workers.
-Timed from the ninth batch on, when what both read ahead is used up, so that starting does not count.
+Energon reads the folder that `write_energon_meta` prepared: CrudeWebdataset, a cooker that loads the safetensors, no
+decoder, no shuffle buffer, 2 worker processes that prefetch 4 batches each, in batches of 32 stacked in the workers.
+Timing begins at the ninth batch, after all prefetched batches, so that starting does not count.
 """
 
 import gc

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Shards of latents in; samples a second of our loader over webdataset's, and how long a resume takes, out.
+"""Compares the throughput of our loader with webdataset's on shards of latents, and times a resume.
 
 Both give equal float32 latents (64 KiB a sample), text embeddings (8 KiB), masks and captions, in batches of 32, from
-2 workers (ours: threads, webdataset's: processes) with 4 batches each read ahead. webdataset runs as its documentation
+2 workers (ours: threads, webdataset's: processes) that prefetch 4 batches each. webdataset runs as its documentation
 has it: WebDataset -> decode (safetensors.torch.load) -> to_tuple -> batched -> WebLoader(batch_size=None). It reads its
 shards in order, without shuffling and without the json members, which is its quickest; ours shuffles over the epoch.
 """

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Shards in; the bytes that R ranks which share their data really move, over what the formula says, out.
+"""Measures the bytes that R ranks with shared fetching really move, over what the formula says.
 
 Four processes over gloo on this machine, in groups of R = 4 and of R = 2. With N bytes in the batches the storage
-should give N in all (plainly read: R N) and each rank should receive N (R - 1) / R. Fetched bytes are counted where the
-shards' files are read, not by the loader's own counter. Batches are compared with plain loading's, bit by bit.
+should give N in all (plain loading: R N) and each rank should receive N (R - 1) / R. Fetched bytes are counted where
+the shards' files are read, not by the loader's own counter. Batches are compared with plain loading's, bit by bit.
 """
 
 import os

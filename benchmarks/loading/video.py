@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Shards of mp4 clips in; our clips a second over webdataset's with decord, by the clock and by CPU seconds, out.
+"""Compares the throughput of our loader with webdataset and decord on shards of mp4 clips, in wall and CPU time.
 
 Clips of 320x192, 40 frames, 16 fps, H.264. Both sides give the same 17 frames of each at 8 fps, scaled and cut to
 160x96, in batches of 4 from 2 worker processes; pixels agree within 2 of 255. webdataset's side decodes with
 decord.VideoReader on the member's bytes (PyAV where decord has no build), resizes with cv2 and stacks: what a plain
-script does, and no more. Ours also counts the packets of each clip, so that a file that promises more than it has is
-noticed. By the clock, the first 8 batches do not count; CPU seconds are those of the workers, from start to end. On a
-machine that is busy with other things the clock favours decord, which decodes in two threads more.
+script does, and no more. Ours also counts the packets of each clip, to detect a file that is shorter than it says. In
+wall time, the first 8 batches do not count; CPU seconds are those of the workers, from start to end. On a machine that
+is busy with other things wall time favours decord, which decodes in two more threads.
 """
 
 import gc

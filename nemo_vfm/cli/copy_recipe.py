@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A recipe and the place of its copy in, the text of the copy out: the same words, leading to the same files as before.
+"""Copies a recipe to a place of the user's: the same text, referring to the same files as before.
 
-Nothing is written here but by `write`, which writes all files or none, and never over another.
+Only `write` writes: all files or none, and never over an existing one.
 """
 
 import re

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""One recipe or two and changes of each in; the same small trainings on the same samples, and how they part, out."""
+"""Runs the same tiny training for two sides of a comparison, and reports where their numbers diverge."""
 
 import argparse
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The words behind `nemo-vfm` in, an exit status out."""
+"""Runs the verb that the command line of `nemo-vfm` names, and returns its exit status."""
 
 from collections.abc import Sequence
 from pathlib import Path

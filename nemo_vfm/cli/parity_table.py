@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of a parity table, one after another as they are measured, in; lines on the terminal out."""
+"""Prints the rows of a parity table as they are measured."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The words behind a verb in, its arguments out; a change written as an option is told how it is written here."""
+"""Parses the arguments of a verb; where a user writes a change as an option, it says how changes are written."""
 
 import argparse
 import difflib

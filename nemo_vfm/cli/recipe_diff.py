@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Two composed trees in, the keys in which they differ out, in the order of the recipes, each value with its place."""
+"""Lists the keys in which two composed trees differ, in the order of the recipes, each value with its place."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

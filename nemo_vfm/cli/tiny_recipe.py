@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The recipe of a training in; the same made small enough to be tried on several processes of a laptop out.
+"""Makes a training's recipe small enough to run on several processes of a laptop.
 
-The overlays `smoke` and `parity` are laid over it: the model keeps its class and what it computes, and gets four narrow
-blocks of four heads. Batches are made up, so nothing that the recipe leaves to the user has to be there.
+It applies the overlays `smoke` and `parity`: the model keeps its class and its computation, and gets four narrow
+blocks of four heads. Batches are synthetic, so nothing that the recipe leaves to the user has to exist.
 """
 
 import argparse

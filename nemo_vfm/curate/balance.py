@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Clips that rules keep, and the mixture that is wanted, in; which of them go for it, or count more than once, out.
+"""Balances the clips that rules keep towards a wanted mixture: some are dropped, others count more than once.
 
-Which clips go follows from their ids and the seed alone: neither the order of files nor the number of workers matters,
-and a lower cap keeps a part of what a higher one keeps.
+Which clips are dropped follows from their ids and the seed alone. Neither the order of files nor the number of
+workers matters, and a lower cap keeps a subset of what a higher one keeps.
 """
 
 import hashlib

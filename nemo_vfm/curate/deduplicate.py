@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Folders of clip shards in; shards without copies, a table, thresholds with their curves, and a ledger out."""
+"""Deduplicates folders of clip shards; writes shards without copies, a table, threshold curves and a ledger."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

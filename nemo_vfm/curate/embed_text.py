@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Finished shards in, the same shards with an embedding of each caption out; media and latents are copied as they are.
+"""Adds an embedding of each caption to finished shards; media and latents are copied unchanged.
 
 Shape letters: B batch, L text tokens, D width of a text token.
 """

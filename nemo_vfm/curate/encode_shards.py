@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Clip shards in; shards of latents and text embeddings out, so that training never decodes a video.
+"""Encodes clip shards to shards of latents and text embeddings, so that training never decodes a video.
 
 Shape letters: B batch, C channels, T frames, H height, W width, L text tokens, D width of a text token.
 """

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A folder of videos, images or both in; clip shards, a table of scores, rules and a ledger that adds up out."""
+"""Curates a folder of videos, images or both into clip shards, a table of scores, rules and a ledger that adds up."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What became of every file and clip in; counts that add up, in files, clips and seconds, out."""
+"""Counts what became of every file and clip, in files, clips and seconds, so that the counts add up."""
 
 import re
 from collections import Counter

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A finished folder of shards in, the same folder that megatron-energon reads, too, out."""
+"""Adds the index files with which megatron-energon reads a finished folder of shards."""
 
 from pathlib import Path
 

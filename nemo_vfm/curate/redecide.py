@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A finished curation and other rules in; new decisions, their ledger and shards of what stays out, without video."""
+"""Applies other rules to a finished curation without video: decisions, their ledger and shards of the kept clips."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

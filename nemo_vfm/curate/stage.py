@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The words curation is made of: what a file and a clip are, and the protocols of the parts.
+"""Defines the types of curation: what a file and a clip are, and the protocols of the parts.
 
 Where each part works. A splitter and stages that are a `Score`, a `FileScore` or a `Comparison` see frames in the child
 process that decodes; a `Learned` stage works where the accelerator is and is sent the frames it names; a `Restorer`

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of a step in, its page on the terminal out."""
+"""Prints what is known of a training step."""
 
 import json
 import sys

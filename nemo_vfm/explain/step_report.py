@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tells which samples a step of a training had, with their noise levels and losses.
+"""Reports which samples a training step had, with their noise levels and losses.
 
-Which samples a step has, and their noise, are functions of the recipe, the seed and the step. Where the recipe was
-changed in between, the newest checkpoint says from which sample on.
-The step's own loss is in metrics.jsonl; a loss a sample is computed anew, from the weights nearest before the step.
+The samples of a step and their noise follow from the recipe, the seed and the step. Where the recipe has changed
+since, the newest checkpoint says from which sample on. The step's own loss is in metrics.jsonl; the loss of each
+sample is recomputed from the last weights saved before the step.
 """
 
 import json

@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Frames in, frames without stripes or bars out; arithmetic on arrays and tensors only."""
+"""Removes stripes and finds bars in frames, by arithmetic on arrays and tensors only."""

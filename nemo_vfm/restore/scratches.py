@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Finds single upright scratches that stay where they are for at least half of the height, and what they add.
+"""Finds single upright scratches that stay in place for at least half of the height, and what they add.
 
-A pole is as upright as a scratch. But a scratch is added to the picture: what lies behind goes on through it, so that
-along it the difference from its sides varies no more than beside it. And it stays where it is while the scene moves.
+A pole is as upright as a scratch. But a scratch is added to the picture, and what lies behind shows through. So along a
+scratch the difference from its sides varies no more than beside it. And it stays in place while the scene moves.
 
 Shape letters: T frames, H height, W width, C columns looked at.
 """

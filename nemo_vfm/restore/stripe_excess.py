@@ -1,11 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Some frames of a clip in; how much more power stripes of each direction have than their surroundings out.
+"""Measures how much more power stripes of each direction have than their surroundings, in some frames of a clip.
 
 Stripes of one direction that cross the whole frame lie on one line of the Fourier plane. The line is compared with
-lines beside it, between which any texture makes no difference. An edge in the scene makes such a line, too, but not
-everywhere: the frame is looked at in tiles, and a direction is worth what it has in the tile that a quarter of the
-tiles do not reach.
+lines beside it; any texture adds to all of them alike. An edge in the scene makes such a line, too, but not everywhere.
+So the frame is divided into tiles, and the excess of a direction is the lower quartile over the tiles.
 
 Shape letters: T frames, H height, W width, N tiles, S a tile's side, R radii, A = 180 directions.
 """

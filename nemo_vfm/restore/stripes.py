@@ -1,17 +1,18 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures with stripes in, pictures without them out, after "Removing Stripes, Scratches, and Curtaining with
-Non-Recoverable Compressed Sensing" (arXiv 1901.08001).
+"""Removes stripes from pictures, after arXiv 1901.08001.
 
-Stripes of one direction lie in a thin wedge of the Fourier plane. The wedge is thrown away and filled again by the
-picture of least total variation that agrees with everything outside of it. That brings back what edges and textures of
-other directions say about the wedge; what is nowhere but in it, which is what stripes are, stays away.
+The paper is "Removing Stripes, Scratches, and Curtaining with Non-Recoverable Compressed Sensing".
 
-Where we depart from the paper: it goes down the slope of the total variation, some 230 times. Stripes hardly change
-along themselves, so once the picture is sheared until they are vertical, its total variation falls apart into one
-sum for each pair of neighbouring columns, and what the stripes add to a pair is one number: where that sum is least, a
-kind of weighted median over the rows. Some rounds of reweighting find it, in a tenth of the time or less. What the
-wedge cannot hold of it is left in the picture.
+Stripes of one direction lie in a thin wedge of the Fourier plane. The wedge is emptied and filled again by the picture
+of least total variation that agrees with everything outside of it. This brings back what edges and textures of other
+directions say about the wedge. What lies only in the wedge, which is what stripes are, stays away.
+
+Where we depart from the paper: it descends the total variation in some 230 steps. Stripes hardly change along
+themselves. So once the picture is sheared until they are vertical, its total variation separates into one sum for each
+pair of neighbouring columns. What the stripes add to a pair is one number: the minimum of that sum, a kind of weighted
+median over the rows. Some rounds of reweighting find it, in a tenth of the time or less. What the wedge cannot hold of
+it is left in the picture.
 
 Shape letters: N pictures of one channel, H height, W width, K = W // 2 + 1 the half of the Fourier plane that `rfft2`
 keeps, S columns of the sheared picture, B bands of rows. Angles are those of the stripes, counter-clockwise: 0 degrees

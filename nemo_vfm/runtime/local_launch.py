@@ -1,12 +1,13 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A command that needs several processes in, the same command as so many ranks of this machine out.
+"""Starts a command as several ranks on this machine.
 
-The ranks find what torchrun would tell them in their environment. Unlike torchrun it passes on signals and exit
-statuses as they are: a checkpoint at a preemption may take minutes, and a mistake in a recipe is not tried again.
+The ranks find what torchrun would tell them in their environment. Unlike torchrun it passes signals and exit statuses
+through unchanged: a checkpoint at a preemption may take minutes, and an error in a recipe is not retried.
 
-Each rank leads a process group of its own: a Ctrl-C reaches this process alone, which hands it on once, and whoever a
-rank has started ends with it. A rank whose launcher dies sees the end of a pipe, and ends; `warden.py` ends the group.
+Each rank leads a process group of its own. A Ctrl-C reaches only this process, which forwards it once; processes that a
+rank has started end with it. A rank whose launcher dies sees the end of a pipe, and ends; `orphan_killer.py` ends the
+group.
 """
 
 import os

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The end of a pipe and process groups in; once the other end is gone, so are they.
+"""Kills process groups once the other end of a pipe is closed.
 
-Run as a file by the launcher of ranks, apart from it: a rank whose parent is killed is killed by the kernel too, and
-what it has started would stay.
+The launcher of ranks runs this file as a separate process. The kernel kills a rank whose parent is killed, but not
+the processes that the rank has started.
 """
 
 import os

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""One of several processes of a run in, its part of the work out: rank 0 keeps the folder, the others follow it.
+"""Runs one of several ranks of a run: rank 0 keeps the folder, the others follow it.
 
-Rank 0 does all that there is only one of: it holds the folder, decides whether a step goes on, runs the steps that need
-one process, writes status and report. Before each step that is spread it tells the others, who wait for its word.
+Rank 0 does all that must be done once. It locks the folder, decides whether a step continues, runs the steps that
+need one process, and writes status and report. Before each distributed step it tells the others, which wait for this.
 """
 
 import os

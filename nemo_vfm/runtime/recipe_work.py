@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A recipe's job in, what a scheduler must know of it out: its steps, on how many ranks each works, its phases."""
+"""Tells a scheduler what a recipe's job needs: its steps, the ranks of each, its phases."""
 
 import sys
 from collections.abc import Iterator, Sequence

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A composed recipe in, its run folder out: locked, compared with what it holds, with recipe, manifest and status."""
+"""Opens a run folder: locks it, compares the recipe with its contents, and writes recipe, manifest and status."""
 
 import os
 import re

@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A run folder in, the sole right to write in it out: a lease with a heartbeat, taken over only from the dead.
+"""Locks a run folder with a lease and a heartbeat; only the lease of a dead owner is taken over.
 
-The lock names its owner. Where the owner is a process that we can see (same boot, same process namespace) the system
-says whether it lives. An owner on another machine or in another container is known by its heartbeat alone: a new time
-on the lock's file every few seconds. It counts as dead after a long silence, which is watched for and not only
-computed, and by the clock of the file system, so that the clocks of two machines need not agree.
+The lock names its owner. If the owner is a process visible to us (same boot, same process namespace), the system says
+whether it is alive. An owner on another machine or in another container has only its heartbeat: a new time on the
+lock's file every few seconds. It counts as dead after a long silence, which is observed and not only computed. The
+clock is the file system's, so that the clocks of two machines need not agree.
 """
 
 import errno

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A run in, what is worth knowing about how it was made out: versions, commit, hash, seed, hardware."""
+"""Records how a run was made: versions, commit, hash, seed, hardware."""
 
 import os
 import platform

@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A job and the number of a part in; a job that does this part of the work out, in a folder of its own.
+"""Makes a job that does one shard of the work, in a run folder of its own.
 
-Parts share the run folder, where each leaves what it has made; they never wait for each other. A run of the whole after
-them finds all of it there, and does what needs all of it together. `run_dir/parts/` has a small run folder each.
+Parts share the run folder, where each writes its results; they never wait for each other. A run of the whole
+afterwards finds these results and does the work that needs all of them. Each part has a small run folder in
+`run_dir/parts/`.
 """
 
 import re

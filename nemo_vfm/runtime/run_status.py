@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A folder in, what can be said of the run in it out; what cannot be read becomes a note and never an exception."""
+"""Reads the status of the run in a folder; what cannot be read becomes a note and never an exception."""
 
 import math
 import os

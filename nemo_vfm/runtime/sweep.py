@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A recipe and the values to sweep in, one run folder a combination and a table of all of them out.
+"""Runs a recipe once for each combination of swept values, and writes a table of all runs.
 
 Every combination is checked before the first one runs. Each runs in a process of its own, by the command that a user
-would type, so that one that dies takes nothing with it, and that a cluster can run them as an array: `sweep.json` keeps
-the words. The same sweep again goes on; with more values it grows.
+would type. So a crash affects one run only, and a cluster can run them as an array: `sweep.json` keeps the commands.
+The same sweep again resumes; with more values it grows.
 """
 
 import argparse

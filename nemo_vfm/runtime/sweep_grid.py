@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Words such as `optimizer.lr=1e-4,3e-4` in, every combination as changes to a recipe and a name for its folder out."""
+"""Parses texts such as `optimizer.lr=1e-4,3e-4` into all combinations, each as changes and a folder name."""
 
 import itertools
 import math

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A recipe's arguments and the values to sweep in, every combination with its changes and its run folder out."""
+"""Lists every combination of a sweep with its changes to the recipe and its run folder."""
 
 import argparse
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of a sweep's runs in, `sweep.json` and a table for people out, and back."""
+"""Writes and reads the state of a sweep's runs: `sweep.json`, and a table for people."""
 
 import sys
 from collections.abc import Mapping, Sequence

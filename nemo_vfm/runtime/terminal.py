@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a verb has to say in, standard output out: styled and as wide as the terminal, plain text in a pipe."""
+"""Prints the output of a verb: styled and as wide as the terminal, plain text in a pipe."""
 
 import os
 import shutil

@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Training: a job, one LightningModule, optimizer schedule, weight averaging, callbacks."""
+"""Trains models: a job, one LightningModule, optimizer schedule, weight averaging, callbacks."""

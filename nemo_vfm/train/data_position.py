@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resumes a training's data at the sample where it stopped, also when its batches have changed.
 
-A checkpoint holds how far each part of the data was read, and the stretches of steps that were read alike. As long as
+A checkpoint holds how far each part of the data was read, and the stretches of steps with unchanged reading. As long as
 nothing changes, batch g follows from the last stretch alone, so a resume is exact. Otherwise a new stretch begins.
 """
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A model's weights in, their running average out: what samples are drawn with."""
+"""Keeps the running average of a model's weights, from which samples are drawn."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

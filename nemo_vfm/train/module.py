@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Shows Lightning a training as one LightningModule: the model's weights, its optimizer, its steps and its numbers.
+"""Wraps a training as one LightningModule: the model's weights, its optimizer, its steps and its numbers.
 
-Lightning owns the outer loop, callbacks and loggers. The step itself, with reduction, clipping and update, is the
-engine's, so optimisation is manual and Lightning accumulates, clips and samples nothing.
+Lightning owns the outer loop, callbacks and loggers. The engine owns the step, with reduction, clipping and update.
+So optimisation is manual, and Lightning accumulates, clips and samples nothing.
 """
 
 import math

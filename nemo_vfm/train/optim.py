@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A step number in, a factor on the learning rate out: schedules as pure functions, so that a resume cannot miss."""
+"""Computes the factor on the learning rate for a step: schedules as pure functions, so that a resume is exact."""
 
 import math
 from typing import Protocol, runtime_checkable

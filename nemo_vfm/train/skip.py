@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Samples and steps by name in; training without them, in which everything else comes as it did before, out."""
+"""Skips named samples and steps of a training; everything else comes as before."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

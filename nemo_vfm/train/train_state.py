@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Takes optimizer steps, and holds the state that callbacks see and that checkpoints keep."""
+"""Takes optimizer steps, and holds the state that callbacks see and checkpoints keep."""
 
 import json
 import math

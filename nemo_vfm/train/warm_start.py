@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Another run in, its weights in a new model out; the optimizer, the step and the order of samples begin anew."""
+"""Starts a new model from another run's weights; the optimizer, the step and the order of samples begin anew."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

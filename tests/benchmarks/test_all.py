@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Every benchmark has a test that runs it: one that nobody runs breaks unseen."""
+"""Tests that every benchmark has a test that runs it."""
 
 import pytest
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark of checkpoints, with few megabytes: what training waits for and what it is slowed by come out."""
+"""Tests that the checkpoint benchmark measures how long training waits and how much it slows down."""
 
 from pathlib import Path
 

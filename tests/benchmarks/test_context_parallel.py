@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark of split attention on two ranks and few tokens: the bytes it counts are those of the formulas."""
+"""Tests that the context-parallel benchmark counts the bytes of the formulas, on two ranks and few tokens."""
 
 import json
 import subprocess

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark of curation on one small film: both sides find the same shots and scores, and all figures come out."""
+"""Tests that both sides of the curation benchmark find the same shots and scores on one small video."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A curation of many films keeps of each far less than its frames: the benchmark that says how much."""
+"""Tests that a curation keeps far less of each video than its frames, with the memory benchmark."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark of destriping: eight pictures, both directions, gain what was asked, and a picture is written."""
+"""Tests that the destriping benchmark gains enough on eight pictures in both directions, and writes a picture."""
 
 from pathlib import Path
 

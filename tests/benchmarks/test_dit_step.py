@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark of a DiT's step beside diffusers' models, on one layer and few tokens."""
+"""Tests that the benchmark of a DiT step beside diffusers runs, on one layer and few tokens."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The table of parity with transformers, in short: every family is below its bound."""
+"""Tests that every family of the parity table with transformers stays below its bound."""
 
 import json
 import os

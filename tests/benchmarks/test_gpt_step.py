@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark of a language model's step beside transformers', on one layer and few words."""
+"""Tests that the benchmark of a GPT step beside transformers runs, on one layer and few tokens."""
 
 from pathlib import Path
 

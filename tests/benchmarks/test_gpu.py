@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark for GPUs on tiny shapes of a CPU: it needs torch alone, counts what it says, outlives a full memory."""
+"""Tests the GPU benchmark on tiny CPU shapes: it needs torch alone, counts FLOPs rightly, survives out-of-memory."""
 
 import importlib.util
 import json

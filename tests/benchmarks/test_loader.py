@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark of the loader: bytes of ranks that share are the formula's, and every part ends."""
+"""Tests that ranks with shared fetching move the formula's bytes, and that every part of the loader benchmark runs."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark of the memory model: one line is measured, and on its quick lines the formula is near what is used."""
+"""Tests that the memory benchmark measures a row, and that its quick rows are near the formula."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark of the quickstart, in short: it ends, and says what it is asked for."""
+"""Tests that the quick quickstart benchmark gives its figures."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark of shot detection: on few films it ends, on its corpus the detector that recipes use meets its bars."""
+"""Tests that the shot benchmark gives every figure, and that the recipes' detector meets its bars on the corpus."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark of starting: a command that fails ends it with its words, and every wait are measured."""
+"""Tests that the start benchmark measures every wait, and stops with the message of a command that fails."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark of token loading, in short: both sides give the same sequences, and it says what it is asked for."""
+"""Tests that both sides of the token loading benchmark give the same sequences, and that it gives its figures."""
 
 import json
 import os

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Foreign files in, a folder of safetensors and JSON out of `nemo-vfm convert`; whole, or not at all."""
+"""Tests that `nemo-vfm convert` turns foreign files into a folder of safetensors and JSON, whole or not at all."""
 
 import json
 import os

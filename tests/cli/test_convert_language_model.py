@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Language models come in from transformers' folders and go out to them, with their tokenizers, by `convert`."""
+"""Tests that `convert` reads and writes transformers' folders of language models with their tokenizers."""
 
 import json
 import shutil

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes and folder names in, copies and projects that work where they lie out."""
+"""Tests that copied recipes and projects work where they lie."""
 
 import os
 import re

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Machines, whole and broken ones, in; what `doctor` finds of them out."""
+"""Tests what `doctor` finds on working and broken machines."""
 
 import json
 import os

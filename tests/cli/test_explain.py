@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Components in; what `explain` says of each out, and the verdict of `check` on the YAML that it prints."""
+"""Tests what `explain` says of components, and that `check` accepts the YAML that it prints."""
 
 import json
 import subprocess

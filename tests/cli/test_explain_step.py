@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A step of a training in; its samples, and losses that are those of the run itself, out."""
+"""Tests that `explain` shows a step's samples, with the losses of the run itself."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Checks what `check --gpus` says of recipes, and that `plan` says the same."""
+"""Tests what `check --gpus` says of recipes, and that `plan` says the same."""
 
 import argparse
 import json

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Configurations of other frameworks in, recipes that check and an account of every key out."""
+"""Tests that configurations of other frameworks become recipes that check, with an account of every key."""
 
 import math
 import re

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes whose files and folders are there, are not, or will be made in; what `check --paths` says of them out."""
+"""Tests that `check --paths` names missing files and folders, except those that the run will make."""
 
 import inspect
 from pathlib import Path

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes and layouts in; the tables of `parity` and `diverge`, and how both end, out."""
+"""Tests the tables and exit statuses of `parity` and `diverge`."""
 
 import json
 from contextlib import nullcontext

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""`nemo-vfm plan` on a small recipe in; the page, the JSON and the ingredient that it writes out."""
+"""Tests the page, the JSON and the ingredient that `nemo-vfm plan` writes for a small recipe."""
 
 import json
 import re

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Several ranks from the command line: whatever comes over one of them, all end in time, say whose fault, and go on."""
+"""Tests that whatever happens to one of several ranks, all end in time, name it, and can resume."""
 
 import json
 import os

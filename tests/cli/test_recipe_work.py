@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes in; what a scheduler is told of them out."""
+"""Tests what a scheduler is told of a recipe."""
 
 import json
 import subprocess

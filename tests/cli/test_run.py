@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes and run folders in, how runs start, end, go on and are refused out."""
+"""Tests how runs start, end, resume and are refused."""
 
 import json
 import os

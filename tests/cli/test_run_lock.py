@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A folder and processes that want it in; one that holds it, and the others told why not, out."""
+"""Tests that one process holds a run folder's lock, and that the others are told why they do not."""
 
 import errno
 import json

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of a run, one by one, at once, wrong and out of turn, in; what they leave, and the whole after them, out."""
+"""Tests that shards of a run work alone, at once and out of order, and that the whole run uses their results."""
 
 import json
 import subprocess

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Folders of runs, whole and broken, in; a line each out, whatever lies there."""
+"""Tests that `runs` lists every run folder, whole or broken, on one line."""
 
 import json
 import os

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes and ingredients in, right ones and spoilt ones; the verdict of the schema that we write for editors out."""
+"""Tests that the schema for editors accepts right recipes and ingredients, and refuses spoilt ones."""
 
 import copy
 import json

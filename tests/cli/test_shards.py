@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Folders of shards in; what `explain SHARD [KEY]` prints and draws of them out."""
+"""Tests what `explain SHARD [KEY]` prints and draws of folders of shards."""
 
 import io
 import json

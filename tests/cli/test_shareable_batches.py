@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Trainings in phases on latents with and without buckets in; what `check` says may fail only later, out."""
+"""Tests that `check` names batches without buckets that may fail only later, in trainings with phases."""
 
 import pytest
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes and run folders in; what `show`, `show --defaults` and `show --diff` print of them out."""
+"""Tests what `show`, `show --defaults` and `show --diff` print of recipes and run folders."""
 
 import subprocess
 import sys

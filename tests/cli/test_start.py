@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The first words a newcomer types in, help at once out: nothing heavy is imported before a verb runs."""
+"""Tests that help comes at once: nothing heavy is imported before a verb runs."""
 
 import json
 import subprocess

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A small curation in; what `explain RUN CLIP` prints and draws of its clips out."""
+"""Tests what `explain RUN CLIP` prints and draws of the clips of a small curation."""
 
 import json
 import re

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Words behind --sweep in, combinations, run folders and a table out."""
+"""Tests that --sweep gives combinations, run folders and a table."""
 
 import json
 import os

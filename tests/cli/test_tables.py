@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tables on narrow and wide terminals: no cell is broken inside a word, and no value is cut off."""
+"""Tests that tables on any terminal break no cell inside a word and cut no value off."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Verbs and recipes in; what they print and how they end out."""
+"""Tests what verbs print, and their exit statuses."""
 
 import re
 

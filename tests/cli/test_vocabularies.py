@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Workflows that make their own tokenizer in; whether `check` lets the model's vocabulary stand, out."""
+"""Tests that `check` compares a model's vocabulary with the tokenizer that its workflow trains."""
 
 import pytest
 

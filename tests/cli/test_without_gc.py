@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks in; the collector on again after them, and quiet at the end of the process, out."""
+"""Tests that the collector is on again after a block, and quiet at the end of the process."""
 
 import gc
 import subprocess

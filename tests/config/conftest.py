@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""An empty working directory in, a kitchen to cook recipes in out."""
+"""Makes an empty working directory in which tests write and run recipes."""
 
 import pytest
 

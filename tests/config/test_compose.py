@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes with defaults, recipes in recipes and changes in, composed trees with their places out."""
+"""Tests that defaults, nested recipes and changes compose to trees with their places."""
 
 import re
 

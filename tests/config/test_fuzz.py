@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Any text in, a tree or a sentence out; and what we write, we read back."""
+"""Tests that any text gives a tree or an error message, and that we read back what we write."""
 
 import pytest
 from hypothesis import given, settings

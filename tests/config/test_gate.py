@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Names that start code which a recipe only points at in, refusals without their own word of trust out."""
+"""Tests that a recipe cannot point at code that starts other code without its own word of trust."""
 
 import sys
 

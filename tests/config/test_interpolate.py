@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Trees with `${...}` in, their values or the reason why not out."""
+"""Tests that `${...}` becomes a value, or an error that says why not."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The page of common mistakes in, each of its commands given and its answer compared byte for byte out."""
+"""Tests that the commands on the page of common mistakes answer what it shows, byte for byte."""
 
 import re
 import shutil

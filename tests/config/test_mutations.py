@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Real recipes and ingredients with random damage in, a checked recipe or a RecipeError out, nothing else."""
+"""Tests that real recipes with random damage check or raise a RecipeError, and nothing else."""
 
 import random
 import shutil

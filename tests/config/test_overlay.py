@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes and overlays in, composed trees out: which nodes change, who wins, and what a bad overlay is told."""
+"""Tests which nodes an overlay changes, what takes precedence, and how a bad overlay is refused."""
 
 import pytest
 

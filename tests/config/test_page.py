@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The page on recipes in, a verdict out: every message it shows is one that a user gets, and it shows every message."""
+"""Tests that the page on recipes shows every message, and only messages that a user gets."""
 
 import re
 

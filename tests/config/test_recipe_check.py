@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes in, all their problems at once or objects out: the constructor is the schema and the slot decides."""
+"""Tests that a recipe gives all its problems at once, or objects: the constructor is the schema, the slot decides."""
 
 from pathlib import Path
 

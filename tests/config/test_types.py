@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Rarer annotations and failing constructors in, values as annotated or sentences at their place out."""
+"""Tests values for rarer annotations, and that errors of constructors are shown at their place."""
 
 import pytest
 

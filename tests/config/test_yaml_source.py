@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""YAML texts in, trees or refusals out."""
+"""Tests that YAML texts become trees or are refused."""
 
 import tracemalloc
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What torch says of GPUs in, what we say of them out; without a GPU its answers are given by hand."""
+"""Tests how GPUs are described; without a GPU torch's answers are replaced."""
 
 from types import SimpleNamespace
 

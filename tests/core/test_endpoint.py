@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A server with faults in; answers, refusals in time and within limits, and no key in any text, out."""
+"""Tests a client against a faulty server: it answers or refuses within time and limits, and shows no key."""
 
 import threading
 import time

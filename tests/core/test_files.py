@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which errors of writing say that no other file would fare better."""
+"""Tests which write errors say that no other file would succeed."""
 
 import errno
 from pathlib import Path

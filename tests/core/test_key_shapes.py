@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tells keys from the values that settings usually have: a table for either side, and drawn texts."""
+"""Tests that keys are told from usual values of settings, by a table for either and by random texts."""
 
 import random
 import string

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Texts that anybody may have written, such as names of files, in; lines that steer nothing out."""
+"""Tests that untrusted texts, such as names of files, cannot control the terminal from a log line."""
 
 import os
 import subprocess

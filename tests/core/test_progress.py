@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Steps in, what a heartbeat says of them out."""
+"""Tests what a heartbeat says of the steps done."""
 
 from collections.abc import Iterator
 

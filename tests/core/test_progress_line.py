@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Progress without a terminal: which lines are written, and when, by a clock that stands where it is put."""
+"""Tests which progress lines are written without a terminal, and when, by a fake clock."""
 
 import os
 import subprocess

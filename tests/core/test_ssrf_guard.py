@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""URLs and what names stand for in; what may be connected to, and that nothing else is, out."""
+"""Tests which URLs may be connected to, by what their names resolve to, and that nothing else is."""
 
 import socket
 from ipaddress import ip_address

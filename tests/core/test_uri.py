@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Texts of places in, paths and addresses out: what is refused, and that a local path costs nothing new."""
+"""Tests which texts become paths and which URLs, which are refused, and that a local path costs nothing more."""
 
 import os
 import pickle

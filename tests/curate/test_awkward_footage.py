@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Films as they are found: of uneven time stamps, oblong pixels and fields, damaged or cut short."""
+"""Tests curation of awkward videos: uneven time stamps, oblong pixels, interlaced, damaged or truncated."""
 
 import io
 import json

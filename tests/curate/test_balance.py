@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A balance keeps shares and caps, and chooses by ids and seed alone."""
+"""Tests that a balance keeps shares and caps, and chooses by ids and seed alone."""
 
 import random
 from fractions import Fraction

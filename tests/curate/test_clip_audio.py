@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Films with a tone a second through a curation: each clip keeps the tones of its own time, or says why it has none."""
+"""Tests that each clip keeps the sound of its own time, or says why it has none."""
 
 import io
 import json

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A GPU's decoder in a curation: refused where it does not work, and what it leaves to the cores is said once.
+"""Tests that a GPU decoder which does not work is refused, and that what it leaves to the CPU is said once.
 
-There is no GPU here: where NVDEC has to work, the CPU's decoder stands in for it behind the same switch.
+There is no GPU here: where NVDEC has to work, the CPU's decoder replaces it behind the same switch.
 """
 
 from pathlib import Path

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Folders of clip shards: which copies go, that what stays is untouched, and that nothing is lost or done twice."""
+"""Tests which copies clip shards lose, that the rest is untouched, and that nothing is lost or done twice."""
 
 import json
 from functools import partial

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Finished shards in; the same samples with embeddings of their captions, encoded once each, out."""
+"""Tests that finished shards get embeddings of their captions, each encoded once."""
 
 import io
 import json

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Clip shards to latent shards: shapes, windows, reasons, and what is never written."""
+"""Tests latent shards made from clip shards: shapes, windows, reasons, and what is never written."""
 
 import json
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of odd shapes."""
+"""Tests that pictures of odd shapes get a thumbnail."""
 
 import cv2
 import numpy as np

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What is done again when something changes: what depends on it, and nothing else."""
+"""Tests that a change repeats only the work that depends on it."""
 
 import json
 import shutil

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A slow piece of work keeps nobody from the others, and a long film is many pieces."""
+"""Tests that a slow piece of work delays no others, and that a long video is many pieces."""
 
 import threading
 from fractions import Fraction

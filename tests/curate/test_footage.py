@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Frames with known numbers in, those that were asked for out."""
+"""Tests that footage gives the frames that are asked for, by number."""
 
 import numpy as np
 import pytest

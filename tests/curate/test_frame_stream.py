@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a walk remembers stays within its bytes, and footage of what it forgot is the same."""
+"""Tests that a stream stays within its bytes, and that forgotten footage is decoded to the same frames."""
 
 import av
 import numpy as np

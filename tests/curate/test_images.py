@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Images, alone and among videos, through the whole job: counted as images, kept as files, trained on as they are."""
+"""Tests images, alone and among videos, through the whole job: counted, kept as files, trained on."""
 
 import json
 import random

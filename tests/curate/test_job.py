@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Folders of small films through the whole job: every reason to drop has a film, and the ledger adds up."""
+"""Tests folders of small videos through the whole job: every drop reason has a video, and the ledger adds up."""
 
 import hashlib
 import json

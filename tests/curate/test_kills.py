@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Killed at and between the boundaries of its steps and run again, a curation gives the bytes of one left alone."""
+"""Tests that a curation killed at and between its steps resumes to the bytes of an undisturbed one."""
 
 import hashlib
 import json

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Random fates of files and clips: the ledger adds up whatever happens."""
+"""Tests that the ledger adds up for random fates of files and clips."""
 
 from fractions import Fraction
 from pathlib import Path

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A worker that is stopped from another thread, as Ctrl-C does, stops."""
+"""Tests that a worker stops when another thread stops it, as Ctrl-C does."""
 
 import threading
 import time

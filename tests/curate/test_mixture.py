@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A whole curation that balances and counts buckets: what goes is booked, what stays says how often it counts."""
+"""Tests that a curation with a balance books what it drops, repeats rare groups and counts buckets."""
 
 import json
 

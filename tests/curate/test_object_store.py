@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Videos in an object store: the clips are those from a disk, and a lost one costs itself alone."""
+"""Tests that videos in an object store give the clips of those on a disk, and that a lost one costs itself alone."""
 
 import json
 import os

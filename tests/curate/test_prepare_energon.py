@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The job around `data/shards/energon_index.py`: which samples are val, twice in a row, and what it refuses."""
+"""Tests the job around `data/shards/energon_index.py`: the validation part, a second run, and what it refuses."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What is remembered of a file that could not be read."""
+"""Tests what is remembered of a file that could not be read."""
 
 from nemo_vfm.curate.examine.probe import Probe
 

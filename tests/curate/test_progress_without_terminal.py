@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Without a terminal a curation says how many frames are done, line by line, and no line is folded."""
+"""Tests that a curation without a terminal logs its progress, one unbroken line after another."""
 
 import os
 import subprocess

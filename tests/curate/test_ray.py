@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A Ray cluster of two cores does what one process does, byte for byte, also when its workers are killed."""
+"""Tests that a Ray cluster of two cores gives the bytes of one process, also when its workers are killed."""
 
 import hashlib
 import json

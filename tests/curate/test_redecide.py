@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Deciding again against running the whole curation with the other rules."""
+"""Tests that deciding again gives what a whole curation with the other rules gives."""
 
 import json
 import shutil

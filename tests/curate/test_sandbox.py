@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Children that crash, hang, eat memory or write too much: each costs its request alone and says how it died."""
+"""Tests that a child that crashes, hangs or exceeds memory or output costs its request alone and says how it died."""
 
 import ctypes
 import errno

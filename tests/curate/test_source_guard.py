@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Films that somebody writes to while a curation works on them, and what becomes of their clips and of the others'."""
+"""Tests what becomes of the clips of videos that are changed during a curation, and of the others."""
 
 import json
 import os

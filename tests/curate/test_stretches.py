@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A long film that several workers examine gives the same bytes as one that a single worker went over."""
+"""Tests that a long video examined by several workers gives the bytes of a single worker."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Folders as people leave them, and which of their files are videos to curate."""
+"""Tests which files of messy folders are videos to curate."""
 
 import json
 import os

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A folder is replaced whole or stays as it was."""
+"""Tests that a folder is replaced whole or stays as it was."""
 
 import pytest
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Small real clips and shards that the tests of this room share."""
+"""Makes small real clips and shards for the tests of this folder."""
 
 import io
 import json

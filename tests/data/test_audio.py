@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Films with tones in, the tones at their own times out."""
+"""Tests that the tones of a video come out at their own times."""
 
 import os
 from pathlib import Path

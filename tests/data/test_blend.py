@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A blend honours its weights at every g, is a function of (seed, g), and leaves each source its own exact epochs."""
+"""Tests that a blend keeps its weights at every g, is a function of (seed, g), and gives each source exact epochs."""
 
 from collections import Counter
 from fractions import Fraction

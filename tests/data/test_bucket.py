@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A clip goes to the bucket nearest in shape, or is left out for a reason that can be counted."""
+"""Tests that a clip gets the bucket nearest in shape, or is dropped with a counted reason."""
 
 import pytest
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Every clip is counted once, and what a clip is said to lack is what would make it fit."""
+"""Tests that every clip is counted once, and that the missing property named would make it fit."""
 
 from dataclasses import replace
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Clips are named by what they are."""
+"""Tests that a clip's id follows from its source and span alone."""
 
 import hashlib
 from fractions import Fraction

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Encoders are tried before they are trusted, and what they write is what went in."""
+"""Tests that encoders are tried before use, and that their output reads back."""
 
 import io
 

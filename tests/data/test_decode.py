@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Two decoders agree on index, time stamp and pixel; damage is a sentence, never a crash or a silent loss."""
+"""Tests that two decoders agree on index, time stamp and pixels, and that damage gives an error message."""
 
 import io
 import multiprocessing

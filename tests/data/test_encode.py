@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The mp4 writer is exact, deterministic, and leaves no half files."""
+"""Tests that the mp4 writer is exact and deterministic, and leaves no half files."""
 
 import io
 from fractions import Fraction

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A folder of our shards in; what megatron-energon itself reads of it out: the same samples, parts and bytes."""
+"""Tests that megatron-energon reads the same samples, parts and bytes from a folder of our shards."""
 
 import json
 import shutil

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Frame rates of 0, infinity or no number are refused or dropped at the door, and never reach a model."""
+"""Tests that frame rates of 0, infinity or NaN are refused or dropped before they reach a model."""
 
 import json
 import math

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Image files, whole and not: what they hold is said, and what is wrong with them."""
+"""Tests what is read from whole image files, and what is said of damaged ones."""
 
 import random
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Shards in an object store: the same samples in the same order as from a disk, and never half of them."""
+"""Tests that shards in an object store give the samples and order of those on a disk, whole or not at all."""
 
 import json
 import os

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Packs hold every sample once within their budget, are fuller than a greedy walk's, and are a function of g."""
+"""Tests that packs hold every sample once within budget, are fuller than greedy ones, and are a function of g."""
 
 import math
 import time

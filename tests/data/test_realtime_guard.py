@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A codec that makes its process real-time in: the process stays as it was."""
+"""Tests that a codec which makes its process real-time leaves it as it was."""
 
 import os
 import subprocess

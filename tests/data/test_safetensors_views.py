@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Safetensors bytes are read in place; damaged ones are a DataError, never a wrong tensor."""
+"""Tests that safetensors bytes are read in place, and that damaged ones raise a DataError."""
 
 import json
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The order of samples is a pure function of (seed, epoch); every sample comes once an epoch."""
+"""Tests that the order of samples is a pure function of (seed, epoch), with every sample once an epoch."""
 
 import pickle
 from collections import Counter

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Batches are a function of (shards, seed, g): whatever the workers, the ranks, the resumes and the bad samples."""
+"""Tests that batches are a function of (shards, seed, g), for any workers, ranks, resumes and bad samples."""
 
 import io
 import pickle

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Shards are plain tars that anyone reads, with an index that cannot lie unnoticed."""
+"""Tests that shards are plain tars with an index whose errors are detected."""
 
 import json
 import os

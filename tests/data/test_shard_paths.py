@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Shards by braces and lists: the same samples wherever they lie, and what is missing is told, not skipped."""
+"""Tests shards named by braces and lists: the same samples anywhere, and missing shards are reported."""
 
 from pathlib import Path
 

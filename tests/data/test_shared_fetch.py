@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that share what they fetch: the batches of plain loading, each byte fetched once, no rank left waiting."""
+"""Tests that ranks with shared fetching get plain loading's batches, fetch each byte once and never wait forever."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

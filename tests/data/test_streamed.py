@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Streamed tars: a function of (tars, seed, g) too, resumed by tar and count, sieved before webdataset reads."""
+"""Tests that streamed tars are a function of (tars, seed, g), resume by tar and count, and are sanitized first."""
 
 import gzip
 import io

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Hostile and foreign tars: what is listed is safe to read, what is not is counted, nothing is written anywhere."""
+"""Tests that hostile and foreign tars list only safe members, count the others, and write nothing."""
 
 import ast
 import io

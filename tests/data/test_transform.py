@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Frames are taken evenly in time, scaled without distortion and cut in the middle; picture bombs are refused."""
+"""Tests that frames are even in time, scaled without distortion and cut in the middle; picture bombs are refused."""
 
 import struct
 import zlib

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Packets up to a cut, in the order of decoding: what follows a gap in what is shown is not used."""
+"""Tests that frames after a gap in a truncated file are not used."""
 
 from nemo_vfm.data.video.truncated_file import Shown, without_gap
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Shards whose bytes are not those that were written, though size and time say so: found at reading, if asked for."""
+"""Tests that verification finds shards whose bytes changed under an old size and time."""
 
 import json
 import os

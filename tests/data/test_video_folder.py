@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Training straight from files: the loader's guarantees, captions that are the right ones, changes that are noticed."""
+"""Tests training from files: the loader's guarantees, the right captions, and that changes are noticed."""
 
 import json
 import os

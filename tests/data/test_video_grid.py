@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Grids show every video, in order, whole."""
+"""Tests that grids show every video, in order, whole."""
 
 from pathlib import Path
 

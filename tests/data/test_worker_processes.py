@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that read batches and grow: replaced before memory runs out, with nothing lost, read twice or left."""
+"""Tests that workers that grow are replaced before memory runs out, with nothing lost or read twice."""
 
 import gc
 import mmap

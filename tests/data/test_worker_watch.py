@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A worker that dies or hangs in, the end of the pipe for whoever reads out; and nothing raised anywhere else."""
+"""Tests that a worker that dies or hangs ends its reader's pipe, and raises nothing elsewhere."""
 
 import multiprocessing
 import os

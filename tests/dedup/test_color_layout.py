@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What kind of picture: a copy keeps it, another kind does not share it, a blank has none."""
+"""Tests that a copy keeps its colour layout, other kinds of pictures do not share it, and blanks have none."""
 
 import cv2
 import numpy as np

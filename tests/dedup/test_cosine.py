@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Blocked cosines against all of them at once."""
+"""Tests that blocked cosines equal those of the whole matrix."""
 
 import numpy as np
 import pytest

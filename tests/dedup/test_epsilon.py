@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Histograms of likenesses: where the hill of copies ends, and what is said where there is none."""
+"""Tests where a histogram of likenesses is cut between copies and strangers, and what is said without a valley."""
 
 import numpy as np
 import pytest

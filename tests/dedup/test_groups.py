@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Random likenesses: whoever goes refers to somebody who stays, and the best of each group stays."""
+"""Tests that every dropped item refers to a kept one, and that the best of each group is kept."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Clusters, blocks and chains: what is found, what stays, and that it is the same every time."""
+"""Tests what clusters, blocks and chains find and keep, the same every time."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Sequences of signatures: cut copies are found, strangers are not."""
+"""Tests that sequences of signatures find cut copies and no strangers."""
 
 import cv2
 import numpy as np

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""These tests compute tiny things: one thread, since on a busy machine threads wait for each other far longer."""
+"""Limits these tiny tests to one thread, since on a busy machine threads wait for each other far longer."""
 
 import pytest
 import torch

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The multistep samplers give what diffusers' schedulers give for the same noise levels, where it is installed."""
+"""Tests that multistep samplers agree with diffusers' schedulers at the same noise levels, where installed."""
 
 import pytest
 import torch

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The denoising task: what is drawn for a sample depends on the sample, and on nothing around it."""
+"""Tests that what is drawn for a sample depends on that sample alone."""
 
 from dataclasses import replace
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Objectives against their closed forms."""
+"""Tests objectives against their closed forms."""
 
 import math
 

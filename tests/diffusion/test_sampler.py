@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Samplers have the order of convergence they claim, on problems whose exact solutions are known.
+"""Tests that samplers have their order of convergence, on problems with known exact solutions.
 
 Data are N(0, 0.5^2). Then D(x; sigma) = x 0.25 / (0.25 + sigma^2), and x / sqrt(0.25 + sigma^2) is constant along the
 equation's solutions. Or they are a mixture of three Gaussians, where D is not linear in x (tests/support/mixture.py).

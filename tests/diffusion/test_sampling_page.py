@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of docs/sampling.md in, a verdict on every number in them out."""
+"""Tests every number in the tables of docs/sampling.md."""
 
 import math
 import re

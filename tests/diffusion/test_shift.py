@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Shifts by size against their closed forms, the same while training and while sampling."""
+"""Tests shifts by size against their closed forms, the same in training and sampling."""
 
 import math
 from dataclasses import replace

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A loss weighed by the model's own uncertainty: least where u = ln L, learned as such, the same on every layout."""
+"""Tests that a loss weighted by learned uncertainty is least at u = ln L, and the same on every layout."""
 
 from functools import partial
 from typing import Any

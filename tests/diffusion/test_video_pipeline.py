@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Text to video: the same video in any company, guidance as it is commonly meant, a model that learns by heart."""
+"""Tests text to video: independent of the batch, guidance by its definition, a model that memorizes."""
 
 import pytest
 import torch

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a model added to a story is judged, and its beginning counts neither way."""
+"""Tests that only what a model added to a story is judged."""
 
 import json
 from pathlib import Path

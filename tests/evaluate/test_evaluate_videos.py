@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluation counts what the pixels show, finds the nearest clip, and knows when there is nothing to measure."""
+"""Tests that evaluation counts what the pixels show, finds the nearest clip, and says when nothing can be measured."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The Python on docs/adding.md in, a verdict on whether it does what the page says out."""
+"""Tests that the Python on docs/adding.md does what the page says."""
 
 import math
 import re

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Runs .ci/run on a small project whose tests fail once, always, or take their process with them."""
+"""Tests .ci/run on a small project whose tests fail once, fail always, or crash their process."""
 
 import os
 import re

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Makefile, .ci/run and Dockerfile in, what they would do out; nothing is installed here."""
+"""Tests what Makefile, .ci/run and Dockerfile would do; nothing is installed."""
 
 import os
 import re

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Every class a recipe can name in, a verdict on its constructor out: the constructor is the schema."""
+"""Tests that the constructor of every class that a recipe can name is its schema."""
 
 import collections.abc
 import importlib

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Who imports whom in, a verdict out: the layers, the packages one room alone may know, and what importing costs."""
+"""Tests the import rules: the layers, the packages that one room alone may use, and the cost of an import."""
 
 import ast
 import json

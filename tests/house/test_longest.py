@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The list of long test files in; whether they exist, and whether they are begun first, out."""
+"""Tests that the listed long test files exist and are started first."""
 
 from dataclasses import dataclass
 

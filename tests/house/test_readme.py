@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""README.md and the tree of folders in, a verdict on whether they tell the same out."""
+"""Tests that README.md shows the real tree of folders."""
 
 import re
 

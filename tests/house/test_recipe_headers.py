@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Every recipe and ingredient in, a verdict on its first lines and its place out."""
+"""Tests the header and the place of every recipe and ingredient."""
 
 import re
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""docs/support.md and setup.py in, a verdict out: each extra has its line, and each line says what was done."""
+"""Tests that docs/support.md has a line for each extra of setup.py, and says what was tested."""
 
 import ast
 import re

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A copy of the source tree in, a source distribution, its wheel and an installed copy of it out, at work elsewhere."""
+"""Tests that the source distribution, its wheel and an installed copy work outside the repository."""
 
 import json
 import os

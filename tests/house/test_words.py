@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Our code's syntax trees in, the words it must not use out: print, pickle, eval, shells and their like."""
+"""Tests that our code uses no print, pickle, eval, shells and their like."""
 
 import ast
 from collections.abc import Iterator

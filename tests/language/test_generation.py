@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Words are drawn with the probabilities that were asked for, and texts of a batch do not know of each other."""
+"""Tests that tokens are drawn with the requested probabilities, and texts of a batch are independent."""
 
 from typing import Any
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a language model learns: each labelled token counts alike, packed or not."""
+"""Tests that each labelled token counts alike, packed or not."""
 
 import math
 from dataclasses import replace

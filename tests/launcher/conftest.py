@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A module of tests in; a real Slurm of two or three nodes, where there is one, and nemo-vfm in this process out."""
+"""Starts a real Slurm of two or three nodes, where there is one, for the tests of this folder."""
 
 import io
 import threading

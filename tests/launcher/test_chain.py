@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Steps, clusters and numbers of nodes in; how much of a cluster each job takes, or why it cannot be, out."""
+"""Tests how much of a cluster each step takes, or why it does not fit."""
 
 import re
 from dataclasses import replace

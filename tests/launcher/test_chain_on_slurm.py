@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Workflows and arrays through `vfm-launch` on a real Slurm in; which jobs ran, which did not, what retry did out."""
+"""Tests workflows and arrays through `vfm-launch` on a real Slurm: which jobs run, and what retry does."""
 
 import json
 from pathlib import Path

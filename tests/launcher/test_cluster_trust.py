@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Puts a stranger's file into the place of a cluster of ours, and sees what it may say and what is said of it."""
+"""Tests what a stranger's cluster file may say without a word of trust."""
 
 from pathlib import Path
 

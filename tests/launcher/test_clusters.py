@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The files of conf/cluster and conf/container in, and wrong ones; components, or sentences of what to change, out."""
+"""Tests that files of conf/cluster and conf/container give components, and that wrong ones are refused."""
 
 import re
 from dataclasses import fields

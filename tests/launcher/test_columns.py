@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of the launcher: a name stays whole, and no line is wider than the terminal where the rest can go below."""
+"""Tests that the launcher's tables keep names whole and fit the terminal where possible."""
 
 import pytest
 

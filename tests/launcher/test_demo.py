@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The main job by one command, on a real Slurm and without one, in; the same clips, weights, videos and report out."""
+"""Tests that the quickstart gives the same outputs with one command, with and without a real Slurm."""
 
 import hashlib
 import os

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Words in; what a dry run prints, where there is no Slurm and nothing may be written, out."""
+"""Tests what a dry run prints without Slurm, and that it writes nothing."""
 
 import os
 import subprocess

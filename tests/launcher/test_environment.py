@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Kinds of GPU and layouts in, the variables that follow from them out."""
+"""Tests which variables follow from the kind of GPU and the layout."""
 
 import pytest
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Every recipe that we bring in; the bytes that a dry run shows and the bytes that sbatch gets out."""
+"""Tests for every recipe that sbatch gets the bytes that a dry run shows."""
 
 import argparse
 import os

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Exit statuses and last words in, the kind of end and whether to begin again out; by Python and by bash alike."""
+"""Tests that Python and bash classify an end alike, by exit status and last words, and agree on a restart."""
 
 import subprocess
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a launch folder that a stranger wrote, with every verb that reads one."""
+"""Tests that every verb refuses a launch folder that a stranger wrote."""
 
 import json
 import os

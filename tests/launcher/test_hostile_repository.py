@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Stands in a stranger's repository, whose settings, hooks, index and links are traps, and takes a snapshot."""
+"""Tests that a snapshot of a hostile repository runs none of its settings and hooks."""
 
 import os
 import subprocess

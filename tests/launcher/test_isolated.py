@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Stands in a repository full of traps for an import, and asks what a recipe is and what a job would import."""
+"""Tests that a launch from a hostile repository imports nothing of it that is not trusted."""
 
 import os
 import subprocess

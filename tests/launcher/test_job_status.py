@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Run folders and what Slurm says or has forgotten in; the state that people are told out."""
+"""Tests the state that people are told, from run folders and what Slurm says or has forgotten."""
 
 import json
 import os

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Gives files that hold keys, and files that only look so, to a snapshot, and sees which stay behind."""
+"""Tests that a snapshot leaves out files that hold keys, and takes those that only seem to."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a run on this machine says in; on the terminal as it comes, in a log, and to whoever follows it, out."""
+"""Tests that the output of a local run is shown as it comes, logged, and can be followed."""
 
 import io
 import os

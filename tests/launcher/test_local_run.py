@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""cluster=local in; the same run folder and exit status as on a cluster, here and at once, out."""
+"""Tests that cluster=local gives the run folder and exit status of a cluster, here and at once."""
 
 import json
 import os

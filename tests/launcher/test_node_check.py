@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes with and without what a cluster's file asks for in; the sentence and the status of their check out."""
+"""Tests what the node check says where a node lacks what its cluster's file asks for."""
 
 import os
 import subprocess

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Words of --profile and a false nsys, which notes how it was called and runs what it was given, in; what ran out."""
+"""Tests which ranks run under --profile, with a fake nsys that notes its calls."""
 
 import json
 import os

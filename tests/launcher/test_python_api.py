@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes submitted from Python in; the same launches as by the command, and how they ended, out."""
+"""Tests that recipes submitted from Python launch as by the command, and how they ended."""
 
 import subprocess
 import sys

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Texts in, harmless and hostile ones; what a real bash and a real sbatch make of them when they are quoted, out."""
+"""Tests that a real bash and a real sbatch read quoted texts, harmless and hostile, unchanged."""
 
 import random
 import subprocess

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A curation on Ray through `vfm-launch submit` on a real Slurm in; its clips, and no process of Ray's left, out."""
+"""Tests that a curation on Ray through `vfm-launch submit` makes its clips on a real Slurm and leaves no process."""
 
 import json
 import subprocess

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A recipe in; what nemo-vfm, in a process of its own, says of it to the launcher out."""
+"""Tests what nemo-vfm, in a process of its own, tells the launcher of a recipe."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Words of a command line in; what of them is the launcher's, the cluster that they name, or why not, out."""
+"""Tests which arguments of a command line are the launcher's, and which cluster they name."""
 
 import argparse
 from dataclasses import replace

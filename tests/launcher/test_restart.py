@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that are to begin again in; what is asked of Slurm, how attempts count on, and what people are told, out."""
+"""Tests restarts: what Slurm is asked, how attempts are counted, and what people are told."""
 
 from pathlib import Path
 

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs on a real Slurm that may not be requeued in; the jobs that go on with their work, and who waits for them, out.
+"""Tests that jobs which a real Slurm may not requeue resume in other jobs, and who waits for them.
 
-The only false thing is `scontrol`, which refuses what a site may forbid and else calls the real one.
+The only fake is `scontrol`, which refuses what a site may forbid and otherwise calls the real one.
 """
 
 import json

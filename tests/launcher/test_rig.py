@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Clusters started on this machine in, out whether they run jobs, keep to themselves, and leave nothing behind."""
+"""Tests that Slurm clusters started for tests run jobs, stay on this machine, and leave nothing behind."""
 
 import os
 import subprocess

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs in, harmless and hostile ones; their scripts as text, and what a real bash does with them, out."""
+"""Tests the scripts of harmless and hostile jobs, and what a real bash does with them."""
 
 import json
 import shutil

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs in, submitted to a real Slurm; what their tasks got, and where they wrote, out."""
+"""Tests what the tasks of jobs get, and where they write, on a real Slurm."""
 
 import json
 import sys

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Files with secrets in, private ones and others; the secret, or what is wrong, out."""
+"""Tests that a private file gives its secret, and that others are refused."""
 
 from pathlib import Path
 

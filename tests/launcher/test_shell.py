@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""`vfm-launch shell` with a false srun and with a real one in; what a shell on the node finds out."""
+"""Tests what a shell on the node gets from `vfm-launch shell`, with a fake srun and a real one."""
 
 import os
 import pty

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a run says of itself in; the time that it is given to end out."""
+"""Tests how much time a run gets to end, from what it says of itself."""
 
 import json
 from pathlib import Path

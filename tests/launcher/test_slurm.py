@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Questions to a real Slurm in, its answers as values out; and what of a surrounding job does not reach a new one."""
+"""Tests the answers of a real Slurm as values, and that a surrounding job does not leak into a new one."""
 
 import os
 from pathlib import Path

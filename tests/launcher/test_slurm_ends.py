@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs on a real Slurm to which something happens in, how each attempt ended and what became of the job out."""
+"""Tests how attempts end on a real Slurm when something happens to them, and what becomes of the job."""
 
 import re
 import sys

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Small git repositories in, what of them is taken along out."""
+"""Tests what of small git repositories a snapshot takes."""
 
 import os
 import subprocess

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A false ssh, which runs its command in another home on this machine, in; what was submitted there, and said, out."""
+"""Tests a submission through a fake ssh, which runs its command in another home on this machine."""
 
 import argparse
 import io

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Words and a queue in which nothing runs in; what is submitted, kept, refused, said and gone on with out."""
+"""Tests what is submitted, kept, refused, said and resumed, with a fake queue."""
 
 import json
 import os

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""`vfm-launch submit --sweep` in; an array with a recipe and a run folder for each task out, or why there is none."""
+"""Tests that `vfm-launch submit --sweep` makes an array with a recipe and a run folder for each task."""
 
 import json
 import os

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A sweep of trainings through `vfm-launch` on a real Slurm in; each run, its attempts and its figures out."""
+"""Tests each run of a sweep on a real Slurm, its attempts and its figures."""
 
 import json
 from pathlib import Path

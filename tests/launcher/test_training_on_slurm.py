@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A small training on a real Slurm that is asked to end in the middle in; the losses of an undisturbed one out."""
+"""Tests that a training that a real Slurm interrupts resumes to the losses of an undisturbed one."""
 
 import json
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Videos with known errors in, PSNR and SSIM against their closed forms out."""
+"""Tests PSNR and SSIM of videos with known errors against their closed forms."""
 
 import pytest
 import torch

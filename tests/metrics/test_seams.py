@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Seams: 1 where there are none, the jumps' own ratio where there are."""
+"""Tests that the seam ratio is 1 without seams, and the ratio of the jumps with them."""
 
 import numpy as np
 import pytest

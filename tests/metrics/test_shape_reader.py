@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The pixel measure names what was drawn, also after x264, and finds nothing where there is nothing."""
+"""Tests that the shape reader names what was drawn, also after x264, and finds nothing in empty videos."""
 
 import io
 from dataclasses import replace

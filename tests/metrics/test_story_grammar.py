@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Stories told by the grammar are right; one word that contradicts an earlier one makes them wrong."""
+"""Tests that the grammar accepts its own stories, and rejects one with a contradicting word."""
 
 import pytest
 

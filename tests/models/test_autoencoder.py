@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Small untrained autoencoders in, a verdict on sizes, causality, pieces and tiles out."""
+"""Tests small untrained autoencoders: sizes, causality, decoding in pieces and tiles."""
 
 import pytest
 import torch

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a model against what their definitions say."""
+"""Tests the parts of a model against their definitions."""
 
 import pytest
 import torch

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The wavelet codec: lossless unless told otherwise, energy-preserving, causal, clear about sizes that do not fit."""
+"""Tests that the wavelet codec is lossless by default, preserves energy, is causal and refuses misfitting sizes."""
 
 import pytest
 import torch

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The network of Cosmos 1.0 as this DiT has it: parameters and outputs are those of diffusers."""
+"""Tests that this DiT as Cosmos 1.0 has the parameters and outputs of diffusers."""
 
 import math
 from collections import Counter

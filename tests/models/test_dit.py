@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The DiT: identity at the start, text and masks that count where they should, a plan and a cost that are true."""
+"""Tests the DiT: the identity at the start, the effect of text and masks, its plan and its cost."""
 
 import dataclasses
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Language models: sizes as published, documents that do not see each other, a cache that changes nothing."""
+"""Tests language models: published sizes, independent documents, a cache that changes nothing."""
 
 import math
 from typing import Any

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A packed sample gets what it would get alone, whatever lies beside it; and what packs cost."""
+"""Tests that a packed sample gets what it would get alone, and what packs cost."""
 
 import itertools
 import math

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The sizes under conf/model are those of the papers, parameter by parameter."""
+"""Tests that the sizes under conf/model are those of the papers, parameter by parameter."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The ST-DiT: each token sees those it should and no other; plan, cost and the sizes of its presets are true."""
+"""Tests which tokens each token of the ST-DiT sees, and its plan, its cost and the sizes of its presets."""
 
 import pytest
 import torch

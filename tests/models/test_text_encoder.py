@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Hashed n-grams: the same everywhere, near for near words, and legal for every text."""
+"""Tests that hashed n-grams are the same everywhere, near for near words, and valid for every text."""
 
 import os
 import subprocess

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Seeded weights and frames in, the published network's own numbers out; windows cover every film."""
+"""Tests that TransNet gives the published network's numbers, and that its windows cover every video."""
 
 import subprocess
 import sys

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Image encoders from folders: the numbers of transformers itself, and sentences where a folder is not one of ours."""
+"""Tests that image encoders from folders give transformers' numbers, and that other folders are refused."""
 
 import json
 from itertools import pairwise

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A NeMo YAML in, its training by our command line out: killed, resumed, saved, and read back without NeMo."""
+"""Tests a NeMo YAML trained by our command line: killed, resumed, saved, and read back without NeMo."""
 
 import json
 import os

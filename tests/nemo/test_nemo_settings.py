@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""NeMo YAML files and changes in, settings whose folders are the run's out, or a sentence. Needs no nemo-toolkit."""
+"""Tests that NeMo YAML files become settings for the run's folders, or are refused; needs no nemo-toolkit."""
 
 from types import SimpleNamespace
 

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Clips of films with tones and something that hears in; transcripts beside their own clips out.
+"""Tests that transcripts of clips with tones lie beside their own clips.
 
-Most tests hear with an ear of ten lines; the last ones with a model of NeMo's, restored from an archive that it wrote.
+Most tests use a recognizer of ten lines; the last ones a model of NeMo's, restored from an archive that it wrote.
 """
 
 import json

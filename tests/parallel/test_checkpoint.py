@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints are whole or absent, and damage is found."""
+"""Tests that checkpoints are whole or absent, and that damage is found."""
 
 import json
 import shutil

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint of any layout in, one safetensors file out and back: the same values, in the memory of one tensor."""
+"""Tests that a checkpoint of any layout becomes one safetensors file and back, in the memory of one tensor."""
 
 import json
 from pathlib import Path

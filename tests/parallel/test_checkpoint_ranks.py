@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What one layout of devices saved, any other loads, value by value and step by step; damage is seen by all at once."""
+"""Tests that any layout loads what another saved, value by value, and that all ranks see damage at once."""
 
 from collections.abc import Mapping
 from pathlib import Path

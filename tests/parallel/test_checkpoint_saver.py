@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Saves in the background, on one and on two ranks: what they meet is told, and the last good one always loads."""
+"""Tests that background saves report their errors, and that the last good one always loads."""
 
 import os
 import resource

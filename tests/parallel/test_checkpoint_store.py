@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Copies of checkpoints in an object store: whole or not seen, kept by the same rule, and good to go on from."""
+"""Tests copies of checkpoints in an object store: whole or unseen, kept by the same rule, fit for a resume."""
 
 import os
 import signal

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""engine.compile in, the numbers of a run without it out: on one rank, on two with shards, and with split attention.
+"""Tests that engine.compile gives the numbers of a run without it: on one rank, on shards and with split attention.
 
-What is captured is run as torch's own operations (aot_eager): kernels of the compiler need a C++ compiler and minutes.
+Captured graphs run as torch's own operations (aot_eager): the compiler's kernels need a C++ compiler and minutes.
 """
 
 from typing import Any

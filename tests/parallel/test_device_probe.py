@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A pulse: when it is time, what it measures, and that a run's random numbers and kept memory stay what they were."""
+"""Tests when a device is probed, what is measured, and that random numbers and memory stay unchanged."""
 
 import time
 

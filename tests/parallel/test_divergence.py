@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Two layouts in lockstep: where nothing is wrong they agree everywhere, and one missing sum is named by its place."""
+"""Tests that two equal layouts agree everywhere, and that a missing sum is named by its place."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Every axis gives a language model's losses and gradients as one device does, packed, tied and grouped too."""
+"""Tests that every axis gives a language model the losses and gradients of one device, packed, tied and grouped too."""
 
 from functools import partial
 from pathlib import Path

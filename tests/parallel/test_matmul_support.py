@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Products in 16 bits on a CPU without hardware for them: the numbers of rounded operands, gradients included."""
+"""Tests that 16-bit matmuls on a CPU without hardware support give the numbers of rounded operands."""
 
 import pytest
 import torch

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A loss that is not a number on one rank is so on all: they skip, or stop, together and with the same words."""
+"""Tests that a non-finite loss on one rank makes all ranks skip or stop together, with the same message."""
 
 import math
 from typing import Any, Literal

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Packed training gives the loss and the gradients of the same samples one by one, on any layout."""
+"""Tests that packed training gives the loss and the gradients of the samples one by one, on any layout."""
 
 from typing import Any
 

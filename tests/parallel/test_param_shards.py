@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a device of a plan is said to keep is what an engine on real ranks keeps, to the byte."""
+"""Tests that a plan's bytes for each device are those that an engine keeps on real ranks."""
 
 from functools import partial
 from typing import Any

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Layouts chosen and measured: none is forgotten, the right ones are equal, and what is wrong is told by its name."""
+"""Tests that no layout is forgotten, right ones are equal, and wrong ones are reported by name."""
 
 import itertools
 from functools import partial

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Every pipeline schedule, with every other axis, gives one device's losses and each gradient; and what is refused."""
+"""Tests that every pipeline schedule, with every other axis, gives one device's losses and gradients."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The plan's arithmetic holds for any number of devices, and what does not fit is said with its numbers."""
+"""Tests that a plan's arithmetic holds for any number of devices, and that misfits are refused with numbers."""
 
 import pytest
 from hypothesis import given

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that meet: each hears why they do not begin, however late it comes to read it."""
+"""Tests that each rank hears why the ranks do not start, however late it reads it."""
 
 import os
 import socket

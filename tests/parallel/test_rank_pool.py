@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that wait for calls: they end with whoever started them, however that ends."""
+"""Tests that the processes of a pool end with their parent, however that ends."""
 
 import os
 import signal

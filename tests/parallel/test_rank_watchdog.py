@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Signs of life in; who reads longest and who is elsewhere out."""
+"""Tests that rank 0 tells which rank reads longest and which is elsewhere."""
 
 import time
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A training that goes on in another layout, and in a third, gives the losses of one that was never stopped."""
+"""Tests that a training resumed in other layouts gives the losses of one that never stopped."""
 
 from pathlib import Path
 from typing import Any

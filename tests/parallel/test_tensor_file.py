@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Files that were made to do harm in; an error that bounds time and memory, never anything else, out."""
+"""Tests that malicious tensor files give an error within time and memory limits."""
 
 import json
 import random

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Every layout gives one device's losses, gradients and validation; and the comparison sees a sum that is missing."""
+"""Tests that every layout gives one device's losses, gradients and validation, and that a missing sum is detected."""
 
 from functools import partial
 from typing import Any

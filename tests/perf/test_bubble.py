@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Schedules in; their formulas against torch's own order of work, played back, and the published numbers, out."""
+"""Tests the formulas of pipeline schedules against torch's replayed order of work and published numbers."""
 
 import pytest
 from torch.distributed.pipelining import schedules

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What models say they cost is what torch counts while they run, forward and backward."""
+"""Tests that a model's stated FLOPs are those that torch counts, forward and backward."""
 
 from collections.abc import Mapping
 from typing import Any

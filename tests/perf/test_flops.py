@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""FLOPs and utilisation by hand-checked numbers."""
+"""Tests FLOPs and utilisation against hand-checked numbers."""
 
 import pytest
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes and layouts in, which rules of thumb speak and which are followed out."""
+"""Tests which rules of thumb apply to a size and which a layout follows."""
 
 import pytest
 

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the memory model says of a step against what real steps allocate, on one device, among ranks and on a GPU.
+"""Compares the memory model of a step with the allocations of real steps, on one device, among ranks and on a GPU.
 
-Layouts are tried in one process under torch's fake group, whose messages arrive at once: gloo's threads give buffers
-back when they come to it, and the profiler does not see what they give back.
+Layouts run in one process under torch's fake group, whose messages arrive at once: gloo's threads release buffers at
+any time, and the profiler does not see that.
 """
 
 import json

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Networks and groups in, seconds by hand out; and the one network that a paper measured."""
+"""Tests the seconds of collectives on networks against hand-computed ones, and one measured in a paper."""
 
 import pytest
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Models, samples and GPUs in; which layouts fit, in which order, and why not the others, out."""
+"""Tests which layouts fit, in which order, and why the others do not."""
 
 import time
 from collections import Counter

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Published throughputs by our formula: those that fit one do, and those that fit none stay known by how much."""
+"""Tests that published throughputs fit our formula, or are known not to, and by how much."""
 
 import importlib.util
 import sys

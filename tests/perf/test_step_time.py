@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Models, machines and layouts in; published rows within a tenth, and what turns each part of a step, out."""
+"""Tests that step times of published rows are within a tenth, and what changes each part of a step."""
 
 from dataclasses import replace
 from functools import cache

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A recipe that leaves values to the user in, small real inputs for each of them out."""
+"""Makes small real inputs for each value that a recipe leaves to the user."""
 
 import json
 import shutil

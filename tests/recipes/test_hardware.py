@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A recipe that names its GPUs fits them, by the planner that the launcher asks as well."""
+"""Tests that a recipe fits the GPUs that its header names, by the launcher's planner."""
 
 import re
 

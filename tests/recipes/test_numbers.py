@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers that a constructor refuses, or that do not fit each other, are refused before anything runs, at their key."""
+"""Tests that numbers which a constructor refuses, or that do not fit, are refused at their key before a run."""
 
 import argparse
 import tracemalloc

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""From videos in a bucket to a sampled video, every step reading from the store what the one before it put there."""
+"""Tests the way from videos in a bucket to a sampled video, every step reading from the store."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The recipes of arXiv 2503.12964: their plans fit their GPUs, and pairs of their degrees give one device's numbers."""
+"""Tests that the recipes of arXiv 2503.12964 fit their GPUs, and pairs of their degrees give one device's numbers."""
 
 import math
 import re

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The main job from the command line, small: steps leave their files, a second run does nothing, a kill loses none."""
+"""Tests a small quickstart from the command line: its files, a second run, and a kill."""
 
 import json
 import os

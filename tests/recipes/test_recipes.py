@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Every recipe in the repository in, a check and a small run of each out; a new recipe is tested by being there."""
+"""Tests that every recipe of the repository checks and runs small; new recipes are included by themselves."""
 
 import json
 from pathlib import Path

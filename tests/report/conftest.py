@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A fake run, made once, out; a reader of pages that keeps what tests ask about."""
+"""Makes a fake run once, and reads pages into what tests ask about."""
 
 import shutil
 from collections.abc import Callable

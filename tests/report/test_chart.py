@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers in: charts whose marks stand where the numbers say."""
+"""Tests that the marks of charts stand where the numbers say."""
 
 import math
 import re

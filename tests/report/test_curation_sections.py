@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""buckets.json and similarity.json in, right and damaged; what the page says of them out."""
+"""Tests what the page says of right and damaged buckets.json and similarity.json."""
 
 import json
 import re

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Cells carry their column's name, which is all that a phone has to show it by."""
+"""Tests that cells carry their column's name, which a phone shows instead of the headings."""
 
 import re
 from pathlib import Path

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A run folder in: one safe page that tells what the files say, whatever state they are in."""
+"""Tests that a run folder in any state gives one safe page that tells what its files say."""
 
 import json
 import re

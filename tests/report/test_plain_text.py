@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Values of any kind in: clean, bounded text out."""
+"""Tests that values of any kind become clean, bounded text."""
 
 import pytest
 from hypothesis import given

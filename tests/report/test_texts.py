@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""samples/step-*.json in, right and damaged; what the page shows of them out."""
+"""Tests what the page shows of right and damaged samples/step-*.json."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""texts.jsonl and judged.json in, right and damaged; what the page says of them out."""
+"""Tests what the page says of right and damaged texts.jsonl and judged.json."""
 
 import json
 from pathlib import Path

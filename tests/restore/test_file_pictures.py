@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""All shots of a file get one box, but for those whose picture would be cut and files that change their bars."""
+"""Tests that all shots of a file get one box, except where it would cut a picture or bars change."""
 
 from nemo_vfm.restore.file_pictures import agreed_boxes
 from nemo_vfm.restore.letterbox import Box, Picture

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Bars are found to the even line; what has none, or is hardly a picture, is left alone."""
+"""Tests that bars are found to the even line, and that pictures without bars are left alone."""
 
 import os
 from pathlib import Path

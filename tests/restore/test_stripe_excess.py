@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Stripes are found in every direction, and what is no stripe is not."""
+"""Tests that stripes are found in every direction, and that nothing else is."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The promises of destriping: what it gains, what it leaves alone, and the mistakes of the code that is public."""
+"""Tests what destriping gains and leaves alone, and that it avoids the mistakes of the public code."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Gives the arguments of every component in our recipes values far out of range: taken, or refused in a sentence."""
+"""Tests that arguments far out of range are accepted or refused with a message, for every component of our recipes."""
 
 import random
 import time

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Lets a stranger's recipe name files of the user's: each is refused by its name, and nothing of it is shown."""
+"""Tests that a stranger's recipe naming the user's files is refused, and that nothing of them is shown."""
 
 import os
 import socket

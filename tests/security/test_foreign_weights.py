@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Hostile .nemo, .ckpt and .pt files in, refusals out: no canary, little memory, little time."""
+"""Tests that hostile .nemo, .ckpt and .pt files are refused: no canary, little memory, little time."""
 
 import gzip
 import pickle

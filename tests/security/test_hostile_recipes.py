@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes meant to exhaust or to leak in, bounded refusals out."""
+"""Tests that recipes meant to exhaust or to leak are refused within bounds."""
 
 import time
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Files that include too much, nest too deep or hide characters in, refusals at their place out. Attacks 9 and 10."""
+"""Tests that too many includes, deep nesting and hidden characters are refused at their place (attacks 9 and 10)."""
 
 import os
 import re

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Hostile media: files that reach for others, names that look like commands, damage of every kind."""
+"""Tests hostile media: files that refer to others, names that look like commands, damage of every kind."""
 
 import resource
 import struct

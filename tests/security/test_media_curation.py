@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Whole curations of hostile media: each file ends kept, dropped or failed with a reason, and the ledger adds up."""
+"""Tests that curations of hostile media keep, drop or fail each file with a reason, and that the ledger adds up."""
 
 import json
 import os

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The whole package in, a verdict on what it does unasked out: no network, no telemetry, nothing written. Attack 52.
+"""Tests that the package does nothing unasked: no network, no telemetry, nothing written (attack 52).
 
-The words that must not stand in its code are searched for in tests/house/test_words.py.
+tests/house/test_words.py searches its code for forbidden words.
 """
 
 import json

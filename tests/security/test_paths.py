@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Paths that lead elsewhere in, refusals out, and not a byte outside the run folder. Attack 7."""
+"""Tests that paths that lead elsewhere are refused, and that nothing is written outside the run folder (attack 7)."""
 
 import hashlib
 from pathlib import Path

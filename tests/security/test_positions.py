@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Calls that would do harm in every place of a recipe in, refusals out: no file, no connection, no secret printed.
+"""Tests that harmful calls in every place of a recipe are refused: no file, no connection, no secret printed.
 
-Attacks 1 and 2: each target that is worth an attacker's while, with the arguments that would make it work, hidden as a
+Attacks 1 and 2: each useful target of an attacker, with the arguments that would make it work. It is hidden as a
 value, a key, an item, behind an anchor, an override, an interpolation, an ingredient, a recipe, a factory.
 """
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Lets hostile recipes try to send keys, texts and files to hosts and buckets of their own."""
+"""Tests that hostile recipes cannot send keys, texts and files to hosts and buckets of their own."""
 
 import json
 import os

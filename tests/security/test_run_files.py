@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Puts what is no file, or steers a terminal, in the place of each file of a run folder: each verb ends well."""
+"""Tests that every verb ends well where a run folder's file is no file, or controls the terminal."""
 
 import json
 import os

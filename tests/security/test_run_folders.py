@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Kills, full and failing disks, damage and links in; a run folder that can be gone on from, and a sentence, out."""
+"""Tests that run folders survive kills, full and failing disks, damage and links, and can be resumed."""
 
 import json
 import os

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Secrets that careless components give away in, not one byte of them in anything a run leaves or says out.
+"""Tests that no byte of a secret that careless components leak is in a run's files or output.
 
-Each way of leaking runs in a fork of one process, since to import everything anew would take minutes.
+Each way of leaking runs in a fork of one process, since importing everything again would take minutes.
 """
 
 import base64

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Attacks on the loader: shards made to write, run, fill memory or lie, and workers that die, hang or leave things."""
+"""Tests the loader against shards made to write, run, fill memory or lie, and workers that die or hang."""
 
 import ast
 import gc

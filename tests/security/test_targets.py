@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes that try to run code in, refusals out, with a canary that must not appear."""
+"""Tests that recipes that try to run code are refused, with a canary that must not appear."""
 
 import json
 

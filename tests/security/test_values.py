@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Values that mislead, loop or are secret in; a place and a sentence out. Attacks 5 and 6, wherever values stand."""
+"""Tests that values that mislead, loop or are secret are reported with their place (attacks 5 and 6)."""
 
 import pytest
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that send what they are given, as a user's own components may."""
+"""Defines jobs that send what they are given, as a user's own components may."""
 
 import base64
 from collections.abc import Mapping, Sequence

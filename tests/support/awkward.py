@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures in; films as cameras, broadcasters and interrupted copies leave them, out."""
+"""Writes videos as cameras, broadcasters and interrupted copies leave them."""
 
 import io
 from collections.abc import Iterable, Sequence

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A benchmark's name in; its module, or what it wrote when it was run as a user runs it, out."""
+"""Loads a benchmark's module, or runs it as a user does and reads its figures."""
 
 import importlib.util
 import json

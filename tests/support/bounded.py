@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes as JSON lines in, what checking each of them cost out: a process that forks one child a recipe.
+"""Measures what checking each of many recipes costs, in a forked child for each.
 
-The children start with everything imported, so what is measured is the recipe's own time and memory, above a base that
-has already checked a harmless recipe. Each child also times a yardstick, so that a slow or busy machine cancels out.
+The children start with everything imported, so what is measured is the recipe's own time and memory, above a base
+that has already checked a harmless recipe. Each child also times a reference computation, so that a slow or busy
+machine cancels out.
 """
 
 import gc

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Files that nobody should open and an address that nobody should call in; who did, out."""
+"""Detects who opens forbidden files or connects to a forbidden address."""
 
 import ctypes
 import os

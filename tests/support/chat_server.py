@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Faults by order in, an OpenAI-compatible server on 127.0.0.1 that shows them out; it notes what it was asked."""
+"""Runs an OpenAI-compatible server on 127.0.0.1 that shows faults on order and notes its requests."""
 
 import json
 import threading

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Captions in, shards of sixteen films of a coloured square, four a colour, that bear them out."""
+"""Writes shards of sixteen videos of a coloured square, four a colour, with given captions."""
 
 import io
 from collections.abc import Sequence

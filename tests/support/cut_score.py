@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Cuts that were found and events that are there in; who found what out, in TRECVID's manner: each cut counts once."""
+"""Scores found cuts against known events as TRECVID does: each cut counts once."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

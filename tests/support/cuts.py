@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Frame numbers in, a splitter that cuts there out."""
+"""Cuts a video at given frames."""
 
 from itertools import pairwise
 

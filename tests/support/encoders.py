@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A folder in, a tiny CLIP or SigLIP as transformers itself writes it, and clips with labels, out."""
+"""Writes a tiny CLIP or SigLIP as transformers does, and labelled clips."""
 
 import json
 from itertools import pairwise

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A folder in, programs named as those of Slurm out, which note what they are asked and run nothing."""
+"""Writes fake Slurm programs that note their requests and run nothing."""
 
 import shlex
 from pathlib import Path

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A folder and a seed in, a finished workflow's run folder out: small real pictures and videos, plausible numbers."""
+"""Makes the run folder of a finished workflow: small real pictures and videos, plausible numbers."""
 
 import io
 import json

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A number and a fault in, a disk that fails at that call out; also small and read-only disks of a process's own."""
+"""Simulates a disk that fails at a given call, and mounts small and read-only disks for one process."""
 
 import ctypes
 import errno

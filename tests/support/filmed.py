@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A video file in, one clip of all its small frames and motion vectors out, as stages see it."""
+"""Reads a video file as one clip of all its small frames and motion vectors, as stages see it."""
 
 from pathlib import Path
 

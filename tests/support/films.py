@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Seeds in, small films with known cuts and a curation job for them out. Shape letters: T frames, H height, W width."""
+"""Makes small videos with known cuts from seeds, and a curation job for them.
+
+Shape letters: T frames, H height, W width.
+"""
 
 from pathlib import Path
 

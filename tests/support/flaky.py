@@ -3,7 +3,7 @@
 """Records which tests failed or never ran, and names those that pass when they run again.
 
 `.ci/run` uses it: a test that fails once and then passes alone is printed as flaky and does not fail the run.
-docs/log.md lists each such name with its cause; the test is mended or deleted in the same week.
+docs/log.md lists each such name with its cause; the test is fixed or deleted in the same week.
 """
 
 from collections.abc import Iterable

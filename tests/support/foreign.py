@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Nothing in, small configurations in the formats of other frameworks out, written for these tests."""
+"""Holds small configurations in the formats of other frameworks, written for these tests."""
 
 AUTOMODEL = """
 seed: 7

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors, pickles and members in, files of torch.save and .nemo archives out: honest ones and hostile ones."""
+"""Writes honest and hostile files of torch.save and .nemo archives."""
 
 import gzip
 import io

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Leaves memory full of one value, so that whoever forgets to write what it gives out is found out."""
+"""Fills freed memory with one value, so that tests detect output that was never written."""
 
 import numpy as np
 

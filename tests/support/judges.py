@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A learned stage that is small enough for tests: frames in, their brightest pixel out."""
+"""Defines a learned stage small enough for tests, which returns the brightest pixel of each frame."""
 
 from nemo_vfm.curate.stage import Finding
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A folder in, a small random language model in it out, as transformers writes it; and scores of ours."""
+"""Writes small random language models as transformers does, and computes our scores."""
 
 from pathlib import Path
 from typing import Any

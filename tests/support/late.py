@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Nothing in, classes of fields out whose annotations stay text until somebody asks."""
+"""Defines classes of fields whose annotations stay text until they are evaluated."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A plan in, the losses and gradients of a few steps of a tiny DiT under it out: what all layouts must agree on.
+"""Trains a tiny DiT for a few steps under a plan: the losses and gradients on which all layouts must agree.
 
-Every sample has its own latents, text, noise and weight, and every rank its own samples: a rank that forgets another's
-part of a sum cannot come out right by chance.
+Every sample has its own latents, text, noise and weight, and every rank its own samples. A rank that forgets
+another's part of a sum cannot be right by chance.
 """
 
 from functools import partial

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A secret in, the same secret in every place where a careless component might put it out."""
+"""Puts a secret in every place where a careless component might leak it."""
 
 import base64
 import json

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tests in, in the order out in which processes that share their files should begin them: the longest file first.
+"""Orders tests so that processes that share their files start the longest file first.
 
-A long file that is begun last is waited for by everybody. xdist would begin those with the most tests; the longest have
-few. So `make test` takes the order that it is given (--no-loadscope-reorder), which is this one.
+Everybody waits for a long file that is started last. xdist would start those with the most tests; the longest have few.
+So `make test` keeps the given order (--no-loadscope-reorder), which is this one.
 """
 
 from collections import Counter

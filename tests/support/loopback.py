@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What Python is about to connect to or look up in, a list of what lies beyond this machine out.
+"""Records each attempt of Python to connect to, or look up, anything beyond this machine.
 
-An audit hook sees every socket of Python, whichever library opens it (not those that C++ opens by itself). It stays for
-the life of the process, so there is one, and it only notes and refuses.
+An audit hook sees every socket of Python, whichever library opens it (not those that C++ opens by itself). It stays
+for the life of the process, so there is only one; it notes and refuses.
 """
 
 import ipaddress

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Clips of certain lengths in, the worst that a decoder has done to anybody, out."""
+"""Defines a stage that hangs, crashes, exhausts memory or raises on clips of certain lengths."""
 
 import ctypes
 import time

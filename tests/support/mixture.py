@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A noise level in, the exact denoiser of a mixture of Gaussians and the exact end of its solutions out.
+"""Computes the exact denoiser of a mixture of Gaussians, and the exact end of its solutions.
 
-The data are numbers. A solution of the sampling equation in one dimension never crosses another, so it stays at its
-quantile of the noisy distribution, whose cumulative distribution is known: no fine-stepped reference is needed.
+The data are numbers. In one dimension, solutions of the sampling equation never cross, so each stays at its quantile
+of the noisy distribution. Its cumulative distribution is known: no fine-stepped reference is needed.
 """
 
 import torch

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A seed in, media that is odd, damaged or hostile out: (name, kind, bytes), the same for the same seed.
+"""Makes odd, damaged and hostile media from a seed: (name, kind, bytes), the same for the same seed.
 
-All is made of small films that are encoded here. Shape letters: T frames, H height, W width, C colours.
+All of it is made of small videos that are encoded here. Shape letters: T frames, H height, W width, C colours.
 """
 
 import struct

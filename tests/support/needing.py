@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A job, by itself or in parts, that fails until a file is there in; what became of it, and when, out."""
+"""Defines jobs, whole or sharded, that fail until a file exists, and records what became of them."""
 
 import os
 import signal

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A path in, a tiny ONNX file there out, without the onnx package: a detector that takes bright smears for writing."""
+"""Writes a tiny text detector as an ONNX file, without the onnx package; it takes bright smears for text."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A Python text in, its process in a network of its own out, where nothing but loopback exists."""
+"""Runs Python in a network namespace of its own, where only loopback exists."""
 
 import os
 import shutil

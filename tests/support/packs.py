@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Two packs of images and videos of six shapes in; one step's loss and gradients, packed or one by one, out."""
+"""Computes one step's loss and gradients on two packs of images and videos of six shapes, packed or one by one."""
 
 from dataclasses import replace
 from functools import partial

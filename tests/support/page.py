@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A page of documentation in, its examples out: files to write, commands to give, and what it says they answer."""
+"""Reads the examples of a documentation page: files to write, commands to run, and their expected output."""
 
 import re
 import shlex

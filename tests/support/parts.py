@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Small components and jobs that tests of recipes name; they do what they say and nothing else."""
+"""Defines small components and jobs that tests of recipes name."""
 
 import datetime
 import errno

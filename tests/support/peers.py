@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Cases in; what each of four real processes, which share their data over gloo, saw of each case out.
+"""Runs cases on four real processes that share data over gloo, and records what each saw.
 
 One process runs all cases one after another, since starting one costs seconds.
 """

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The code of nemo_vfm/config in, the places that make a problem out, and which of them a call has reached."""
+"""Lists the places in nemo_vfm/config that make a problem, and records which of them a call has reached."""
 
 import ast
 import sys

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A function and a number of ranks in, what it returned on each real process, joined over gloo, out.
+"""Runs a function on real processes joined over gloo, and returns the result of each rank.
 
 One pool of processes (`nemo_vfm/parallel/verify/rank_pool.py`) serves a whole test session, and none of them may leave
 this machine.

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Texts of recipes and ingredients in, a folder of their own out, in which a test composes, checks and runs."""
+"""Makes a folder of recipes and ingredients in which a test composes, checks and runs."""
 
 import os
 import subprocess

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The repository's folder in, its files, syntax trees, imports and recipes out: what the house tests look at."""
+"""Lists the repository's files, syntax trees, imports and recipes for the house tests."""
 
 import ast
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A seed in; frames of films with hard cuts, fades, dissolves, flashes and fast pans out, and where each of them is.
+"""Makes videos with hard cuts, fades, dissolves, flashes and fast pans, and lists where each is.
 
 Of all events 60 % are hard cuts, a tenth of them with a flash on it; 20 % are gradual (half fades through black, half
 dissolves) and 20 % should not be cut at (half flashes, half whip pans). Shots move: the camera drifts, fast in some,

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A folder in, a real Slurm of several nodes on this machine's loopback out; it ends with the test, however that ends.
+"""Starts a real Slurm of several nodes on this machine's loopback, which ends with the test in any case.
 
 Every process of it, and of its jobs, carries the folder's name in its environment (SLURM_CONF). By that mark they are
-found and ended one by one, also by a watcher that outlives a test process that was killed. Without munge there is no
-Slurm here: its daemons would take anybody's word for who is asking.
+found and ended one by one, also by a watcher that outlives a killed test process. Without munge there is no Slurm here:
+its daemons would believe anybody about who is asking.
 """
 
 import os

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs for Slurm in, small ones and one for each cluster that we bring; what their scripts do under a false srun out.
+"""Makes small Slurm jobs and one for each of our clusters, and runs their scripts under a fake srun.
 
-`python -m tests.support.slurm_jobs` writes tests/launcher/golden anew. Look at the difference before you commit it.
+`python -m tests.support.slurm_jobs` rewrites tests/launcher/golden. Look at the difference before you commit it.
 """
 
 import os

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A job's script in, put into the queue of a test's Slurm; what is kept of its attempts out."""
+"""Submits a job's script to a test's Slurm, and reads what is kept of its attempts."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tones in, a film with sound out, whose every second sounds otherwise."""
+"""Makes a video with sound, with a different tone in every second."""
 
 from fractions import Fraction
 from pathlib import Path

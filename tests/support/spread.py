@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A job on several ranks that counts together, and a rank that does what ranks do in the field: die, hang, differ."""
+"""Defines a job whose ranks count together, and a rank that dies, hangs or diverges as ranks do in the field."""
 
 import ctypes
 import os

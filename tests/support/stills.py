@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Seeds in, small image files out: whole ones of each format, turned, animated, cut short and declared too large."""
+"""Makes small image files from seeds: whole ones of each format, turned, animated, cut short and declared too large."""
 
 import struct
 import zlib

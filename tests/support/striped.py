@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Seeds in, pictures like photographs, and the same with stripes, out. Shape letters: N pictures, H height, W width."""
+"""Makes pictures like photographs from seeds, and the same with stripes.
+
+Shape letters: N pictures, H height, W width.
+"""
 
 import numpy as np
 

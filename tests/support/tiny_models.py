@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A folder in; a random model of two layers in it, as transformers writes it, with a tokenizer of single bytes, out."""
+"""Writes a random model of two layers, as transformers does, with a tokenizer of single bytes."""
 
 from pathlib import Path
 

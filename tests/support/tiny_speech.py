@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A path in, a `.nemo` archive of a random speech model of one layer at it out. Needs NeMo's speech collection."""
+"""Writes a `.nemo` archive of a random speech model of one layer; needs NeMo's speech collection."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A folder in, a small tokenizer in it out, written by the libraries that write the published ones."""
+"""Writes small tokenizers with the libraries that write the published ones."""
 
 import io
 from pathlib import Path

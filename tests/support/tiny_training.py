@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A folder in, recipes/diffusion/train_small.yaml made tiny out: its shards, its command, what each rank was given."""
+"""Makes recipes/diffusion/train_small.yaml tiny: its shards, its command, and what each rank was given."""
 
 import json
 import logging

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A regression small enough to reason about: y = W x with noise that is a function of (seed, batch, key)."""
+"""Defines a regression small enough to reason about: y = W x with noise from (seed, batch, key)."""
 
 import itertools
 from collections.abc import Iterable, Iterator

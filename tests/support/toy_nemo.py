@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A NeMo model of thirty numbers: a section of a YAML in, a ModelPT that fits a line out. Needs nemo-toolkit."""
+"""Defines a NeMo model of thirty numbers, configured by YAML, that fits a line; needs nemo-toolkit."""
 
 import os
 import signal

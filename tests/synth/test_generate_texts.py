@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Texts: a line for each prompt and repetition, equal however they were batched or interrupted."""
+"""Tests that each prompt and repetition gives a line, equal however texts were batched or interrupted."""
 
 import json
 from functools import partial

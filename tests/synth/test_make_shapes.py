@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The demo's films: what they show, what they hide, and that they can be made again after a kill."""
+"""Tests what the demo's videos show and hold out, and that they can be made again after a kill."""
 
 import dataclasses
 import itertools

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Stories are a function of the seed, those held out tell of what is never trained on, and a kill costs nothing."""
+"""Tests that stories follow from the seed, held-out ones are never trained on, and a kill is harmless."""
 
 import json
 import math

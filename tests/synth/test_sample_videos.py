@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Sampling: one file a prompt, equal however it was batched or interrupted, and different when trained."""
+"""Tests that sampling writes one file a prompt, equal for any batching or interruption, and different when trained."""
 
 import json
 from functools import partial

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Documents come whole and in order out of each kind of file; bad ones are counted by reason, and many stop."""
+"""Tests that each kind of file gives whole documents in order, and that bad ones are counted; many stop the run."""
 
 import gzip
 import json

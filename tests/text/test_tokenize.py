@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Documents to tokens: every document is accounted for, and neither kills nor processes change a byte."""
+"""Tests that every document is accounted for, and that neither kills nor processes change a byte of the tokens."""
 
 import gzip
 import io

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tokenizers are learnt from documents: the same bytes again, equal in transformers, and nothing is lost."""
+"""Tests that training a tokenizer is reproducible, agrees with transformers, and loses nothing."""
 
 import json
 import os

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A training on two ranks whose newest checkpoint is damaged or mixed: both go back to the same good one, or stop."""
+"""Tests that two ranks with a damaged newest checkpoint both resume from the same good one, or stop."""
 
 import json
 import shutil

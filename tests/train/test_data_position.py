@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A training whose batches change goes on at the sample where it was, whatever its data is."""
+"""Tests that a training whose batches change resumes at the sample where it was, with any data."""
 
 import itertools
 import json

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Batches and sequences that ranks cannot share are refused before any rank is started, with sizes that fit."""
+"""Tests that batches and sequences that ranks cannot share are refused before a start, with sizes that fit."""
 
 import re
 from pathlib import Path

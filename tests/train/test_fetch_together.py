@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks of a training that need the same samples fetch each byte once between them, and train as they did."""
+"""Tests that ranks with the same samples fetch each byte once, and train as before."""
 
 from dataclasses import asdict
 from pathlib import Path

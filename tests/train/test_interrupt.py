@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Presses Ctrl-C in a real training: one saves and says how to go on, two end at once."""
+"""Tests that one Ctrl-C saves a real training and says how to resume, and that two end it at once."""
 
 import json
 import os

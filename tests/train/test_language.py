@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A language model trained on tokens: what it measures, and that ranks and resumes change nothing."""
+"""Tests a language model trained on tokens: what it measures, and that ranks and resumes change nothing."""
 
 import json
 import math

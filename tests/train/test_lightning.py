@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A training as Lightning sees it: its callbacks, data modules and loggers beside ours, and the same numbers."""
+"""Tests that Lightning's callbacks, data modules and loggers work beside ours, and give the same numbers."""
 
 import json
 import os

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Anybody's Lightning project as a recipe: killed and resumed it comes to the same weights, whatever it draws."""
+"""Tests that any Lightning project run as a recipe resumes after a kill to the same weights."""
 
 import json
 import os

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Schedules are pure functions of the step; the running average is what its formula says."""
+"""Tests that schedules are pure functions of the step, and that the running average follows its formula."""
 
 import pytest
 import torch

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Phases of one training: each on its own devices, with its own learning rate, and together one run."""
+"""Tests that phases with their own devices and learning rates make one training and one run."""
 
 import itertools
 import json

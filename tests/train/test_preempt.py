@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A signal of the scheduler to a training of one process: a checkpoint and status 75; a second one does not wait."""
+"""Tests that a scheduler's signal gives a checkpoint and status 75, and that a second one does not wait."""
 
 import json
 import os

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The switches that look into a few steps: what they write, and what they say where there is nothing to write."""
+"""Tests what the profiling switches write for a few steps, and what they say where there is nothing to write."""
 
 import gzip
 import json

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A real training over several processes: its numbers and samples are those of one, whoever shares what with whom."""
+"""Tests that a real training over several processes has the numbers and samples of one."""
 
 import json
 import os

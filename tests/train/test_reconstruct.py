@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Clips of moving squares in; an autoencoder that learns them, what is measured of it, and a codec, out."""
+"""Tests that an autoencoder learns clips of moving squares, is measured, and becomes a codec."""
 
 import itertools
 import pickle

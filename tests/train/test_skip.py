@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A training that leaves samples and steps out: what it does instead, what it leaves as it was, and a resume."""
+"""Tests a training that skips samples and steps: what it does instead, what stays as it was, and a resume."""
 
 import json
 from functools import partial

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""MFU of a step is the model's FLOPs by the convention asked for, and the run folder says by which."""
+"""Tests that a step's MFU counts FLOPs by the requested convention, and that the run folder names it."""
 
 import itertools
 import json

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Runs that begin with another's weights, that are extended, that keep their best: without Lightning's outer loop."""
+"""Tests runs that start from another's weights, are extended, or keep their best, without Lightning's outer loop."""
 
 import shutil
 from functools import partial

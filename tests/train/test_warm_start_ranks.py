@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A folder of transformers gives the same training on any layout: each rank takes its part of the weights."""
+"""Tests that a folder of transformers gives the same training on any layout."""
 
 import json
 import os

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Workflows that are run, killed, changed and damaged in; which steps were done again out."""
+"""Tests which steps of a workflow run again after runs, kills, changes and damage."""
 
 import json
 import shutil

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Source files and YAML as text in, the names of classes that a recipe may use out; nothing is imported."""
+"""Finds the names of classes that a recipe may use in source files and YAML, without importing anything."""
 
 import ast
 import re

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs in, every slot that can be reached from them and the components that fill each out.
+"""Finds every slot that can be reached from the jobs, and the components that fit each.
 
-A slot is what an argument asks for: a protocol of ours, one of our classes, or another package's (`nn.Module`).
-A protocol of ours is filled by whatever has its methods. For another package's class only what an ingredient, a recipe
-or the trust list names counts, since every layer of every network is an `nn.Module`.
+A slot is the type of an argument: one of our protocols or classes, or a class of another package (`nn.Module`). Any
+class with the methods of our protocol fits it. For another package's class only what an ingredient, a recipe or the
+trust list names counts, since every layer of every network is an `nn.Module`.
 """
 
 import inspect

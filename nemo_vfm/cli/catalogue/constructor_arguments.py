@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A constructor in, its arguments out: type in words, default as a recipe writes it, and who gives it."""
+"""Describes a constructor's arguments: the type in words, the default as a recipe writes it, and who gives it."""
 
 import dataclasses
 import inspect

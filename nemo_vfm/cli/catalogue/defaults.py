@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A composed tree in, the same with every constructor's defaults written out, each with the place in the code, out."""
+"""Adds every constructor's defaults to a composed tree, each with its place in the code."""
 
 import ast
 import inspect

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A class or function in, what its docstring says of it and of each argument out (Google's style, torch's too)."""
+"""Reads the summary and the argument texts of a docstring, in Google's style or torch's."""
 
 import inspect
 import re

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a user typed in (a class, `slot=choice`, a slot), what there is to say about it out."""
+"""Explains what a user named: a class, `slot=choice` or a slot."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The catalogue in, a JSON Schema (draft 2020-12) of recipes and ingredients out, from which editors complete.
+"""Writes a JSON Schema (draft 2020-12) of recipes and ingredients, with which editors complete and check them.
 
-Every component has two definitions. The plain one judges keys and values. The complete one also asks for what has no
-default: it holds only in a recipe without `defaults`, since ingredients may give what the file itself leaves out. For
-the same reason a mapping without `_target_` is judged by the arguments of all the components that fit its slot.
-References stand alone, never beside other keys: readers of older drafts would not see those.
+Every component has two definitions. The plain one checks keys and values. The complete one also requires arguments
+without a default. It applies only to a recipe without `defaults`, since ingredients may give what the file itself
+leaves out. For the same reason a mapping without `_target_` is checked against the arguments of all the components
+that fit its slot. References stand alone: readers of older drafts ignore keys beside a reference.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A component in, YAML to paste into a recipe out: every argument, with its default or `???` and what fits."""
+"""Writes a component as YAML for a recipe: every argument with its default, or `???` and what fits."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import get_args, is_typeddict

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A foreign file and an empty folder in, safetensors and JSON in it out; `convert` runs this in a process apart.
+"""Converts a foreign file to safetensors and JSON in a process of its own, which `convert` starts.
 
-Limits on memory, time and file size are set before anything heavy is imported, so that whatever the file asks for,
-it is this process that ends and not the machine.
+Limits on memory, time and file size are set before anything heavy is imported. A file that asks for too much ends
+this process only.
 """
 
 import argparse

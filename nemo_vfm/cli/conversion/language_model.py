@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A language model's folder of transformers in, our weights and the model as an ingredient out; and the way back.
+"""Converts a language model from a transformers folder to our weights and an ingredient, and back.
 
-The tokenizer goes along. Weights come in one by one, and go out a file at a time, so that neither way takes the memory
-of a model.
+The tokenizer is copied along. Weights are read one by one and written a file at a time, so neither direction needs
+the memory of a whole model.
 """
 
 import shutil

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A run folder or a checkpoint, and an empty folder, in; its weights as one safetensors file in it out."""
+"""Writes the weights of a run folder or a checkpoint as one safetensors file."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Every check of the machine in, its findings in a fixed order out; none can end another."""
+"""Runs every check of the machine and lists its findings in a fixed order; a failing check stops no other."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""One thing that was looked at, and how it was found; texts are fit to be shown to anybody."""
+"""Defines the result of one check of the machine; its texts hold nothing private."""
 
 import re
 from dataclasses import dataclass

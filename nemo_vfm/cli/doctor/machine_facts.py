@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The machine in, findings that need no import and no second process out: versions, memory, disk, programs."""
+"""Checks versions, memory, disk and programs, without heavy imports or a second process."""
 
 import os
 import platform

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The name of a probe in, what it saw out: each really does a little of what is asked, in a process of its own.
+"""Probes torch, GPUs, codecs and the rest by really doing a little work with each, in a process of its own.
 
-A probe returns what to say, or raises: UserError where something is absent, anything else where it is broken. What it
-imports may end the process or never return; `child.py` sees to that.
+A probe returns a text, or raises: UserError where something is absent, anything else where it is broken. What it
+imports may end the process or never return; `probe_child.py` handles both.
 Shape letters: T frames, H height, W width.
 """
 

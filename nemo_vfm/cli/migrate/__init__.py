@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""YAML of NeMo 1 and 2, DFM or AutoModel in; a recipe of ours and the account of every key of the file out.
+"""Turns YAML of NeMo 1 and 2, DFM or AutoModel into a recipe, and accounts for every key of the file.
 
-Nothing that a file names is imported: a class is a text that a table knows or not. To add a format is to add a file.
+Nothing that a file names is imported: a class is a text that is in a table or not. A new format is a new file.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""AutoModel's YAML (`step_scheduler`, `flow_matching`, `fsdp` or `distributed`): what its keys mean here."""
+"""Maps the keys of AutoModel's YAML (`step_scheduler`, `flow_matching`, `fsdp` or `distributed`)."""
 
 from nemo_vfm.cli.migrate.formats import Format
 

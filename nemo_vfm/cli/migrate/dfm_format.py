@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""DFM's YAML: overrides of Megatron-Bridge's containers (`train`, `dataset`), or AutoModel's with `dfm.` classes."""
+"""Maps the keys of DFM's YAML: Megatron-Bridge's containers (`train`, `dataset`) or AutoModel's with `dfm.` classes."""
 
 from nemo_vfm.cli.migrate.automodel import AUTOMODEL, DEVICES, KERNELS, METRICS, NO_RESTORE, OTHER_AXES, RUN_FOLDER
 from nemo_vfm.cli.migrate.formats import Format

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The facts of a training of video or images in, their places in a recipe out: data, model, objective."""
+"""Writes the facts of a video or image training into a recipe: data, model, objective."""
 
 import re
 

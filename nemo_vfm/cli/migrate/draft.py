@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a file of another framework said in, what a recipe says instead out: by address, with the fate of every fact.
+"""Collects what a migrated recipe will hold, by address, and what became of every fact of the foreign file.
 
-A *fact* is what a key means whatever it is called: `lr`, `max_steps`. Formats say which key holds which fact; what
+A *fact* is the meaning of a key, whatever its name: `lr`, `max_steps`. Formats say which key holds which fact. What
 becomes of a fact is decided once for all formats, in `training.py` and `diffusion.py`.
 """
 

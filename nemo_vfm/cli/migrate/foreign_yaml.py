@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""YAML of another framework in, its values with address and line out; nothing that it names is imported or built.
+"""Reads YAML of another framework as values with address and line, and imports or builds nothing that it names.
 
-Wider than recipes: tags are passed over, merge keys are followed, `yes` and `True` are booleans, as those who wrote
-the file meant them. Narrower than PyYAML: bytes, depth and values are bounded; a key that is given twice is an error.
+It accepts more than recipes do: tags are ignored, merge keys are followed, `yes` and `True` are booleans. It accepts
+less than PyYAML: bytes, depth and the number of values are limited, and a duplicate key is an error.
 """
 
 import math

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The formats in, how each is recognised and what its keys mean out. A format is a file of this folder with a table."""
+"""Recognises the format of a foreign file and finds its table of keys. Each format is a file of this folder."""
 
 import re
 from collections.abc import Mapping, Sequence

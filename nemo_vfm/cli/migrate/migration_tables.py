@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A migrated file's account in, three tables for the terminal out: carried, changed, not carried with the reasons."""
+"""Shows what became of a migrated file's keys in three tables: carried, changed, not carried with the reasons."""
 
 import textwrap
 from collections.abc import Iterator, Sequence

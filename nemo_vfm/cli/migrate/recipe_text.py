@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A migrated recipe in, its text out: values with the key they came from behind them, the rest of the account below."""
+"""Writes a migrated recipe as text: values with the key they came from, then the rest of the account."""
 
 import json
 import math

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The facts of any training in, their places in a recipe out: length, optimizer, precision, checkpoints, loggers."""
+"""Writes the facts of any training into a recipe: length, optimizer, precision, checkpoints, loggers."""
 
 from nemo_vfm.cli.migrate.draft import Draft
 from nemo_vfm.cli.migrate.foreign_yaml import Value

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Says what a recipe would do with a number of GPUs, and whether it fits, before anything is reserved.
 
-The answer never changes the exit status: a recipe that uses one GPU of eight is right, only wasteful, and how many are
-reserved is no part of a recipe. It is said in a sentence instead.
+The answer never changes the exit status: a recipe that uses one GPU of eight is valid, only wasteful. How many are
+reserved is no part of a recipe, so a sentence says it instead.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Layouts and numbers in, the words and figures that a table of them has out."""
+"""Formats layouts and numbers as the texts of a table."""
 
 from nemo_vfm.parallel.plan.plan import AXES, ParallelPlan
 

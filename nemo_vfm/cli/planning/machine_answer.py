@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A planner's answer in; the same for machines out: what a launcher asks before it reserves anything."""
+"""Writes a planner's answer as JSON, for launchers that ask before they reserve anything."""
 
 from dataclasses import asdict
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a planner's answer as a page: what was asked, the table, why not the rest, what to do."""
+"""Writes a planner's answer as a page: the question, the table, why other layouts fail, what to do."""
 
 import shlex
 from collections.abc import Iterator, Sequence

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Turns a recipe and the words of `plan` or `check` into the planner's question."""
+"""Turns a recipe and the arguments of `plan` or `check` into a request to the planner."""
 
 import argparse
 from dataclasses import dataclass, replace

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A training and what the user says of its samples in; the shapes of one sample, and who says so, out.
+"""Finds the shapes of one training sample, and names the source that says so.
 
-A recipe names its data, which may not be here. So the first of these that says a size is taken: the command line, the
-data's buckets or sequence length, the comment that begins the recipe ("latents of 32 x 96 x 96").
+The data that a recipe names may not be on this machine. So the first of these that names a size wins: the command
+line, the data's buckets or sequence length, the recipe's first comment ("latents of 32 x 96 x 96").
 """
 
 import re

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The folder of a project in, its name as a package and the text of each of its files out; nothing is written here.
+"""Makes the package name and the text of each file of a new project; it writes nothing.
 
-The texts lie under `template/`, with `.tmpl` behind their names so that nobody takes them for code of ours.
+The templates lie under `template/`; their suffix `.tmpl` keeps them from being taken for our code.
 """
 
 import importlib.util

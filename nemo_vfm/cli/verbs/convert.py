@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Convert .nemo, .ckpt, .pt and checkpoints of ours to safetensors, and language models from and to transformers."""
+"""Convert .nemo, .ckpt, .pt and our checkpoints to safetensors, and language models from and to transformers."""
 
 import argparse
 import os

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Copy a recipe to make it your own, or begin a project: `nemo-vfm copy project DIR`. Nothing is ever overwritten."""
+"""Copy a recipe to make it your own, or start a project: `nemo-vfm copy project DIR`. Nothing is ever overwritten."""
 
 import argparse
 import sys

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Find where two layouts, precisions or recipes part: the first step, module and rank whose numbers differ.
+"""Find where two layouts, precisions or recipes diverge: the first step, module and rank whose numbers differ.
 
 Both are made small, as `parity` does, and take the same steps on the same samples. Outputs of all modules, the loss,
-gradients and weights after the step are compared, in this order, and with what one device makes of A.
+gradients and weights after the step are compared, in this order, and with the results of A on one device.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Look at this machine: what works, what does not, and what to install; the text can be pasted into a report."""
+"""Examine this machine: what works, what does not, and what to install; the text can be pasted into a report."""
 
 import argparse
 import json

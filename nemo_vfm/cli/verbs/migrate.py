@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Make a recipe of a YAML of NeMo 1 or 2, DFM or AutoModel: what it can say here, and why not the rest."""
+"""Make a recipe from YAML of NeMo 1 or 2, DFM or AutoModel, and list what is not carried over, and why."""
 
 import argparse
 import sys

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prove on this machine that a recipe's training gives the same losses and gradients on any layout of devices.
 
-The recipe is made small (its model keeps its class), and two steps are taken on processes of this machine under each
-layout, with samples that are made up and differ on every rank. The control leaves a sum out, and must be seen.
+The recipe is made small (its model keeps its class). Under each layout, processes of this machine take two steps, with
+synthetic samples that differ on every rank. The control leaves a sum out, and must be detected.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Write the report of a run folder anew, and print its path; of a sweep, bring its table up to date and print it."""
+"""Write the report of a run folder again, and print its path; for a sweep, update its table and print it."""
 
 import argparse
 import sys

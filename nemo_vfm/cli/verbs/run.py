@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Run a recipe: a file and changes to it in, a run folder with its report out. Run it again to go on.
+"""Run a recipe with your changes, in a run folder with a report. Run it again to resume.
 
-A recipe that asks for several devices (parallel.shard=2) is run on so many of this machine; under torchrun or srun on
-those that they start. SIGTERM and SIGUSR1 end a training after its step, with a checkpoint and exit status 75; so does
-Ctrl-C, with 130. A second one does not wait, and the run goes on from the checkpoint before.
+A recipe that asks for several devices (parallel.shard=2) runs on that many of this machine, or on those that torchrun
+or srun starts. SIGTERM and SIGUSR1 end a training after its step, with a checkpoint and exit status 75; so does Ctrl-C,
+with 130. A second one does not wait, and the run resumes from the checkpoint before.
 """
 
 import argparse

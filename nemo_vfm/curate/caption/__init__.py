@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Clips in, words about them out: from files beside the video, from models, from endpoints, from numbers."""
+"""Captions clips: from files beside the video, from models, from endpoints, from numbers."""

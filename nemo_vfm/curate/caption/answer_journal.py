@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A captioner's fingerprint in, its answers kept on disk out: one file an answer, whole or absent, successes only."""
+"""Keeps a captioner's successful answers on disk by its fingerprint: one file for each, whole or absent."""
 
 from dataclasses import asdict
 from pathlib import Path

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Captioners and the columns that a curation will have in; a sentence out where one reads what is not there."""
+"""Refuses captioners that read a column which the curation will not have."""
 
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches

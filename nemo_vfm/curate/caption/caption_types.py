@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The words captioning is made of: what a model is shown and asked, what it answers, and by which key the two belong.
+"""Defines the types of captioning: what a model is shown and asked, what it answers, and the key that matches both.
 
 A `Captioner` (curate/stage.py) reads what is known of a clip. A `Viewer` sees the clip, window by window. An `Editor`
-gets the caption another wrote. Answers of viewers and editors may come in any order: they are matched by key, and an
-answer that nobody asked for stops the run, since then no other can be believed.
+gets the caption that another wrote. Answers of viewers and editors may come in any order, and are matched by key. An
+answer to an unknown key stops the run, since the others cannot be trusted then.
 
 Shape letters: T frames, H height, W width, C colours (RGB).
 """

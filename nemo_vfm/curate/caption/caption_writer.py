@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Clips and captioners in; every clip's caption, who wrote it and how it came to be, filled in."""
+"""Writes every clip's caption with the recipe's captioners, and records who wrote it and how."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Finished clip shards in, a verdict on whether their captions are those of their pictures out.
+"""Checks whether the captions of finished clip shards belong to their pictures.
 
 A public curator once shipped captions of the wrong videos: answers of a batch had come back in another order. So each
-caption is compared with its own pictures and with those of others. Where captions belong to their clips, a caption
-is nearer to its own pictures than to most others': by chance it ranks in the middle. The mean rank has a known spread
-under chance, which gives the verdict; no threshold of likeness is needed, and none would fit every model.
+caption is compared with its own pictures and with those of others. A right caption is nearer to its own pictures than
+to most others'; by chance it ranks in the middle. The mean rank has a known spread under chance, which gives the
+verdict. No threshold of likeness is needed, and none would fit every model.
 
 Shape letters: N clips, D width of a vector, T frames, H height, W width, C colours (RGB).
 """

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Captions and scores in, captions that end with the scores out: a model trained on them can be asked for scores.
+"""Appends scores to captions, so that a model trained on them can be asked for scores.
 
-The alternative to dropping clips of low scores, as Open-Sora 1.2 did in its third stage.
+This is the alternative to dropping clips with low scores, as Open-Sora 1.2 did in its third stage.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A clip's numbers in, one sentence that says them out."""
+"""Describes a clip in one sentence made from its numbers."""
 
 from nemo_vfm.curate.stage import ClipRecord
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Conversations in, what a generating model from a local folder says next out: the likeliest tokens, no chance in it.
+"""Generates answers with a model from a local folder, by greedy decoding.
 
 Shape letters: B batch, L tokens.
 """

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What models are asked in, a short hash of it out."""
+"""Holds the default prompts for describing and rewriting, and hashes a prompt."""
 
 from nemo_vfm.core.storage.files import sha256_text
 

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Captions that others wrote in, the same facts in the words of a language model out; the originals are kept.
+"""Rewrites captions with a language model, which keeps their facts; the originals are kept.
 
-A caption is put behind the prompt as data. Should it talk the model into something, the worst is a wrong caption:
-what comes back is cleaned as every text and goes nowhere but into the caption.
+The caption follows the prompt as data. A prompt injection can at worst give a wrong caption: the answer is cleaned
+like every text and is used for nothing else.
 """
 
 import json

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A clip in, what a file beside its video says of it out."""
+"""Reads a clip's caption from a file beside its video."""
 
 import json
 from functools import lru_cache

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Stages and rules in, as a recipe names them; a sentence out where a rule reads what no stage gives."""
+"""Refuses rules that read a column which no stage of the recipe gives."""
 
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches

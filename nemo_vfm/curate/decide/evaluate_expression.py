@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""An expression and a table in; for which clips it is true, and for which it is false, out, a column at a time.
+"""Evaluates an expression on a table, a column at a time: for which clips it is true, and for which it is false.
 
-Where a score is missing a comparison is neither. `and`, `or` and `not` then say what is certain all the same (Kleene's
-logic): `x > 1 or y > 1` is true of a clip without x whose y is 2. What has no finite result, such as 1 / 0, is missing.
+Where a score is missing a comparison is neither. `and`, `or` and `not` then give what is still certain (Kleene's
+logic): `x > 1 or y > 1` is true for a clip without x whose y is 2. A value without a finite result, such as 1 / 0, is
+missing.
 """
 
 from collections.abc import Callable

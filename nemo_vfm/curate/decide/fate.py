@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Scored clips and rules in; each clip's fate out. It reads numbers only, so it can be done again in no time."""
+"""Decides each clip's fate from its scores and the rules; it reads numbers only, so deciding again is quick."""
 
 from collections.abc import Iterable, Mapping, Sequence
 

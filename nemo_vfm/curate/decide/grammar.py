@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of an expression: what a text of it becomes, as plain values that say what to compute and compute nothing.
+"""Defines the parts of a parsed expression, as plain values that compute nothing.
 
-Each part knows the place in the text where it begins, since a mistake is shown there.
+Each part knows the place in the text where it begins, since an error is shown there.
 """
 
 from collections.abc import Iterator

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""An expression in; the thresholds that can be moved in it out, each with the clips that it alone lets through.
+"""Finds the thresholds of an expression that can be moved, and the clips that each alone lets through.
 
-A part of `keep: a > 1 and b < 2`, or of `drop: a <= 1 or b >= 2`, drops a clip whatever the other parts say: those are
-limits. Within other shapes no number is one by itself.
+A part of `keep: a > 1 and b < 2`, or of `drop: a <= 1 or b >= 2`, drops a clip whatever the other parts say: those
+are limits. In other expressions no number is a limit by itself.
 """
 
 import math

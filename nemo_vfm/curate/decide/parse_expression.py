@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The text of an expression in, its parts out, or a sentence with a caret where it stops making sense.
+"""Parses the text of an expression, or shows with a caret where it stops making sense.
 
-    truth  = and {"or" and}          and = not {"and" not}          not = "not" not | compared
+truth  = and {"or" and}          and = not {"and" not}          not = "not" not | compared
     compared = sum {op sum} | column ["not"] "in" (word, ...) | column "is" ["not"] "missing" | "(" truth ")"
     sum    = term {("+" | "-") term}      term = sign {("*" | "/") sign}      sign = "-" sign | atom
     atom   = number | "word" | column | pct(percent) | pct(column, percent) | min(...) | max(...) | abs(.) | "(" sum ")"
 
-Text, numbers and nesting are bounded, and nothing here is ever run as Python.
+Text, numbers and nesting are limited, and nothing here is ever run as Python.
 """
 
 import re

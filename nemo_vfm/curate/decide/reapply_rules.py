@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of a finished curation and other rules in; what becomes of every clip and file now, and a ledger, out.
+"""Applies other rules to the tables of a finished curation: new fates of every clip and file, and a new ledger.
 
 It works on columns, not on records: a hundred thousand clips take a fraction of a second.
 """

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A threshold, or an expression, in; which clips go, and for which rule, out. Rules read numbers, never video."""
+"""Drops clips by a threshold or an expression; rules read numbers, never video."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

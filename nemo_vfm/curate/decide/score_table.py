@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Records, or scores.parquet, in; their scores as columns of numpy out, with what is missing marked as such."""
+"""Reads the scores of records, or of scores.parquet, as numpy columns in which missing values are marked."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A table of scores and rules in; how many clips and seconds survive as each threshold moves out (survival.json).
+"""Counts how many clips and seconds survive as each threshold moves (survival.json).
 
 Rules whose columns come from a comparison are left out: what they drop depends on what the others keep.
 """

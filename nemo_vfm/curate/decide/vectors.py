@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What comparisons remember of clips in, vectors.parquet out, and back: for deciding again without video."""
+"""Writes and reads vectors.parquet: the features of comparing stages, for deciding again without video."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

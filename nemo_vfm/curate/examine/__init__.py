@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Walks over each file once: shots, scores and thumbnails."""
+"""Examines each file in one pass: shots, scores and thumbnails."""

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The encoder and decoder of a curation in; a refusal of what does not work here, and a line on what is slower, out."""
+"""Tries the encoder and decoder of a curation; refuses what does not work here, and names what is slower."""
 
 from collections.abc import Sequence
 

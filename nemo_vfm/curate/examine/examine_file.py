@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""One readable file in; its shots, every stage's numbers about each, and a thumbnail of each out: one walk over it."""
+"""Examines one readable file in one pass: its shots, and every stage's numbers and a thumbnail for each."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Cuts the examination of a long film into pieces of work for several workers, and puts together what they find.
+"""Divides the examination of a long video among several workers, and merges what they find.
 
-Each looks at a stretch of it. The shots are those of all glances in order; a shot that a worker guessed wrong, since it
-began in the middle, is looked at once more. A film that cannot be read to its end is examined once more as a whole.
+Each examines a stretch of it. The shots follow from all glances in order. A shot that a worker guessed wrong, since
+it began in the middle, is examined again. A video that cannot be read to its end is examined again as a whole.
 """
 
 from collections.abc import Sequence

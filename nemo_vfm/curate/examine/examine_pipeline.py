@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The source's files in; a record of each, with its clips and all that was found out about them, out."""
+"""Probes and examines the source's files; yields a record of each, with its clips and all findings about them."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence

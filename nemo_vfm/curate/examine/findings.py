@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What was found out about files, kept by what it depends on: a changed stage is measured again, the others are not.
+"""Caches what was found about files by what it depends on, so that only a changed stage is measured again.
 
-A file's shots lie under the fingerprint of the splitter, each stage's numbers under that of splitter and stage.
+A file's shots are stored under the fingerprint of the splitter, each stage's numbers under that of splitter and
+stage.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Settings in, a fingerprint out; and what was found out about a file, kept under it, so that no work is done twice."""
+"""Computes fingerprints of settings, and stores findings about a file under them, so that no work is done twice."""
 
 import json
 from collections.abc import Mapping

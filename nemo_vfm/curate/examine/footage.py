@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The small frames of one clip in; those that a stage asks for, by their number in the clip, out.
+"""Holds the small frames of one clip, and gives stages those they ask for, by number.
 
 Shape letters: T frames, H height, W width, C colours (RGB), B blocks.
 """

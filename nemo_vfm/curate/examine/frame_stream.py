@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""One video in; its frames, small and each decoded once, out in order, and the footage of any span just walked.
+"""Decodes each frame of a video once, small and in order, and remembers the frames of recent spans.
 
 The scaler makes frames small and RGB in one go: 0.5 ms a frame of 854x480 where RGB at full size and an area mean take
 3.5 ms (2 cores, 2026-11). Shape letters: T frames, H height, W width.

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""An operation on media in; a worker that does it in a limited child process, and says what went wrong, out."""
+"""Runs operations on media in a limited child process, and reports what went wrong."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Learned stages in; a worker that holds their models and adds what they say to each clip's reply, out."""
+"""Holds the models of learned stages, and adds their results to each clip's reply."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Requests about media in; what a child process within limits answers out, or how the child died.
+"""Runs operations on media in a child process within limits, and reports how the child died if it did.
 
-A damaged or hostile file may crash a decoder, hang it, or make it eat memory: that costs the child, never the run. The
-child is told what to do by objects, which it trusts; it answers in JSON and raw bytes, which run no code on our side.
+A damaged or hostile file may crash a decoder, hang it, or make it exhaust memory: that costs the child, never the run.
+The child receives its requests as objects, which it trusts; it answers in JSON and raw bytes, which run no code on our
+side.
 """
 
 import ctypes

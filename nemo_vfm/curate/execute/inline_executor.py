@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Steps and items in; one item after the other, done by one worker a step, out: for small runs and for debugging."""
+"""Executes steps in this process, one item after the other: for small runs and for debugging."""
 
 import time
 from collections.abc import Iterator, Sequence

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Pieces of work in, their results out, in order or as they come; several at once, and few more in memory than that."""
+"""Runs several pieces of work at once and yields their results, in order or as they come, with bounded memory."""
 
 import os
 from collections import deque

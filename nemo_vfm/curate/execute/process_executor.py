@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Steps and items in; several items at once on this machine, each in a child process of its own, out."""
+"""Executes steps on several items at once on this machine, each in a child process of its own."""
 
 import threading
 from collections.abc import Iterator, Sequence

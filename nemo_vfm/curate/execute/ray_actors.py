@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A step in; Ray actors that do it, as many as are wanted at the moment, each for one piece of work at a time, out."""
+"""Runs one step on a changing number of Ray actors, each with one piece of work at a time."""
 
 import os
 import sys

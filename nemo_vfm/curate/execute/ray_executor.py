@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Steps and items in; actors on a Ray cluster do them, in numbers that make every step equally quick, out."""
+"""Executes steps on actors of a Ray cluster, in numbers that make every step equally quick."""
 
 import os
 import threading

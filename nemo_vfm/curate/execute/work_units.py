@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The contract between curation and what executes it: work to do, items to do it on, results as they come.
+"""Defines the contract between curation and its executors: work, items to do it on, results as they come.
 
-A pipeline has one or two steps. The first turns an item into a stream of parts, the second a part into a part: so a
-video is decoded in one place and its clips are judged in another, and neither waits for the end of the file.
+A pipeline has one or two steps. The first turns an item into a stream of parts, the second a part into a part. So a
+video is decoded in one place and its clips are scored in another, and neither waits for the end of the file.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What steps cost and what a cluster has in; how many workers each step gets, so that none waits for another, out."""
+"""Computes how many workers of a cluster each step gets, so that no step waits for another."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""One frame a second in; how pleasing the clip is to look at, as a scorer with weights sees it, out."""
+"""Scores how pleasing a clip is to look at, with a trained scorer on one frame a second."""
 
 from collections.abc import Sequence
 from pathlib import Path

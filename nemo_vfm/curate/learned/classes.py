@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A folder whose config.json names classes and the names a task gives in; nothing out, or why they differ."""
+"""Checks that the classes in a model folder's config.json are those that a task names."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Frames of a clip in, the vector of a Cosmos-Embed1 out; then all vectors in, and which clips are alike, out.
+"""Embeds clips with a Cosmos-Embed1, and finds clips that are alike by their vectors.
 
 Such a model comes as Python code in its own folder. A recipe may name this stage only under `--trust model_code`.
 """

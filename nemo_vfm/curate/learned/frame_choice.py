@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A clip's length and rate in, the numbers of the frames a learned stage wants out."""
+"""Chooses the frames that a learned stage gets, by a clip's length and rate."""
 
 import numpy as np
 

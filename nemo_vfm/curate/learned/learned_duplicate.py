@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Frames of a clip in, a vector by an encoder with weights out; then all vectors in, and which clips are alike, out."""
+"""Embeds clips with a trained encoder, and finds clips that are alike by their vectors."""
 
 from collections.abc import Sequence
 from pathlib import Path

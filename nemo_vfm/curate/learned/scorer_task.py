@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Batches with labels in, the losses of a scorer and what it says of each frame out: to rate, to sort, to recognise.
+"""Trains a scorer to rate, to sort or to recognise: the losses, and the prediction for each frame.
 
-`Train` fits a scorer by these tasks and stages predict through them, so a scorer is used as it was trained.
+`Train` trains a scorer with these tasks and stages predict through them, so a scorer is used as it was trained.
 Shape letters: B batch, C channels, T frames, H height, W width, K numbers a frame, D width of a feature.
 """
 

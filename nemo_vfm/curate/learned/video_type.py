@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Frames of a clip in; which of some named types it is of, and how sure a scorer with weights is, out."""
+"""Classifies a clip as one of some named types with a trained scorer, and says how sure it is."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

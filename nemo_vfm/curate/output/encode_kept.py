@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Files with clips in; every kept clip encoded in `work/`, and those that cannot be encoded failed, out."""
+"""Encodes every kept clip in `work/`, and marks those that cannot be encoded as failed."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""One clip's bytes and a bucket in, its training windows as pixels of the bucket's shape out."""
+"""Cuts a clip into training windows, as pixels of its bucket's shape."""
 
 from collections.abc import Iterator
 

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Kept clips in, one mp4 a clip of exactly its frames out, mended on the way where a restorer finds a need.
+"""Transcodes each kept clip to an mp4 of exactly its frames, and restores it where a restorer finds a need.
 
-An image stays the file that it is, or becomes a PNG (`StillImage.as_stored`).
+An image keeps its file, or becomes a PNG (`StillImage.as_stored`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Decided clips in; the run folder's tables, rules and clip shards out, each whole or absent."""
+"""Writes the run folder's tables, rules and clip shards of decided clips, each whole or absent."""
 
 import os
 import shutil

@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Clips with bars in, clips without them out. Shape letters: T frames, H height, W width, C colours (RGB)."""
+"""Crops bars off clips.
+
+Shape letters: T frames, H height, W width, C colours (RGB).
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

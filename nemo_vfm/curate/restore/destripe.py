@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Clips with stripes, scratches or curtains in, clips without them out; clips without stripes are left as they are.
+"""Removes stripes, scratches and curtains from clips; clips without stripes stay as they are.
 
 Shape letters: T frames, H height, W width, C colours (RGB).
 """

@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""RGB frames in, their BT.601 luma, full range, out. Shape letters: T frames, H height, W width, C colours (RGB)."""
+"""Computes the BT.601 luma, full range, of RGB frames.
+
+Shape letters: T frames, H height, W width, C colours (RGB).
+"""
 
 import cv2
 import numpy as np

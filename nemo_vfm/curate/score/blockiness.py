@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Frames that may have been made smaller in, how much the encoder's grid of blocks shows out.
+"""Measures how much the encoder's grid of blocks shows in frames that may have been scaled down.
 
 Shape letters: T frames, H height, W width, F frequencies.
 """

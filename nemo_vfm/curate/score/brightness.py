@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Frames of a clip in; brightness, contrast and the share of black frames out."""
+"""Measures brightness, contrast and the share of black frames."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What decoding said of a clip's frames in; the shares that are damaged, interlaced or missing from their time out."""
+"""Measures the shares of frames that are damaged, interlaced or missing from their time, by the decoder's reports."""
 
 from collections.abc import Mapping, Sequence
 

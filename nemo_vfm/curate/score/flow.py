@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Pairs of neighbouring frames in, how far each pixel moved between them out; computed once for all that ask.
+"""Computes optical flow between neighbouring frames once for all stages that need it.
 
 Shape letters: T pairs, H height, W width.
 """

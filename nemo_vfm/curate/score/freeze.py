@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Pairs of neighbouring frames in, the share of those that are the same picture out."""
+"""Measures the share of neighbouring frames that show the same picture."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Pairs of neighbouring frames in, how much moves out."""
+"""Measures how much moves between neighbouring frames."""
 
 from collections.abc import Mapping, Sequence
 

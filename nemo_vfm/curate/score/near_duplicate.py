@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Footage in, a text that stands for its frames in order; then all texts in, and which clips hold the same out."""
+"""Signs the frames of clips in order, and finds clips that hold the same frames by their signatures."""
 
 import base64
 import hashlib

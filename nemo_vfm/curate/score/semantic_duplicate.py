@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Footage in, a vector that says what kind of picture it is; then all vectors in, and which clips say the same, out."""
+"""Embeds clips by what kind of picture they show, and finds clips of the same content by their vectors."""
 
 from collections.abc import Sequence
 from functools import lru_cache

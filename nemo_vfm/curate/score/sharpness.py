@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Frames of a clip in, how sharp they are out."""
+"""Measures how sharp the frames of a clip are."""
 
 from collections.abc import Mapping, Sequence
 

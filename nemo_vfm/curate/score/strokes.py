@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A few frames of one moment in, lines of writing that stand still in the picture out; no weights.
+"""Finds lines of text that stand still in a few frames of one moment, without weights.
 
 Shape letters: T frames, H height, W width.
 """

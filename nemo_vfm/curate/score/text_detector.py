@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The frames of one moment and the path of a text detector in, boxes of writing that all frames share out.
+"""Finds boxes of text that all frames of one moment share, with a text detector from a file.
 
 Shape letters: T frames, H height, W width, C colours (RGB).
 """

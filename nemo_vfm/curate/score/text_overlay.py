@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Moments of a clip in; how much of the picture titles, subtitles and logos cover, and whether there are any, out.
+"""Measures how much of the picture titles, subtitles and logos cover, and whether there are any.
 
 Shape letters: H height, W width.
 """

@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Finished clip shards in, a folder that another framework reads out; one file a layout."""
+"""Exports finished clip shards to the layouts that other frameworks read; each layout has a file."""

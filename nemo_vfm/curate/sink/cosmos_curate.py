@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Clip shards in; `clips/`, `metas/v0/` and `summary.json`, as cosmos-curate's sharding pipeline reads them, out.
+"""Exports `clips/`, `metas/v0/` and `summary.json`, as cosmos-curate's sharding pipeline reads them.
 
 Read in its `pipelines/video/utils/video_pipe_input.py` and `sharding_pipeline.py` (29f1358): the summary names the
-clips of each video, and each clip's JSON says where its film lies.
+clips of each video, and each clip's JSON says where its mp4 file is.
 """
 
 import json

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Clip shards in; a flat folder of films, each with a JSON beside it, as NeMo DFM's preparation scripts read it, out.
+"""Exports a flat folder of videos, each with a JSON beside it, as NeMo DFM's preparation scripts read it.
 
 Read in its `examples/common/wan/prepare_dataset_wan.py` (NAME.mp4 and NAME.json with `caption`) and
 `dfm/src/automodel/utils/data/preprocess_dataset.py` (meta.json, `end_frame` inclusive), 7cb7634.

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Clip shards in, the same samples in tars that megatron-energon reads out, with a part held out for validation."""
+"""Exports clips to tars that megatron-energon reads, with a part held out for validation."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Finished clip shards and a sink in; `dataset/` in the sink's layout and what was left out, and why, out."""
+"""Exports finished clip shards to `dataset/` in a sink's layout, and lists what it omits, and why."""
 
 from hashlib import sha256
 from pathlib import Path

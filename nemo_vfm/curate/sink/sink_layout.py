@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The words of sinks: what one is asked for, what it answers, and the few things that all of them ask of a clip."""
+"""Defines the interface of sinks, and what all of them read from a clip."""
 
 from collections import Counter
 from collections.abc import Iterator

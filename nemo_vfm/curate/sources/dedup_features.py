@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Clips of shards and comparing stages in; a record a clip with what each stage remembers of it, kept on disk, out."""
+"""Computes what each comparing stage remembers of the clips of shards, and keeps it on disk."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A folder of videos in an object store in; each as a local file for as long as it is needed out, within some bytes."""
+"""Fetches videos from an object store as local files for as long as they are needed, within a byte limit."""
 
 import threading
 from collections import Counter

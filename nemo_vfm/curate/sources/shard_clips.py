@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Folders of clip shards in; a record a sample, and its frames as stages see them, out.
+"""Reads folders of clip shards: a record of each sample, and its frames as stages see them.
 
 Shape letters: T frames, H height, W width, C colours (RGB).
 """

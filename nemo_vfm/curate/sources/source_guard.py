@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A file that was probed in; whether it still holds the bytes that its clips are named after, out."""
+"""Checks that a probed file still holds the bytes that its clips are named after."""
 
 import os
 from pathlib import Path

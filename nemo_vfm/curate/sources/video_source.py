@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A folder, here or in an object store, in; its videos and images out, in an order that depends on names alone."""
+"""Lists the videos and images of a folder, local or in an object store, in an order that depends on names alone."""
 
 import os
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Brightness in, cuts around long stretches of black and in the middle of short ones out: fades through black."""
+"""Finds fades through black: cuts around long black stretches and in the middle of short ones."""
 
 from nemo_vfm.curate.split.finder import Gradual
 from nemo_vfm.curate.split.glance import Glance

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Frames in, spans of shots out: cuts where hue, saturation and value change by more than a threshold."""
+"""Splits shots where hue, saturation and value change by more than a threshold."""
 
 from collections.abc import Iterable, Iterator
 

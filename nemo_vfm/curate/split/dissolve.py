@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the middles of dissolves, where a picture is the mean of another before and another after it, and of wipes.
+"""Finds the middles of dissolves, where a picture is the mean of one before and one after it, and of wipes.
 
-A dissolve is (1 - a) A + a B, so that half way the picture is (A + B) / 2, whatever A and B are. A hard cut is one or
-the other there, and a camera that turns shows a third. Thumbnails are too coarse for what moves inside a shot.
+A dissolve is (1 - a) A + a B, so half way the picture is (A + B) / 2, whatever A and B are. A hard cut shows one or the
+other there, and a turning camera a third. Thumbnails are too coarse for what moves inside a shot.
 """
 
 from collections import deque

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Another finder's cuts in, those of them out after which the picture does not come back: a flash is no cut."""
+"""Filters another finder's cuts: where the picture comes back afterwards, it was a flash and no cut."""
 
 from collections import deque
 from itertools import pairwise

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Content scores in, frames out whose score is high: by itself, or over its neighbours'."""
+"""Finds frames whose content score is high, by itself or over its neighbours'."""
 
 from collections import deque
 

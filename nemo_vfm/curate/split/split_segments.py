@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Lets several workers split one long film: each sends what it glanced at, and one goes over all glances in order.
+"""Lets several workers split one long video: each sends its glances, and one splits by all glances in order.
 
-A worker that begins in the middle guesses where shots end, which is right unless the film's start matters, and scores
-these. The spans that count are those of all glances from the first on, so they are the same whoever looked at what.
+A worker that begins in the middle guesses where shots end, which is right unless the video's start matters, and scores
+these. The spans that count are those of all glances from the first on, so they do not depend on the division of work.
 """
 
 import base64

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Another splitter's spans in, longer ones out: neighbours that look alike where they meet are joined again.
+"""Joins neighbouring spans of another splitter that look alike where they meet.
 
 After Panda-70M (2402.19479, section 3.1), which cuts finely first and then joins by the distance of image embeddings.
 It drops pieces that change inside; a splitter drops nothing. Shape letters: N frames, D the vector's width.

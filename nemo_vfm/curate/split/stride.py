@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Frames in, spans of one length out, whatever the frames show."""
+"""Splits frames into spans of one length, whatever the frames show."""
 
 from collections.abc import Iterable, Iterator
 

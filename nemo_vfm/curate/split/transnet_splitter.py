@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Frames in, spans of shots out, by a trained network whose weights lie on this machine.
+"""Splits shots with a trained network whose weights lie on this machine.
 
 Shape letters: T frames, H height, W width, C colours (RGB).
 """

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the frames around each cut that belong to neither shot: the whole of a dissolve, a fade or a wipe.
 
-On the way from one shot's picture to the middle of a transition, thumbnails tell how far each frame has come. Where a
-tenth of the way is left, half as many frames again may still change: a diagonal wipe begins in a corner.
+Between one shot's picture and the middle of a transition, thumbnails tell how far each frame has come. Where a tenth of
+the way is left, half as many frames again may still change: a diagonal wipe begins in a corner.
 """
 
 from collections import deque

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tells a wipe: one picture replaces another cell by cell, each cell once, in order along a direction.
+"""Detects a wipe: one picture replaces another cell by cell, each cell once, in order along a direction.
 
-Half way through, every cell shows what was there before or what will be there after, while in a dissolve it shows the
-mean of both and in a turn of the camera neither. Shape letters: T frames, N cells of the thumbnail, C colours (RGB).
+Half way through, every cell shows what was there before or what will be there after. In a dissolve it shows the mean of
+both, and in a turn of the camera neither. Shape letters: T frames, N cells of the thumbnail, C colours (RGB).
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A clip's id and a curation in; where its bytes lie, what its record says, and what was encoded of it, out."""
+"""Finds where a clip's bytes lie, what its record says, and what was encoded of it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A clip's thumbnail, its film and its latents in; frames of all three for one sheet out."""
+"""Collects frames of a clip's thumbnail, its video and its latents for one sheet."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A curation and one of its clips in; all that the run folder knows of it, as one story, out."""
+"""Collects all that the run folder of a curation knows about one clip."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A run folder in; its curation's table and the small files beside it, opened, out."""
+"""Opens the table of a curation and the small files beside it in a run folder."""
 
 import json
 from collections.abc import Sequence

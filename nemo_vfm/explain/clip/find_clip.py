@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The words by which a user names a clip in; its row of the table out, or a sentence on which clips there are."""
+"""Finds the clip that a user named in the table, or says which clips there are."""
 
 import re
 from collections.abc import Sequence

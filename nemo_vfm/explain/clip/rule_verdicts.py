@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A curation and one clip in; of each rule what it says, whether the clip passes it and by how much, out."""
+"""Says for each rule whether a clip passes it, and by how much."""
 
 import math
 from collections.abc import Mapping

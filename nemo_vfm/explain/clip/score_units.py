@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A column of scores.parquet in; the unit of its numbers out, as docs/scores.md has it."""
+"""Gives the unit of a column of scores.parquet, as in docs/scores.md."""
 
 _PER_SECOND = "% of the diagonal/s"
 _UNITS = {

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The name of a source file in; what became of it and of its clips, printed or as JSON, out."""
+"""Reports what became of a source file and its clips, as text or JSON."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A run folder and the words for a clip in; its story, printed, and a sheet of its pictures out."""
+"""Prints the report of a clip, and writes a sheet of its pictures."""
 
 import json
 import os

@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A browser of shards: what a folder holds, and one sample of it. Import each word from its own file."""
+"""Browses shards: what a folder holds, and one sample of it. Import each name from its own file."""

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A place of shards and perhaps a key in; what there is, printed, and a sheet of pictures out."""
+"""Prints what shards hold, all of them or one sample, and writes a sheet of pictures."""
 
 import json
 import os

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""One sample of shards in; its texts, its numbers, its tensors and its film, described, out."""
+"""Describes one sample of shards: its texts, numbers, tensors and video."""
 
 import io
 import json

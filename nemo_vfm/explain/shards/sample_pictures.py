@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Samples of shards in; their frames side by side on one sheet out, as a PNG or drawn in the terminal.
+"""Shows frames of samples side by side on one sheet, as a PNG or drawn in the terminal.
 
 Latents are shown in false colours: their first three channels as red, green and blue, each stretched from its 1st to
-its 99th percentile. That shows what moves and where, not what it looks like.
+its 99th percentile. This shows what moves and where, not how it looks.
 
 Shape letters: T frames, H height, W width, C channels.
 """

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a user typed in, the place of shards that it names out; None where it names something else."""
+"""Tells whether a user's text names a place of shards, and which."""
 
 from pathlib import Path
 

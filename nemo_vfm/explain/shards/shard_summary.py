@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Samples of shards in; counts, sizes, lengths and histograms of them out."""
+"""Summarises samples of shards: counts, sizes, lengths and histograms."""
 
 import statistics
 from collections import Counter, defaultdict

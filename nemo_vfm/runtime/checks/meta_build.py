@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Builds a recipe's models and optimizers without memory, so that numbers that they refuse are told before a run."""
+"""Builds a recipe's models and optimizers on the meta device, to report invalid numbers before a run."""
 
 import sys
 from typing import TYPE_CHECKING

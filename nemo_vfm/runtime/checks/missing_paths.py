@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A recipe in, what it reads and is not there out: each path at its place, without what the run itself will make."""
+"""Lists the paths that a recipe reads and that do not exist, except those that the run itself will make."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Finds parts of a recipe that do not fit each other: latents and model, text and model, videos and codec, words."""
+"""Finds parts of a recipe that do not fit each other: latents and model, text and model, videos and codec, tokens."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A workflow in, how many tokens its own tokenizers have out, by the folders that its steps will make."""
+"""Counts the tokens of the tokenizers that a workflow trains, by the folders that its steps will make."""
 
 import os
 import sys

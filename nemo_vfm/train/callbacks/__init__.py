@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What happens around the steps, one file each: metrics, validation, previews, checkpoints, throughput, progress."""
+"""Works around the steps, one file each: metrics, validation, previews, checkpoints, throughput, progress."""

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Says what fills the slot of a callback: any of three hooks, each given the Fit, or a callback of Lightning's."""
+"""Defines what may be a callback: an object with any of three hooks, each given the Fit, or one of Lightning's."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol, runtime_checkable

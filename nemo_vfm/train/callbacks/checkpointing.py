@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A Fit in; whole checkpoints out, every so many steps and at the end, of which the newest, the best and some stay.
+"""Saves checkpoints every so many steps and at the end, and keeps the newest, the best and some others.
 
-They are written while the training goes on. Whoever ends a run waits for the last one.
+They are written while the training continues. The end of a run waits for the last one.
 """
 
 import math

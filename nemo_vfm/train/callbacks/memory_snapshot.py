@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A step in; what lies in the GPU's memory and who asked for it, as PyTorch's own snapshot, out."""
+"""Records what lies in the GPU's memory during a step and who allocated it, as PyTorch's own snapshot."""
 
 from collections.abc import Sequence
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics of each step in; lines of metrics.jsonl and of every Lightning logger out."""
+"""Writes the metrics of each step to metrics.jsonl and to every Lightning logger."""
 
 import json
 import math

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Fixed prompts and seeds in; a grid of samples while training out, so that one can watch the model learn."""
+"""Samples a grid from fixed prompts and seeds during training, so that one can watch the model learn."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Fixed beginnings and seeds in; how the model goes on with them while it learns out."""
+"""Writes continuations of fixed beginnings with fixed seeds while a language model learns."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A few steps in; a trace of every call and kernel of them, and a table of the dearest, out."""
+"""Profiles a few steps: a trace of every call and kernel, and a table of the most expensive."""
 
 from collections.abc import Sequence
 

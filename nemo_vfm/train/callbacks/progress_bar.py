@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Shows how far a training is: step, loss, speed and time left."""
+"""Shows the progress of a training: step, loss, speed and time left."""
 
 import math
 from contextlib import ExitStack

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The time between steps in; samples and tokens a second and the model FLOPs utilisation out, and what that means."""
+"""Measures samples and tokens a second and the model FLOPs utilisation, and says what they mean."""
 
 import math
 import time

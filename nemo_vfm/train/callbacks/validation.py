@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Held-out batches in; the validation loss, as a whole and by noise level, out."""
+"""Measures the validation loss on held-out batches, as a whole and by noise level."""
 
 import json
 from collections.abc import Sequence

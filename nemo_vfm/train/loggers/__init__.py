@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Where numbers go besides metrics.jsonl, one file each: TensorBoard, Weights & Biases, MLflow, CSV."""
+"""Logs numbers to more than metrics.jsonl, one file each: TensorBoard, Weights & Biases, MLflow, CSV."""
 
 from nemo_vfm.train.loggers.csv import Csv
 from nemo_vfm.train.loggers.logger_source import LightningLogger, LoggerSource

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A run folder in, tables of comma-separated values in it out."""
+"""Logs to tables of comma-separated values in the run folder."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A composed recipe's text in, flat `{address: value}` out: what trackers list and compare as a run's settings."""
+"""Flattens a composed recipe to `{address: value}`, which trackers list and compare as a run's settings."""
 
 import json
 import re

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A Lightning logger in, one that cannot end a run out: what it meets is said once, and metrics.jsonl has it all.
+"""Wraps a Lightning logger so that its errors cannot end a run: each is reported once, and metrics.jsonl has it all.
 
-Servers go away and disks fill up; neither is a reason to lose days of training. After an error the logger rests for a
-minute, since each attempt may take seconds, and is then tried again.
+Servers go away and disks fill up; neither is a reason to lose days of training. After an error the logger pauses for
+a minute, since each attempt may take seconds, and is then tried again.
 """
 
 import time

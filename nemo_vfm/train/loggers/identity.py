@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A run folder in, the number under which a tracker knows its run out: the same one whenever the run goes on."""
+"""Keeps the id under which a tracker knows a run, so that a resume has the same one."""
 
 import json
 import secrets

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The texts that a recipe gives a logger in, nothing or a refusal out: keys belong into the environment."""
+"""Refuses keys among a logger's arguments: keys belong in the environment."""
 
 import re
 

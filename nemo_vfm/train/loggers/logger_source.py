@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Says what fills the slot of a logger: a source of ours that opens one in the run folder, or a Lightning logger."""
+"""Defines what may be a logger: our source that opens one in the run folder, or a Lightning logger."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A preview's file and a Lightning logger in, the picture in its tracker out, where the tracker shows pictures."""
+"""Logs a preview's file as a picture to a Lightning logger whose tracker shows pictures."""
 
 from pathlib import Path
 

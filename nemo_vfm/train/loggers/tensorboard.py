@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A run folder in, TensorBoard's event files in it out."""
+"""Logs to TensorBoard's event files in the run folder."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What an autoencoder is trained by: its task, the terms of its loss, and what is measured on held-out clips."""
+"""Trains autoencoders: the task, the terms of the loss, and what is measured on held-out clips."""

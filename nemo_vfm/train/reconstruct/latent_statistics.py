@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A Fit of an autoencoder in; the mean and the deviation of each of its latent channels, kept with its weights, out.
+"""Measures the mean and deviation of each latent channel of an autoencoder, and keeps them with its weights.
 
-A diffusion model wants latents of deviation 1, and an autoencoder gives what it likes. The numbers are measured, not
-learnt: for the weights of each checkpoint, and for the averaged weights by themselves.
+A diffusion model needs latents of deviation 1, and those of an autoencoder may have any other. The numbers are
+measured, not learnt: for the weights of each checkpoint, and separately for the averaged weights.
 Shape letters: B batch, C channels, N latent positions.
 """
 

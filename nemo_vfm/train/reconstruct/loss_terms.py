@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A reconstruction and its original in, one number a sample out: the terms that a loss of pixels is added up from.
+"""Computes the terms of a pixel loss between a reconstruction and its original, one number a sample.
 
 Shape letters: B batch, C channels, T frames, H height, W width. Pixels are in [-1, 1].
 """

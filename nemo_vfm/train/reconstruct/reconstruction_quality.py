@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A Fit of an autoencoder in; PSNR and SSIM of held-out clips, and pictures of original beside reconstruction, out.
+"""Measures PSNR and SSIM of an autoencoder on held-out clips, and draws originals beside reconstructions.
 
 Shape letters: B batch, C channels, T frames, H height, W width.
 """

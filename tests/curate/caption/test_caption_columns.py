@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Recipes that name columns in; a wrong name told by `check` at its line, before anything is measured, out."""
+"""Tests that `check` reports a wrong column name at its line, before anything is measured."""
 
 import pytest
 

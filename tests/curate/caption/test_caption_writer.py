@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Clips and captioners of a few lines in; whose words each clip bears, what is kept, and what stops a run, out."""
+"""Tests whose caption each clip gets, what is kept, and what stops a run."""
 
 import json
 from dataclasses import replace

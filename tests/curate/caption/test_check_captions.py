@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Captions that belong to their clips and captions that were swapped in; the first pass, the second are caught, out."""
+"""Tests that captions of their own clips pass, and that swapped captions are detected."""
 
 import json
 

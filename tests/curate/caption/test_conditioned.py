@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Captions and scores in, captions that tell the scores out."""
+"""Tests that scores are appended to captions."""
 
 from fractions import Fraction
 

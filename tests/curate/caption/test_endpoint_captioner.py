@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Films and a server that looks at the pictures in; captions beside their own clips, and faults told as such, out."""
+"""Tests that a server's captions reach their own clips, and that its faults are reported as such."""
 
 import base64
 import json

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Hostile texts in; one line that no file, table or page misreads, out."""
+"""Tests that a hostile text becomes one line that no file, table or page misreads."""
 
 import csv
 import io

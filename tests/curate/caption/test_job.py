@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The recipe for clips with each set of captions in; shards whose texts say where they come from out."""
+"""Tests that the recipe for clips writes captions with their source, with each set of captioners."""
 
 import json
 import socket

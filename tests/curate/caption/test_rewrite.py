@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Captions and writers, behind an endpoint and in a folder, in; other words with the originals kept, out."""
+"""Tests that writers, behind an endpoint or in a folder, rewrite captions and keep the originals."""
 
 from fractions import Fraction
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Files beside a video, and what is said of which clip."""
+"""Tests which clips a file beside a video captions."""
 
 import json
 import os

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A random LLaVA in a folder and small films in; captions by frames, by key and by weights out."""
+"""Tests that a random LLaVA in a folder captions clips by their frames, keys and its weights."""
 
 import shutil
 from fractions import Fraction

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Expressions against what Python says of the same clip, and every way to write one wrong."""
+"""Tests that expressions say what Python says of the same clip, and that every wrong one is refused."""
 
 import re
 import time

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Scores and rules: who goes, for which rule, and as a copy of whom."""
+"""Tests which clips are dropped, by which rule, and as a copy of which clip."""
 
 from fractions import Fraction
 from pathlib import Path

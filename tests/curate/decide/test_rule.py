@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Rules as a recipe writes them: which clips they drop, what is refused, and what rules.json says of them."""
+"""Tests which clips a recipe's rules drop, what is refused, and what rules.json says of them."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The survival curve against deciding again with the threshold moved there."""
+"""Tests that the survival curve agrees with deciding again at the moved threshold."""
 
 import json
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""conf/stages/learned.yaml in a recipe: it checks, and it judges clips of a real curation in whatever process."""
+"""Tests that conf/stages/learned.yaml checks, and scores clips of a real curation in any process."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Modules that children which decode import in; none of them brings torch along."""
+"""Tests that modules which decoding children import do not import torch."""
 
 import subprocess
 import sys

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Stages with a tiny CLIP: the numbers of a plain script, the same in any company, and what training changed."""
+"""Tests that stages with a tiny CLIP give a plain script's numbers in any batch, and what training changed."""
 
 import json
 import pickle

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A scorer trained by `Train` on labelled clips: it learns, and stages and Lightning say the same of a clip."""
+"""Tests that `Train` trains a scorer on labelled clips, and that stages and Lightning then agree on a clip."""
 
 from functools import partial
 from pathlib import Path

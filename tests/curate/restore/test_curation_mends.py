@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A whole curation with restorers: the striped film is mended, the clean one is encoded to the very same bytes."""
+"""Tests that a curation with restorers mends a striped video and encodes a clean one to the same bytes."""
 
 import json
 import os

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Clips with stripes lose them, clips without are not touched, and a clip's frames are the same in any pieces."""
+"""Tests that striped clips lose their stripes, clean clips stay untouched, and pieces give the same frames."""
 
 import os
 import pickle

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Bars are cut off, the picture keeps its bits."""
+"""Tests that bars are cut off and the picture keeps its bits."""
 
 import numpy as np
 

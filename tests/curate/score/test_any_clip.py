@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Clips that are as short, small, dark or flat as clips get, and scores that are numbers all the same."""
+"""Tests that scores of the shortest, smallest, darkest and flattest clips are still numbers."""
 
 import math
 

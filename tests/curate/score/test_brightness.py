@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Black and grey, and the scores that must tell them apart."""
+"""Tests that brightness scores tell black from grey."""
 
 import numpy as np
 

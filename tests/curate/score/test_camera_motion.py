@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Films of one picture under a camera that moves at a known speed, and the numbers and the word that must say so."""
+"""Tests that camera motion finds the known speed and direction of a moving camera."""
 
 import cv2
 import numpy as np

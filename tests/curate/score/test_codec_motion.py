@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Encoded films that move at a known speed, vectors made by hand, and a real video with published numbers."""
+"""Tests codec motion on videos of known speed, on vectors made by hand, and on a real video with published numbers."""
 
 import os
 from pathlib import Path

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The same flow, wherever in memory it lies, has the same lengths: output does not depend on who did the work."""
+"""Tests that the lengths of a flow do not depend on where it lies in memory."""
 
 import numpy as np
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Clips that stand still in part, and the ratio that must say so."""
+"""Tests the share of frozen frames of clips that stand still in part."""
 
 import numpy as np
 import pytest

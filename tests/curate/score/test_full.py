@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""The stages and rules named full, on the command line, and a table with every column they promise."""
+"""Tests that the stages and rules named full give a table with every column they promise."""
 
 import re
 

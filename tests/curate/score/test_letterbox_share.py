@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Films with and without black bars, and the part of the picture that must be said to lie in them."""
+"""Tests which part of the picture black bars take."""
 
 import numpy as np
 import pytest

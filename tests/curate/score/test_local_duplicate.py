@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Clips that were cropped, scaled, logoed and re-timed are found; the same backdrop with other things in it is not."""
+"""Tests that cropped, scaled, logoed and re-timed clips are found, and other things before one backdrop are not."""
 
 import base64
 import os

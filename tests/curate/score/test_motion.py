@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Clips that move at a known speed, and the flow that must say so."""
+"""Tests that flow gives the known speed of moving clips."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Copies among clips: generated films, and the pieces of a real trailer."""
+"""Tests that copies are found among generated videos and the pieces of a real trailer."""
 
 import os
 from fractions import Fraction

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Clips of one kind among generated films and real ones; which of them stays."""
+"""Tests which clips of one kind are kept, among generated and real videos."""
 
 import os
 from fractions import Fraction

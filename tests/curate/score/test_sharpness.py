@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A film in and out of focus, and the score that must tell them apart."""
+"""Tests that blur lowers the sharpness of a video."""
 
 from nemo_vfm.curate.examine.footage import Footage
 from nemo_vfm.curate.score.sharpness import Sharpness

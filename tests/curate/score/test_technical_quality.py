@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures with a known fault, and the number that must say which and how much."""
+"""Tests that pictures with a known fault get the number that says which and how much."""
 
 import cv2
 import numpy as np

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Films with subtitles, titles and logos laid over them, films with signs in them, and real ones of both kinds."""
+"""Tests text overlays on videos with subtitles, titles, logos or signs, and on real videos with and without text."""
 
 import os
 from pathlib import Path

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tickers over real and generated videos are found; pans, painted signs and clean videos have none."""
+"""Tests that tickers over real and generated videos are found, and none in pans, painted signs and clean videos."""
 
 import os
 from pathlib import Path

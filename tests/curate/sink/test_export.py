@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Each layout, read as the loader it is for reads it; the readers here are written from those loaders' facts."""
+"""Tests each exported layout with a reader written from the facts of the loader that it is for."""
 
 import json
 import random

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Films with known cuts: each is found at its frame, and spans always cover the film."""
+"""Tests that known cuts are found at their frames, and that spans always cover the video."""
 
 from itertools import pairwise
 

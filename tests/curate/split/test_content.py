@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Films with and without flashes in; cuts at the threshold out."""
+"""Tests that cuts are found at the threshold, with and without flashes."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Films of any length in; from every splitter all frames at most once, the same each time, and early."""
+"""Tests that every splitter gives each frame at most once, the same each time, and early, for videos of any length."""
 
 import pickle
 from collections.abc import Iterator

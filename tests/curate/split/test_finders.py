@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What comes frame by frame in; the same out as from rules that see the whole film at once, written anew here."""
+"""Tests finders, which see frame by frame, against rules that see the whole video at once."""
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Frames in, PySceneDetect's own numbers out: exactly where all pixels are looked at, closely where some are."""
+"""Tests that glances give PySceneDetect's numbers: exactly on all pixels, closely on a sample."""
 
 import cv2
 import numpy as np

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Spans of a splitter that cuts too much in; neighbours that look alike joined, and no others."""
+"""Tests that neighbouring spans that look alike are joined, and no others."""
 
 import numpy as np
 import pytest

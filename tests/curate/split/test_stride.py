@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Frames of any kind in, spans of one length out, in whole frames."""
+"""Tests that frames of any kind are split into spans of one length, in whole frames."""
 
 import numpy as np
 import pytest

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Films and a network in; a cut after each frame with which a shot ends, to the last frame of films of any length."""
+"""Tests that a cut follows each frame with which the network ends a shot, in videos of any length."""
 
 from itertools import pairwise
 from pathlib import Path

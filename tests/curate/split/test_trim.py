@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Transitions whose frames are known in; clips that hold none of them out, and hard cuts that lose no frame."""
+"""Tests that trimmed clips hold no frame of a transition, and that hard cuts lose no frame."""
 
 from collections.abc import Iterable
 from itertools import pairwise

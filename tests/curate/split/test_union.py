@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""A generated corpus and real films in; cuts, fades and dissolves found, flashes and fast turns left alone."""
+"""Tests on generated and real videos that cuts, fades and dissolves are found, and flashes and fast turns are not."""
 
 import os
 from pathlib import Path

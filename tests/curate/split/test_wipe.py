@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Wipes of every kind in, cuts in them out; pictures that turn or dissolve are none."""
+"""Tests that wipes of every kind are cut, and that turning or dissolving pictures are not."""
 
 import numpy as np
 import pytest

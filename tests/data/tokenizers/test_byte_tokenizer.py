@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever was encoded as bytes decodes to itself."""
+"""Tests that text encoded as bytes decodes to itself."""
 
 import pytest
 from hypothesis import given, settings

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Folders that transformers and SentencePiece wrote: the same tokens and texts as transformers' AutoTokenizer."""
+"""Tests that tokenizer folders give the tokens and texts of transformers' AutoTokenizer."""
 
 import copy
 import json

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Small folders of tokens in which every token says where it was."""
+"""Makes small folders of tokens in which every token says where it was."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Turns of sources: any prefix has the shares within one row, and only shares without a short cycle are rounded."""
+"""Tests that any prefix of a blend has its shares within one row, and which shares are rounded."""
 
 from fractions import Fraction
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Shuffles and spans: every place once, evenly, and any of them alone."""
+"""Tests that shuffles and spans give every place once, evenly, and each alone."""
 
 from collections import Counter
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Filling rows with documents: nothing is lost, nothing is left empty, and few documents are cut."""
+"""Tests that rows are filled with documents: nothing lost, nothing left empty, few documents cut."""
 
 import numpy as np
 import pytest

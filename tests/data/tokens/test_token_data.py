@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of tokens: a function of the seed and the number; every token once an epoch; labels are the tokens after."""
+"""Tests that token batches follow from seed and number, hold every token once an epoch, and shift labels by one."""
 
 import itertools
 import pickle

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Folders of tokens: what is written is read again, and what was damaged or not finished is refused with a sentence."""
+"""Tests that token folders read back, and that damaged or unfinished ones are refused with a message."""
 
 import json
 import random

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""What config.json leaves out means what its family means by it; what cannot be is refused at once, by its key."""
+"""Tests that missing values of config.json get their family's defaults, and that bad ones are refused by their key."""
 
 import json
 from pathlib import Path

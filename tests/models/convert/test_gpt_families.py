@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever a configuration says, of ours or of transformers, it is converted to the same function or refused."""
+"""Tests that any configuration, ours or transformers', is converted to the same function or refused."""
 
 import inspect
 import json

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Folders of transformers' language models are read, and written, as the same function."""
+"""Tests that folders of transformers' language models are read and written as the same function."""
 
 import json
 from pathlib import Path

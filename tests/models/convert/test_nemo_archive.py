@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""NeMo archives in, their configuration as text and their weights out."""
+"""Tests that NeMo archives give their configuration as text, and their weights."""
 
 import pytest
 import torch

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Files of torch.save in, the same tensors by our reader out."""
+"""Tests that our reader gives the tensors of files of torch.save."""
 
 import collections
 

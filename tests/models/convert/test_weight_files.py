@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Of a model's folder those weights are read that transformers would read, and damage is a sentence."""
+"""Tests that a model folder gives the weights that transformers would read, and that damage gives an error message."""
 
 import json
 import shutil

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes at the process group are the formula's, and a rank that is lost is named instead of waited for."""
+"""Tests that the process group gets the formula's bytes, and that a lost rank is named instead of awaited."""
 
 import os
 import time

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Time lines of a split video: every token arrives where it belongs, gradients return, and bytes are as computed."""
+"""Tests the temporal all-to-all of a split video: tokens, gradients and bytes arrive as computed."""
 
 import pytest
 import torch

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""On a GPU: torch's flash kernels take our sequences and give the formula's numbers, or this says so."""
+"""Tests on a GPU that torch's flash kernels take our sequences and give the formula's numbers."""
 
 import pytest
 import torch

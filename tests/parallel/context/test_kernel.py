@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels against torch's own attention: values, lse and gradients; and what attending on one device keeps of it."""
+"""Tests kernels against torch's own attention: values, lse, gradients, and the memory they keep."""
 
 import logging
 from itertools import pairwise

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Schemes divide ranks and heads, or say with numbers why not; a plan may name one without torch."""
+"""Tests that schemes divide ranks and heads, or say with numbers why not, and load without torch."""
 
 import subprocess
 import sys

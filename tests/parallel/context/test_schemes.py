@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Attention over ranks against attention in one process: the same values and the same gradients, for every scheme."""
+"""Tests that attention over ranks gives the values and gradients of one process, for every scheme."""
 
 import random
 from dataclasses import dataclass
