@@ -37,7 +37,7 @@ from scenedetect import AdaptiveDetector, detect
 from nemo_vfm.core.log import logger
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.examine.examine_file import Examine
-from nemo_vfm.curate.examine.footage import Footage
+from nemo_vfm.curate.examine.footage import ClipFrames
 from nemo_vfm.curate.examine.sandbox import Child, InProcess
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.execute.process_executor import Processes
@@ -162,7 +162,7 @@ def same_frames(path: Path, mine: Scores) -> Scores:
         for _ in walk.frames():
             pass
         for span in mine:
-            footage: Footage = walk.footage(span)
+            footage: ClipFrames = walk.footage(span)
             found[span] = script_scores(footage.frames(footage.pairs(PAIRS))[..., ::-1])
     return found
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.curate.stage import ClipRecord, Facts, Found
+from nemo_vfm.curate.stage import ClipRecord, MediaInfo, SourceFile
 
 EXACT_DUPLICATE = "exact_duplicate"
 NO_CLIP_KEPT = "no_clip_kept"
@@ -42,10 +42,10 @@ class FileRecord:
         clips: what it was cut into.
     """
 
-    found: Found
+    found: SourceFile
     source_id: str = ""
     state: str = ""
-    info: Facts | None = None
+    info: MediaInfo | None = None
     duration_us: int = 0
     trimmed_us: int = 0
     message: str | None = None

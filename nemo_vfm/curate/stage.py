@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.curate.examine.footage import Footage
+from nemo_vfm.curate.examine.footage import ClipFrames
 from nemo_vfm.data.shards.clip_id import Clip
 from nemo_vfm.data.video.image_file import IMAGE_SUFFIXES
 
@@ -30,7 +30,7 @@ Span = tuple[int, int]  # first frame, last frame exclusive
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SourceFile:
     """One file of the source.
 
     Args:
@@ -62,7 +62,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class MediaInfo:
     """What is known of a file that can be opened.
 
     Args:
@@ -156,7 +156,7 @@ FACTS: dict[str, Callable[[ClipRecord], float]] = {
 class Source(Protocol):
     """Where the videos come from."""
 
-    def files(self) -> list[Found]:
+    def files(self) -> list[SourceFile]:
         """Every video file, and each that is passed over, sorted by name. UserError where there is none to take."""
         ...
 
@@ -217,7 +217,7 @@ class Labelling(Stage, Protocol):
 class Score(Stage, Protocol):
     """A stage that looks at one clip at a time."""
 
-    def measure(self, footage: Footage) -> Mapping[str, float | str]:
+    def measure(self, footage: ClipFrames) -> Mapping[str, float | str]:
         """The scores of one clip; ValueError costs that clip only."""
         ...
 
@@ -226,7 +226,7 @@ class Score(Stage, Protocol):
 class FileScore(Stage, Protocol):
     """A stage whose scores of a clip depend on all clips of its file."""
 
-    def remember(self, footage: Footage) -> str:
+    def remember(self, footage: ClipFrames) -> str:
         """What is kept of one clip, as text; ValueError costs that clip only."""
         ...
 
@@ -237,7 +237,7 @@ class FileScore(Stage, Protocol):
 
 @runtime_checkable
 class ReadsVectors(Score, Protocol):
-    """A stage that wants `Footage.motion_vectors`; without such a stage the decoder is not asked for them."""
+    """A stage that wants `ClipFrames.motion_vectors`; without such a stage the decoder is not asked for them."""
 
     def reads_vectors(self) -> bool:
         """Whether it wants them as it is set."""
@@ -261,7 +261,7 @@ class Compares(Stage, Protocol):
 class Comparison(Compares, Protocol):
     """A comparison that needs no weights: each clip is remembered where it is decoded."""
 
-    def remember(self, footage: Footage) -> str:
+    def remember(self, footage: ClipFrames) -> str:
         """What is kept of one clip for comparing, as text."""
         ...
 

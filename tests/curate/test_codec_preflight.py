@@ -20,7 +20,7 @@ from nemo_vfm.curate.ledger import FileRecord
 from nemo_vfm.curate.output.transcode import Media, Transcode
 from nemo_vfm.curate.score.codec_motion import CodecMotion
 from nemo_vfm.curate.split.adaptive import AdaptiveSplit
-from nemo_vfm.curate.stage import Facts, Found
+from nemo_vfm.curate.stage import MediaInfo, SourceFile
 from nemo_vfm.data.video import codecs, pyav_reader
 from nemo_vfm.data.video.encode import encode_mp4
 from nemo_vfm.data.video.pyav_reader import PyAVReader
@@ -75,7 +75,9 @@ def test_codecs_that_nvdec_leaves_are_named_once(monkeypatch: pytest.MonkeyPatch
     said: list[str] = []
     monkeypatch.setattr(codec_preflight, "warn_once", said.append)
     files = [
-        FileRecord(Found(Path(f"{codec}.mp4"), f"{codec}.mp4"), info=Facts(1, 1.0, 2, 2, codec, Fraction(1, 24)))
+        FileRecord(
+            SourceFile(Path(f"{codec}.mp4"), f"{codec}.mp4"), info=MediaInfo(1, 1.0, 2, 2, codec, Fraction(1, 24))
+        )
         for codec in ("h264", "prores", "av1", "av1")
     ]
     codec_preflight.say_what_nvdec_leaves(files, "cpu")

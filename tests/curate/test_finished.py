@@ -11,7 +11,7 @@ import pytest
 from nemo_vfm.curate.execute.ordered import finished
 from nemo_vfm.curate.ledger import FileRecord
 from nemo_vfm.curate.output.encode_kept import _segments
-from nemo_vfm.curate.stage import ClipRecord, Facts, Found
+from nemo_vfm.curate.stage import ClipRecord, MediaInfo, SourceFile
 from nemo_vfm.data.shards.clip_id import Clip
 
 
@@ -40,8 +40,8 @@ def test_what_one_piece_raises_ends_the_rest():
 
 
 def test_clips_are_encoded_with_the_same_neighbours_whatever_is_encoded_already():
-    info = Facts(14_400, 24.0, 640, 480, "h264", Fraction(1, 24))
-    file = FileRecord(Found(Path("a.mp4"), "a.mp4"), info=info)
+    info = MediaInfo(14_400, 24.0, 640, 480, "h264", Fraction(1, 24))
+    file = FileRecord(SourceFile(Path("a.mp4"), "a.mp4"), info=info)
     spans = [Clip("id", first, first + 100, first, first + 100, Fraction(1, 24)) for first in range(0, 14_400, 100)]
     clips = [ClipRecord(span, "a.mp4", (), 24.0, 640, 480, duration_us=1) for span in spans]
     segments = list(_segments(file, clips))

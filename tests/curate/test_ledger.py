@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nemo_vfm.curate.ledger import FileRecord, LedgerColumn, count, kind_of
-from nemo_vfm.curate.stage import ClipRecord, Found
+from nemo_vfm.curate.stage import ClipRecord, SourceFile
 from nemo_vfm.data.shards.clip_id import Clip
 
 
@@ -30,10 +30,14 @@ CLIPS = st.lists(
 FILES = st.lists(
     st.one_of(
         CLIPS.filter(bool).map(
-            lambda clips: FileRecord(Found(Path("a"), "a"), clips=clips, duration_us=sum(c.duration_us for c in clips))
+            lambda clips: FileRecord(
+                SourceFile(Path("a"), "a"), clips=clips, duration_us=sum(c.duration_us for c in clips)
+            )
         ),
-        st.integers(0, 10**9).map(lambda us: FileRecord(Found(Path("b"), "b"), duration_us=us, rule="exact_duplicate")),
-        st.just(0).map(lambda us: FileRecord(Found(Path("c"), "c"), duration_us=us, message="not a video")),
+        st.integers(0, 10**9).map(
+            lambda us: FileRecord(SourceFile(Path("b"), "b"), duration_us=us, rule="exact_duplicate")
+        ),
+        st.just(0).map(lambda us: FileRecord(SourceFile(Path("c"), "c"), duration_us=us, message="not a video")),
     ),
     max_size=8,
 )
@@ -50,7 +54,7 @@ def test_in_is_kept_and_dropped_and_failed(files):
 
 
 def test_a_ledger_that_does_not_add_up_is_refused():
-    file = FileRecord(Found(Path("a"), "a"), clips=[record(5)], duration_us=6)
+    file = FileRecord(SourceFile(Path("a"), "a"), clips=[record(5)], duration_us=6)
     with pytest.raises(AssertionError, match="microseconds do not add up"):
         count([file])
     assert not LedgerColumn(total=1).adds_up()
@@ -68,7 +72,7 @@ def test_a_ledger_that_does_not_add_up_is_refused():
     ],
 )
 def test_the_fate_of_a_file_follows_from_its_clips(clips, fate):
-    assert FileRecord(Found(Path("a"), "a"), clips=clips).fate() == fate
+    assert FileRecord(SourceFile(Path("a"), "a"), clips=clips).fate() == fate
 
 
 @pytest.mark.parametrize(
@@ -86,13 +90,14 @@ def test_a_reason_is_counted_by_its_kind(message, kind):
 
 def test_files_with_one_trouble_share_a_row():
     files = [
-        FileRecord(Found(Path(n), n), message=f"{n} has {place} frames") for place, n in enumerate(("a.mp4", "b.mp4"))
+        FileRecord(SourceFile(Path(n), n), message=f"{n} has {place} frames")
+        for place, n in enumerate(("a.mp4", "b.mp4"))
     ]
     assert count(files).to_json()["files"]["failed"] == {"the file has N frames": 2}
     assert [file.kinds() for file in files] == [["the file has N frames"]] * 2
 
 
 def test_what_is_trimmed_between_clips_counts_in_seconds_and_is_no_clip():
-    file = FileRecord(Found(Path("a"), "a"), clips=[record(5), record(2)], duration_us=9, trimmed_us=2)
+    file = FileRecord(SourceFile(Path("a"), "a"), clips=[record(5), record(2)], duration_us=9, trimmed_us=2)
     ledger = count([file])
     assert ledger.microseconds.dropped == {"transition": 2} and ledger.clips.total == 2

@@ -16,7 +16,7 @@ from nemo_vfm.curate.output.encode_kept import encode_kept
 from nemo_vfm.curate.output.transcode import Encode, Media, Transcode
 from nemo_vfm.curate.restore.crop_letterbox import Letterbox
 from nemo_vfm.curate.restore.destripe import Destripe
-from nemo_vfm.curate.stage import ClipRecord, Found
+from nemo_vfm.curate.stage import ClipRecord, SourceFile
 from nemo_vfm.data.shards.clip_id import Clip
 from tests.curate.test_sandbox import Misbehave
 from tests.support.films import job, pan, write_film
@@ -85,7 +85,9 @@ def test_each_frame_is_told_when_it_is_encoded(tmp_path, restore):
 
 def test_a_child_that_dies_over_encoding_is_said_to_have_encoded(tmp_path):
     record = ClipRecord(Clip("0" * 64, 0, 24, 0, 24, Fraction(1, 12)), "a.mp4", (), 12.0, 64, 48, 2_000_000)
-    file = FileRecord(Found(tmp_path / "a.mp4", "a.mp4"), source_id="0" * 64, duration_us=2_000_000, clips=[record])
+    file = FileRecord(
+        SourceFile(tmp_path / "a.mp4", "a.mp4"), source_id="0" * 64, duration_us=2_000_000, clips=[record]
+    )
 
     def work(title, total, steps, items):
         worker = replace(steps[0].work, operation=Misbehave()).start()

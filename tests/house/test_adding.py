@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from nemo_vfm.curate.examine.footage import Footage
+from nemo_vfm.curate.examine.footage import ClipFrames
 from nemo_vfm.curate.stage import Score
 from nemo_vfm.diffusion.sampler import Sampler
 from tests.support.repository import ROOT
@@ -39,8 +39,8 @@ def test_the_pages_filter_is_a_stage_that_tells_grey_from_colour():
     grey = np.full((2, 8, 8, 3), 90, np.uint8)
     colour = np.random.default_rng(0).integers(0, 256, (2, 8, 8, 3), np.uint8)
     assert isinstance(stage, Score)
-    assert stage.measure(Footage.of(grey, 24.0)) == {"colourfulness": 0.0}
-    assert stage.measure(Footage.of(colour, 24.0))["colourfulness"] > 50
+    assert stage.measure(ClipFrames.of(grey, 24.0)) == {"colourfulness": 0.0}
+    assert stage.measure(ClipFrames.of(colour, 24.0))["colourfulness"] > 50
 
 
 def end_of(steps: int) -> float:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nemo_vfm.curate.examine.footage import Footage
+from nemo_vfm.curate.examine.footage import ClipFrames
 from nemo_vfm.curate.examine.frame_stream import Walk
 
 _BLOCK = np.dtype([
@@ -24,7 +24,7 @@ def blocks(*rows: dict[str, int]) -> np.ndarray:
     return made
 
 
-def filmed(path: Path, side_px: int = 256) -> Footage:
+def filmed(path: Path, side_px: int = 256) -> ClipFrames:
     """The whole file, with a short side of at most `side_px`."""
     with Walk(path, side_px=side_px, vectors=True, max_held_bytes=1 << 30) as walk:
         for _ in walk.frames():

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.storage.files import write_bytes
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.curate.examine.footage import Footage
+from nemo_vfm.curate.examine.footage import ClipFrames
 from nemo_vfm.curate.examine.frame_stream import Walk
 from nemo_vfm.curate.examine.probe import elapsed_us, reason_of
 from nemo_vfm.curate.examine.sandbox import Reply
@@ -142,7 +142,7 @@ class Examine:
 
     def _see(self, path: Path, source_id: str, stages: Mapping[str, Stage], tick: Callable[[int], None]) -> Reply:
         frames_THWC = smaller(open_image(path).picture_HWC, self.side_px)[None]
-        footage = Footage(1, 1.0, lambda numbers: frames_THWC[list(numbers)], is_image=True)
+        footage = ClipFrames(1, 1.0, lambda numbers: frames_THWC[list(numbers)], is_image=True)
         tick(1)
         return self._judge(footage, Clip(source_id, 0, 1, 0, 1, Fraction(1)), (0, 0), stages, tick)
 
@@ -156,7 +156,7 @@ class Examine:
         return self._judge(footage, clip, span_us, stages, tick, picture)
 
     def _judge(
-        self, footage: Footage, clip: Clip, span_us: tuple[int, int], stages: Mapping[str, Stage],
+        self, footage: ClipFrames, clip: Clip, span_us: tuple[int, int], stages: Mapping[str, Stage],
         tick: Callable[[int], None], picture: Picture | None = None,
     ) -> Reply:  # fmt: skip
         path = self.thumbnails / f"{clip.id}.jpg"
@@ -187,7 +187,7 @@ def _given(frames: Iterable[Frame], spans: list[Span]) -> Iterator[Span]:
         yield spans[0][0], done
 
 
-def found_by(stage: Stage, footage: Footage) -> Json:
+def found_by(stage: Stage, footage: ClipFrames) -> Json:
     """What a stage without a model says of a clip.
 
     `{"scores"}`; `{"vector"}` to compare; `{"memory"}`, from which the file's clips get scores; or `{"message"}`: why
@@ -243,7 +243,7 @@ def smaller(picture_HWC: Frame, side_px: int) -> Frame:
     return np.asarray(cv2.resize(picture_HWC, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)
 
 
-def thumbnail(footage: Footage, num_frames: int = 4) -> bytes:
+def thumbnail(footage: ClipFrames, num_frames: int = 4) -> bytes:
     """A strip of frames side by side, as JPEG; an image alone."""
     num_frames = 1 if footage.is_image else num_frames
     pairs = footage.pairs(THUMBNAIL_PAIRS)  # frames that stages look at anyway

@@ -16,7 +16,7 @@ from nemo_vfm.curate.examine.sandbox import Reply
 from nemo_vfm.curate.execute.work_units import Item, Lost, megapixels
 from nemo_vfm.curate.ledger import FileRecord
 from nemo_vfm.curate.split.split_segments import SplitsByGlances, spans_of
-from nemo_vfm.curate.stage import Facts, Span
+from nemo_vfm.curate.stage import MediaInfo, Span
 
 STRETCH_S, MOST_STRETCHES = 60.0, 32  # a container is read from end to end for each
 Replies = list[Reply] | Lost
@@ -47,7 +47,7 @@ class Film:
     broken: bool = False
 
     @property
-    def info(self) -> Facts:
+    def info(self) -> MediaInfo:
         """What its container says."""
         assert self.file.info is not None
         return self.file.info

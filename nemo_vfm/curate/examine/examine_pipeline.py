@@ -23,7 +23,7 @@ from nemo_vfm.curate.examine.sandbox import Limits, Reply
 from nemo_vfm.curate.execute.work_units import Executor, Item, Lost, Step, Throughput, Watch
 from nemo_vfm.curate.ledger import FileRecord
 from nemo_vfm.curate.sources.source_guard import state_of
-from nemo_vfm.curate.stage import Found, Learned, Ready, Stage
+from nemo_vfm.curate.stage import Learned, Ready, SourceFile, Stage
 
 #: Ray hides GPUs from a worker that asks for none. So each that decodes or encodes there asks for a slice, and a model
 #: beside eight of them for the rest: a whole one would never be free.
@@ -82,7 +82,7 @@ class _Frames:
         self._line.advance(frames)
 
 
-def probe_all(found: Sequence[Found], hands: WorkContext, *, max_frames: int, folder: Path) -> list[FileRecord]:
+def probe_all(found: Sequence[SourceFile], hands: WorkContext, *, max_frames: int, folder: Path) -> list[FileRecord]:
     """A record of each file; those that have not changed since they were probed last are not opened.
 
     Raises:

@@ -33,7 +33,7 @@ class MotionVectors:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class DecoderReport:
     """What decoding said of a clip's frames, as shares of them.
 
     Args:
@@ -47,7 +47,7 @@ class Told:
     repeated: float = 0.0
 
 
-class Footage:
+class ClipFrames:
     """One clip as stages see it: small frames in RGB, picked by number, 0 being the clip's first.
 
     Args:
@@ -66,12 +66,12 @@ class Footage:
         fps: float,
         read: Callable[[Sequence[int]], Pictures],
         vectors: Callable[[Sequence[int]], list[MotionVectors]] | None = None,
-        told: Told | None = None,
+        told: DecoderReport | None = None,
         *,
         is_image: bool = False,
     ) -> None:
         assert num_frames >= 1 and fps > 0
-        self.num_frames, self.fps, self.told, self.is_image = num_frames, fps, told or Told(), is_image
+        self.num_frames, self.fps, self.told, self.is_image = num_frames, fps, told or DecoderReport(), is_image
         self._read, self._vectors = read, vectors
         self._rgb: dict[int, Pictures] = {}
         self._luma: dict[int, Pictures] = {}
@@ -127,5 +127,5 @@ class Footage:
 
 
 def by_number(kept: Mapping[int, Pictures]) -> Callable[[Sequence[int]], Pictures]:
-    """A `read` for `Footage` from frames kept by their number."""
+    """A `read` for `ClipFrames` from frames kept by their number."""
     return lambda numbers: np.stack([kept[number] for number in numbers])

@@ -17,7 +17,7 @@ import numpy as np
 from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
-from nemo_vfm.curate.examine.footage import Footage, MotionVectors, Told
+from nemo_vfm.curate.examine.footage import ClipFrames, DecoderReport, MotionVectors
 from nemo_vfm.curate.stage import Frame, Span
 from nemo_vfm.data.video.codecs import Decoding
 from nemo_vfm.data.video.constant_rate import rate_of, repeated_ratio
@@ -95,7 +95,7 @@ class Walk:
             self._tick(1)
             yield held.small
 
-    def footage(self, span: Span) -> Footage:
+    def footage(self, span: Span) -> ClipFrames:
         """A span that was walked, and not before the one asked for last: what lies before it is forgotten."""
         while self._held and self._first < span[0]:
             self._forget()
@@ -119,8 +119,8 @@ class Walk:
             luma = cv2.cvtColor(self._reader.picture(frame), cv2.COLOR_RGB2GRAY)
             self._borders.append((number, Borders.of(np.asarray(luma, dtype=np.uint8))))
 
-    def _footage(self, span: Span, pick: Callable[[Sequence[int]], "list[_Held]"]) -> Footage:
-        return Footage(
+    def _footage(self, span: Span, pick: Callable[[Sequence[int]], "list[_Held]"]) -> ClipFrames:
+        return ClipFrames(
             span[1] - span[0],
             rate_of(self.info, span),
             lambda numbers: np.stack([held.small for held in pick(numbers)]),
@@ -128,10 +128,10 @@ class Walk:
             self._told(span),
         )
 
-    def _told(self, span: Span) -> Told:
+    def _told(self, span: Span) -> DecoderReport:
         numbers, info = range(*span), self.info
         corrupt, interlaced = map(self._reader.is_corrupt, numbers), map(self._reader.is_interlaced, numbers)
-        return Told(sum(corrupt) / len(numbers), sum(interlaced) / len(numbers), repeated_ratio(info, span))
+        return DecoderReport(sum(corrupt) / len(numbers), sum(interlaced) / len(numbers), repeated_ratio(info, span))
 
     def _hold(self, held: "_Held") -> None:
         if self.held_bytes + held.num_bytes > self._max_held_bytes:
@@ -144,7 +144,7 @@ class Walk:
         self.held_bytes -= self._held.popleft().num_bytes
         self._first += 1
 
-    def _again(self, span: Span) -> Footage:
+    def _again(self, span: Span) -> ClipFrames:
         """Footage that is decoded when it is asked for; a second decoder, since the first is in the middle."""
 
         def pick(numbers: Sequence[int]) -> list[_Held]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.sandbox import Reply
 from nemo_vfm.curate.ledger import EXACT_DUPLICATE, FileRecord
-from nemo_vfm.curate.stage import Facts
+from nemo_vfm.curate.stage import MediaInfo
 from nemo_vfm.data.shards.clip_id import source_id
 from nemo_vfm.data.video.decode import VideoInfo
 
@@ -32,7 +32,7 @@ class Probe:
     max_frames: int
 
     def __call__(self, request: Json, tick: Callable[[int], None]) -> Iterator[Reply]:
-        """One reply: the fields of `Facts`, source_id and duration_us, or `message`; see `read_probed`."""
+        """One reply: the fields of `MediaInfo`, source_id and duration_us, or `message`; see `read_probed`."""
         path, name = Path(request["path"]), request["name"]
         known: dict[str, Json] = {"source_id": ""}
         try:
@@ -84,7 +84,7 @@ def read_probed(file: FileRecord, known: Json) -> None:
     file.source_id, file.message = known["source_id"], known.get("message")
     if "num_frames" in known:
         file.duration_us = known["duration_us"]
-        file.info = Facts(
+        file.info = MediaInfo(
             known["num_frames"], known["fps"], known["width"], known["height"], known["codec"],
             Fraction(*known["time_base"]),
         )  # fmt: skip

@@ -4,14 +4,14 @@
 
 import numpy as np
 
-from nemo_vfm.curate.examine.footage import Footage
+from nemo_vfm.curate.examine.footage import ClipFrames
 
 
 def per_second(num_frames: int, fps: float, rate: float, at_most: int) -> list[int]:
-    """The same frames as `Footage.per_second`, of a clip whose frames are elsewhere."""
-    return Footage(num_frames, fps, lambda numbers: np.empty((0, 0, 0, 3), np.uint8)).per_second(rate, at_most)
+    """The same frames as `ClipFrames.per_second`, of a clip whose frames are elsewhere."""
+    return ClipFrames(num_frames, fps, lambda numbers: np.empty((0, 0, 0, 3), np.uint8)).per_second(rate, at_most)
 
 
 def evenly(num_frames: int, count: int) -> list[int]:
-    """The same frames as `Footage.evenly`."""
-    return Footage(num_frames, 1.0, lambda numbers: np.empty((0, 0, 0, 3), np.uint8)).evenly(count)
+    """The same frames as `ClipFrames.evenly`."""
+    return ClipFrames(num_frames, 1.0, lambda numbers: np.empty((0, 0, 0, 3), np.uint8)).evenly(count)

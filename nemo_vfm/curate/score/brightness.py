@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import cv2
 import numpy as np
 
-from nemo_vfm.curate.examine.footage import Footage
+from nemo_vfm.curate.examine.footage import ClipFrames
 
 _NUM_PAIRS = 16  # neighbouring frames, spread over the clip
 
@@ -29,7 +29,7 @@ class Brightness:
         """The three scores."""
         return ("luma_mean", "luma_std", "black_ratio")
 
-    def measure(self, footage: Footage) -> Mapping[str, float]:
+    def measure(self, footage: ClipFrames) -> Mapping[str, float]:
         """The scores of one clip."""
         luma_THW = footage.luma(footage.pairs(_NUM_PAIRS))
         means, deviations = zip(*(cv2.meanStdDev(luma_HW) for luma_HW in luma_THW), strict=True)

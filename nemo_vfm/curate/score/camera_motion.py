@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.curate.examine.footage import Footage
+from nemo_vfm.curate.examine.footage import ClipFrames
 
 Luma = NDArray[np.uint8]  # (H, W)
 
@@ -86,7 +86,7 @@ class CameraMotion:
         """The words that `camera` may be."""
         return {"camera": _WORDS}
 
-    def measure(self, footage: Footage) -> Mapping[str, float | str]:
+    def measure(self, footage: ClipFrames) -> Mapping[str, float | str]:
         """The scores of one clip; an image has none."""
         if footage.is_image:
             return {}
@@ -112,7 +112,7 @@ class CameraMotion:
             "camera": _word(speeds, shake, self.still),
         }
 
-    def _tracks(self, footage: Footage) -> list[list[Step]]:
+    def _tracks(self, footage: ClipFrames) -> list[list[Step]]:
         """Of each pair its step and maybe the next one; none where corners were lost."""
         pairs = footage.pairs(self.num_pairs)
         tracks = []

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.log import warn_once
-from nemo_vfm.curate.examine.footage import Footage, MotionVectors
+from nemo_vfm.curate.examine.footage import ClipFrames, MotionVectors
 from nemo_vfm.curate.score.flow import flow_lengths, flow_size
 from nemo_vfm.curate.score.vector_field import cell_areas, cell_lengths, cosmos_lengths
 
@@ -60,7 +60,7 @@ class CodecMotion:
         """It does."""
         return True
 
-    def measure(self, footage: Footage) -> Mapping[str, float | str]:
+    def measure(self, footage: ClipFrames) -> Mapping[str, float | str]:
         """The scores of one clip; an image has none."""
         if footage.is_image:
             return {}
@@ -69,7 +69,7 @@ class CodecMotion:
         overall, least = scores if scores is not None else self._of_flow(footage)
         return {"motion.global_mean": overall, "motion.patch_min": least, "motion.from": source}
 
-    def _of_vectors(self, footage: Footage) -> tuple[float, float] | None:
+    def _of_vectors(self, footage: ClipFrames) -> tuple[float, float] | None:
         """Both numbers; None where vectors tell nothing of most frames."""
         pairs = footage.pairs(self.num_frames)
         numbers = sorted({after for before, after in zip(pairs[::2], pairs[1::2], strict=True) if after > before})
@@ -85,7 +85,7 @@ class CodecMotion:
         moved_RC, seen_RC = (np.nan_to_num(moved_TRC) * seen_TRC).sum(axis=0), seen_TRC.sum(axis=0)
         return self._numbers(moved_RC, seen_RC, shape.width, shape.height)
 
-    def _of_flow(self, footage: Footage) -> tuple[float, float]:
+    def _of_flow(self, footage: ClipFrames) -> tuple[float, float]:
         width, height = flow_size(footage, num_pairs=self.num_frames, side_px=_FLOW_SIDE_PX)
         flows = flow_lengths(footage, num_pairs=self.num_frames, side_px=_FLOW_SIDE_PX)
         moved_HW = np.zeros((height, width), np.float32)
@@ -104,7 +104,7 @@ class CodecMotion:
         return float(moved_RC.sum() / seen_RC.sum() / (width + height)), float(parts.min() / (width + height))
 
     @staticmethod
-    def _of_cosmos(footage: Footage) -> tuple[float, float] | None:
+    def _of_cosmos(footage: ClipFrames) -> tuple[float, float] | None:
         """Both numbers as cosmos-curate has them; None where there are no vectors."""
         sampled = range(0, footage.num_frames, max(1, round(footage.fps / 2)))[1:]
         wanted = max(10, round(2 * 0.5 * (int(footage.duration_s) or 30)))
@@ -130,13 +130,13 @@ def _cosmos_numbers(found: Sequence[MotionVectors]) -> tuple[float, float]:
     return float(mean_HW.mean() / (width + height)), float(parts.min() / (width + height))
 
 
-def _vectors_near(footage: Footage, numbers: Sequence[int]) -> dict[int, MotionVectors]:
+def _vectors_near(footage: ClipFrames, numbers: Sequence[int]) -> dict[int, MotionVectors]:
     """The vectors of these frames and of those that they may refer to, by number; empty where there are none."""
     near = sorted({max(0, number - back) for number in numbers for back in range(_FURTHEST)})
     return dict(zip(near, _vectors(footage, near), strict=False))
 
 
-def _vectors(footage: Footage, numbers: Sequence[int]) -> list[MotionVectors]:
+def _vectors(footage: ClipFrames, numbers: Sequence[int]) -> list[MotionVectors]:
     """Those of the frames; none, and that is said once, where the codec has none."""
     vectors = footage.motion_vectors(numbers) if numbers else []
     if vectors is None:
@@ -147,7 +147,7 @@ def _vectors(footage: Footage, numbers: Sequence[int]) -> list[MotionVectors]:
     return vectors or []
 
 
-def _per_frame(footage: Footage, number: int, vectors: Mapping[int, MotionVectors]) -> Grid | None:
+def _per_frame(footage: ClipFrames, number: int, vectors: Mapping[int, MotionVectors]) -> Grid | None:
     """Pixels a frame that each cell of a frame moves, NaN where unknown; None where nothing is known."""
     here = vectors[number]
     if not len(here.blocks_B):  # coded by itself, or left out by the encoder because nothing changed

@@ -4,7 +4,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from nemo_vfm.curate.examine.footage import Footage
+from nemo_vfm.curate.examine.footage import ClipFrames
 
 
 class DecoderFlags:
@@ -19,7 +19,7 @@ class DecoderFlags:
         """The three scores."""
         return ("corrupt_ratio", "interlaced_ratio", "repeated_ratio")
 
-    def measure(self, footage: Footage) -> Mapping[str, float]:
+    def measure(self, footage: ClipFrames) -> Mapping[str, float]:
         """The scores of one clip; an image has none."""
         if footage.is_image:
             return {}

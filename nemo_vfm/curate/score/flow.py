@@ -11,16 +11,16 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.curate.examine.footage import Footage
+from nemo_vfm.curate.examine.footage import ClipFrames
 
 Lengths = NDArray[np.float32]  # (H, W)
 
 _SMALLEST_PX = 16
 _PADDED_PX = 32  # DIS reads beyond long pictures with a short side below this, and takes the process along (OpenCV 5.0)
-_known: WeakKeyDictionary[Footage, dict[tuple[int, int], list[Lengths | None]]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[ClipFrames, dict[tuple[int, int], list[Lengths | None]]] = WeakKeyDictionary()
 
 
-def flow_lengths(footage: Footage, *, num_pairs: int, side_px: int) -> list[Lengths | None]:
+def flow_lengths(footage: ClipFrames, *, num_pairs: int, side_px: int) -> list[Lengths | None]:
     """Dense flow (DIS, Kroeger et al., arXiv 1603.03590) of each pair, in pixels; None where both frames are the same.
 
     Args:
@@ -33,7 +33,7 @@ def flow_lengths(footage: Footage, *, num_pairs: int, side_px: int) -> list[Leng
     return known[num_pairs, side_px]
 
 
-def flow_size(footage: Footage, *, num_pairs: int, side_px: int) -> tuple[int, int]:
+def flow_size(footage: ClipFrames, *, num_pairs: int, side_px: int) -> tuple[int, int]:
     """Width and height at which flow is computed. ValueError where the picture is too small for it."""
     height, width = footage.luma(footage.pairs(num_pairs)[:1]).shape[1:]
     if min(height, width) < _SMALLEST_PX:
@@ -44,7 +44,7 @@ def flow_size(footage: Footage, *, num_pairs: int, side_px: int) -> tuple[int, i
     return round(width * ratio), round(height * ratio)
 
 
-def _compute(footage: Footage, num_pairs: int, side_px: int) -> list[Lengths | None]:
+def _compute(footage: ClipFrames, num_pairs: int, side_px: int) -> list[Lengths | None]:
     size = flow_size(footage, num_pairs=num_pairs, side_px=side_px)
     luma_THW = [_shrunk(frame, size) for frame in footage.luma(footage.pairs(num_pairs))]
     flow = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_FAST)

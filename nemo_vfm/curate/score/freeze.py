@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.curate.examine.footage import Footage
+from nemo_vfm.curate.examine.footage import ClipFrames
 
 _NUM_PAIRS = 16  # neighbouring frames, spread over the clip
 
@@ -33,7 +33,7 @@ class Freeze:
         """The one score."""
         return ("freeze_ratio",)
 
-    def measure(self, footage: Footage) -> Mapping[str, float]:
+    def measure(self, footage: ClipFrames) -> Mapping[str, float]:
         """The score of one clip, 0 to 1; an image has none."""
         if footage.is_image:
             return {}

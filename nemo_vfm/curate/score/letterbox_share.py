@@ -4,7 +4,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from nemo_vfm.curate.examine.footage import Footage
+from nemo_vfm.curate.examine.footage import ClipFrames
 from nemo_vfm.restore.letterbox import picture_box
 
 _NUM_PAIRS = 16  # whose first frames are looked at, as other stages do
@@ -21,7 +21,7 @@ class Letterbox:
         """The one score."""
         return ("letterbox.ratio",)
 
-    def measure(self, footage: Footage) -> Mapping[str, float]:
+    def measure(self, footage: ClipFrames) -> Mapping[str, float]:
         """The score of one clip."""
         luma_THW = footage.luma(footage.pairs(_NUM_PAIRS)[::2])
         box = picture_box(luma_THW)

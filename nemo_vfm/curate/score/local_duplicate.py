@@ -6,7 +6,7 @@ import base64
 from collections.abc import Sequence
 from functools import lru_cache
 
-from nemo_vfm.curate.examine.footage import Footage
+from nemo_vfm.curate.examine.footage import ClipFrames
 from nemo_vfm.curate.score.near_duplicate import largest_kept, most_alike
 from nemo_vfm.curate.stage import ClipRecord
 from nemo_vfm.dedup.clip_overlap import same, shown
@@ -37,7 +37,7 @@ class LocalDuplicate:
         """The one score."""
         return ("local_similarity",)
 
-    def remember(self, footage: Footage) -> str:
+    def remember(self, footage: ClipFrames) -> str:
         """Keypoints and a small copy of each frame looked at, as base64."""
         numbers = footage.per_second(_RATE, at_most=_MOST_FRAMES)
         if len(numbers) < _LEAST_FRAMES:

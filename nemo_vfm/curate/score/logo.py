@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.bounds import require_between
-from nemo_vfm.curate.examine.footage import Footage
+from nemo_vfm.curate.examine.footage import ClipFrames
 from nemo_vfm.curate.score.shared_edges import EdgeField, Mark, different_scenes, edge_field, find_marks
 from nemo_vfm.curate.score.text_overlay import corner_share
 
@@ -48,7 +48,7 @@ class Logo:
         """The names of the four scores."""
         return ("logo.overlay", "logo.likeness", "logo.area", "logo.corner")
 
-    def remember(self, footage: Footage) -> str:
+    def remember(self, footage: ClipFrames) -> str:
         """The clip's mean picture, as text."""
         mean_HW = np.zeros(footage.luma([0]).shape[1:], np.float32)
         numbers = footage.evenly(_FRAMES)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from nemo_vfm.curate.examine.footage import Footage
+from nemo_vfm.curate.examine.footage import ClipFrames
 from nemo_vfm.curate.score.flow import Lengths, flow_lengths, flow_size
 
 
@@ -33,7 +33,7 @@ class Motion:
         """The names of the two scores."""
         return ("motion", "motion_peak")
 
-    def measure(self, footage: Footage) -> Mapping[str, float]:
+    def measure(self, footage: ClipFrames) -> Mapping[str, float]:
         """Both scores of one clip; an image has none."""
         if footage.is_image:
             return {}

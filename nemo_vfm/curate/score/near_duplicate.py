@@ -12,7 +12,7 @@ from itertools import combinations
 import cv2
 import numpy as np
 
-from nemo_vfm.curate.examine.footage import Footage, Pictures
+from nemo_vfm.curate.examine.footage import ClipFrames, Pictures
 from nemo_vfm.curate.stage import ClipRecord
 from nemo_vfm.dedup.cosine import Pair
 from nemo_vfm.dedup.groups import kept_by_likeness
@@ -43,7 +43,7 @@ class NearDuplicate:
         """The one score."""
         return ("similarity",)
 
-    def remember(self, footage: Footage) -> str:
+    def remember(self, footage: ClipFrames) -> str:
         """A hash of the decoded frames, and their signatures as base64 of float16."""
         frames = footage.frames(footage.per_second(RATE, at_most=int(_MAX_SECONDS * RATE)))
         signatures = np.stack([signature(frame) for frame in frames]).astype("<f2")

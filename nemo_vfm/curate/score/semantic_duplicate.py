@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.curate.examine.footage import Footage, Pictures
+from nemo_vfm.curate.examine.footage import ClipFrames, Pictures
 from nemo_vfm.curate.score.near_duplicate import number
 from nemo_vfm.curate.stage import ClipRecord
 from nemo_vfm.dedup.color_layout import Look
@@ -48,7 +48,7 @@ class SemanticDuplicate:
         """The one score."""
         return ("semantic_similarity",)
 
-    def remember(self, footage: Footage) -> str:
+    def remember(self, footage: ClipFrames) -> str:
         """The clip's vector, as text."""
         return as_text(self.embedder.embed(footage.frames(self.embedder.wanted(footage.num_frames))))
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import cv2
 import numpy as np
 
-from nemo_vfm.curate.examine.footage import Footage
+from nemo_vfm.curate.examine.footage import ClipFrames
 
 _NUM_PAIRS = 16  # neighbouring frames, spread over the clip
 
@@ -22,7 +22,7 @@ class Sharpness:
         """The one score."""
         return ("sharpness",)
 
-    def measure(self, footage: Footage) -> Mapping[str, float]:
+    def measure(self, footage: ClipFrames) -> Mapping[str, float]:
         """The score of one clip, in squared luma steps."""
         luma_THW = footage.luma(footage.pairs(_NUM_PAIRS)[::2])
         deviations = [cv2.meanStdDev(cv2.Laplacian(luma_HW, cv2.CV_16S))[1] for luma_HW in luma_THW]

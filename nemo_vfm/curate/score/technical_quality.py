@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.curate.examine.footage import Footage, Pictures
+from nemo_vfm.curate.examine.footage import ClipFrames, Pictures
 from nemo_vfm.curate.score.blockiness import blockiness
 
 _SPREAD = ("laplacian", "tenengrad", "contrast", "noise", "colourfulness", "entropy")
@@ -48,7 +48,7 @@ class TechnicalQuality:
         spread = [f"quality.{name}.{part}" for name in _SPREAD for part in ("mean", "min", "p10")]
         return (*spread, "quality.dark", "quality.bright", "quality.blockiness", "quality.flicker")
 
-    def measure(self, footage: Footage) -> Mapping[str, float]:
+    def measure(self, footage: ClipFrames) -> Mapping[str, float]:
         """The scores of one clip; an image has no flicker."""
         numbers = footage.pairs(self.num_frames)[::2]
         rgb_THWC, luma_THW = footage.frames(numbers), list(footage.luma(numbers))
@@ -113,7 +113,7 @@ def _colourfulness(rgb_HWC: Pictures) -> float:
     return float(np.linalg.norm(deviations) + 0.3 * np.linalg.norm(means))
 
 
-def _flicker(footage: Footage, num_pairs: int) -> float:
+def _flicker(footage: ClipFrames, num_pairs: int) -> float:
     """From second differences of mean luma at every other pair: 0 in fades, 6 s^2 in white flicker.
 
     Their median, since a cut or a flash among them is no flicker.

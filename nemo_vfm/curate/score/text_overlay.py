@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.storage.files import sha256_file, sha256_text
-from nemo_vfm.curate.examine.footage import Footage
+from nemo_vfm.curate.examine.footage import ClipFrames
 from nemo_vfm.curate.score.strokes import Line, moving, steady_lines, upright_edges
 from nemo_vfm.curate.score.text_detector import detect_lines
 
@@ -54,7 +54,7 @@ class TextOverlay:
         weights = "none" if self.weights is None else sha256_file(self.weights)
         return sha256_text(f"{self.strokes} {self.most_moments} {weights}")
 
-    def measure(self, footage: Footage) -> Mapping[str, float]:
+    def measure(self, footage: ClipFrames) -> Mapping[str, float]:
         """The scores of one clip; of an image, what writing covers."""
         numbers = _moments(footage, self.most_moments)
         height, width = footage.luma(numbers[0][:1]).shape[1:]
@@ -69,7 +69,7 @@ class TextOverlay:
         evidence = max((share * line.strokes for lines, share in moments for line in lines), default=0.0)
         return {"text.overlay": float(evidence >= self.strokes), "text.strokes": float(evidence)} | scores
 
-    def _look(self, footage: Footage, numbers: Sequence[int]) -> tuple[list[Line], float]:
+    def _look(self, footage: ClipFrames, numbers: Sequence[int]) -> tuple[list[Line], float]:
         """The writing of a moment, and the share of other edges that move."""
         edges = upright_edges(list(footage.luma(numbers)))
         if self.weights is None:
@@ -79,7 +79,7 @@ class TextOverlay:
         return lines, moving(edges, lines)
 
 
-def _moments(footage: Footage, at_most: int) -> list[list[int]]:
+def _moments(footage: ClipFrames, at_most: int) -> list[list[int]]:
     """Numbers of the frames of each moment; a short clip repeats some."""
     last = footage.num_frames - 1
     step = max(1, min(round(_STEP_S * footage.fps), last // _STEPS[-1]))

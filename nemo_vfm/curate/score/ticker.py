@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.bounds import require_between
-from nemo_vfm.curate.examine.footage import Footage
+from nemo_vfm.curate.examine.footage import ClipFrames
 
 _PAIRS, _GAP_S = 8, 0.2  # a ticker crosses an eighth to a third of the picture in a second
 _BAND, _MARGIN = 1 / 16, 1 / 4  # height of a band, and where bands lie at top and bottom: parts of the height
@@ -43,7 +43,7 @@ class Ticker:
         """The names of the two scores."""
         return ("ticker.overlay", "ticker.likeness")
 
-    def measure(self, footage: Footage) -> Mapping[str, float]:
+    def measure(self, footage: ClipFrames) -> Mapping[str, float]:
         """The scores of one clip; an image has none."""
         if footage.is_image:
             return {}
@@ -59,7 +59,7 @@ class _Moved(NamedTuple):
     is_written_K: NDArray[np.bool_]
 
 
-def _pairs(footage: Footage) -> list[list[int]]:
+def _pairs(footage: ClipFrames) -> list[list[int]]:
     """Numbers of the frames of each pair; a clip that is too short has none."""
     gap = max(1, round(_GAP_S * footage.fps))
     room = footage.num_frames - 1 - gap
@@ -67,7 +67,7 @@ def _pairs(footage: Footage) -> list[list[int]]:
     return [[start, start + gap] for start in starts]
 
 
-def _moved(footage: Footage, pair: Sequence[int]) -> _Moved:
+def _moved(footage: ClipFrames, pair: Sequence[int]) -> _Moved:
     steps = [cv2.Sobel(luma_HW, cv2.CV_32F, 1, 0) for luma_HW in footage.luma(pair)]
     height, width = steps[0].shape
     bands = _bands(height)

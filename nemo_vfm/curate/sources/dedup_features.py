@@ -15,7 +15,7 @@ from nemo_vfm.core.storage.files import sha256_text, write_bytes
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.examine_file import thumbnail
 from nemo_vfm.curate.examine.findings_cache import Cache, fingerprint
-from nemo_vfm.curate.examine.footage import Footage, Pictures
+from nemo_vfm.curate.examine.footage import ClipFrames, Pictures
 from nemo_vfm.curate.execute.ordered import ordered
 from nemo_vfm.curate.sources.shard_clips import ShardClip, footage_of
 from nemo_vfm.curate.stage import ClipRecord, Compares, Comparison, Learned
@@ -126,7 +126,7 @@ class _See:
                 self._ask(name, stage, footage, seen)
             write_bytes(picture, thumbnail(footage))
 
-    def _ask(self, name: str, stage: Compares, footage: Footage, seen: _Seen) -> None:
+    def _ask(self, name: str, stage: Compares, footage: ClipFrames, seen: _Seen) -> None:
         if isinstance(stage, Comparison):
             seen.vectors[name] = stage.remember(footage)
             self.caches[name].put(seen.key, {"vector": seen.vectors[name], "facts": seen.facts})

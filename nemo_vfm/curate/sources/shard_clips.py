@@ -18,7 +18,7 @@ import numpy as np
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.uri import Place
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.curate.examine.footage import Footage, Pictures
+from nemo_vfm.curate.examine.footage import ClipFrames, Pictures
 from nemo_vfm.curate.stage import ClipRecord
 from nemo_vfm.data.batching.transform import decode_image
 from nemo_vfm.data.shards.clip_id import Clip
@@ -99,7 +99,7 @@ class ShardClip:
 
 
 @contextmanager
-def footage_of(data: bytes, is_picture: bool) -> Iterator[tuple[Footage, dict[str, Json]]]:
+def footage_of(data: bytes, is_picture: bool) -> Iterator[tuple[ClipFrames, dict[str, Json]]]:
     """The clip's frames, small, while the block runs, and its num_frames, fps, width and height.
 
     Raises:
@@ -107,11 +107,11 @@ def footage_of(data: bytes, is_picture: bool) -> Iterator[tuple[Footage, dict[st
     """
     if is_picture:
         picture = decode_image(data)
-        yield Footage.of(_shrunk(picture[None]), 1.0), _facts(1, 1.0, picture.shape[1], picture.shape[0])
+        yield ClipFrames.of(_shrunk(picture[None]), 1.0), _facts(1, 1.0, picture.shape[1], picture.shape[0])
         return
     with open_video(data) as reader:
         info = reader.info()
-        footage = Footage(info.num_frames, info.fps, lambda numbers: _shrunk(reader.read(list(numbers))))
+        footage = ClipFrames(info.num_frames, info.fps, lambda numbers: _shrunk(reader.read(list(numbers))))
         yield footage, _facts(info.num_frames, info.fps, info.width, info.height)
 
 

@@ -14,7 +14,7 @@ from nemo_vfm.core.storage.object_store import Item, items
 from nemo_vfm.core.storage.uri import Address, Place, place
 from nemo_vfm.curate.ledger import LINK_OUTSIDE, NO_REGULAR_FILE
 from nemo_vfm.curate.sources.remote_source import FetchedFile
-from nemo_vfm.curate.stage import Found
+from nemo_vfm.curate.stage import SourceFile
 from nemo_vfm.data.video.decode import VIDEO_SUFFIXES
 from nemo_vfm.data.video.image_file import IMAGE_SUFFIXES
 
@@ -65,7 +65,7 @@ class Folder:
         """See `Fetching.fetch_into`."""
         self._into = folder
 
-    def files(self) -> list[Found]:
+    def files(self) -> list[SourceFile]:
         """Every file that is taken, sorted by name.
 
         Raises:
@@ -76,7 +76,7 @@ class Folder:
         if isinstance(root, Address):
             return self._stored(root)
         if root.is_file():
-            return [Found(root, _name(root, root.parent), root=root.parent)]
+            return [SourceFile(root, _name(root, root.parent), root=root.parent)]
         if not root.is_dir():
             raise UserError(f"{root} is not a folder or a file; give the folder that holds the videos or images")
         found = sorted(_media(root, _SUFFIXES[self.take]), key=lambda f: f.name)
@@ -89,7 +89,7 @@ class Folder:
         hint = f". It holds {others} files of the other kind: source.take=both takes them" if others else ""
         return f"looked for names that end in {' '.join(sorted(_SUFFIXES[self.take]))}{hint}"
 
-    def _stored(self, root: Address) -> list[Found]:
+    def _stored(self, root: Address) -> list[SourceFile]:
         """The videos below an address; nothing but their sidecars is fetched yet."""
         if self._into is None:
             raise UserError(f"{root} is in an object store, and no folder was given to fetch its videos to")
@@ -101,7 +101,9 @@ class Folder:
         fetched = FetchedFile(base, self._into, int(self.max_fetched_gb * 1e9))
         fetched.fetch_sidecars(videos, found)
         return [
-            Found(fetched.path(video), video.name, partial(fetched.held, video), identity=f"{video.stamp} {video.size}")
+            SourceFile(
+                fetched.path(video), video.name, partial(fetched.held, video), identity=f"{video.stamp} {video.size}"
+            )
             for video in videos
         ]
 
@@ -124,7 +126,7 @@ def _name(path: Path, root: Path) -> str:
     return os.fsencode(path.relative_to(root).as_posix()).decode("utf-8", "backslashreplace")
 
 
-def _media(root: Path, suffixes: frozenset[str]) -> Iterator[Found]:
+def _media(root: Path, suffixes: frozenset[str]) -> Iterator[SourceFile]:
     inside = root.resolve()
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -139,4 +141,4 @@ def _media(root: Path, suffixes: frozenset[str]) -> Iterator[Found]:
                 elif not path.resolve().is_relative_to(inside):
                     why = LINK_OUTSIDE
                     warn(f"{path} is a link that points outside {root}; it is not followed")
-                yield Found(path, _name(path, root), root=root, passed_over=why)
+                yield SourceFile(path, _name(path, root), root=root, passed_over=why)

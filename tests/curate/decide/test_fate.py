@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nemo_vfm.curate.decide.check_rules import check_rules
 from nemo_vfm.curate.decide.fate import add_likeness, decide, rules_json
 from nemo_vfm.curate.decide.rule import Rule
-from nemo_vfm.curate.examine.footage import Footage
+from nemo_vfm.curate.examine.footage import ClipFrames
 from nemo_vfm.curate.score.motion import Motion
 from nemo_vfm.curate.score.near_duplicate import NearDuplicate
 from nemo_vfm.curate.stage import ClipRecord
@@ -29,7 +29,7 @@ RULES = {
 
 def record(index, look, *, motion=5.0, size=64, seconds=2.0, message=None):
     clip = Clip(f"{index:064d}", 0, 24, 0, 24, Fraction(1, 12))
-    vector = STAGES["near_duplicate"].remember(Footage.of(pan(look, 16), 12.0))
+    vector = STAGES["near_duplicate"].remember(ClipFrames.of(pan(look, 16), 12.0))
     return ClipRecord(
         clip, f"{index}.mp4", (Path("x"),), 12.0, size, size, round(seconds * 1e6),
         scores={"motion": motion}, vectors={"near_duplicate": vector}, message=message,

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from nemo_vfm.curate.examine.footage import Footage, MotionVectors
+from nemo_vfm.curate.examine.footage import ClipFrames, MotionVectors
 from nemo_vfm.curate.score.brightness import Brightness
 from nemo_vfm.curate.score.camera_motion import CameraMotion
 from nemo_vfm.curate.score.codec_motion import CodecMotion
@@ -44,14 +44,14 @@ CLIPS = {
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: type(stage).__name__)
 @pytest.mark.parametrize("name", CLIPS)
 def test_every_column_is_a_number_or_one_of_its_words(stage, name):
-    clip = Footage.of(np.ascontiguousarray(CLIPS[name]), 12.0)
+    clip = ClipFrames.of(np.ascontiguousarray(CLIPS[name]), 12.0)
     check(stage, stage.measure(clip))
 
 
 def test_vectors_of_no_block_and_of_unknown_sizes_give_numbers():
     odd = blocks({"source": -1, "w": 4, "h": 4, "motion_x": 9}, {"source": 1, "w": 8, "h": 8}, {"source": -1})
     for found in (blocks(), odd):
-        clip = Footage(12, 12.0, lambda n: NOISE[list(n)], lambda n, f=found: [MotionVectors(96, 64, f) for _ in n])
+        clip = ClipFrames(12, 12.0, lambda n: NOISE[list(n)], lambda n, f=found: [MotionVectors(96, 64, f) for _ in n])
         check(CodecMotion(), CodecMotion().measure(clip))
 
 
@@ -66,4 +66,4 @@ def check(stage, scores):
 @pytest.mark.parametrize("stage", [Motion(), CodecMotion(), CameraMotion(), TechnicalQuality(), TextOverlay()])
 def test_a_picture_that_is_too_small_is_refused_in_words(stage):
     with pytest.raises(ValueError, match="the picture is 8x8, too small"):
-        stage.measure(Footage.of(np.zeros((2, 8, 8, 3), np.uint8), 12.0))
+        stage.measure(ClipFrames.of(np.zeros((2, 8, 8, 3), np.uint8), 12.0))

@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from nemo_vfm.curate.examine.footage import Footage
+from nemo_vfm.curate.examine.footage import ClipFrames
 from nemo_vfm.curate.score.camera_motion import CameraMotion
 
 HEIGHT, WIDTH, FPS = 180, 320, 24.0
@@ -34,7 +34,7 @@ def filmed(pan_x=0.0, pan_y=0.0, zoom=0.0, roll=0.0, shake=0.0, num_frames=36, s
         at = np.array([1.5 * WIDTH + pan_x * time_s, 1.5 * HEIGHT + pan_y * time_s]) + jitter
         shift = np.array([WIDTH / 2, HEIGHT / 2]) - turn @ at
         frames.append(cv2.warpAffine(made, np.column_stack([turn, shift]), (WIDTH, HEIGHT)))
-    return Footage.of(np.stack(frames), FPS)
+    return ClipFrames.of(np.stack(frames), FPS)
 
 
 @pytest.mark.parametrize(
@@ -78,28 +78,28 @@ def test_a_camera_that_stands_is_static_though_things_cross_its_picture():
     frames = filmed().frames(range(36)).copy()
     for number, frame in enumerate(frames):
         frame[40:90, 4 * number : 4 * number + 60] = cv2.resize(picture(9)[:200, :240], (60, 50))
-    scores = CameraMotion().measure(Footage.of(frames, FPS))
+    scores = CameraMotion().measure(ClipFrames.of(frames, FPS))
     assert scores["camera"] == "static" and scores["camera.residual"] > 0.5
 
 
 def test_one_jolt_does_not_move_a_static_camera():
     still, moved = filmed().frames(range(36)).copy(), filmed(pan_x=24).frames([12])[0]
     still[17:] = moved
-    assert CameraMotion().measure(Footage.of(still, FPS))["camera"] == "static"
+    assert CameraMotion().measure(ClipFrames.of(still, FPS))["camera"] == "static"
 
 
 def test_the_rate_and_size_of_a_film_do_not_change_what_is_said():
     film = filmed(pan_x=64).frames(range(36))
     halved = np.stack([cv2.resize(frame, (WIDTH // 2, HEIGHT // 2), interpolation=cv2.INTER_AREA) for frame in film])
-    for other in (Footage.of(film[::2], FPS / 2), Footage.of(halved, FPS)):
+    for other in (ClipFrames.of(film[::2], FPS / 2), ClipFrames.of(halved, FPS)):
         assert CameraMotion().measure(other)["camera.pan_x"] == pytest.approx(20.0, rel=0.05)
 
 
 def test_where_nothing_can_be_followed_the_word_is_unknown():
     flat = np.full((20, HEIGHT, WIDTH, 3), 90, np.uint8)
     noise = np.random.default_rng(0).integers(0, 255, (20, HEIGHT, WIDTH, 3), np.uint8)
-    assert CameraMotion().measure(Footage.of(flat, FPS))["camera"] == "unknown"
-    assert CameraMotion().measure(Footage.of(noise, FPS))["camera"] == "unknown"
+    assert CameraMotion().measure(ClipFrames.of(flat, FPS))["camera"] == "unknown"
+    assert CameraMotion().measure(ClipFrames.of(noise, FPS))["camera"] == "unknown"
 
 
 def test_the_same_film_gets_the_same_numbers():

@@ -9,7 +9,7 @@ import av
 import numpy as np
 import pytest
 
-from nemo_vfm.curate.examine.footage import Footage, MotionVectors
+from nemo_vfm.curate.examine.footage import ClipFrames, MotionVectors
 from nemo_vfm.curate.score.codec_motion import CodecMotion
 from nemo_vfm.curate.score.vector_field import cell_areas, cell_lengths, cosmos_lengths
 from tests.support.filmed import blocks, filmed
@@ -94,7 +94,7 @@ def whole(quarters):
 def vectored(frames, of):
     """A clip whose frames have the vectors that `of` their number says."""
     height, width = frames.shape[1:3]
-    return Footage(
+    return ClipFrames(
         len(frames),
         12.0,
         lambda numbers: frames[list(numbers)],

@@ -5,13 +5,13 @@
 import numpy as np
 import pytest
 
-from nemo_vfm.curate.examine.footage import Footage
+from nemo_vfm.curate.examine.footage import ClipFrames
 from nemo_vfm.curate.score.freeze import Freeze
 from tests.support.films import disc_that_moves, pan, texture
 
 
 def footage(frames, fps=12.0):
-    return Footage.of(np.asarray(frames), fps)
+    return ClipFrames.of(np.asarray(frames), fps)
 
 
 def test_a_still_picture_is_frozen():

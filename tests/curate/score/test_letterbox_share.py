@@ -5,13 +5,13 @@
 import numpy as np
 import pytest
 
-from nemo_vfm.curate.examine.footage import Footage
+from nemo_vfm.curate.examine.footage import ClipFrames
 from nemo_vfm.curate.score.letterbox_share import Letterbox
 from tests.support.films import HEIGHT, black, pan
 
 
 def ratio(frames):
-    return Letterbox().measure(Footage.of(frames, 12.0))["letterbox.ratio"]
+    return Letterbox().measure(ClipFrames.of(frames, 12.0))["letterbox.ratio"]
 
 
 @pytest.mark.parametrize("bar_px", [0, 8, 16])

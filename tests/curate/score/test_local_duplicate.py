@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 import pytest
 
-from nemo_vfm.curate.examine.footage import Footage
+from nemo_vfm.curate.examine.footage import ClipFrames
 from nemo_vfm.curate.score.local_duplicate import LocalDuplicate
 from nemo_vfm.curate.stage import ClipRecord
 from nemo_vfm.data.shards.clip_id import Clip
@@ -75,7 +75,7 @@ def record(place: int, width: int = 100, seconds: float = 2.0, source: str = "")
 
 def likeness(*clips: np.ndarray, fps: tuple[float, ...] = ()) -> list[float]:
     rates = fps or (FPS,) * len(clips)
-    return STAGE.likeness([STAGE.remember(Footage.of(clip, rate)) for clip, rate in zip(clips, rates, strict=True)])
+    return STAGE.likeness([STAGE.remember(ClipFrames.of(clip, rate)) for clip, rate in zip(clips, rates, strict=True)])
 
 
 CHANGES = {
@@ -114,7 +114,7 @@ def test_clips_without_detail_are_like_none():
 def test_the_largest_then_the_longest_stays():
     whole = film(1)
     clips = [record(0, 100), record(1, 200), record(2, 200, 1.0)]
-    vectors = [STAGE.remember(Footage.of(f, FPS)) for f in (crop(whole, 0.8, 0.5, 0.5), whole, whole[2:14])]
+    vectors = [STAGE.remember(ClipFrames.of(f, FPS)) for f in (crop(whole, 0.8, 0.5, 0.5), whole, whole[2:14])]
     assert STAGE.duplicates(clips, vectors, ABOVE) == {0: 1, 2: 1}
     of_one_file = [record(0, source="a.mp4"), record(1, source="a.mp4"), record(2, 200)]
     assert STAGE.duplicates(of_one_file, vectors, ABOVE) == {0: 2, 1: 2}
@@ -138,7 +138,7 @@ def test_what_is_remembered_is_read_back_and_damage_is_an_error():
     )
     with pytest.raises(ValueError, match="buffer"):
         from_bytes(data[:-5])
-    assert base64.b64decode(STAGE.remember(Footage.of(film(1), FPS)))
+    assert base64.b64decode(STAGE.remember(ClipFrames.of(film(1), FPS)))
 
 
 @pytest.mark.skipif("NEMO_VFM_TEST_DATA" not in os.environ, reason="needs the shared videos")
@@ -151,7 +151,7 @@ def test_crops_and_speeds_of_real_films_are_found_and_no_other_pair_is_alike():
             small, fps = np.stack(frames), reader.info().fps
         for clip, rate in [(small, fps), (crop(small, 0.7, 0.8, 0.3), fps), (small[10:50:2], fps)]:
             changed[len(vectors)] = place
-            vectors.append(STAGE.remember(Footage.of(clip, rate)))
+            vectors.append(STAGE.remember(ClipFrames.of(clip, rate)))
     kept = STAGE.duplicates([record(number) for number in changed], vectors, ABOVE)
     assert {changed[a] for a in kept} == {0, 1, 2} and len(kept) == 6
     assert all(changed[a] == changed[b] for a, b in kept.items())

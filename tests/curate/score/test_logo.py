@@ -8,7 +8,7 @@ import pytest
 from nemo_vfm.core.errors import NothingKept
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.decide.rule import Rule
-from nemo_vfm.curate.examine.footage import Footage
+from nemo_vfm.curate.examine.footage import ClipFrames
 from nemo_vfm.curate.score.logo import Logo
 from nemo_vfm.curate.stage import FileScore
 from tests.curate.test_job import rows
@@ -21,7 +21,7 @@ NONE = {"logo.overlay": 0, "logo.likeness": 0, "logo.area": 0, "logo.corner": 0}
 
 
 def scores(shots):
-    return STAGE.agree([STAGE.remember(Footage.of(frames, 24.0)) for frames in shots])
+    return STAGE.agree([STAGE.remember(ClipFrames.of(frames, 24.0)) for frames in shots])
 
 
 def overlays(shots):
@@ -83,7 +83,7 @@ def test_pictures_of_any_size_are_remembered():
 
 
 def test_damage_to_what_was_remembered_is_an_error():
-    text = STAGE.remember(Footage.of(drawn(1), 24.0))
+    text = STAGE.remember(ClipFrames.of(drawn(1), 24.0))
     with pytest.raises(ValueError, match="a picture"):
         STAGE.agree([text[: len(text) // 2]])
 

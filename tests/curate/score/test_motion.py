@@ -5,13 +5,13 @@
 import numpy as np
 import pytest
 
-from nemo_vfm.curate.examine.footage import Footage
+from nemo_vfm.curate.examine.footage import ClipFrames
 from nemo_vfm.curate.score.motion import Motion
 from tests.support.films import HEIGHT, WIDTH, disc_that_moves, pan, texture
 
 
 def footage(frames, fps=12.0):
-    return Footage.of(np.asarray(frames), fps)
+    return ClipFrames.of(np.asarray(frames), fps)
 
 
 @pytest.mark.parametrize("step_px", [1, 3])
@@ -33,4 +33,4 @@ def test_a_small_thing_that_moves_has_a_high_peak():
 
 def test_a_picture_too_small_for_flow_is_refused_in_words():
     with pytest.raises(ValueError, match="too small to see motion"):
-        Motion().measure(Footage.of(np.zeros((2, 8, 8, 3), np.uint8), 12.0))
+        Motion().measure(ClipFrames.of(np.zeros((2, 8, 8, 3), np.uint8), 12.0))

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 import pytest
 
-from nemo_vfm.curate.examine.footage import Footage
+from nemo_vfm.curate.examine.footage import ClipFrames
 from nemo_vfm.curate.score.near_duplicate import NearDuplicate
 from nemo_vfm.curate.stage import ClipRecord
 from nemo_vfm.data.shards.clip_id import Clip
@@ -25,7 +25,7 @@ SHOTS = (0, 172, 251, 286, 348, 372, 388, 462, 478, 523, 573, 610, 624, 720)
 
 
 def remember(frames: np.ndarray, fps: float = FPS) -> str:
-    return STAGE.remember(Footage.of(frames, fps))
+    return STAGE.remember(ClipFrames.of(frames, fps))
 
 
 def record(index: int, *, size: int = 64, seconds: float = 2.0, **scores: float) -> ClipRecord:

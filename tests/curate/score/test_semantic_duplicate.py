@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 import pytest
 
-from nemo_vfm.curate.examine.footage import Footage
+from nemo_vfm.curate.examine.footage import ClipFrames
 from nemo_vfm.curate.score.semantic_duplicate import SemanticDuplicate
 from nemo_vfm.curate.stage import ClipRecord, Comparison
 from nemo_vfm.data.shards.clip_id import Clip
@@ -33,7 +33,7 @@ class Corner:
 
 
 def remember(frames: np.ndarray, fps: float = FPS) -> str:
-    return STAGE.remember(Footage.of(frames, fps))
+    return STAGE.remember(ClipFrames.of(frames, fps))
 
 
 def record(index: int, *, size: int = 64, seconds: float = 2.0, **scores: float | str) -> ClipRecord:
@@ -44,7 +44,7 @@ def record(index: int, *, size: int = 64, seconds: float = 2.0, **scores: float 
 def test_it_is_a_comparison_and_any_embedder_will_do():
     assert isinstance(STAGE, Comparison)
     other = SemanticDuplicate(embedder=Corner())
-    texts = [other.remember(Footage.of(pan(seed), FPS)) for seed in (0, 0, 1)]
+    texts = [other.remember(ClipFrames.of(pan(seed), FPS)) for seed in (0, 0, 1)]
     assert other.likeness(texts)[:2] == pytest.approx([1, 1], abs=1e-3)
 
 

@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from nemo_vfm.curate.examine.footage import Footage
+from nemo_vfm.curate.examine.footage import ClipFrames
 from nemo_vfm.curate.score.blockiness import blockiness
 from nemo_vfm.curate.score.technical_quality import TechnicalQuality
 
@@ -25,7 +25,7 @@ def scene(seed=0, height=HEIGHT, width=WIDTH):
 
 
 def measured(frames, fps=24.0):
-    return TechnicalQuality().measure(Footage.of(np.ascontiguousarray(frames), fps))
+    return TechnicalQuality().measure(ClipFrames.of(np.ascontiguousarray(frames), fps))
 
 
 def flat(*colours):
@@ -88,7 +88,7 @@ def test_colourfulness_is_that_of_the_paper():
 def test_flicker_is_its_deviation_and_a_fade_has_none():
     levels = 120 + np.random.default_rng(2).normal(0, 4, 400).round()
     stage = TechnicalQuality(num_frames=96)
-    assert stage.measure(Footage.of(flat(*levels), 24.0))["quality.flicker"] == pytest.approx(4, rel=0.15)
+    assert stage.measure(ClipFrames.of(flat(*levels), 24.0))["quality.flicker"] == pytest.approx(4, rel=0.15)
     assert measured(flat(*range(20, 116)))["quality.flicker"] == pytest.approx(0, abs=1e-6)
 
 

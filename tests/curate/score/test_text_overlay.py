@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.curate.examine.footage import Footage
+from nemo_vfm.curate.examine.footage import ClipFrames
 from nemo_vfm.curate.score.text_detector import overlap
 from nemo_vfm.curate.score.text_overlay import TextOverlay
 from tests.support.filmed import filmed
@@ -48,7 +48,7 @@ def overlaid(frames, text, at, scale=0.6):
 
 
 def measured(frames, **arguments):
-    return TextOverlay(**arguments).measure(Footage.of(np.ascontiguousarray(frames), FPS))
+    return TextOverlay(**arguments).measure(ClipFrames.of(np.ascontiguousarray(frames), FPS))
 
 
 @pytest.mark.parametrize("seed", range(4))

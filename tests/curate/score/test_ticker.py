@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
-from nemo_vfm.curate.examine.footage import Footage
+from nemo_vfm.curate.examine.footage import ClipFrames
 from nemo_vfm.curate.score.ticker import Ticker
 from tests.curate.score.test_text_overlay import WIDTH, panned, scene, write
 from tests.support.filmed import filmed
@@ -41,7 +41,7 @@ def with_ticker(frames, fps, at_bottom, speed, has_ground):
 
 
 def measured(frames, fps=12.0):
-    return Ticker().measure(Footage.of(np.ascontiguousarray(frames), fps))
+    return Ticker().measure(ClipFrames.of(np.ascontiguousarray(frames), fps))
 
 
 @pytest.mark.parametrize("ticker", TICKERS)
