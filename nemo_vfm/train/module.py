@@ -68,9 +68,11 @@ class TrainModule(LightningModule):
         self.fit.advance(batch)
         self.lr_schedulers().step()  # type: ignore[union-attr]
         self._count()
-        # Loggers get the numbers with the step's line of metrics.jsonl, which also has what callbacks measured.
-        finite = {name: value for name, value in self.fit.metrics.items() if math.isfinite(value)}
-        self.log_dict(finite, logger=False, batch_size=len(batch))
+        # It takes a millisecond, and where no callback of Lightning's could ask for it the interval is 0.
+        if self.trainer.log_every_n_steps:  # type: ignore[attr-defined]
+            # Loggers get the numbers with the step's line of metrics.jsonl, which also has what callbacks measured.
+            finite = {name: value for name, value in self.fit.metrics.items() if math.isfinite(value)}
+            self.log_dict(finite, logger=False, batch_size=len(batch))
         progress.step(self.fit.step, self.fit.total_steps)
 
     def _count(self) -> None:

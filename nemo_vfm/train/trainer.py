@@ -97,12 +97,14 @@ def trainer(fit: Fit, before: Mapping[str, object], ours: Mapping[str, object], 
     Raises:
         UserError: a callback cannot work here.
     """
-    callbacks = [*_adapted(before), _TakeLogged(logger), *_adapted(ours), _Stop()]
+    theirs = any(isinstance(one, LightningCallback) for one in before.values())
+    callbacks = [*_adapted(before), *([_TakeLogged(logger)] if theirs else []), *_adapted(ours), _Stop()]
     remaining = None if fit.total_steps is None else fit.total_steps - fit.step
     made = Trainer(
         accelerator="gpu" if device().type == "cuda" else "cpu", devices=[device().index] if device().index else 1,
         strategy=EngineStrategy(), plugins=[EngineEnvironment()], max_epochs=1, limit_train_batches=remaining,
-        limit_val_batches=0, callbacks=callbacks, logger=logger, log_every_n_steps=1, default_root_dir=fit.run.folder,
+        limit_val_batches=0, callbacks=callbacks, logger=logger, log_every_n_steps=int(theirs),
+        default_root_dir=fit.run.folder,
         enable_checkpointing=False, enable_progress_bar=has_bar(before),
         enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False,
     )  # fmt: skip
