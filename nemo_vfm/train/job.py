@@ -45,7 +45,7 @@ from nemo_vfm.train.loggers import LightningLogger, LoggerSource
 from nemo_vfm.train.optim import Constant, Schedule
 from nemo_vfm.train.phases import InPhases, Phase, Stretch, at, data_of, stretches
 from nemo_vfm.train.skip import Skip
-from nemo_vfm.train.train_state import Fit
+from nemo_vfm.train.train_state import TrainState
 from nemo_vfm.train.warm_start import WarmStart
 
 _PROMISE = "Ctrl-C: the run ends after this step, with a checkpoint; press it again to end at once, without one"
@@ -202,7 +202,7 @@ class Train:
         notes = (*plan.notes, *map(str, self.phases))
         return replace(plan, state_bytes={**plan.state_bytes, **average}, notes=notes)
 
-    def _start(self, run: Run) -> Fit:
+    def _start(self, run: Run) -> TrainState:
         saved = self._newest(run)
         model = self.engine.start(
             EngineInputs(self.model, self.task, self.optimizer, self.precision, run.seed, self.parallel)
@@ -210,7 +210,7 @@ class Train:
         started_from = self.start_from.load_into(model) if self.start_from and saved is None else None
         if self.ema is not None:
             self.ema.start(model)
-        fit = Fit(run, self.engine, model, self.task, self.data, self.schedule, self.ema, total_steps=None,
+        fit = TrainState(run, self.engine, model, self.task, self.data, self.schedule, self.ema, total_steps=None,
                   plan=self.parallel, origin=first_says(uuid4().hex), skip=self.skip,
                   stateful={name: one for name, one in self.callbacks.items() if isinstance(one, LightningCallback)},
                   )  # fmt: skip
@@ -231,7 +231,7 @@ class Train:
         log.info(f"{millions:.1f} M parameters, {str(dtype).removeprefix('torch.')} ({reason}), on {describe()}")
         return fit
 
-    def _start_data(self, fit: Fit, state: Json) -> None:
+    def _start_data(self, fit: TrainState, state: Json) -> None:
         """Where the recipe's batches are not those of the steps before, they go on at the sample, not at the step."""
         here = {"seed": fit.run.seed, "first_batch": fit.step, "rank": fit.data_rank, "num_ranks": self.parallel.data}
         self.data.start(**here)
@@ -261,14 +261,14 @@ class Train:
         if isinstance(self.data, GatherGroup) and self.data.fetches_together and (peers := same_slice(self.parallel)):
             self.data.share_with(peers)
 
-    def _say_what_was_not_left_out(self, fit: Fit, state: Json) -> None:
+    def _say_what_was_not_left_out(self, fit: TrainState, state: Json) -> None:
         if told := self.skip.differs_from(state.get("skip"), fit.step):
             log.warn(
                 f"skip differs from what this run began with ({told}), and {fit.step} steps were taken before: a "
                 f"run with this skip from the start would have other weights"
             )
 
-    def _say_where_the_schedule_bends(self, fit: Fit, state: Json) -> None:
+    def _say_where_the_schedule_bends(self, fit: TrainState, state: Json) -> None:
         """A run that is extended equals one long run, unless its learning rates were made for the shorter length."""
         before = state.get("total_steps")
         if before is None or fit.total_steps is None or before == fit.total_steps or fit.finished:
@@ -298,7 +298,7 @@ class Train:
             return {"samples": self.data.samples_per_batch(), "tokens": self.data.tokens_per_sample()}
         return {"samples": self.data.num_train_samples() / self.data.batches_per_epoch()}
 
-    def _loop(self, fit: Fit) -> None:
+    def _loop(self, fit: TrainState) -> None:
         from nemo_vfm.data.loader.lightning_data import BatchModule
         from nemo_vfm.train.callbacks.metrics_log import WriteMetrics
         from nemo_vfm.train.loggers.guard import open_all
@@ -320,7 +320,7 @@ class Train:
         loop.fit(TrainModule(fit), datamodule=data)
 
 
-def _losses(fit: Fit) -> dict[str, float]:
+def _losses(fit: TrainState) -> dict[str, float]:
     """What the last step measured: a table of several runs compares them by it."""
     return {
         name: fit.metrics[name]

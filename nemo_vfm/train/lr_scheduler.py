@@ -5,7 +5,7 @@
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 
-from nemo_vfm.train.train_state import Fit
+from nemo_vfm.train.train_state import TrainState
 
 
 class EngineSchedule(LRScheduler):
@@ -14,7 +14,7 @@ class EngineSchedule(LRScheduler):
     It has no state: the engine sets the same rates again when it takes the step, from the schedule and the step alone.
     """
 
-    def __init__(self, fit: Fit) -> None:
+    def __init__(self, fit: TrainState) -> None:
         self._fit = fit
         super().__init__(fit.engine.optimizer())
 

@@ -23,13 +23,13 @@ from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.task import Predicts
 from nemo_vfm.parallel.ranks.process_group import now, take_pulse
 from nemo_vfm.train.lr_scheduler import EngineSchedule
-from nemo_vfm.train.train_state import Fit
+from nemo_vfm.train.train_state import TrainState
 
 
 class TrainModule(LightningModule):
     """Hands each global batch to the engine; its parameters and its state are the model's."""
 
-    def __init__(self, fit: Fit) -> None:
+    def __init__(self, fit: TrainState) -> None:
         super().__init__()
         self.fit, self.model = fit, fit.model
         self.automatic_optimization = False

@@ -43,7 +43,7 @@ class Stateful(Protocol):
 
 
 @dataclass(slots=True)
-class Fit:
+class TrainState:
     """One training run while it runs.
 
     Args:

@@ -20,7 +20,7 @@ from nemo_vfm.train.callbacks.callback import HOOKS, Callback
 from nemo_vfm.train.engine_strategy import EngineEnvironment, EngineStrategy
 from nemo_vfm.train.loggers.run_logger import RunLogger
 from nemo_vfm.train.module import TrainModule
-from nemo_vfm.train.train_state import Fit
+from nemo_vfm.train.train_state import TrainState
 
 
 class Adapter(LightningCallback):
@@ -87,7 +87,7 @@ class _Stop(LightningCallback):
         trainer.should_stop = module.fit.ends
 
 
-def trainer(fit: Fit, before: Mapping[str, object], ours: Mapping[str, object], logger: RunLogger) -> Trainer:
+def trainer(fit: TrainState, before: Mapping[str, object], ours: Mapping[str, object], logger: RunLogger) -> Trainer:
     """A Lightning Trainer that loops until the fit is finished.
 
     Args:

@@ -15,7 +15,7 @@ from typing import Literal
 from nemo_vfm.core import log
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import Outcome, Run
-from nemo_vfm.train.train_state import Fit
+from nemo_vfm.train.train_state import TrainState
 
 
 class Holder:
@@ -108,5 +108,5 @@ class LeakyCallback:
     def __init__(self, *, secret: str, where: Literal["metric"] = "metric") -> None:
         self.secret = secret
 
-    def on_step(self, fit: Fit) -> None:
+    def on_step(self, fit: TrainState) -> None:
         fit.metrics[f"loss/{self.secret}"] = 1.0

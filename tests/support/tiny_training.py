@@ -23,7 +23,7 @@ from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.diffusion.denoising_task import Denoise
 from nemo_vfm.diffusion.objective import Objective
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import existing
-from nemo_vfm.train.train_state import Fit
+from nemo_vfm.train.train_state import TrainState
 from tests.support.repository import ROOT
 from tests.support.spread import How, happen
 
@@ -100,7 +100,7 @@ class Fate:
     ) -> None:  # fmt: skip
         self.how, self.rank, self.step, self.times, self.pause_s = how, rank, step, times, pause_s
 
-    def on_step(self, fit: Fit) -> None:
+    def on_step(self, fit: TrainState) -> None:
         """Strike, where it is time."""
         time.sleep(self.pause_s)
         marker = fit.run.folder / f"fate-{ranks.rank()}"

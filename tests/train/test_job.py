@@ -33,7 +33,7 @@ from nemo_vfm.train.ema import EMA
 from nemo_vfm.train.job import Train
 from nemo_vfm.train.loggers import TensorBoard
 from nemo_vfm.train.optim import Straight, WarmupCosine
-from nemo_vfm.train.train_state import Fit
+from nemo_vfm.train.train_state import TrainState
 from tests.support.toy import ToyData, ToyModel, ToyTask
 
 
@@ -43,7 +43,7 @@ class KillAt:
     def __init__(self, step: int) -> None:
         self.step = step
 
-    def on_step(self, fit: Fit) -> None:
+    def on_step(self, fit: TrainState) -> None:
         if fit.step == self.step:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -283,7 +283,7 @@ def test_nothing_is_said_of_slurm_where_it_is_installed(tmp_path: Path, monkeypa
 class InterruptAt(KillAt):
     """Somebody presses Ctrl-C, which Lightning turns into `exit(1)`."""
 
-    def on_step(self, fit: Fit) -> None:
+    def on_step(self, fit: TrainState) -> None:
         if fit.step == self.step:
             raise KeyboardInterrupt
 

@@ -23,7 +23,7 @@ from nemo_vfm.core.optional import available
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.train.loggers import Csv, LoggerSource, MLflow, TensorBoard, WeightsAndBiases, guard, identity
 from nemo_vfm.train.loggers.flat_settings import flatten
-from nemo_vfm.train.train_state import Fit
+from nemo_vfm.train.train_state import TrainState
 from tests.support.repository import ROOT, yaml_files
 from tests.train.test_job import lines, train
 
@@ -147,7 +147,7 @@ def test_mlflow_goes_on_with_the_same_run_in_its_database(offline: Path) -> None
 class Remove:
     """Takes the loggers' folders away, as a failing disk does."""
 
-    def on_step(self, fit: Fit) -> None:
+    def on_step(self, fit: TrainState) -> None:
         if fit.step == 3:
             shutil.rmtree(fit.run.folder / "csv")
             (fit.run.folder / "csv").write_text("no folder any more")

@@ -14,7 +14,7 @@ from nemo_vfm.cli.verbs.run import _run as perform
 from nemo_vfm.core.preemption import listening, numbers
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.runtime.run_folder import Status
-from nemo_vfm.train.train_state import Fit
+from nemo_vfm.train.train_state import TrainState
 from nemo_vfm.workflow import Workflow
 from tests.train.test_job import final, lines, train
 
@@ -25,7 +25,7 @@ class Asks:
     def __init__(self, step: int, *, times: int = 1, number: signal.Signals = signal.SIGTERM) -> None:
         self.step, self.times, self.number = step, times, number
 
-    def on_step(self, fit: Fit) -> None:
+    def on_step(self, fit: TrainState) -> None:
         for _ in range(self.times if fit.step == self.step else 0):
             os.kill(os.getpid(), self.number)
 

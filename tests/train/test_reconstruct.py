@@ -31,7 +31,7 @@ from nemo_vfm.train.reconstruct.latent_statistics import MeasureLatents
 from nemo_vfm.train.reconstruct.loss_terms import Edges, Motion, Pixels, Scales, divergence
 from nemo_vfm.train.reconstruct.reconstruction_quality import CompareReconstructions
 from nemo_vfm.train.reconstruct.reconstruction_task import Reconstruct
-from nemo_vfm.train.train_state import Fit
+from nemo_vfm.train.train_state import TrainState
 from tests.support.ranks import on_ranks
 from tests.support.toy import ToyData
 
@@ -73,7 +73,7 @@ def clips(index: int) -> Batch:
 
 def trained(
     folder: Path, steps: int, *, held_out: int = 2, model: partial[CausalAutoencoder] = tiny, **how: object
-) -> Fit:
+) -> TrainState:
     """A training with both callbacks at its end, and a checkpoint."""
     job = Train(
         model=model, data=Clips(held_out=held_out), task=Reconstruct(terms={"pixels": Pixels(), "edges": Edges()}),  # type: ignore[arg-type]
@@ -93,7 +93,7 @@ def trained(
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Fit:
+def run(tmp_path_factory: pytest.TempPathFactory) -> TrainState:
     return trained(tmp_path_factory.mktemp("autoencoder"), 60)
 
 
@@ -154,7 +154,7 @@ def test_a_samples_noise_does_not_hang_on_its_companions() -> None:
         assert not torch.allclose(model(**other.inputs), apart, atol=1e-3)
 
 
-def test_it_learns_and_says_how_well(run: Fit, tmp_path: Path) -> None:
+def test_it_learns_and_says_how_well(run: TrainState, tmp_path: Path) -> None:
     first = trained(tmp_path, 1)
     assert run.metrics["val_psnr_db"] > first.metrics["val_psnr_db"] + 1
     assert run.metrics["val_ssim"] > first.metrics["val_ssim"]
@@ -162,7 +162,7 @@ def test_it_learns_and_says_how_well(run: Fit, tmp_path: Path) -> None:
     assert (run.run.folder / "reconstructions" / "step-00000060.png").stat().st_size > 300
 
 
-def test_latents_have_mean_0_and_deviation_1_for_the_weights_and_for_their_averages(run: Fit) -> None:
+def test_latents_have_mean_0_and_deviation_1_for_the_weights_and_for_their_averages(run: TrainState) -> None:
     video = torch.cat([clips(1000 + number).video_BCTHW[:3] for number in range(2)]).float() / 127.5 - 1  # type: ignore[index]
     for weights in ("ema", "model"):
         latents = codec(run.run.folder, weights=weights).encode(video)
@@ -171,7 +171,7 @@ def test_latents_have_mean_0_and_deviation_1_for_the_weights_and_for_their_avera
     assert int(run.model.latent_count) == 6 * 2 * 2 * 2  # type: ignore[arg-type]
 
 
-def test_the_codec_gives_back_what_the_training_saw_whole_in_pieces_and_in_tiles(run: Fit) -> None:
+def test_the_codec_gives_back_what_the_training_saw_whole_in_pieces_and_in_tiles(run: TrainState) -> None:
     (prepared,) = [Reconstruct().prepare(clips(1000), seed=1, training=False)]
     video = prepared.targets["video"]
     with torch.no_grad(), run.ema.applied(run.model):  # type: ignore[union-attr]
@@ -188,14 +188,16 @@ def test_the_codec_gives_back_what_the_training_saw_whole_in_pieces_and_in_tiles
     assert torch.equal(again.encode(video), latents)
 
 
-def test_a_fingerprint_follows_the_weights(run: Fit, tmp_path: Path) -> None:
+def test_a_fingerprint_follows_the_weights(run: TrainState, tmp_path: Path) -> None:
     other = trained(tmp_path, 1)
     names = {codec(run.run.folder).fingerprint(), codec(run.run.folder, weights="model").fingerprint(),
              codec(other.run.folder).fingerprint()}  # fmt: skip
     assert len(names) == 3
 
 
-def test_weights_that_were_never_measured_or_are_of_another_network_are_refused(run: Fit, tmp_path: Path) -> None:
+def test_weights_that_were_never_measured_or_are_of_another_network_are_refused(
+    run: TrainState, tmp_path: Path
+) -> None:
     wider = TrainedAutoencoder(model=partial(tiny, width=16), trained=run.run.folder / "checkpoints")
     with pytest.raises(UserError, match=r"not of this autoencoder.*other shape"):
         wider.encode(torch.zeros(1, 3, 5, 16, 16))
@@ -242,7 +244,7 @@ def test_latents_of_weights_that_two_devices_share_measure_the_same(tmp_path: Pa
                 torch.testing.assert_close(found[name], numbers, rtol=tolerance, atol=tolerance)
 
 
-def test_another_training_has_no_reconstructions(run: Fit) -> None:
+def test_another_training_has_no_reconstructions(run: TrainState) -> None:
     task, run.task = run.task, _NotOurs()
     try:
         with pytest.raises(UserError, match="measured of an autoencoder that learns by Reconstruct"):

@@ -16,7 +16,7 @@ from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf.flops import PeakFlops
 from nemo_vfm.train.callbacks import throughput
 from nemo_vfm.train.callbacks.throughput import Throughput
-from nemo_vfm.train.train_state import Fit
+from nemo_vfm.train.train_state import TrainState
 
 WIDTH, LENGTH, ROWS, WORDS = 32, 64, 2, 100
 MODEL = GPT(vocab=WORDS, width=WIDTH, depth=1, heads=4, mlp_hidden=48)
@@ -30,7 +30,7 @@ def one_step(folder: Path, monkeypatch: pytest.MonkeyPatch, plan: ParallelPlan, 
     monkeypatch.setattr(throughput.time, "perf_counter", lambda: next(clock))
     monkeypatch.setattr(throughput, "peak_flops", lambda: PeakFlops(1e6, "a test"))
     nothing: Any = None
-    fit = Fit(Run(folder), nothing, MODEL, nothing, nothing, nothing, None, total_steps=None, plan=plan)
+    fit = TrainState(Run(folder), nothing, MODEL, nothing, nothing, nothing, None, total_steps=None, plan=plan)
     callback = Throughput(**options)
     callback.on_start(fit)
     fit.result = StepResult(1.0, 1.0, 1.0, ROWS, [{"tokens_BS": (ROWS, LENGTH)}])

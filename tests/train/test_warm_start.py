@@ -23,7 +23,7 @@ from nemo_vfm.train.callbacks.validation import Validate
 from nemo_vfm.train.ema import EMA
 from nemo_vfm.train.job import Train
 from nemo_vfm.train.optim import Constant, Schedule, WarmupCosine
-from nemo_vfm.train.train_state import Fit
+from nemo_vfm.train.train_state import TrainState
 from nemo_vfm.train.warm_start import WarmStart
 from nemo_vfm.workflow import Workflow
 from tests.support.object_store import BUCKET, Failing
@@ -43,12 +43,12 @@ def job(
     )  # fmt: skip
 
 
-def trained(job: Train, folder: Path, seed: int = 3, until: int | None = None) -> Fit:
+def trained(job: Train, folder: Path, seed: int = 3, until: int | None = None) -> TrainState:
     """Start or go on, take all steps or some, and save: what the outer loop does, without its seconds of imports."""
     return stepped(job, Run(folder, seed=seed), until)
 
 
-def stepped(job: Train, run: Run, until: int | None = None) -> Fit:
+def stepped(job: Train, run: Run, until: int | None = None) -> TrainState:
     """The same, of a run that says more."""
     run.folder.mkdir(parents=True, exist_ok=True)
     fit = job._start(run)

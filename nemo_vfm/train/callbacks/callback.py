@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Defines what may be a callback: an object with any of three hooks, each given the Fit, or one of Lightning's."""
+"""Defines callbacks: objects with any of three hooks, each given the TrainState, or callbacks of Lightning."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.train.train_state import Fit
+from nemo_vfm.train.train_state import TrainState
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
@@ -18,7 +18,7 @@ HOOKS = ("on_start", "on_step", "on_end")
 class Callback(Protocol):
     """Called after every optimizer step. `on_start(fit)` and `on_end(fit)` are called too where a class has them."""
 
-    def on_step(self, fit: Fit) -> None:
+    def on_step(self, fit: TrainState) -> None:
         """What to do after optimizer step `fit.step`."""
         ...
 

@@ -18,7 +18,7 @@ from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
 from nemo_vfm.parallel.checkpoint.checkpoint_saver import Saver
 from nemo_vfm.parallel.checkpoint.checkpoint_writer import CheckpointInfo
 from nemo_vfm.parallel.checkpoint.retention import Keep, Mode
-from nemo_vfm.train.train_state import Fit
+from nemo_vfm.train.train_state import TrainState
 
 
 class SaveCheckpoints:
@@ -58,7 +58,7 @@ class SaveCheckpoints:
         if self.copy_to is not None:
             checkpoint_store.begin(self.copy_to, folder, recipe)
 
-    def copy(self, fit: Fit) -> None:
+    def copy(self, fit: TrainState) -> None:
         """Bring the store up to the folder; rank 0 does it."""
         if ranks.is_first():
             self._copy(fit.checkpoints, must=fit.finished)
@@ -73,7 +73,7 @@ class SaveCheckpoints:
                 raise
             log.warn(f"The checkpoint was kept here but not copied: {error}. It is retried at the next checkpoint.")
 
-    def on_step(self, fit: Fit) -> None:
+    def on_step(self, fit: TrainState) -> None:
         """Save where due; where nothing comes after it, wait until it is there."""
         saver = self._saver_of(fit)
         saver.check()
@@ -93,13 +93,13 @@ class SaveCheckpoints:
         if fit.ends:
             saver.finish()
 
-    def _saver_of(self, fit: Fit) -> Saver:
+    def _saver_of(self, fit: TrainState) -> Saver:
         """One for a run: it keeps its memory from save to save."""
         if self._saver is None or self._saver.folder != fit.checkpoints:
             self._saver = Saver(fit.checkpoints, joined(), asynchronous=self.asynchronous)
         return self._saver
 
-    def on_end(self, fit: Fit) -> None:
+    def on_end(self, fit: TrainState) -> None:
         """Wait for what is being written; and say it where nothing was ever measured to choose the best by."""
         saver, self._saver = self._saver, None
         if saver is not None:

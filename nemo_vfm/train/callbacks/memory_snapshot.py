@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from nemo_vfm.core import log, ranks
 from nemo_vfm.core.device import memory_history, memory_snapshot
-from nemo_vfm.train.train_state import Fit
+from nemo_vfm.train.train_state import TrainState
 
 
 class MemorySnapshot:
@@ -28,7 +28,7 @@ class MemorySnapshot:
         self.step, self.ranks, self.max_events = step, tuple(ranks), max_events
         self._recording = False
 
-    def on_start(self, fit: Fit) -> None:
+    def on_start(self, fit: TrainState) -> None:
         """Begin to keep who asks for memory; say it where there is no GPU."""
         if ranks.rank() not in self.ranks or fit.step >= self.step:
             return
@@ -38,17 +38,17 @@ class MemorySnapshot:
                 "memory snapshot: this process has no GPU, and only GPU memory can be recorded: no snapshot is written"
             )
 
-    def on_step(self, fit: Fit) -> None:
+    def on_step(self, fit: TrainState) -> None:
         """Write it where due."""
         if self._recording and fit.step >= self.step:
             self._write(fit)
 
-    def on_end(self, fit: Fit) -> None:
+    def on_end(self, fit: TrainState) -> None:
         """Write it where the run ends before that step."""
         if self._recording:
             self._write(fit)
 
-    def _write(self, fit: Fit) -> None:
+    def _write(self, fit: TrainState) -> None:
         folder = fit.run.folder / "memory"
         folder.mkdir(exist_ok=True)
         path = folder / f"rank-{ranks.rank()}-step-{fit.step}.snapshot"

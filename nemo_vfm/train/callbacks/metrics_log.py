@@ -11,7 +11,7 @@ from nemo_vfm.core import ranks
 from nemo_vfm.core.network.secret import conceal_names
 from nemo_vfm.core.storage.files import write_text
 from nemo_vfm.train.loggers.guard import Guarded
-from nemo_vfm.train.train_state import Fit
+from nemo_vfm.train.train_state import TrainState
 
 
 class WriteMetrics:
@@ -25,12 +25,12 @@ class WriteMetrics:
     def __init__(self, loggers: Sequence[Guarded], *, every_steps: int = 1) -> None:
         self.loggers, self.every_steps = loggers, every_steps
 
-    def on_start(self, fit: Fit) -> None:
+    def on_start(self, fit: TrainState) -> None:
         """Forget the lines of steps that will be taken again."""
         if ranks.is_first():
             truncate(self._path(fit), fit.step)
 
-    def on_step(self, fit: Fit) -> None:
+    def on_step(self, fit: TrainState) -> None:
         """Append one line. Names lose their secrets here, before the checkpoint keeps them too."""
         fit.metrics = conceal_names(fit.metrics)
         if not ranks.is_first():
@@ -48,7 +48,7 @@ class WriteMetrics:
             logger.log_picture(picture, fit.step)
 
     @staticmethod
-    def _path(fit: Fit) -> Path:
+    def _path(fit: TrainState) -> Path:
         return fit.run.folder / "metrics.jsonl"
 
 

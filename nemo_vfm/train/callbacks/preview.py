@@ -10,7 +10,7 @@ from nemo_vfm.core.bounds import MOST_FRAMES, MOST_SIDE_PX, require_between
 from nemo_vfm.core.frame_rate import frame_rate
 from nemo_vfm.data.video.video_grid import write_grid
 from nemo_vfm.diffusion.video_pipeline import TextToVideo
-from nemo_vfm.train.train_state import Fit
+from nemo_vfm.train.train_state import TrainState
 
 
 class Preview:
@@ -37,7 +37,7 @@ class Preview:
         self.pipeline, self.prompts, self.every_steps = pipeline, tuple(prompts), every_steps
         self.num_frames, self.height_px, self.width_px, self.fps = num_frames, height_px, width_px, frame_rate(fps)
 
-    def on_step(self, fit: Fit) -> None:
+    def on_step(self, fit: TrainState) -> None:
         """Draw where due."""
         if not fit.due(self.every_steps):
             return

@@ -12,7 +12,7 @@ from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.core.types.encoders import Tokenizer
 from nemo_vfm.language.generation import Continues, generate
 from nemo_vfm.language.token_choice import Choice
-from nemo_vfm.train.train_state import Fit
+from nemo_vfm.train.train_state import TrainState
 
 
 class PreviewTexts:
@@ -38,14 +38,14 @@ class PreviewTexts:
         self.tokenizer, self.prompts, self.every_steps = tokenizer, tuple(prompts), every_steps
         self.most_tokens, self.choice = most_tokens, choice
 
-    def on_start(self, fit: Fit) -> None:
+    def on_start(self, fit: TrainState) -> None:
         """Say where nothing will come."""
         if fit.plan.world > 1:
             log.info("texts are previewed on one device only")
         elif not isinstance(fit.model, Continues):
             raise ValueError(f"{type(fit.model).__name__} generates no text; remove the preview from callbacks")
 
-    def on_step(self, fit: Fit) -> None:
+    def on_step(self, fit: TrainState) -> None:
         """Write where due."""
         if fit.plan.world > 1 or not fit.due(self.every_steps):
             return

@@ -9,7 +9,7 @@ from torch.profiler import ProfilerActivity, profile
 from nemo_vfm.core import log, ranks
 from nemo_vfm.core.device import device, synchronize
 from nemo_vfm.core.storage.files import write_text
-from nemo_vfm.train.train_state import Fit
+from nemo_vfm.train.train_state import TrainState
 
 _ROWS = 40
 
@@ -38,19 +38,19 @@ class Profile:
         self._running: profile | None = None
         self._began = 0
 
-    def on_start(self, fit: Fit) -> None:
+    def on_start(self, fit: TrainState) -> None:
         """Begin, where the first step of this process is to be recorded."""
         if fit.step >= self._last and ranks.is_first():
             log.info(f"profile: the run resumes after step {self._last}, so no step is recorded")
         self._begin(fit)
 
-    def on_step(self, fit: Fit) -> None:
+    def on_step(self, fit: TrainState) -> None:
         """Begin before the first step, write after the last."""
         if self._running is not None and fit.step >= self._last:
             self._write(fit)
         self._begin(fit)
 
-    def on_end(self, fit: Fit) -> None:
+    def on_end(self, fit: TrainState) -> None:
         """Write what there is where the run ends between the two."""
         if self._running is not None:
             self._write(fit)
@@ -59,7 +59,7 @@ class Profile:
     def _last(self) -> int:
         return self.first_step + self.num_steps - 1
 
-    def _begin(self, fit: Fit) -> None:
+    def _begin(self, fit: TrainState) -> None:
         inside = self.first_step <= fit.step + 1 <= self._last and not fit.finished
         if self._running is not None or not inside or ranks.rank() not in self.ranks:
             return
@@ -68,7 +68,7 @@ class Profile:
         self._running, self._began = profile(activities=kinds, record_shapes=self.shapes), fit.step + 1
         self._running.start()
 
-    def _write(self, fit: Fit) -> None:
+    def _write(self, fit: TrainState) -> None:
         assert self._running is not None
         synchronize()
         running, self._running = self._running, None

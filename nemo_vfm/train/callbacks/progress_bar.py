@@ -6,7 +6,7 @@ import math
 from contextlib import ExitStack
 
 from nemo_vfm.core import log, progress
-from nemo_vfm.train.train_state import Fit
+from nemo_vfm.train.train_state import TrainState
 
 
 class ShowProgress:
@@ -16,7 +16,7 @@ class ShowProgress:
         self._stack = ExitStack()
         self._smooth: float | None = None
 
-    def on_start(self, fit: Fit) -> None:
+    def on_start(self, fit: TrainState) -> None:
         """Put the bar up."""
         total = fit.total_steps if fit.limit_s is None else round(fit.limit_s)
         done = fit.step if fit.limit_s is None else round(fit.elapsed_s)
@@ -24,7 +24,7 @@ class ShowProgress:
         unit = "steps" if fit.limit_s is None else "s"
         self._bar = self._stack.enter_context(log.bar("training", total, completed=done, unit=unit))
 
-    def on_step(self, fit: Fit) -> None:
+    def on_step(self, fit: TrainState) -> None:
         """Move it on."""
         assert fit.result is not None
         loss = fit.result.loss
@@ -34,7 +34,7 @@ class ShowProgress:
         self._bar.advance(now - self._shown, self._note(fit))
         self._shown = now
 
-    def _note(self, fit: Fit) -> str:
+    def _note(self, fit: TrainState) -> str:
         """The loss; and of a run that ends by the clock what the bar, of seconds, does not say."""
         loss = [] if self._smooth is None else [f"loss {self._smooth:.4f}"]
         if fit.limit_s is None:
@@ -43,6 +43,6 @@ class ShowProgress:
         speed = [f"{1 / step_s:.2f} steps/s"] if isinstance(step_s, float) and step_s else []
         return ", ".join([f"step {fit.step:,}", *loss, *speed])
 
-    def on_end(self, fit: Fit) -> None:
+    def on_end(self, fit: TrainState) -> None:
         """Take it down."""
         self._stack.close()

@@ -10,7 +10,7 @@ from nemo_vfm.core import log, ranks
 from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.core.types.model_cost import ReportsFlops
 from nemo_vfm.perf.flops import CONVENTIONS, Convention, PeakFlops, formula, mfu, peak_flops, training_flops
-from nemo_vfm.train.train_state import Fit
+from nemo_vfm.train.train_state import TrainState
 
 
 class Throughput:
@@ -34,7 +34,7 @@ class Throughput:
         self._seen: deque[tuple[float, int, int, float]] = deque()  # when, and how many samples, tokens, FLOPs
         self._peak: PeakFlops | None = None
 
-    def on_start(self, fit: Fit) -> None:
+    def on_start(self, fit: TrainState) -> None:
         """Begin the clock, and say once what mfu will mean."""
         self._seen = deque([(time.perf_counter(), 0, 0, 0.0)], maxlen=self.window_steps + 1)
         if (
@@ -45,7 +45,7 @@ class Throughput:
             log.info(f"mfu = {said['formula']}; peak: {said['peak']}")
             write_json(fit.run.folder / "mfu.json", said)
 
-    def on_step(self, fit: Fit) -> None:
+    def on_step(self, fit: TrainState) -> None:
         """Rates over the window."""
         assert fit.result is not None
         self._seen.append((time.perf_counter(), fit.result.num_samples, _tokens(fit), self._flops(fit)))
@@ -58,7 +58,7 @@ class Throughput:
         if self._peak is not None:
             fit.metrics["mfu"] = mfu(flops, seconds, self._peak)
 
-    def _flops(self, fit: Fit) -> float:
+    def _flops(self, fit: TrainState) -> float:
         model = fit.model
         if self._peak is None or fit.result is None or not isinstance(model, ReportsFlops):
             return 0.0
@@ -66,7 +66,7 @@ class Throughput:
         return own * fit.plan.data / fit.plan.world  # the ranks of one slice share its arithmetic
 
 
-def _tokens(fit: Fit) -> int:
+def _tokens(fit: TrainState) -> int:
     """Of text, in this step on all devices; 0 where there are none."""
     assert fit.result is not None
     shapes = (shapes["tokens_BS"] for shapes in fit.result.shapes if "tokens_BS" in shapes)

@@ -10,7 +10,7 @@ import torch
 
 from nemo_vfm.core.types.task import ModelInputs, ReportsPerplexity
 from nemo_vfm.parallel.ranks.consensus import everyone_says
-from nemo_vfm.train.train_state import Fit
+from nemo_vfm.train.train_state import TrainState
 
 #: loss, weight and noise of each sample of a batch
 Measured = dict[str, list[float]]
@@ -31,7 +31,7 @@ class Validate:
             raise ValueError(f"every_steps ({every_steps}) must be at least 1, noise_edges ({noise_edges}) must rise")
         self.every_steps, self.noise_edges = every_steps, tuple(noise_edges)
 
-    def on_step(self, fit: Fit) -> None:
+    def on_step(self, fit: TrainState) -> None:
         """Measure where due, with the averaged weights if there are any."""
         if not fit.due(self.every_steps):
             return
@@ -57,7 +57,7 @@ class Validate:
         }
 
 
-def _of_this_rank(fit: Fit) -> dict[int, Measured]:
+def _of_this_rank(fit: TrainState) -> dict[int, Measured]:
     """The batches that are this rank's to measure, by number: those of one data rank are measured on no other."""
     found: dict[int, Measured] = {}
     count, last = 0, None

@@ -18,7 +18,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.models.autoencoder import CausalAutoencoder, split
 from nemo_vfm.train.reconstruct.reconstruction_quality import reconstructed
-from nemo_vfm.train.train_state import Fit
+from nemo_vfm.train.train_state import TrainState
 
 _BATCHES = 8
 
@@ -38,7 +38,7 @@ class MeasureLatents:
             raise ValueError(f"every_steps must be at least 1, got {every_steps}")
         self.every_steps = every_steps
 
-    def on_step(self, fit: Fit) -> None:
+    def on_step(self, fit: TrainState) -> None:
         """Measure where due."""
         if not fit.due(self.every_steps):
             return
@@ -48,7 +48,7 @@ class MeasureLatents:
         fit.model.load_state_dict(own, strict=False)
 
 
-def _clips(fit: Fit) -> Iterator[Batch]:
+def _clips(fit: TrainState) -> Iterator[Batch]:
     """What is held out, the same on every rank; otherwise a little of what is learnt from."""
     held_out = False
     for batch in fit.data.val_dataloader():
@@ -62,7 +62,7 @@ def _clips(fit: Fit) -> Iterator[Batch]:
         yield from islice(iter(fit.data.train_dataloader()), _BATCHES)
 
 
-def _measured(fit: Fit, *, average: bool) -> dict[str, Tensor]:
+def _measured(fit: TrainState, *, average: bool) -> dict[str, Tensor]:
     """Mean and deviation over all positions of all held-out samples that count, in fp64."""
     count, total, squares = 0, torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
     for prepared, output in reconstructed(fit, _clips(fit), average=average):

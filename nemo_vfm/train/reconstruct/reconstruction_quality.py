@@ -23,10 +23,12 @@ from nemo_vfm.data.video.video_grid import write_grid
 from nemo_vfm.metrics.fidelity import psnr, ssim
 from nemo_vfm.models.autoencoder import CausalAutoencoder, split
 from nemo_vfm.train.reconstruct.reconstruction_task import Reconstruct
-from nemo_vfm.train.train_state import Fit
+from nemo_vfm.train.train_state import TrainState
 
 
-def reconstructed(fit: Fit, batches: Iterable[Batch], *, average: bool = True) -> Iterator[tuple[ModelInputs, Tensor]]:
+def reconstructed(
+    fit: TrainState, batches: Iterable[Batch], *, average: bool = True
+) -> Iterator[tuple[ModelInputs, Tensor]]:
     """Each batch and what the model makes of it, without noise.
 
     Args:
@@ -63,7 +65,7 @@ class CompareReconstructions:
             raise ValueError(f"every_steps ({every_steps}) and num_shown ({num_shown}) must be above 0")
         self.every_steps, self.num_shown, self.fps = every_steps, num_shown, frame_rate(fps)
 
-    def on_step(self, fit: Fit) -> None:
+    def on_step(self, fit: TrainState) -> None:
         """Measure and draw where due."""
         if not fit.due(self.every_steps):
             return
@@ -88,7 +90,7 @@ def _alike(made: Tensor, video: Tensor) -> dict[str, Tensor]:
     return measures if min(video.shape[3:]) < 11 else measures | {"val_ssim": ssim(made, video)}
 
 
-def _terms(fit: Fit, output: Tensor, prepared: ModelInputs) -> dict[str, Tensor]:
+def _terms(fit: TrainState, output: Tensor, prepared: ModelInputs) -> dict[str, Tensor]:
     assert isinstance(fit.task, Reconstruct)
     return {f"val_loss_of/{name}": value for name, value in fit.task.parts(output, prepared).items()}
 

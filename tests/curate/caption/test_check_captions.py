@@ -53,7 +53,7 @@ def test_a_verdict_of_no_ends_in_a_sentence_and_an_exit_code_without_a_traceback
     recipe = tmp_path / "check.yaml"
     place = "nemo_vfm.curate.caption"
     recipe.write_text(
-        f"_target_: {place}.check.CheckCaptions\nshards: {swapped}\n"
+        f"_target_: {place}.check_captions.CheckCaptions\nshards: {swapped}\n"
         f"likeness: {{_target_: {place}.likeness.NamedColours}}\n"
     )
     assert main(["run", str(recipe), f"run_dir={tmp_path / 'run'}"]) == 2
