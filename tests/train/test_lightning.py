@@ -217,6 +217,7 @@ class Telling(Watching):
         Path(trainer.default_root_dir, f"seen-{os.environ['RANK']}.json").write_text(json.dumps(self.seen))
 
 
+@pytest.mark.cluster
 def test_lightnings_callbacks_see_both_ranks_and_a_wish_of_all_ends_both(tmp_path: Path) -> None:
     shards = tiny_training.shards(tmp_path / "shards")
     told = f"callbacks.own={{_target_: {__name__}.Telling, stop_at: 3}}"

@@ -179,6 +179,7 @@ def test_what_cannot_work_is_refused_with_the_numbers() -> None:
         job(devices=2, num_nodes=2).require(3)
 
 
+@pytest.mark.cluster
 def test_two_processes_of_the_command_share_the_data_and_a_signal_ends_both_with_75(tmp_path: Path) -> None:
     recipe = str(ROOT / "recipes/lightning/own_module.yaml")
     here = "tests.train.test_lightning_fit"
