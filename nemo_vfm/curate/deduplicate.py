@@ -31,7 +31,7 @@ class Deduplicate:
     compares what is left. What was remembered of a clip is kept in `work/` and used again when only thresholds change.
 
     Args:
-        shards: folders of clip shards, here or in an object store; of equal samples that of the first folder stays.
+        shards: a folder of clip shards, or several, here or in an object store; of equal samples that of the first folder stays.
         stages: compare clips, by name.
         above: of each stage, the likeness above which a clip goes; null takes it from the histogram of likenesses
             (`similarity.json` says how).
@@ -41,7 +41,7 @@ class Deduplicate:
     """
 
     def __init__(
-        self, *, shards: Sequence[Place], stages: Mapping[str, Compares], above: Mapping[str, float | None],
+        self, *, shards: Place | Sequence[Place], stages: Mapping[str, Compares], above: Mapping[str, float | None],
         epsilon: float = 0.05, samples_per_shard: int = 512, workers: int | None = None,
     ) -> None:  # fmt: skip
         if not shards or not stages:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from nemo_vfm.cli.main import main
 from nemo_vfm.core.errors import NothingKept, UserError
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.deduplicate import Deduplicate
@@ -189,3 +190,7 @@ def test_a_folder_without_shards_and_its_own_output_are_refused(tmp_path: Path, 
 def test_what_cannot_be_is_refused(folders: list[Path], changes: dict[str, object], says: str):
     with pytest.raises(ValueError, match=says):
         job(folders, **changes)
+
+
+def test_one_folder_needs_no_list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "curation/dedup", "shards=runs/clips/shards"]) == 0, capsys.readouterr().err
