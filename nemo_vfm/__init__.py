@@ -1,5 +1,26 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""nemo_vfm: one YAML recipe from raw video to a trained world model. Importing it costs nothing."""
+"""nemo_vfm: one YAML recipe from raw video to a trained world model. Importing it costs nothing.
+
+`compose`, `build` and `run` are the door for Python (docs/python.md); each is imported when it is first used.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nemo_vfm.runtime.python_api import build, compose, run
 
 __version__ = "0.1.0"
+__all__ = ["build", "compose", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    from nemo_vfm.runtime import python_api
+
+    return getattr(python_api, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -5,12 +5,12 @@
 Only the command line and the launcher import this room. No component ever sees a node of a recipe's tree.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nemo_vfm.config.build import BoundFactory, Part, make
+from nemo_vfm.config.build import BoundFactory, Call, Part, make
 from nemo_vfm.config.build import factories as factories_of
 from nemo_vfm.config.compose import RESERVED, Composed, compose
 from nemo_vfm.config.interpolate import resolve
@@ -25,8 +25,8 @@ from nemo_vfm.core.network.permission import NOTHING, Permissions
 
 __all__ = [
     "DEFAULT_TRUST", "BoundFactory", "Composed", "Listed", "Mark", "NamedPath", "Problem", "RecipeError", "Roots",
-    "Source", "build", "check", "compose", "factories", "ingredient", "paths", "read_values", "recipients",
-    "trust_list",
+    "Source", "build", "build_part", "check", "compose", "factories", "ingredient", "paths", "read_values",
+    "recipients", "trust_list",
 ]  # fmt: skip
 
 
@@ -55,6 +55,26 @@ def build(composed: Composed, trust: Sequence[str] = DEFAULT_TRUST, permissions:
     if problems:
         raise RecipeError(problems)
     return make(part)
+
+
+def build_part(
+    composed: Composed, address: str, given: Mapping[str, Any], trust: Sequence[str], permissions: Permissions
+) -> Any:
+    """What one part of a recipe describes; the rest of the recipe may be wrong.
+
+    Args:
+        address: of the part, dotted; empty for the whole.
+        given: arguments that a job would give.
+
+    Raises:
+        RecipeError: something in this part is wrong or missing, or a constructor refused its arguments.
+    """
+    problems, part, _ = _examine(composed, trust, permissions, address, tuple(given))
+    within = [one for one in problems if not address or f"{one.path}.".startswith(f"{address}.")]
+    if within:
+        raise RecipeError(within)
+    assert isinstance(part, Call)
+    return BoundFactory(part)(**given)
 
 
 def factories(
@@ -114,17 +134,31 @@ def read_values(text: str, name: str) -> Any:
     return plain(parse(text, name))
 
 
-def _examine(composed: Composed, trust: Sequence[str], permissions: Permissions) -> tuple[list[Problem], Part, Map]:
+def _examine(
+    composed: Composed,
+    trust: Sequence[str],
+    permissions: Permissions,
+    part_at: str | None = None,
+    given: Sequence[str] = (),
+) -> tuple[list[Problem], Part, Map]:
     from nemo_vfm.config.recipe_check import Checker  # it brings pydantic: 60 ms that `list` and `show` need not wait
 
     tree, unresolved = resolve(composed.root)
-    given = replace(permissions, withheld=withheld(tree))
-    checker = Checker(trust, composed.roots.choices, given)
-    part = checker.root(tree.without(*RESERVED))
+    permissions = replace(permissions, withheld=withheld(tree))
+    checker = Checker(trust, composed.roots.choices, permissions)
+    whole = tree.without(*RESERVED)
+    part = checker.root(whole) if part_at is None else checker.part(whole, part_at, given)
     # A node that is used in two places through ${...} is wrong in one.
     found = [*unresolved, *checker.problems]
-    found += not_allowed(part, given, found)
-    once = {(p.mark.source.name, p.mark.line, p.mark.column, p.message): p for p in reversed(found)}  # the first stays
+    found += not_allowed(part, permissions, found)
+    once = {
+        (_name(p.mark.source), p.mark.line, p.mark.column, p.message): p for p in reversed(found)
+    }  # the first stays
     files = list(dict.fromkeys(problem.mark.source.name for problem in once.values()))
     problems = sorted(once.values(), key=lambda p: (files.index(p.mark.source.name), p.mark.line, p.mark.column))
     return problems, part, tree
+
+
+def _name(source: Source) -> str | int:
+    """What tells sources apart: a file may be read twice, and words of the command line share a name."""
+    return source.name if source.is_file else id(source)

@@ -111,7 +111,7 @@ def compose(
     for change in changes:
         if swaps.get(change.path) is not change:
             root = apply(root, change)
-    return Composed(_with_reserved(root, "-".join((file.stem, *overlays))), file, roots)
+    return Composed(with_reserved(root, "-".join((file.stem, *overlays))), file, roots)
 
 
 def _is_swap(change: Override, root: Map, roots: Roots) -> bool:
@@ -141,7 +141,7 @@ def _swapped(roots: Roots, swaps: dict[str, Override], file: Path) -> Map:
     return root
 
 
-def _with_reserved(root: Map, name: str) -> Map:
+def with_reserved(root: Map, name: str) -> Map:
     """The tree with `run_dir` and `seed`; under an overlay a folder of its own, beside the real run's."""
     mark = Mark(Source("default of every recipe", (), is_file=False))
     values: dict[str, Plain] = {"run_dir": f"runs/{name}", "seed": 0}

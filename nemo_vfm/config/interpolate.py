@@ -23,7 +23,7 @@ MAX_DEPTH = 50  # of the tree that comes out: what walks it later recurses
 SHARED = frozenset({"input", "run_dir", "seed"})  #: root keys that a recipe inside a recipe takes from the outer one
 
 _NAME = r"[A-Za-z0-9_][\w-]*"
-_FORM = re.compile(rf"\$\{{(?:(?P<env>(?:oc\.)?env:)(?P<variable>[A-Za-z_]\w*)|(?P<path>{_NAME}(?:\.{_NAME})*))\}}")
+FORM = re.compile(rf"\$\{{(?:(?P<env>(?:oc\.)?env:)(?P<variable>[A-Za-z_]\w*)|(?P<path>{_NAME}(?:\.{_NAME})*))\}}")
 
 
 def has_interpolation(text: object) -> bool:
@@ -44,7 +44,7 @@ def reroot(node: Node, prefix: str) -> Node:
         path = match["path"]
         return match[0] if path is None or path.split(".")[0] in SHARED else f"${{{prefix}.{path}}}"
 
-    return replace(node, value=_FORM.sub(moved, str(node.value)))
+    return replace(node, value=FORM.sub(moved, str(node.value)))
 
 
 def resolve(root: Map, *, keep_env: bool = False, keep: frozenset[str] = frozenset()) -> tuple[Map, list[Problem]]:
@@ -122,7 +122,7 @@ class _Resolver:
     def _scalar(self, node: Scalar, path: str) -> Node:
         text = str(node.value)
         try:
-            if (match := _FORM.fullmatch(text)) and match["path"] and match["path"].split(".")[0] not in self.keep:
+            if (match := FORM.fullmatch(text)) and match["path"] and match["path"].split(".")[0] not in self.keep:
                 found = self._follow(match["path"], node.mark, path)
                 if not isinstance(found, Scalar):
                     return found
@@ -132,7 +132,7 @@ class _Resolver:
             return replace(node, broken=True)
 
     def _text(self, node: Scalar, text: str, path: str) -> Scalar:
-        if "${" in _FORM.sub("", text):
+        if "${" in FORM.sub("", text):
             self._fail(f"{text!r} is not ${{a.b}} or ${{env:NAME}}, the only two forms{_other(text)}",
                        node.mark, path)  # fmt: skip
         pieces: list[tuple[str, str]] = []
@@ -152,7 +152,7 @@ class _Resolver:
         """The pieces of a text, each with who gave it; see `Scalar.pieces`."""
         end, mark = 0, node.mark
         ((_, own),) = node.origins()
-        for match in _FORM.finditer(text):
+        for match in FORM.finditer(text):
             yield text[end : match.start()], own
             end = match.end()
             if match["env"] and not self.keep_env:

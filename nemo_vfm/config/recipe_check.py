@@ -15,7 +15,7 @@ from nemo_vfm.config.build import Call, Group, Items, Part, Value
 from nemo_vfm.config.locate import NotLocated, Target
 from nemo_vfm.config.recipe_errors import Mark, Problem, did_you_mean, printable
 from nemo_vfm.config.slot_fit import chosen
-from nemo_vfm.config.tree import MISSING, TARGET, Map, Node, Scalar, Seq, join, plain, walk
+from nemo_vfm.config.tree import MISSING, TARGET, Map, Node, Scalar, Seq, find, join, plain, walk
 from nemo_vfm.config.values import BadValue, convert, got, key_value, require_limits
 from nemo_vfm.core.network.permission import NOTHING, Permissions, Sent
 from nemo_vfm.core.network.secret import register_arguments
@@ -62,14 +62,23 @@ class Checker:
     choices: Callable[[str], list[str]] = field(default=lambda _: [])
     permissions: Permissions = NOTHING
     problems: list[Problem] = field(default_factory=list)
-    places: "dict[str, list[str]]" = field(default_factory=dict)  # key -> the addresses where the recipe has it
+    places: "dict[str, dict[str, Mark]]" = field(default_factory=dict)  # key -> the addresses where the recipe has it
 
     def root(self, node: Map) -> Part:
         """The whole recipe: a Job."""
-        for path, _ in walk(node):
-            self.places.setdefault(path.rpartition(".")[2], []).append(path)
+        for path, below in walk(node):
+            self.places.setdefault(path.rpartition(".")[2], {})[path] = below.mark
         try:
             return self.node(node, Job, "", node.mark)
+        except _Enough:
+            return _NOTHING
+
+    def part(self, root: Map, address: str, given: Sequence[str]) -> Part:
+        """One component of a recipe, or its root, whose job would give it these arguments."""
+        node = find(root, address)
+        assert node is not None
+        try:
+            return self._component(node, object, address, by_name=tuple(given), later=True)
         except _Enough:
             return _NOTHING
 
@@ -206,8 +215,9 @@ class Checker:
         return Items(tuple(self.node(v, w, join(path, str(i)), v.mark) for i, (v, w) in numbered), _container(hint))
 
     def _component(
-        self, node: Node, hint: Any, path: str, *, given: tuple[Any, ...] | None = (), later: bool = False
-    ) -> Part:
+        self, node: Node, hint: Any, path: str, *, given: tuple[Any, ...] | None = (), by_name: tuple[str, ...] = (),
+        later: bool = False,
+    ) -> Part:  # fmt: skip
         if not isinstance(node, Map):
             return self._not_a_component(node, hint, path)
         target = self._target(node, hint, path)
@@ -217,7 +227,7 @@ class Checker:
             signature = hints.signature(target)
         except TypeError as error:
             return self._say(path, _target_mark(node), str(error))
-        positional = self._positional(signature, given, target, node, path) if later else ()
+        positional = by_name or (self._positional(signature, given, target, node, path) if later else ())
         return self._arguments(node, target, signature, path, positional=positional, later=later)
 
     def _not_a_component(self, node: Node, hint: Any, path: str) -> Part:
@@ -282,18 +292,19 @@ class Checker:
         return Call(target, parts, path, mark, _secrets(node), later, node)
 
     def _unknown(self, key: str, target: Target, signature: hints.Signature, path: str, mark: Mark) -> None:
-        known = list(signature.arguments)
+        takes = list(signature.arguments)
         said = _HYDRA | (_USERS if signature.permitted else {})
-        hint = f"; {said[key]}, remove it" if key in said else did_you_mean(key, known)
-        others = [other for other in self.places.get(key, ()) if other != path]
+        hint = f"; {said[key]}, remove it" if key in said else did_you_mean(key, takes)
+        known = self.places.get(key, {})  # what came through ${...} is the same place
+        others = [other for other, at in known.items() if other != path and at != known.get(path)]
         if others and not hint:
             hint = f"; this recipe has {' and '.join(others[:2])}"
         if key == "defaults":
             hint = "; defaults stand at the top of a file, with the address before the colon: {a.b: choice}"
-        if "." in key and key.partition(".")[0] in known:
+        if "." in key and key.partition(".")[0] in takes:
             nested = key.replace(".", ": {") + ": ..." + "}" * key.count(".")
             hint = f"; dots work on the command line only; here write {nested}"
-        listed = f"; it takes {', '.join(known)}" if known and not hint else ""
+        listed = f"; it takes {', '.join(takes)}" if takes and not hint else ""
         self._say(path, mark, f"{target.__qualname__} takes no argument {key}{hint}{listed}")
 
     def _require_complete(

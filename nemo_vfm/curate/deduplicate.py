@@ -31,7 +31,8 @@ class Deduplicate:
     compares what is left. What was remembered of a clip is kept in `work/` and used again when only thresholds change.
 
     Args:
-        shards: a folder of clip shards, or several, here or in an object store; of equal samples that of the first folder stays.
+        shards: a folder of clip shards, or several, here or in an object store; of equal samples that of the first
+            folder stays.
         stages: compare clips, by name.
         above: of each stage, the likeness above which a clip goes; null takes it from the histogram of likenesses
             (`similarity.json` says how).

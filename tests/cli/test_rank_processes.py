@@ -157,7 +157,7 @@ def test_ranks_with_different_recipes_do_not_begin(tmp_path: Path):
 
 CASES = {
     "exits": (69, "rank 1 of 2 ended with status 7"),
-    "crashes": (69, "rank 1 of 2 was ended by SIGSEGV"),
+    "crashes": (69, "rank 1 of 2 was killed by SIGSEGV"),
     "raises": (1, "rank 1 of 2 ended: RuntimeError: this rank has a bad day"),
     "raises_for_the_user": (2, "rank 1 of 2 ended: UserError: this rank's disk is full; make room"),
     "sleeps_in_c": (69, "rank 1 of 2 has sent no heartbeat for 8 s (the last: it"),

@@ -19,7 +19,7 @@ DOORS = {
     "megatron": ("nemo_vfm/parallel/megatron/",),
     "transformer_engine": ("nemo_vfm/parallel/megatron/",),
     # NeMo is given what OmegaConf reads; that room sees nothing of our recipes.
-    "omegaconf": ("nemo_vfm/config/", "nemo_vfm/cli/", "nemo_vfm/nemo/", "launcher/"),
+    "omegaconf": ("nemo_vfm/config/", "nemo_vfm/runtime/python_api.py", "nemo_vfm/cli/", "nemo_vfm/nemo/", "launcher/"),
     "yaml": ("nemo_vfm/config/", "nemo_vfm/cli/", "nemo_vfm/nemo/", "launcher/"),
     "nemo_vfm.config": ("nemo_vfm/config/", "nemo_vfm/cli/", "nemo_vfm/explain/", "nemo_vfm/runtime/", "launcher/"),
     "launcher": ("launcher/",),

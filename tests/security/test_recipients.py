@@ -278,13 +278,14 @@ def test_ranks_and_the_runs_of_a_sweep_are_told_what_the_user_allows(kitchen):
     import argparse
 
     from nemo_vfm.cli.verbs import run
+    from nemo_vfm.runtime.recipe_run import RunOptions
     from nemo_vfm.runtime.sweep_points import sweep_plan
 
     kitchen.write("r.yaml", HOLDS)
     parser = argparse.ArgumentParser()
     run.add_arguments(parser)
     given = parser.parse_args(["r.yaml", "--allow-host", "a.com=KEY", "--sweep", "seed=1,2"])
-    assert "--allow-host=a.com=KEY" in run._words(given)
+    assert "--allow-host=a.com=KEY" in RunOptions(allow_host=given.allow_host).words()
     sweep = sweep_plan(given)
     assert all("--allow-host=a.com=KEY" in sweep.words(point) for point in sweep.points)
 

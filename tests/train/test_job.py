@@ -17,7 +17,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from nemo_vfm.cli.verbs.run import _run as perform
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
@@ -34,6 +33,7 @@ from nemo_vfm.train.job import Train
 from nemo_vfm.train.loggers import TensorBoard
 from nemo_vfm.train.optim import Straight, WarmupCosine
 from nemo_vfm.train.train_state import TrainState
+from tests.support.shown_run import perform
 from tests.support.toy import ToyData, ToyModel, ToyTask
 
 

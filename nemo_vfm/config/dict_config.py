@@ -1,0 +1,165 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Converts a composed recipe to OmegaConf's `DictConfig` and back; values that nobody changed keep their places.
+
+The root's metadata carries the recipe. It survives a copy, a pickle and `OmegaConf.merge`, which the metadata of single
+values does not. A value that differs from the recipe's, or has no place there, is shown as one of "the config".
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from omegaconf import Container, DictConfig, OmegaConf
+
+from nemo_vfm.config.compose import Composed, with_reserved
+from nemo_vfm.config.emit import text_of
+from nemo_vfm.config.interpolate import FORM, resolve
+from nemo_vfm.config.recipe_errors import Mark, RecipeError, Source, fail, printable
+from nemo_vfm.config.roots import Roots
+from nemo_vfm.config.tree import Map, Node, Plain, Scalar, Seq, child, join, plain
+from nemo_vfm.config.yaml_source import MAX_DEPTH, MAX_NODES
+from nemo_vfm.core.errors import UserError
+
+NO_FILE = Path("config")  #: stands for the recipe's file where a config was made by hand
+_ORIGIN = "nemo_vfm_recipe"
+_RELATIVE = re.compile(r"\$\{(\.+)([\w.-]*)\}")
+
+
+def to_dict_config(composed: Composed) -> DictConfig:
+    """The recipe, interpolations still in place; `${env:NAME}` becomes `${oc.env:NAME}`, which OmegaConf resolves.
+
+    Raises:
+        RecipeError: an interpolation is wrong, such as one that computes.
+    """
+    problems = resolve(composed.root, keep_env=True)[1]
+    if problems:
+        raise RecipeError(problems)
+    config = OmegaConf.create(_with_env(plain(composed.root)))
+    assert isinstance(config, DictConfig)
+    setattr(config._metadata, _ORIGIN, composed)
+    return config
+
+
+def from_dict_config(config: object) -> Composed:
+    """The recipe that a config is a part of; a mapping made by hand is a recipe without a file.
+
+    Raises:
+        UserError: it is no mapping.
+        RecipeError: a value could not stand in a recipe.
+    """
+    root = _root(config)
+    origin: Composed | None = getattr(root._metadata, _ORIGIN, None)
+    values = OmegaConf.to_container(root, resolve=False, enum_to_str=True)
+    tree = _Converter().node(values, origin.root if origin is not None else None, "", 0)
+    assert isinstance(tree, Map)
+    if origin is not None:
+        return replace(origin, root=with_reserved(tree, origin.path.stem))
+    return Composed(with_reserved(tree, NO_FILE.name), NO_FILE, Roots.standard())
+
+
+def address_of(config: object) -> str:
+    """Where a part stands in its recipe, as a dotted address; empty for the whole."""
+    keys: list[str] = []
+    while isinstance(config, Container) and (above := config._get_parent()) is not None:
+        keys.append(str(config._key()))
+        config = above
+    return join(*reversed(keys))
+
+
+def _root(config: object) -> DictConfig:
+    made = (
+        OmegaConf.create(dict(config)) if isinstance(config, Mapping) and not isinstance(config, DictConfig) else None
+    )
+    found = config._get_root() if isinstance(config, DictConfig) else made
+    if not isinstance(found, DictConfig) or found._is_none() or found._is_missing():
+        raise UserError(f"a recipe is a mapping, got {type(config).__name__}; give what compose() returns, or a "
+                        f"DictConfig whose root has a _target_")  # fmt: skip
+    return found
+
+
+def _with_env(value: Any) -> Any:
+    """Plain values whose references to the environment are spelled as OmegaConf spells them."""
+    if isinstance(value, dict):
+        return {key: _with_env(below) for key, below in value.items()}
+    if isinstance(value, list):
+        return [_with_env(below) for below in value]
+    if not isinstance(value, str):
+        return value
+    return FORM.sub(lambda match: f"${{oc.env:{match['variable']}}}" if match["env"] else match[0], value)
+
+
+class _Converter:
+    """Makes a tree of plain values, along the tree of the recipe that they came from."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def node(self, value: object, origin: Node | None, path: str, depth: int) -> Node:
+        """One value with all below it."""
+        self._count += 1
+        if self._count > MAX_NODES or depth > MAX_DEPTH:
+            raise fail(f"a recipe holds at most {MAX_NODES} values, at most {MAX_DEPTH} deep", _mark(path, "..."), path)
+        if isinstance(value, dict):
+            return self._map(value, origin, path, depth)
+        if isinstance(value, list):
+            items = (self.node(v, _child(origin, i), join(path, str(i)), depth + 1) for i, v in enumerate(value))
+            return Seq(tuple(items), origin.mark if isinstance(origin, Seq) else _mark(path, "[...]"))
+        if isinstance(origin, Scalar) and _is_same(_with_env(origin.value), value):
+            return origin
+        return _scalar(value, path)
+
+    def _map(self, value: Mapping[object, object], origin: Node | None, path: str, depth: int) -> Map:
+        known = origin if isinstance(origin, Map) else Map({}, _mark(path, "{...}"))
+        texts = _keys(value, path)
+        items = {key: self.node(below, child(known, key), join(path, key), depth + 1)
+                 for key, below in zip(texts, value.values(), strict=True)}  # fmt: skip
+        keys = {key: known.keys.get(key) or replace(below.mark, column=1) for key, below in items.items()}
+        return replace(known, items=items, keys=keys)
+
+
+def _keys(value: Iterable[object], path: str) -> list[str]:
+    """The keys as texts: OmegaConf also takes numbers and truth values."""
+    texts = [str(key).lower() if isinstance(key, bool) else str(key) for key in value]
+    for key in texts:
+        if not key or not key.isascii() or not key.isprintable() or "${" in key:
+            raise fail(f"the key {key!a} is not plain ASCII text; keys are letters, digits, _ and -",
+                       _mark(path, "{...}"), path)  # fmt: skip
+    return texts
+
+
+def _child(origin: Node | None, index: int) -> Node | None:
+    return None if origin is None else child(origin, str(index))
+
+
+def _is_same(known: Plain, value: object) -> bool:
+    return type(known) is type(value) and known == value
+
+
+def _scalar(value: object, path: str) -> Scalar:
+    """A value of the config's own, as it could stand in a file."""
+    value = str(value) if isinstance(value, Path) else value
+    if not isinstance(value, bool | int | float | str | None):
+        raise fail(f"a recipe holds texts, numbers, true, false and null, got {type(value).__name__}",
+                   _mark(path, type(value).__name__), path)  # fmt: skip
+    if isinstance(value, float) and value - value != 0:
+        raise fail(f"{value} is not a finite number; recipes hold finite numbers only", _mark(path, str(value)), path)
+    if isinstance(value, str) and re.search("[\x00\ud800-\udfff]", value):
+        raise fail("this text holds a NUL or half a character", _mark(path, "..."), path)
+    if isinstance(value, str):
+        value = _RELATIVE.sub(lambda match: _absolute(match, path), value)
+    return Scalar(value, _mark(path, text_of(value)))
+
+
+def _absolute(match: re.Match[str], path: str) -> str:
+    """`${..name}` counted from the root: one dot is the mapping that the value stands in."""
+    above = path.split(".")[: -len(match[1])]
+    return f"${{{join(*above, match[2])}}}" if len(match[1]) <= path.count(".") + 1 else match[0]
+
+
+def _mark(path: str, text: str) -> Mark:
+    key = path.rpartition(".")[2]
+    line = printable(f"{key}: {text}" if key else text, 1000)
+    return Mark(Source("the config", (line,), is_file=False), 1, len(line) - len(text) + 1 if key else 1)

@@ -1,0 +1,143 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Composes, builds and runs recipes from Python, with OmegaConf's `DictConfig` as the currency.
+
+All three say what is wrong as the command line does: every problem with its file, line and column. What `--trust` and
+`--allow-host` permit there is permitted here by an argument, never by the config.
+"""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nemo_vfm.config import build_part, trust_list
+from nemo_vfm.config import compose as compose_tree
+from nemo_vfm.config.dict_config import address_of, from_dict_config, to_dict_config
+from nemo_vfm.config.emit import text_of
+from nemo_vfm.config.recipe_errors import Mark, Source
+from nemo_vfm.config.tree import Scalar, walk
+from nemo_vfm.core import ranks
+from nemo_vfm.core.errors import Interrupted, LostRank, NemoVfmError, NextPhase, NothingKept, Preempted, UserError
+from nemo_vfm.core.storage.files import read_json
+from nemo_vfm.core.types.job import Outcome
+from nemo_vfm.runtime.recipe_run import Ending, RecipeRun, RunOptions
+from nemo_vfm.runtime.user_permissions import permissions
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from nemo_vfm.config import Composed
+
+_ERRORS = {kind.exit_code: kind for kind in (UserError, NothingKept, LostRank, Preempted, Interrupted, NextPhase)}
+
+
+def compose(
+    recipe: str | Path, overrides: Sequence[str] = (), *, conf: Sequence[str | Path] = (), overlay: Sequence[str] = ()
+) -> "DictConfig":
+    """Read a recipe with everything that it names, and make changes.
+
+    Args:
+        recipe: a file, or a name that `nemo-vfm list` shows.
+        overrides: as on the command line: `a.b=value`, `slot=choice`, `~a.b`.
+        conf: more folders of ingredients, searched first.
+        overlay: names of overlays, such as those that make a recipe small.
+
+    Returns:
+        The whole recipe. References stay references, and what the user must still give is `???`.
+
+    Raises:
+        RecipeError: a file is missing or is no recipe, or a change cannot be made.
+    """
+    return to_dict_config(compose_tree(recipe, overrides, [Path(folder) for folder in conf], overlay))
+
+
+def build(cfg: "DictConfig", *, trust: Sequence[str] = (), allow_hosts: Sequence[str] = (), **given: Any) -> Any:
+    """Make the component that a config, or a part of one, describes.
+
+    Args:
+        cfg: a mapping with a `_target_`, such as `cfg.model`. References are counted from the root that it is part of.
+        trust: names that may stand behind `_target_` beside ours, as for `--trust`.
+        allow_hosts: what may be contacted, as for `--allow-host`.
+        given: arguments that a job would give later: `build(cfg.optimizer, params=model.parameters())`.
+
+    Raises:
+        RecipeError: something in this part is wrong or missing, or the constructor refused its arguments.
+    """
+    composed = from_dict_config(cfg)
+    allowed = permissions(allow_hosts, composed.path)
+    return build_part(composed, address_of(cfg), given, trust_list(trust), allowed)
+
+
+def run(
+    cfg: "DictConfig", *, run_dir: str | Path | None = None, trust: Sequence[str] = (), allow: Sequence[str] = (),
+    allow_hosts: Sequence[str] = (), only: str | None = None,
+) -> Outcome:  # fmt: skip
+    """Run a job in its run folder, as `nemo-vfm run` does; run it again to resume.
+
+    A config for several devices runs on as many processes, which are started here unless torchrun or srun has done so.
+
+    Args:
+        cfg: a whole recipe.
+        run_dir: the run folder, wherever it lies; `cfg.run_dir` must lie below the working directory.
+        trust: names that may stand behind `_target_` beside ours, as for `--trust`.
+        allow: keys in which the config may differ from the one that the run folder holds, as for `--allow`.
+        allow_hosts: what may be contacted, as for `--allow-host`.
+        only: one step of a workflow.
+
+    Returns:
+        A summary and the job's figures.
+
+    Raises:
+        UserError: the config is wrong, or the run folder holds another run.
+        Preempted: a signal asked the run to end; its work is saved.
+        NothingKept: the job finished without a single output.
+    """
+    composed = _in_run_dir(from_dict_config(cfg), run_dir)
+    endings: list[Ending] = []
+    given = RunOptions(trust=trust, allow=allow, allow_host=allow_hosts, only=only)
+    with ExitStack() as stack:
+        words = [] if ranks.is_given() else _as_file(composed, Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        before = _status(composed.run_dir)
+        status = RecipeRun(composed, words, given, endings.append).run()
+    if not endings:
+        return _of_other_processes(composed.run_dir, status, before)
+    if endings[-1].error is not None:
+        raise endings[-1].error
+    assert endings[-1].outcome is not None
+    return endings[-1].outcome
+
+
+def _in_run_dir(composed: "Composed", run_dir: str | Path | None) -> "Composed":
+    if run_dir is None:
+        return composed
+    mark = Mark(Source.typed(f"run_dir={run_dir}"), 1, len("run_dir=") + 1)
+    return replace(composed, root=composed.root.with_item("run_dir", Scalar(str(run_dir), mark), mark))
+
+
+def _as_file(composed: "Composed", folder: Path) -> list[str]:
+    """The words that name the recipe to other processes; what the user typed is typed there, too."""
+    file = folder / f"{composed.path.stem}.yaml"
+    file.write_text(composed.to_yaml())
+    return [str(file), *(f"{path}={text_of(node.value)}" for path, node in walk(composed.root)
+                         if isinstance(node, Scalar) and node.mark.source.is_typed)]  # fmt: skip
+
+
+def _of_other_processes(folder: Path, status: int, before: Mapping[str, Any]) -> Outcome:
+    """What rank 0 of those that were started has left in the run folder."""
+    said = _status(folder)
+    if status:
+        own = said.get("error") if said != before else ""
+        text = own or f"the processes of the run in {folder} ended with status {status}; they have said why above"
+        raise _ERRORS.get(status, NemoVfmError)(text)
+    return Outcome(str(said.get("summary", "")), said.get("figures", {}))
+
+
+def _status(folder: Path) -> Mapping[str, Any]:
+    try:
+        found = read_json(folder / "status.json")
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,358 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a composed recipe in its run folder: on this process, on ranks that it starts, or as one of several ranks.
+
+What happened is in `status.json` and in what `Ending` holds. Nothing is printed but the first line: whoever asked for
+the run shows how it ended.
+"""
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from nemo_vfm.core.network.secret import conceal, conceal_keys
+from nemo_vfm.core.preemption import DEFAULT, EXIT_CODE, INTERRUPTED, PreemptedNow, is_interrupt, listening
+from nemo_vfm.core.ranks import SILENCE_S, TIMEOUT_S
+from nemo_vfm.runtime.command import run_folder
+
+if TYPE_CHECKING:
+    from nemo_vfm.config import Composed
+    from nemo_vfm.core.errors import LostRank
+    from nemo_vfm.core.types.job import Job, Outcome, Run
+    from nemo_vfm.runtime.run_folder import Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What a user may ask for beside the recipe; `nemo-vfm run --help` says what each means."""
+
+    trust: Sequence[str] = ()
+    allow: Sequence[str] = ()
+    allow_host: Sequence[str] = ()
+    only: str | None = None
+    part: str | None = None
+    preempt: Sequence[str] = ()
+    max_restarts: int = 0
+    rank_timeout: float = TIMEOUT_S
+    rank_silence: float = SILENCE_S
+
+    def words(self) -> list[str]:
+        """The options again, for the ranks that are started."""
+        names = ("trust", "allow", "allow_host", "preempt")
+        found = [f"--{name.replace('_', '-')}={value}" for name in names for value in getattr(self, name)]
+        found += [f"--only={self.only}"] if self.only else []
+        return [*found, f"--rank-timeout={self.rank_timeout}", f"--rank-silence={self.rank_silence}"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run ended in this process.
+
+    Args:
+        folder: the run folder.
+        status: for the exit of the process.
+        outcome: of the job; None where it did not finish.
+        error: why it did not finish; None where it did.
+        report: the page; None where there is none.
+        seconds: it took.
+        trace: the traceback of something unexpected where no file could keep it.
+    """
+
+    folder: Path
+    status: int
+    outcome: "Outcome | None" = None
+    error: BaseException | None = None
+    report: Path | None = None
+    seconds: float = 0.0
+    trace: str = ""
+
+
+Show: TypeAlias = Callable[[Ending], None]
+
+
+@dataclass(slots=True)
+class RecipeRun:
+    """One run of a recipe.
+
+    Args:
+        composed: the recipe.
+        words: what names it to `nemo-vfm run`, for ranks that must be started.
+        options: what the user asked for besides.
+        show: is told on rank 0 how the job ended, before other ranks are left.
+    """
+
+    composed: "Composed"
+    words: Sequence[str]
+    options: RunOptions
+    show: Show
+    _folder: Path = field(default=Path(), init=False)
+
+    def run(self) -> int:
+        """Check, build, run and report; the exit status.
+
+        Raises:
+            UserError: the recipe is wrong, or cannot be run here.
+        """
+        self._folder = run_folder(self.composed)
+        _say_what_runs(self.composed, self._folder)
+        from nemo_vfm.core import ranks
+        from nemo_vfm.runtime.rank_processes import end_with_the_launcher
+
+        end_with_the_launcher()
+        ranks.adopt_slurm(os.environ)
+        signals = self._signals()
+        job = self._built()
+        if self.options.part is not None:
+            from nemo_vfm.runtime.run_part import Share, part_of
+
+            job = share = Share(job, part_of(self.options.part), self._folder)
+            self._folder = share.folder
+        while True:
+            count = _ranks_now(job, self._folder)
+            status = self._on_ranks(job, count, signals)
+            if not self._needs_other_ranks(job, count, status):
+                return status
+
+    def _signals(self) -> Sequence[str]:
+        from nemo_vfm.core import preemption
+        from nemo_vfm.core.errors import UserError
+
+        signals = self.options.preempt or DEFAULT
+        try:
+            preemption.numbers(signals)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        return signals
+
+    def _built(self) -> "Job":
+        from nemo_vfm.config import trust_list
+        from nemo_vfm.runtime.checks.meta_build import built
+        from nemo_vfm.runtime.user_permissions import permissions, say_recipients
+
+        trust = trust_list(self.options.trust)
+        allowed = permissions(self.options.allow_host, self.composed.path)
+        job = _wanted(built(self.composed, trust, allowed), self.options.only)
+        say_recipients(self.composed, trust, allowed)
+        return job
+
+    def _needs_other_ranks(self, job: "Job", count: int, status: int) -> bool:
+        """Whether the next phase is for another number of processes, and we are who starts them."""
+        from nemo_vfm.core import ranks
+        from nemo_vfm.core.errors import NextPhase
+
+        return status == NextPhase.exit_code and not ranks.is_given() and _ranks_now(job, self._folder) != count
+
+    def _on_ranks(self, job: "Job", count: int, signals: Sequence[str]) -> int:
+        """Run the job here, as one of several processes, or by starting them."""
+        from nemo_vfm.core import ranks
+        from nemo_vfm.core.types.job import MultiRankJob, Run
+        from nemo_vfm.runtime.rank_processes import run_as_one_of_several
+
+        if not ranks.is_given() and count > 1:
+            return self._launch(job, count, signals)
+        text = self.composed.to_yaml()
+        if not isinstance(job, MultiRankJob) and not ranks.is_first():  # a library's own way of starting several
+            job.run(Run(self._folder, text, self.composed.seed))
+            return 0
+        _require_ranks(job)
+
+        def first() -> int:
+            return self._in_folder(job)
+
+        def lost(sentence: str) -> None:
+            from nemo_vfm.runtime.run_folder import Status
+
+            Status(self._folder).write("failed", error=sentence)
+
+        with listening(signals):
+            if ranks.count() == 1:
+                return first()
+            return run_as_one_of_several(job, text, self._folder, first, lost, timeout_s=self.options.rank_timeout,
+                                         silence_s=self.options.rank_silence)  # fmt: skip
+
+    def _launch(self, job: "Job", count: int, signals: Sequence[str]) -> int:
+        from nemo_vfm.config import RecipeError
+        from nemo_vfm.runtime.checks.shareable_batches import unshareable
+        from nemo_vfm.runtime.local_launch import launch
+
+        if problems := unshareable(self.composed, job):
+            raise RecipeError(problems)
+        return launch([*self.words, *self.options.words()], count, signals, max_restarts=self.options.max_restarts)
+
+    def _in_folder(self, job: "Job") -> int:
+        """Hold the folder, run, and show how it ended."""
+        from nemo_vfm.runtime.run_folder import Status, open_folder
+
+        text, source = conceal_keys(self.composed.to_yaml()), self.composed.path
+        with open_folder(
+            self._folder, text, self.composed.seed, self.options.allow, source=source if source.is_file() else None
+        ) as prepared:
+            ending = perform_recorded(job, prepared, Status(prepared.folder))
+            self.show(ending)
+            return ending.status
+
+
+def perform_recorded(job: "Job", run: "Run", status: "Status") -> Ending:
+    """Run the job and leave status, report and, where it failed, the traceback."""
+    from nemo_vfm.core.errors import NemoVfmError, NextPhase, Preempted, UserError
+    from nemo_vfm.core.storage.files import is_full
+
+    began, finished = time.monotonic(), status.finished()
+    try:
+        with status.running():
+            outcome = _perform(job, run)
+    except (Preempted, PreemptedNow) as error:
+        return _stopped(error, run.folder, status)
+    except NextPhase as error:
+        status.write("between_phases", error=str(error))
+        return Ending(run.folder, error.exit_code, error=error)
+    except (KeyboardInterrupt, SystemExit) as error:
+        if not is_interrupt(error):
+            return _failed(error, 1, run.folder, status)
+        status.write("interrupted")
+        return Ending(run.folder, INTERRUPTED, error=error)
+    except NemoVfmError as error:
+        return _failed(error, error.exit_code, run.folder, status)
+    except Exception as error:
+        if is_full(error):
+            return _failed(_no_room(error, run.folder), UserError.exit_code, run.folder, status)
+        if (lost := _lost_behind(error)) is not None:
+            return _failed(lost, lost.exit_code, run.folder, status)
+        return _failed(error, 1, run.folder, status)
+    if outcome.did_nothing and finished is not None:
+        status.put(finished)  # when it ran and how long it took, not when somebody looked
+    else:
+        status.write("done", summary=outcome.summary, figures=dict(outcome.figures))
+    return _done(outcome, run.folder, time.monotonic() - began)
+
+
+def _say_what_runs(composed: "Composed", folder: Path) -> None:
+    """The first line, before the seconds that torch takes; of several processes only the first says it."""
+    from nemo_vfm.core.log import plain
+
+    if not {"RANK", "SLURM_PROCID"} & os.environ.keys():
+        sys.stderr.write(f"{plain(f'{composed.path} runs in {folder}')}\n")
+        sys.stderr.flush()
+
+
+def _wanted(job: "Job", step: str | None) -> "Job":
+    """All of it, or one step."""
+    from nemo_vfm.core.errors import UserError
+    from nemo_vfm.workflow import OneStep, Workflow
+
+    if step is None:
+        return job
+    if not isinstance(job, Workflow):
+        raise UserError(f"--only {step}: the recipe has no steps; drop --only")
+    return OneStep(job, step)
+
+
+def _ranks_now(job: "Job", folder: Path) -> int:
+    """On how many ranks the job resumes."""
+    from nemo_vfm.core.types.job import ElasticJob
+    from nemo_vfm.workflow import num_ranks
+
+    return job.ranks_now(folder) if isinstance(job, ElasticJob) else num_ranks(job)
+
+
+def _require_ranks(job: "Job") -> None:
+    """Raises UserError where the processes that were started are not those that the recipe needs."""
+    from nemo_vfm.core import ranks
+    from nemo_vfm.core.errors import UserError
+    from nemo_vfm.core.types.job import MultiRankJob
+    from nemo_vfm.workflow import num_ranks
+
+    count = ranks.count()
+    try:
+        if isinstance(job, MultiRankJob) and num_ranks(job) > 1:
+            job.require(count)
+        elif isinstance(job, MultiRankJob) and count > 1:
+            raise ValueError(f"the recipe is for one device, but {count} processes were started; set degrees under "
+                             f"parallel: whose product is {count}, such as parallel.shard={count}")  # fmt: skip
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def _perform(job: "Job", run: "Run") -> "Outcome":
+    from nemo_vfm.workflow import Ask, perform
+
+    return perform(job, run, Ask.of(run), title=run.folder.name, set_aside=False)
+
+
+def _stopped(error: BaseException, folder: Path, status: "Status") -> Ending:
+    """The scheduler or the user wanted the machine: nothing failed."""
+    from nemo_vfm.core.errors import Preempted
+
+    meant = error if not isinstance(error, PreemptedNow) else Preempted(f"{error} ended the run immediately")
+    code = getattr(meant, "exit_code", EXIT_CODE)
+    status.write("interrupted" if code == INTERRUPTED else "preempted", error=str(meant))
+    return Ending(folder, code, error=meant)
+
+
+def _lost_behind(error: Exception) -> "LostRank | None":
+    """Another rank is to blame for what a collective raises."""
+    from nemo_vfm.core import ranks
+
+    if ranks.count() == 1:
+        return None
+    from nemo_vfm.parallel.ranks.consensus import lost_behind
+
+    return lost_behind(error)
+
+
+def _no_room(error: Exception, folder: Path) -> Exception:
+    """What anything that writes may raise, as a sentence."""
+    from nemo_vfm.core.errors import UserError
+
+    told = UserError(
+        f"there is no room left on the disk of {getattr(error, 'filename', None) or folder}; free some space and "
+        f"run the same command again to resume"
+    )
+    told.__cause__ = error
+    return told
+
+
+def _failed(error: BaseException, code: int, folder: Path, status: "Status") -> Ending:
+    """Keep the traceback; what there is goes into a report all the same."""
+    text = conceal("".join(traceback.format_exception(error)))
+    kept = _keep(folder / "traceback.txt", text)
+    status.write("nothing_kept" if code == 3 else "failed", error=conceal(str(error)))
+    return Ending(folder, code, error=error, report=_report(folder), trace="" if kept else text)
+
+
+def _keep(file: Path, text: str) -> bool:
+    """Whether a text could be written: on a full disk the error itself must still be told."""
+    try:
+        file.write_text(text)
+    except OSError:
+        with suppress(OSError):
+            file.unlink()  # an empty one would only puzzle
+        return False
+    return True
+
+
+def _done(outcome: "Outcome", folder: Path, seconds: float) -> Ending:
+    (folder / "traceback.txt").unlink(missing_ok=True)  # of an earlier try
+    page = folder / "report.html"
+    report = page if outcome.did_nothing and page.is_file() else _report(folder)
+    return Ending(folder, 0, outcome, report=report, seconds=seconds)
+
+
+def _report(folder: Path) -> Path | None:
+    """Write the page; a run is whole without it."""
+    from nemo_vfm.core.log import warn
+
+    try:
+        from nemo_vfm.report import page
+
+        return page.write(folder)
+    except Exception as error:
+        _keep(folder / "report-traceback.txt", conceal("".join(traceback.format_exception(error))))
+        warn(f"the report was not written: {type(error).__name__}: {error} (see report-traceback.txt)")
+        return None
