@@ -8,10 +8,8 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -27,6 +25,7 @@ from nemo_vfm.curate.output.transcode import Media
 from nemo_vfm.curate.score.motion import Motion
 from nemo_vfm.data.shards.shard_files import ShardSet
 from nemo_vfm.data.video.decode import open_video
+from tests.support import preloaded
 from tests.support.films import black, blurred, job, pan, texture, write_film
 
 
@@ -260,7 +259,7 @@ job(Path(sys.argv[1])).run(Run(Path(sys.argv[2])))
 
 def _start(films, folder):
     command = [sys.executable, "-c", _CHILD, str(films), str(folder)]
-    return subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True, cwd=Path(__file__).parents[2])
+    return preloaded.Started(command, err=folder.with_suffix(".said"))
 
 
 @pytest.mark.parametrize("seed", [0, 1])

@@ -15,6 +15,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.support import preloaded
+
 ROOT = Path(__file__).parents[2]
 SMALL = [
     "--overlay", "smoke", "steps.train.duration=6 steps", "steps.train.checkpoint.every_steps=2",
@@ -31,7 +33,7 @@ def command(run_dir: Path, *overrides: str) -> list[str]:
 
 def run(run_dir: Path, *overrides: str) -> subprocess.CompletedProcess[str]:
     """Run it to its end."""
-    return subprocess.run(command(run_dir, *overrides), cwd=ROOT, capture_output=True, text=True, check=False)
+    return preloaded.run(command(run_dir, *overrides))
 
 
 def adds_up(ledger: dict[str, dict[str, object]]) -> bool:
@@ -91,9 +93,7 @@ def test_a_second_run_does_nothing_and_says_so(finished: Path) -> None:
 
 def test_a_run_killed_while_training_continues_to_the_same_weights(finished: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    running = subprocess.Popen(
-        command(run_dir), cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
+    running = preloaded.Started(command(run_dir), err=tmp_path / "said")
     deadline = time.monotonic() + 300
     while not (run_dir / "train/checkpoints/step-00000002").is_dir() and time.monotonic() < deadline:
         time.sleep(0.02)

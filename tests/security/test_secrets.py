@@ -9,13 +9,13 @@ import base64
 import json
 import os
 import re
-import subprocess
 import sys
 
 import pytest
 
 from nemo_vfm.core.network import secret
 from nemo_vfm.core.optional import available
+from tests.support import preloaded
 from tests.support.repository import ROOT
 
 #: What nobody may see, whatever stands around it; quoting leaves letters and digits alone.
@@ -101,8 +101,7 @@ def kitchens(tmp_path_factory):
         (root / str(number) / "recipe.yaml").write_text(recipe)
     words = json.dumps([verb for verb, _ in ways.values()])
     environment = {**os.environ, **ENVIRONMENT, "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
-    done = subprocess.run([sys.executable, "-c", SCRIPT, words], cwd=root, env=environment, timeout=300, check=False,
-                          capture_output=True, text=True)  # fmt: skip
+    done = preloaded.run([sys.executable, "-c", SCRIPT, words], cwd=root, env=environment)
     assert done.returncode == 0, done.stderr
     for folder in root.iterdir():
         (folder / "recipe.yaml").unlink()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from nemo_vfm.cli.main import main
 from nemo_vfm.config import Composed, build, check, compose, trust_list
+from tests.support import preloaded
 
 ROOT = Path(__file__).resolve().parents[2]
 TRUST = trust_list(["tests.support.parts"])
@@ -62,5 +63,4 @@ class Kitchen:
         """Run `nemo-vfm` in this folder, in a process of its own."""
         trusted: Sequence[str] = ("--trust", PARTS) if trust and words[0] in ("run", "check") else ()
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "200"}
-        return subprocess.run([sys.executable, "-m", "nemo_vfm", *words, *trusted], cwd=self.folder, text=True,
-                              capture_output=True, env=environment, timeout=120)  # fmt: skip
+        return preloaded.run([sys.executable, "-m", "nemo_vfm", *words, *trusted], cwd=self.folder, env=environment)

@@ -5,7 +5,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from nemo_vfm.parallel.checkpoint import checkpoint
-from tests.support import tiny_training
+from tests.support import preloaded, tiny_training
 from tests.support.repository import ROOT
 from tests.support.tiny_training import RECIPE, changes, command, fate, metrics
 
@@ -33,9 +32,7 @@ class Terminal:
     def __init__(self, words: Sequence[str], folder: Path, cwd: Path = ROOT) -> None:
         self._said = folder / "said"
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        with self._said.open("wb") as file:
-            self._process = subprocess.Popen(words, cwd=cwd, env=environment, stdout=file, stderr=file,
-                                             start_new_session=True)  # fmt: skip
+        self._process = preloaded.Started(words, err=self._said, cwd=cwd, env=environment)
 
     def until(self, happened: Callable[[], bool]) -> None:
         """Wait for a file or a line."""
@@ -64,7 +61,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(words: Sequence[str]) -> None:
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    done = preloaded.run(words, timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr[-3000:]
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 import warnings
@@ -33,6 +32,7 @@ from nemo_vfm.train.job import Train
 from nemo_vfm.train.loggers import TensorBoard
 from nemo_vfm.train.optim import Straight, WarmupCosine
 from nemo_vfm.train.train_state import TrainState
+from tests.support import preloaded
 from tests.support.shown_run import perform
 from tests.support.toy import ToyData, ToyModel, ToyTask
 
@@ -90,10 +90,8 @@ from tests.train.test_job import train
 at_once = SaveCheckpoints(every_steps=4, keep_last=None, asynchronous=False)  # three steps may be quicker than a disk
 train(kill_at=7, checkpoint=at_once).run(Run(Path({str(tmp_path / "killed")!r}), seed=3))
 """
-    killed = subprocess.run(
-        [sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, check=False
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    killed = preloaded.run([sys.executable, "-c", code])
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert [path.name for path in (tmp_path / "killed/checkpoints").iterdir()] == ["step-00000004"]
     train().run(Run(tmp_path / "killed", seed=3, resume=True))
     whole, resumed = final(tmp_path / "whole", 10), final(tmp_path / "killed", 10)
@@ -117,9 +115,7 @@ train("4000 steps", every_steps=7).run(Run(Path({str(tmp_path / "killed")!r}), s
 """
     moments, kills = random.Random(0), 0
     while kills < 20:
-        running = subprocess.Popen(
-            [sys.executable, "-c", code], cwd=Path(__file__).parents[2], stderr=subprocess.DEVNULL
-        )
+        running = preloaded.Started([sys.executable, "-c", code], err=tmp_path / "said")
         before = len(list((tmp_path / "killed").glob("checkpoints/step-*")))
         while running.poll() is None and len(list((tmp_path / "killed").glob("checkpoints/step-*"))) == before:
             time.sleep(0.01)  # until it trains: kills while it imports prove nothing

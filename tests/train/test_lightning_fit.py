@@ -23,6 +23,7 @@ from nemo_vfm.core.errors import Preempted, UserError
 from nemo_vfm.core.preemption import listening
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.train.lightning_fit import LightningFit, TrainerOptions
+from tests.support import preloaded
 from tests.support.repository import ROOT
 
 
@@ -143,8 +144,8 @@ from nemo_vfm.core.types.job import Run
 from tests.train.test_lightning_fit import job
 job(11, {int(signal.SIGKILL)}).run(Run(Path({str(tmp_path)!r}), seed=3))
 """
-    killed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    killed = preloaded.run([sys.executable, "-c", code])
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert newest_step(tmp_path) == 8
     job().run(Run(tmp_path, seed=3, resume=True))
     require_same(tmp_path, whole)

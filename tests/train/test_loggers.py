@@ -24,6 +24,7 @@ from nemo_vfm.core.types.job import Run
 from nemo_vfm.train.loggers import Csv, LoggerSource, MLflow, TensorBoard, WeightsAndBiases, guard, identity
 from nemo_vfm.train.loggers.flat_settings import flatten
 from nemo_vfm.train.train_state import TrainState
+from tests.support import preloaded
 from tests.support.repository import ROOT, yaml_files
 from tests.train.test_job import lines, train
 
@@ -71,8 +72,7 @@ def offline(tmp_path_factory) -> Path:
     kept = {name: value for name, value in os.environ.items() if name.upper() not in proxies}
     environment = {**kept, "HOME": str(root / "home"), "PYTHONPATH": str(ROOT), "MPLCONFIGDIR": str(root / "mpl"),
                    "WANDB_MODE": "online", "WANDB_API_KEY": "0f" * 20}  # fmt: skip
-    done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=root, env=environment, check=False, timeout=200,
-                          capture_output=True, text=True)  # fmt: skip
+    done = preloaded.run([sys.executable, "-c", SCRIPT], cwd=root, env=environment)
     assert done.returncode == 0, done.stderr
     return root
 

@@ -1,0 +1,143 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Starts commands as copies of one process that has imported torch and lightning, in place of a fresh `python -m`.
+
+Imports take 4 to 7 CPU seconds of a command, often more than its work in a test. Where the start itself is tested
+(what is imported, PYTHONPATH, a shell), `subprocess` starts it. multiprocessing's fork server would not do: what a
+command starts by it would be copies of this fat process, too.
+"""
+
+import functools
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.support.repository import ROOT
+
+_IMPORTED = ("nemo_vfm.cli.main", "nemo_vfm.workflow", "nemo_vfm.curate.job", "nemo_vfm.train.job", "lightning")
+_SERVE = f"from {__name__} import serve; serve(int(__import__('sys').argv[1]))"
+_MOST_BYTES = 1 << 17  # of a command and its environment
+
+
+class Started:
+    """A command that runs in a session of its own; it is waited for and ended as a `subprocess.Popen` is.
+
+    Args:
+        words: `[sys.executable, "-m", MODULE, ...]` or `[sys.executable, "-c", CODE, ...]`.
+        err: the file of its standard error.
+        out: the file of its standard output; that of its errors where None.
+        cwd: where it runs.
+        env: all of its environment; this process's where None.
+    """
+
+    def __init__(
+        self, words: Sequence[str], *, err: Path, out: Path | None = None, cwd: Path = ROOT,
+        env: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        assert words[0] == sys.executable and words[1] in ("-m", "-c"), words
+        self.args, self.returncode = list(words), None
+        message = json.dumps([words[1:], str(cwd), dict(os.environ if env is None else env)]).encode()
+        assert len(message) < _MOST_BYTES
+        mine, theirs = os.pipe()
+        with err.open("wb") as errors, (out or err).open("ab") as output:
+            socket.send_fds(_server(), [message], [output.fileno(), errors.fileno(), theirs])
+        os.close(theirs)
+        self._said = os.fdopen(mine, "rb", buffering=0)
+        self.pid = int(self._said.readline())
+
+    def poll(self) -> int | None:
+        """The exit status, minus the signal; None while it runs."""
+        if self.returncode is None and select.select([self._said], [], [], 0)[0]:
+            self.wait()
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit status; raises `subprocess.TimeoutExpired`."""
+        if self.returncode is None:
+            if not select.select([self._said], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0)
+            self.returncode = int(self._said.readline())
+            self._said.close()
+        return self.returncode
+
+    def kill(self) -> None:
+        """End it at once, where it still runs."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def run(
+    words: Sequence[str], *, cwd: Path = ROOT, env: Mapping[str, str] | None = None, timeout: float = 300.0
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, as `subprocess.run(words, capture_output=True, text=True)` does."""
+    with tempfile.TemporaryDirectory() as folder:
+        out, err = Path(folder) / "out", Path(folder) / "err"
+        started = Started(words, out=out, err=err, cwd=cwd, env=env)
+        try:
+            status = started.wait(timeout)
+        finally:
+            started.kill()
+        return subprocess.CompletedProcess(words, status, out.read_text(), err.read_text())
+
+
+@functools.cache
+def _server() -> socket.socket:
+    """The way to this process's own server, which ends with it."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    with its:
+        subprocess.Popen([sys.executable, "-c", _SERVE, str(its.fileno())], cwd=ROOT, env=environment,
+                         pass_fds=[its.fileno()], start_new_session=True)  # fmt: skip
+    return ours
+
+
+def serve(fd: int) -> None:
+    """Import, then start what is asked for until nobody can ask any more; a command's own copy returns as it ends."""
+    for name in _IMPORTED:
+        importlib.import_module(name)
+    installed = [path for path in sys.path if path and Path(path) != ROOT]
+    with socket.socket(fileno=fd) as asked:
+        while (received := socket.recv_fds(asked, _MOST_BYTES, 3))[0]:
+            if os.fork() == 0:
+                break
+            for descriptor in received[1]:
+                os.close(descriptor)
+        else:
+            return
+    if _is_the_command(*received[1]):
+        _become(*json.loads(received[0]), installed)
+
+
+def _is_the_command(out: int, err: int, said: int) -> bool:
+    """Fork once more: the one runs, the other waits for it and says its number and how it ended."""
+    if child := os.fork():
+        os.write(said, b"%d\n" % child)
+        os.write(said, b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        os._exit(0)
+    os.setsid()
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    for descriptor in (out, err, said):
+        os.close(descriptor)
+    return True
+
+
+def _become(words: list[str], cwd: str, environment: dict[str, str], installed: list[str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(cwd)
+    sys.path[:] = [cwd, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), *installed]
+    sys.argv = ["-c", *words[2:]] if words[0] == "-c" else words[1:]
+    if words[0] == "-c":
+        exec(words[1], sys.modules["__main__"].__dict__)
+    else:
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
