@@ -5,6 +5,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -93,9 +94,11 @@ def test_a_second_run_does_nothing_and_says_so(finished: Path) -> None:
 
 def test_a_run_killed_while_training_continues_to_the_same_weights(finished: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
+    shutil.copytree(finished, run_dir, ignore=shutil.ignore_patterns("train", "sample", "baseline", "evaluate"))
     running = preloaded.Started(command(run_dir), err=tmp_path / "said")
     deadline = time.monotonic() + 300
-    while not (run_dir / "train/checkpoints/step-00000002").is_dir() and time.monotonic() < deadline:
+    while not (run_dir / "train/checkpoints/step-00000002").is_dir():
+        assert running.poll() is None and time.monotonic() < deadline, (tmp_path / "said").read_text()
         time.sleep(0.02)
     os.killpg(running.pid, signal.SIGKILL)
     running.wait()
@@ -109,13 +112,15 @@ def test_a_run_killed_while_training_continues_to_the_same_weights(finished: Pat
 
 @pytest.mark.skipif("NEMO_VFM_TEST_DATA" not in os.environ, reason="NEMO_VFM_TEST_DATA is not set")
 def test_a_users_own_folder_with_hostile_files_ends_well(tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    done = run(run_dir, f"input={os.environ['NEMO_VFM_TEST_DATA']}/videos")
+    run_dir, videos = tmp_path / "run", tmp_path / "videos"
+    too_long = shutil.ignore_patterns("sintel*")  # 40 s of film, of whose kind there are others
+    shutil.copytree(f"{os.environ['NEMO_VFM_TEST_DATA']}/videos", videos, ignore=too_long)
+    done = run(run_dir, f"input={videos}")
     assert done.returncode == 0, done.stderr[-3000:]
     ledger = json.loads((run_dir / "curate/ledger.json").read_text())
     assert adds_up(ledger)
-    assert ledger["files"]["in"] == 12
-    assert ledger["files"]["kept"] >= 5
+    assert ledger["files"]["in"] == 10
+    assert ledger["files"]["kept"] >= 4
     samples = json.loads((run_dir / "sample/samples.json").read_text())
     assert samples
     assert all(entry["attributes"] is None for entry in samples)
