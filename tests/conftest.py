@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures the seconds of each folder of tests, and holds the settings for all tests."""
 
+import gc
 import os
 import signal
 from collections import Counter
@@ -110,6 +111,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Where processes share the tests, put the longest files first."""
     if hasattr(config, "workerinput"):
         items[:] = longest_first(items)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was collected out of garbage collections: one took a second, and some libraries ask for many."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
