@@ -314,10 +314,8 @@ class Train:
         bar = {} if has_bar(self.callbacks) else {"progress": ShowProgress()}
         ours = {"metrics": WriteMetrics(loggers), "checkpoint": self.checkpoint, **bar}
         fit.start_clock()
-        data = BatchModule(fit.data, seed=fit.run.seed, first_batch=fit.step, rank=fit.data_rank,
-                           num_ranks=self.parallel.data)  # fmt: skip
         loop = trainer(fit, {**validation, **self.callbacks}, ours, RunLogger(loggers))
-        loop.fit(TrainModule(fit), datamodule=data)
+        loop.fit(TrainModule(fit), datamodule=BatchModule(fit.data))
 
 
 def _losses(fit: TrainState) -> dict[str, float]:

@@ -33,6 +33,7 @@ from nemo_vfm.train.ema import EMA
 from nemo_vfm.train.job import Train
 from nemo_vfm.train.loggers import TensorBoard
 from nemo_vfm.train.optim import Straight, WarmupCosine
+from nemo_vfm.train.phases import Phase
 from nemo_vfm.train.train_state import TrainState
 from tests.support.toy import ToyData, ToyModel, ToyTask
 
@@ -133,6 +134,27 @@ train("4000 steps", every_steps=7).run(Run(Path({str(tmp_path / "killed")!r}), s
     train("4000 steps", every_steps=7).run(Run(tmp_path / "killed", seed=3, resume=True))
     whole, resumed = final(tmp_path / "whole", 4000), final(tmp_path / "killed", 4000)
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+class CountedData(ToyData):
+    """Counts how often it is started, and from which batch."""
+
+    def __init__(self) -> None:
+        self.starts: list[int] = []
+
+    def start(self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1) -> None:
+        self.starts.append(first_batch)
+        super().start(seed=seed, first_batch=first_batch, rank=rank, num_ranks=num_ranks)
+
+
+def test_a_training_starts_its_data_once_and_so_does_each_resume_and_phase(tmp_path: Path) -> None:
+    data = CountedData()
+    for duration in ("4 steps", "8 steps"):
+        train(duration, data=data).run(Run(tmp_path / "resumed", seed=1))
+    phases = {name: Phase(duration=Duration(2, "steps")) for name in ("one", "two")}
+    settings = {"data": data, "phases": phases, "callbacks": {}}
+    train("4 steps", **settings).run(Run(tmp_path / "phases", seed=1))
+    assert data.starts == [0, 4, 0, 2]
 
 
 def test_another_seed_gives_other_weights(tmp_path: Path) -> None:
