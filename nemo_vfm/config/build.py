@@ -60,6 +60,11 @@ class Call:
     later: bool = False
     node: Map | None = field(default=None, repr=False)
 
+    @property
+    def home(self) -> str:
+        """The address where it is written, which `${...}` may lead to from several places; empty for the root."""
+        return "" if self.node is None else self.node.home
+
 
 Part: TypeAlias = Value | Group | Items | Call
 
@@ -68,14 +73,20 @@ class BoundFactory:
     """A component of a factory slot: its own arguments from the recipe, the others when it is called.
 
     Whatever stands below it in the recipe is made anew at each call, inside the caller's device and dtype contexts.
+    A component elsewhere that it refers to by `${...}` is the object that the recipe has there.
+
+    Args:
+        call: what to make.
+        made: the components elsewhere, by address.
     """
 
-    def __init__(self, call: Call) -> None:
-        self.call = call
+    def __init__(self, call: Call, made: Mapping[str, object] | None = None) -> None:
+        self.call, self._made = call, made or {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Make one."""
-        return _call(self.call, args, kwargs)
+        own = (home for one in _below(self.call) for home in _homes(one))
+        return _call(self.call, args, kwargs, _Builder(frozenset([*self._made, *own]), dict(self._made)))
 
     def refused(self, text: str) -> RecipeError:
         """What to raise where something is wrong with it, at its place in the recipe."""
@@ -86,18 +97,57 @@ class BoundFactory:
 
 
 def make(part: Part) -> Any:
-    """The object that a part stands for.
+    """The object that a part stands for; a component that several places refer to is one object.
 
     Raises:
         RecipeError: a constructor refused its arguments with a ValueError, or could not take them (TypeError).
     """
-    if isinstance(part, Value):
-        return part.value
-    if isinstance(part, Group):
-        return {name: make(below) for name, below in part.parts.items()}
-    if isinstance(part, Items):
-        return part.kind([make(below) for below in part.parts])
-    return BoundFactory(part) if part.later else _call(part, (), {})
+    return _Builder(frozenset(_homes(part))).make(part)
+
+
+@dataclass(slots=True)
+class _Builder:
+    """Builds each component once, by the address where it is written.
+
+    Args:
+        shared: addresses of the components that stand below no factory.
+        made: those that there are.
+    """
+
+    shared: frozenset[str]
+    made: dict[str, Any] = field(default_factory=dict)
+
+    def make(self, part: Part) -> Any:
+        if isinstance(part, Value):
+            return part.value
+        if isinstance(part, Group):
+            return {name: self.make(below) for name, below in part.parts.items()}
+        if isinstance(part, Items):
+            return part.kind([self.make(below) for below in part.parts])
+        if part.later:
+            return BoundFactory(part, {one.home: self.make(one) for one in self._elsewhere(part, part.home)})
+        if not part.home:
+            return _call(part, (), {}, self)
+        if part.home not in self.made:
+            self.made[part.home] = _call(part, (), {}, self)
+        return self.made[part.home]
+
+    def _elsewhere(self, part: Part, home: str) -> Iterator[Call]:
+        """The shared components that a factory refers to outside itself."""
+        for one in _below(part):
+            if isinstance(one, Call) and one.home in self.shared and not f"{one.home}.".startswith(f"{home}."):
+                yield one
+            else:
+                yield from self._elsewhere(one, home)
+
+
+def _homes(part: Part) -> Iterator[str]:
+    if isinstance(part, Call) and part.later:
+        return
+    if isinstance(part, Call) and part.home:
+        yield part.home
+    for one in _below(part):
+        yield from _homes(one)
 
 
 def factories(part: Part) -> Iterator[BoundFactory]:
@@ -114,8 +164,8 @@ def _below(part: Part) -> Iterable[Part]:
     return part.parts.values() if isinstance(part, Group) else part.parts if isinstance(part, Items) else ()
 
 
-def _call(call: Call, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    arguments = {name: make(below) for name, below in call.arguments.items()}
+def _call(call: Call, args: Sequence[Any], kwargs: Mapping[str, Any], builder: _Builder) -> Any:
+    arguments = {name: builder.make(below) for name, below in call.arguments.items()}
     try:
         return call.target(*args, **arguments, **kwargs)
     except RecipeError:

@@ -113,7 +113,7 @@ class _Resolver:
             raise RecipeError([Problem(path, node.mark, f"values are nested more than {MAX_DEPTH} deep")])
         if isinstance(node, Map):
             with_path = {key: self.node(below, join(path, key)) for key, below in node.items.items()}
-            return replace(node, items=with_path)
+            return replace(node, items=with_path, home=node.home or path)
         if isinstance(node, Seq):
             items = (self.node(below, join(path, str(i))) for i, below in enumerate(node.items))
             return replace(node, items=tuple(items))

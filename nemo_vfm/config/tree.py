@@ -56,12 +56,14 @@ class Map:
         mark: where it begins.
         keys: where each key is written.
         made: True where it only leads to an ingredient under a dotted slot: then its order means nothing.
+        home: in a resolved tree, the address where it is written: the same at each place that refers to it.
     """
 
     items: "dict[str, Node]"
     mark: Mark
     keys: dict[str, Mark] = field(default_factory=dict)
     made: bool = False
+    home: str = field(default="", repr=False, compare=False)
 
     def target(self) -> str | None:
         """The text of `_target_`, if there is one."""

@@ -94,8 +94,8 @@ class Curate:
         captions: Mapping[str, Captioner | Viewer | Editor],
         transcode: Transcode,
         restore: Mapping[str, Restorer] | None = None,
-        executor: Executor | None = None,
-        limits: Limits | None = None,
+        executor: Executor = Processes(),
+        limits: Limits = Limits(),
         samples_per_shard: int = 512,
         side_px: int = 256,
         max_frames: int = 2_000_000,
@@ -115,7 +115,7 @@ class Curate:
             balance.check(stages)
         self.source, self.splitter, self.stages, self.rules = source, split, stages, rules
         self.captions, self.transcode, self.restore = captions, transcode, restorers
-        self.executor, self.limits, self.side_px = executor or Processes(), limits or Limits(), side_px
+        self.executor, self.limits, self.side_px = executor, limits, side_px
         self.samples_per_shard, self.max_frames, self.copy_to = samples_per_shard, max_frames, copy_to
         self.balance, self.buckets = balance, buckets
         self.decode: Decoding = decode

@@ -53,7 +53,7 @@ class GPT(nn.Module):
     def __init__(
         self, *, vocab: int, width: int, depth: int, heads: int, mlp_hidden: int, groups: int | None = None,
         head_dim: int | None = None, activation: Activation = "swiglu", norm: NormKind = "rmsnorm", eps: float = 1e-5,
-        rope: TextRope = TextRope(), tied: bool = False, qkv_bias: bool = False,  # noqa: B008 (frozen)
+        rope: TextRope = TextRope(), tied: bool = False, qkv_bias: bool = False,
         qk_norm: bool = False, init_std: float = 0.02,
     ) -> None:  # fmt: skip
         super().__init__()

@@ -79,7 +79,7 @@ def made_up(shapes: Shapes, rows: int) -> Batch:
 
 def measured_step(
     rank: int, model: Factory[[], nn.Module], shapes: Shapes, plan: ParallelPlan, *, rows: int,
-    optimizer: OptimizerFactory = _ADAMW, precision: Precision = Precision("fp32"),  # noqa: B008 (frozen)
+    optimizer: OptimizerFactory = _ADAMW, precision: Precision = Precision("fp32"),
     how: Mapping[str, object] | None = None,
 ) -> Measured:  # fmt: skip
     """Two steps of a training, after a first one: the optimizer's state is there, and buffers that outlive a step are.

@@ -58,7 +58,7 @@ class Generate:
     def __init__(
         self, *, model: Factory[[], nn.Module], checkpoint: Place | None = None,
         weights: Literal["ema", "model"] = "ema", tokenizer: Tokenizer, prompts: Prompts, most_tokens: int = 256,
-        choice: Choice = Choice(temperature=0.7, top_p=0.95),  # noqa: B008 (never changed)
+        choice: Choice = Choice(temperature=0.7, top_p=0.95),
         num_texts: int = 1, batch_size: int = 16, precision: PrecisionName = "auto",
     ) -> None:  # fmt: skip
         if min(most_tokens, num_texts, batch_size) < 1:

@@ -62,9 +62,9 @@ class Train:
         duration: length of the whole run, such as "400 steps", "2 epochs" or, of text, "3e9 tokens"; "90 s" ends by
             the clock, and such a run is not reproducible. None where there are phases; a number of steps there ends
             them early, to try the first ones.
-        schedule: how the learning rate moves; None keeps it constant.
+        schedule: how the learning rate moves.
         parallel: how many devices share the work, and how.
-        engine: what carries the plan out; None takes PyTorch's own means.
+        engine: what carries the plan out.
         precision: of the arithmetic.
         ema: running average of the weights; None keeps none.
         checkpoint: when checkpoints are written.
@@ -80,12 +80,13 @@ class Train:
     def __init__(
         self, *, model: Factory[[], nn.Module], data: TrainingData | LightningData, task: Task,
         optimizer: Factory[[Params], torch.optim.Optimizer], duration: Duration | None = None,
-        schedule: Schedule | None = None,
-        parallel: ParallelPlan = ParallelPlan(), engine: Engine | None = None,  # noqa: B008 (frozen)
-        precision: Precision = Precision(), ema: EMA | None = None,  # noqa: B008 (frozen)
+        schedule: Schedule = Constant(),
+        parallel: ParallelPlan = ParallelPlan(),
+        engine: Engine = TorchEngine(),
+        precision: Precision = Precision(), ema: EMA | None = None,
         checkpoint: SaveCheckpoints, validation: Validate | None = None,
         start_from: Place | WarmStart | None = None, phases: Mapping[str, Phase] | None = None,
-        skip: Skip = Skip(),  # noqa: B008 (frozen)
+        skip: Skip = Skip(),
         callbacks: Mapping[str, Callback | LightningCallback] | None = None,
         loggers: Mapping[str, LoggerSource | LightningLogger] | None = None,
     ) -> None:  # fmt: skip
@@ -101,7 +102,7 @@ class Train:
             raise ValueError(f"keep_best chooses by {checkpoint.keep.metric}, which nothing measures: set validation")
         self.model, self.data, self.task, self.optimizer, self.duration = model, data, task, optimizer, duration
         self.phases = stretches(phases, data, parallel, duration) if phases else []
-        self.schedule, self.engine = schedule or Constant(), engine or TorchEngine()
+        self.schedule, self.engine = schedule, engine
         self.parallel, self.skip = parallel, skip
         self.precision, self.ema, self.checkpoint, self.validation = precision, ema, checkpoint, validation
         self.start_from = WarmStart(path=start_from) if isinstance(start_from, Path | Address) else start_from
@@ -135,7 +136,7 @@ class Train:
         if len(self.phases) > 1:
             log.info(f"phase {phase.name}: steps {phase.first + 1} to {phase.end}")
         here = copy.copy(self)
-        here.phases, here.parallel, here.engine = [], phase.plan, copy.copy(self.engine)
+        here.phases, here.parallel = [], phase.plan
         here.duration = Duration(phase.end, "steps")
         here.data = data_of(self.data, self.phases, phase, seed)
         here.schedule = InPhases(self.phases, self.schedule)
@@ -203,14 +204,14 @@ class Train:
         return replace(plan, state_bytes={**plan.state_bytes, **average}, notes=notes)
 
     def _start(self, run: Run) -> TrainState:
-        saved = self._newest(run)
-        model = self.engine.start(
+        saved, engine = self._newest(run), copy.deepcopy(self.engine)
+        model = engine.start(
             EngineInputs(self.model, self.task, self.optimizer, self.precision, run.seed, self.parallel)
         )
         started_from = self.start_from.load_into(model) if self.start_from and saved is None else None
         if self.ema is not None:
             self.ema.start(model)
-        fit = TrainState(run, self.engine, model, self.task, self.data, self.schedule, self.ema, total_steps=None,
+        fit = TrainState(run, engine, model, self.task, self.data, self.schedule, self.ema, total_steps=None,
                   plan=self.parallel, origin=first_says(uuid4().hex), skip=self.skip,
                   stateful={name: one for name, one in self.callbacks.items() if isinstance(one, LightningCallback)},
                   )  # fmt: skip
@@ -314,10 +315,8 @@ class Train:
         bar = {} if has_bar(self.callbacks) else {"progress": ShowProgress()}
         ours = {"metrics": WriteMetrics(loggers), "checkpoint": self.checkpoint, **bar}
         fit.start_clock()
-        data = BatchModule(fit.data, seed=fit.run.seed, first_batch=fit.step, rank=fit.data_rank,
-                           num_ranks=self.parallel.data)  # fmt: skip
         loop = trainer(fit, {**validation, **self.callbacks}, ours, RunLogger(loggers))
-        loop.fit(TrainModule(fit), datamodule=data)
+        loop.fit(TrainModule(fit), datamodule=BatchModule(fit.data))
 
 
 def _losses(fit: TrainState) -> dict[str, float]:

@@ -227,9 +227,21 @@ class TestBuild:
         )
         assert "hunter22" not in said and said.count("${env:PARTS_KEY}") >= 2
 
-    def test_a_copied_node_makes_an_object_of_its_own(self, kitchen):
-        job = kitchen.build(WIDE + "stage: {_target_: '@.Scale', by: 2}\nstages: {a: '${stage}'}")
-        assert job.stages["a"].by == 2 and job.stages["a"] is not job.stage
+    def test_a_component_that_several_places_refer_to_is_one_object(self, kitchen):
+        text = WIDE + "stage: {_target_: '@.Scale', by: 2}\nstages: {a: '${stage}', b: '${stages.a}', c: {_target_: "
+        job = kitchen.build(text + "'@.Scale', by: 2}}")
+        assert job.stages["a"] is job.stage and job.stages["b"] is job.stage
+        assert job.stages["c"] is not job.stage and kitchen.build(text + "'@.Scale', by: 2}}").stage is not job.stage
+
+    def test_what_a_factory_refers_to_is_shared_and_what_stands_below_it_is_made_at_each_call(self, kitchen):
+        job = kitchen.build(
+            WIDE + "stages: {one: {_target_: '@.Scale', by: 2}}\n"
+            "make: {_target_: '@.Three', first: '${stages.one}', second: {_target_: '@.Scale', by: 3}, "
+            "third: '${make.second}'}\nstage: '${make.second}'"
+        )
+        first, second = job.make(), job.make()
+        assert first.first is job.stages["one"] and second.first is job.stages["one"]
+        assert first.third is first.second and second.second not in (first.second, job.stage)
 
     def test_a_value_from_the_command_line_says_so(self, kitchen):
         assert kitchen.problems(WIDE, "count=x").splitlines() == [

@@ -262,8 +262,9 @@ def test_the_lightning_module_gives_the_same_batches(latent_shards: LatentShards
     from nemo_vfm.data.loader.lightning_data import BatchModule
 
     folder = latent_shards([SMALL] * 8)
-    module = BatchModule(ShardData(shards=folder, batch_size=2), seed=3, first_batch=5)
-    module.setup("fit")
+    data = ShardData(shards=folder, batch_size=2)
+    data.start(seed=3, first_batch=5)
+    module = BatchModule(data)
     assert isinstance(module, LightningDataModule)
     given_batches = list(islice(module.train_dataloader(), 3))
     assert contents(given_batches) == contents(take(ShardData(shards=folder, batch_size=2), 3, first=5, seed=3))

@@ -21,7 +21,7 @@ HOME = Address(f"s3://{BUCKET}/copies")
 RECIPE = "_target_: x\nlr: 1\nduration: 4 steps\n"
 
 
-def save(folder: Path, step: int, *, run: str = "one", keep: Keep = Keep(), **about: object) -> Path:  # noqa: B008
+def save(folder: Path, step: int, *, run: str = "one", keep: Keep = Keep(), **about: object) -> Path:
     groups = {name: {"w": torch.full((3, 2), float(step))} for name in ("model", "ema")}
     return checkpoint.save(folder, step, groups, {"step": step}, keep, CheckpointInfo(run, **about))
 

@@ -115,7 +115,7 @@ def batch(index: int, first: int, last: int) -> Batch:
 
 
 def started(
-    plan: ParallelPlan, model: Any = tiny, optimizer: Any = None, task: Doubling = Doubling(), **how: Any  # noqa: B008
+    plan: ParallelPlan, model: Any = tiny, optimizer: Any = None, task: Doubling = Doubling(), **how: Any
 ) -> TorchEngine:  # fmt: skip
     """An engine on this rank."""
     engine = TorchEngine(**how)

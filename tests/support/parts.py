@@ -107,6 +107,16 @@ class Wide:
         return Outcome("ran")
 
 
+class Three:
+    """Keeps three stages, to see which of them are the same object."""
+
+    def __init__(self, *, first: Stage, second: Stage, third: Stage) -> None:
+        self.first, self.second, self.third = first, second, third
+
+    def apply(self, value: float) -> float:
+        return self.third.apply(self.second.apply(self.first.apply(value)))
+
+
 class Both:
     """Takes one number by position, from whoever calls the factory."""
 

@@ -30,7 +30,8 @@ from nemo_vfm.train.callbacks.validation import Validate
 from nemo_vfm.train.ema import EMA
 from nemo_vfm.train.job import Train
 from nemo_vfm.train.loggers import TensorBoard
-from nemo_vfm.train.optim import Straight, WarmupCosine
+from nemo_vfm.train.optim import Constant, Straight, WarmupCosine
+from nemo_vfm.train.phases import Phase
 from nemo_vfm.train.train_state import TrainState
 from tests.support import preloaded
 from tests.support.shown_run import perform
@@ -74,7 +75,7 @@ def final(folder: Path, step: int) -> dict[str, torch.Tensor]:
 
 
 def test_the_loss_falls_and_every_step_has_a_line(tmp_path: Path) -> None:
-    train("200 steps", every_steps=200, lr=0.02, schedule=None).run(Run(tmp_path, seed=1))
+    train("200 steps", every_steps=200, lr=0.02, schedule=Constant()).run(Run(tmp_path, seed=1))
     written = lines(tmp_path)
     assert [line["step"] for line in written] == list(range(1, 201))
     assert sum(line["loss"] for line in written[-20:]) < 0.25 * sum(line["loss"] for line in written[:20])
@@ -131,6 +132,27 @@ train("4000 steps", every_steps=7).run(Run(Path({str(tmp_path / "killed")!r}), s
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 
+class CountedData(ToyData):
+    """Counts how often it is started, and from which batch."""
+
+    def __init__(self) -> None:
+        self.starts: list[int] = []
+
+    def start(self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1) -> None:
+        self.starts.append(first_batch)
+        super().start(seed=seed, first_batch=first_batch, rank=rank, num_ranks=num_ranks)
+
+
+def test_a_training_starts_its_data_once_and_so_does_each_resume_and_phase(tmp_path: Path) -> None:
+    data = CountedData()
+    for duration in ("4 steps", "8 steps"):
+        train(duration, data=data).run(Run(tmp_path / "resumed", seed=1))
+    phases = {name: Phase(duration=Duration(2, "steps")) for name in ("one", "two")}
+    settings = {"data": data, "phases": phases, "callbacks": {}}
+    train("4 steps", **settings).run(Run(tmp_path / "phases", seed=1))
+    assert data.starts == [0, 4, 0, 2]
+
+
 def test_another_seed_gives_other_weights(tmp_path: Path) -> None:
     for seed in (1, 2):
         train("2 steps").run(Run(tmp_path / str(seed), seed=seed))
@@ -164,7 +186,7 @@ def test_durations_become_steps(tmp_path: Path, duration: str, steps: int) -> No
 
 
 def test_a_duration_in_seconds_ends_by_the_clock(tmp_path: Path) -> None:
-    outcome = train("0.5 s", schedule=None).run(Run(tmp_path))
+    outcome = train("0.5 s", schedule=Constant()).run(Run(tmp_path))
     assert 0.5 <= outcome.figures["training_s"] < 5
     assert outcome.figures["steps"] > 1
 

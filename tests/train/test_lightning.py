@@ -30,7 +30,7 @@ from nemo_vfm.core.types.job import Run
 from nemo_vfm.data.loader.lightning_batches import LightningBatches
 from nemo_vfm.train.callbacks.validation import Validate
 from nemo_vfm.train.module import TrainModule
-from nemo_vfm.train.optim import Straight
+from nemo_vfm.train.optim import Constant, Straight
 from tests.support import tiny_training
 from tests.support.repository import ROOT
 from tests.support.tiny_training import command, metrics
@@ -110,7 +110,7 @@ def test_an_end_that_a_callback_wishes_for_comes_after_the_next_step_with_a_chec
 
 
 def test_a_timer_that_has_run_out_ends_a_training(tmp_path: Path) -> None:
-    job = train("1000000 steps", schedule=None, callbacks={"timer": Timer(duration={"seconds": 1})})
+    job = train("1000000 steps", schedule=Constant(), callbacks={"timer": Timer(duration={"seconds": 1})})
     assert 1 < job.run(Run(tmp_path)).figures["steps"] < 1_000_000
 
 

@@ -32,7 +32,7 @@ from tests.support.toy import ToyData, ToyModel, ToyTask
 
 def job(
     duration: str = "10 steps", *, start_from: Path | WarmStart | None = None, model: type[nn.Module] = ToyModel,
-    ema: bool = True, schedule: Schedule | None = None, saving: SaveCheckpoints | None = None,
+    ema: bool = True, schedule: Schedule = Constant(), saving: SaveCheckpoints | None = None,
     validation: Validate | None = None,
 ) -> Train:  # fmt: skip
     """The toy regression."""

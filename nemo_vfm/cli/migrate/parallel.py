@@ -113,7 +113,6 @@ def _counted(ranks: int) -> str:
 def _recompute(draft: Draft) -> None:
     value = draft.get("recompute")
     if value in (True, "full"):
-        draft.put("engine._target_", "nemo_vfm.parallel.engine.torch_engine.TorchEngine")
         draft.change("recompute", "engine.recompute", "blocks", "every block is run again in the backward pass")
     else:
         draft.leave("recompute", "whole blocks are run again or none: engine.recompute=blocks")

@@ -91,6 +91,7 @@ def _which_optimizer(draft: Draft) -> None:
     named = draft.get("optimizer")
     name = named.rpartition(".")[2].lower() if isinstance(named, str) else ""
     draft.choices["optimizer"] = "adamw"
+    draft.choices["engine"] = "torch"
     if isinstance(named, str) and named in ("torch.optim.Adam", "torch.optim.SGD"):
         del draft.choices["optimizer"]
         draft.carry("optimizer", "optimizer._target_")
@@ -162,10 +163,8 @@ def _floor(draft: Draft, *, cosine: bool) -> None:
 
 def _clipping(draft: Draft) -> None:
     if draft.number("clip"):
-        draft.put("engine._target_", "nemo_vfm.parallel.engine.torch_engine.TorchEngine")
         draft.carry("clip", "engine.clip_norm", float(draft.number("clip") or 0))
     elif draft.get("clip") == 0:
-        draft.put("engine._target_", "nemo_vfm.parallel.engine.torch_engine.TorchEngine")
         draft.put("engine.clip_norm", None)
         draft.agree("clip", "engine.clip_norm", "write null for no clipping")
     else:

@@ -46,7 +46,7 @@ class EndpointCaptioner:
     def __init__(
         self, *, chat: Chat, prompt: SentText = DESCRIBE, send: Literal["frames", "video"] = "frames",
         num_frames: int = 8, longest_px: int = 768, concurrency: int = 8, revision: str = "",
-        windows: Windows | None = None,
+        windows: Windows = Windows(),
     ) -> None:  # fmt: skip
         if min(num_frames, concurrency) < 1 or longest_px < 16 or not prompt.strip():
             raise ValueError(
@@ -55,7 +55,7 @@ class EndpointCaptioner:
             )
         self.chat, self.prompt, self.send, self.num_frames = chat, prompt, send, num_frames
         self.longest_px, self.concurrency, self.revision = longest_px, concurrency, revision
-        self.cut = windows or Windows()
+        self.cut = windows
 
     def ready(self) -> None:
         """See `Ready.ready`."""

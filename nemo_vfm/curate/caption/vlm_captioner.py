@@ -37,7 +37,7 @@ class HuggingFaceCaptioner:
 
     def __init__(
         self, *, folder: Path, prompt: str = DESCRIBE, num_frames: int = 8, longest_px: int = 768,
-        max_tokens: int = 256, batch_size: int = 1, precision: PrecisionName = "auto", windows: Windows | None = None,
+        max_tokens: int = 256, batch_size: int = 1, precision: PrecisionName = "auto", windows: Windows = Windows(),
     ) -> None:  # fmt: skip
         if min(num_frames, max_tokens, batch_size) < 1 or longest_px < 16 or not prompt.strip():
             raise ValueError(
@@ -46,7 +46,7 @@ class HuggingFaceCaptioner:
             )
         self.folder, self.prompt, self.num_frames, self.longest_px = folder, prompt, num_frames, longest_px
         self.max_tokens, self.batch_size, self.precision = max_tokens, batch_size, precision
-        self.cut = windows or Windows()
+        self.cut = windows
 
     def windows(self, num_frames: int) -> Sequence[Span]:
         """The pieces of a clip that are captioned one by one."""

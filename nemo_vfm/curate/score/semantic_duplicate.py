@@ -36,13 +36,13 @@ class SemanticDuplicate:
     the longest, and the one of highest id; a clip is dropped only for one that stays.
 
     Args:
-        embedder: makes the vectors; None takes colours, profile and grain, with which a drive's clips are alike at 0.8.
+        embedder: makes the vectors; `Look` knows colours, profile and grain: a drive's clips are alike at 0.8.
         quality: the score by which the better of two clips is told; higher is better, and it may be absent.
         seed: of the clusters, which only more than 2000 clips have.
     """
 
-    def __init__(self, *, embedder: Embedder | None = None, quality: str = "sharpness", seed: int = 0) -> None:
-        self.embedder, self.quality, self.seed = embedder or Look(), quality, seed
+    def __init__(self, *, embedder: Embedder = Look(), quality: str = "sharpness", seed: int = 0) -> None:
+        self.embedder, self.quality, self.seed = embedder, quality, seed
 
     def columns(self) -> Sequence[str]:
         """The one score."""

@@ -54,7 +54,7 @@ class Stitch:
         max_distance: between the two frames' unit vectors, 0 to 2. 0.9 suits `ColourLayout` (docs/splitting.md);
             Panda-70M has 0.6 for ImageBind.
         max_length_s: nothing is joined to more than this, in seconds.
-        embedder: turns frames into vectors; None takes `ColourLayout`, which needs no weights.
+        embedder: turns frames into vectors; `ColourLayout` needs no weights.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Stitch:
         splitter: Splitter,
         max_distance: float = 0.9,
         max_length_s: float = 20.0,
-        embedder: FrameEmbedder | None = None,
+        embedder: FrameEmbedder = ColourLayout(),
     ) -> None:
         if not 0 < max_distance <= 2 or max_length_s <= 0:
             raise ValueError(
@@ -74,7 +74,7 @@ class Stitch:
 
     def spans(self, frames: Iterable[Frame], *, fps: float) -> Iterator[Span]:
         """See `Splitter.spans`; at most `max_length_s` more behind than the inner splitter."""
-        memory = _Memory(self.embedder or ColourLayout())
+        memory = _Memory(self.embedder)
         longest = max(1, math.floor(self.max_length_s * fps + 1e-6))
         held: Span | None = None
         end_D: NDArray[np.float32] | None = None

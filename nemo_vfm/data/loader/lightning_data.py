@@ -9,29 +9,18 @@ from nemo_vfm.core.types.training_data import TrainingData
 
 
 class BatchModule(LightningDataModule):
-    """Hands Lightning the batches of any training data, from global batch `first_batch` on.
+    """Hands Lightning the batches of training data that its owner has started.
 
     It keeps no state of its own: which batch comes next is the number of optimizer steps, and that is in the
     checkpoint already. Validation is not Lightning's, so there is no validation loader here.
 
     Args:
-        data: where batches come from.
-        seed: of the order.
-        first_batch: number of the first global batch.
-        rank: which slice of every global batch.
-        num_ranks: of so many.
+        data: where batches come from; started.
     """
 
-    def __init__(
-        self, data: TrainingData, *, seed: int, first_batch: int = 0, rank: int = 0, num_ranks: int = 1
-    ) -> None:
+    def __init__(self, data: TrainingData) -> None:
         super().__init__()
-        self.data, self.seed, self.first_batch = data, seed, first_batch
-        self.rank, self.num_ranks = rank, num_ranks
-
-    def setup(self, stage: str) -> None:
-        """Open the data."""
-        self.data.start(seed=self.seed, first_batch=self.first_batch, rank=self.rank, num_ranks=self.num_ranks)
+        self.data = data
 
     def train_dataloader(self) -> object:
         """Batches without end: give the Trainer `limit_train_batches`."""

@@ -181,8 +181,6 @@ class TokenData(TrainingData):
             raise UserError(f"batch_size {self.batch_size} is not divisible by {num_ranks} ranks")
         assert first_batch >= self._begins, f"batch {first_batch} is before the first, {self._begins}"
         by = _By(seed, first_batch, rank, num_ranks)
-        if self._started and self._started.by == by:
-            return  # a training starts its data to learn its length, and Lightning does once more
         streams = self._streams()
         for name, stream in streams.items():
             self._require_enough(name, stream)

@@ -51,8 +51,8 @@ class Checkpoint:
 
 
 def save(
-    folder: Path, step: int, groups: Mapping[str, Mapping[str, Tensor]], state: Json, keep: Keep = Keep(),  # noqa: B008 (frozen)
-    about: CheckpointInfo = CheckpointInfo(), ranks: Gather = ALONE,  # noqa: B008
+    folder: Path, step: int, groups: Mapping[str, Mapping[str, Tensor]], state: Json, keep: Keep = Keep(),
+    about: CheckpointInfo = CheckpointInfo(), ranks: Gather = ALONE,
 ) -> Path:  # fmt: skip
     """Write `folder/step-<step>`; a kill at any moment leaves it whole or absent, and an earlier one loadable.
 

@@ -47,12 +47,13 @@ class TorchEngine:
         recompute: blocks runs each block again in backward instead of keeping its activations; none keeps them.
         offload_optimizer: keep the optimizer's state in host memory.
         compile: compile each block with torch.compile.
-        nonfinite: what becomes of a step whose loss or gradient is not a number; None stops the run.
+        nonfinite: what becomes of a step whose loss or gradient is not a number.
     """
 
     def __init__(
         self, *, clip_norm: float | None = 1.0, recompute: Literal["none", "blocks"] = "none",
-        offload_optimizer: bool = False, compile: bool = False, nonfinite: NonFinite | None = None,
+        offload_optimizer: bool = False, compile: bool = False,
+        nonfinite: NonFinite = NonFinite(),
     ) -> None:  # fmt: skip
         if clip_norm is not None and clip_norm <= 0:
             raise ValueError(f"clip_norm must be above zero, got {clip_norm}; write null to switch clipping off")
@@ -60,7 +61,7 @@ class TorchEngine:
             raise ValueError(f"recompute must be none or blocks, got {recompute!r}")
         self.clip_norm, self.recompute = clip_norm, recompute
         self.offload_optimizer, self.compile = offload_optimizer, compile
-        self.nonfinite = nonfinite or NonFinite()
+        self.nonfinite = nonfinite
         self.mesh: Mesh | None = None
         self._pipeline: Pipeline | None = None
 

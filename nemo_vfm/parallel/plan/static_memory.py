@@ -19,7 +19,7 @@ OptimizerFactory: TypeAlias = Factory[[Params], torch.optim.Optimizer]
 
 
 def state_of(
-    model: Factory[[], nn.Module], optimizer: OptimizerFactory, plan: ParallelPlan = ParallelPlan()  # noqa: B008 (frozen)
+    model: Factory[[], nn.Module], optimizer: OptimizerFactory, plan: ParallelPlan = ParallelPlan()
 ) -> tuple[int, dict[str, int]]:  # fmt: skip
     """How many parameters there are, and the bytes of weights, gradients and optimizer on the device that keeps most.
 

@@ -28,7 +28,7 @@ class PreviewTexts:
 
     def __init__(
         self, *, tokenizer: Tokenizer, prompts: Sequence[str], every_steps: int, most_tokens: int = 128,
-        choice: Choice = Choice(temperature=0.7, top_p=0.95),  # noqa: B008 (never changed)
+        choice: Choice = Choice(temperature=0.7, top_p=0.95),
     ) -> None:  # fmt: skip
         if min(every_steps, most_tokens) < 1 or not prompts:
             raise ValueError(

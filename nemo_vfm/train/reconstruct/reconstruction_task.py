@@ -6,6 +6,7 @@ Shape letters: B batch, C channels, T frames, H height, W width, N numbers of a 
 """
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ class Reconstruct:
     help where they should oppose.
 
     Args:
-        terms: what the loss is added up from, by name; None is the mean absolute difference of pixels.
+        terms: what the loss is added up from, by name.
         kl: factor on the KL divergence from the standard normal, per number of the latents. For an autoencoder that is
             not variational it is half the mean square of the latents, which only keeps them small.
 
@@ -33,12 +34,12 @@ class Reconstruct:
         ValueError: a negative kl, or no terms.
     """
 
-    def __init__(self, *, terms: Mapping[str, Term] | None = None, kl: float = 0.0) -> None:
+    def __init__(self, *, terms: Mapping[str, Term] = MappingProxyType({"pixels": Pixels()}), kl: float = 0.0) -> None:
         if not 0 <= kl < torch.inf:
             raise ValueError(f"kl must be finite and not negative, got {kl}")
-        if terms is not None and not terms:
+        if not terms:
             raise ValueError("terms is empty, so there is no loss; add one such as Pixels")
-        self.terms: dict[str, Term] = dict(terms) if terms is not None else {"pixels": Pixels()}
+        self.terms: dict[str, Term] = dict(terms)
         self.kl = kl
 
     def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
