@@ -6,6 +6,7 @@ A step's folder holds `started.json`, written before anything else, and `done.js
 name what the step was asked for (its part of the recipe) and what came before it (the steps above it and the seed).
 """
 
+import json
 import re
 import shutil
 import time
@@ -18,7 +19,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import info
 from nemo_vfm.core.network.secret import conceal, conceal_names
 from nemo_vfm.core.ranks import announce
-from nemo_vfm.core.resume_safe_keys import INERT
+from nemo_vfm.core.resume_safe_keys import is_inert
 from nemo_vfm.core.storage.files import read_json, sha256_text, write_json
 from nemo_vfm.core.storage.uri import Place, place
 from nemo_vfm.core.types.job import LAUNCH, PARTS, ElasticJob, Job, MultiRankJob, Outcome, Run
@@ -29,9 +30,6 @@ REPLACED = "_replaced"  #: folder of what older versions of a step left
 _MARKER_BYTES = 64 << 20
 _MARKER_HELP = "delete it to make the step anew, or choose another run_dir"
 _NAME = re.compile(r"[A-Za-z][\w-]{0,99}")
-# A line of an inert key, or `loggers` with all that stands below it (where numbers go besides): a step that differs in
-# these only is still done.
-_INERT_LINES = re.compile(rf"^ *(?:{INERT.pattern}): .*\n|^( *)loggers:(?: .*)?\n(?:\1 +.*\n)*", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +46,8 @@ class Ask:
 
     @classmethod
     def of(cls, run: Run, before: str = "") -> "Ask":
-        """Of a run's recipe text, inert keys left out."""
-        own = _INERT_LINES.sub("", f"{run.recipe.rstrip()}\n").rstrip("\n")
+        """Of a run's settings, inert keys left out."""
+        own = json.dumps(_deciding(run.settings))
         return cls(before or sha256_text(f"seed {run.seed}"), sha256_text(own))
 
     def after(self) -> str:
@@ -89,7 +87,7 @@ class Workflow:
     def _turns(self, run: Run) -> "Iterator[Turn]":
         before = run.before or sha256_text(f"seed {run.seed}")
         for number, (name, job) in enumerate(self.steps.items(), 1):
-            step = replace(run.step(name), recipe=section(run.recipe, "steps", name), before=before)
+            step = replace(run.step(name), before=before)
             ask = Ask.of(step, before)
             yield Turn(name, job, step, ask, f"[{number}/{len(self.steps)}] {name}")
             before = ask.after()
@@ -229,19 +227,12 @@ def _concealed(outcome: Outcome) -> Outcome:
     return replace(outcome, summary=conceal(outcome.summary), figures=conceal_names(outcome.figures))
 
 
-def section(recipe: str, *names: str) -> str:
-    """The part of a composed recipe's text below nested keys, without its indentation; empty where there is none.
-
-    The text is our own (two spaces a level), so that no room below the command line needs to read YAML.
-    """
-    lines = recipe.splitlines()
-    for name in names:
-        if f"{name}:" not in lines:
-            return ""
-        start = lines.index(f"{name}:") + 1
-        end = next((i for i in range(start, len(lines)) if not lines[i].startswith("  ")), len(lines))
-        lines = [line[2:] for line in lines[start:end]]
-    return "".join(f"{line}\n" for line in lines)
+def _deciding(settings: Json) -> Json:
+    """The settings on which results depend. Inert keys, and where numbers go besides, make no finished step undone."""
+    if isinstance(settings, Mapping):
+        kept = {key: value for key, value in settings.items() if not is_inert(key) and key != "loggers"}
+        return {key: _deciding(value) for key, value in kept.items()}
+    return [_deciding(value) for value in settings] if isinstance(settings, list) else settings
 
 
 def _done(folder: Path, ask: Ask) -> Outcome | None:

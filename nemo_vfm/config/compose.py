@@ -6,8 +6,8 @@
 `recipe:path` as a choice, or as a value under `steps`, inserts a whole composed recipe there.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nemo_vfm.config.emit import to_yaml, with_places
@@ -59,15 +59,18 @@ class Composed:
             raise fail(f"a seed is zero or more, got {value}", self.root.items["seed"].mark, "seed")
         return value
 
-    def to_yaml(self) -> str:
+    def to_yaml(self, clean: Callable[[str], str] = str) -> str:
         """The composed recipe as text, for the run folder.
 
         `${env:...}` stays as it is, so that no secret is written, and `${run_dir}`, so that a folder can be moved.
+
+        Args:
+            clean: what every key and text goes through, such as one that conceals secrets.
         """
         tree, problems = resolve(self.root, keep_env=True, keep=frozenset({"run_dir"}))
         if problems:
             raise RecipeError(problems)
-        return to_yaml(tree)
+        return to_yaml(_cleaned(tree, clean))
 
     def show(self, width: int | None = None) -> str:
         """The composed recipe with the place of every value; `width` is the terminal's, in columns."""
@@ -263,3 +266,14 @@ def _refuse_cycle(file: Path, chain: tuple[Path, ...], mark: Mark) -> None:
         raise fail(f"these files include one another: {' -> '.join(names)}", mark)
     if len(chain) > MAX_INCLUDES:
         raise fail(f"files include one another more than {MAX_INCLUDES} deep: {names[0]} -> ... -> {names[-1]}", mark)
+
+
+def _cleaned(tree: Map, clean: Callable[[str], str]) -> Map:
+    def below(node: Node) -> Node:
+        if isinstance(node, Map):
+            return _cleaned(node, clean)
+        if isinstance(node, Seq):
+            return replace(node, items=tuple(map(below, node.items)))
+        return replace(node, value=clean(node.value)) if isinstance(node.value, str) else node
+
+    return replace(tree, items={clean(key): below(node) for key, node in tree.items.items()})

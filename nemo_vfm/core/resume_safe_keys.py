@@ -4,11 +4,11 @@
 
 import re
 
-INERT = re.compile(
+_INERT = re.compile(
     r"num_workers|every_steps|keep_(?:last|best|every_steps)|(?:log|save|checkpoint|preview|validate)_every(?:_\w+)?"
 )
 
 
 def is_inert(key: str) -> bool:
     """Whether a key's value has no influence on what a finished step holds."""
-    return INERT.fullmatch(key) is not None
+    return _INERT.fullmatch(key) is not None

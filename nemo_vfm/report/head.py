@@ -25,7 +25,7 @@ class Head:
 
 
 def head(run: RunFolder) -> Head:
-    """Read it from manifest.json, recipe.yaml, status.json and the steps' done.json."""
+    """Read it from manifest.json, status.json and the steps' done.json."""
     manifest = mapping(run.read_json(run.root / "manifest.json"))
     seconds = step_seconds(run)
     known = {
@@ -38,7 +38,7 @@ def head(run: RunFolder) -> Head:
     name = str(manifest.get("recipe") or manifest.get("name") or run.root.name)
     return Head(
         name,
-        str(manifest.get("purpose") or "") or _purpose(run),
+        str(manifest.get("purpose") or ""),
         tuple((k, v) for k, v in known.items() if v),
         _state(run),
     )
@@ -50,16 +50,6 @@ def step_seconds(run: RunFolder) -> dict[str, float]:
     known = {name: max(seconds, 0.0) for name, seconds in timed if seconds is not None}
     named = {name: seconds for name, seconds in known.items() if name}
     return named or known  # the whole's own time, where it is kept, is that of its steps once more
-
-
-def _purpose(run: RunFolder) -> str:
-    """The comment on top of the recipe, where there is one."""
-    lines: list[str] = []
-    for line in run.read_text("recipe.yaml").splitlines():
-        if not line.startswith("#"):
-            break
-        lines.append(line.lstrip("# ").strip())
-    return " ".join(line for line in lines if not line.startswith("SPDX"))
 
 
 def _hardware(value: Any) -> str:

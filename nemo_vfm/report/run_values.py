@@ -3,7 +3,6 @@
 """Reads values from the files of a run folder; a file that cannot be read becomes a note, never an exception."""
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -61,10 +60,9 @@ class RunFolder:
         return sorted(found, key=lambda name: asked.index(name) if name in asked else len(asked))
 
     def planned_steps(self) -> list[str]:
-        """The names under the recipe's `steps:`, in order. Read as text, since only config/ parses YAML."""
-        block = re.search(r"^steps:[ \t]*\n((?:[ \t]+.*\n?|[ \t]*(?:#.*)?\n)*)", self.read_text("recipe.yaml"), re.M)
-        keys = re.findall(r"^( +)([\w.-]+|'[^'\n]*'|\"[^\"\n]*\"):", block[1], re.M) if block else []
-        return [name.strip("'\"") for indent, name in keys if indent == keys[0][0]]
+        """The names of the workflow's steps, in order."""
+        steps = mapping(self.read_json(self.root / "manifest.json")).get("steps")
+        return [str(name) for name in steps] if isinstance(steps, list) else []
 
     def having(self, name: str) -> list[Step]:
         """The steps whose folder holds the file `name`."""

@@ -111,7 +111,7 @@ class RecipeRun:
         if self.options.part is not None:
             from nemo_vfm.runtime.run_part import Share, part_of
 
-            job = share = Share(job, part_of(self.options.part), self._folder)
+            job = share = Share(job, part_of(self.options.part), self._folder, self.composed.to_yaml(conceal_keys))
             self._folder = share.folder
         while True:
             count = _ranks_now(job, self._folder)
@@ -150,6 +150,7 @@ class RecipeRun:
 
     def _on_ranks(self, job: "Job", count: int, signals: Sequence[str]) -> int:
         """Run the job here, as one of several processes, or by starting them."""
+        from nemo_vfm.config import read_values
         from nemo_vfm.core import ranks
         from nemo_vfm.core.types.job import MultiRankJob, Run
         from nemo_vfm.runtime.rank_processes import run_as_one_of_several
@@ -158,7 +159,7 @@ class RecipeRun:
             return self._launch(job, count, signals)
         text = self.composed.to_yaml()
         if not isinstance(job, MultiRankJob) and not ranks.is_first():  # a library's own way of starting several
-            job.run(Run(self._folder, text, self.composed.seed))
+            job.run(Run(self._folder, read_values(text, "this recipe"), self.composed.seed))
             return 0
         _require_ranks(job)
 
@@ -189,7 +190,7 @@ class RecipeRun:
         """Hold the folder, run, and show how it ended."""
         from nemo_vfm.runtime.run_folder import Status, open_folder
 
-        text, source = conceal_keys(self.composed.to_yaml()), self.composed.path
+        text, source = self.composed.to_yaml(conceal_keys), self.composed.path
         with open_folder(
             self._folder, text, self.composed.seed, self.options.allow, source=source if source.is_file() else None
         ) as prepared:

@@ -54,7 +54,7 @@ def open_folder(
             _describe(path, recipe, seed, source, found or {}, allowed)
         except OSError as error:
             raise RunFolderError(f"cannot write in {path}: {error.strerror}; nothing was changed there") from error
-        yield Run(folder=path, recipe=recipe, seed=seed, resume=found is not None)
+        yield Run(folder=path, settings=read_values(recipe, "this recipe"), seed=seed, resume=found is not None)
 
 
 def _compare(path: Path, recipe: str, allowed: Sequence[str]) -> Differences | None:
@@ -105,7 +105,8 @@ def _describe(
     file = path / "recipe.yaml"
     if file.is_file() and _kept(file) == recipe and (path / MANIFEST).is_file():
         return
-    fresh = manifest(recipe, seed, source)
+    steps = read_values(recipe, "this recipe").get("steps")
+    fresh = manifest(recipe, seed, steps if isinstance(steps, dict) else (), source)
     if file.is_file():  # it goes on with another duration or the like
         earlier = _earlier(path / MANIFEST)
         change = {"at": fresh["created"], "keys": {key: {"from": a, "to": b} for key, (a, b) in found.items()},

@@ -6,6 +6,7 @@ import os
 import platform
 import shutil
 import subprocess
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -30,8 +31,14 @@ _PACKAGES = (
 )
 
 
-def manifest(recipe: str, seed: int, source: Path | None = None) -> Json:
-    """The content of `manifest.json`; `source` is the recipe's file."""
+def manifest(recipe: str, seed: int, steps: Iterable[str] = (), source: Path | None = None) -> Json:
+    """The content of `manifest.json`.
+
+    Args:
+        recipe: the composed recipe's text.
+        steps: of a workflow, their names in order.
+        source: the recipe's file.
+    """
     from nemo_vfm.config.recipe_header import header
     from nemo_vfm.core import device
 
@@ -42,6 +49,7 @@ def manifest(recipe: str, seed: int, source: Path | None = None) -> Json:
         "created": now(),
         "recipe_sha256": sha256_text(recipe),
         "seed": seed,
+        "steps": list(steps),
         "commit": _commit(),
         "versions": {"nemo_vfm": __version__, "python": platform.python_version(), **_versions()},
         "hardware": {"device": device.describe(), "cpus": os.cpu_count(), "memory_gb": _memory_gb(),

@@ -42,12 +42,13 @@ class Share:
         job: the whole, or one step of a workflow.
         part: which.
         run_dir: the run folder of the whole.
+        recipe: the composed recipe's text, without secrets.
 
     Raises:
         UserError: the job's work cannot be shared out, or has fewer rounds.
     """
 
-    def __init__(self, job: Job, part: JobShard, run_dir: Path) -> None:
+    def __init__(self, job: Job, part: JobShard, run_dir: Path, recipe: str) -> None:
         inner = job.steps[job.name] if isinstance(job, OneStep) else job
         if not isinstance(inner, ShardedJob):
             raise UserError(f"--part: {type(inner).__name__} cannot be split into parts; in a workflow, add --only "
@@ -55,7 +56,7 @@ class Share:
         if part.round >= (rounds := inner.rounds()):
             raise UserError(f"--part: {type(inner).__name__} has {rounds} {'round' if rounds == 1 else 'rounds'}, "
                             f"counted from 0, got @{part.round}")  # fmt: skip
-        self._job, self._inner, self._part, self._run_dir = job, inner, part, run_dir
+        self._job, self._inner, self._part, self._run_dir, self._recipe = job, inner, part, run_dir, recipe
 
     @property
     def folder(self) -> Path:
@@ -80,7 +81,7 @@ class Share:
         until = time.monotonic() + _PATIENCE_S
         while time.monotonic() < until:
             if not holder(self._run_dir)[1]:
-                with suppress(FolderInUse), open_folder(self._run_dir, run.recipe, run.seed):
+                with suppress(FolderInUse), open_folder(self._run_dir, self._recipe, run.seed):
                     return
             time.sleep(_POLL_S)
         raise UserError(f"{self._run_dir} has been in use for {_PATIENCE_S:.0f} s; parts and a whole run cannot run "

@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 
 from nemo_vfm.core.sanitize import printable
-from nemo_vfm.core.storage.files import last_records, read_bytes, read_json
+from nemo_vfm.core.storage.files import last_records, read_json
 from nemo_vfm.core.types.job import LAUNCH, SWEEP
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.runtime.run_lock import holder
@@ -20,7 +20,7 @@ from nemo_vfm.runtime.run_lock import holder
 MAX_DEPTH = 4  # a sweep's runs lie one deeper than others; links may lead in circles
 _MAX_BYTES = 4 << 20
 _LONGEST_STATE = 20
-_STEPS = re.compile(r"^steps:[ \t]*\n((?:[ ]+.*\n?|[ \t]*\n)*)", re.M)
+_STEP = re.compile(r"[A-Za-z][\w-]*")
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ def look(folder: Path) -> Line:
     began, beat = _time(status.get("started")), _time(status.get("heartbeat"))
     line.seconds = max(0.0, beat - began) if began is not None and beat is not None else None
     line.last = beat or line.last
-    steps = _steps(folder)
+    steps = _names(manifest.get("steps"))
     _workflow(folder, steps, line)
     _metrics([folder, *(folder / step for step in steps)], line)
     return line
@@ -108,12 +108,10 @@ def _state(folder: Path, status: Mapping[str, Json]) -> str:
     return "stalled" if state == "running" and not holder(folder)[1] else state
 
 
-def _steps(folder: Path) -> list[str]:
-    """The names under the recipe's `steps:`, in order. Read as text: the file is ours, and YAML is slow to import."""
-    with suppress(OSError):
-        block = _STEPS.search(read_bytes(folder / "recipe.yaml", _MAX_BYTES).decode("utf-8", "replace") + "\n")
-        return re.findall(r"^  ([A-Za-z][\w-]*):", block[1], re.M) if block else []
-    return []
+def _names(steps: Json) -> list[str]:
+    """Of a workflow's steps. Somebody may have changed the manifest: no name leads out of the run folder."""
+    given = steps if isinstance(steps, list) else []
+    return [name for name in given if isinstance(name, str) and _STEP.fullmatch(name)]
 
 
 def _workflow(folder: Path, steps: list[str], line: Line) -> None:

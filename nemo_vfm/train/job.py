@@ -254,8 +254,8 @@ class Train:
         """Where all ranks go on from: the newest of which every byte is right, each rank having hashed its share."""
         folder, everyone = run.folder / "checkpoints", joined()
         # A step's part of the recipe says neither seed nor data: both must be the same for a copy of this run.
-        above = f"seed_and_steps_above: {run.before}\n" if run.before else ""
-        together(everyone, lambda: self.checkpoint.begin(folder, above + run.recipe) if ranks.is_first() else None)
+        same = {"seed_and_steps_above": run.before, **run.settings} if run.before else run.settings
+        together(everyone, lambda: self.checkpoint.begin(folder, same) if ranks.is_first() else None)
         return checkpoint.newest(folder, everyone)
 
     def _fetch_together(self) -> None:
@@ -309,7 +309,7 @@ class Train:
 
         quiet_lightning()
         sources = self.loggers if ranks.is_first() else {}
-        loggers = open_all(sources, fit.run.folder, fit.run.recipe, goes_on=fit.step > 0)
+        loggers = open_all(sources, fit.run.folder, fit.run.settings, goes_on=fit.step > 0)
         validation = {} if self.validation is None else {"validation": self.validation}
         # Metrics are written before the checkpoint: a resume drops the lines after it, and must not miss any before.
         bar = {} if has_bar(self.callbacks) else {"progress": ShowProgress()}

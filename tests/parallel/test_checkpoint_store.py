@@ -18,7 +18,7 @@ from nemo_vfm.parallel.checkpoint.retention import Keep
 from tests.support.object_store import BUCKET, Bucket, Failing
 
 HOME = Address(f"s3://{BUCKET}/copies")
-RECIPE = "_target_: x\nlr: 1\nduration: 4 steps\n"
+RECIPE = {"_target_": "x", "optimizer": {"lr": 1}, "duration": "4 steps"}
 
 
 def save(folder: Path, step: int, *, run: str = "one", keep: Keep = Keep(), **about: object) -> Path:
@@ -124,12 +124,12 @@ def test_another_runs_copies_are_not_taken_for_ones_own(bucket: Bucket, tmp_path
     checkpoint_store.begin(HOME, tmp_path / "a", RECIPE)
     save(tmp_path / "a", 1)
     checkpoint_store.copy(tmp_path / "a", HOME, Keep())
-    with pytest.raises(UserError, match=r"differs in 'lr: 1' there, 'lr: 2' here"):
-        checkpoint_store.begin(HOME, tmp_path / "b", RECIPE.replace("lr: 1", "lr: 2"))
+    with pytest.raises(UserError, match=r"\(optimizer.lr: 1 there, 2 here\)"):
+        checkpoint_store.begin(HOME, tmp_path / "b", RECIPE | {"optimizer": {"lr": 2}})
     save(tmp_path / "c", 1, run="two")
     with pytest.raises(UserError, match="of another run"):
         checkpoint_store.begin(HOME, tmp_path / "c", RECIPE)
-    checkpoint_store.begin(HOME, tmp_path / "d", RECIPE.replace("4 steps", "8 steps"))
+    checkpoint_store.begin(HOME, tmp_path / "d", RECIPE | {"duration": "8 steps"})
     assert checkpoint.existing(tmp_path / "d")
 
 

@@ -30,7 +30,7 @@ STEPS = {
 FAILURE = "notes.mp4 is not a video: moov atom not found"
 
 PURPOSE = "Shapes that move as their caption says. 2 CPU cores, about 5 min; colour right in 12 of 16 or more."
-RECIPE = f"# {PURPOSE}\nsteps:\n" + "".join(
+RECIPE = "steps:\n" + "".join(
     f"  {name}:\n    _target_: nemo_vfm.{name}.job.{name.title()}\n    size_px: 64\n" for name in STEPS
 )
 
@@ -42,6 +42,7 @@ def make(root: Path, seed: int = 0, num_clips: int = 90) -> Path:
     (root / "recipe.yaml").write_text(RECIPE + "seed: 0\n")
     write_json(root / "manifest.json", {
         "versions": {"nemo_vfm": "0.1.0", "torch": "2.13.0", "lightning": "2.6.6"}, "seed": 0, "recipe": "quickstart",
+        "purpose": PURPOSE, "steps": list(STEPS),
         "hardware": {"device": "AMD EPYC CPU, 2 threads", "cpus": 2, "memory_gb": 8.3},
         "recipe_sha256": "4f" * 32, "commit": "d3739ac0ffee",
         "created": "2026-11-21T02:40:11+00:00",

@@ -17,7 +17,7 @@ from typing import ClassVar
 import pytest
 import yaml
 
-from nemo_vfm.config import compose
+from nemo_vfm.config import compose, read_values
 from nemo_vfm.core.errors import MissingPackage, UserError
 from nemo_vfm.core.optional import available
 from nemo_vfm.core.types.job import Run
@@ -28,7 +28,7 @@ from tests.support import preloaded
 from tests.support.repository import ROOT, yaml_files
 from tests.train.test_job import lines, train
 
-RECIPE = "model:\n  depth: 7\n  names: [a, b]\nrate: 1.0e-3\nkey: ${env:A_KEY}\n"
+RECIPE = {"model": {"depth": 7, "names": ["a", "b"]}, "rate": 1.0e-3, "key": "${env:A_KEY}"}
 #: One process trains, a second goes on; every address that either asks for goes into a file, to the very end. Both are
 #: forks of one that has imported what takes long.
 SCRIPT = f"""
@@ -57,7 +57,7 @@ class Draw:
             Image.new("RGB", (8, 4), "red").save(fit.run.folder / "samples" / f"step-{{fit.step:08d}}.png")
 for duration in ("6 steps", "10 steps"):
     if os.fork() == 0:
-        train(duration, loggers=sources, callbacks={{"draw": Draw()}}).run(Run(Path("run"), recipe={RECIPE!r}))
+        train(duration, loggers=sources, callbacks={{"draw": Draw()}}).run(Run(Path("run"), settings={RECIPE!r}))
         sys.exit(0)
     assert os.wait()[1] == 0
 """
@@ -297,7 +297,7 @@ def test_settings_are_the_recipes_values_by_address(file: Path) -> None:
             expected[path] = None  # compared by address alone
 
     walk(yaml.safe_load(text), "")
-    found = flatten(text)
+    found = flatten(read_values(text, str(file)))
     assert found.keys() == expected.keys()
     plain = {path: value for path, value in expected.items() if isinstance(value, bool | int)}
     assert {path: found[path] for path in plain} == plain
@@ -367,7 +367,7 @@ def test_a_server_gets_the_key_of_the_environment_and_may_go_away(
         threading.Thread(target=server.serve_forever, daemon=True).start()
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{server.server_port}")
         source = MLflow(mode="online")
-        train("8 steps", loggers={"far": source}).run(Run(tmp_path, recipe=RECIPE))
+        train("8 steps", loggers={"far": source}).run(Run(tmp_path, settings=RECIPE))
         server.shutdown()
     assert {key for _, key in Tracker.heard} == {"Bearer 4f1ecanary7"}
     assert [line["step"] for line in lines(tmp_path)] == list(range(1, 9))

@@ -17,6 +17,7 @@ from nemo_vfm.core.errors import CorruptCheckpoint, UserError
 from nemo_vfm.core.storage.files import sha256_file
 from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.callbacks.validation import Validate
@@ -256,16 +257,16 @@ class Steps:
 
 def test_copies_of_another_seed_or_behind_other_steps_are_not_gone_on_from(failing: Failing, tmp_path: Path) -> None:
     saving = SaveCheckpoints(every_steps=4, copy_to=Address(f"s3://{BUCKET}/copies"))
-    recipe = "steps:\n  first:\n    x: 1\n  train:\n    y: 1\n"
+    recipe = {"steps": {"first": {"x": 1}, "train": {"y": 1}}}
 
-    def train(seed: int, recipe: str, until: int = 4) -> None:
+    def train(seed: int, recipe: dict[str, Json], until: int = 4) -> None:
         shutil.rmtree(tmp_path / "run", ignore_errors=True)
         steps = {"first": Steps(SaveCheckpoints(), 1), "train": Steps(saving, until)}
         Workflow(steps=steps).run(Run(tmp_path / "run", recipe, seed))
 
     train(1, recipe)
-    for seed, other in ((2, recipe), (1, recipe.replace("x: 1", "x: 2"))):
-        with pytest.raises(UserError, match=r"another recipe \(it differs in 'seed_and_steps_above"):
+    for seed, other in ((2, recipe), (1, {"steps": recipe["steps"] | {"first": {"x": 2}}})):
+        with pytest.raises(UserError, match=r"another recipe \(seed_and_steps_above"):
             train(seed, other)
     train(1, recipe, until=8)
     assert any("GET" in line and "step-00000004/model" in line for line in failing.requests), "it was fetched"

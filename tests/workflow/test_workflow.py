@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nemo_vfm.core.types.job import Outcome, Run
-from nemo_vfm.workflow import Ask, Workflow, section
+from nemo_vfm.workflow import Ask, Workflow
 
 STEPS = """_target_: nemo_vfm.workflow.Workflow
 run_dir: out
@@ -113,18 +113,14 @@ def test_workers_and_cadence_do_not_make_a_step_undone(cooked):
     assert ran() == {"first": 1, "second": 1, "third": 1}
 
 
-@pytest.mark.parametrize(
-    "loggers",
-    ["loggers: null\n", "loggers:\n  tensorboard:\n    _target_: x\n  csv:\n    _target_: y\n", "loggers: {}\n"],
-)
+@pytest.mark.parametrize("loggers", [None, {}, {"tensorboard": {"_target_": "x"}, "csv": {"_target_": "y"}}])
 def test_where_numbers_go_besides_is_no_part_of_what_a_step_is_asked(tmp_path, loggers):
-    def asked(recipe: str) -> str:
-        return Ask.of(Run(tmp_path, recipe)).own
+    def asked(**settings: object) -> str:
+        return Ask.of(Run(tmp_path, {"_target_": "a", **settings})).own
 
-    bare = asked("_target_: a\nlast: 1\n")
-    assert asked(f"_target_: a\n{loggers}last: 1\n") == bare == asked(f"_target_: a\nlast: 1\n{loggers}")
-    assert asked(f"_target_: a\n{loggers}last: 2\n") != bare
-    assert asked("_target_: a\nmy_loggers: 3\nlast: 1\n") != bare
+    assert asked(last=1, loggers=loggers) == asked(last=1) == asked(loggers=loggers, last=1)
+    assert asked(last=2, loggers=loggers) != asked(last=1) != asked(last=1, my_loggers=loggers)
+    assert asked(rules={"a": 1, "b": 2}) != asked(rules={"b": 2, "a": 1}), "rules are applied in order"
 
 
 def test_a_moved_folder_is_still_done(cooked, capsys):
@@ -166,15 +162,15 @@ class Say:
     """A job without a recipe."""
 
     def run(self, run: Run) -> Outcome:
-        (run.folder / "seen.txt").write_text(run.recipe)
+        (run.folder / "seen.txt").write_text(str(run.settings))
         return Outcome("said", {"x": 1.0})
 
 
 def test_it_works_from_python_too(tmp_path):
-    text = "steps:\n  say:\n    a: 1\n    b:\n      c: 2\n  more:\n    d: 3\nseed: 0\n"
-    outcome = Workflow(steps={"say": Say(), "more": Say()}).run(Run(tmp_path, text))
+    settings = {"steps": {"say": {"a": 1, "b": {"c": 2}}, "more": {"d": 3}}, "seed": 0}
+    outcome = Workflow(steps={"say": Say(), "more": Say()}).run(Run(tmp_path, settings))
     assert outcome.figures == {"say/x": 1.0, "more/x": 1.0} and not outcome.did_nothing
-    assert (tmp_path / "say/seen.txt").read_text() == "a: 1\nb:\n  c: 2\n"
+    assert (tmp_path / "say/seen.txt").read_text() == "{'a': 1, 'b': {'c': 2}}"
 
 
 class Break:
@@ -185,18 +181,11 @@ class Break:
 
 
 def test_a_step_that_was_half_changed_is_not_done_when_the_change_is_taken_back(tmp_path):
-    first, changed = (Run(tmp_path, f"steps:\n  say:\n    a: {n}\n") for n in (1, 2))
+    first, changed = (Run(tmp_path, {"steps": {"say": {"a": n}}}) for n in (1, 2))
     Workflow(steps={"say": Say()}).run(first)
     with pytest.raises(RuntimeError):
         Workflow(steps={"say": Break()}).run(changed)
     assert not Workflow(steps={"say": Say()}).run(first).did_nothing
-
-
-@pytest.mark.parametrize(
-    ("names", "part"), [(("a",), "b:\n  c: 1\n"), (("a", "b"), "c: 1\n"), (("x",), ""), (("e",), ""), (("a", "x"), "")]
-)
-def test_a_section_is_cut_out_of_our_own_yaml(names, part):
-    assert section("a:\n  b:\n    c: 1\nd: 2\ne: 3\n", *names) == part
 
 
 @pytest.mark.parametrize(("steps", "words"), [({}, "at least one step"), ({"../x": Say()}, "also its folder")])

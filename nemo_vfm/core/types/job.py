@@ -8,6 +8,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from nemo_vfm.core.types.json_value import Json
+
 #: Folders in a run folder that no job writes to: a launcher's scripts, copy of the code and logs; how parts went.
 LAUNCH, PARTS = "launch", "parts"
 
@@ -22,21 +24,22 @@ class Run:
 
     Args:
         folder: the run folder; it exists and is writable.
-        recipe: the composed recipe as YAML text, without secrets.
+        settings: the composed recipe as plain values, without secrets; of a workflow's step, its own part.
         seed: the root of all randomness.
         resume: True where the folder holds an unfinished run of this recipe.
         before: of a workflow's step, a hash of what its own recipe does not say: the seed, and the steps above it.
     """
 
     folder: Path
-    recipe: str = ""
+    settings: Mapping[str, Json] = field(default_factory=dict)
     seed: int = 0
     resume: bool = False
     before: str = ""
 
     def step(self, name: str) -> "Run":
         """The same run, one folder down: what a workflow gives to its step."""
-        return replace(self, folder=self.folder / name)
+        steps = self.settings.get("steps") or {}
+        return replace(self, folder=self.folder / name, settings=steps.get(name) or {})
 
 
 @dataclass(frozen=True, slots=True)

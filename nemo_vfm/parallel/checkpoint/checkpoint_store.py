@@ -3,14 +3,15 @@
 """Copies a folder's checkpoints to an object store, and fetches the newest whole one where the folder is gone.
 
 A copy lies at `<address>/step-<n>/`. Its manifest is sent last, so that a reader never takes half a checkpoint. Beside
-them lies `recipe.yaml`: a run that resumes from the store without a folder of its own must be the same run.
+them lies `recipe.json`: a run that resumes from the store without a folder of its own must be the same run.
 """
 
+import json
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,11 +29,9 @@ from nemo_vfm.parallel.checkpoint.retention import Keep, Record, surplus
 from nemo_vfm.parallel.ranks.gather import Gather
 
 _MANIFEST = re.compile(r"(?:(?:checkpoints/)?step-\d{8,}/)?" + re.escape(manifests.NAME))
-_RECIPE = "recipe.yaml"
+_RECIPE = "recipe.json"
 #: A recipe may differ in these and still be the same run; everything else decides what is learned.
-_FREE = re.compile(
-    r"\s*(run_dir|duration|num_workers|every_steps|keep_\w+|copy_to|cache|folder|max_gb|timeout_s)\s*:.*|\s*#.*|\s*"
-)
+_FREE = re.compile(r"run_dir|duration|num_workers|every_steps|keep_\w+|copy_to|cache|folder|max_gb|timeout_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +49,13 @@ class Opened:
     saved: Checkpoint
 
 
-def begin(target: Address, folder: Path, recipe: str) -> None:
+def begin(target: Address, folder: Path, settings: Mapping[str, Json]) -> None:
     """Before a run: see that its copies belong here, and fetch the newest where the run has no checkpoint of its own.
 
     Args:
         target: where copies go.
         folder: the run's own folder of checkpoints.
-        recipe: the run's recipe.
+        settings: the run's composed recipe.
 
     Raises:
         UserError: another run's checkpoints lie there.
@@ -66,10 +65,10 @@ def begin(target: Address, folder: Path, recipe: str) -> None:
     if checkpoint.existing(folder):
         _require_own_runs(target, steps, folder)
     elif steps:
-        _require_same(target, (known or b"").decode(errors="replace"), recipe)
+        _require_same(target, known or b"{}", settings)
         _fetch_newest(target, steps, folder)
-    if known != recipe.encode():
-        object_store.write(recipe.encode(), target / _RECIPE)
+    if known != (now := json.dumps(settings, indent=1).encode()):
+        object_store.write(now, target / _RECIPE)
 
 
 def copy(folder: Path, target: Address, keep: Keep) -> None:
@@ -189,13 +188,28 @@ def _require_own_runs(target: Address, steps: dict[str, Address], folder: Path) 
             return
 
 
-def _require_same(target: Address, there: str, recipe: str) -> None:
-    old, new = ([line for line in text.splitlines() if not _FREE.fullmatch(line)] for text in (there, recipe))
-    if old != new:
-        first = next(
-            (f"{a.strip()!r} there, {b.strip()!r} here" for a, b in zip(old, new, strict=False) if a != b), "its length"
-        )
+def _require_same(target: Address, known: bytes, settings: Mapping[str, Json]) -> None:
+    there, here = dict(_deciding(_parsed(known, target), "")), dict(_deciding(settings, ""))
+    if found := [key for key in {**there, **here} if there.get(key) != here.get(key)]:
+        first = f"{found[0]}: {there.get(found[0], 'nothing')} there, {here.get(found[0], 'nothing')} here"
         raise UserError(
-            f"{target} holds checkpoints of a run with another recipe (it differs in {first}). Choose another copy_to; "
+            f"{target} holds checkpoints of a run with another recipe ({first}). Choose another copy_to; "
             f"to start from its weights, use start_from"
         )
+
+
+def _parsed(known: bytes, target: Address) -> Json:
+    try:
+        return json.loads(known)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{target / _RECIPE} is not the recipe of a run ({error}); choose another copy_to") from error
+
+
+def _deciding(value: Json, address: str) -> Iterator[tuple[str, str]]:
+    """Every value that decides what is learned, as text, by its address."""
+    if not isinstance(value, Mapping | list):
+        yield address, json.dumps(value)
+        return
+    for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
+        if not _FREE.fullmatch(str(key)):
+            yield from _deciding(item, f"{address}.{key}" if address else str(key))

@@ -6,12 +6,14 @@ They are written while the training continues. The end of a run waits for the la
 """
 
 import math
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
 from nemo_vfm.core import log, ranks
 from nemo_vfm.core.errors import StoreError
 from nemo_vfm.core.storage.uri import Address
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint import checkpoint_store
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import records
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
@@ -53,10 +55,10 @@ class SaveCheckpoints:
         self.copy_to, self.asynchronous = copy_to, asynchronous
         self._saver: Saver | None = None
 
-    def begin(self, folder: Path, recipe: str) -> None:
+    def begin(self, folder: Path, settings: Mapping[str, Json]) -> None:
         """Before a run looks for its checkpoints: where it has none, its newest copy is fetched."""
         if self.copy_to is not None:
-            checkpoint_store.begin(self.copy_to, folder, recipe)
+            checkpoint_store.begin(self.copy_to, folder, settings)
 
     def copy(self, fit: TrainState) -> None:
         """Bring the store up to the folder; rank 0 does it."""

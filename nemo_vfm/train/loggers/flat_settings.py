@@ -3,44 +3,24 @@
 """Flattens a composed recipe to `{address: value}`, which trackers list and compare as a run's settings."""
 
 import json
-import re
+from collections.abc import Iterator, Mapping
 
-_LINE = re.compile(r"(?P<indent> *)(?P<dashes>(?:- )*)(?:(?P<key>[\w.$-][\w.$ -]*|\"[^\"]+\"):(?= |$) ?)?(?P<value>.*)")
-
-
-def flatten(recipe: str) -> dict[str, str | int | float | bool]:
-    """Every single value by its dotted address; lists of values stay text.
-
-    The text is our own (two spaces a level, lists of values on one line), so that no room below the command line needs
-    to read YAML. It names variables of the environment as `${env:X}` and holds none of their values.
-    """
-    found: dict[str, str | int | float | bool] = {}
-    above: list[tuple[int, str]] = []  # (indentation, key) of the mappings around the line
-    counts: dict[str, int] = {}
-    for line in recipe.splitlines():
-        match = _LINE.fullmatch(line)
-        assert match is not None
-        depth = len(match["indent"])
-        above = [pair for pair in above if pair[0] < depth]
-        if match["dashes"]:
-            place = _join(above)
-            counts[place] = counts.get(place, -1) + 1
-            above.append((depth, str(counts[place])))
-            depth += len(match["dashes"])
-        if match["key"] and not match["value"]:
-            above.append((depth, match["key"]))
-        elif match["value"]:
-            found[_join([*above, (depth, match["key"] or "")])] = _value(match["value"])
-    return found
+from nemo_vfm.core.network.secret import conceal_keys
+from nemo_vfm.core.types.json_value import Json
 
 
-def _join(above: list[tuple[int, str]]) -> str:
-    return ".".join(key.strip('"') for _, key in above if key)
+def flatten(settings: Mapping[str, Json]) -> dict[str, str | int | float | bool]:
+    """Every single value by its dotted address; lists of values, and what is null or empty, become text."""
+    return dict(_flat(settings, ""))
 
 
-def _value(text: str) -> str | int | float | bool:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
-    return value if isinstance(value, str | int | float | bool) else text
+def _flat(value: Json, address: str) -> Iterator[tuple[str, str | int | float | bool]]:
+    if isinstance(value, list) and any(isinstance(item, Mapping | list) for item in value):
+        value = {str(place): item for place, item in enumerate(value)}
+    if isinstance(value, Mapping) and value:
+        for key, item in value.items():
+            yield from _flat(item, f"{address}.{key}" if address else str(key))
+    elif isinstance(value, int | float):
+        yield address, value
+    else:
+        yield address, conceal_keys(value if isinstance(value, str) else json.dumps(value))

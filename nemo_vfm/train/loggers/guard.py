@@ -16,7 +16,8 @@ from lightning.pytorch.loggers import Logger
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import warn
-from nemo_vfm.core.network.secret import conceal, conceal_keys, conceal_names
+from nemo_vfm.core.network.secret import conceal, conceal_names
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.train.loggers.flat_settings import flatten
 from nemo_vfm.train.loggers.logger_source import LightningLogger, LoggerSource
 from nemo_vfm.train.loggers.preview_pictures import log_picture
@@ -88,12 +89,12 @@ class Guarded(Logger):
 
 
 def open_all(
-    sources: Mapping[str, LoggerSource | LightningLogger], folder: Path, recipe: str, *, goes_on: bool
+    sources: Mapping[str, LoggerSource | LightningLogger], folder: Path, settings: Mapping[str, Json], *, goes_on: bool
 ) -> list[Guarded]:
     """Open every logger and tell it the run's settings.
 
     Args:
-        recipe: the composed recipe's text.
+        settings: the composed recipe, or the step's part of it.
         goes_on: the run has steps behind it: then a logger that cannot be opened is left out rather than fatal.
 
     Raises:
@@ -112,7 +113,7 @@ def open_all(
             warn(f"the logger {name} cannot be opened ({_sentence(error)}); training continues without it")
             continue
         if not goes_on:
-            logger.log_hyperparams(flatten(conceal_keys(recipe)))
+            logger.log_hyperparams(flatten(settings))
         opened.append(logger)
     return opened
 
