@@ -33,8 +33,9 @@ from nemo_vfm.curate.examine.sandbox import Limits
 from nemo_vfm.curate.execute.process_executor import Processes
 from nemo_vfm.curate.execute.work_units import Executor
 from nemo_vfm.curate.ledger import FileRecord, Ledger, count
+from nemo_vfm.curate.output.clip_media import Media
 from nemo_vfm.curate.output.encode_kept import encode_kept, encode_missing
-from nemo_vfm.curate.output.transcode import Media, Transcode
+from nemo_vfm.curate.output.transcode import Transcode
 from nemo_vfm.curate.output.write_outputs import (
     copy_files,
     remove_unfinished,
@@ -69,8 +70,8 @@ class Curate:
         captions: who says what a clip shows, by name; the first that has something to say is believed.
         transcode: how kept clips are encoded.
         restore: what mends clips that need it, by name, in this order.
-        executor: who does the work, and where; None takes a process a core. Results do not depend on it.
-        limits: what decoding and encoding may take; a file that takes more fails. None takes the usual ones.
+        executor: who does the work, and where. Results do not depend on it.
+        limits: what decoding and encoding may take; a file that takes more fails.
         samples_per_shard: clips a shard.
         side_px: splitters and stages see frames whose short side is at most this.
         max_frames: a longer file is refused, as a failure.
@@ -82,6 +83,8 @@ class Curate:
             other pixels, so what was found and encoded with one is not taken for the other, and gives no motion
             vectors, so CodecMotion takes flow. Where it does not work it is refused before any work; codecs it does not
             know go to the CPU, which is said once. It has run on no GPU yet.
+        keep_clips: also keep a file of each clip in work/clips. Otherwise the shards hold the only copy, once each byte
+            of them was read back, and a run with other rules or captions takes clips from there.
     """
 
     def __init__(
@@ -103,6 +106,7 @@ class Curate:
         balance: Balance | None = None,
         buckets: Buckets | None = None,
         decode: Decoding = "cpu",
+        keep_clips: bool = False,
     ) -> None:
         require_between(1, _MOST_SAMPLES, samples_per_shard=samples_per_shard)
         require_between(32, MOST_SIDE_PX, side_px=side_px)
@@ -119,6 +123,7 @@ class Curate:
         self.samples_per_shard, self.max_frames, self.copy_to = samples_per_shard, max_frames, copy_to
         self.balance, self.buckets = balance, buckets
         self.decode: Decoding = decode
+        self.keep_clips = keep_clips
 
     def run(self, run: Run) -> Outcome:
         """Do the work; the second time it does only what is missing.
@@ -140,12 +145,13 @@ class Curate:
         self._examine(files, hands, places)
         records = [clip for file in files for clip in file.clips]
         add_likeness(records, self.stages)
-        media = Media.of(places.media, self.transcode, self.restore, self.decode)
+        media = self._media(places)
         encode_kept(files, records, self, media, hands)
         told = write_captions(records, self.captions, media.file_of, places.work / "captions")
         ledger = count(files)
         state = self._state(files, records)
         if places.finished(state):
+            self._drop_copies(records, media)
             self._copy(places.shards)
             return Outcome(_summary(ledger), _figures(ledger), did_nothing=True)
         write_json(places.folder / "captions.json", told.to_json())
@@ -155,6 +161,7 @@ class Curate:
             raise NothingKept(_why_nothing(ledger))
         self._copy(places.shards)
         write_json(places.done, state)
+        self._drop_copies(records, media)
         return Outcome(_summary(ledger), _figures(ledger))
 
     def rounds(self) -> int:
@@ -187,7 +194,7 @@ class Curate:
         records = [clip for file in files for clip in file.clips]
         add_likeness(records, self.stages)
         self.decide(records)
-        media = Media.of(places.media, self.transcode, self.restore, self.decode)
+        media = self._media(places)
         encode_missing(mine, self, media, hands)
         there = [clip for file in mine for clip in file.clips if media.fact_of(clip) is not None]
         write_captions(there, self.captions, media.file_of, places.work / "captions")
@@ -201,6 +208,13 @@ class Curate:
     def _copy(self, shards: Path) -> None:
         if self.copy_to is not None:
             upload_shards(shards, self.copy_to)
+
+    def _media(self, places: "_Places") -> Media:
+        return Media.of(places.media, places.shards, self.transcode, self.restore, self.decode)
+
+    def _drop_copies(self, records: Sequence[ClipRecord], media: Media) -> None:
+        if not self.keep_clips:
+            media.drop([record for record in records if record.decision == "kept"])
 
     def _examine(self, files: Sequence[FileRecord], hands: WorkContext, places: "_Places") -> None:
         thumbnails = (places.work / "thumbnails").absolute()
@@ -268,6 +282,7 @@ class Curate:
         kept = [record for record in records if record.decision == "kept"]
         info(f"writing {len(kept)} samples to {places.shards}")
         weights = self._balance(records, places)
+        media.make_way(kept)
         if kept:
             write_shards(places.shards, kept, media.file_of, self.samples_per_shard, weights)
         else:

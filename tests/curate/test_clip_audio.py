@@ -12,7 +12,8 @@ import pytest
 
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.execute.inline_executor import Inline
-from nemo_vfm.curate.output.transcode import Media, Transcode
+from nemo_vfm.curate.output.clip_media import Media
+from nemo_vfm.curate.output.transcode import Transcode
 from nemo_vfm.data.shards.shard_files import ShardSet
 from nemo_vfm.data.video.audio import read_audio
 from nemo_vfm.data.video.clip_audio import clip_audio
@@ -140,7 +141,7 @@ def test_packets_that_the_muxer_refuses_are_decoded_instead(tmp_path, monkeypatc
 
 
 def test_films_with_and_without_their_sound_have_places_of_their_own(tmp_path):
-    assert Media.of(tmp_path, Transcode(), {}) != Media.of(tmp_path, Transcode(audio="drop"), {})
+    assert Media.of(tmp_path, tmp_path, Transcode(), {}) != Media.of(tmp_path, tmp_path, Transcode(audio="drop"), {})
 
 
 def test_a_file_that_cannot_be_opened_gives_a_failure(tmp_path):

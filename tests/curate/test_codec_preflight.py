@@ -17,7 +17,8 @@ from nemo_vfm.curate.examine.findings import Findings
 from nemo_vfm.curate.examine.frame_stream import Walk
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.ledger import FileRecord
-from nemo_vfm.curate.output.transcode import Media, Transcode
+from nemo_vfm.curate.output.clip_media import Media
+from nemo_vfm.curate.output.transcode import Transcode
 from nemo_vfm.curate.score.codec_motion import CodecMotion
 from nemo_vfm.curate.split.adaptive import AdaptiveSplit
 from nemo_vfm.curate.stage import MediaInfo, SourceFile
@@ -89,20 +90,20 @@ def test_codecs_that_nvdec_leaves_are_named_once(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.usefixtures("stand_in")
 def test_what_was_made_with_nvdec_is_not_taken_for_what_the_cpu_makes(film: Path, tmp_path: Path):
     run = Run(tmp_path / "run")
-    assert not job(film, decode="cpu").run(run).did_nothing
+    assert not job(film, decode="cpu", keep_clips=True).run(run).did_nothing
     findings, clips = (len(list((run.folder / "work" / name).glob(what))) for name, what in
                        (("findings", "*"), ("clips", "*.mp4")))  # fmt: skip
     here = Inline(isolated=False)
-    assert not job(film, decode="nvdec", executor=here).run(run).did_nothing
+    assert not job(film, decode="nvdec", executor=here, keep_clips=True).run(run).did_nothing
     assert len(list((run.folder / "work" / "findings").glob("*"))) == 2 * findings
     assert len(list((run.folder / "work" / "clips").glob("*.mp4"))) == 2 * clips
-    assert job(film, decode="nvdec", executor=here).run(run).did_nothing
-    assert not job(film, decode="cpu").run(run).did_nothing  # decisions and shards alone: all else is kept
+    assert job(film, decode="nvdec", executor=here, keep_clips=True).run(run).did_nothing
+    assert not job(film, decode="cpu", keep_clips=True).run(run).did_nothing
 
 
 def test_decoding_on_the_cpu_names_nothing_anew(tmp_path: Path):
-    assert Media.of(tmp_path, Transcode(), {}) == Media.of(tmp_path, Transcode(), {}, "cpu")
-    assert Media.of(tmp_path, Transcode(), {}) != Media.of(tmp_path, Transcode(), {}, "nvdec")
+    assert Media.of(tmp_path, tmp_path, Transcode(), {}) == Media.of(tmp_path, tmp_path, Transcode(), {}, "cpu")
+    assert Media.of(tmp_path, tmp_path, Transcode(), {}) != Media.of(tmp_path, tmp_path, Transcode(), {}, "nvdec")
     shots = [Findings(tmp_path, tmp_path, AdaptiveSplit(), 256, {}, where)._shots._folder for where in ("cpu", "nvdec")]
     assert shots[0] == Findings(tmp_path, tmp_path, AdaptiveSplit(), 256, {})._shots._folder != shots[1]
 

@@ -149,13 +149,13 @@ def test_results_do_not_depend_on_who_works(pictures, done, tmp_path, executor):
 
 
 def test_a_second_run_does_nothing_and_what_was_lost_is_made_again(pictures, tmp_path):
-    both(pictures).run(Run(tmp_path))
+    both(pictures, keep_clips=True).run(Run(tmp_path))
     before = outputs(tmp_path)
-    assert both(pictures).run(Run(tmp_path)).did_nothing
+    assert both(pictures, keep_clips=True).run(Run(tmp_path)).did_nothing
     lost = next((tmp_path / "work/clips").glob("*.image.png"))
     lost.unlink()
     (tmp_path / "made_of.json").unlink()
-    both(pictures).run(Run(tmp_path))
+    both(pictures, keep_clips=True).run(Run(tmp_path))
     assert lost.is_file() and outputs(tmp_path) == before
 
 

@@ -21,7 +21,7 @@ from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.examine.sandbox import Child
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.execute.process_executor import Processes
-from nemo_vfm.curate.output.transcode import Media
+from nemo_vfm.curate.output.clip_media import Media
 from nemo_vfm.curate.score.motion import Motion
 from nemo_vfm.data.shards.shard_files import ShardSet
 from nemo_vfm.data.video.decode import open_video
@@ -237,7 +237,7 @@ def test_a_film_damaged_in_the_middle_is_used_up_to_there_and_the_rest_is_said(t
 
 def test_a_clip_that_cannot_be_encoded_fails_and_its_copy_takes_its_place(films, done, tmp_path):
     curation = job(films)
-    media = Media.of(tmp_path / "work/clips", curation.transcode, curation.restore)
+    media = Media.of(tmp_path / "work/clips", tmp_path / "shards", curation.transcode, curation.restore)
     for row in rows(done):
         if row["source"] == "good.mp4":
             (media.path(row["clip_id"]) / "in the way").mkdir(parents=True)

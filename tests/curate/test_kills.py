@@ -59,6 +59,7 @@ stages = job(Path(films)).stages | {"brightest": Brightest()}
 job(Path(films), executor=executors[executor], stages=stages).run(Run(Path(folder)))
 """
 _JOB, _CACHE = "nemo_vfm.curate.job", "nemo_vfm.curate.examine.findings_cache"
+_MEDIA = "nemo_vfm.curate.output.clip_media"
 PLACES = [
     (_CACHE, "Cache.put", 1, "before"),
     (_CACHE, "Cache.put", 3, "after"),  # between two files' probes
@@ -80,6 +81,9 @@ PLACES = [
     ("nemo_vfm.curate.output.encode_kept", "_note", 1, "after"),
     ("nemo_vfm.curate.output.encode_kept", "_note", 5, "after"),  # between two stretches of one film's clips
     (_JOB, "upload_shards", 1, "before"),
+    (_MEDIA, "Media.make_way", 1, "after"),
+    (_MEDIA, "Media.drop", 1, "before"),
+    (_MEDIA, "write_json", 2, "after"),  # between two clips that only the shards hold from here on
 ]
 
 
@@ -130,7 +134,7 @@ def check(folder, done):
         assert account["in"] == pytest.approx(parts, abs=1e-9)
 
 
-@pytest.mark.parametrize(("executor", "place"), [("processes", 4), ("inline", 7), ("processes", 10)])
+@pytest.mark.parametrize(("executor", "place"), [("processes", 4), ("inline", 7), ("processes", 10), ("inline", 22)])
 def test_killed_and_run_again_it_gives_the_same_bytes(films, done, tmp_path, executor, place):
     assert kill_and_go_on(films, tmp_path, executor, PLACES[place]), "it ended before it was killed"
     check(tmp_path, done)

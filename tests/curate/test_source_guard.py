@@ -148,7 +148,9 @@ class _Writes:
 def test_a_film_written_over_in_the_middle_of_encoding_loses_the_clips_from_there_on(films, tmp_path):
     folder, other = films
     (folder / "b.mp4").unlink()
-    whole = job(folder, executor=Processes(workers=1), restore={"writes": _Writes(folder / "a.mp4", other)})
+    whole = job(
+        folder, executor=Processes(workers=1), keep_clips=True, restore={"writes": _Writes(folder / "a.mp4", other)}
+    )
     whole.run(Run(tmp_path / "run"))
     first, second = rows(tmp_path / "run", "a.mp4")
     assert first["decision"] == "kept"

@@ -12,8 +12,9 @@ from nemo_vfm.curate.examine.media_worker import valid
 from nemo_vfm.curate.examine.sandbox import Limits
 from nemo_vfm.curate.execute.work_units import Item
 from nemo_vfm.curate.ledger import FileRecord
+from nemo_vfm.curate.output.clip_media import Media
 from nemo_vfm.curate.output.encode_kept import encode_kept
-from nemo_vfm.curate.output.transcode import Encode, Media, Transcode
+from nemo_vfm.curate.output.transcode import Encode, Transcode
 from nemo_vfm.curate.restore.crop_letterbox import Letterbox
 from nemo_vfm.curate.restore.destripe import Destripe
 from nemo_vfm.curate.stage import ClipRecord, SourceFile
@@ -56,7 +57,9 @@ class Broken:
 )
 def test_a_restorer_that_fails_is_named_and_leaves_nothing(tmp_path, how, said):
     film = write_film(tmp_path / "a.mp4", pan(1))
-    encode = Encode(Transcode(preset="veryfast"), {"mine": Broken(how)}, Media(tmp_path / "clips", "x"))
+    encode = Encode(
+        Transcode(preset="veryfast"), {"mine": Broken(how)}, Media(tmp_path / "clips", "x", tmp_path / "shards")
+    )
     clips = [{"id": "one", "span": [0, 24], "fps": 12.0}]
     request = {"path": str(film), "name": "a.mp4", "source_id": "", "state": None, "clips": clips}
     (reply,) = encode(request, lambda count: None)
@@ -66,15 +69,15 @@ def test_a_restorer_that_fails_is_named_and_leaves_nothing(tmp_path, how, said):
 
 def test_restorers_in_another_order_make_other_clips(tmp_path):
     stripes, bars = Destripe(), Letterbox()
-    one = Media.of(tmp_path, Transcode(), {"stripes": stripes, "bars": bars})
-    other = Media.of(tmp_path, Transcode(), {"bars": bars, "stripes": stripes})
+    one = Media.of(tmp_path, tmp_path, Transcode(), {"stripes": stripes, "bars": bars})
+    other = Media.of(tmp_path, tmp_path, Transcode(), {"bars": bars, "stripes": stripes})
     assert one.stamp != other.stamp
 
 
 @pytest.mark.parametrize("restore", [{}, {"mine": Broken("nothing")}])
 def test_each_frame_is_told_when_it_is_encoded(tmp_path, restore):
     film = write_film(tmp_path / "a.mp4", pan(1))
-    encode = Encode(Transcode(preset="veryfast"), restore, Media(tmp_path / "clips", "x"))
+    encode = Encode(Transcode(preset="veryfast"), restore, Media(tmp_path / "clips", "x", tmp_path / "shards"))
     clips = [{"id": "one", "span": [0, 10], "fps": 12.0}, {"id": "two", "span": [10, 24], "fps": 12.0}]
     request = {"path": str(film), "name": "a.mp4", "source_id": "", "state": None, "clips": clips}
     told = []
@@ -95,5 +98,5 @@ def test_a_child_that_dies_over_encoding_is_said_to_have_encoded(tmp_path):
         worker.stop()
 
     hands = SimpleNamespace(limits=Limits(), work=work)
-    encode_kept([file], [record], job(tmp_path, rules={}, stages={}), Media(tmp_path, "x"), hands)
+    encode_kept([file], [record], job(tmp_path, rules={}, stages={}), Media(tmp_path, "x", tmp_path / "shards"), hands)
     assert record.message == "a.mp4: its encoding ended with exit status 3"

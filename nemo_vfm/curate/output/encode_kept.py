@@ -11,7 +11,8 @@ from nemo_vfm.curate.examine.media_worker import MediaWork
 from nemo_vfm.curate.examine.sandbox import Reply
 from nemo_vfm.curate.execute.work_units import Item, Lost, Step, megapixels
 from nemo_vfm.curate.ledger import FileRecord
-from nemo_vfm.curate.output.transcode import Encode, Media, Transcode, set_fact
+from nemo_vfm.curate.output.clip_media import Media
+from nemo_vfm.curate.output.transcode import Encode, Transcode, set_fact
 from nemo_vfm.curate.stage import ClipRecord, Restorer
 from nemo_vfm.data.video.codecs import Decoding
 

@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.core.storage.files import is_full, read_json, write_bytes, write_json
+from nemo_vfm.core.storage.files import is_full, write_bytes, write_json
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.curate.examine.findings_cache import fingerprint, in_names
 from nemo_vfm.curate.examine.probe import reason_of
 from nemo_vfm.curate.examine.sandbox import Reply
+from nemo_vfm.curate.output.clip_media import Media
 from nemo_vfm.curate.sources.source_guard import Unchanged
 from nemo_vfm.curate.stage import ClipRecord, Crops, Restoration, Restorer, Span
 from nemo_vfm.data.video.clip_audio import clip_audio
@@ -65,53 +65,6 @@ class Transcode:
             raise ValueError(f"audio is {audio!r}, but there are {' and '.join(get_args(Audio))}")
         self.crf, self.preset, self.encoder = crf, preset, encoder
         self.audio: Audio = audio
-
-
-@dataclass(frozen=True, slots=True)
-class Media:
-    """Where encoded clips lie: under a name that changes with what they were encoded with.
-
-    Args:
-        folder: of all encoded clips.
-        stamp: the fingerprint of encoder and restorers.
-    """
-
-    folder: Path
-    stamp: str
-
-    @classmethod
-    def of(
-        cls, folder: Path, transcode: Transcode, restore: Mapping[str, Restorer], decode: Decoding = "cpu"
-    ) -> "Media":
-        """The place of clips encoded with these settings."""
-        return cls(folder, fingerprint(transcode, list(restore.items()), *in_names(decode))[:8])
-
-    def path(self, clip_id: str) -> Path:
-        """Where a clip's mp4 lies, or will lie."""
-        return self.folder / f"{clip_id}-{self.stamp}.mp4"
-
-    def image_path(self, clip_id: str, extension: str) -> Path:
-        """Where an image lies, or will lie; `.jpg` without `.image` is the picture of before and after."""
-        return self.folder / f"{clip_id}-{self.stamp}.image.{extension}"
-
-    def file_of(self, record: ClipRecord) -> Path:
-        """The file of a clip or an image that is encoded."""
-        if not record.is_image:
-            return self.path(record.clip.id)
-        return self.image_path(record.clip.id, self.fact_of(record)["image"])
-
-    def fact_of(self, record: ClipRecord) -> Json:
-        """Size, sound and what was mended, of a clip that is encoded; None where it is not, or with another box."""
-        path = self.path(record.clip.id)
-        try:
-            fact = read_json(path.with_suffix(".json"))
-            wanted = [self.image_path(record.clip.id, fact["image"]) if "image" in fact else path]
-            wanted += [path.with_suffix(".flac")] if fact["audio"] == "flac" else []
-            picture = None if record.picture is None else list(record.picture)
-            same_box = fact.get("picture", picture) == picture
-            return fact if same_box and all(one.is_file() for one in wanted) else None
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,16 +75,19 @@ def _shape(record: ClipRecord) -> dict[str, Json]:
 
 def replace_folder(folder: Path, fill: Callable[[Path], None]) -> None:
     """Fill a new folder and put it in the old one's place; a kill in between leaves none, never half of one."""
-    partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
+    partial, old = (folder.with_name(f".{folder.name}.{word}") for word in ("partial", "old"))
+    for left in (partial, old):
+        shutil.rmtree(left, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
         fill(partial)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)  # a full disk has room again for what tells of it
         raise
-    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists():
+        folder.rename(old)
     partial.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def shape_of(record: ClipRecord) -> Shape:

@@ -45,19 +45,19 @@ def test_another_prompt_asks_again_and_nothing_else_is_done_again(videos, tmp_pa
     monkeypatch.setenv("CANARY_API_KEY", KEY)
     with chat_server() as server:
         server.reply = lambda question: answer(f"<script>alert(1)</script> {KEY} ${{env:HOME}}")
-        assert run(videos, tmp_path / "run", *endpoint(server)) == 0
+        assert run(videos, tmp_path / "run", *endpoint(server), "keep_clips=true") == 0
         media = {path: path.stat().st_mtime_ns for path in (tmp_path / "run" / "work" / "clips").rglob("*.mp4")}
         assert len(server.questions) == 2 == len(media) and {f["caption_by"] for f in told(tmp_path / "run")} == {
             "endpoint"
         }
-        assert run(videos, tmp_path / "run", *endpoint(server)) == 0
+        assert run(videos, tmp_path / "run", *endpoint(server), "keep_clips=true") == 0
         assert len(server.questions) == 2, "a second run asks nothing"
         server.reply = lambda question: answer("briefly")
         assert (
             run(
                 videos,
                 tmp_path / "run",
-                *endpoint(server, "captions.vlm.prompt=Be brief.", "--allow", "captions.vlm.prompt"),
+                *endpoint(server, "keep_clips=true", "captions.vlm.prompt=Be brief.", "--allow", "captions.vlm.prompt"),
             )
             == 0
         )
@@ -131,7 +131,7 @@ def test_a_whole_run_needs_no_key_to_be_told_so_but_one_with_clips_to_encode_doe
     monkeypatch.setenv("CANARY_API_KEY", KEY)
     with chat_server() as server:
         server.reply = lambda question: answer("a wall")
-        settings = endpoint(server)
+        settings = [*endpoint(server), "keep_clips=true"]
         assert run(videos, tmp_path / "run", *settings) == 0
         monkeypatch.delenv("CANARY_API_KEY")
         assert run(videos, tmp_path / "run", *settings) == 0

@@ -40,7 +40,7 @@ def folders(tmp_path_factory):
     found = {}
     for name, restorers in (("as_it_is", {}), ("mended", restore)):
         folder = tmp_path_factory.mktemp(name)
-        job(source, restore=restorers, rules={}, captions={}).run(Run(folder))
+        job(source, restore=restorers, keep_clips=True, rules={}, captions={}).run(Run(folder))
         found[name] = {row["source"].removesuffix(".mp4"): row for row in rows(folder)}
         for row in found[name].values():
             (row["media"],) = folder.glob(f"**/{row['clip_id']}-*.mp4")
