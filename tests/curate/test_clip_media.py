@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that clips lie once on the disk, in the shards, and are taken out of them where a run needs one again."""
+"""Tests that encoded clips lie on the disk once, and can be taken out of the shards again."""
 
 from pathlib import Path
 
@@ -50,7 +50,7 @@ def curate(films: Path, **changes: object) -> dict[str, bytes]:
 
 
 def copies(films: Path) -> list[str]:
-    return sorted(path.name for path in (films.parent / "run/work/clips").glob("*.mp4"))
+    return sorted(path.name for path in (films.parent / "run" / "work" / "clips").glob("*.mp4"))
 
 
 def test_clips_lie_in_the_shards_alone_unless_files_are_asked_for(films, encoded):
