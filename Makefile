@@ -38,7 +38,7 @@ NEMO_STAMP := $(NEMO_VENV)/.nemo
 NEMO_TESTS := tests/nemo tests/config tests/train tests/workflow tests/recipes tests/cli
 OVERRIDES := $(if $(INPUT),"input=$(INPUT)") $(if $(RUN_DIR),"run_dir=$(RUN_DIR)")
 
-.PHONY: help demo setup setup-dev test test-cluster soak check fix clean torch setup-nemo test-nemo
+.PHONY: help demo setup setup-dev test test-slow test-cluster soak check fix clean torch setup-nemo test-nemo
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,9 +50,13 @@ setup: $(RUNTIME_STAMP) ## only install what running needs
 setup-dev: $(DEV_STAMP) ## install what testing and benchmarks need, too
 
 # A test that hangs ends its process and with it the run: a process begun anew may be left waiting for ever by xdist.
-PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0 -rs --durations=15 --durations-min=1
-test: $(DEV_STAMP) ## every test but the long ones and the clusters'; ends with the seconds each folder took
-	@$(PYTEST) -m 'not soak and not cluster' $(PYTEST_ARGS)
+# Two threads of torch in each of two processes wait for each other: a step took 15 s in place of 1.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0 -rs --durations=15 --durations-min=1
+test: $(DEV_STAMP) ## every test but those below; ends with the seconds each folder took
+	@$(PYTEST) -m 'not slow and not cluster and not soak' $(PYTEST_ARGS)
+
+test-slow: $(DEV_STAMP) ## whole benchmarks, installations, processes that hang or are killed
+	@$(PYTEST) -m 'slow and not cluster and not soak' $(PYTEST_ARGS)
 
 test-cluster: $(DEV_STAMP) ## runs on Slurm, on Ray and on several ranks, all on this machine
 	@$(PYTEST) -m 'cluster and not soak' $(PYTEST_ARGS)

@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.repository import ROOT
 
+pytestmark = pytest.mark.slow  # a whole benchmark
+
 
 def test_what_is_sent_is_what_the_formulas_say(tmp_path: Path) -> None:
     words = ["benchmarks/context_parallel.py", "--quick", "--ranks", "2", "--json", str(tmp_path / "out.json")]

@@ -5,8 +5,11 @@
 from pathlib import Path
 
 import cv2
+import pytest
 
 from tests.support.benchmarks import figures_of
+
+pytestmark = pytest.mark.slow  # a whole benchmark
 
 
 def test_eight_pictures_gain_more_than_was_asked_in_both_directions(tmp_path: Path):

@@ -9,6 +9,7 @@ import pytest
 from tests.support.benchmarks import figures_of, module_of
 
 
+@pytest.mark.slow  # a whole benchmark
 def test_one_line_is_measured():
     memory_model = module_of("memory_model")
     case = memory_model.Case("GPT, Llama", {}, "fp32", "none")

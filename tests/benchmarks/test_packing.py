@@ -4,7 +4,11 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.benchmarks import figures_of
+
+pytestmark = pytest.mark.slow  # a whole benchmark
 
 
 def test_the_quick_benchmark_of_packing_gives_its_figures(tmp_path: Path):

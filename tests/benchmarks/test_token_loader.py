@@ -8,7 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.repository import ROOT
+
+pytestmark = pytest.mark.slow  # a whole benchmark
 
 
 def test_the_quick_benchmark_of_token_loading_gives_its_figures(tmp_path: Path):

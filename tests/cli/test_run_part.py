@@ -59,6 +59,7 @@ def test_parts_of_a_step_begin_when_the_steps_before_it_are_done(kitchen, capsys
     assert "made 0 of 10" in capsys.readouterr().out
 
 
+@pytest.mark.slow  # several processes
 def test_parts_at_once_do_not_stand_in_each_others_way(kitchen):
     kitchen.write("r.yaml", SHARED)
     words = [sys.executable, "-m", "nemo_vfm", "run", "r.yaml", "run_dir=out", "--trust", "tests.support.parts"]

@@ -97,6 +97,7 @@ def test_a_sweep_runs_all_prints_a_table_and_goes_on(kitchen):
     assert len(json.loads((kitchen.folder / "runs/count-sweep/sweep.json").read_text())["points"]) == 2
 
 
+@pytest.mark.slow  # each run is a process
 def test_one_that_fails_leaves_the_others_and_gives_its_status(kitchen):
     kitchen.write("fail.yaml", "_target_: @.Fail\nhow: nothing\n")
     done = kitchen.command("run", "fail.yaml", "--sweep", "how=nothing,unexpected", "run_dir=out")
@@ -105,6 +106,7 @@ def test_one_that_fails_leaves_the_others_and_gives_its_status(kitchen):
     assert done.returncode == 3 and "nothing_kept" in done.stdout
 
 
+@pytest.mark.slow  # each run is a process
 def test_one_that_is_killed_leaves_the_others(kitchen):
     kitchen.write("die.yaml", "_target_: @.Count\nduration: 3 steps\n")
     done = kitchen.command("run", "die.yaml", "--sweep", "die_at=1,0")

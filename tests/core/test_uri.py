@@ -151,7 +151,7 @@ def test_no_such_bucket_is_said(bucket: Bucket) -> None:
             ask()
 
 
-@pytest.mark.parametrize("fault", [403, "hang", "reset"])
+@pytest.mark.parametrize("fault", [403, pytest.param("hang", marks=pytest.mark.slow), "reset"])
 def test_refusal_silence_and_torn_lines_are_told_in_bounded_time(failing: Failing, fault: int | str) -> None:
     failing.put("a/x", b"1234")
     failing.faults["/shelf/a/x"] = fault

@@ -5,11 +5,11 @@
 from pathlib import Path
 
 import pytest
-from nemo_vfm.curate.decide.rule import Rule
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.caption.description import Description
+from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.output import clip_media
 from nemo_vfm.curate.output.transcode import Encode, Transcode

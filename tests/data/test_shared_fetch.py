@@ -105,6 +105,7 @@ def plainly(case: Case, rank: int = 0, num_ranks: int = 1) -> tuple[list[str], i
     return digests, num_bytes
 
 
+@pytest.mark.cluster  # several ranks
 @pytest.mark.parametrize("name", ["four", "films", "bad sample"])
 def test_the_batches_are_those_of_plain_loading_and_the_storage_gives_each_byte_once(cases, seen, name) -> None:
     expected, num_bytes = plainly(cases[name])

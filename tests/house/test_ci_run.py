@@ -16,7 +16,7 @@ MAKEFILE = """JOBS ?= 2
 test:
 \t@{python} -m pytest -p xdist -p tests.support.flaky -p no:cacheprovider -q -n $(JOBS) --dist loadfile \\
 \t  --max-worker-restart=0 $(PYTEST_ARGS)
-test-cluster:
+test-slow test-cluster:
 \t@test "$(CLUSTER)" != bad
 """
 ONCE = "import os, pathlib\nmark = pathlib.Path({mark!r})\n"

@@ -17,6 +17,8 @@ from nemo_vfm.config import compose
 from tests.support import foreign
 from tests.support.repository import CODE, ROOT, yaml_files
 
+pytestmark = pytest.mark.slow  # it builds and installs
+
 SOURCES = ("nemo_vfm", "launcher", "conf", "recipes", "docs", "tests", "benchmarks", ".ci")
 BUILD_SDIST = "from setuptools.build_meta import build_sdist; build_sdist('dist')"
 RECIPES = {str(path.relative_to(ROOT / "recipes").with_suffix("")) for path in yaml_files("recipes")}

@@ -95,6 +95,7 @@ def test_each_launch_has_a_log_of_its_own_and_the_latest_is_shown(desk, capsys):
     assert "already finished" in said and "three" not in said
 
 
+@pytest.mark.slow  # a launched run
 def test_a_run_whose_launcher_was_killed_goes_on_and_is_followed_to_its_end(desk):
     with begun(*SUBMIT) as launcher:
         until(launcher, "one \u00e9")

@@ -27,6 +27,7 @@ def asked(rank: int, action: Literal["stop", "skip"], most: int, losses: list[li
     return told
 
 
+@pytest.mark.cluster  # several ranks
 def test_one_ranks_nan_stops_all_with_the_step_the_rank_and_its_samples():
     told = on_ranks(2, asked, "stop", 8, [[1.0, 2.0], [1.0, math.nan]])
     assert told[0] == told[1]

@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.repository import ROOT
 
+pytestmark = pytest.mark.cluster  # several ranks
+
 SLOW = """
 import sys, time
 from nemo_vfm.core.errors import UserError

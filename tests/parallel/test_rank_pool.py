@@ -64,6 +64,7 @@ def holds_meshes(rank: int, degree: int) -> None:
     assert float((spread @ spread).redistribute(mesh, [Replicate(), Replicate()]).to_local().sum()) == 64.0
 
 
+@pytest.mark.cluster  # several ranks
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 def test_groups_of_earlier_calls_leave_no_threads_behind():
     with Pool(2) as pool:

@@ -133,6 +133,7 @@ def alone(latents: Path) -> dict[str, list[float]]:
     return {name: found["st_dit_12b_35k" if name.startswith("st_") else "dit_7b_8k"] for name, _, _ in RECIPES}
 
 
+@pytest.mark.cluster  # several ranks
 @pytest.mark.parametrize(("name", "degrees"), CASES, ids=str)
 def test_degrees_of_a_recipe_at_two_give_the_losses_of_one_device(name, degrees, latents, alone):
     for found in on_ranks(ParallelPlan(**degrees).world, trained, name, degrees, latents):

@@ -15,6 +15,8 @@ from nemo_vfm.config import check
 from tests.security.test_hostile_recipes import HOSTILE
 from tests.support.recipe_folder import PARTS, ROOT, TRUST, WIDE
 
+pytestmark = pytest.mark.slow  # files of 100 MB
+
 DEEP = "{a: " * 45 + "<x>" + "}" * 45
 MAX_UNITS, MAX_MB = 15, 200  # none took more than 7 units
 #: Name -> (recipe, changes); files that several need are written beside them.

@@ -16,6 +16,8 @@ import pytest
 from tests.support import loopback
 from tests.support.repository import CODE, ROOT, python_files, yaml_files
 
+pytestmark = pytest.mark.slow  # it imports every module in a process that reports each step
+
 #: Every module imported, then the verbs that only look; each event that Python's audit reports on the way.
 WATCHED = r"""
 import io, json, os, pkgutil, re, sys, contextlib

@@ -122,6 +122,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_step(data: Path, tmp_path: Path) 
     assert steps_saved(tmp_path / "run") == [2] and state(tmp_path / "run") == "interrupted"
 
 
+@pytest.mark.slow  # a launched workflow
 def test_ctrl_c_in_a_workflow_on_this_machine_saves_the_training_and_begins_nothing_after_it(
     data: Path, tmp_path: Path
 ) -> None:

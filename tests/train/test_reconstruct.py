@@ -235,6 +235,7 @@ def measured(rank: int, folder: Path, plan: ParallelPlan, compute: PrecisionName
             (("model", fit.model.state_dict()), ("ema", averages)) for name in names}  # fmt: skip
 
 
+@pytest.mark.cluster  # several ranks
 def test_latents_of_weights_that_two_devices_share_measure_the_same(tmp_path: Path) -> None:
     (alone,) = on_ranks(1, measured, tmp_path / "alone", ParallelPlan(), "fp32")
     assert len(alone) == 6 and not torch.equal(alone["model/latent_std"], alone["ema/latent_std"])

@@ -148,8 +148,7 @@ def examine_all(
         jobs = _examined(jobs, steps, findings, hands)
     paths = _paths(files)
     for file in (file for file in readable if file.message is None):
-        file.clips = findings.records(file, paths[file.source_id])
-        file.trimmed_us = findings.trimmed_us(file.source_id)
+        findings.fill(file, paths[file.source_id])
         for message in sorted({clip.message for clip in file.clips if clip.message is not None}):
             warn(f"failed in part: {named(file, message)}")
 

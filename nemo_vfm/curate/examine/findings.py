@@ -92,15 +92,16 @@ class Findings:
             self._shots.put(source_id, {"clips": shots, "end": end["end"]})
         return None
 
-    def trimmed_us(self, source_id: str) -> int:
-        """How much of a file lies between its clips."""
-        clips = self._shots.get(source_id)["clips"]
-        return sum(clip["from_us"] - before["from_us"] - before["us"] for before, clip in pairwise(clips))
+    def fill(self, file: FileRecord, paths: tuple[Path, ...]) -> None:
+        """Set the clips of a file of which nothing is missing, and how much lies between them.
 
-    def records(self, file: FileRecord, paths: tuple[Path, ...]) -> list[ClipRecord]:
-        """The clips of a file of which nothing is missing; a part that could not be read is one that failed."""
+        A part that could not be read is a clip that failed. All comes from the disk: a run that found it and one that
+        comes later must decide on the very same values.
+        """
         shots = self._shots.get(file.source_id)
-        records = [_record(file, clip, paths) for clip in shots["clips"]]
+        clips = shots["clips"]
+        file.trimmed_us = sum(clip["from_us"] - before["from_us"] - before["us"] for before, clip in pairwise(clips))
+        file.clips = records = [_record(file, clip, paths) for clip in clips]
         for name, cache in self._stages.items():
             findings = cache.get(file.source_id)
             for record, found in zip(records, findings, strict=True):
@@ -108,12 +109,11 @@ class Findings:
             if name in self._of_files:
                 _agree(records, name, self._of_files[name], findings)
         if not file.found.is_image:
-            _set_pictures(file, records, shots["clips"])
+            _set_pictures(file, records, clips)
         if shots["end"] is not None:
             rest = _record(file, shots["end"], paths)
             rest.message = shots["end"]["message"]
             records.append(rest)
-        return records
 
 
 def _length(value: Json) -> int:

@@ -117,6 +117,7 @@ def hanging(rank):
     return "", time.monotonic() - before
 
 
+@pytest.mark.cluster  # several ranks
 def test_a_rank_that_hangs_in_a_ring_is_named_within_the_timeout_of_its_group():
     said = on_ranks(3, hanging)
     text, waited_s = said[2]
