@@ -164,6 +164,7 @@ def test_a_damaged_table_is_said_before_anything_runs(kitchen, capsys):
     assert [file.name for file in (kitchen.folder / "runs/count-sweep").iterdir()] == ["sweep.json"]
 
 
+@pytest.mark.slow  # each run is a process
 def test_a_run_of_a_sweep_imports_nothing_from_the_working_directory(kitchen):
     kitchen.write("wide.yaml", "_target_: @.Wide\n")
     kitchen.write("yaml.py", "from pathlib import Path\nPath('canary').touch()\n")
@@ -186,6 +187,7 @@ def test_check_looks_at_every_combination_and_says_which_is_wrong(kitchen, capsy
     assert not (kitchen.folder / "runs").exists()
 
 
+@pytest.mark.slow  # each run is a process
 def test_a_report_of_a_sweep_takes_what_its_runs_say_by_now(kitchen, capsys):
     kitchen.write("count.yaml", COUNT)
     assert kitchen.command("run", "count.yaml", "--sweep", "weight=1.0").returncode == 0

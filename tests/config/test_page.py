@@ -52,6 +52,7 @@ def test_each_message_on_the_page_has_its_recipe():
     assert shown().keys() == ALL.keys()
 
 
+@pytest.mark.slow  # every line is traced
 def test_the_page_shows_every_message_that_there_is(tmp_path, monkeypatch):
     lines = set()
     for number, (title, wrong) in enumerate(ALL.items()):

@@ -118,6 +118,7 @@ def test_a_film_that_is_refused_is_a_failed_file(failing: Failing, films: Path, 
     )
 
 
+@pytest.mark.slow  # it waits for silence
 def test_a_store_that_falls_silent_stops_the_run_which_goes_on_later(
     failing: Failing, films: Path, tmp_path: Path
 ) -> None:

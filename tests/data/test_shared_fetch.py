@@ -120,10 +120,12 @@ def test_the_batches_are_those_of_plain_loading_and_the_storage_gives_each_byte_
     assert max(t["fetched"] for t in traffic) - min(t["fetched"] for t in traffic) <= traffic[0]["batches"]
 
 
+@pytest.mark.cluster  # several ranks
 def test_reading_ahead_changes_nothing(seen) -> None:
     assert all(rank["four ahead"]["batches"] == rank["four"]["batches"] for rank in seen)
 
 
+@pytest.mark.cluster  # several ranks
 def test_data_parallel_pairs_share_their_own_slice(cases, seen) -> None:
     for rank, found in enumerate(seen):
         expected, num_bytes = plainly(cases["pairs"], rank // 2, 2)
@@ -133,6 +135,7 @@ def test_data_parallel_pairs_share_their_own_slice(cases, seen) -> None:
         assert found["pairs"]["traffic"]["gathered"] == other["fetched"]
 
 
+@pytest.mark.cluster  # several ranks
 def test_a_bad_sample_is_a_fault_on_every_rank_also_where_one_rank_alone_cannot_read_it(seen) -> None:
     for name in ("bad sample", "a disk"):
         ranks = [rank[name] for rank in seen]
@@ -141,6 +144,7 @@ def test_a_bad_sample_is_a_fault_on_every_rank_also_where_one_rank_alone_cannot_
         assert all(rank["faults"] == ranks[0]["faults"] and list(rank["faults"]) == [f"{4:032x}"] for rank in ranks)
 
 
+@pytest.mark.cluster  # several ranks
 def test_a_silent_store_of_one_rank_stops_every_rank_with_the_same_error(seen) -> None:
     errors = [rank["a store"]["error"] for rank in seen]
     assert {kind for kind, _ in errors} == {"StoreUnreachable", "StoreError"}
@@ -150,16 +154,19 @@ def test_a_silent_store_of_one_rank_stops_every_rank_with_the_same_error(seen) -
     assert sorted(kinds) == ["LostRank", "LostRank", "LostRank", "NothingKept"]
 
 
+@pytest.mark.cluster  # several ranks
 def test_ranks_out_of_step_notice_before_a_wrong_batch(seen) -> None:
     for rank in seen:
         kind, text = rank["out of step"]["error"]
         assert kind == "LostRank" and "reads batch" in text and rank["out of step"]["batches"] == []
 
 
+@pytest.mark.cluster  # several ranks
 def test_a_slow_rank_changes_nothing_but_the_time(seen) -> None:
     assert all(rank["a straggler"]["batches"] == rank["four"]["batches"] for rank in seen)
 
 
+@pytest.mark.cluster  # several ranks
 @pytest.mark.parametrize("name", ["another seed", "other shards", "another copy"])
 def test_a_rank_that_means_other_samples_is_named_before_any_are_mixed(seen, name) -> None:
     for number, rank in enumerate(seen):
@@ -170,6 +177,7 @@ def test_a_rank_that_means_other_samples_is_named_before_any_are_mixed(seen, nam
         assert name == "another seed" or number == 1 or rank[name]["batches"] == whole[: len(rank[name]["batches"])]
 
 
+@pytest.mark.cluster  # several ranks
 def test_a_rank_that_hangs_ends_its_peer_in_time_with_a_sentence(seen) -> None:
     assert "stopped" not in seen[1]
     kind, text = seen[0]["stopped"]["error"]
@@ -178,6 +186,7 @@ def test_a_rank_that_hangs_ends_its_peer_in_time_with_a_sentence(seen) -> None:
     assert PAIR_TIMEOUT_S - 1 < seen[0]["stopped"]["seconds"] < PAIR_TIMEOUT_S + 5
 
 
+@pytest.mark.cluster  # several ranks
 def test_a_killed_rank_ends_the_others_in_time_with_a_sentence(seen) -> None:
     assert "killed" not in seen[3]
     for rank in seen[:3]:

@@ -80,6 +80,7 @@ def test_ctrl_c_which_reaches_the_whole_terminal_ends_no_worker(films: Path) -> 
     assert first + [batch.keys for batch in islice(given, 59)] == expected and worker.is_running()
 
 
+@pytest.mark.slow  # processes that grow
 def test_workers_that_leak_are_replaced_in_time_and_the_batches_are_the_same(
     films: Path, leak: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

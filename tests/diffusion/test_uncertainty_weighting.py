@@ -141,6 +141,7 @@ def steps(rank: int, degrees: dict[str, Any]) -> list[float]:
     return [number for result in results for number in (result.loss, result.grad_norm)]
 
 
+@pytest.mark.cluster  # several ranks
 @pytest.mark.parametrize("degrees", [
     {"tensor": 2, "sequence": True}, {"context": 2}, {"shard": 2}, {"pipeline": 2, "microbatches": 2},
 ], ids=str)  # fmt: skip

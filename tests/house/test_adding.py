@@ -64,6 +64,7 @@ def told(folder: Path, *words: str) -> str:
     return f"{done.returncode} {done.stdout}{done.stderr}"
 
 
+@pytest.mark.slow  # it installs
 @pytest.mark.parametrize("place", [".", "src"])
 def test_a_class_in_the_working_directory_is_found_as_the_page_says(tmp_path, place):
     (block,) = [text for text in BLOCKS if "class Colourfulness" in text]

@@ -108,6 +108,7 @@ def test_which_cases_are_drawn_is_the_same_question_on_a_machine_of_continuous_i
     assert done.stdout == "True False True True\nNone None 1 1\n"
 
 
+@pytest.mark.slow  # it waits for a hang
 def test_a_test_that_hangs_is_named_and_ends_the_run(fresh, tmp_path):
     pytest_here = fresh / "bin" / "pytest"
     pytest_here.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m pytest "$@"\n')

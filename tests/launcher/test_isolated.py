@@ -42,6 +42,7 @@ def was_run(root: Path) -> bool:
     return (root.parent / "was_run").exists()
 
 
+@pytest.mark.slow  # launched runs
 @pytest.mark.parametrize("command", [["-m", "launcher"], ["-c", "from launcher.__main__ import main; main()"]])
 def test_a_dry_run_in_a_strangers_repository_imports_nothing_of_it(trap, command):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -67,6 +67,7 @@ def until(process: subprocess.Popen[bytes], word: str) -> None:
 SUBMIT = ("submit", "talks.yaml", "cluster=local", "--trust", "talking")
 
 
+@pytest.mark.slow  # launched runs
 def test_what_it_says_is_shown_as_it_comes_followed_by_others_and_kept(desk, capsys):
     with begun(*SUBMIT) as launcher:
         until(launcher, "one \u00e9")
@@ -83,6 +84,7 @@ def test_what_it_says_is_shown_as_it_comes_followed_by_others_and_kept(desk, cap
     assert kept.index("one \u00e9") < kept.index("three") < kept.index("==> local-1.err <==") < kept.index("two")
 
 
+@pytest.mark.slow  # launched runs
 def test_each_launch_has_a_log_of_its_own_and_the_latest_is_shown(desk, capsys):
     (desk / "go").touch()
     for _ in range(2):  # the second finds the run done

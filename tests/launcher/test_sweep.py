@@ -150,6 +150,7 @@ def test_a_launch_of_a_sweep_is_made_once_more_in_another_folder(desk, queue, ca
     assert "are the same" in capsys.readouterr().out
 
 
+@pytest.mark.slow  # launched runs
 def test_on_this_machine_its_runs_follow_one_another_and_the_table_says_how_they_ended(desk, capfd):
     from nemo_vfm.cli.main import main as nemo_vfm
 

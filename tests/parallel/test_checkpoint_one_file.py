@@ -37,6 +37,7 @@ def exported(folder: Path, target: Path, group: str | None = None) -> str:
     return single_file.convert(folder, target, group)
 
 
+@pytest.mark.cluster  # several ranks
 @pytest.mark.parametrize("name", ["one", "shard-tensor", "pipeline"])
 def test_one_file_holds_what_any_layout_saved_and_begins_another_model(tmp_path: Path, name: str) -> None:
     if LAYOUTS[name][0] == 1:
@@ -66,6 +67,7 @@ def _whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
+@pytest.mark.cluster  # several ranks
 def test_two_ranks_begin_with_a_file_that_one_process_wrote(tmp_path: Path) -> None:
     saving(0, "one", str(tmp_path / "run"))
     exported(tmp_path / "run", tmp_path / "out")

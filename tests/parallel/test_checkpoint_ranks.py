@@ -14,6 +14,8 @@ from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
 from tests.support.ranks import on_ranks
 
+pytestmark = pytest.mark.cluster  # several ranks
+
 #: Layouts by name: (ranks, of them tensor parallel, pipeline stages).
 LAYOUTS = {
     "one": (1, 1, 1), "shard": (2, 1, 1), "tensor": (2, 2, 1), "pipeline": (2, 1, 2), "shard3": (3, 1, 1),

@@ -21,6 +21,8 @@ from nemo_vfm.parallel.verify.tiny_training import TinyTraining, at, rehearsal_o
 from tests.support.layouts import FromBatch
 from tests.support.ranks import on_ranks
 
+pytestmark = pytest.mark.cluster  # several ranks
+
 HEADS, COUNT = 4, 2
 small = partial(
     DiT, in_channels=4, text_dim=16, width=48, depth=2, heads=HEADS, text_in_modulation=True, position_embedding=True

@@ -42,6 +42,7 @@ def kept(rank: int, degrees: dict[str, Any]) -> dict[str, int]:
     }
 
 
+@pytest.mark.cluster  # several ranks
 @pytest.mark.parametrize("degrees", PLANS, ids=str)
 def test_a_plans_bytes_are_those_of_the_rank_that_keeps_most(degrees: dict[str, Any]):
     plan = ParallelPlan(**degrees)

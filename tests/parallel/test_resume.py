@@ -15,6 +15,8 @@ from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.support.layouts import own, started
 from tests.support.ranks import on_ranks
 
+pytestmark = pytest.mark.cluster  # several ranks
+
 STEPS = 9
 
 

@@ -156,6 +156,7 @@ def test_another_seed_gives_other_weights(tmp_path: Path, whole: Path) -> None:
     assert not torch.equal(weights(tmp_path)["net.0.weight"], weights(whole)["net.0.weight"])
 
 
+@pytest.mark.slow  # killed and resumed
 def test_lightnings_demonstration_is_killed_and_resumed_too(tmp_path: Path) -> None:
     demo = {"module": BoringModel, "data": BoringDataModule, "callbacks": {}, "trainer": {"max_epochs": 2}}
     job(**demo).run(Run(tmp_path / "whole", seed=3))

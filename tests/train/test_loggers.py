@@ -81,6 +81,7 @@ def needs(package: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(not available(package), reason=f"{package} is not installed")
 
 
+@pytest.mark.slow  # all trackers twice, each in a process
 def test_no_address_is_asked_for_to_the_end_of_the_process(offline: Path) -> None:
     asked = (offline / "addresses").read_text().splitlines() if (offline / "addresses").is_file() else []
     # A package may talk to a helper of its own on this machine, through a file.
@@ -88,6 +89,7 @@ def test_no_address_is_asked_for_to_the_end_of_the_process(offline: Path) -> Non
     assert not outside
 
 
+@pytest.mark.slow  # all trackers twice, each in a process
 def test_nothing_is_written_at_home(offline: Path) -> None:
     assert [str(path) for path in (offline / "home").rglob("*") if path.is_file()] == []
     assert sorted(path.name for path in offline.iterdir() if path.name != "mpl") == (
@@ -95,10 +97,12 @@ def test_nothing_is_written_at_home(offline: Path) -> None:
     )
 
 
+@pytest.mark.slow  # all trackers twice, each in a process
 def test_metrics_are_whole_beside_loggers(offline: Path) -> None:
     assert [line["step"] for line in lines(offline / "run")] == list(range(1, 11))
 
 
+@pytest.mark.slow  # all trackers twice, each in a process
 def test_tensorboard_has_the_settings_and_the_numbers(offline: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -114,12 +118,14 @@ def test_tensorboard_has_the_settings_and_the_numbers(offline: Path) -> None:
     assert settings["model.depth"] == 7 and settings["key"] == "${env:A_KEY}"
 
 
+@pytest.mark.slow  # all trackers twice, each in a process
 def test_each_part_of_a_run_has_a_table(offline: Path) -> None:
     tables = [file.read_text().splitlines() for file in sorted((offline / "run/csv").glob("*/metrics.csv"))]
     assert [len(table) for table in tables] == [1 + 6, 1 + 4] and "loss" in tables[0][0]
 
 
 @needs("wandb")
+@pytest.mark.slow  # all trackers twice, each in a process
 def test_wandb_goes_on_with_the_same_number_and_keeps_the_settings(offline: Path) -> None:
     (number,) = json.loads((offline / "run/wandb/id.json").read_text()).values()
     parts = sorted((offline / "run/wandb").glob("offline-run-*"))
@@ -132,6 +138,7 @@ def test_wandb_goes_on_with_the_same_number_and_keeps_the_settings(offline: Path
 
 
 @needs("mlflow")
+@pytest.mark.slow  # all trackers twice, each in a process
 def test_mlflow_goes_on_with_the_same_run_in_its_database(offline: Path) -> None:
     (number,) = json.loads((offline / "run/mlflow/id.json").read_text()).values()
     with sqlite3.connect(offline / "run/mlflow/mlflow.db") as database:
