@@ -164,6 +164,7 @@ def one_full(rank: int, folder: Path) -> list[str]:
     return told
 
 
+@pytest.mark.cluster  # several ranks
 def test_a_disk_that_is_full_on_one_rank_is_told_on_both_and_loses_nothing(tmp_path: Path) -> None:
     mine, theirs = on_ranks(2, one_full, tmp_path)
     assert len(mine) == len(theirs) == 1
@@ -305,6 +306,7 @@ def killed(rank: int, folder: Path) -> None:
 
 
 # The last one: the next file that needs ranks starts them anew.
+@pytest.mark.cluster  # several ranks
 def test_a_rank_that_is_killed_in_the_middle_of_a_save_leaves_the_one_before(tmp_path: Path) -> None:
     with pytest.raises(RankFailed, match=r"(?s)rank 0: .*LostRank.*written and read by all ranks.*rank 1: died"):
         on_ranks(2, killed, tmp_path)

@@ -36,6 +36,7 @@ def test_one_ranks_nan_stops_all_with_the_step_the_rank_and_its_samples():
     assert "samples 1-xxxx, 1-xxxxx, 1-xxxxxx, 1-xxxxxxx" in why and "No weights were changed" in why
 
 
+@pytest.mark.cluster  # several ranks
 def test_skipped_steps_are_counted_in_a_row_and_too_many_stop_all():
     nan, fine = [math.inf, 1.0], [1.0, 1.0]
     told = on_ranks(2, asked, "skip", 2, [nan, fine, nan, nan])
@@ -60,6 +61,7 @@ def poisoned(rank: int, degrees: dict[str, Any], action: Literal["stop", "skip"]
     return {"same": same, "lr": result.lr, "loss": result.loss, "last": last.loss}
 
 
+@pytest.mark.cluster  # several ranks
 @pytest.mark.parametrize("degrees", [{"shard": 2}, {"replicate": 2}, {"tensor": 2}], ids=str)
 def test_a_skipped_step_changes_no_weight_on_any_rank_and_the_next_is_that_of_one_device(degrees):
     alone = on_ranks(1, poisoned, {}, "skip")[0]

@@ -105,6 +105,7 @@ def test_a_step_of_every_kind_needs_what_the_model_says(name: str, recompute: An
     assert said(name, {}, precision=precision, recompute=recompute) == pytest.approx(found.most, rel=CLOSE)
 
 
+@pytest.mark.cluster  # several ranks
 @pytest.mark.soak
 @pytest.mark.parametrize("degrees", [{"tensor": 2}, {"shard": 2}], ids=str)
 def test_real_ranks_need_what_the_model_says(degrees: dict[str, Any]):

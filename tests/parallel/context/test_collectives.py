@@ -136,6 +136,7 @@ def dying(rank):
         attend(*tensors(SIZES, torch.float32), group=pairs[rank // 2], scheme=scheme, kernel=kernel)
 
 
+@pytest.mark.cluster  # several ranks
 def test_a_rank_that_dies_ends_the_others_at_once_with_its_name():
     with pytest.raises(RankFailed) as error:  # which gives the others five seconds, of their group's sixty
         on_ranks(4, dying)

@@ -13,6 +13,8 @@ from nemo_vfm.parallel.context.scheme import Scheme
 from nemo_vfm.parallel.context.token_order import shard, unshard
 from tests.support.ranks import on_ranks
 
+pytestmark = pytest.mark.cluster  # several ranks
+
 B, T, P, D = 2, 4, 8, 6
 
 
