@@ -42,7 +42,6 @@ def test_neighbours_are_tensor_peers_and_share_their_samples_with_context_and_pi
     ({"pipeline": 4, "microbatches": 3}, "parallel.microbatches = 3 is below parallel.pipeline = 4"),
     ({"pipeline": 2, "microbatches": 2, "virtual": 2, "schedule": "1f1b"}, "use interleaved"),
     ({"pipeline": 2, "microbatches": 2, "schedule": "zero_bubble"}, "virtual of at least 2"),
-    ({"expert": 3, "shard": 4}, "must divide shard x context = 4 x 1 = 4"),
     ({"context": 4, "attention": "ring_ulysses", "ulysses": 3}, "must divide parallel.context = 4"),
     ({"context": 4, "ulysses": 2}, "belongs to attention: ring_ulysses"),
 ])  # fmt: skip

@@ -141,7 +141,6 @@ def refused(rank: int, degrees: dict[str, Any], changes: dict[str, Any]) -> str:
     ({"context": 2, "attention": "ulysses"}, {"model": {"width": 54, "heads": 3}}, "3 attention heads cannot"),
     ({"tensor": 2}, {"model": {"width": 48, "mlp_ratio": 1.0625}}, "mlp.up has 51 out_features"),
     ({"context": 2}, {"model": {"patch": (2, 4, 8)}}, "1 tokens cannot be divided among 2 ranks"),
-    ({"shard": 2, "expert": 2}, {}, "parallel.expert = 2, and Awake has no experts"),
     ({"shard": 2}, {"optimizer": partial(torch.optim.Muon, lr=1e-3)}, "Muon needs whole matrices"),
 ])  # fmt: skip
 def test_what_does_not_fit_is_refused_with_its_numbers(degrees: dict[str, Any], changes: dict[str, Any], words: str):

@@ -9,11 +9,11 @@ from nemo_vfm.cli.migrate.formats import Format
 MEGATRON = {
     "tensor_model_parallel_size": "tensor", "pipeline_model_parallel_size": "pipeline",
     "context_parallel_size": "context",
-    "virtual_pipeline_model_parallel_size": "virtual", "expert_model_parallel_size": "expert",
+    "virtual_pipeline_model_parallel_size": "virtual",
     "sequence_parallel": "sequence",
 }  # fmt: skip
 #: What of them has no place in a plan.
-OTHERS = ("expert_tensor_parallel_size", "pipeline_dtype")
+OTHERS = ("expert_model_parallel_size", "expert_tensor_parallel_size", "pipeline_dtype")
 MEMORY = "whole blocks are run again or none (engine.recompute); there is nothing else to choose"
 
 DFM = Format(

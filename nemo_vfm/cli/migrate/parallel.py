@@ -5,7 +5,7 @@
 from nemo_vfm.cli.migrate.draft import Draft
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 
-_AXES = ("tensor", "pipeline", "virtual", "context", "expert")  # called alike as facts and in a plan
+_AXES = ("tensor", "pipeline", "virtual", "context")  # called alike as facts and in a plan
 _SHARDED = ("fsdp", "fsdp2", "megatron_fsdp", "distributed_fused_adam")
 FACTS = (*_AXES, "sequence", "devices", "nodes", "data_ranks", "replicate", "strategy", "zero", "micro_batch")
 _FOLLOWS = "how many devices share the data follows from parallel.shard x parallel.replicate"
@@ -23,7 +23,7 @@ def parallel(draft: Draft) -> None:
     sequence = draft.get("sequence") is True and values["tensor"] > 1
     try:
         ParallelPlan(sequence=sequence, microbatches=pieces, tensor=values["tensor"], pipeline=values["pipeline"],
-                     virtual=values["virtual"], context=values["context"], expert=values["expert"],
+                     virtual=values["virtual"], context=values["context"],
                      shard=shares["shard"], replicate=shares["replicate"])  # fmt: skip
     except ValueError as error:
         for fact in FACTS:

@@ -57,8 +57,6 @@ def require_divisible(model: nn.Module, plan: ParallelPlan) -> None:
     Raises:
         UserError: with the number, the degree and what would do.
     """
-    if plan.expert > 1:
-        raise UserError(f"parallel.expert = {plan.expert}, and {type(model).__name__} has no experts; remove it.")
     if plan.tensor == plan.context == plan.pipeline == 1:
         return
     how = declared(model)

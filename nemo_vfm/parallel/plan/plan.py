@@ -19,7 +19,7 @@ AXES = ("pipeline", "replicate", "shard", "context", "tensor")
 
 
 DEGREES = (
-    "tensor", "pipeline", "virtual", "context", "expert", "shard", "replicate", "microbatches", "ulysses",
+    "tensor", "pipeline", "virtual", "context", "shard", "replicate", "microbatches", "ulysses",
 )  # fmt: skip
 
 
@@ -45,7 +45,6 @@ class ParallelPlan:
         virtual: parts of the blocks that each pipeline device holds; above 1 for the interleaved and zero-bubble
             schedules.
         context: devices that split the tokens of a sequence, attention included.
-        expert: devices that split the experts of a mixture; they are taken from shard x context.
         shard: devices that share weights, gradients and optimizer state (FSDP), each with its own samples.
         replicate: copies of all this, each with its own samples.
         microbatches: parts that each device's samples are cut into, one after another: less memory, the same sums.
@@ -64,7 +63,6 @@ class ParallelPlan:
     pipeline: int = 1
     virtual: int = 1
     context: int = 1
-    expert: int = 1
     shard: int = 1
     replicate: int = 1
     microbatches: int = 1
@@ -81,11 +79,6 @@ class ParallelPlan:
                 require_between(1, MOST_RANKS, **{f"parallel.{name}": value})
         self._check_tokens()
         self._check_pipeline()
-        if (self.shard * self.context) % self.expert:
-            raise ValueError(
-                f"parallel.expert = {self.expert} must divide shard x context = {self.shard} x {self.context} = "
-                f"{self.shard * self.context}, whose devices hold the experts"
-            )
 
     def _check_tokens(self) -> None:
         if self.sequence and self.tensor == 1:
