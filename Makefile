@@ -23,6 +23,8 @@ RECIPE  ?= recipes/quickstart.yaml
 PYTEST_ARGS ?=
 # Processes that share the tests, a file each at a time; 0 runs them in one. Several-rank tests start their own besides.
 JOBS ?= 2
+# More words for the faults that are planted: make mutants MUTANTS='--rooms data --count 20'
+MUTANTS ?=
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -38,7 +40,7 @@ NEMO_STAMP := $(NEMO_VENV)/.nemo
 NEMO_TESTS := tests/nemo tests/config tests/train tests/workflow tests/recipes tests/cli
 OVERRIDES := $(if $(INPUT),"input=$(INPUT)") $(if $(RUN_DIR),"run_dir=$(RUN_DIR)")
 
-.PHONY: help demo setup setup-dev test test-slow test-cluster soak check fix clean torch setup-nemo test-nemo
+.PHONY: help demo setup setup-dev test test-slow test-cluster soak mutants check fix clean torch setup-nemo test-nemo
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +65,9 @@ test-cluster: $(DEV_STAMP) ## runs on Slurm, on Ray and on several ranks, all on
 
 soak: $(DEV_STAMP) ## the long version: more kills, more fuzz cases, every layout
 	@$(BIN)/pytest -m 'soak or hypothesis' --hypothesis-profile=soak -o faulthandler_timeout=3600 --durations=30 $(PYTEST_ARGS)
+
+mutants: $(DEV_STAMP) ## plant 100 faults, one at a time, and list those that no test of their room sees (two hours)
+	@$(BIN)/python -m tests.support.mutants $(MUTANTS)
 
 # nemo-toolkit holds lightning 2.4 and omegaconf 2.3, the oldest that setup.py allows: so the rooms that use them are
 # tried here, too. The last result stands in docs/support.md.
