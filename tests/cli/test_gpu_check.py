@@ -110,15 +110,12 @@ def test_each_gpu_keeps_its_part_of_a_plan_and_a_model_that_it_cannot_cut_is_tol
         "needs 5.1 GiB at the last block's backward (weights 420.8 MiB, gradients 420.8 MiB, " in shown
         and "not start" not in shown
     )
-    given = [
-        "parallel.tensor=3",
-        "engine={_target_: nemo_vfm.parallel.engine.torch_engine.TorchEngine, offload_optimizer: true}",
-    ]
-    assert kitchen.main("check", "--gpus", "3", XL, "data.shards=x", *given) == 0
+    offload = "engine={_target_: nemo_vfm.parallel.engine.torch_engine.TorchEngine, offload_optimizer: true}"
+    assert kitchen.main("check", "--gpus", "2", XL, "data.shards=x", "parallel.shard=2", offload) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "it would not start: 16 attention heads cannot be divided by 3" in shown
     assert "GB for each GPU are in host memory" in shown and "(weights" in shown and "optimizer 4" not in shown
-    assert "what a step needs on top is not known: 16 attention heads cannot be divided by 3" in shown
+    assert kitchen.main("check", "--gpus", "3", XL, "data.shards=x", "parallel.tensor=3") == 2
+    assert "16 attention heads cannot be divided by 3" in " ".join("".join(capsys.readouterr()).split())
 
 
 def test_a_buckets_own_batch_size_is_looked_at_too(kitchen, capsys, monkeypatch):

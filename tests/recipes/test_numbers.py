@@ -73,6 +73,23 @@ def test_a_number_that_cannot_be_is_refused_at_its_key(recipe, key, value, said,
     assert said in told and f"command line  {key}\n" in told
 
 
+LAYOUTS = [
+    (TEXTS, ["parallel.tensor=3"], "parallel", "cannot be divided by 3"),
+    (SMALL, ["parallel.pipeline=3", "parallel.microbatches=3", "data.batch_size=3", "data.shards=x"],
+     "parallel", "2 blocks cannot be cut into 3 stages"),
+    ("llm/nemotron4_340b", ["phases.main.parallel.pipeline=13",
+                            *(f"data.sources.{name}.folder=x" for name in ("english", "multilingual", "code"))],
+     "phases.main.parallel", "96 blocks cannot be cut into 104 stages"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("recipe", "changes", "at", "said"), LAYOUTS, ids=lambda one: str(one)[:40])
+def test_a_layout_that_the_model_does_not_allow_is_refused_also_of_a_later_phase(recipe, changes, at, said, capsys):
+    assert main(["check", str(ROOT / "recipes" / f"{recipe}.yaml"), *changes]) == 2
+    told = "".join(capsys.readouterr())
+    assert said in told and f"  {at}\n" in told
+
+
 def test_a_run_and_a_sweep_refuse_it_as_well_and_leave_nothing(tmp_path: Path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     recipe = str(ROOT / "recipes/quickstart.yaml")

@@ -55,6 +55,7 @@ def _of_training(job: "Train", made: Mapping[str, Vocabulary]) -> Iterator[Misfi
     model = _model_of(job)
     if model is None:
         return
+    yield from _layouts(job, model)
     codec = model if hasattr(model, "latent_shape") else getattr(job.task, "codec", None)
     if codec is not None:
         yield from _channels(model, codec)
@@ -163,6 +164,18 @@ def _video(model: Any, codec: Any, sizes: tuple[int, int, int], at: Address, nam
 def _blamed(text: str, names: Address) -> str:
     """The size that a codec's sentence begins with."""
     return next((name for name in reversed(names) if text.startswith(name.partition("_")[0] + " ")), names[0])
+
+
+def _layouts(job: "Train", model: "nn.Module") -> Iterator[Misfit]:
+    """Degrees that the model's sizes do not allow: ranks would say so when they start, a phase's not before its turn."""
+    from nemo_vfm.parallel.apply.apply_parallelism import require_divisible
+
+    layouts = {("phases", one.name, "parallel"): one.plan for one in job.phases} or {("parallel",): job.parallel}
+    for address, plan in layouts.items():
+        try:
+            require_divisible(model, plan)
+        except UserError as error:
+            yield address, str(error)
 
 
 def _of_phases(job: "Train") -> Iterator[Misfit]:
