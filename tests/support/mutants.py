@@ -25,7 +25,9 @@ from pathlib import Path
 from tests.support.repository import ROOT
 
 _PARTS = ("nemo_vfm", "launcher", "tests", "recipes", "conf", "docs", "benchmarks", ".ci")
-_OTHER_TESTS = {"__init__": ("runtime",), "runtime": ("runtime", "cli"), "explain": ("cli",), "config": ("config", "runtime")}
+_OTHER_TESTS = {
+    "__init__": ("runtime",), "runtime": ("runtime", "cli"), "explain": ("cli",), "config": ("config", "runtime"),
+}  # fmt: skip
 _SWAPS: dict[type[ast.AST], tuple[str, str]] = {
     ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.GtE: (">=", ">"),
     ast.Eq: ("==", "!="), ast.NotEq: ("!=", "=="), ast.In: ("in", "not in"), ast.NotIn: ("not in", "in"),

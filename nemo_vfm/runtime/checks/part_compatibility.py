@@ -16,6 +16,7 @@ from nemo_vfm.workflow import Workflow
 if TYPE_CHECKING:
     from torch import nn
 
+    from nemo_vfm.parallel.plan.plan import ParallelPlan
     from nemo_vfm.train.job import Train
 
 Address = tuple[str, ...]
@@ -167,11 +168,11 @@ def _blamed(text: str, names: Address) -> str:
 
 
 def _layouts(job: "Train", model: "nn.Module") -> Iterator[Misfit]:
-    """Degrees that the model's sizes do not allow: ranks would say so when they start, a phase's not before its turn."""
+    """Degrees that the model's sizes do not allow. Ranks say so as well, but of a later phase only when it begins."""
     from nemo_vfm.parallel.apply.apply_parallelism import require_divisible
 
-    layouts = {("phases", one.name, "parallel"): one.plan for one in job.phases} or {("parallel",): job.parallel}
-    for address, plan in layouts.items():
+    phases: list[tuple[Address, ParallelPlan]] = [(("phases", one.name, "parallel"), one.plan) for one in job.phases]
+    for address, plan in phases or [(("parallel",), job.parallel)]:
         try:
             require_divisible(model, plan)
         except UserError as error:
