@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from nemo_vfm.core import device
-from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.batch import TokenBatch
 from nemo_vfm.language.next_token_task import NextToken
 from nemo_vfm.models.convert.gpt_folder import load_gpt
 
@@ -58,7 +58,7 @@ def sides(layers: int, length: int) -> list[Side]:
         ours = load_gpt(Path(folder)).train()
     words = torch.randint(WORDS, (BATCH, length + 1))
     tokens, labels = words[:, :-1].contiguous(), words[:, 1:].contiguous()
-    rows = Batch(0, ("a", "b"), ("", ""), torch.ones(BATCH), torch.zeros(BATCH), tokens_BS=tokens, labels_BS=labels)
+    rows = TokenBatch(0, ("a", "b"), torch.ones(BATCH), tokens_BS=tokens, labels_BS=labels)
 
     def our_loss() -> Tensor:
         prepared = NextToken().prepare(rows, seed=0, training=True)

@@ -14,12 +14,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.latent_rows import rows_of, videos_of
 from nemo_vfm.core.seed import generator
-from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.batch import Batch, PackedBatch, VideoBatch
 from nemo_vfm.core.types.encoders import Codec, TextEncoder
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.diffusion.objective import Objective
+
+Videos = VideoBatch | PackedBatch
 
 
 class Denoise:
@@ -49,7 +52,14 @@ class Denoise:
         self.text_dropout, self.mean = text_dropout, mean
 
     def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
-        """Noisy latents and text as the network's inputs; without training no text is dropped."""
+        """Noisy latents and text as the network's inputs; without training no text is dropped.
+
+        Raises:
+            UserError: these are no videos.
+        """
+        if not isinstance(batch, VideoBatch | PackedBatch):
+            raise UserError(f"a diffusion model learns from videos or latents, and this data gives a "
+                            f"{type(batch).__name__}; name data of videos")  # fmt: skip
         clean = self._clean(batch)
         device = clean[0].device
         text_BLD, mask_BL = self._text(batch, device)
@@ -76,7 +86,7 @@ class Denoise:
         return torch.cat([self.objective.losses(*one) for one in each])
 
     def _shown(
-        self, batch: Batch, clean: Sequence[Tensor] | Tensor, noise: Sequence[Tensor], sigma_B: Tensor
+        self, batch: Videos, clean: Sequence[Tensor] | Tensor, noise: Sequence[Tensor], sigma_B: Tensor
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """What the network sees and what the loss compares; packed samples are noised each by itself, then laid."""
         if isinstance(clean, Tensor):
@@ -86,6 +96,7 @@ class Denoise:
         pairs = [
             self._noised(x[None], n[None], sigma) for x, n, sigma in zip(clean, noise, sigma_B[:, None], strict=True)
         ]
+        assert isinstance(batch, PackedBatch)
         sizes_N3 = torch.tensor(batch.sizes_THW)  # stays on the host, where it is read
         inputs = {"latents_XC": _laid([shown[0] for shown, _ in pairs]), "sizes_N3": sizes_N3}
         return inputs | {"noise_B": torch.cat([b for _, b in pairs])}, {"clean": _laid(clean), "noise": _laid(noise)}
@@ -93,21 +104,21 @@ class Denoise:
     def _noised(self, clean: Tensor, noise: Tensor, sigma_B: Tensor) -> tuple[Tensor, Tensor]:
         return self.objective.inputs(self.objective.noised(clean, noise, sigma_B), sigma_B)
 
-    def _weight(self, batch: Batch, clean: Sequence[Tensor] | Tensor) -> Tensor:
+    def _weight(self, batch: Videos, clean: Sequence[Tensor] | Tensor) -> Tensor:
         if self.mean == "sample":
             return batch.weight_B
         return batch.weight_B * torch.tensor([float(one[0].numel()) for one in clean], device=batch.weight_B.device)
 
-    def _clean(self, batch: Batch) -> list[Tensor] | Tensor:
+    def _clean(self, batch: Videos) -> list[Tensor] | Tensor:
         """Each sample as (C, T, H, W): a list where they are packed."""
-        if batch.latents_XC is not None:
+        if isinstance(batch, PackedBatch):
             return [one[0] for one in videos_of(batch.latents_XC.float(), batch.sizes_THW)]
         if batch.latents_BCTHW is not None:
             return batch.latents_BCTHW.float()
         assert batch.video_BCTHW is not None, "a batch has latents or pixels"
         return self.codec.encode(batch.video_BCTHW.float() / 127.5 - 1)
 
-    def _text(self, batch: Batch, device: torch.device) -> tuple[Tensor, Tensor]:
+    def _text(self, batch: Videos, device: torch.device) -> tuple[Tensor, Tensor]:
         text_BLD, mask_BL = batch.text_BLD, batch.text_mask_BL
         if text_BLD is None or mask_BL is None:
             text_BLD, mask_BL = self.text_encoder.encode(batch.captions)

@@ -40,8 +40,8 @@ class SampleReport:
         place: in the global batch, counted from 0.
         rank: the data rank that had it.
         key: of the sample; of cached latents the clip and its window.
-        caption: as the data has it.
-        fps: frames a second.
+        caption: as the data has it; empty where it is no video.
+        fps: frames a second; 0 where it is no video.
         weight: what its loss counts; 0 where it could not be read, or is left out.
         left_out: whether it, or the step, is among the recipe's `skip`.
         numbers: what the task says of it, such as the noise level.
@@ -159,7 +159,7 @@ def _epoch(data: TrainingData, step: int) -> float | None:
 
 def _shapes(batch: Batch) -> dict[str, list[int]]:
     tensors = ("latents_BCTHW", "latents_XC", "video_BCTHW", "text_BLD", "tokens_BS")
-    return {name: list(tensor.shape) for name in tensors if (tensor := getattr(batch, name)) is not None}
+    return {name: list(tensor.shape) for name in tensors if (tensor := getattr(batch, name, None)) is not None}
 
 
 def _recorded(folder: Path, step: int) -> dict[str, float]:
@@ -206,9 +206,11 @@ def _with_samples(
     whole = sum(weight * loss for weight, loss in zip(counts, losses or [], strict=False))
     numbers = _numbers(prepared, len(batch))
     each = max(1, len(batch) // job.parallel.data)
+    captions = getattr(batch, "captions", ("",) * len(batch))  # tokens have none, nor a frame rate
+    fps = getattr(batch, "fps_B", torch.zeros(len(batch))).tolist()
     samples = [
         SampleReport(
-            place, place // each, key, batch.captions[place], float(batch.fps_B[place]), counts[place],
+            place, place // each, key, captions[place], fps[place], counts[place],
             key in job.skip.samples or job.skip.has(told.step),
             {name: values[place] for name, values in numbers.items()},
             None if losses is None else losses[place],

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types.batch import IGNORED, Batch
+from nemo_vfm.core.types.batch import IGNORED, Batch, TokenBatch
 from nemo_vfm.core.types.task import ModelInputs
 
 
@@ -30,7 +30,7 @@ class NextToken:
         Raises:
             UserError: the batch has no tokens.
         """
-        if batch.tokens_BS is None or batch.labels_BS is None:
+        if not isinstance(batch, TokenBatch):
             raise UserError("a language model learns from tokens, and this data gives videos; give data such as "
                             "nemo_vfm.data.tokens.token_data.TokenData")  # fmt: skip
         inputs = {"tokens_BS": batch.tokens_BS, "labels_BS": batch.labels_BS}

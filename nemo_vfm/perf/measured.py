@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from nemo_vfm.core import device as devices
 from nemo_vfm.core.precision import Precision
-from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.batch import Batch, TokenBatch, VideoBatch
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.parallel.apply.local_shard import local
@@ -50,10 +50,11 @@ class MadeUp:
 
     def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
         """Copies, as a task that works on its batch has them."""
-        if batch.tokens_BS is not None:
+        if isinstance(batch, TokenBatch):
             tokens = {"tokens_BS": batch.tokens_BS.clone(), "labels_BS": batch.tokens_BS.clone()}
             return ModelInputs(tokens, {}, batch.weight_B)
-        assert batch.latents_BCTHW is not None and batch.text_BLD is not None and batch.text_mask_BL is not None
+        assert isinstance(batch, VideoBatch) and batch.latents_BCTHW is not None
+        assert batch.text_BLD is not None and batch.text_mask_BL is not None
         latents = {"latents_BCTHW": batch.latents_BCTHW.clone(), "noise_B": batch.weight_B.clone()}
         text = {"text_BLD": batch.text_BLD.clone(), "text_mask_BL": batch.text_mask_BL.clone()}
         return ModelInputs({**latents, **text, "fps_B": batch.fps_B.clone()}, {}, batch.weight_B)
@@ -67,14 +68,13 @@ def made_up(shapes: Shapes, rows: int) -> Batch:
     """So many samples of these shapes."""
     numbers = torch.Generator().manual_seed(0)
     keys, ones = tuple(str(row) for row in range(rows)), torch.ones(rows)
-    batch = Batch(0, keys, ("",) * rows, ones, 24 * ones)
     if "tokens_BS" in shapes:
-        batch.tokens_BS = torch.randint(8, (rows, shapes["tokens_BS"][1]), generator=numbers)
-        return batch
-    batch.latents_BCTHW = torch.randn(rows, *shapes["latents_BCTHW"][1:], generator=numbers)
-    batch.text_BLD = torch.randn(rows, *shapes["text_BLD"][1:], generator=numbers)
-    batch.text_mask_BL = torch.ones(batch.text_BLD.shape[:2], dtype=torch.bool)
-    return batch
+        tokens_BS = torch.randint(8, (rows, shapes["tokens_BS"][1]), generator=numbers)
+        return TokenBatch(0, keys, ones, tokens_BS, tokens_BS)
+    latents_BCTHW = torch.randn(rows, *shapes["latents_BCTHW"][1:], generator=numbers)
+    text_BLD = torch.randn(rows, *shapes["text_BLD"][1:], generator=numbers)
+    mask_BL = torch.ones(text_BLD.shape[:2], dtype=torch.bool)
+    return VideoBatch(0, keys, ones, ("",) * rows, 24 * ones, text_BLD, mask_BL, latents_BCTHW=latents_BCTHW)
 
 
 def measured_step(

@@ -20,7 +20,7 @@ from nemo_vfm.config import build, check, compose, read_values
 from nemo_vfm.config.yaml_source import parse
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
-from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.batch import VideoBatch
 from nemo_vfm.parallel.engine.engine import EngineInputs
 from tests.support import foreign
 from tests.support.recipe_folder import ROOT, Kitchen
@@ -140,7 +140,9 @@ def test_a_migrated_recipe_takes_a_step_from_pixels_and_captions(kitchen, name):
     small = ["model.width=48", "model.depth=1", "model.heads=2"]
     job = build(compose("ours.yaml", [*small, *alone, *(f"{address}={value}" for address, value in gaps.items())]))
     video = torch.randint(0, 256, (2, 3, 1, 16, 16), dtype=torch.uint8)
-    batch = Batch(0, ("a", "b"), ("a red ball", "a blue box"), torch.ones(2), torch.full((2,), 8.0), video_BCTHW=video)
+    batch = VideoBatch(
+        0, ("a", "b"), torch.ones(2), ("a red ball", "a blue box"), torch.full((2,), 8.0), video_BCTHW=video
+    )
     job.engine.start(EngineInputs(job.model, job.task, job.optimizer, Precision("fp32"), 0))
     assert math.isfinite(job.engine.step([batch], lr_factor=1.0).loss)
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.latent_rows import videos_of
-from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.batch import TokenBatch, VideoBatch
 from nemo_vfm.core.types.task import Task
 from nemo_vfm.data.batching.pack_collate import side_by_side
 from nemo_vfm.diffusion.denoising_task import Denoise, empty_like
@@ -28,7 +29,7 @@ def task(**changes):
 def batch(keys=KEYS, index=3):
     torch.manual_seed(0)
     everything = dict(zip(KEYS, torch.randint(0, 256, (6, 3, 3, 4, 4), dtype=torch.uint8), strict=True))
-    return Batch(
+    return VideoBatch(
         index=index, keys=keys, captions=tuple(f"caption of {key}" for key in keys), weight_B=torch.ones(len(keys)),
         fps_B=torch.full((len(keys),), 8.0), video_BCTHW=torch.stack([everything[key] for key in keys]),
     )  # fmt: skip
@@ -119,7 +120,7 @@ def packed():
     """Three samples of three sizes, alone and side by side."""
     torch.manual_seed(0)
     alone = [
-        Batch(3, (key,), (f"caption of {key}",), torch.tensor([weight]), torch.tensor([8.0]),
+        VideoBatch(3, (key,), torch.tensor([weight]), (f"caption of {key}",), torch.tensor([8.0]),
               latents_BCTHW=torch.randn(1, 4, *size))
         for key, weight, size in zip("abc", (1.0, 0.0, 2.0), SIZES, strict=True)
     ]  # fmt: skip
@@ -153,3 +154,9 @@ def test_a_mean_by_tokens_counts_samples_by_their_size_packed_or_not():
     assert [float(by_token.prepare(one, seed=1, training=True).weight_B) for one in alone] == [16.0, 0.0, 32.0]
     with pytest.raises(ValueError, match="mean must be sample or token, got 'pack'"):
         task(mean="pack")
+
+
+def test_tokens_are_refused():
+    tokens = torch.zeros(1, 4, dtype=torch.int64)
+    with pytest.raises(UserError, match="learns from videos or latents, and this data gives a TokenBatch"):
+        task().prepare(TokenBatch(0, ("a",), torch.ones(1), tokens, tokens), seed=1, training=True)

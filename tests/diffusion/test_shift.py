@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.batch import VideoBatch
 from nemo_vfm.diffusion.denoising_task import Denoise
 from nemo_vfm.diffusion.objective import FlowMatching
 from nemo_vfm.diffusion.shift import LinearShift, Shift, SqrtShift, tokens_of
@@ -62,7 +62,7 @@ def test_draws_and_schedule_are_shifted_by_the_same_number(size_THW):
 
 def test_an_image_and_a_video_are_each_shifted_by_their_own_size():
     codec, text = WaveletCodec(levels_space=1), HashedNgrams(dim=16, max_tokens=4)
-    image = Batch(
+    image = VideoBatch(
         index=0, keys=("a",), captions=("red",), weight_B=torch.ones(1), fps_B=torch.full((1,), 8.0),
         latents_BCTHW=torch.zeros(1, 12, 1, 4, 4),
     )  # fmt: skip

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.batch import VideoBatch
 from nemo_vfm.diffusion.denoising_task import Denoise
 from nemo_vfm.diffusion.guidance import ClassifierFree
 from nemo_vfm.diffusion.objective import EDM, FlowMatching
@@ -182,7 +182,7 @@ def test_a_small_model_learns_two_captioned_videos_by_heart(objective):
     videos = torch.zeros(2, 3, 1, 8, 8, dtype=torch.uint8)
     videos[0, 0], videos[1, 2] = 255, 255  # red and blue
     keys = tuple("abcdefgh")
-    batch = Batch(
+    batch = VideoBatch(
         index=0, keys=keys, captions=("red", "blue") * 4, weight_B=torch.ones(8), fps_B=torch.full((8,), 8.0),
         video_BCTHW=videos.repeat(4, 1, 1, 1, 1),
     )  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.batch import TokenBatch, VideoBatch
 from nemo_vfm.language.next_token_task import IGNORED, NextToken
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.engine import vocab_parallel_loss
@@ -17,7 +17,7 @@ from nemo_vfm.parallel.engine import vocab_parallel_loss
 WORDS, LENGTH = 64, 12
 
 
-def rows(*labelled: int) -> Batch:
+def rows(*labelled: int) -> TokenBatch:
     """Rows with so many labels each."""
     words = torch.randint(WORDS, (len(labelled), LENGTH + 1), generator=torch.Generator().manual_seed(1))
     labels = words[:, 1:].clone()
@@ -25,7 +25,7 @@ def rows(*labelled: int) -> Batch:
         labels[row, count:] = IGNORED
     weight = torch.ones(len(labelled))
     keys = tuple(map(str, range(len(labelled))))
-    return Batch(0, keys, ("",) * len(keys), weight, weight * 0, tokens_BS=words[:, :-1], labels_BS=labels)
+    return TokenBatch(0, keys, weight, tokens_BS=words[:, :-1], labels_BS=labels)
 
 
 def model() -> GPT:
@@ -33,7 +33,7 @@ def model() -> GPT:
     return GPT(vocab=WORDS, width=32, depth=2, heads=2, mlp_hidden=48, init_std=0.5)
 
 
-def mean(batch: Batch) -> float:
+def mean(batch: TokenBatch) -> float:
     """Over a global batch, as an engine takes it."""
     prepared = NextToken().prepare(batch, seed=0, training=True)
     losses = NextToken().losses(model()(**prepared.inputs), prepared)
@@ -59,7 +59,6 @@ def test_a_model_that_knows_nothing_has_the_perplexity_of_the_vocabulary() -> No
 
 def test_documents_in_one_row_have_the_mean_of_documents_in_rows_of_their_own() -> None:
     batch = rows(12)
-    assert batch.tokens_BS is not None and batch.labels_BS is not None
     packed = replace(batch, documents=((5, 7),))
     parts = [(batch.tokens_BS[:, a:b], batch.labels_BS[:, a:b]) for a, b in ((0, 5), (5, 12))]
     apart = sum(float(model()(tokens, labels).sum()) for tokens, labels in parts) / 12
@@ -71,12 +70,11 @@ def test_rows_cut_into_microbatches_keep_their_documents() -> None:
     batch = replace(rows(12, 12), documents=((5, 7), (12,)))
     first, second = batch.cut(2)
     assert (first.documents, second.documents) == (((5, 7),), ((12,),))
-    assert second.tokens_BS is not None and batch.tokens_BS is not None
     assert torch.equal(second.tokens_BS, batch.tokens_BS[1:])
 
 
 def test_a_batch_of_videos_is_refused() -> None:
-    batch = replace(rows(1), tokens_BS=None)
+    batch = VideoBatch(0, ("a",), torch.ones(1), ("",), torch.ones(1), latents_BCTHW=torch.zeros(1, 4, 1, 2, 2))
     with pytest.raises(UserError, match="learns from tokens, and this data gives videos"):
         NextToken().prepare(batch, seed=0, training=True)
 

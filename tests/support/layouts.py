@@ -14,7 +14,7 @@ from torch.distributed.tensor import DTensor
 
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.seed import generator
-from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.batch import VideoBatch
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.st_dit import STDiT
@@ -36,7 +36,7 @@ class Doubling:
     def __init__(self, latents: tuple[int, ...] = (4, 2, 4, 8)) -> None:
         self.latents = latents
 
-    def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
+    def prepare(self, batch: VideoBatch, *, seed: int, training: bool) -> ModelInputs:
         """Inputs of a DiT with 4 channels and 16 wide text."""
         latents, text, noise = (
             torch.stack([torch.randn(shape, generator=generator(seed, name, key)) for key in batch.keys])
@@ -54,7 +54,7 @@ class Doubling:
 class FromBatch:
     """Doubles the latents that a batch has, at noise levels that follow from them."""
 
-    def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
+    def prepare(self, batch: VideoBatch, *, seed: int, training: bool) -> ModelInputs:
         """The batch's own tensors."""
         assert batch.latents_BCTHW is not None and batch.text_BLD is not None and batch.text_mask_BL is not None
         latents = batch.latents_BCTHW
@@ -107,11 +107,11 @@ space_time = partial(
 LONG = (4, 4, 4, 8)
 
 
-def batch(index: int, first: int, last: int) -> Batch:
+def batch(index: int, first: int, last: int) -> VideoBatch:
     """Samples first..last of global batch `index`."""
     keys = tuple(f"{index}-{'x' * place}" for place in range(first, last))
     weight, fps = torch.tensor(WEIGHTS[first:last]), torch.arange(first, last) + 8.0
-    return Batch(index, keys, ("",) * len(keys), weight, fps)
+    return VideoBatch(index, keys, weight, ("",) * len(keys), fps)
 
 
 def started(
@@ -125,7 +125,7 @@ def started(
     return engine
 
 
-def own(plan: ParallelPlan, rank: int, index: int) -> Batch:
+def own(plan: ParallelPlan, rank: int, index: int) -> VideoBatch:
     """This rank's samples of a global batch."""
     each = SAMPLES // plan.data
     return batch(index, plan.data_rank(rank) * each, (plan.data_rank(rank) + 1) * each)

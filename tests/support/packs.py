@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from nemo_vfm.core.precision import Precision
-from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.batch import PackedBatch, VideoBatch
 from nemo_vfm.data.batching.pack_collate import side_by_side
 from nemo_vfm.diffusion.denoising_task import Denoise
 from nemo_vfm.diffusion.objective import EDM
@@ -36,18 +36,18 @@ def task(**changes: Any) -> Denoise:
     return Denoise(**{"objective": EDM(), "codec": codec, "text_encoder": TEXT, "text_dropout": 0.3, **changes})
 
 
-def samples(pack: int) -> list[Batch]:
+def samples(pack: int) -> list[VideoBatch]:
     """A pack's samples, each a batch of its own; no two are alike in anything."""
     found, first = [], sum(map(len, PACKS[:pack]))
     for place, size in enumerate(PACKS[pack], first):
         latents = torch.randn(1, 4, *size, generator=torch.Generator().manual_seed(place))
         weight, fps = torch.tensor([WEIGHTS[place]]), torch.tensor([8.0 + 3 * place])
         words = " ".join(["a", "red", "square", "moves"][: 1 + place % 4])
-        found.append(Batch(7, (f"key {place}",), (f"{words} {place}",), weight, fps, latents_BCTHW=latents))
+        found.append(VideoBatch(7, (f"key {place}",), weight, (f"{words} {place}",), fps, latents_BCTHW=latents))
     return found
 
 
-def batch(packs: list[int], *, packed: bool = True) -> Batch:
+def batch(packs: list[int], *, packed: bool = True) -> PackedBatch:
     """Some packs as one batch; one by one in as many pieces as the larger pack has samples, for each of them."""
     together = side_by_side(7, [sample for pack in packs for sample in samples(pack)])
     return together if packed else replace(together, apart=5 * len(packs))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.seed import generator
-from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.batch import Batch, VideoBatch
 from nemo_vfm.core.types.task import ModelInputs
 
 WIDTH = 4
@@ -33,16 +33,16 @@ class ToyData:
     def num_train_samples(self) -> int:
         return 10
 
-    def _batch(self, g: int) -> Batch:
+    def _batch(self, g: int) -> VideoBatch:
         x = torch.randn(4, WIDTH, 1, 1, 1, generator=generator(self._seed, "x", g))
         keys = tuple(f"s{4 * g + i}" for i in range(4))
-        return Batch(g, keys, keys, torch.ones(4), torch.full((4,), 8.0), latents_BCTHW=x)
+        return VideoBatch(g, keys, torch.ones(4), keys, torch.full((4,), 8.0), latents_BCTHW=x)
 
 
 class ToyTask:
     """Predict twice the input from a noised one."""
 
-    def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
+    def prepare(self, batch: VideoBatch, *, seed: int, training: bool) -> ModelInputs:
         assert batch.latents_BCTHW is not None
         x = batch.latents_BCTHW.flatten(1)
         noise = torch.stack([torch.rand((), generator=generator(seed, batch.index, key)) for key in batch.keys])

@@ -89,7 +89,8 @@ def keys(batches: list[Batch]) -> dict[str, list[str]]:
     """The keys of each part, in the order in which they came: of a source, and of a shape within it."""
     found: dict[str, list[str]] = {}
     for batch in batches:
-        shape = () if batch.latents_BCTHW is None else tuple(batch.latents_BCTHW.shape[1:])
+        latents = getattr(batch, "latents_BCTHW", None)
+        shape = () if latents is None else tuple(latents.shape[1:])
         for key in batch.keys:
             found.setdefault(f"{key.rpartition('-')[0]} {shape}", []).append(key)
     return found

@@ -16,7 +16,7 @@ from nemo_vfm.core import log
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision, PrecisionName
-from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.batch import Batch, VideoBatch
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.models.autoencoder import CausalAutoencoder, split
@@ -62,13 +62,13 @@ class Clips(ToyData):
         return [clips(1000 + number) for number in range(self.held_out)]
 
 
-def clips(index: int) -> Batch:
+def clips(index: int) -> VideoBatch:
     """A batch; its last clip kept the place of a bad one and does not count."""
     keys = tuple(f"{4 * index + place}" for place in range(4))
     video = torch.stack([squares(4 * index + place) for place in range(4)])
     video[3] = 0
     weight = torch.tensor([1.0, 1, 1, 0])
-    return Batch(index, keys, keys, weight, torch.full((4,), 8.0), video_BCTHW=video)
+    return VideoBatch(index, keys, weight, keys, torch.full((4,), 8.0), video_BCTHW=video)
 
 
 def trained(
@@ -135,7 +135,7 @@ def test_the_loss_is_the_sum_of_its_parts_and_latents_are_no_pixels() -> None:
     parts = task.parts(output, prepared)
     assert list(parts) == ["a", "b", "kl"]
     assert torch.allclose(task.losses(output, prepared), sum(parts.values()))  # type: ignore[arg-type]
-    latents = Batch(0, ("a",), ("",), torch.ones(1), torch.ones(1), latents_BCTHW=torch.zeros(1, 6, 2, 2, 2))
+    latents = VideoBatch(0, ("a",), torch.ones(1), ("",), torch.ones(1), latents_BCTHW=torch.zeros(1, 6, 2, 2, 2))
     with pytest.raises(UserError, match="trains on pixels, and these shards hold latents"):
         task.prepare(latents, seed=1, training=True)
     for wrong in ({"kl": -1.0}, {"terms": {}}):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.files import sha256_text
-from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.batch import VideoBatch
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.task import Predicts
 
@@ -132,7 +132,7 @@ class ModelStage:
         return "" if self.trained is None else files_sha256(find(self.trained))
 
 
-def _batch(frames_THWC: Pictures) -> Batch:
+def _batch(frames_THWC: Pictures) -> VideoBatch:
     """Each frame as a sample of its own."""
     import torch
 
@@ -141,4 +141,4 @@ def _batch(frames_THWC: Pictures) -> Batch:
     pixels = torch.from_numpy(np.ascontiguousarray(frames_THWC.transpose(0, 3, 1, 2)))[:, :, None]
     names = ("",) * len(pixels)
     ones = torch.ones(len(pixels))
-    return Batch(0, names, names, weight_B=ones, fps_B=ones, video_BCTHW=pixels).to(device())
+    return VideoBatch(0, names, ones, names, ones, video_BCTHW=pixels).to(device())

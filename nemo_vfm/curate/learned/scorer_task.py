@@ -7,7 +7,7 @@ Shape letters: B batch, C channels, T frames, H height, W width, K numbers a fra
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -15,8 +15,10 @@ from torch.nn import functional
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import warn_once
-from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.batch import Batch, VideoBatch
 from nemo_vfm.core.types.task import ModelInputs
+
+_Known = Mapping[str, float | str]
 
 
 class Rate:
@@ -32,8 +34,7 @@ class Rate:
 
     def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
         """Pixels for the scorer; the label as the target in training and validation, where there is one."""
-        found = [_number(labels.get(self.label)) for labels in batch.labels]
-        return _prepared(batch, self.label, found)
+        return _prepared(batch, self.label, lambda known: _number(known.get(self.label)))
 
     def losses(self, output: Tensor, prepared: ModelInputs) -> Tensor:
         """Squared errors, (B,)."""
@@ -64,8 +65,7 @@ class Sort:
     def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
         """Pixels for the scorer; the number of the class as the target."""
         places = {name: float(place) for place, name in enumerate(self.classes)}
-        found = [places.get(str(labels.get(self.label))) for labels in batch.labels]
-        return _prepared(batch, self.label, found)
+        return _prepared(batch, self.label, lambda known: places.get(str(known.get(self.label))))
 
     def losses(self, output: Tensor, prepared: ModelInputs) -> Tensor:
         """Cross entropy, (B,)."""
@@ -90,7 +90,7 @@ class Recognise:
 
     def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
         """Pixels for the encoder."""
-        return ModelInputs({"video_BCTHW": _pixels(batch)}, {}, batch.weight_B)
+        return ModelInputs({"video_BCTHW": _pixels(batch)[1]}, {}, batch.weight_B)
 
     def losses(self, output: Tensor, prepared: ModelInputs) -> Tensor:
         """Of finding the second half of each clip among those of the batch, (B,)."""
@@ -110,24 +110,25 @@ def _mean(features_BTD: Tensor) -> Tensor:
     return functional.normalize(functional.normalize(features_BTD, dim=-1).mean(dim=1), dim=-1)
 
 
-def _pixels(batch: Batch) -> Tensor:
-    if batch.video_BCTHW is None:
-        raise UserError("a scorer needs pixels, and these shards hold latents; use shards of clips, and set buckets")
-    return batch.video_BCTHW
+def _pixels(batch: Batch) -> tuple[VideoBatch, Tensor]:
+    if not isinstance(batch, VideoBatch) or batch.video_BCTHW is None:
+        raise UserError("a scorer needs pixels, and these shards hold none; use shards of clips, and set buckets")
+    return batch, batch.video_BCTHW
 
 
 def _number(value: float | str | None) -> float | None:
     return None if value is None or isinstance(value, str) or not math.isfinite(value) else float(value)
 
 
-def _prepared(batch: Batch, label: str, found: Sequence[float | None]) -> ModelInputs:
+def _prepared(batch: Batch, label: str, number: Callable[[_Known], float | None]) -> ModelInputs:
     """The label as the target; weight 0 where there is none. Without any labels (in a stage) it only predicts."""
-    pixels, weight_B = _pixels(batch), batch.weight_B
-    if not found:
+    videos, pixels = _pixels(batch)
+    weight_B = videos.weight_B
+    if not (found := [number(known) for known in videos.labels]):
         return ModelInputs({"video_BCTHW": pixels}, {}, weight_B)
     lacking = [key for key, value in zip(batch.keys, found, strict=True) if value is None]
     if len(lacking) == len(found):
-        there = sorted({name for labels in batch.labels for name in labels})
+        there = sorted({name for known in videos.labels for name in known})
         raise UserError(
             f"not one of the samples {', '.join(lacking[:4])} has a usable label {label!r}; there are {there}"
         )

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Collates samples of one shape into a Batch; a bad sample becomes zeros with loss weight 0 and a fault.
+"""Collates samples of one shape into a VideoBatch; a bad sample becomes zeros with loss weight 0 and a fault.
 
 Shape letters: B batch, C channels, T frames, H height, W width, L text tokens, D width of a text token.
 """
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.batch import VideoBatch
 from nemo_vfm.data.batching.faults import Fault
 from nemo_vfm.data.shards.safetensors_views import Stored
 from nemo_vfm.data.shards.sample_reader import Layout, Sample
@@ -20,7 +20,7 @@ from nemo_vfm.data.shards.shard_files import Entry
 
 def collate(
     index: int, entries: Sequence[Entry], samples: Sequence[Sample | Fault], layout: Layout
-) -> tuple[Batch, list[Fault | None]]:
+) -> tuple[VideoBatch, list[Fault | None]]:
     """The batch and, a sample each, what was wrong with it.
 
     Args:
@@ -79,9 +79,9 @@ def _batch(
     samples: Sequence[Sample | Fault],
     faults: Sequence[Fault | None],
     tensors: dict[str, Tensor],
-) -> Batch:
+) -> VideoBatch:
     mask = tensors.get("mask")
-    return Batch(
+    return VideoBatch(
         index=index,
         keys=tuple(entry.key for entry in entries),
         captions=tuple("" if isinstance(sample, Fault) else sample.caption for sample in samples),

@@ -13,10 +13,10 @@ from torch.nn import functional as F
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.latent_rows import rows_of
-from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.batch import PackedBatch, VideoBatch
 
 
-def side_by_side(index: int, parts: Sequence[Batch]) -> Batch:
+def side_by_side(index: int, parts: Sequence[VideoBatch]) -> PackedBatch:
     """The samples of all parts, in their order; texts take the length of the longest, hidden by their masks.
 
     Raises:
@@ -28,7 +28,7 @@ def side_by_side(index: int, parts: Sequence[Batch]) -> Batch:
     if len({one.shape[1] for one in latents}) > 1:
         raise UserError(f"samples of {sorted({one.shape[1] for one in latents})} channels cannot share a pack")
     text_BLD, mask_BL = _texts(parts)
-    return Batch(
+    return PackedBatch(
         index=index,
         keys=tuple(key for part in parts for key in part.keys),
         captions=tuple(caption for part in parts for caption in part.captions),
@@ -42,7 +42,7 @@ def side_by_side(index: int, parts: Sequence[Batch]) -> Batch:
     )
 
 
-def _texts(parts: Sequence[Batch]) -> tuple[Tensor | None, Tensor | None]:
+def _texts(parts: Sequence[VideoBatch]) -> tuple[Tensor | None, Tensor | None]:
     pairs = [(p.text_BLD, p.text_mask_BL) for p in parts if p.text_BLD is not None and p.text_mask_BL is not None]
     if not pairs:
         return None, None

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 
 from nemo_vfm.core.errors import DataError, NemoVfmError, StoreError
 from nemo_vfm.core.log import warn_once
-from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.batch import Batch, VideoBatch
 from nemo_vfm.data.batching.collate import collate
 from nemo_vfm.data.batching.faults import Changed, Fault, Faults
 from nemo_vfm.data.batching.sample_order import Group, Order
@@ -44,7 +44,7 @@ class BatchReader:
         """See `Loading.is_light`."""
         return self._loading.is_light()
 
-    def read(self, index: int, group: Group, samples: Sequence[int]) -> Loaded:
+    def read(self, index: int, group: Group, samples: Sequence[int]) -> tuple[VideoBatch, list[Fault | None]]:
         """One batch; a sample that cannot be read becomes a fault."""
         entries = self.entries(samples)
         return collate(index, entries, [self._sample(entry) for entry in entries], self.layout(group))

@@ -22,10 +22,10 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import info
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.storage.files import sha256_text
-from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.batch import Batch, PackedBatch
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.training_data import ReadPosition
-from nemo_vfm.data.batching.faults import Faults
+from nemo_vfm.data.batching.faults import Fault, Faults
 from nemo_vfm.data.batching.pack_collate import side_by_side
 from nemo_vfm.data.batching.packing import LOOKAHEAD, Pack, Packing, pack, packing
 from nemo_vfm.data.batching.sample_order import Group
@@ -249,7 +249,7 @@ class PackedBatches(Dataset[Loaded]):
         batch, faults = self.read(index, [self.plan.pack(number) for number in self.numbers(index, self._rank)])
         return (batch, faults) if self._packed else (replace(batch, apart=self._most(index)), faults)
 
-    def read(self, index: int, packs: Sequence[Pack]) -> Loaded:
+    def read(self, index: int, packs: Sequence[Pack]) -> tuple[PackedBatch, list[Fault | None]]:
         """The samples of some packs as batch `index`."""
         chosen = [self.plan.samples[place] for one in packs for place in one.samples]
         read = [self._reader.read(index, group, [sample]) for group, sample in chosen]

@@ -20,7 +20,7 @@ from nemo_vfm.core.log import info, warn
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.storage.uri import local
-from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.batch import Batch, TokenBatch
 from nemo_vfm.core.types.encoders import Tokenizer
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.training_data import ReadPosition, TrainingData
@@ -357,16 +357,14 @@ class TokenBatches:
         return 2 * 8 * self._share * self._size
 
 
-def batch_of(index: int, rows: list[tuple[str, Rows]], turns: list[tuple[int, int]], size: int) -> Batch:
+def batch_of(index: int, rows: list[tuple[str, Rows]], turns: list[tuple[int, int]], size: int) -> TokenBatch:
     """Rows of several sources, each given as (source, number), in this order."""
     tokens_BS, labels_BS = (np.empty((len(turns), size), np.int64) for _ in range(2))
     documents = _read(rows, turns, tokens_BS, labels_BS)
-    return Batch(
+    return TokenBatch(
         index=index,
         keys=tuple(f"{rows[which][0]}-{number:09d}" for which, number in turns),
-        captions=("",) * len(turns),
         weight_B=torch.ones(len(turns)),
-        fps_B=torch.zeros(len(turns)),
         tokens_BS=torch.from_numpy(tokens_BS),
         labels_BS=torch.from_numpy(labels_BS),
         documents=documents,

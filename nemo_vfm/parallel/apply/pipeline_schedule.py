@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import NemoVfmError, UserError
-from nemo_vfm.core.types.batch import LAID, Batch
+from nemo_vfm.core.types.batch import LAID, Batch, PackedBatch
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.parallel.apply.deferred_weight_grad import Later, put_off
 from nemo_vfm.parallel.apply.pipeline_stage import Stage
@@ -179,7 +179,7 @@ def require_even(batch: Batch, microbatches: int) -> None:
     Raises:
         UserError: with the numbers.
     """
-    if not batch.sizes_THW:
+    if not isinstance(batch, PackedBatch):
         require_divided(len(batch), microbatches)
 
 

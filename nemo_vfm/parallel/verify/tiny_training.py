@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.seed import generator
-from nemo_vfm.core.types.batch import IGNORED, LAID, Batch
+from nemo_vfm.core.types.batch import IGNORED, LAID, Batch, PackedBatch, TokenBatch, VideoBatch
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.model_cost import HasDummyInputs
 from nemo_vfm.core.types.task import Task
@@ -77,53 +77,50 @@ class TinyTraining:
         """Samples first..last of global batch `index`; packed ones are of two sizes in turns, or of two documents."""
         places, keys = range(first, last), [f"{index}-{place}" for place in range(first, last)]
         weight, fps = torch.tensor(_WEIGHTS[first:last]), torch.tensor([8.0 + place for place in places])
-        batch = Batch(index, tuple(keys), ("",) * len(keys), weight, fps)
+        known = (index, tuple(keys), weight)
         if "tokens_BS" in self.shapes:
-            return self._text(batch, packed)
+            return TokenBatch(*known, *self._text(keys), tuple(map(self._cut, places)) if packed else ())
+        captions = ("",) * len(keys)
         if "video_BCTHW" in self.shapes:
             drawn = torch.cat([self._drawn("video", self.shapes["video_BCTHW"], key) for key in keys])
-            return replace(batch, video_BCTHW=(128 + 50 * drawn).clamp(0, 255).to(torch.uint8))
+            pixels = (128 + 50 * drawn).clamp(0, 255).to(torch.uint8)
+            return VideoBatch(*known, captions, fps, video_BCTHW=pixels)
         text = torch.cat([self._drawn("text_BLD", self.shapes["text_BLD"], key) for key in keys])
         seen = torch.tensor([1 + place % text.shape[1] for place in places])
-        batch = replace(batch, text_BLD=text, text_mask_BL=torch.arange(text.shape[1])[None] < seen[:, None])
+        given = (*known, captions, fps, text, torch.arange(text.shape[1])[None] < seen[:, None])
         shapes = [self._shape(place, packed) for place in places]
         latents = [self._drawn("latents", shape, key) for key, shape in zip(keys, shapes, strict=True)]
         if not packed:
-            return replace(batch, latents_BCTHW=torch.cat(latents))
+            return VideoBatch(*given, latents_BCTHW=torch.cat(latents))
         rows = [one[0].flatten(1).T for one in latents]
         sizes = tuple((frames, height, width) for *_, frames, height, width in shapes)
-        return replace(batch, latents_XC=torch.cat(rows), sizes_THW=sizes)
+        return PackedBatch(*given, latents_XC=torch.cat(rows), sizes_THW=sizes)
 
     def one_by_one(self, index: int) -> list[Batch]:
         """The samples of a packed global batch, not packed: a batch each."""
         packed = [self.batch(index, place, place + 1, packed=True) for place in range(SAMPLES)]
-        if self.vocab:
-            return [batch for one in packed for batch in _documents(one)]
-        found = []
-        for one in packed:
-            assert one.latents_XC is not None
-            latents = one.latents_XC.T.reshape(1, -1, *one.sizes_THW[0])
-            found.append(replace(one, latents_BCTHW=latents, latents_XC=None, sizes_THW=()))
-        return found
+        return [batch for one in packed for batch in (one.alone() if isinstance(one, PackedBatch) else _documents(one))]
 
     def own(self, plan: ParallelPlan, rank: int, index: int, *, packed: bool = False) -> Batch:
         """This rank's samples of a global batch."""
         each, data_rank = SAMPLES // plan.data, plan.data_rank(rank)
         return self.batch(index, data_rank * each, (data_rank + 1) * each, packed=packed)
 
-    def _text(self, batch: Batch, packed: bool) -> Batch:
-        """Rows of made-up words, some of which have no loss."""
+    def _text(self, keys: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Rows of made-up words, and their labels, some of which have no loss."""
         length = self.shapes["tokens_BS"][1]
         words = torch.stack(
-            [
-                torch.randint(self.vocab, (length + 1,), generator=generator(self.seed, "text", key))
-                for key in batch.keys
-            ]
+            [torch.randint(self.vocab, (length + 1,), generator=generator(self.seed, "text", key)) for key in keys]
         )
         labels = words[:, 1:].clone()
         labels[:, ::7] = IGNORED
-        documents = tuple(_cut(length, int(fps)) for fps in batch.fps_B) if packed else ()
-        return replace(batch, tokens_BS=words[:, :-1], labels_BS=labels, documents=documents)
+        return words[:, :-1], labels
+
+    def _cut(self, place: int) -> tuple[int, ...]:
+        """Where a row's documents end: in other places in each row, and every third row is one document."""
+        length, number = self.shapes["tokens_BS"][1], 8 + place
+        first = length // 3 + number % 5
+        return (first, length - first) if number % 3 else (length,)
 
     def _shape(self, place: int, packed: bool) -> tuple[int, ...]:
         *others, columns = self.shapes["latents_BCTHW"]
@@ -133,15 +130,9 @@ class TinyTraining:
         return torch.randn(tuple(shape), generator=generator(self.seed, "made up", name, key))
 
 
-def _cut(length: int, number: int) -> tuple[int, ...]:
-    """Where a row's documents end: in other places in each row, and every third row is one document."""
-    first = length // 3 + number % 5
-    return (first, length - first) if number % 3 else (length,)
-
-
 def _documents(row: Batch) -> list[Batch]:
     """Each document of a batch of one row as a batch of its own."""
-    assert row.tokens_BS is not None and row.labels_BS is not None
+    assert isinstance(row, TokenBatch)
     tokens, labels = (torch.split(x, list(row.documents[0]), dim=1) for x in (row.tokens_BS, row.labels_BS))
     return [replace(row, tokens_BS=t, labels_BS=n, documents=()) for t, n in zip(tokens, labels, strict=True)]
 

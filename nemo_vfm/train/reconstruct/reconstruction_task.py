@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.seed import derive
-from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.batch import Batch, VideoBatch
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.models.autoencoder import split
 from nemo_vfm.train.reconstruct.loss_terms import Pixels, Term, divergence
@@ -44,7 +44,7 @@ class Reconstruct:
 
     def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
         """Pixels in [-1, 1]; in training also each sample's seed of the latents' noise, whatever its companions."""
-        if batch.video_BCTHW is None:
+        if not isinstance(batch, VideoBatch) or batch.video_BCTHW is None:
             raise UserError("an autoencoder trains on pixels, and these shards hold latents; use shards of clips, "
                             "and set buckets")  # fmt: skip
         video_BCTHW = batch.video_BCTHW.float() / 127.5 - 1

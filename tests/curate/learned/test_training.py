@@ -12,7 +12,7 @@ import torch
 from nemo_vfm.core.device import device
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.batch import VideoBatch
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.core.types.task import Predicts, Task
 from nemo_vfm.curate.learned.aesthetic import Aesthetic
@@ -53,7 +53,7 @@ def train(clip: Path, shards: Path, steps: int, **changes: object) -> Train:
     return Train(**(settings | changes))
 
 
-def first_batch(shards: Path) -> Batch:
+def first_batch(shards: Path) -> VideoBatch:
     source = data(shards)
     source.start(seed=0, first_batch=0)
     return next(iter(source.train_dataloader()))
@@ -136,10 +136,10 @@ def test_every_task_gives_a_loss_a_sample_with_a_gradient(clip: Path, shards: Pa
     assert task.predict(output, prepared).shape[:2] == (4, 4)
 
 
-def unlabelled(*labels: dict[str, object]) -> Batch:
+def unlabelled(*labels: dict[str, object]) -> VideoBatch:
     ones, pixels = torch.ones(len(labels)), torch.zeros(len(labels), 3, 1, 8, 8, dtype=torch.uint8)
     keys = tuple(f"clip{place}" for place in range(len(labels)))
-    return Batch(0, keys, keys, ones, ones, video_BCTHW=pixels, labels=labels)
+    return VideoBatch(0, keys, ones, keys, ones, video_BCTHW=pixels, labels=labels)
 
 
 def test_a_sample_without_its_label_weighs_nothing():
@@ -155,7 +155,7 @@ def test_a_batch_without_any_label_names_those_that_are_there():
 
 
 def test_latents_are_refused():
-    batch = Batch(0, ("a",), ("",), torch.ones(1), torch.ones(1), latents_BCTHW=torch.zeros(1, 1, 1, 1, 1))
+    batch = VideoBatch(0, ("a",), torch.ones(1), ("",), torch.ones(1), latents_BCTHW=torch.zeros(1, 1, 1, 1, 1))
     with pytest.raises(UserError, match="a scorer needs pixels"):
         Rate(label="a").prepare(batch, seed=0, training=True)
 
