@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from nemo_vfm.cli.doctor import machine_facts
 from nemo_vfm.cli.doctor.examine_machine import PROBES, examine
 from nemo_vfm.cli.doctor.finding import Finding, paste_ready
-from nemo_vfm.cli.doctor.probe_child import Answer, ask
+from nemo_vfm.cli.doctor.probe_child import Answer, _died, ask
 from nemo_vfm.cli.doctor.probes import PROBES as FUNCTIONS
 from nemo_vfm.cli.main import main
 from nemo_vfm.core.optional import available
@@ -268,3 +268,10 @@ def test_nemo_is_never_to_be_installed_beside_us(tmp_path, monkeypatch):
     hints = {found.name: found.hint for found in examine(tmp_path, lambda _: Answer("ok", "asked nothing"))}
     assert "environment of its own" in hints["nemo"] and "pip" not in hints["nemo"]
     assert hints["wandb"] == "pip install 'nemo_vfm[wandb]'"
+
+
+@pytest.mark.parametrize(("status", "said"), [(0, "ended with status 0"), (3, "ended with status 3"),
+                                              (-9, "ended by SIGKILL"), (-250, "ended by signal 250")])  # fmt: skip
+def test_a_probe_that_said_nothing_is_told_by_how_it_ended(status, said):
+    assert _died(status, "") == Answer("broken", said)
+    assert _died(status, "first\n last \n\n") == Answer("broken", f"{said}: last")

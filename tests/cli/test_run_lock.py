@@ -17,7 +17,7 @@ import pytest
 from nemo_vfm.core import lease_registry
 from nemo_vfm.core.errors import RunFolderError
 from nemo_vfm.runtime import run_lock as module
-from nemo_vfm.runtime.run_lock import Owner, holder, lock
+from nemo_vfm.runtime.run_lock import Owner, _owner, holder, lock
 
 
 @pytest.fixture(autouse=True)
@@ -279,3 +279,11 @@ def test_who_holds_a_folder_can_be_seen_without_touching_it(tmp_path):
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no start times to read")
 def test_a_process_is_known_by_its_start():
     assert module._born(os.getpid()).isdigit() and module._born(2**22 + 1) == "never"
+
+
+@pytest.mark.parametrize(("pid", "right"), [
+    (1, True), (2**31 - 1, True), (0, False), (2**31, False), (-1, False), (True, False), ("1", False),
+])  # fmt: skip
+def test_an_owner_is_a_process_that_can_be(pid, right):
+    said = json.dumps({"host": "a", "pid": pid, "born": "b", "world": "c", "token": "d"})
+    assert (_owner(said) is not None) is right

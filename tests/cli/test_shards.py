@@ -3,6 +3,7 @@
 """Tests what `explain SHARD [KEY]` prints and draws of folders of shards."""
 
 import io
+import itertools
 import json
 import re
 import tarfile
@@ -162,7 +163,10 @@ def test_what_is_no_shard_is_a_component_or_a_sentence(kitchen, capsys):
 
 def test_histograms_count_every_number_once():
     for numbers in ([], [3], [1, 1, 2], list(range(100)), [5, 50, 500]):
-        assert sum(bar.count for bar in histogram([float(n) for n in numbers])) == len(numbers)
+        equal = histogram([float(n) for n in numbers])
+        assert sum(bar.count for bar in equal) == len(numbers)
+        assert all(one.high == pytest.approx(other.low) for one, other in itertools.pairwise(equal))
+        assert not numbers or (equal[0].low, equal[-1].high) == pytest.approx((min(numbers), max(numbers)))
         bars = whole_histogram(numbers)
         assert len(bars) <= 8
         assert [bar.count for bar in bars] == [sum(bar.low <= n <= bar.high for n in numbers) for bar in bars]

@@ -4,11 +4,13 @@
 
 import random
 
+import cv2
 import numpy as np
 import pytest
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.data.video.image_file import MAX_BYTES, StillImage, open_image
+from nemo_vfm.data.video import decode, image_file
+from nemo_vfm.data.video.image_file import MAX_BYTES, StillImage, _walk_webp, open_image
 from tests.support.films import texture
 from tests.support.stills import animated_png, animated_webp, bomb_png, coded, turned_jpeg
 
@@ -87,3 +89,15 @@ def test_damaged_bytes_give_a_picture_or_a_sentence(suffix):
             assert open_image(bytes(data)).picture_HWC.ndim == 3
         except DataError as error:
             assert str(error)
+
+
+def test_a_lossless_webp_says_its_own_size():
+    data = cv2.imencode(".webp", texture(1)[..., ::-1], [cv2.IMWRITE_WEBP_QUALITY, 101])[1].tobytes()
+    assert data[12:16] == b"VP8L" and _walk_webp(data) == (128, 96)
+
+
+def test_a_picture_that_is_larger_than_its_file_says_is_refused(monkeypatch):
+    monkeypatch.setattr(image_file, "_decoded", lambda data: (np.zeros((4, 30, 3), np.uint8), True))
+    monkeypatch.setattr(decode, "MAX_FRAME_PX", 100)
+    with pytest.raises(DataError, match="30x4, expected 1 to 100 pixels"):
+        open_image(cv2.imencode(".png", np.zeros((5, 20, 3), np.uint8))[1].tobytes())

@@ -87,3 +87,8 @@ def test_text_keeps_a_vector_to_three_digits(crowd: np.ndarray):
 def test_a_vector_with_nan_is_refused():
     with pytest.raises(ValueError, match="finite"):
         as_text(np.array([np.nan], np.float32))
+
+
+def test_of_two_vectors_that_point_apart_neither_has_anything_near():
+    found = match(np.array([[1, 0], [-1, 0]], np.float32), count=1)
+    assert found.nearest_N.tolist() == [-1.0, -1.0]

@@ -45,6 +45,14 @@ def test_texts_are_judged_beyond_their_beginnings(tmp_path: Path) -> None:
     assert outcome.summary == "self-consistent texts 2/5 (untrained 0%)"
 
 
+def test_one_sentence_that_is_right_is_all_of_them(tmp_path: Path) -> None:
+    sentences = story(0, 1).sentences
+    texts = [(" ".join(sentences[:-1]), " " + sentences[-1])]
+    JudgeStories(texts=written(tmp_path / "texts", texts)).run(Run(tmp_path / "judged"))
+    found = json.loads((tmp_path / "judged/judged.json").read_text())
+    assert (found["right_sentences"], found["grammatical"], found["finished"]) == (1, 1, 1)
+
+
 def test_a_step_that_is_not_done_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Run that step first"):
         JudgeStories(texts=tmp_path).run(Run(tmp_path))

@@ -36,6 +36,10 @@ def test_probabilities_are_those_of_the_definition(settings: dict[str, Any], exp
     assert left(Choice(**settings)) == pytest.approx(expected, abs=1e-3)
 
 
+def test_a_share_that_one_word_reaches_exactly_is_that_word() -> None:
+    assert Choice(top_p=0.5).probabilities(torch.zeros(1, 2)).tolist() == [[1, 0]]
+
+
 def test_words_are_drawn_as_often_as_they_are_likely() -> None:
     count = 20_000
     uniform = torch.rand(count, generator=torch.Generator().manual_seed(0))

@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests PSNR and SSIM of videos with known errors against their closed forms."""
 
+import itertools
+
+import numpy as np
 import pytest
 import torch
 
@@ -42,3 +45,27 @@ def test_ssim_sees_structure_that_psnr_does_not():
 def test_frames_smaller_than_the_window_are_a_sentence():
     with pytest.raises(ValueError, match="11 x 11"):
         ssim(video(side=8), video(side=8))
+
+
+def test_ssim_is_the_same_of_mirrored_videos():
+    x = video(side=24)
+    made = x + 0.2 * torch.linspace(0, 1, 24)  # worse on one side
+    torch.testing.assert_close(ssim(made.flip(-1), x.flip(-1)), ssim(made, x))
+    torch.testing.assert_close(ssim(made.mT, x.mT), ssim(made, x))
+
+
+def test_ssim_is_its_definition_window_by_window():
+    x = video(side=14)[:1, :, :1]
+    made = (x + 0.2 * torch.randn(x.shape, generator=torch.Generator().manual_seed(5))).clamp(-1, 1)
+    line = np.exp(-((np.arange(11) - 5) ** 2) / (2 * 1.5**2))
+    weight = np.outer(line, line) / line.sum() ** 2
+    found = []
+    for channel, top, left in itertools.product(range(3), range(4), range(4)):
+        place = (0, channel, 0, slice(top, top + 11), slice(left, left + 11))
+        a, b = (((one[place] + 1) / 2).double().numpy() for one in (made, x))
+        mean_a, mean_b = (weight * a).sum(), (weight * b).sum()
+        var_a, var_b = (weight * (a - mean_a) ** 2).sum(), (weight * (b - mean_b) ** 2).sum()
+        both = (weight * (a - mean_a) * (b - mean_b)).sum()
+        found.append((2 * mean_a * mean_b + 1e-4) * (2 * both + 9e-4)
+                     / ((mean_a**2 + mean_b**2 + 1e-4) * (var_a + var_b + 9e-4)))  # fmt: skip
+    assert float(ssim(made, x)) == pytest.approx(np.mean(found), abs=1e-5)

@@ -87,6 +87,7 @@ def test_the_component_speaks_nemo_s_names():
     assert found["checkpoint_callback_params"]["every_n_train_steps"] == 7
     assert not found["create_tensorboard_logger"] and found["ema"] == {"enable": True, "decay": 0.9}
     assert found["early_stopping_callback_params"] == {"monitor": "val_loss", "mode": "min", "patience": 3}
+    assert "max_time_per_run" not in found and Bookkeeping(max_time="00:04:00:00").section()["max_time_per_run"]
     for wrong in ({"save_every_steps": 0}, {"ema_decay": 1.0}):
         with pytest.raises(ValueError, match="give"):
             Bookkeeping(**wrong)

@@ -131,3 +131,9 @@ def test_fp32_takes_many_times_as_long():
     work, machine = dit(4096, 28, 32, (32, 32, 32)), clock(dit(4096, 28, 32, (32, 32, 32))).machine
     wide = Clock(work, machine, fp32=True).step(plan(shard=64), 1, recompute=False)
     assert wide.compute > 10 * Clock(work, machine).step(plan(shard=64), 1, recompute=False).compute
+
+
+def test_only_a_pipeline_sends_from_stage_to_stage():
+    one = clock(nemotron())
+    alone, cut = (one.step(plan(tensor=8, pipeline=p, microbatches=48), 1, recompute=False) for p in (1, 2))
+    assert alone.sends == 0 < cut.sends

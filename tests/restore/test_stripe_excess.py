@@ -5,7 +5,7 @@
 import numpy as np
 import pytest
 
-from nemo_vfm.restore.stripe_excess import StripeExcess
+from nemo_vfm.restore.stripe_excess import StripeExcess, _line
 from tests.support.films import pan
 from tests.support.striped import leaves, with_stripes
 
@@ -53,3 +53,12 @@ def test_any_size_can_be_looked_at():
     for size in ((64, 64), (65, 129), (127, 300), (131, 257)):
         noise = np.random.default_rng(0).integers(0, 255, (2, *size)).astype(np.uint8)
         assert StripeExcess.of(with_stripes(noise // 8, theta_deg=90)).whole_db()[90] > 12
+
+
+@pytest.mark.parametrize("offset", [-2, 0, 3])
+def test_a_line_beside_another_has_its_distance_in_every_direction(offset):
+    y_AR, x_AR = _line(256, offset)
+    y_AR = np.where(y_AR > 128, y_AR - 256, y_AR)
+    theta_A1 = np.radians(np.arange(180))[:, None]
+    away = np.abs(y_AR * np.cos(theta_A1) + x_AR * np.sin(theta_A1))  # the half plane holds each line or its mirror
+    assert np.abs(away - abs(offset)).max() <= 1

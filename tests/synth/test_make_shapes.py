@@ -122,3 +122,16 @@ def test_impossible_sizes_are_refused_with_the_number(bad: dict[str, int]):
     with pytest.raises(ValueError, match="17"):
         HeldOutPrompts(num=17)
     assert [p.text for p in PromptList(texts=["a", "b"]).prompts()] == ["a", "b"]
+
+
+@pytest.mark.parametrize("radius", [0.12, 0.3])
+def test_the_edge_of_an_object_is_a_pixel_wide_at_any_size(radius):
+    shot = dataclasses.replace(
+        shot_plan.films(seed=0, num_films=1, shots_per_film=1)[0][0], shape="circle", direction=None, lateral=0.5,
+        radius=radius, brightness=0.0, num_frames=1, num_fade_frames=0, num_black_frames=0,
+    )  # fmt: skip
+    colourful = np.ptp(draw(shot, side_px=256)[0].astype(float), axis=-1)
+    inside = np.median(colourful[colourful > 80])
+    mixed = ((colourful > 60) & (colourful < 0.6 * inside)).sum()
+    around_px = 2 * np.pi * radius * 256
+    assert 0.2 < mixed / around_px < 1.5, "about one mixed pixel in each row or column that the edge crosses"

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import Outcome, Run
-from nemo_vfm.workflow import Ask, Workflow
+from nemo_vfm.workflow import Ask, Workflow, _read_marker
 
 STEPS = """_target_: nemo_vfm.workflow.Workflow
 run_dir: out
@@ -245,3 +246,10 @@ def test_no_step_takes_the_folder_of_the_launcher(kitchen, capsys):
     )
     assert kitchen.main("check", "r.yaml") == 2
     assert "no step may be called launch" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("content", [[], 3, None, {"before": "x"}, {"before": "x", "own": "y", "summary": "z"}])
+def test_a_marker_that_no_step_leaves_is_a_sentence(tmp_path, content):
+    (tmp_path / "done.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=r"is not what a step leaves, which has before, own, summary, figures"):
+        _read_marker(tmp_path / "done.json", "before", "own", "summary", "figures")

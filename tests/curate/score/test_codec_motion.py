@@ -136,3 +136,13 @@ def test_compatibility_mode_gives_the_published_numbers():
     scores = CodecMotion(compat="cosmos").measure(filmed(DATA / "sintel_trailer_10s.mp4"))
     assert scores["motion.global_mean"] == pytest.approx(0.002402, abs=1e-5)
     assert scores["motion.patch_min"] == pytest.approx(0.001553, abs=1e-5)
+
+
+def test_a_frame_without_vectors_is_still_only_where_it_repeats_the_one_before():
+    film = pan(3, 30, 3)
+    film[9::2] = film[
+        8:-1:2
+    ]  # from the ninth on every second frame repeats the one before, and is like none further back
+    scores = CodecMotion(num_frames=30).measure(vectored(film, lambda number: whole(12) if number < 9 else blocks()))
+    moving, still = 8, 11
+    assert scores["motion.global_mean"] == pytest.approx(3 / (WIDTH + HEIGHT) * moving / (moving + still))

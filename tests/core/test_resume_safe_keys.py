@@ -1,0 +1,17 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tests which settings a finished step does not depend on."""
+
+import pytest
+
+from nemo_vfm.core.resume_safe_keys import is_inert
+
+
+@pytest.mark.parametrize("key", ["num_workers", "keep_last", "log_every", "save_every_steps", "keep_clips"])
+def test_what_only_says_how_or_how_often_is_inert(key):
+    assert is_inert(key)
+
+
+@pytest.mark.parametrize("key", ["seed", "batch_size", "num_workers_a_rank", "keep", "my_save_every"])
+def test_all_else_decides_what_a_step_holds(key):
+    assert not is_inert(key)
