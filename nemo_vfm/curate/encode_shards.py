@@ -27,12 +27,12 @@ from nemo_vfm.core.storage.uri import Address, Place, place
 from nemo_vfm.core.types.encoders import Codec, TextEncoder
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.curate.examine.findings_cache import fingerprint
 from nemo_vfm.curate.execute.ordered import ordered
-from nemo_vfm.curate.output.training_window import windows
+from nemo_vfm.curate.output.training_window import training_windows
 from nemo_vfm.curate.output.write_outputs import remove_unfinished, replace_folder
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
-from nemo_vfm.data.batching.transform import Pictures
 from nemo_vfm.data.shards.shard_files import Entry, ShardSet, ShardWriter
 from nemo_vfm.data.shards.shard_folder import folder_at
 from nemo_vfm.data.shards.shard_upload import upload_shards
@@ -161,15 +161,15 @@ class EncodeShards:
             write_bytes(work / f"{entry.key}.safetensors", save(_joined(tensors)))
         return _Encoded(entry, assigned.bucket)
 
-    def _pixels(self, clips: ShardSet, entry: Entry, bucket: Bucket) -> Iterator[tuple[Pictures, float]]:
+    def _pixels(self, clips: ShardSet, entry: Entry, bucket: Bucket) -> Iterator[tuple[Frames, float]]:
         media = next((name for name in _MEDIA if name in entry.members), None)
         if media is None:
             raise DataError(f"it has no media, only {sorted(entry.members)}; expected one of {_MEDIA}")
         data = clips.read(entry, media)
-        return windows(data, is_image=media != "mp4", bucket=bucket, max_windows=self.windows_per_clip)
+        return training_windows(data, is_image=media != "mp4", bucket=bucket, max_windows=self.windows_per_clip)
 
     @torch.inference_mode()
-    def _tensors(self, frames_THWC: Pictures, fps: float, entry: Entry) -> dict[str, Tensor]:
+    def _tensors(self, frames_THWC: Frames, fps: float, entry: Entry) -> dict[str, Tensor]:
         dtype = _DTYPES[self.dtype]
         if isinstance(self.codec, nn.Module):
             self.codec.to(device())

@@ -14,7 +14,6 @@ EXACT_DUPLICATE = "exact_duplicate"
 NO_CLIP_KEPT = "no_clip_kept"
 TRANSITION = "transition"  # seconds between clips, of which no clip was made
 # What a source passes over: a link that leads out of it; a pipe, a folder, a link to nothing or round in a circle.
-LINK_OUTSIDE, NO_REGULAR_FILE = "link_outside", "no_regular_file"
 _NUMBER = re.compile(r"(?<![\w.])\d[\d,.]*(x\d+)?(?!\w)")
 
 

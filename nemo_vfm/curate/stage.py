@@ -21,12 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.core.types.media_types import IMAGE_SUFFIXES, Frame, Span
 from nemo_vfm.curate.examine.footage import ClipFrames
 from nemo_vfm.data.shards.clip_id import Clip
-from nemo_vfm.data.video.image_file import IMAGE_SUFFIXES
-
-Frame = NDArray[np.uint8]  # (H, W, C)
-Span = tuple[int, int]  # first frame, last frame exclusive
 
 
 @dataclass(frozen=True, slots=True)

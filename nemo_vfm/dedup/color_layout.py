@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-Pictures = NDArray[np.uint8]
+from nemo_vfm.core.types.media_types import Frames
 
 _BINS = (6, 8, 8)  # of L, a and b
 _RANGE = ((0.0, 100.0), (-60.0, 60.0), (-60.0, 60.0))
@@ -45,12 +45,12 @@ class Look:
         """The numbers of the frames it wants of a clip of so many."""
         return sorted({int(number) for number in np.linspace(0, num_frames - 1, self.num_frames).round()})
 
-    def embed(self, frames_THWC: Pictures) -> NDArray[np.float32]:
+    def embed(self, frames_THWC: Frames) -> NDArray[np.float32]:
         """A vector of length 1 at most, (448,)."""
         return look(frames_THWC)
 
 
-def look(frames_THWC: Pictures) -> NDArray[np.float32]:
+def look(frames_THWC: Frames) -> NDArray[np.float32]:
     """Colours, profile and grain side by side, (384 + 48 + 16,)."""
     inside = _without_borders(frames_THWC)
     rows_N3 = np.mean([_lab(frame, _COLUMNS, _ROWS).mean(axis=1) for frame in inside], axis=0)
@@ -60,7 +60,7 @@ def look(frames_THWC: Pictures) -> NDArray[np.float32]:
     return np.concatenate([np.sqrt(share) * part for share, part in parts]).astype(np.float32)
 
 
-def _without_borders(frames_THWC: Pictures) -> Pictures:
+def _without_borders(frames_THWC: Frames) -> Frames:
     """Cut black bars off: they would be the strongest profile of all."""
     lit = frames_THWC.max(axis=-1).max(axis=0) > _BLACK
     rows, columns = np.flatnonzero(lit.mean(axis=1) > 0.05), np.flatnonzero(lit.mean(axis=0) > 0.05)
@@ -69,12 +69,12 @@ def _without_borders(frames_THWC: Pictures) -> Pictures:
     return frames_THWC[:, rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
 
 
-def _lab(frame: Pictures, width: int, height: int) -> NDArray[np.float32]:
+def _lab(frame: Frames, width: int, height: int) -> NDArray[np.float32]:
     small = cv2.resize(frame, (width, height), interpolation=cv2.INTER_AREA).astype(np.float32) / 255
     return np.asarray(cv2.cvtColor(small, cv2.COLOR_RGB2LAB), dtype=np.float32)
 
 
-def _colours(frames_THWC: Pictures) -> NDArray[np.float32]:
+def _colours(frames_THWC: Frames) -> NDArray[np.float32]:
     """Square roots of the shares of 6 x 8 x 8 cells of Lab, (384,), each pixel spread over the eight nearest cells.
 
     With roots the cosine of two histograms is their Bhattacharyya coefficient, so one big flat background does not
@@ -96,7 +96,7 @@ def _place(values: NDArray[np.float32], axis: int) -> NDArray[np.float64]:
     return (np.clip(values, low, high).astype(np.float64) - low) / (high - low) * (_BINS[axis] - 1)
 
 
-def _grain(frame: Pictures) -> NDArray[np.float64]:
+def _grain(frame: Frames) -> NDArray[np.float64]:
     """The logarithm of the mean step between neighbours, in eight bands from above to below, (16,)."""
     gray = cv2.resize(cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY), (256, 128), interpolation=cv2.INTER_AREA)
     luma = np.asarray(gray, dtype=np.float64)

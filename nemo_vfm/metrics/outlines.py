@@ -14,7 +14,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-Plane = NDArray[np.float32]
+from nemo_vfm.core.types.media_types import Plane
+
 #: The outlines that can be told.
 SHAPES: Final = ("circle", "square", "triangle", "cross")
 _SIZES = (0.85, 0.92, 1.0, 1.08, 1.16)  # of the one that the spread says: blur and shadow widen an object

@@ -14,9 +14,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from nemo_vfm.core.types.media_types import Plane
 from nemo_vfm.restore.stripe_excess import halves
-
-Plane = NDArray[np.float32]
 
 _WIDTHS = (1, 3)  # pixels, of the means that are compared with their sides
 _GAP = 2  # pixels to a side, beyond the blur of a coder

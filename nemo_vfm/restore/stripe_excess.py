@@ -16,7 +16,8 @@ from math import ceil
 import numpy as np
 from numpy.typing import NDArray
 
-Plane = NDArray[np.float32]
+from nemo_vfm.core.types.media_types import Plane
+
 Places = tuple[NDArray[np.intp], NDArray[np.intp]]
 
 # Of 64 to 256 pixels, these set clean clips and stripes furthest apart (3.0 dB at most, 15.9 at least at sigma 14); at

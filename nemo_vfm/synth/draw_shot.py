@@ -10,10 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from nemo_vfm.core.types.media_types import Plane
 from nemo_vfm.metrics.outlines import distance
 from nemo_vfm.metrics.shape_reader import COLOURS, DIRECTIONS
-
-Plane = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)

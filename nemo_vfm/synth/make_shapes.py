@@ -19,10 +19,11 @@ from nemo_vfm.core import log
 from nemo_vfm.core.bounds import MOST_FPS, MOST_SIDE_PX, require_between
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage import files
+from nemo_vfm.core.storage.folder_walk import files_below, is_taken
 from nemo_vfm.core.storage.uri import Address, Place, place
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.data.video.decode import VIDEO_SUFFIXES
+from nemo_vfm.core.types.media_types import VIDEO_SUFFIXES
 from nemo_vfm.data.video.encode import encode_mp4
 from nemo_vfm.synth import shot_plan
 from nemo_vfm.synth.draw_shot import Shot, draw
@@ -162,7 +163,7 @@ def videos_in(folder: Path) -> list[Path]:
     """
     if not folder.is_dir():
         raise UserError(f"the input {folder} is not a folder; give the folder that holds your videos")
-    found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in VIDEO_SUFFIXES and path.is_file())
+    found = files_below(folder, lambda name: is_taken(name, VIDEO_SUFFIXES))
     if not found:
         raise UserError(f"no video file under {folder}; looked for {', '.join(sorted(VIDEO_SUFFIXES))}")
     return found

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import sha256_text
+from nemo_vfm.core.storage.folder_walk import files_below
 
 #: Ending -> how a file is read.
 KINDS = {
@@ -69,7 +70,8 @@ def files_of(path: Path) -> tuple[Path, list[tuple[str, str]]]:
         if kind_of(path.name) is None:
             raise UserError(f"{path} is not a file of documents; known are {', '.join(KINDS)}")
         return path.parent, [(path.name, str(kind_of(path.name)))]
-    names = sorted(p.relative_to(path).as_posix() for p in path.rglob("*") if kind_of(p.name) and p.is_file())
+    wanted = files_below(path, lambda name: kind_of(name.as_posix()) is not None)
+    names = [found.relative_to(path).as_posix() for found in wanted]
     if not names:
         raise UserError(f"there is no file of documents in {path}; looked for {', '.join(KINDS)}")
     return path, [(name, str(kind_of(name))) for name in names]

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.optional import available
+from nemo_vfm.core.types.media_types import VIDEO_SUFFIXES
 from nemo_vfm.data.video.codecs import open_encoder
-from nemo_vfm.data.video.decode import VIDEO_SUFFIXES, VideoInfo, open_video
+from nemo_vfm.data.video.decode import VideoInfo, open_video
 from nemo_vfm.data.video.deinterlace import progressive
 from tests.data.conftest import moving, mp4
 from tests.support.awkward import film, index_in_front, interlaced, with_hole

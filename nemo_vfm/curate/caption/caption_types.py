@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.curate.stage import ClipRecord, Span
+from nemo_vfm.core.types.media_types import Span
+from nemo_vfm.curate.stage import ClipRecord
 
 Status = Literal["success", "truncated", "blocked", "error", "skipped"]
 #: A text of these is a caption; the others say why there is none.

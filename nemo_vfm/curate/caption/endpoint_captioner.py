@@ -20,10 +20,10 @@ from nemo_vfm.core.network.chat import Chat
 from nemo_vfm.core.network.endpoint import EndpointError
 from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.core.types.media_types import Span
 from nemo_vfm.curate.caption.caption_types import Caption, View, Windows
 from nemo_vfm.curate.caption.in_flight import as_they_come
 from nemo_vfm.curate.caption.prompt import DESCRIBE, prompt_hash
-from nemo_vfm.curate.stage import Span
 
 MAX_VIDEO_BYTES = 48_000_000
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.precision import Precision, PrecisionName
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.core.types.media_types import Span
 from nemo_vfm.curate.caption.caption_types import Caption, View, Windows
 from nemo_vfm.curate.caption.local_model import LocalModel, groups
 from nemo_vfm.curate.caption.prompt import DESCRIBE, prompt_hash
-from nemo_vfm.curate.stage import Span
 from nemo_vfm.models.pretrained import fingerprint_of
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.storage.files import write_bytes
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.core.types.media_types import Frame, Span
 from nemo_vfm.curate.examine.footage import ClipFrames
 from nemo_vfm.curate.examine.frame_stream import Walk
 from nemo_vfm.curate.examine.probe import elapsed_us, reason_of
@@ -22,7 +23,7 @@ from nemo_vfm.curate.sources.source_guard import Unchanged
 from nemo_vfm.curate.split.glance import Eye, Glance
 from nemo_vfm.curate.split.shot_lengths import cut_glances
 from nemo_vfm.curate.split.split_segments import SplitsByGlances, packed
-from nemo_vfm.curate.stage import Comparison, FileScore, Frame, Learned, ReadsVectors, Score, Span, Splitter, Stage
+from nemo_vfm.curate.stage import Comparison, FileScore, Learned, ReadsVectors, Score, Splitter, Stage
 from nemo_vfm.data.shards.clip_id import Clip
 from nemo_vfm.data.video.codecs import Decoding
 from nemo_vfm.data.video.image_file import open_image

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.core.types.media_types import Span
 from nemo_vfm.curate.examine.examine_file import Examine
 from nemo_vfm.curate.examine.findings import Missing
 from nemo_vfm.curate.examine.sandbox import Reply
 from nemo_vfm.curate.execute.work_units import Item, Lost, megapixels
 from nemo_vfm.curate.ledger import FileRecord
 from nemo_vfm.curate.split.split_segments import SplitsByGlances, spans_of
-from nemo_vfm.curate.stage import MediaInfo, Span
+from nemo_vfm.curate.stage import MediaInfo
 
 STRETCH_S, MOST_STRETCHES = 60.0, 32  # a container is read from end to end for each
 Replies = list[Reply] | Lost

@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-Pictures = NDArray[np.uint8]  # (T, H, W, C)
+from nemo_vfm.core.types.media_types import Frames
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class ClipFrames:
         self,
         num_frames: int,
         fps: float,
-        read: Callable[[Sequence[int]], Pictures],
+        read: Callable[[Sequence[int]], Frames],
         vectors: Callable[[Sequence[int]], list[MotionVectors]] | None = None,
         told: DecoderReport | None = None,
         *,
@@ -73,11 +73,11 @@ class ClipFrames:
         assert num_frames >= 1 and fps > 0
         self.num_frames, self.fps, self.told, self.is_image = num_frames, fps, told or DecoderReport(), is_image
         self._read, self._vectors = read, vectors
-        self._rgb: dict[int, Pictures] = {}
-        self._luma: dict[int, Pictures] = {}
+        self._rgb: dict[int, Frames] = {}
+        self._luma: dict[int, Frames] = {}
 
     @classmethod
-    def of(cls, frames_THWC: Pictures, fps: float) -> Self:
+    def of(cls, frames_THWC: Frames, fps: float) -> Self:
         """A clip that is already in memory."""
         return cls(len(frames_THWC), fps, lambda numbers: frames_THWC[list(numbers)])
 
@@ -86,14 +86,14 @@ class ClipFrames:
         """How long the clip lasts at its mean rate."""
         return self.num_frames / self.fps
 
-    def frames(self, numbers: Sequence[int]) -> Pictures:
+    def frames(self, numbers: Sequence[int]) -> Frames:
         """These frames in this order, (T, H, W, 3) RGB; a number may come twice."""
         missing = sorted(set(numbers) - self._rgb.keys())
         if missing:
             self._rgb.update(zip(missing, self._read(missing), strict=True))
         return np.stack([self._rgb[number] for number in numbers])
 
-    def luma(self, numbers: Sequence[int]) -> Pictures:
+    def luma(self, numbers: Sequence[int]) -> Frames:
         """BT.601 luma of these frames, full range, (T, H, W)."""
         missing = sorted(set(numbers) - self._luma.keys())
         for number, frame in zip(missing, self.frames(missing) if missing else (), strict=True):
@@ -126,6 +126,6 @@ class ClipFrames:
         return [number for first in firsts for number in (first, min(first + 1, steps))]
 
 
-def by_number(kept: Mapping[int, Pictures]) -> Callable[[Sequence[int]], Pictures]:
+def by_number(kept: Mapping[int, Frames]) -> Callable[[Sequence[int]], Frames]:
     """A `read` for `ClipFrames` from frames kept by their number."""
     return lambda numbers: np.stack([kept[number] for number in numbers])

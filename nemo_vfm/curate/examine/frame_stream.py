@@ -17,8 +17,8 @@ import numpy as np
 from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
+from nemo_vfm.core.types.media_types import Frame, Span
 from nemo_vfm.curate.examine.footage import ClipFrames, DecoderReport, MotionVectors
-from nemo_vfm.curate.stage import Frame, Span
 from nemo_vfm.data.video.codecs import Decoding
 from nemo_vfm.data.video.constant_rate import rate_of, repeated_ratio
 from nemo_vfm.data.video.decode import VideoInfo

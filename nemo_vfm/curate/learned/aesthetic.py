@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.core.types.task import Predicts
-from nemo_vfm.curate.examine.footage import Pictures
 from nemo_vfm.curate.learned.frame_choice import per_second
 from nemo_vfm.curate.learned.model_stage import FingerprintedModule, ModelStage
 from nemo_vfm.curate.stage import Finding
@@ -55,7 +55,7 @@ class Aesthetic:
         """See `Learned.load`."""
         self.bearer.load()
 
-    def judge(self, clips: Sequence[Pictures]) -> list[Finding]:
+    def judge(self, clips: Sequence[Frames]) -> list[Finding]:
         """See `Learned.judge`."""
         return [self._finding(said[:, 0]) for said in self.bearer.say(clips)]
 

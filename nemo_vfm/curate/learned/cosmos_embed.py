@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.optional import require
 from nemo_vfm.core.storage.files import sha256_text
-from nemo_vfm.curate.examine.footage import Pictures
+from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.curate.learned.frame_choice import evenly
 from nemo_vfm.curate.score.semantic_duplicate import nearest, semantic_duplicates
 from nemo_vfm.curate.stage import ClipRecord, Finding
@@ -81,7 +81,7 @@ class CosmosEmbed:
         if self.fingerprint() not in _LOADED:
             _LOADED[self.fingerprint()] = _loaded(self.folder)
 
-    def judge(self, clips: Sequence[Pictures]) -> list[Finding]:
+    def judge(self, clips: Sequence[Frames]) -> list[Finding]:
         """See `Learned.judge`; vectors are kept in float16. Each clip is asked about alone, so in any company alike."""
         self.load()
         return [Finding(vector=as_text(self._vector(frames_THWC))) for frames_THWC in clips]
@@ -94,7 +94,7 @@ class CosmosEmbed:
         """`{position of a duplicate: position of the clip to keep}`."""
         return semantic_duplicates(clips, vectors, above, self.quality, self.seed)
 
-    def _vector(self, frames_THWC: Pictures) -> NDArray[np.float32]:
+    def _vector(self, frames_THWC: Frames) -> NDArray[np.float32]:
         import torch
 
         from nemo_vfm.core.device import device

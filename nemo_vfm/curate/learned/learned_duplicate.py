@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.core.types.task import Predicts
-from nemo_vfm.curate.examine.footage import Pictures
 from nemo_vfm.curate.learned.frame_choice import evenly
 from nemo_vfm.curate.learned.model_stage import FingerprintedModule, ModelStage
 from nemo_vfm.curate.score.semantic_duplicate import nearest, semantic_duplicates
@@ -55,7 +55,7 @@ class LearnedDuplicate:
         """See `Learned.load`."""
         self.bearer.load()
 
-    def judge(self, clips: Sequence[Pictures]) -> list[Finding]:
+    def judge(self, clips: Sequence[Frames]) -> list[Finding]:
         """See `Learned.judge`; vectors are kept in float16, beyond which company would show."""
         return [Finding(vector=as_text(_direction(said))) for said in self.bearer.say(clips)]
 

@@ -17,12 +17,11 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.batch import VideoBatch
 from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.core.types.task import Predicts
 
 if TYPE_CHECKING:
     from torch import nn
-
-Pictures = NDArray[np.uint8]  # (T, H, W, C)
 
 
 @runtime_checkable
@@ -91,7 +90,7 @@ class ModelStage:
             load_weights_into(model, load_weights(self.trained, "model"))
         _LOADED[self.fingerprint()] = model.eval().to(device())
 
-    def say(self, clips: Sequence[Pictures]) -> list[NDArray[np.float32]]:
+    def say(self, clips: Sequence[Frames]) -> list[NDArray[np.float32]]:
         """(T, K) of each clip. Frames of one size share batches, whichever clip they are of."""
         by_size: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
         for number, frames_THWC in enumerate(clips):
@@ -105,7 +104,7 @@ class ModelStage:
             said.update(zip(numbers, np.split(values, borders), strict=True))
         return [said[number] for number in range(len(clips))]
 
-    def _ask(self, frames_THWC: Pictures) -> NDArray[np.float32]:
+    def _ask(self, frames_THWC: Frames) -> NDArray[np.float32]:
         from nemo_vfm.core.predict import predictions
 
         self.load()
@@ -132,7 +131,7 @@ class ModelStage:
         return "" if self.trained is None else files_sha256(find(self.trained))
 
 
-def _batch(frames_THWC: Pictures) -> VideoBatch:
+def _batch(frames_THWC: Frames) -> VideoBatch:
     """Each frame as a sample of its own."""
     import torch
 

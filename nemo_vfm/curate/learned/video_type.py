@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.core.types.task import Predicts
-from nemo_vfm.curate.examine.footage import Pictures
 from nemo_vfm.curate.learned.aesthetic import DIGITS
 from nemo_vfm.curate.learned.classes import classes_in
 from nemo_vfm.curate.learned.frame_choice import evenly
@@ -72,7 +72,7 @@ class VideoType:
             classes_in(self.classes, self.names)
         self.bearer.load()
 
-    def judge(self, clips: Sequence[Pictures]) -> list[Finding]:
+    def judge(self, clips: Sequence[Frames]) -> list[Finding]:
         """See `Learned.judge`."""
         return [self._finding(said.mean(axis=0)) for said in self.bearer.say(clips)]
 

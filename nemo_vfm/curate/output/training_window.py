@@ -4,12 +4,15 @@
 
 from collections.abc import Iterator
 
+from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.data.batching.bucket import Bucket
-from nemo_vfm.data.batching.transform import Pictures, image_to_bucket, resize_and_crop, window_indices
+from nemo_vfm.data.batching.transform import image_to_bucket, resize_and_crop, window_indices
 from nemo_vfm.data.video.decode import open_video
 
 
-def windows(media: bytes, *, is_image: bool, bucket: Bucket, max_windows: int) -> Iterator[tuple[Pictures, float]]:
+def training_windows(
+    media: bytes, *, is_image: bool, bucket: Bucket, max_windows: int
+) -> Iterator[tuple[Frames, float]]:
     """Each window's frames (T, H, W, C) and its frames per second.
 
     Raises:

@@ -20,15 +20,16 @@ from numpy.typing import NDArray
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.storage.files import is_full, write_bytes, write_json
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.core.types.media_types import Span
 from nemo_vfm.curate.examine.probe import reason_of
 from nemo_vfm.curate.examine.sandbox import Reply
 from nemo_vfm.curate.output.clip_media import Media
 from nemo_vfm.curate.sources.source_guard import Unchanged
-from nemo_vfm.curate.stage import ClipRecord, Crops, Restoration, Restorer, Span
+from nemo_vfm.curate.stage import ClipRecord, Crops, Restoration, Restorer
 from nemo_vfm.data.video.clip_audio import clip_audio
 from nemo_vfm.data.video.codecs import ENCODERS, PRESETS, Decoding, EncoderName
 from nemo_vfm.data.video.constant_rate import times_shown
-from nemo_vfm.data.video.encode import encode_mp4
+from nemo_vfm.data.video.encode import FrameToEncode, encode_mp4
 from nemo_vfm.data.video.image_file import open_image, png
 from nemo_vfm.data.video.pyav_reader import PyAVReader
 
@@ -179,17 +180,14 @@ class Encode:
         return found, frames_THWC
 
 
-Picture = NDArray[np.uint8] | av.VideoFrame
-
-
 class _Sized:
     """Frames on their way, each told when it is encoded, and the size of the first, as it will be encoded."""
 
-    def __init__(self, frames: Iterable[Picture], tick: Callable[[int], None]) -> None:
+    def __init__(self, frames: Iterable[FrameToEncode], tick: Callable[[int], None]) -> None:
         self._frames, self._tick = frames, tick
         self.width = self.height = 0
 
-    def __iter__(self) -> Iterator[Picture]:
+    def __iter__(self) -> Iterator[FrameToEncode]:
         for frame in self._frames:
             if not self.width:
                 if isinstance(frame, av.VideoFrame):
@@ -214,7 +212,7 @@ def _side_by_side(before: NDArray[np.uint8], after: NDArray[np.uint8], height_px
     return data.tobytes()
 
 
-def _as_they_are(reader: PyAVReader, span: Span) -> Iterator[Picture]:
+def _as_they_are(reader: PyAVReader, span: Span) -> Iterator[FrameToEncode]:
     """The decoder's own frames, which lose nothing on the way; through RGB where their shape must change."""
     info = reader.info()
     if info.rotation_deg or info.width % 2 or info.height % 2 or not info.is_square:
@@ -223,13 +221,13 @@ def _as_they_are(reader: PyAVReader, span: Span) -> Iterator[Picture]:
         yield from (frame for _, frame in reader.decoded(range(*span)))
 
 
-def _evenly(frames: Iterable[Picture], times: Iterable[int]) -> Iterator[Picture]:
+def _evenly(frames: Iterable[FrameToEncode], times: Iterable[int]) -> Iterator[FrameToEncode]:
     """Each frame as often as it is seen at a constant rate."""
     for frame, count in zip(frames, times, strict=False):
         yield from repeat(frame, count)
 
 
-def _mended(reader: PyAVReader, span: Span, restorations: Mapping[str, Restoration]) -> Iterator[Picture]:
+def _mended(reader: PyAVReader, span: Span, restorations: Mapping[str, Restoration]) -> Iterator[FrameToEncode]:
     for frame_HWC in reader.frames(*span):  # one by one: eight of 4K and what is made of them filled a gigabyte
         frames_THWC = frame_HWC[None]
         for name, restoration in restorations.items():

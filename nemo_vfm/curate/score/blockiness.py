@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.curate.examine.footage import Pictures
+from nemo_vfm.core.types.media_types import Frames
 
 _SMALLEST_PX = 64
 _LONGEST = 8.4  # pixels between lines of the grid: 8 where the frame has its own size, less where it was made smaller
@@ -23,7 +23,7 @@ _SMOOTH = 3  # luma steps two and three pixels away
 _AROUND = np.array([[1, 1, 0, 0, 0, 1, 1]], np.uint8)
 
 
-def blockiness(luma_THW: Sequence[Pictures]) -> float:
+def blockiness(luma_THW: Sequence[Frames]) -> float:
     """By how much pixels differ more across the lines of a grid than elsewhere, as an amplitude; 0 is none.
 
     The ratio of steps on and off every eighth column, the usual measure, cannot be taken of frames that were made
@@ -45,7 +45,7 @@ def blockiness(luma_THW: Sequence[Pictures]) -> float:
     return _strongest(np.minimum(_spectrum(across), _spectrum(down)))
 
 
-def _steps(one_HW: Pictures, other_HW: Pictures, axis: int) -> NDArray[np.float64]:
+def _steps(one_HW: Frames, other_HW: Frames, axis: int) -> NDArray[np.float64]:
     """Mean step between neighbours at each place, of those that lie alone in a smooth part of the picture."""
     steps_HW = cv2.absdiff(one_HW, other_HW)
     around_HW = cv2.dilate(steps_HW, _AROUND if axis == 0 else _AROUND.T)

@@ -13,9 +13,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from nemo_vfm.core.types.media_types import Luma
 from nemo_vfm.curate.examine.footage import ClipFrames
-
-Luma = NDArray[np.uint8]  # (H, W)
 
 _NUMBERS = ("pan_x", "pan_y", "zoom", "roll", "residual", "shake")
 _WORDS = (

@@ -12,7 +12,8 @@ from itertools import combinations
 import cv2
 import numpy as np
 
-from nemo_vfm.curate.examine.footage import ClipFrames, Pictures
+from nemo_vfm.core.types.media_types import Frames
+from nemo_vfm.curate.examine.footage import ClipFrames
 from nemo_vfm.curate.stage import ClipRecord
 from nemo_vfm.dedup.cosine import Pair
 from nemo_vfm.dedup.groups import kept_by_likeness
@@ -78,7 +79,7 @@ def number(clip: ClipRecord, column: str) -> float:
     return 0.0 if isinstance(value, str) else float(value)
 
 
-def _hash(frames_THWC: Pictures) -> str:
+def _hash(frames_THWC: Frames) -> str:
     small = [cv2.resize(frame, (32, 32), interpolation=cv2.INTER_AREA) for frame in frames_THWC]
     return hashlib.sha256(np.stack(small).tobytes()).hexdigest()[:32]
 

@@ -9,7 +9,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.curate.examine.footage import ClipFrames, Pictures
+from nemo_vfm.core.types.media_types import Frames
+from nemo_vfm.curate.examine.footage import ClipFrames
 from nemo_vfm.curate.score.near_duplicate import number
 from nemo_vfm.curate.stage import ClipRecord
 from nemo_vfm.dedup.color_layout import Look
@@ -24,7 +25,7 @@ class Embedder(Protocol):
         """The numbers of the frames it wants of a clip of so many, ascending."""
         ...
 
-    def embed(self, frames_THWC: Pictures) -> NDArray[np.float32]:
+    def embed(self, frames_THWC: Frames) -> NDArray[np.float32]:
         """A vector of length 1 at most, of the same width for every clip."""
         ...
 

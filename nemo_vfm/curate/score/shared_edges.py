@@ -15,7 +15,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-Luma = NDArray[np.uint8]  # (H, W)
+from nemo_vfm.core.types.media_types import Luma
+
 EdgeField = NDArray[np.float32]  # (D, H, W), lengths below 1
 
 _FAINT = 3.0  # grey levels a pixel; fainter steps count less, so that noise and coding say little

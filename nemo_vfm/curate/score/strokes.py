@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-Luma = NDArray[np.uint8]  # (H, W)
+from nemo_vfm.core.types.media_types import Luma
 
 _EDGE = 40  # half of Sobel's step across an upright edge: letters of 20 luma steps and more
 _STEADY = 0.6  # the weakest edge of the moment against the strongest: a fading title has 0.7, what moves has 0.1

@@ -11,7 +11,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.curate.examine.footage import ClipFrames, Pictures
+from nemo_vfm.core.types.media_types import Frames
+from nemo_vfm.curate.examine.footage import ClipFrames
 from nemo_vfm.curate.score.blockiness import blockiness
 
 _SPREAD = ("laplacian", "tenengrad", "contrast", "noise", "colourfulness", "entropy")
@@ -78,7 +79,7 @@ def _spread(column: str, of_T: Sequence[float] | NDArray[np.float64]) -> dict[st
     return {f"quality.{column}.{part}": float(value) for part, value in (("mean", mean), ("min", least), ("p10", low))}
 
 
-def _histogram(luma_HW: Pictures) -> NDArray[np.float64]:
+def _histogram(luma_HW: Frames) -> NDArray[np.float64]:
     """The part of pixels at each of the 256 levels."""
     return np.asarray(cv2.calcHist([luma_HW], [0], None, [256], [0, 256]), dtype=np.float64).ravel() / luma_HW.size
 
@@ -92,21 +93,21 @@ def _entropy(parts_T256: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(-(parts_T256 * np.log2(np.where(parts_T256 > 0, parts_T256, 1))).sum(axis=1)) + 0.0
 
 
-def _laplacian(luma_HW: Pictures) -> float:
+def _laplacian(luma_HW: Frames) -> float:
     return float(cv2.meanStdDev(cv2.Laplacian(luma_HW, cv2.CV_16S))[1][0, 0]) ** 2
 
 
-def _tenengrad(luma_HW: Pictures) -> float:
+def _tenengrad(luma_HW: Frames) -> float:
     gradients = (cv2.Sobel(luma_HW, cv2.CV_16S, 1, 0), cv2.Sobel(luma_HW, cv2.CV_16S, 0, 1))
     return sum(cv2.norm(gradient, cv2.NORM_L2SQR) for gradient in gradients) / luma_HW.size
 
 
-def _noise(luma_HW: Pictures) -> float:
+def _noise(luma_HW: Frames) -> float:
     rest = cv2.sepFilter2D(luma_HW, cv2.CV_16S, _NOISE, _NOISE)
     return float(np.sqrt(np.pi / 2)) / 6 * cv2.norm(rest, cv2.NORM_L1) / luma_HW.size
 
 
-def _colourfulness(rgb_HWC: Pictures) -> float:
+def _colourfulness(rgb_HWC: Frames) -> float:
     """Of every other pixel, which changes it by less than one part in a hundred."""
     red, green, blue = cv2.split(rgb_HWC[::2, ::2].astype(np.float32))
     means, deviations = zip(*(cv2.meanStdDev(x) for x in (red - green, (red + green) / 2 - blue)), strict=True)

@@ -13,9 +13,10 @@ from nemo_vfm.core.frame_rate import is_frame_rate
 from nemo_vfm.core.log import bar, warn
 from nemo_vfm.core.storage.files import sha256_text, write_bytes
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.curate.examine.examine_file import thumbnail
 from nemo_vfm.curate.examine.findings_cache import Cache, fingerprint
-from nemo_vfm.curate.examine.footage import ClipFrames, Pictures
+from nemo_vfm.curate.examine.footage import ClipFrames
 from nemo_vfm.curate.execute.ordered import ordered
 from nemo_vfm.curate.sources.shard_clips import ShardClip, footage_of
 from nemo_vfm.curate.stage import ClipRecord, Compares, Comparison, Learned
@@ -89,7 +90,7 @@ class _Seen:
     key: str
     facts: Mapping[str, Json] | None
     vectors: dict[str, str]
-    frames: dict[str, Pictures]
+    frames: dict[str, Frames]
     message: str | None = None
 
 

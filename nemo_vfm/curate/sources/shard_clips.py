@@ -18,7 +18,8 @@ import numpy as np
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.uri import Place
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.curate.examine.footage import ClipFrames, Pictures
+from nemo_vfm.core.types.media_types import Frames
+from nemo_vfm.curate.examine.footage import ClipFrames
 from nemo_vfm.curate.stage import ClipRecord
 from nemo_vfm.data.batching.transform import decode_image
 from nemo_vfm.data.shards.clip_id import Clip
@@ -141,7 +142,7 @@ def stamp_of(shards: ShardSet) -> Json:
     return [str(folder), [shard["sha256"] for shard in read_shards_json(folder)]]
 
 
-def _shrunk(frames_THWC: Pictures) -> Pictures:
+def _shrunk(frames_THWC: Frames) -> Frames:
     height, width = frames_THWC.shape[1:3]
     ratio = _SIDE_PX / min(height, width)
     if ratio >= 1:

@@ -9,16 +9,13 @@ from pathlib import Path, PurePosixPath
 from typing import Literal, get_args
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.log import warn
+from nemo_vfm.core.storage.folder_walk import is_taken, walk
 from nemo_vfm.core.storage.object_store import Item, items
 from nemo_vfm.core.storage.uri import Address, Place, place
-from nemo_vfm.curate.ledger import LINK_OUTSIDE, NO_REGULAR_FILE
+from nemo_vfm.core.types.media_types import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 from nemo_vfm.curate.sources.remote_source import FetchedFile
 from nemo_vfm.curate.stage import SourceFile
-from nemo_vfm.data.video.decode import VIDEO_SUFFIXES
-from nemo_vfm.data.video.image_file import IMAGE_SUFFIXES
 
-_PARTIAL = ("~", ".part", ".partial", ".crdownload", ".tmp")
 Take = Literal["videos", "images", "both"]
 _SUFFIXES = {"videos": VIDEO_SUFFIXES, "images": IMAGE_SUFFIXES, "both": VIDEO_SUFFIXES | IMAGE_SUFFIXES}
 _ONE = {"videos": "video", "images": "image", "both": "video or image"}
@@ -37,7 +34,7 @@ class Folder:
         otherwise: where to look if the user names no folder.
         max_fetched_gb: what videos fetched from a store may fill on the disk at once, in GB (10^9 bytes); each is
             fetched when its turn comes.
-        take: videos, images (JPEG, PNG and WebP, by the end of the name) or both. Pictures often lie beside videos as
+        take: videos, images (JPEG, PNG and WebP, by the end of the name) or both. Frames often lie beside videos as
             covers and thumbnails, so they are taken only where that is asked for.
     """
 
@@ -95,7 +92,11 @@ class Folder:
             raise UserError(f"{root} is in an object store, and no folder was given to fetch its videos to")
         suffixes = _SUFFIXES[self.take]
         base, found = _base(root, suffixes)
-        videos = [item for item in found if _is_taken(item.name, suffixes) and (base == root or item.name == root.name)]
+        videos = [
+            item
+            for item in found
+            if is_taken(PurePosixPath(item.name), suffixes) and (base == root or item.name == root.name)
+        ]
         if not videos:
             raise UserError(f"{root} holds no {_ONE[self.take]}; {self._looked_for()}")
         fetched = FetchedFile(base, self._into, int(self.max_fetched_gb * 1e9))
@@ -115,30 +116,11 @@ def _base(root: Address, suffixes: frozenset[str]) -> tuple[Address, list[Item]]
     return (root.parent, items(root.parent)) if one else (root, below)
 
 
-def _is_taken(name: str, suffixes: frozenset[str]) -> bool:
-    """The rules for files, said of keys: no hidden part, no unfinished download, one of the endings."""
-    hidden = any(part.startswith(".") for part in name.split("/"))
-    return not hidden and not name.endswith(_PARTIAL) and PurePosixPath(name).suffix.lower() in suffixes
-
-
 def _name(path: Path, root: Path) -> str:
     """Its path below the root, for tables; bytes of a name that are no UTF-8 as `\\xff`, else nothing can hold it."""
     return os.fsencode(path.relative_to(root).as_posix()).decode("utf-8", "backslashreplace")
 
 
 def _media(root: Path, suffixes: frozenset[str]) -> Iterator[SourceFile]:
-    inside = root.resolve()
-    for folder, folders, names in os.walk(root):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(names):
-            path = Path(folder, name)
-            if not name.startswith(".") and not name.endswith(_PARTIAL) and path.suffix.lower() in suffixes:
-                # A pipe would be waited for, and a link that leads round in a circle cannot be resolved.
-                why = None
-                if not path.is_file():
-                    why = NO_REGULAR_FILE
-                    warn(f"{path} is not a regular file; it is skipped")
-                elif not path.resolve().is_relative_to(inside):
-                    why = LINK_OUTSIDE
-                    warn(f"{path} is a link that points outside {root}; it is not followed")
-                yield SourceFile(path, _name(path, root), root=root, passed_over=why)
+    for path, why in walk(root, lambda name: is_taken(name, suffixes)):
+        yield SourceFile(path, _name(path, root), root=root, passed_over=why)

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.curate.stage import Frame
+from nemo_vfm.core.types.media_types import Frame
 
 SAMPLES = 96 * 54  # pixels looked at; the cost grows with them
 CELLS = (16, 9)  # of a thumbnail, across and down

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from nemo_vfm.core.bounds import require_between
+from nemo_vfm.core.types.media_types import Frame, Span
 from nemo_vfm.curate.split.finder import Finder
 from nemo_vfm.curate.split.glance import Eye, Glance
 from nemo_vfm.curate.split.trim import REACH_S, Trim
-from nemo_vfm.curate.stage import Frame, Span
 
 MOST_TRIM_S = 10.0
 ShortTail = Literal["merge", "leave"]

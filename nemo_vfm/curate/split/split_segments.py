@@ -12,10 +12,10 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from nemo_vfm.core.types.media_types import Span
 from nemo_vfm.curate.split.finder import Finder
 from nemo_vfm.curate.split.glance import Glance
 from nemo_vfm.curate.split.shot_lengths import Lengths, cut_glances
-from nemo_vfm.curate.stage import Span
 
 _CELLS = 16 * 9 * 3
 _ROW = np.dtype([("content", "<f8"), ("brightness", "<f8"), ("thumbnail", "u1", (_CELLS,))])

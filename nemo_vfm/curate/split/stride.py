@@ -4,8 +4,8 @@
 
 from collections.abc import Iterable, Iterator
 
+from nemo_vfm.core.types.media_types import Frame, Span
 from nemo_vfm.curate.split.shot_lengths import Lengths, Pieces, ShortTail
-from nemo_vfm.curate.stage import Frame, Span
 
 
 class FixedStride:

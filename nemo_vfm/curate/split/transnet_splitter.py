@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.files import sha256_file, sha256_text
+from nemo_vfm.core.types.media_types import Frame, Span
 from nemo_vfm.curate.split.shot_lengths import Lengths, Pieces, ShortTail, check_lengths
-from nemo_vfm.curate.stage import Frame, Span
 
 if TYPE_CHECKING:
     from nemo_vfm.models.transnet import TransNetV2

@@ -10,9 +10,9 @@ from collections import deque
 
 import numpy as np
 
+from nemo_vfm.core.types.media_types import Span
 from nemo_vfm.curate.split.finder import Finder, Gradual
 from nemo_vfm.curate.split.glance import Glance
-from nemo_vfm.curate.stage import Span
 
 REACH_S = 1.5  # nothing farther from the middle of a transition is trimmed
 _DARK = 24.0  # mean, 0 to 255: hues jump in the dark, so that a fade may pass for a hard cut

@@ -4,6 +4,7 @@
 
 from collections.abc import Iterable, Iterator
 
+from nemo_vfm.core.types.media_types import Frame, Span
 from nemo_vfm.curate.split.black import Black
 from nemo_vfm.curate.split.dissolve import APART_S, Dissolves, Limits
 from nemo_vfm.curate.split.finder import Finder, Joined, Spaced
@@ -11,7 +12,6 @@ from nemo_vfm.curate.split.flash import WithoutFlashes
 from nemo_vfm.curate.split.peaks import Peaks
 from nemo_vfm.curate.split.shot_lengths import Lengths, ShortTail, check_lengths, cut
 from nemo_vfm.curate.split.wipe import WipeLimits
-from nemo_vfm.curate.stage import Frame, Span
 
 
 class UnionSplit:

@@ -9,13 +9,11 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.data.batching.bucket import Bucket
 from nemo_vfm.data.video.decode import Decoder, check_size, open_video
-
-Pictures = NDArray[np.uint8]
 
 
 def frame_indices(num_frames: int, fps: float, bucket: Bucket) -> list[int]:
@@ -48,7 +46,7 @@ def window_indices(num_frames: int, fps: float, bucket: Bucket, max_windows: int
     return [[start + offset for offset in offsets] for start in starts]
 
 
-def resize_and_crop(frames_THWC: Pictures, width: int, height: int) -> Pictures:
+def resize_and_crop(frames_THWC: Frames, width: int, height: int) -> Frames:
     """Scale until the frame covers width by height, aspect ratio kept, then cut the middle out."""
     source_height, source_width = frames_THWC.shape[1:3]
     scale = max(width / source_width, height / source_height)
@@ -63,7 +61,7 @@ def resize_and_crop(frames_THWC: Pictures, width: int, height: int) -> Pictures:
     return np.ascontiguousarray(frames_THWC[:, top : top + height, left : left + width])
 
 
-def video_to_bucket(source: Path | bytes, bucket: Bucket, decoder: Decoder = "auto") -> tuple[Pictures, float]:
+def video_to_bucket(source: Path | bytes, bucket: Bucket, decoder: Decoder = "auto") -> tuple[Frames, float]:
     """A clip's frames in a bucket's shape, (T, H, W, 3), and their rate in frames per second.
 
     Raises:
@@ -76,7 +74,7 @@ def video_to_bucket(source: Path | bytes, bucket: Bucket, decoder: Decoder = "au
     return resize_and_crop(frames_THWC, bucket.width, bucket.height), fps
 
 
-def image_to_bucket(data: bytes, bucket: Bucket) -> tuple[Pictures, float]:
+def image_to_bucket(data: bytes, bucket: Bucket) -> tuple[Frames, float]:
     """A PNG's or JPEG's picture in a bucket's shape, (1, H, W, 3), and the bucket's rate, or 1.
 
     Raises:
@@ -85,7 +83,7 @@ def image_to_bucket(data: bytes, bucket: Bucket) -> tuple[Pictures, float]:
     return resize_and_crop(decode_image(data)[None], bucket.width, bucket.height), bucket.fps or 1.0
 
 
-def decode_image(data: bytes) -> Pictures:
+def decode_image(data: bytes) -> Frames:
     """(H, W, 3) RGB of a PNG or JPEG, turned upright by its Exif tag.
 
     Raises:

@@ -2,22 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Serves video and image files with captions as samples like those of shards; nothing is copied or packed."""
 
-import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.core.log import warn
 from nemo_vfm.core.storage.files import sha256_text
+from nemo_vfm.core.storage.folder_walk import files_below, is_taken
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.core.types.media_types import TRAINED_IMAGE_SUFFIXES, VIDEO_SUFFIXES
 from nemo_vfm.data.shards.shard_files import Entry
-from nemo_vfm.data.video.decode import VIDEO_SUFFIXES
 from nemo_vfm.data.video.media_info import stamp
 
-PICTURES = {".png": "png", ".jpg": "jpg", ".jpeg": "jpeg"}
-_PARTIAL = ("~", ".part", ".partial", ".crdownload", ".tmp")
 _ODD = re.compile(r"[^A-Za-z0-9_-]+")
 
 
@@ -71,7 +68,8 @@ class FileSet:
 
 
 def _entry(file: Captioned, facts: Mapping[str, Json], several: bool) -> Entry:
-    kind = PICTURES.get(file.path.suffix.lower(), "mp4")  # what a film really is, its bytes say
+    suffix = file.path.suffix.lower()
+    kind = suffix[1:] if suffix in TRAINED_IMAGE_SUFFIXES else "mp4"  # what a video really is, its bytes say
     members = {} if "why" in facts else {kind: (0, int(facts["size"]))}
     told = f"{file.name}\n{file.caption}" if several else file.name
     key = f"{_ODD.sub('-', file.name)[-60:]}-{sha256_text(told)[:16]}"
@@ -88,23 +86,7 @@ def media_files(root: Path) -> list[Path]:
     """
     if not root.is_dir():
         raise UserError(f"{root} is not a folder; give the folder that holds the videos")
-    found = sorted(_media(root), key=lambda path: path.relative_to(root).as_posix())
+    found = files_below(root, lambda name: is_taken(name, VIDEO_SUFFIXES | TRAINED_IMAGE_SUFFIXES))
     if not found:
         raise UserError(f"{root} holds no video or image; looked for names ending in .mp4, .mkv, .webm, .png ...")
     return found
-
-
-def _media(root: Path) -> Iterator[Path]:
-    inside = root.resolve()
-    for folder, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        for path in (Path(folder, name) for name in names if _is_media(name)):
-            if path.resolve().is_relative_to(inside):
-                yield path
-            else:
-                warn(f"{path} is a link that points outside {root}; it is not followed")
-
-
-def _is_media(name: str) -> bool:
-    suffix = Path(name).suffix.lower()
-    return not name.startswith(".") and not name.endswith(_PARTIAL) and (suffix in VIDEO_SUFFIXES or suffix in PICTURES)

@@ -4,9 +4,8 @@
 
 import numpy as np
 
+from nemo_vfm.core.types.media_types import Span
 from nemo_vfm.data.video.decode import VideoInfo
-
-Span = tuple[int, int]  # first frame, last frame exclusive
 
 
 def rate_of(info: VideoInfo, span: Span) -> float:

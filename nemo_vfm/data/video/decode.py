@@ -20,15 +20,12 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Literal, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.optional import available
+from nemo_vfm.core.types.media_types import Frame, Frames
 
 Decoder = Literal["auto", "decord", "pyav"]
-Picture = NDArray[np.uint8]
 
 MAX_FRAME_PX = 8192 * 8192
 MAX_FRAMES = 10_000_000
@@ -36,12 +33,6 @@ MAX_READ_BYTES = 8 << 30
 
 # What FFmpeg 4, inside decord 0.6, decodes well. AV1 is the one that matters and is not here.
 _DECORD_CODECS = frozenset({"h264", "hevc", "vp8", "vp9", "mpeg4", "mpeg2video", "mjpeg"})
-
-#: What is taken for a video in a folder, by the end of its name.
-VIDEO_SUFFIXES = frozenset(
-    {".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts", ".m2ts", ".mts"}
-    | {".mxf", ".wmv", ".flv", ".ogv", ".3gp", ".y4m"}
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +90,7 @@ class VideoReader(AbstractContextManager["VideoReader"], Protocol):
         """What the video holds; the packets are walked once, nothing is decoded."""
         ...
 
-    def read(self, indices: Sequence[int]) -> Picture:
+    def read(self, indices: Sequence[int]) -> Frames:
         """The frames with these indices, in this order, (T, H, W, 3) RGB.
 
         Raises:
@@ -108,7 +99,7 @@ class VideoReader(AbstractContextManager["VideoReader"], Protocol):
         """
         ...
 
-    def frames(self, start: int = 0, stop: int | None = None) -> Iterator[Picture]:
+    def frames(self, start: int = 0, stop: int | None = None) -> Iterator[Frame]:
         """Frames `start` to `stop` one after the other, each (H, W, 3) RGB.
 
         Raises:
@@ -192,7 +183,7 @@ def check_size(width: int, height: int, name: str) -> None:
         raise DataError(f"{name} has frames of {width}x{height}, expected 1 to {MAX_FRAME_PX:,} pixels")
 
 
-def read_all(source: Path | bytes) -> NDArray[np.uint8]:
+def read_all(source: Path | bytes) -> Frames:
     """Every frame, (T, H, W, 3): for short videos. Read in order, which needs no fast random access, so by PyAV."""
     with open_video(source, decoder="pyav") as reader:
         return reader.read(range(reader.info().num_frames))

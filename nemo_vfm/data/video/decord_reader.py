@@ -14,7 +14,8 @@ import numpy as np
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.optional import require
-from nemo_vfm.data.video.decode import Picture, VideoInfo, check_indices, name_of
+from nemo_vfm.core.types.media_types import Frame, Frames
+from nemo_vfm.data.video.decode import VideoInfo, check_indices, name_of
 from nemo_vfm.data.video.pyav_reader import PyAVReader
 
 # decord's FFmpeg cannot be told which formats it may take, and takes "#EXTM3U" in a .mp4 for a playlist: MPEG-TS with
@@ -63,11 +64,11 @@ class DecordReader:
         """See `VideoReader.info`."""
         return self._base.info()
 
-    def frames(self, start: int = 0, stop: int | None = None) -> Iterator[Picture]:
+    def frames(self, start: int = 0, stop: int | None = None) -> Iterator[Frame]:
         """See `VideoReader.frames`."""
         return self._base.frames(start, stop)
 
-    def read(self, indices: Sequence[int]) -> Picture:
+    def read(self, indices: Sequence[int]) -> Frames:
         """See `VideoReader.read`."""
         info = self.info()
         check_indices(indices, info)

@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.storage.files import atomic_path
+from nemo_vfm.core.types.media_types import Frame
 from nemo_vfm.data.video.clip_audio import ClipAudio
 from nemo_vfm.data.video.codecs import ENCODERS, Encoder, EncoderName, open_encoder, usable
 
 _BT709, _LIMITED_RANGE = 1, 1
-Picture = NDArray[np.uint8] | av.VideoFrame
+FrameToEncode = Frame | av.VideoFrame
 How = tuple[Encoder, int, str]  # with its crf and preset
 
 
@@ -36,7 +37,7 @@ def exact_fps(fps: Fraction | float) -> Fraction:
 
 def encode_mp4(
     target: Path | IO[bytes],
-    frames_THWC: Iterable[Picture],
+    frames_THWC: Iterable[FrameToEncode],
     fps: Fraction | float,
     *,
     crf: int = 18,
@@ -72,7 +73,7 @@ def encode_mp4(
     return _encode(target, frames_THWC, exact_fps(fps), how, audio)
 
 
-def _encode(file: IO[bytes], frames: Iterable[Picture], fps: Fraction, how: How, audio: ClipAudio | None) -> int:
+def _encode(file: IO[bytes], frames: Iterable[FrameToEncode], fps: Fraction, how: How, audio: ClipAudio | None) -> int:
     # bitexact leaves the muxer's version and date out of the file.
     container = av.open(file, "w", format="mp4", options={"fflags": "+bitexact"})
     with container:

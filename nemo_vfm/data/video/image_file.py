@@ -20,8 +20,6 @@ from nemo_vfm.data.video.decode import check_size
 
 ImageFormat = Literal["jpeg", "png", "webp"]
 
-#: What is taken for an image in a folder, by the end of its name.
-IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp"})
 MAX_BYTES = 1 << 30  # the largest picture that is decoded, of 16 bits and four channels, has half as many uncompressed
 
 _CUT = "is cut short"

@@ -12,6 +12,7 @@ from nemo_vfm.core.errors import NemoVfmError
 from nemo_vfm.core.log import bar, info, warn
 from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.core.types.media_types import TRAINED_IMAGE_SUFFIXES
 from nemo_vfm.data.batching.transform import image_size
 from nemo_vfm.data.video.decode import check_size, open_video
 
@@ -20,7 +21,6 @@ _AT_ONCE = 8  # mostly waiting for the disk; FFmpeg lets go of Python while it r
 _SAVE_EVERY = 2048
 _SHOWN = 5
 _MAX_INDEX_BYTES = 2 << 30
-_PICTURES = {".png", ".jpg", ".jpeg"}
 
 Facts = Mapping[str, Json]
 
@@ -72,7 +72,7 @@ def _facts(path: Path) -> Facts:
         return {"size": 0, "mtime_ns": 0, "why": "there is no such file"}
     file = {"size": at[0], "mtime_ns": at[1]}
     try:
-        return {**file, **(_of_picture(path) if path.suffix.lower() in _PICTURES else _of_video(path))}
+        return {**file, **(_of_picture(path) if path.suffix.lower() in TRAINED_IMAGE_SUFFIXES else _of_video(path))}
     except (NemoVfmError, OSError, ValueError, ArithmeticError) as error:
         return {**file, "why": str(error)}
 

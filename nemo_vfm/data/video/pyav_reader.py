@@ -20,8 +20,9 @@ from av.stream import Disposition
 from av.video.reformatter import VideoReformatter
 
 from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.types.media_types import Frame, Frames
 from nemo_vfm.data.video.codecs import NVDEC_CODECS, Decoding
-from nemo_vfm.data.video.decode import MAX_FRAME_PX, MAX_FRAMES, Picture, VideoInfo, check_indices, check_size, name_of
+from nemo_vfm.data.video.decode import MAX_FRAME_PX, MAX_FRAMES, VideoInfo, check_indices, check_size, name_of
 from nemo_vfm.data.video.deinterlace import progressive
 from nemo_vfm.data.video.square_pixels import square_size
 from nemo_vfm.data.video.truncated_file import Shown, without_gap
@@ -98,7 +99,7 @@ class PyAVReader:
                 self.decode = "nvdec"
         return self._info
 
-    def read(self, indices: Sequence[int]) -> Picture:
+    def read(self, indices: Sequence[int]) -> Frames:
         """See `VideoReader.read`."""
         info = self.info()
         check_indices(indices, info)
@@ -110,7 +111,7 @@ class PyAVReader:
             out[places[index]] = self.picture(frame)
         return out
 
-    def frames(self, start: int = 0, stop: int | None = None) -> Iterator[Picture]:
+    def frames(self, start: int = 0, stop: int | None = None) -> Iterator[Frame]:
         """See `VideoReader.frames`."""
         count = self.info().num_frames
         for _, frame in self.decoded(range(start, count if stop is None else min(stop, count))):
@@ -192,7 +193,7 @@ class PyAVReader:
             container = self._opened()
         return container, _film(container)
 
-    def picture(self, frame: av.VideoFrame) -> Picture:
+    def picture(self, frame: av.VideoFrame) -> Frame:
         """A frame that was decoded, upright and in square pixels, (H, W, 3) RGB."""
         info = self.info()
         try:

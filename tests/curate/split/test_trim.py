@@ -8,9 +8,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from nemo_vfm.core.types.media_types import Span
 from nemo_vfm.curate.split.adaptive import AdaptiveSplit
 from nemo_vfm.curate.split.union import UnionSplit
-from nemo_vfm.curate.stage import Span
 from tests.support.cut_score import match
 from tests.support.filmed_shots import DATA, filmed_corpus
 from tests.support.shot_films import FPS, Film, film

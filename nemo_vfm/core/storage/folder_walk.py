@@ -1,0 +1,47 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Lists a user's files in a folder and those below it, by one rule for all who read what they did not write."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePath
+
+from nemo_vfm.core.log import warn
+
+LINK_OUTSIDE, NO_REGULAR_FILE = "link_outside", "no_regular_file"
+_UNFINISHED = ("~", ".part", ".partial", ".crdownload", ".tmp")
+
+
+def is_taken(name: PurePath, suffixes: frozenset[str]) -> bool:
+    """Whether a path below a folder is no unfinished download, has no hidden part and has one of these endings."""
+    hidden = any(part.startswith(".") for part in name.parts)
+    return not hidden and not name.name.endswith(_UNFINISHED) and name.suffix.lower() in suffixes
+
+
+def walk(root: Path, wanted: Callable[[PurePath], bool]) -> Iterator[tuple[Path, str | None]]:
+    """Each file whose path below the root is wanted, by name, and why it must not be read; that is said.
+
+    A pipe would be waited for, a link that leads round in a circle cannot be resolved, and one that leads out of the
+    folder may hand over what nobody meant to give.
+    """
+    inside = root.resolve()
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for path in (Path(folder, name) for name in sorted(names)):
+            if not wanted(path.relative_to(root)):
+                continue
+            if not path.is_file():
+                warn(f"{path} is not a regular file; it is skipped")
+                yield path, NO_REGULAR_FILE
+            elif not path.resolve().is_relative_to(inside):
+                warn(f"{path} is a link that points outside {root}; it is not followed")
+                yield path, LINK_OUTSIDE
+            else:
+                yield path, None
+
+
+def files_below(root: Path, wanted: Callable[[PurePath], bool]) -> list[Path]:
+    """Those that may be read, sorted by their path below the root."""
+    return sorted(
+        (path for path, why in walk(root, wanted) if why is None), key=lambda path: path.relative_to(root).as_posix()
+    )

@@ -1,0 +1,65 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tests which files of a user's folder are read: by media, texts and made videos alike."""
+
+import os
+from pathlib import Path, PurePath
+
+import pytest
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.storage.folder_walk import files_below, is_taken, walk
+from nemo_vfm.synth.make_shapes import videos_in
+from nemo_vfm.text.text_splits import files_of
+
+ENDINGS = frozenset({".mp4"})
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "deep/b.MP4", "a b/c..mp4"])
+def test_a_whole_file_of_that_ending_is_taken(name):
+    assert is_taken(PurePath(name), ENDINGS)
+
+
+@pytest.mark.parametrize("name", ["a.mp4.part", "a.mp4~", ".a.mp4", ".cache/a.mp4", "a.mkv", "mp4", "a.mp4.crdownload"])
+def test_hidden_unfinished_and_other_files_are_not(name):
+    assert not is_taken(PurePath(name), ENDINGS)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With a file, a deeper one, links and a pipe."""
+    root = tmp_path / "in"
+    for path in (tmp_path / "out/secret.mp4", root / "b.mp4", root / "a/c.mp4", root / ".hidden/d.mp4"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (root / "inside.mp4").symlink_to("b.mp4")
+    (root / "outside.mp4").symlink_to(tmp_path / "out/secret.mp4")
+    (root / "folder").symlink_to(tmp_path / "out")
+    (root / "circle.mp4").symlink_to("circle.mp4")
+    os.mkfifo(root / "pipe.mp4")
+    return root
+
+
+def test_links_that_lead_out_and_what_is_no_file_are_named_and_not_read(folder, caplog):
+    found = {path.name: why for path, why in walk(folder, lambda name: is_taken(name, ENDINGS))}
+    assert found == {
+        "b.mp4": None, "c.mp4": None, "inside.mp4": None, "outside.mp4": "link_outside",
+        "circle.mp4": "no_regular_file", "pipe.mp4": "no_regular_file",
+    }  # fmt: skip
+    assert "outside.mp4 is a link that points outside" in caplog.text
+    assert "pipe.mp4 is not a regular file" in caplog.text
+    read = files_below(folder, lambda name: is_taken(name, ENDINGS))
+    assert [path.relative_to(folder).as_posix() for path in read] == ["a/c.mp4", "b.mp4", "inside.mp4"]
+
+
+def test_made_videos_and_texts_keep_to_their_folder(tmp_path):
+    (tmp_path / "in").mkdir()
+    for name in ("secret.mp4", "secret.txt"):
+        (tmp_path / name).write_text("secret")
+        (tmp_path / "in" / name).symlink_to(tmp_path / name)
+    with pytest.raises(UserError, match="no video file under"):
+        videos_in(tmp_path / "in")
+    with pytest.raises(UserError, match="there is no file of documents"):
+        files_of(tmp_path / "in")
+    (tmp_path / "in/own.txt").write_text("own")
+    assert files_of(tmp_path / "in") == (tmp_path / "in", [("own.txt", "text")])
