@@ -6,8 +6,8 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NotRequired, TypedDict
 
-from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.stage import ClipRecord, MediaInfo, SourceFile
 
 EXACT_DUPLICATE = "exact_duplicate"
@@ -78,6 +78,28 @@ class FileRecord:
         return sorted({kind_of(message, self.found.name) for message in messages})
 
 
+#: A column of ledger.json: what came in, and where it went by reason.
+ColumnJson = TypedDict(
+    "ColumnJson", {"in": float, "kept": float, "dropped": dict[str, float], "failed": dict[str, float]}
+)
+
+
+class SoundJson(ColumnJson):
+    """The column of the sound of clips that were kept, and how many were kept as what."""
+
+    kept_as: dict[str, int]
+
+
+class LedgerJson(TypedDict):
+    """What ledger.json holds: of images where there are any, and of the sound where clips were encoded."""
+
+    files: ColumnJson
+    clips: ColumnJson
+    images: NotRequired[ColumnJson]
+    seconds: ColumnJson
+    audio: NotRequired[SoundJson]
+
+
 @dataclass(slots=True)
 class LedgerColumn:
     """in = kept + dropped (by rule) + failed (by kind), in whole numbers of one unit."""
@@ -98,7 +120,7 @@ class LedgerColumn:
         """Whether all that came in is accounted for."""
         return self.total == self.kept + self.dropped.total() + self.failed.total()
 
-    def to_json(self, unit: int = 1) -> Json:
+    def to_json(self, unit: int = 1) -> ColumnJson:
         """As ledger.json has it; `unit` turns microseconds into seconds."""
 
         def show(amount: int) -> float:
@@ -108,7 +130,7 @@ class LedgerColumn:
             name: {reason: show(amount) for reason, amount in sorted(side.items())}
             for name, side in (("dropped", self.dropped), ("failed", self.failed))
         }
-        return {"in": show(self.total), "kept": show(self.kept), **sides}
+        return {"in": show(self.total), "kept": show(self.kept), "dropped": sides["dropped"], "failed": sides["failed"]}
 
 
 @dataclass(slots=True)
@@ -138,16 +160,15 @@ class Ledger:
         """Clips and images."""
         return self.clips.kept + self.images.kept
 
-    def to_json(self) -> Json:
+    def to_json(self) -> LedgerJson:
         """As ledger.json has it; of images where there are any, and of the sound where clips were encoded."""
-        audio = {**self.audio.to_json(), "kept_as": dict(sorted(self.audio_kept_as.items()))}
-        return {
-            "files": self.files.to_json(),
-            "clips": self.clips.to_json(),
-            **({"images": self.images.to_json()} if self.images.total else {}),
-            "seconds": self.microseconds.to_json(unit=1_000_000),
-            **({"audio": audio} if self.audio.total else {}),
-        }
+        found: LedgerJson = {"files": self.files.to_json(), "clips": self.clips.to_json(),
+                             "seconds": self.microseconds.to_json(unit=1_000_000)}  # fmt: skip
+        if self.images.total:
+            found["images"] = self.images.to_json()
+        if self.audio.total:
+            found["audio"] = {**self.audio.to_json(), "kept_as": dict(sorted(self.audio_kept_as.items()))}
+        return found
 
 
 def count(files: Iterable[FileRecord]) -> Ledger:

@@ -31,6 +31,8 @@ from nemo_vfm.data.shards.shard_index import (
     INDEX_SCHEMA,
     SHARDS_SCHEMA,
     Entry,
+    SampleRecord,
+    ShardRecord,
     indexed_entries,
     listed_entries,
     read_shards_json,
@@ -61,8 +63,8 @@ class ShardWriter:
             raise ValueError(f"a shard needs room, got {samples_per_shard} samples and {max_shard_bytes} bytes")
         self._folder, self._samples_per_shard, self._max_shard_bytes = folder, samples_per_shard, max_shard_bytes
         self._keys: set[str] = set()
-        self._done: list[dict[str, Json]] = []
-        self._samples: list[dict[str, Json]] = []
+        self._done: list[ShardRecord] = []
+        self._samples: list[SampleRecord] = []
         self._file: IO[bytes] | None = None
         self._hash, self._position = hashlib.sha256(), 0
         folder.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from typing import NotRequired, TypedDict
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.log import warn_once
@@ -48,6 +49,32 @@ class Entry:
         return self.crcs[list(self.members).index(extension)]
 
 
+class ShardRecord(TypedDict):
+    """What `shards.json` says of a tar."""
+
+    name: str
+    sha256: str
+    bytes: int
+    num_samples: int
+    index_sha256: str
+
+
+class SampleRecord(TypedDict):
+    """What a tar's index says of a sample; `Entry` is the same, judged.
+
+    Args:
+        key: the clip's id.
+        members: extension -> [offset, size] in the tar.
+        crc32: of each member; absent where nobody wrote them down.
+        index: the numbers and texts that the writer gave.
+    """
+
+    key: str
+    members: dict[str, list[int]]
+    crc32: NotRequired[list[int]]
+    index: dict[str, Json]
+
+
 def listed_entries(folder: Path, only: Set[str] | None = None) -> list[Entry]:
     """The samples of tars that came without our index; of all in the folder, or of those named.
 
@@ -73,7 +100,7 @@ def listed_entries(folder: Path, only: Set[str] | None = None) -> list[Entry]:
     return list(entries.values())
 
 
-def indexed_entries(place: Place, folder: ShardFolder, shards: list[dict[str, Json]]) -> list[Entry]:
+def indexed_entries(place: Place, folder: ShardFolder, shards: list[ShardRecord]) -> list[Entry]:
     """The samples that `shards.json` and the indices name, each checked against its tar's size.
 
     Raises:
@@ -87,15 +114,15 @@ def indexed_entries(place: Place, folder: ShardFolder, shards: list[dict[str, Js
     return list(entries.values())
 
 
-def _read_indices(place: Place, folder: ShardFolder, shards: list[dict[str, Json]]) -> list[list[Entry]]:
+def _read_indices(place: Place, folder: ShardFolder, shards: list[ShardRecord]) -> list[list[Entry]]:
     if not isinstance(place, Address):
         return [_read_index(place, folder, shard) for shard in shards]
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="indices") as threads:  # each waits for an answer
         return list(threads.map(lambda shard: _read_index(place, folder, shard), shards))
 
 
-def read_shards_json(place: Place, folder: ShardFolder | None = None) -> list[dict[str, Json]]:
-    """The records of a folder's shards: name, sha256, bytes, num_samples, index_sha256.
+def read_shards_json(place: Place, folder: ShardFolder | None = None) -> list[ShardRecord]:
+    """The records of a folder's shards.
 
     Raises:
         DataError: the file is damaged or of another schema.
@@ -121,7 +148,7 @@ def _is_shard(shard: Json) -> bool:
     )
 
 
-def _read_index(place: Place, folder: ShardFolder, shard: dict[str, Json]) -> list[Entry]:
+def _read_index(place: Place, folder: ShardFolder, shard: ShardRecord) -> list[Entry]:
     tar, name = place / shard["name"], f"{shard['name'].removesuffix('.tar')}.json"
     path, size = place / name, folder.size(shard["name"])
     if size is None or size != shard["bytes"]:
@@ -140,7 +167,7 @@ def _read_index(place: Place, folder: ShardFolder, shard: dict[str, Json]) -> li
         raise DataError(f"{path} has a damaged sample ({error}); write the shards again") from error
 
 
-def _entry(sample: dict[str, Json], shard: str, end: int) -> Entry:
+def _entry(sample: SampleRecord, shard: str, end: int) -> Entry:
     members = {}
     for extension, (offset, size) in sample["members"].items():
         if type(offset) is not int or type(size) is not int or offset < 0 or size < 0 or offset + size > end:

@@ -89,7 +89,7 @@ def newest(folder: Path, ranks: Gather = ALONE) -> Checkpoint | None:
     return None if path is None else _opened(path, manifests.read(path))
 
 
-def _opened(path: Path, manifest: Json) -> Checkpoint:
+def _opened(path: Path, manifest: manifests.Manifest) -> Checkpoint:
     index = checkpoint_index.read(path, manifest["files"])
     groups = {group: SavedTensors(path, entries) for group, entries in index.items()}
     sha256 = {group: checkpoint_index.fingerprint(manifest["files"], group) for group in groups}

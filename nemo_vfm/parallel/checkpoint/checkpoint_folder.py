@@ -6,18 +6,18 @@ With several ranks each hashes its share of the files, and all learn every resul
 """
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 from nemo_vfm.core import log
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
 from nemo_vfm.core.storage.files import sha256_file
-from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint import checkpoint_index, tensor_file
 from nemo_vfm.parallel.checkpoint import checkpoint_manifest as manifests
 from nemo_vfm.parallel.checkpoint.checkpoint_index import SUFFIX
+from nemo_vfm.parallel.checkpoint.checkpoint_manifest import Manifest
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, exchange, together
 from nemo_vfm.parallel.checkpoint.retention import Record
+from nemo_vfm.parallel.checkpoint.tensor_file import FileDigest
 from nemo_vfm.parallel.ranks.gather import Gather
 
 _NAME = re.compile(r"step-(\d{8,})")
@@ -41,19 +41,19 @@ def records(folder: Path) -> list[Record]:
     return found
 
 
-def verify(path: Path, ranks: Gather = ALONE) -> Json:
+def verify(path: Path, ranks: Gather = ALONE) -> Manifest:
     """The manifest of a checkpoint whose files are all there, unchanged and its own; every rank must call it.
 
     Raises:
         CorruptCheckpoint: a file is missing, surplus, truncated, changed or of another checkpoint; on every rank.
         UserError: a version of nemo_vfm wrote it that this one cannot read.
     """
-    found: list[Json] = []
+    found: list[Manifest] = []
     together(ranks, lambda: found.append(_verified(path, ranks)))
     return found[0]
 
 
-def _verified(path: Path, ranks: Gather) -> Json:
+def _verified(path: Path, ranks: Gather) -> Manifest:
     manifest = manifests.read(path)
     files = manifest["files"]
     if surplus := sorted({file.name for file in path.glob(f"*{SUFFIX}")} - files.keys()):
@@ -64,7 +64,7 @@ def _verified(path: Path, ranks: Gather) -> Json:
     return manifest
 
 
-def _verify_file(file: Path, expected: Mapping[str, Json], manifest: Json) -> None:
+def _verify_file(file: Path, expected: FileDigest, manifest: Manifest) -> None:
     if not file.is_file():
         raise CorruptCheckpoint(f"{file.parent}: {file.name} is missing; the manifest lists it.")
     size = file.stat().st_size
@@ -87,7 +87,7 @@ def _sha256(file: Path) -> str:
         raise CorruptCheckpoint(f"{file} cannot be read ({error.strerror or error}).") from error
 
 
-def _require_own(file: Path, manifest: Json) -> None:
+def _require_own(file: Path, manifest: Manifest) -> None:
     """A file says itself which group, step and run it is of, so that a swap is seen even where hashes were redone."""
     own = {"group": checkpoint_index.group_of(file.name), "step": str(manifest["step"]), "run": manifest["run"]}
     about = tensor_file.read_header(file).about

@@ -10,13 +10,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from nemo_vfm.core.errors import CorruptCheckpoint
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint import tensor_file
 from nemo_vfm.parallel.checkpoint.checkpoint_pieces import Box, Ints, whole
+from nemo_vfm.parallel.checkpoint.tensor_file import FileDigest
 
 NAME = "pieces.json"
 SUFFIX = ".safetensors"
@@ -36,6 +37,18 @@ class Entry:
 Index = Mapping[str, Mapping[str, Entry]]
 
 
+class Pieces(TypedDict):
+    """What `pieces.json` holds.
+
+    Args:
+        files: names, by their number.
+        groups: group -> tensor -> (dtype, shape, parts), each part (number of its file, offsets, shape).
+    """
+
+    files: list[str]
+    groups: dict[str, dict[str, list[Json]]]
+
+
 def file_name(group: str, rank: int, num_ranks: int) -> str:
     """The file that a rank writes for a group; one rank writes the whole group."""
     return f"{group}{SUFFIX}" if num_ranks == 1 else f"{group}-{rank:05d}-of-{num_ranks:05d}{SUFFIX}"
@@ -47,13 +60,13 @@ def group_of(file: str) -> str:
     return match[1] if match else file.removesuffix(SUFFIX)
 
 
-def fingerprint(files: Mapping[str, Json], group: str) -> str:
+def fingerprint(files: Mapping[str, FileDigest], group: str) -> str:
     """One hash for a group of a checkpoint whose manifest lists these files."""
     own = [files[name]["sha256"] for name in sorted(files) if name.endswith(SUFFIX) and group_of(name) == group]
-    return str(own[0]) if len(own) == 1 else sha256_text(" ".join(own))
+    return own[0] if len(own) == 1 else sha256_text(" ".join(own))
 
 
-def to_json(index: Index) -> Json:
+def to_json(index: Index) -> Pieces:
     """As `pieces.json` holds it: file names stand once, in a list."""
     files = sorted({file for entries in index.values() for entry in entries.values() for file, _ in entry.pieces})
     number = {file: at for at, file in enumerate(files)}
@@ -67,7 +80,7 @@ def to_json(index: Index) -> Json:
     return {"files": files, "groups": groups}
 
 
-def merge(parts: Iterable[Json]) -> Index:
+def merge(parts: Iterable[Pieces]) -> Index:
     """One index of those of all ranks.
 
     Raises:
@@ -90,7 +103,7 @@ def merge(parts: Iterable[Json]) -> Index:
     return index
 
 
-def read(folder: Path, files: Mapping[str, Json]) -> Index:
+def read(folder: Path, files: Mapping[str, FileDigest]) -> Index:
     """The index of a checkpoint whose manifest lists these files; one file a group needs no `pieces.json`.
 
     Raises:
@@ -119,7 +132,7 @@ def of_one_file(file: Path) -> dict[str, Entry]:
     return {n: Entry(header.dtypes[n], s, ((file.name, whole(s)),)) for n, s in header.shapes.items()}
 
 
-def _entries(said: Json) -> Iterator[tuple[str, str, Entry]]:
+def _entries(said: Pieces) -> Iterator[tuple[str, str, Entry]]:
     files = said["files"]
     for group, entries in said["groups"].items():
         for name, (dtype, shape, pieces) in entries.items():

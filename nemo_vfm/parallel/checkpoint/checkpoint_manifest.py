@@ -12,13 +12,15 @@ taken for a future version.
 import json
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict, cast
 
 from nemo_vfm.core import log
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
 from nemo_vfm.core.storage.files import sha256_text, write_json
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.parallel.checkpoint.tensor_file import FileDigest
 
 NAME = "manifest.json"
 MAX_BYTES = 16 << 20
@@ -29,20 +31,44 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _STEP = re.compile(r"step-(\d{8,})")
 
 
-def write(folder: Path, content: dict[str, Json]) -> None:
+class Manifest(TypedDict):
+    """What `manifest.json` holds.
+
+    Args:
+        schema: and its version.
+        seal: of all other keys; version 1.0 had none.
+        step: optimizer steps done.
+        run: which run it is of; empty where version 1.0 did not say.
+        files: name -> its digest.
+        metrics: the newest figures, by which the best are kept.
+        permanent: whether no rule deletes it.
+        state: what training remembers besides tensors.
+    """
+
+    schema: str
+    seal: NotRequired[str]
+    step: int
+    run: str
+    files: dict[str, FileDigest]
+    metrics: dict[str, float]
+    permanent: bool
+    state: Json
+
+
+def write(folder: Path, content: Mapping[str, Json]) -> None:
     """Write the manifest of what lies in a folder."""
     major = 2 if "pieces.json" in content["files"] else 1
     whole = {"schema": f"nemo_vfm.checkpoint/{major}.{_OURS[major]}", **content}
     write_json(folder / NAME, {**whole, "seal": seal(whole)})
 
 
-def seal(manifest: dict[str, Json]) -> str:
+def seal(manifest: Mapping[str, Json]) -> str:
     """The sha256 of a manifest without its seal."""
     content = {key: value for key, value in manifest.items() if key != "seal"}
     return sha256_text(json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False))
 
 
-def read(folder: Path) -> dict[str, Any]:
+def read(folder: Path) -> Manifest:
     """A manifest whose every value is what it should be; keys that version 1.0 did not have are filled in.
 
     Raises:
@@ -68,7 +94,7 @@ def read(folder: Path) -> dict[str, Any]:
         log.warn_once(
             f"{folder} is of the newer version {version[0]}.{version[1]}; only what this nemo_vfm knows is read"
         )
-    return manifest
+    return cast("Manifest", manifest)
 
 
 class _Unknown(Exception):

@@ -14,7 +14,6 @@ import torch
 
 from nemo_vfm.core.errors import CorruptCheckpoint
 from nemo_vfm.core.storage.files import read_json, sha256_file
-from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint import checkpoint_index, tensor_file
 from nemo_vfm.parallel.checkpoint import checkpoint_manifest as manifests
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import together
@@ -41,7 +40,7 @@ class OneFile:
     sha256: str
 
 
-def write(path: Path, saved: Unread, about: dict[str, str]) -> dict[str, Json]:
+def write(path: Path, saved: Unread, about: dict[str, str]) -> tensor_file.FileDigest:
     """Write a group of a checkpoint as one file, flushed; its hash and size.
 
     Args:

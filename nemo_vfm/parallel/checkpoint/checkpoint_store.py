@@ -165,7 +165,7 @@ def _fetch_newest(place: Address, steps: dict[str, Address], folder: Path) -> Pa
     raise CorruptCheckpoint(f"None of the {len(steps)} checkpoints at {place} is complete.")
 
 
-def _manifest(address: Address, folder: Path) -> dict[str, Json]:
+def _manifest(address: Address, folder: Path) -> manifests.Manifest:
     folder.mkdir(parents=True, exist_ok=True)
     object_store.download(address / manifests.NAME, folder / manifests.NAME)
     return manifests.read(folder)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 from nemo_vfm.core import lease_registry, log
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
@@ -95,7 +96,12 @@ def _made(temporary: Path) -> str:
     return temporary.name
 
 
-def _parts(temporary: Path, taken: Snapshot) -> Json:
+class _Part(TypedDict):
+    files: dict[str, tensor_file.FileDigest]
+    index: checkpoint_index.Pieces
+
+
+def _parts(temporary: Path, taken: Snapshot) -> _Part:
     """Write this rank's files, flushed; what the manifest says of them."""
     _require_shared(temporary, "the folder that rank 0 made for it")
     files = {name: tensor_file.write(temporary / name, packed) for name, packed in taken.files.items()}
@@ -113,7 +119,7 @@ def _require_shared(path: Path, what: str) -> None:
         time.sleep(0.1)
 
 
-def _close(temporary: Path, final: Path, step: int, parts: list[Json], state: Json, about: CheckpointInfo) -> None:
+def _close(temporary: Path, final: Path, step: int, parts: list[_Part], state: Json, about: CheckpointInfo) -> None:
     """Once every file is on the disk: the index, the manifest, the name."""
     files = {name: said for part in parts for name, said in part["files"].items()}
     for name in files:
@@ -128,7 +134,7 @@ def _close(temporary: Path, final: Path, step: int, parts: list[Json], state: Js
     _put(temporary, final)
 
 
-def _write_index(temporary: Path, parts: list[Json]) -> dict[str, Json]:
+def _write_index(temporary: Path, parts: list[_Part]) -> tensor_file.FileDigest:
     try:
         index = checkpoint_index.merge(part["index"] for part in parts)
     except ValueError as error:

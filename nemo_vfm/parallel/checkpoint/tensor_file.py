@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
@@ -43,6 +43,13 @@ DTYPES = {
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _PLACE = {name: number for number, name in enumerate(DTYPES)}
 _BLOCK = 4 << 20  # written and hashed while it is still in the processor's cache
+
+
+class FileDigest(TypedDict):
+    """What a manifest says of a file that was written."""
+
+    sha256: str
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +127,7 @@ def pack(
     return Packed(head, body)
 
 
-def write(path: Path, packed: Packed) -> dict[str, Json]:
+def write(path: Path, packed: Packed) -> FileDigest:
     """Write a file and flush it to disk; its hash and size are those of the bytes that were given to the disk.
 
     Raises:
@@ -130,7 +137,7 @@ def write(path: Path, packed: Packed) -> dict[str, Json]:
     return write_blocks(path, (packed.header, *(body[at : at + _BLOCK] for at in range(0, len(body), _BLOCK))))
 
 
-def write_blocks(path: Path, blocks: Iterable[bytes | memoryview]) -> dict[str, Json]:
+def write_blocks(path: Path, blocks: Iterable[bytes | memoryview]) -> FileDigest:
     """Write bytes as they come; see `write`."""
     digest, size = hashlib.sha256(), 0
     with path.open("wb") as file:
