@@ -19,11 +19,14 @@ from hypothesis import strategies as st
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.optional import available
 from nemo_vfm.core.types.media_types import VIDEO_SUFFIXES
+from nemo_vfm.data.video import pyav_reader
 from nemo_vfm.data.video.codecs import open_encoder
 from nemo_vfm.data.video.decode import VideoInfo, open_video
 from nemo_vfm.data.video.deinterlace import progressive
+from nemo_vfm.data.video.pyav_reader import PyAVReader
 from tests.data.conftest import moving, mp4
 from tests.support.awkward import film, index_in_front, interlaced, with_hole
+from tests.support.films import pan, write_film
 
 needs_decord = pytest.mark.skipif(not available("decord"), reason="decord is not installed")
 
@@ -414,3 +417,37 @@ def test_a_cover_before_the_film_is_not_taken_for_it() -> None:
 def test_a_cover_without_a_film_is_refused() -> None:
     with pytest.raises(DataError, match="only cover art"):
         open_video(with_cover(film=False))
+
+
+def test_a_file_is_walked_over_once_until_it_changes(tmp_path, monkeypatch):
+    path = write_film(tmp_path / "a.mp4", pan(0))
+    walks = []
+    walk = PyAVReader._walk
+    monkeypatch.setattr(PyAVReader, "_walk", lambda self: walks.append(self._name) or walk(self))
+    pyav_reader._LATEST.clear()
+
+    def seen() -> tuple[VideoInfo, list[bytes]]:
+        with open_video(path, "pyav") as reader:
+            return reader.info(), [frame.tobytes() for frame in reader.read([7, 0, 3])]
+
+    first = seen()
+    assert seen() == first and len(walks) == 1
+    write_film(path, pan(1)[:20])
+    assert seen()[0].num_frames == 20 and len(walks) == 2
+    content = path.read_bytes()
+    for _ in range(2):
+        with open_video(content, "pyav") as reader:
+            assert reader.info().num_frames == 20
+    assert len(walks) == 4, "bytes have no name to be remembered by"
+
+
+def test_damage_is_told_anew_of_a_file_that_is_remembered(tmp_path):
+    path = tmp_path / "cut.mp4"
+    whole = index_in_front(write_film(tmp_path / "whole.mp4", pan(0)).read_bytes())
+    path.write_bytes(whole[: len(whole) * 19 // 20])
+    found = []
+    for _ in range(2):
+        with PyAVReader(path) as reader:
+            seen = [index for index, _ in reader.decoded(range(reader.info().num_frames))]
+            found.append((reader.info(), seen, bytes(reader._marks)))
+    assert found[0] == found[1] and found[0][0].missing_frames > 0
