@@ -13,6 +13,7 @@ import pytest
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.text.documents import Documents
+from nemo_vfm.text.text_splits import files_of, portions
 
 TEXTS = ["one\nline and another", "zwei ü", "  three  ", "\u2028 four"]
 
@@ -97,3 +98,10 @@ def test_the_state_changes_with_names_and_sizes_and_not_with_the_place(tmp_path:
     assert one.state() == two.state() == [["a.jsonl", len(rows(TEXTS))]]
     (tmp_path / "two" / "b.txt").write_text("more")
     assert one.state() != two.state()
+
+
+def test_files_share_a_portion_up_to_its_size_to_the_byte(tmp_path):
+    for name in ("a.txt", "b.txt", "c.txt"):
+        (tmp_path / name).write_bytes(b"x" * 10)
+    for most, shared in ((19, [1, 1, 1]), (20, [2, 1]), (30, [3])):
+        assert [len(one.spans) for one in portions(*files_of(tmp_path), most)] == shared

@@ -135,6 +135,13 @@ def test_copies_have_the_same_vector_and_unit_length(clip: Path):
     assert min(likeness[:2]) > 0.99 > likeness[2]
 
 
+def test_one_frame_of_a_clip_is_enough_and_none_is_refused(clip: Path):
+    model = partial(Scorer, folder=clip, outputs=0)
+    assert len(LearnedDuplicate(model=model, task=Recognise(), num_frames=1).judge(films(8))) == 1
+    with pytest.raises(ValueError, match="num_frames is 0"):
+        LearnedDuplicate(model=model, task=Recognise(), num_frames=0)
+
+
 def test_a_fingerprint_follows_model_task_and_settings_but_not_the_batch(scorer: Made):
     def stamp(**more: object) -> str:
         settings = {"model": scorer(), "task": Rate(label="a")} | more
