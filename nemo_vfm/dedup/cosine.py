@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the pairs of similar unit vectors block by block, so that memory stays bounded. N vectors, D wide."""
+"""Finds the most similar of unit vectors block by block, so that memory stays bounded. N vectors, D wide."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,17 +23,6 @@ def _blocks(vectors_ND: NDArray[np.float32], rows: int) -> Iterator[tuple[int, i
     for top in range(0, len(vectors_ND), rows):
         for left in range(top, len(vectors_ND), rows):
             yield top, left, vectors_ND[top : top + rows] @ vectors_ND[left : left + rows].T
-
-
-def pairs_above(vectors_ND: NDArray[np.float32], threshold: float, *, rows: int = 1024) -> list[Pair]:
-    """Every pair whose cosine is above `threshold`, in order of position."""
-    found = []
-    for top, left, cosines in _blocks(vectors_ND, rows):
-        if top == left:
-            cosines = np.triu(cosines, k=1) + np.tril(np.full_like(cosines, -2.0))
-        for row, column in np.argwhere(cosines > threshold):
-            found.append(Pair(int(top + row), int(left + column), float(cosines[row, column])))
-    return sorted(found, key=lambda pair: (pair.a, pair.b))
 
 
 def nearest(vectors_ND: NDArray[np.float32], *, rows: int = 1024) -> NDArray[np.float32]:

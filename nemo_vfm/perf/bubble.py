@@ -19,8 +19,3 @@ def waiting(plan: ParallelPlan) -> float:
     """What a device waits in a step, over what it works."""
     wait = (plan.pipeline - 1) / (plan.virtual * plan.microbatches)
     return wait / 3 if plan.schedule == "zero_bubble" else wait
-
-
-def share_waiting(plan: ParallelPlan) -> float:
-    """What a device waits in a step, over the step."""
-    return waiting(plan) / (1 + waiting(plan))

@@ -17,7 +17,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.batch import Batch, VideoBatch
 from nemo_vfm.core.types.training_data import TrainingData
 from nemo_vfm.data.batching.pack_collate import side_by_side
-from nemo_vfm.data.batching.packing import in_order, pack, packing
+from nemo_vfm.data.batching.packing import Pack, pack, packing
 from nemo_vfm.data.sources.blend import Blend, Blendable, Source
 from nemo_vfm.data.sources.packed import PackedLatents
 from nemo_vfm.data.sources.shard_data import ShardData
@@ -68,6 +68,18 @@ def test_ten_thousand_lengths_that_fill_a_pack_each_take_no_look_at_every_pack()
 def test_a_window_alone_gives_the_same_packs(lengths: list[int]) -> None:
     packs = pack(lengths + lengths, 128, lookahead=len(lengths))
     assert [p.lengths for p in packs] == [p.lengths for p in pack(lengths, 128)] * 2
+
+
+def in_order(lengths: list[int], budget: int) -> list[Pack]:
+    """Samples as they come, a new pack where one does not fit."""
+    packs, room = [[lengths[0]]], budget - lengths[0]
+    for length in lengths[1:]:
+        if length > room:
+            packs.append([])
+            room = budget
+        packs[-1].append(length)
+        room -= length
+    return [Pack((), tuple(one)) for one in packs]
 
 
 def test_packs_are_fuller_than_those_of_a_greedy_walk() -> None:

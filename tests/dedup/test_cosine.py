@@ -5,7 +5,7 @@
 import numpy as np
 import pytest
 
-from nemo_vfm.dedup.cosine import nearest, pairs_above
+from nemo_vfm.dedup.cosine import nearest
 
 
 @pytest.fixture
@@ -15,16 +15,6 @@ def vectors():
 
 
 @pytest.mark.parametrize("rows", [1, 8, 37, 100])
-def test_blocks_find_the_same_pairs_as_the_whole_matrix(vectors, rows):
-    cosines = vectors @ vectors.T
-    expected = [(a, b) for a in range(37) for b in range(a + 1, 37) if cosines[a, b] > 0.6]
-    found = pairs_above(vectors, 0.6, rows=rows)
-    assert len(expected) > 5
-    assert [(pair.a, pair.b) for pair in found] == expected
-    assert all(abs(pair.cosine - cosines[pair.a, pair.b]) < 1e-6 for pair in found)
-
-
-@pytest.mark.parametrize("rows", [1, 8, 100])
 def test_nearest_is_the_largest_cosine_to_another(vectors, rows):
     cosines = vectors @ vectors.T
     np.fill_diagonal(cosines, -9)
@@ -33,4 +23,3 @@ def test_nearest_is_the_largest_cosine_to_another(vectors, rows):
 
 def test_a_single_vector_is_like_nothing(vectors):
     assert nearest(vectors[:1]).tolist() == [0.0]
-    assert pairs_above(vectors[:1], -1.0) == []

@@ -9,7 +9,6 @@ window by window: the next `lookahead` samples are sorted by length, and each is
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 LOOKAHEAD = 4096  # samples: the last pack of a window stays as full as it is, so a window should give many packs
 
@@ -25,11 +24,6 @@ class Pack:
 
     samples: tuple[int, ...]
     lengths: tuple[int, ...]
-
-    @property
-    def cu_seqlens(self) -> tuple[int, ...]:
-        """Tokens before each sample and at the end: 0 first."""
-        return (0, *accumulate(self.lengths))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,19 +63,6 @@ def pack(lengths: Sequence[int], budget: int, *, lookahead: int = LOOKAHEAD) -> 
         groups = sorted(sorted(first + place for place in group) for group in bins)
         found += [_pack(group, lengths) for group in groups]
     return found
-
-
-def in_order(lengths: Sequence[int], budget: int) -> list[Pack]:
-    """The simplest packing, to compare with: samples as they come, a new pack where one does not fit."""
-    groups: list[list[int]] = [[]]
-    room = budget
-    for place, length in enumerate(lengths):
-        if length > room:
-            groups.append([])
-            room = budget
-        groups[-1].append(place)
-        room -= length
-    return [_pack(group, lengths) for group in groups if group]
 
 
 def packing(packs: Sequence[Pack], budget: int) -> Packing:
