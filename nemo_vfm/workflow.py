@@ -11,6 +11,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -211,15 +212,25 @@ def perform(job: Job, run: Run, ask: Ask, *, title: str, set_aside: bool = True)
     resume = _prepare(run.folder, ask, title, set_aside)
     info(f"{title}: {'resumes' if resume else 'starts'}")
     progress.forget()
-    began = time.monotonic()
+    began, before_s = time.monotonic(), (_begun(run.folder) or {}).get("seconds", 0.0)
     run = replace(run, resume=resume)
     if num_ranks(job) > 1:
         announce(run)
-    outcome = _concealed(job.run(run))
+    try:
+        outcome = _concealed(job.run(run))
+    except BaseException:  # what it took until here is part of what the step takes; only a kill loses it
+        with suppress(OSError):  # of a full disk the job's own error tells more
+            write_json(run.folder / STARTED, {**_marker(ask), "seconds": _since(began, before_s)})
+        raise
     info(f"{title}: {outcome.summary} ({time.monotonic() - began:.0f} s)")
     write_json(run.folder / DONE, {**_marker(ask), "summary": outcome.summary, "figures": dict(outcome.figures),
-                                   "seconds": round(time.monotonic() - began, 3)})  # fmt: skip
+                                   "seconds": _since(began, before_s)})  # fmt: skip
     return outcome
+
+
+def _since(began: float, before_s: Json) -> float:
+    known = isinstance(before_s, int | float) and before_s >= 0
+    return round(time.monotonic() - began + (before_s if known else 0.0), 3)
 
 
 def _concealed(outcome: Outcome) -> Outcome:
@@ -267,7 +278,7 @@ def begin(turn: Turn) -> None:
     """
     folder = turn.run.folder
     earlier = _begun(folder)
-    if earlier is not None and earlier != _marker(turn.ask):
+    if earlier is not None and (earlier["before"], earlier["own"]) != (turn.ask.before, turn.ask.own):
         raise UserError(f"{folder} holds work that was begun from another recipe or other earlier steps; take another "
                         f"run_dir, or run the whole once, which sets it aside")  # fmt: skip
     _prepare(folder, turn.ask, turn.title, set_aside=False)
@@ -286,7 +297,8 @@ def _prepare(folder: Path, ask: Ask, title: str, set_aside: bool) -> bool:
         earlier = None
     folder.mkdir(parents=True, exist_ok=True)
     (folder / DONE).unlink(missing_ok=True)
-    write_json(folder / STARTED, _marker(ask))
+    spent = {key: value for key, value in (earlier or {}).items() if key == "seconds"}
+    write_json(folder / STARTED, {**_marker(ask), **spent})
     return earlier is not None
 
 

@@ -4,10 +4,12 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from nemo_vfm import workflow
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.workflow import Ask, Workflow, _read_marker
@@ -147,6 +149,26 @@ def test_a_workflow_in_a_workflow_marks_its_own_steps(kitchen):
     assert kitchen.forked("run", "r.yaml") == -9
     assert kitchen.main("run", "r.yaml") == 0
     assert (calls("in/first"), calls("in/second")) == ([(0, False)], [(1, True)])
+
+
+def test_what_an_interrupted_step_took_counts_in_what_it_takes(tmp_path, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(workflow.time, "monotonic", lambda: now[0])
+
+    class Slow:
+        def __init__(self, *, fails: bool) -> None:
+            self.fails = fails
+
+        def run(self, run: Run) -> Outcome:
+            now[0] += 40
+            if self.fails:
+                raise ValueError("no")
+            return Outcome("done", {})
+
+    for fails in (True, True, False):
+        with pytest.raises(ValueError, match="no") if fails else nullcontext():
+            workflow.perform(Slow(fails=fails), Run(tmp_path / "out"), Ask("a", "b"), title="slow")
+    assert json.loads((tmp_path / "out/done.json").read_text())["seconds"] == 120
 
 
 def test_a_failed_step_ends_the_workflow_and_is_tried_again(kitchen, capsys):
