@@ -57,8 +57,8 @@ class _Samples:
 
     def cut(self, parts: int) -> "Sequence[_Samples]":
         """See `Batch.cut`."""
-        count = min(parts, len(self))
-        borders = [len(self) * n // count for n in range(count + 1)] if count > 1 else [0, len(self)]
+        count = max(1, min(parts, len(self)))
+        borders = [len(self) * n // count for n in range(count + 1)]
         return [replace(self, **_between(self, begin, end)) for begin, end in itertools.pairwise(borders)]
 
     def to(self, device: "torch.device | str") -> Self:
@@ -117,7 +117,7 @@ class PackedBatch(_Captioned):
         if self.apart:
             pieces += self.alone()
         else:
-            ends = self._ends()
+            ends = list(itertools.accumulate((math.prod(size) for size in self.sizes_THW), initial=0))
             for begin, end in itertools.pairwise(_even(ends, min(parts, len(self)))):
                 rows = self.latents_XC[ends[begin] : ends[end]]
                 pieces.append(replace(self, **_between(self, begin, end, "latents_XC", "apart"), latents_XC=rows))
@@ -129,9 +129,6 @@ class PackedBatch(_Captioned):
         videos = videos_of(self.latents_XC, self.sizes_THW)
         each = (_between(self, place, place + 1, "latents_XC", "sizes_THW", "apart") for place in range(len(self)))
         return [VideoBatch(self.index, latents_BCTHW=video, **one) for video, one in zip(videos, each, strict=True)]
-
-    def _ends(self) -> list[int]:
-        return list(itertools.accumulate((math.prod(size) for size in self.sizes_THW), initial=0))
 
 
 def _between(batch: _Samples, begin: int, end: int, *other: str) -> dict[str, Any]:
@@ -153,7 +150,5 @@ def _even(ends: Sequence[int], parts: int) -> list[int]:
 
 #: A label that has no loss.
 IGNORED = -100
-
-
 #: Inputs of a model that say how samples are packed. They are read on the host, and change no other input's shape.
 LAID = ("sizes_N3", "lengths_N")
