@@ -24,6 +24,7 @@ from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types.model_cost import Op
 from nemo_vfm.models.blocks.block_flops import added_up, grids_of
 from nemo_vfm.models.blocks.dit_block import Block, BlockContext
+from nemo_vfm.models.blocks.mlp import Gelu
 from nemo_vfm.models.blocks.modulation import last_modulation, modulate
 from nemo_vfm.models.blocks.norm import LayerNorm
 from nemo_vfm.models.blocks.packed_row import either, places, row
@@ -31,7 +32,7 @@ from nemo_vfm.models.blocks.patch import Patch, PatchEmbedding, grid_of, patches
 from nemo_vfm.models.blocks.position_embedding import AbsolutePositions, LearnedPositions
 from nemo_vfm.models.blocks.rope import Grid, Rope
 from nemo_vfm.models.blocks.sizes import require_inputs, require_rank, require_sizes
-from nemo_vfm.models.blocks.text_tokens import mean_token, visible
+from nemo_vfm.models.blocks.text_tokens import as_given, mean_token, visible
 from nemo_vfm.models.blocks.timestep import NoiseEmbedding, SharedNoiseEmbedding
 from nemo_vfm.models.blocks.uncertainty_head import NoiseUncertainty, with_uncertainty
 from nemo_vfm.parallel.context.token_layout import gather_tokens, split_context, split_tokens
@@ -62,6 +63,9 @@ class DiT(nn.Module):
         learned_positions: frames, rows and columns of tokens that have learned vectors, added before every block;
             None has none.
         padding_mask: give the network one more input channel, zero everywhere, as Cosmos marks padding.
+        gelu: how the perceptron's GELU is computed: by tanh, or exactly as in Cosmos and Wan.
+        noise_scale: factor of the noise level before its sinusoids; 1 takes it as it comes, as Cosmos does.
+        text_as_given: neither bring text tokens to unit scale nor hide the padding, which is zeros: as Cosmos does.
         bias: whether the first and the last linear have one.
         uncertainty: also say, as one more channel of the output, how uncertain the model is at a noise level; the
             objective is then `diffusion.uncertainty_weighting.UncertaintyWeighted`.
@@ -90,6 +94,9 @@ class DiT(nn.Module):
         modulation_rank: int | None = None,
         learned_positions: tuple[int, int, int] | None = None,
         padding_mask: bool = False,
+        gelu: Gelu = "tanh",
+        noise_scale: float = 1000.0,
+        text_as_given: bool = False,
         bias: bool = True,
         uncertainty: bool = False,
         base_fps: float = 24.0,
@@ -103,8 +110,11 @@ class DiT(nn.Module):
         )  # fmt: skip
         require_between(1, MOST_WIDTH, **dict(zip(_POSITIONS, learned_positions or (), strict=False)))
         require_rank(modulation_rank, width)
+        if not 0 < noise_scale < math.inf:
+            raise ValueError(f"noise_scale must be above 0, got {noise_scale}")
         self.in_channels, self.text_dim, self.width, self.depth = in_channels, text_dim, width, depth
         self.heads, self.modulation_rank, self.padding_mask = heads, modulation_rank, padding_mask
+        self.gelu, self.text_as_given = gelu, text_as_given
         self.patch: Patch = (patch[0], patch[1], patch[2])  # a recipe gives a list
         self.mlp_hidden = round(width * mlp_ratio)
         self.rope = Rope(width // heads, base_fps, rope_theta, (rope_scale[0], rope_scale[1], rope_scale[2]))
@@ -114,7 +124,9 @@ class DiT(nn.Module):
         self.position_embedding = AbsolutePositions(width=width) if position_embedding else None
         self.learned_positions = LearnedPositions(width=width, most=learned_positions) if learned_positions else None
         self.noise_embedding: NoiseEmbedding | SharedNoiseEmbedding = (
-            NoiseEmbedding(width=width) if modulation_rank is None else SharedNoiseEmbedding(width=width)
+            NoiseEmbedding(width=width, scale=noise_scale)
+            if modulation_rank is None
+            else SharedNoiseEmbedding(width=width, scale=noise_scale)
         )
         self.text_embedding = Linear(text_dim, width) if text_in_modulation else None
         self.blocks = nn.ModuleList(self.block() for _ in range(depth))
@@ -128,7 +140,7 @@ class DiT(nn.Module):
         """One of the blocks."""
         return Block(
             width=self.width, heads=self.heads, text_dim=self.text_dim, mlp_hidden=self.mlp_hidden,
-            modulation_rank=self.modulation_rank,
+            modulation_rank=self.modulation_rank, gelu=self.gelu,
         )  # fmt: skip
 
     def init_weights(self, seed: int) -> None:
@@ -189,7 +201,7 @@ class DiT(nn.Module):
         require_inputs(latents, text_BLD, in_channels=self.in_channels, text_dim=self.text_dim)
         packed = None if sizes_N3 is None else row(sizes_N3, len(latents), self.patch, latents.device)
         grid = packed.line if packed else grid_of(tuple(latents.shape), self.patch)
-        text, mask_B11L = visible(text_BLD, text_mask_BL)
+        text, mask_B11L = (as_given if self.text_as_given else visible)(text_BLD, text_mask_BL)
         conditioning_BA = self.conditioning(noise_B, text, text_mask_BL)
         cos, sin = packed.rotations(self.rope, fps_B) if packed else self.rope.table(grid, fps_B)
         rope = split_context(cos, 1), split_context(sin, 1)

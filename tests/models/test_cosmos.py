@@ -13,6 +13,26 @@ from nemo_vfm.models.dit import DiT
 from tests.support.repository import ROOT
 
 diffusers = pytest.importorskip("diffusers", reason="needs the extra diffusers")
+transformer_cosmos = pytest.importorskip("diffusers.models.transformers.transformer_cosmos")
+
+
+class Torchvision:
+    """The one function of torchvision that the peer calls: its wheel does not load beside torch for CPUs."""
+
+    class functional:
+        """As torchvision names it."""
+
+        class InterpolationMode:
+            """As torchvision names it."""
+
+            NEAREST = "nearest"
+
+        @staticmethod
+        def resize(mask, size, interpolation):
+            """A mask at another size."""
+            return torch.nn.functional.interpolate(mask.float(), size=list(size), mode="nearest")
+
+    InterpolationMode = functional.InterpolationMode
 
 
 @pytest.mark.parametrize(("name", "scale"), [("cosmos_7b", (2.0, 1.0, 1.0)), ("cosmos_14b", (2.0, 2.0, 2.0))])
@@ -38,13 +58,15 @@ def numbers(model):
     return found
 
 
-def tiny_cosmos():
+def tiny_cosmos(**other):
     """A model without zeros."""
     torch.manual_seed(3)
-    model = DiT(
-        in_channels=4, text_dim=16, width=48, depth=2, heads=2, modulation_rank=8, learned_positions=(4, 4, 4),
-        padding_mask=True, bias=False, rope_scale=(2.0, 1.0, 1.0),
-    )  # fmt: skip
+    settings = {
+        "in_channels": 4, "text_dim": 16, "width": 48, "depth": 2, "heads": 2, "modulation_rank": 8,
+        "learned_positions": (4, 4, 4), "padding_mask": True, "bias": False, "rope_scale": (2.0, 1.0, 1.0),
+        "gelu": "exact", "noise_scale": 1.0, "text_as_given": True,
+    }  # fmt: skip
+    model = DiT(**settings | other)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -52,26 +74,31 @@ def tiny_cosmos():
 
 
 def inputs():
+    """Two samples at levels of EDM, ln(sigma) / 4; the text of the second ends early."""
+    text, mask = torch.randn(2, 5, 16), torch.ones(2, 5, dtype=torch.bool)
+    mask[1, 3:] = False
     return {
-        "latents_BCTHW": torch.randn(2, 4, 2, 4, 6), "noise_B": torch.rand(2), "text_BLD": torch.randn(2, 5, 16),
-        "text_mask_BL": torch.ones(2, 5, dtype=torch.bool), "fps_B": torch.full((2,), 12.0),
+        "latents_BCTHW": torch.randn(2, 4, 2, 4, 6), "noise_B": torch.tensor([-1.5, 1.1]), "text_BLD": text,
+        "text_mask_BL": mask, "fps_B": torch.full((2,), 12.0),
     }  # fmt: skip
 
 
-def test_the_network_of_cosmos_gives_the_numbers_of_diffusers():
+def test_the_network_of_cosmos_gives_the_numbers_of_diffusers(monkeypatch):
+    monkeypatch.setattr(transformer_cosmos, "transforms", Torchvision, raising=False)
     ours, given = tiny_cosmos(), inputs()
     theirs = diffusers.CosmosTransformer3DModel(
-        in_channels=5, out_channels=4, concat_padding_mask=False, num_attention_heads=2, attention_head_dim=24,
-        num_layers=2, text_embed_dim=16, adaln_lora_dim=8, max_size=(4, 8, 8),
+        in_channels=4, out_channels=4, num_attention_heads=2, attention_head_dim=24, num_layers=2, text_embed_dim=16,
+        adaln_lora_dim=8, max_size=(4, 8, 8),
     )  # fmt: skip
     theirs.load_state_dict(in_diffusers(ours))
-    for block in theirs.transformer_blocks:
-        block.ff.net[0].approximate = "tanh"  # ours; theirs is the exact GELU, some 1e-4 apart
-    text = given["text_BLD"]
-    padded = torch.cat([given["latents_BCTHW"], torch.zeros(2, 1, 2, 4, 6)], 1)  # it would need torchvision for that
-    text = text / text.square().mean(2, keepdim=True).sqrt()
-    expected = theirs(padded, 1000 * given["noise_B"], text, fps=12).sample
-    torch.testing.assert_close(ours(**given), expected, rtol=1e-4, atol=1e-4)
+    text = given["text_BLD"] * given["text_mask_BL"][..., None]  # as its pipelines do
+    expected = theirs(
+        given["latents_BCTHW"], given["noise_B"], text, fps=12, padding_mask=torch.zeros(1, 1, 32, 48)
+    ).sample
+    difference = (ours(**given) - expected).abs().max() / expected.std()
+    assert difference < 1e-5
+    for other in ({"gelu": "tanh"}, {"noise_scale": 1000.0}, {"text_as_given": False}):
+        assert (tiny_cosmos(**other)(**given) - expected).abs().max() / expected.std() > 1e-4
 
 
 def in_diffusers(model):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from nemo_vfm.models.blocks.attention import CrossAttention, SelfAttention
-from nemo_vfm.models.blocks.mlp import MLP
+from nemo_vfm.models.blocks.mlp import MLP, Gelu
 from nemo_vfm.models.blocks.modulation import block_modulation, gated, modulate
 from nemo_vfm.models.blocks.norm import LayerNorm
 from nemo_vfm.models.blocks.packed_row import Row
@@ -28,7 +28,7 @@ class BlockContext:
         conditioning_BA: the noise level (and text) as the vector that modulates, after its SiLU; with modulations of
             low rank their shared part is beside it.
         rope: rotations of the tokens that attention sees here.
-        text_BLD: text at unit scale.
+        text_BLD: text, hidden tokens zeroed.
         mask_B11L: which of its tokens may be seen.
         places_SD: learned positions of this rank's tokens, added before every block; None where there are none.
         row: where packed samples lie; None where a batch has one shape.
@@ -61,13 +61,16 @@ class BlockContext:
 class Block(nn.Module):
     """Self-attention, text cross-attention and perceptron, each modulated before and gated after."""
 
-    def __init__(self, *, width: int, heads: int, text_dim: int, mlp_hidden: int, modulation_rank: int | None) -> None:
+    def __init__(
+        self, *, width: int, heads: int, text_dim: int, mlp_hidden: int, modulation_rank: int | None,
+        gelu: Gelu = "tanh",
+    ) -> None:  # fmt: skip
         super().__init__()
         self.norm = LayerNorm()
         self.modulation = block_modulation(width=width, rank=modulation_rank, parts=3)
         self.self_attention = SelfAttention(width=width, heads=heads)
         self.cross_attention = CrossAttention(width=width, heads=heads, text_dim=text_dim)
-        self.mlp = MLP(width=width, hidden=mlp_hidden)
+        self.mlp = MLP(width=width, hidden=mlp_hidden, gelu=gelu)
 
     def forward(self, x_BSD: Tensor, context: BlockContext) -> Tensor:
         """The residual stream (B, S, D) after this block."""

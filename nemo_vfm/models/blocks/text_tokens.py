@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Masks and normalises text tokens to unit scale, and computes their mean.
+"""Masks text tokens, brings them to unit scale, and computes their mean.
 
 Shape letters: B batch, L text tokens, D width of a text token.
 """
@@ -19,6 +19,12 @@ def visible(text_BLD: Tensor, text_mask_BL: Tensor) -> tuple[Tensor, Tensor]:
     text = rms_normalised(text_BLD) * text_mask_BL.unsqueeze(2).to(text_BLD.dtype)
     seen_BL = text_mask_BL | ~text_mask_BL.any(dim=1, keepdim=True)
     return text, seen_BL[:, None, None, :]
+
+
+def as_given(text_BLD: Tensor, text_mask_BL: Tensor) -> tuple[Tensor, Tensor]:
+    """Text with hidden tokens zeroed, which attention sees like all others: so Cosmos was trained."""
+    text = text_BLD * text_mask_BL.unsqueeze(2).to(text_BLD.dtype)
+    return text, text_mask_BL.new_ones(text_mask_BL.shape)[:, None, None, :]
 
 
 def mean_token(text_BLD: Tensor, text_mask_BL: Tensor) -> Tensor:
