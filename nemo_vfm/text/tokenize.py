@@ -107,8 +107,7 @@ class TokenizeText:
                 shutil.rmtree(old, ignore_errors=True)
         for place in (work.out, work.records):
             place.mkdir(parents=True, exist_ok=True)
-            for path in place.glob(".*.tmp*"):  # of a run that was killed; see core/storage/files.py
-                path.unlink(missing_ok=True)
+        work.sweep()
         write_json(folder / _PLAN, plan)
 
     def _tokenize(self, work: "_Tokenizing") -> None:
@@ -129,6 +128,7 @@ class TokenizeText:
         if not shards:
             raise NothingKept(f"none of {said['in']} documents in {self.path} has tokens: {said}")
         tokenizer = self.tokenizer
+        work.sweep()  # once more: a worker of a killed run may have lived on for a moment and begun another file
         write_manifest(
             work.out, Manifest(tokenizer.fingerprint(), tokenizer.vocab_size(), tokenizer.end(), shards, said)
         )
@@ -151,6 +151,12 @@ class _Tokenizing:
     @property
     def records(self) -> Path:
         return self.folder / "portions"
+
+    def sweep(self) -> None:
+        """Delete what a run that was killed left half-written; see core/storage/files.py."""
+        for place in (self.out, self.records):
+            for path in place.glob(".*.tmp*"):
+                path.unlink(missing_ok=True)
 
     def do(self, number: int) -> None:
         tokenize(self.portions[number], self.tokenizer, self.settings, self.out, self.records)

@@ -283,6 +283,20 @@ def kill_after(source: Path, out: Path, script: Path, records: int) -> None:
     process.wait()
 
 
+def test_what_a_worker_of_a_killed_run_begins_after_the_next_run_has_swept_is_gone_in_the_end(tmp_path, monkeypatch):
+    source = jsonl(tmp_path / "in.jsonl", documents(50))
+    tokenised(source, tmp_path / "alone")
+    begin = TokenizeText._begin
+
+    def late(self, folder, plan, work):
+        begin(self, folder, plan, work)
+        (work.out / ".shard-000033.9286.tmp.tokens").touch()
+
+    monkeypatch.setattr(TokenizeText, "_begin", late)
+    tokenised(source, tmp_path / "two")
+    assert contents(tmp_path / "two") == contents(tmp_path / "alone")
+
+
 def test_two_processes_that_are_killed_and_begun_again_give_the_bytes_of_one(tmp_path):
     source = jsonl(tmp_path / "in.jsonl", documents(3000))
     tokenised(source, tmp_path / "alone", portion_mb=0.02)
