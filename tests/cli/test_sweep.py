@@ -81,6 +81,7 @@ def test_values_that_look_alike_have_folders_of_their_own():
     assert len(set(names("k=a/b,a_b,a b"))) == 3
 
 
+@pytest.mark.slow  # three runs in processes of their own, 15 s
 def test_a_sweep_runs_all_prints_a_table_and_goes_on(kitchen):
     kitchen.write("count.yaml", COUNT)
     done = kitchen.command("run", "count.yaml", "--sweep", "weight=1.0,2.0", "duration=1 steps")

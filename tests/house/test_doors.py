@@ -3,6 +3,7 @@
 """Tests the import rules: the layers, the packages that one room alone may use, and the cost of an import."""
 
 import ast
+import functools
 import json
 import re
 import subprocess
@@ -39,6 +40,7 @@ WAYS_TO_IMPORT = ("importlib.import_module", "importlib.reload", "importlib.util
 TORCH_ALONE = ("nemo_vfm/core", "nemo_vfm/parallel", "nemo_vfm/models", "nemo_vfm/diffusion")
 
 
+@functools.cache  # seven tests ask for those of every file
 def mentions(path: Path) -> list[tuple[str, ast.AST]]:
     """(dotted name, node) of every import and of every attribute read, such as `torch.cuda.Event`."""
     attributes = [(name, node) for node in ast.walk(tree(path)) if "." in (name := dotted(node))]

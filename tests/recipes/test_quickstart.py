@@ -110,6 +110,7 @@ def test_a_run_killed_while_training_continues_to_the_same_weights(finished: Pat
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 
+@pytest.mark.slow  # a quickstart on real videos, 16 s
 @pytest.mark.skipif("NEMO_VFM_TEST_DATA" not in os.environ, reason="NEMO_VFM_TEST_DATA is not set")
 def test_a_users_own_folder_with_hostile_files_ends_well(tmp_path: Path) -> None:
     run_dir, videos = tmp_path / "run", tmp_path / "videos"
