@@ -9,7 +9,7 @@ norm of queries and keys in each head. With learned positions and a padding chan
 `embed` (latents to tokens), `run_blocks` (the blocks) and `output` (tokens to latents).
 Samples of any shapes may lie side by side in one sequence, each with its own noise level, text, rate and positions.
 Shape letters: B batch, C channels, T frames, H height, W width, S video tokens, L text tokens, D width of a token, X
-positions of packed samples, N packed samples.
+positions of packed samples, N packed samples, or the noise levels of all samples.
 """
 
 import math
@@ -26,13 +26,14 @@ from nemo_vfm.models.blocks.block_flops import added_up, grids_of
 from nemo_vfm.models.blocks.dit_block import Block, BlockContext
 from nemo_vfm.models.blocks.mlp import Gelu
 from nemo_vfm.models.blocks.modulation import last_modulation, modulate
+from nemo_vfm.models.blocks.noise_levels import NoiseLevels, noise_levels
 from nemo_vfm.models.blocks.norm import LayerNorm
 from nemo_vfm.models.blocks.packed_row import either, places, row
 from nemo_vfm.models.blocks.patch import Patch, PatchEmbedding, grid_of, patches, unpatch
 from nemo_vfm.models.blocks.position_embedding import AbsolutePositions, LearnedPositions
 from nemo_vfm.models.blocks.rope import Grid, Rope
-from nemo_vfm.models.blocks.sizes import require_inputs, require_rank, require_sizes
-from nemo_vfm.models.blocks.text_tokens import as_given, mean_token, visible
+from nemo_vfm.models.blocks.sizes import require_condition, require_inputs, require_rank, require_sizes
+from nemo_vfm.models.blocks.text_tokens import TextProjection, as_given, mean_token, visible
 from nemo_vfm.models.blocks.timestep import NoiseEmbedding, SharedNoiseEmbedding
 from nemo_vfm.models.blocks.uncertainty_head import NoiseUncertainty, with_uncertainty
 from nemo_vfm.parallel.context.token_layout import gather_tokens, split_context, split_tokens
@@ -41,7 +42,7 @@ from nemo_vfm.parallel.plan.sharding_spec import Declared
 
 #: Parameters that begin at zero besides biases and modulations, so that the network's output does.
 _POSITIONS = tuple(f"learned_positions.{axis}" for axis in range(3))
-_FIRST_ZERO = ("out.weight", "noise_embedding.shared.weight", "uncertainty.weight")
+_FIRST_ZERO = ("out.weight", "noise_embedding.shared.weight", "uncertainty.weight", "image_embedding.positions")
 
 
 class DiT(nn.Module):
@@ -62,14 +63,18 @@ class DiT(nn.Module):
             one; None gives each block a linear of D x 9 D.
         learned_positions: frames, rows and columns of tokens that have learned vectors, added before every block;
             None has none.
+        condition_channels: further channels of the input: of Cosmos one, which is 1 where latents are given.
         padding_mask: give the network one more input channel, zero everywhere, as Cosmos marks padding.
+        qk_norm_eps: epsilon of the norms of queries and keys: 1e-5 in diffusers' Cosmos, and in its other models 1e-6.
         gelu: how the perceptron's GELU is computed: by tanh, or exactly as in Cosmos and Wan.
         noise_scale: factor of the noise level before its sinusoids; 1 takes it as it comes, as Cosmos does.
+        text_projection: width that text tokens are brought to by a linear and a GELU, as in Cosmos 2.5; None leaves
+            them as they are.
         text_as_given: neither bring text tokens to unit scale nor hide the padding, which is zeros: as Cosmos does.
         bias: whether the first and the last linear have one.
         uncertainty: also say, as one more channel of the output, how uncertain the model is at a noise level; the
             objective is then `diffusion.uncertainty_weighting.UncertaintyWeighted`.
-        base_fps: frame rate at which one latent frame is one temporal position.
+        base_fps: frame rate at which one latent frame is one temporal position; None makes each one, at any rate.
         rope_theta: base of the rotary frequencies.
         rope_scale: NTK-aware stretch of time, height and width, 1 is none.
 
@@ -93,13 +98,16 @@ class DiT(nn.Module):
         position_embedding: bool = False,
         modulation_rank: int | None = None,
         learned_positions: tuple[int, int, int] | None = None,
+        condition_channels: int = 0,
         padding_mask: bool = False,
+        qk_norm_eps: float = 1e-6,
         gelu: Gelu = "tanh",
         noise_scale: float = 1000.0,
+        text_projection: int | None = None,
         text_as_given: bool = False,
         bias: bool = True,
         uncertainty: bool = False,
-        base_fps: float = 24.0,
+        base_fps: float | None = 24.0,
         rope_theta: float = 10_000.0,
         rope_scale: tuple[float, float, float] = (1.0, 1.0, 1.0),
     ) -> None:
@@ -108,18 +116,23 @@ class DiT(nn.Module):
             in_channels=in_channels, text_dim=text_dim, width=width, depth=depth, heads=heads, patch=patch,
             mlp_ratio=mlp_ratio,
         )  # fmt: skip
+        require_between(0, MOST_WIDTH, condition_channels=condition_channels)
+        require_between(1, MOST_WIDTH, text_projection=text_projection)
         require_between(1, MOST_WIDTH, **dict(zip(_POSITIONS, learned_positions or (), strict=False)))
         require_rank(modulation_rank, width)
-        if not 0 < noise_scale < math.inf:
-            raise ValueError(f"noise_scale must be above 0, got {noise_scale}")
+        for name, number in (("noise_scale", noise_scale), ("qk_norm_eps", qk_norm_eps)):
+            if not 0 < number < math.inf:
+                raise ValueError(f"{name} must be above 0, got {number}")
         self.in_channels, self.text_dim, self.width, self.depth = in_channels, text_dim, width, depth
         self.heads, self.modulation_rank, self.padding_mask = heads, modulation_rank, padding_mask
-        self.gelu, self.text_as_given = gelu, text_as_given
+        self.noise_scale, self.qk_norm_eps = noise_scale, qk_norm_eps
+        self.gelu, self.text_as_given, self.condition_channels = gelu, text_as_given, condition_channels
+        self.context_dim = text_projection or text_dim
         self.patch: Patch = (patch[0], patch[1], patch[2])  # a recipe gives a list
         self.mlp_hidden = round(width * mlp_ratio)
         self.rope = Rope(width // heads, base_fps, rope_theta, (rope_scale[0], rope_scale[1], rope_scale[2]))
         self.patch_embedding = PatchEmbedding(
-            in_channels=in_channels + padding_mask, width=width, patch=self.patch, bias=bias
+            in_channels=in_channels + condition_channels + padding_mask, width=width, patch=self.patch, bias=bias
         )
         self.position_embedding = AbsolutePositions(width=width) if position_embedding else None
         self.learned_positions = LearnedPositions(width=width, most=learned_positions) if learned_positions else None
@@ -129,19 +142,28 @@ class DiT(nn.Module):
             else SharedNoiseEmbedding(width=width, scale=noise_scale)
         )
         self.text_embedding = Linear(text_dim, width) if text_in_modulation else None
+        self.text_projection: nn.Module | None = TextProjection(text_dim, text_projection) if text_projection else None
         self.blocks = nn.ModuleList(self.block() for _ in range(depth))
         self.norm = LayerNorm()
-        self.modulation = last_modulation(width=width, rank=modulation_rank)
+        self.modulation = self.last_modulation()
         self.out = Linear(width, in_channels * patch[0] * patch[1] * patch[2], bias=bias)
         self.uncertainty = NoiseUncertainty() if uncertainty else None
+        self.add_modules()
         self.init_weights(torch.initial_seed())
+
+    def add_modules(self) -> None:
+        """What an heir has besides; its weights are drawn afterwards, with all others."""
 
     def block(self) -> nn.Module:
         """One of the blocks."""
         return Block(
-            width=self.width, heads=self.heads, text_dim=self.text_dim, mlp_hidden=self.mlp_hidden,
-            modulation_rank=self.modulation_rank, gelu=self.gelu,
+            width=self.width, heads=self.heads, text_dim=self.context_dim, mlp_hidden=self.mlp_hidden,
+            modulation_rank=self.modulation_rank, gelu=self.gelu, norm_eps=self.qk_norm_eps,
         )  # fmt: skip
+
+    def last_modulation(self) -> nn.Module:
+        """What gives the output its shift and scale."""
+        return last_modulation(width=self.width, rank=self.modulation_rank)
 
     def init_weights(self, seed: int) -> None:
         """Draw every weight from (seed, its name), so that no layout of devices changes it.
@@ -171,50 +193,79 @@ class DiT(nn.Module):
     def forward(
         self, *, noise_B: Tensor, text_BLD: Tensor, text_mask_BL: Tensor, fps_B: Tensor,
         latents_BCTHW: Tensor | None = None, latents_XC: Tensor | None = None, sizes_N3: Tensor | None = None,
+        condition_BCTHW: Tensor | None = None, condition_XC: Tensor | None = None, image_BLD: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """The output for noisy latents, of one shape or packed.
 
         Args:
-            noise_B: the noise level as the objective expresses it, of order one.
+            noise_B: the noise level as the objective expresses it, of order one; or one for each latent frame, (B, T),
+                and of packed samples those of all their frames.
             text_BLD: text tokens; what the mask hides has no influence.
             text_mask_BL: True at real tokens. A sample without any gets nothing from its text.
             fps_B: frames per second of each sample.
             latents_BCTHW: noisy latents, scaled as the objective asks.
             latents_XC: the same of packed samples: positions of one after another, time slowest, width fastest.
             sizes_N3: latent frames, rows and columns of each packed sample, on the host.
+            condition_BCTHW: the further channels of the input; None is zeros, as where nothing is given.
+            condition_XC: the same of packed samples.
+            image_BLD: tokens of an image for each sample, of a model that looks at images.
 
         Returns:
             The shape of the latents; with one channel more where the model says its uncertainty.
         """
         context = self.context(
             noise_B=noise_B, text_BLD=text_BLD, text_mask_BL=text_mask_BL, fps_B=fps_B, latents_BCTHW=latents_BCTHW,
-            latents_XC=latents_XC, sizes_N3=sizes_N3,
+            latents_XC=latents_XC, sizes_N3=sizes_N3, image_BLD=image_BLD,
         )  # fmt: skip
-        return self.output(self.run_blocks(self.embed(latents_BCTHW, latents_XC, context=context), context), context)
+        x_BSD = self.embed(latents_BCTHW, latents_XC, condition_BCTHW, condition_XC, context=context)
+        return self.output(self.run_blocks(x_BSD, context), context)
 
     def context(
         self, *, noise_B: Tensor, text_BLD: Tensor, text_mask_BL: Tensor, fps_B: Tensor,
         latents_BCTHW: Tensor | None = None, latents_XC: Tensor | None = None, sizes_N3: Tensor | None = None,
+        image_BLD: Tensor | None = None, **others: Tensor,
     ) -> BlockContext:  # fmt: skip
-        """What every block is told; of the latents only their shape matters."""
+        """What every block is told; of the latents only their shape matters, and other inputs are for `embed`."""
         latents = either(latents_BCTHW, latents_XC)
         require_inputs(latents, text_BLD, in_channels=self.in_channels, text_dim=self.text_dim)
         packed = None if sizes_N3 is None else row(sizes_N3, len(latents), self.patch, latents.device)
         grid = packed.line if packed else grid_of(tuple(latents.shape), self.patch)
+        levels = noise_levels(noise_B, len(text_BLD), grid, packed)
         text, mask_B11L = (as_given if self.text_as_given else visible)(text_BLD, text_mask_BL)
-        conditioning_BA = self.conditioning(noise_B, text, text_mask_BL)
+        conditioning_NA = self.conditioning(levels, text, text_mask_BL)
+        if self.text_projection is not None:
+            text = self.text_projection(text)
+        image = None if image_BLD is None else self.image_tokens(image_BLD)
         cos, sin = packed.rotations(self.rope, fps_B) if packed else self.rope.table(grid, fps_B)
         rope = split_context(cos, 1), split_context(sin, 1)
         places_SD = None if self.learned_positions is None else self.learned_positions(*places(grid, packed))
-        return BlockContext(grid, noise_B, fps_B, conditioning_BA, rope, text, mask_B11L, places_SD, packed)
+        return BlockContext(grid, levels, fps_B, conditioning_NA, rope, text, mask_B11L, image, places_SD, packed)
+
+    def image_tokens(self, image_BLD: Tensor) -> Tensor:
+        """Tokens of an image as blocks look at them.
+
+        Raises:
+            ValueError: the model looks at no images.
+        """
+        raise ValueError(f"this {type(self).__name__} looks at no images, and was given one; leave it out")
 
     def embed(
-        self, latents_BCTHW: Tensor | None = None, latents_XC: Tensor | None = None, *, context: BlockContext
-    ) -> Tensor:
-        """Latents as tokens (B, S, D), those of this rank; packed ones are one sequence."""
+        self, latents_BCTHW: Tensor | None = None, latents_XC: Tensor | None = None,
+        condition_BCTHW: Tensor | None = None, condition_XC: Tensor | None = None, *, context: BlockContext,
+    ) -> Tensor:  # fmt: skip
+        """Latents as tokens (B, S, D), those of this rank; packed ones are one sequence.
+
+        Raises:
+            ValueError: other further channels than the model has.
+        """
         latents = either(latents_BCTHW, latents_XC)
-        if self.padding_mask:
-            latents = F.pad(latents, [0, 0] * (latents.ndim - 2) + [0, 1])
+        condition = condition_BCTHW if condition_XC is None else condition_XC
+        if condition is not None:
+            require_condition(condition, latents, self.condition_channels)
+            latents = torch.cat([latents, condition.to(latents.dtype)], 1)
+        missing = self.padding_mask + (self.condition_channels if condition is None else 0)
+        if missing:
+            latents = F.pad(latents, [0, 0] * (latents.ndim - 2) + [0, missing])
         cut = context.row.patches(latents, self.patch) if context.row else patches(latents, self.patch)
         x_BSD: Tensor = self.patch_embedding(split_tokens(cut, 1))
         if self.position_embedding is None:
@@ -230,10 +281,10 @@ class DiT(nn.Module):
 
     def output(self, x_BSD: Tensor, context: BlockContext) -> Tensor:
         """Tokens as latents, all of them on every rank."""
-        shift, scale = context.by_token(self.modulation(context.conditioning_BA))
+        shift, scale = context.levels.by_token(self.modulation(context.conditioning_NA))
         tokens = self.out(modulate(self.norm(x_BSD), shift, scale))
         if self.uncertainty is not None:
-            (u_BS1,) = context.by_token((self.uncertainty(context.noise_B)[:, None, None],))
+            (u_BS1,) = context.levels.by_token((self.uncertainty(context.levels.value_N)[:, None, None],))
             tokens = with_uncertainty(tokens, u_BS1.squeeze(2).expand(tokens.shape[:2]), self.in_channels)
         tokens = gather_tokens(tokens, 1)
         return (
@@ -242,12 +293,12 @@ class DiT(nn.Module):
             else context.row.latents(tokens, self.patch)
         )
 
-    def conditioning(self, noise_B: Tensor, text_BLD: Tensor, text_mask_BL: Tensor) -> Tensor:
-        """What modulates every block: (B, D), or (B, 4 D) with the part that modulations of low rank share."""
-        embedded = self.noise_embedding(noise_B)
+    def conditioning(self, levels: NoiseLevels, text_BLD: Tensor, text_mask_BL: Tensor) -> Tensor:
+        """What modulates every block: (N, D), or (N, 4 D) with the part that modulations of low rank share."""
+        embedded = self.noise_embedding(levels.value_N)
         vector, shared = embedded if isinstance(embedded, tuple) else (embedded, None)
         if self.text_embedding is not None:
-            vector = vector + self.text_embedding(mean_token(text_BLD, text_mask_BL))
+            vector = vector + self.text_embedding(mean_token(text_BLD, text_mask_BL))[levels.sample_N]
         return F.silu(vector) if shared is None else torch.cat([F.silu(vector), shared], dim=1)
 
     def plan(self) -> Declared:
@@ -261,6 +312,7 @@ class DiT(nn.Module):
             ),
             row=("blocks.*.self_attention.out", "blocks.*.cross_attention.out", "blocks.*.mlp.down"),
             whole_input=("blocks.*.cross_attention.kv",),
+            whole_gradient=("text_projection",) if self.text_projection is not None else (),
             per_head=("blocks.*.self_attention.*_norm", "blocks.*.cross_attention.*_norm"),
             heads=self.heads,
             blocks="blocks",
@@ -269,6 +321,7 @@ class DiT(nn.Module):
             last=("norm", "modulation", "out") + (("uncertainty",) if self.uncertainty is not None else ()),
             every=("noise_embedding",)
             + (("text_embedding",) if self.text_embedding is not None else ())
+            + (("text_projection",) if self.text_projection is not None else ())
             + (("learned_positions",) if self.learned_positions is not None else ()),
         )
 
@@ -286,7 +339,9 @@ class DiT(nn.Module):
         grids, d = grids_of(inputs, self.patch), self.width
         tokens = sum(math.prod(grid) for grid in grids)
         video = 2.0 * tokens * d  # of a linear from width 1 to width D, over all video tokens
-        text_kv = 2.0 * batch * text_tokens * self.text_dim * 2 * d
+        text_kv = 2.0 * batch * text_tokens * self.context_dim * 2 * d
+        text = self.text_dim if self.text_embedding is not None else 0
+        levels = math.prod(inputs.get("noise_B", (batch,)))
         patches_dim = self.patch_embedding.proj.in_features + self.out.out_features
         positions = 0.0
         if self.position_embedding is not None:  # once for all samples of one shape
@@ -294,7 +349,12 @@ class DiT(nn.Module):
             positions = 2.0 * own * d * self.position_embedding.proj.in_features
         return [
             Op("linear", positions + video * patches_dim, "patch embedding and output"),
-            Op("linear", 2.0 * batch * d * self._conditioning_columns(), "conditioning and modulation"),
+            Op(
+                "linear",
+                2.0 * d * (levels * self._conditioning_columns() + batch * text),
+                "conditioning and modulation",
+            ),
+            *self._projected_text(batch * text_tokens),
             *added_up(op for grid in grids for op in self._attention_ops(2.0 * math.prod(grid) * d, grid)),
             Op("linear", self.depth * (video * 2 * d + text_kv), "cross-attention projections"),
             Op("attention", self.depth * 2 * video * text_tokens, "cross-attention"),
@@ -308,10 +368,15 @@ class DiT(nn.Module):
             Op("attention", self.depth * 2 * video * math.prod(grid), "self-attention"),
         ]
 
+    def _projected_text(self, tokens: int) -> list[Op]:
+        if self.text_projection is None:
+            return []
+        return [Op("linear", 2.0 * tokens * self.text_dim * self.context_dim, "text projection")]
+
     def _conditioning_columns(self) -> int:
-        """Numbers that each of the D numbers of a conditioning vector is multiplied by."""
-        d, text = self.width, self.text_dim if self.text_embedding is not None else 0
+        """Numbers that each of the D numbers of a noise level's vector is multiplied by."""
+        d = self.width
         if isinstance(self.noise_embedding, NoiseEmbedding):
-            return 2 * self.noise_embedding.num_frequencies + d + text + 3 * self.parts * d * self.depth + 2 * d
+            return 2 * self.noise_embedding.num_frequencies + d + 3 * self.parts * d * self.depth + 2 * d
         assert self.modulation_rank is not None
-        return d + 3 * d + text + self.modulation_rank * (4 * self.parts * self.depth + 3)
+        return d + 3 * d + self.modulation_rank * (4 * self.parts * self.depth + 3)

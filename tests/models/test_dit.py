@@ -10,6 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from nemo_vfm.core.types.model_cost import ReportsFlops
+from nemo_vfm.models.blocks.noise_levels import noise_levels
 from nemo_vfm.models.blocks.text_tokens import visible
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.parallel.plan.sharding_spec import Divisible, matching
@@ -52,9 +53,9 @@ def test_every_block_is_the_identity_and_the_output_zero_at_the_start(changes):
     x = torch.randn(2, 12, 48)
     context = model.context(**given)
     anything = torch.randn_like(
-        context.conditioning_BA[:, :48]
+        context.conditioning_NA[:, :48]
     )  # but for what blocks of low rank share, which is 0 yet
-    context = dataclasses.replace(context, conditioning_BA=torch.cat([anything, context.conditioning_BA[:, 48:]], 1))
+    context = dataclasses.replace(context, conditioning_NA=torch.cat([anything, context.conditioning_NA[:, 48:]], 1))
     torch.testing.assert_close(model.blocks[0](x, context), context.placed(x), rtol=0, atol=0)
     assert not model(**given).any()
 
@@ -71,7 +72,9 @@ def test_factors_of_a_low_rank_do_not_both_begin_at_zero_else_neither_would_lear
 
 def test_a_modulation_of_low_rank_is_the_product_of_its_factors_and_what_all_blocks_share():
     model = awake(tiny(modulation_rank=8))
-    vector_B4D = model.conditioning(torch.rand(2), torch.zeros(2, 1, 16), torch.zeros(2, 1, dtype=torch.bool))
+    vector_B4D = model.conditioning(
+        noise_levels(torch.rand(2), 2, (1, 1, 1), None), torch.zeros(2, 1, 16), torch.zeros(2, 1, dtype=torch.bool)
+    )
     assert vector_B4D.shape == (2, 4 * 48)
     modulation = model.blocks[1].modulation
     whole = torch.block_diag(*(up.weight for up in modulation.up)) @ torch.cat([d.weight for d in modulation.down])

@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nemo_vfm.core.latent_rows import rows_of, videos_of
 from nemo_vfm.core.types.task import ModelInputs
+from nemo_vfm.models.blocks.noise_levels import noise_levels
 from nemo_vfm.models.blocks.packed_row import Row, row
 from nemo_vfm.models.st_dit import STDiT
 from nemo_vfm.parallel.context.token_layout import Layout, under
@@ -91,10 +92,11 @@ def test_padding_stands_at_the_end_alone_and_each_rank_knows_whose_its_tokens_ar
 
 def test_what_modulates_a_sample_gets_the_sum_of_its_tokens_gradients():
     found = Row(((1, 2, 4), (1, 2, 6)), ((1, 1, 2), (1, 1, 3)), 0, torch.tensor([0, 0, 1, 1, 1]))
+    levels = noise_levels(torch.tensor([0.1, 0.2]), 2, found.line, found)
     torch.manual_seed(0)
     x = torch.randn(2, 1, 3, dtype=torch.float64, requires_grad=True)
-    assert torch.equal(found.by_token(x)[0], x[[0, 0, 1, 1, 1], 0])
-    assert torch.autograd.gradcheck(found.by_token, x)
+    assert torch.equal(levels.by_token([x])[0][0], x[[0, 0, 1, 1, 1], 0])
+    assert torch.autograd.gradcheck(lambda x: levels.by_token([x]), x)
 
 
 def test_the_declared_cost_of_a_pack_is_that_of_its_samples():

@@ -12,7 +12,7 @@ from nemo_vfm.parallel.context import temporal_all_to_all
 from nemo_vfm.parallel.context.collectives import counted
 from nemo_vfm.parallel.context.frame_all_to_all import exchange_bytes
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from tests.support.layouts import LONG, own, space_time, started, steps
+from tests.support.layouts import LONG, Doubling, own, space_time, started, steps
 from tests.support.ranks import on_ranks
 
 pytestmark = pytest.mark.cluster  # several ranks
@@ -29,7 +29,7 @@ LAYOUTS = [
 
 @pytest.fixture(scope="module")
 def alone() -> dict[str, Any]:
-    return on_ranks(1, steps, {}, None, 2, space_time, LONG)[0]
+    return on_ranks(1, steps, {}, None, 2, space_time, Doubling(LONG))[0]
 
 
 def close(found: dict[str, Any], expected: dict[str, Any]) -> bool:
@@ -41,7 +41,7 @@ def close(found: dict[str, Any], expected: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("degrees", LAYOUTS, ids=str)
 def test_every_layout_of_an_st_dit_has_one_devices_losses_and_gradients(alone: dict[str, Any], degrees: dict[str, Any]):
-    for found in on_ranks(ParallelPlan(**degrees).world, steps, degrees, None, 2, space_time, LONG):
+    for found in on_ranks(ParallelPlan(**degrees).world, steps, degrees, None, 2, space_time, Doubling(LONG)):
         assert close(found, alone), (found, alone)
 
 
@@ -51,7 +51,7 @@ def in_plain_order(rank: int, degrees: dict[str, Any]) -> dict[str, Any]:
 
     kept, st_dit.frame_order = st_dit.frame_order, lambda frames, device: torch.arange(frames)
     try:
-        return steps(rank, degrees, None, 2, space_time, LONG)
+        return steps(rank, degrees, None, 2, space_time, Doubling(LONG))
     finally:
         st_dit.frame_order = kept
 
@@ -84,7 +84,7 @@ def test_attention_along_time_costs_two_exchanges_of_the_tokens_and_across_a_fra
 
 def refused(rank: int, degrees: dict[str, Any]) -> str:
     with pytest.raises(UserError) as error:
-        steps(rank, degrees, None, 1, space_time, (4, 2, 4, 8))
+        steps(rank, degrees, None, 1, space_time)
     return str(error.value)
 
 

@@ -14,7 +14,19 @@ from nemo_vfm.parallel.engine import gradients
 from nemo_vfm.parallel.engine.engine import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from tests.support.layouts import SAMPLES, Doubling, cosmos, own, started, steps, tiny
+from tests.support.layouts import (
+    GIVEN,
+    IN_CHANNELS,
+    SAMPLES,
+    Doubling,
+    cosmos,
+    cosmos_25,
+    own,
+    started,
+    steps,
+    tiny,
+    wan,
+)
 from tests.support.ranks import RankFailed, on_ranks
 
 pytestmark = pytest.mark.cluster  # several ranks
@@ -64,6 +76,22 @@ def test_every_rank_of_a_layout_sees_one_devices_numbers(alone: dict[str, Any], 
 def test_modulations_of_low_rank_and_learned_positions_have_one_devices_gradients(degrees: dict[str, Any]):
     expected = on_ranks(1, steps, {}, None, 2, cosmos)[0]
     for found in on_ranks(ParallelPlan(**degrees).world, steps, degrees, None, 2, cosmos):
+        if "pipeline" in degrees:  # each rank has gradients of its own blocks alone
+            found = found | {"gradients": expected["gradients"]}
+        assert close(found, expected), (found, expected)
+
+
+@pytest.mark.parametrize(("model", "task"), [(cosmos_25, GIVEN), (wan, IN_CHANNELS)], ids=["cosmos 2.5", "wan"])
+@pytest.mark.parametrize("degrees", [
+    {"tensor": 2}, {"tensor": 2, "sequence": True}, {"shard": 2}, {"context": 2}, {"shard": 2, "tensor": 2},
+    {"pipeline": 2, "microbatches": 2, "tensor": 2, "sequence": True}, {"context": 2, "tensor": 2, "sequence": True},
+], ids=str)  # fmt: skip
+def test_pretrained_video_models_with_given_frames_have_one_devices_gradients(
+    model: Any, task: Doubling, degrees: dict[str, Any]
+):
+    expected = on_ranks(1, steps, {}, None, 2, model, task)[0]
+    assert all(expected["gradients"]), "every parameter has a part in the output"
+    for found in on_ranks(ParallelPlan(**degrees).world, steps, degrees, None, 2, model, task):
         if "pipeline" in degrees:  # each rank has gradients of its own blocks alone
             found = found | {"gradients": expected["gradients"]}
         assert close(found, expected), (found, expected)

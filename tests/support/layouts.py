@@ -18,6 +18,7 @@ from nemo_vfm.core.types.batch import VideoBatch
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.st_dit import STDiT
+from nemo_vfm.models.wan import Wan
 from nemo_vfm.parallel.engine.engine import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
@@ -31,20 +32,28 @@ class Doubling:
 
     Args:
         latents: their shape, without samples.
+        frame_levels: a noise level for each latent frame, not one for each sample.
+        others: shapes of further inputs, such as condition_BCTHW and image_BLD, without samples.
     """
 
-    def __init__(self, latents: tuple[int, ...] = (4, 2, 4, 8)) -> None:
-        self.latents = latents
+    def __init__(
+        self, latents: tuple[int, ...] = (4, 2, 4, 8), *, frame_levels: bool = False,
+        **others: tuple[int, ...],
+    ) -> None:  # fmt: skip
+        self.latents, self.others = latents, others
+        self.levels = latents[1:2] if frame_levels else ()
 
     def prepare(self, batch: VideoBatch, *, seed: int, training: bool) -> ModelInputs:
         """Inputs of a DiT with 4 channels and 16 wide text."""
-        latents, text, noise = (
+        shapes = {"latents": self.latents, "text": (5, 16), "noise": self.levels, **self.others}
+        latents, text, noise, *others = (
             torch.stack([torch.randn(shape, generator=generator(seed, name, key)) for key in batch.keys])
-            for name, shape in (("latents", self.latents), ("text", (5, 16)), ("noise", ()))
+            for name, shape in shapes.items()
         )
         seen = torch.arange(5)[None] < torch.tensor([1 + len(key) % 4 for key in batch.keys])[:, None]
         inputs = {"latents_BCTHW": latents, "noise_B": noise, "text_BLD": text, "text_mask_BL": seen}
-        return ModelInputs({**inputs, "fps_B": batch.fps_B}, {"x": 2 * latents + 1}, batch.weight_B)
+        inputs |= {"fps_B": batch.fps_B, **dict(zip(self.others, others, strict=True))}
+        return ModelInputs(inputs, {"x": 2 * latents + 1}, batch.weight_B)
 
     def losses(self, output: torch.Tensor, prepared: ModelInputs) -> torch.Tensor:
         """Mean square error of each sample."""
@@ -83,6 +92,14 @@ class AwakeST(STDiT):
         return super().initial_weight(name, shape, seed) + moved(name, shape, seed)
 
 
+class AwakeWan(Wan):
+    """The same of a Wan."""
+
+    def initial_weight(self, name: str, shape: torch.Size, seed: int) -> torch.Tensor:
+        """The usual weight, moved."""
+        return super().initial_weight(name, shape, seed) + moved(name, shape, seed)
+
+
 def moved(name: str, shape: torch.Size, seed: int) -> torch.Tensor:
     """By how much."""
     return 0.1 * torch.randn(shape, generator=generator(seed, "awake", name))
@@ -103,6 +120,17 @@ space_time = partial(
     AwakeST, in_channels=4, text_dim=16, width=48, depth=4, heads=4, modulation_rank=6, text_in_modulation=True,
     learned_positions=(4, 3, 5),
 )  # fmt: skip
+cosmos_25 = partial(
+    cosmos, learned_positions=None, condition_channels=1, text_projection=8, text_as_given=True, gelu="exact",
+    base_fps=None,
+)  # fmt: skip
+wan = partial(
+    AwakeWan, in_channels=4, text_dim=16, width=48, depth=4, heads=4, mlp_hidden=80, condition_channels=3, image_dim=12
+)
+#: Given frames have levels of their own, and a channel that marks them.
+GIVEN = Doubling(frame_levels=True, condition_BCTHW=(1, 2, 4, 8))
+#: Given frames lie in channels, and their image beside the text.
+IN_CHANNELS = Doubling(frame_levels=True, condition_BCTHW=(3, 2, 4, 8), image_BLD=(7, 12))
 #: Frames and places that four context ranks, or two of them and two tensor ranks, can divide.
 LONG = (4, 4, 4, 8)
 
@@ -137,11 +165,11 @@ def steps(
     how: dict[str, Any] | None = None,
     count: int = 3,
     model: Any = tiny,
-    latents: tuple[int, ...] = (4, 2, 4, 8),
+    task: Doubling = Doubling(),
 ) -> dict[str, Any]:
     """What this rank sees of a few steps, of the last one's gradients and of a validation."""
     plan = ParallelPlan(**degrees)
-    engine = started(plan, model, task=Doubling(latents), **(how or {}))
+    engine = started(plan, model, task=task, **(how or {}))
     results = [engine.step([own(plan, rank, index)], 1.0) for index in range(count)]
     losses, _ = engine.evaluate(batch(99, 0, SAMPLES))
     return {

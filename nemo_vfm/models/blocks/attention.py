@@ -8,26 +8,35 @@ Shape letters: B batch, S video tokens, L text tokens, W width, H heads, D head 
 """
 
 from collections.abc import Sequence
+from typing import Literal
 
 from torch import Tensor, nn
 
-from nemo_vfm.models.blocks.norm import RMSNorm
+from nemo_vfm.models.blocks.norm import RMSNorm, RMSNormAcrossHeads
 from nemo_vfm.models.blocks.packed_row import Row
 from nemo_vfm.models.blocks.rope import rotate
 from nemo_vfm.parallel.context.distributed_attention import attention, packed_attention, self_attention
 from nemo_vfm.parallel.engine.matmul_support import Linear
 
+Across = Literal["head", "heads"]
+
+
+def query_norm(over: Across, width: int, heads: int, eps: float) -> RMSNorm | RMSNormAcrossHeads:
+    """The norm of queries or keys: of each head apart, or of all heads together, which tensor ranks sum over."""
+    return RMSNorm(dim=width // heads, eps=eps) if over == "head" else RMSNormAcrossHeads(dim=width, eps=eps)
+
 
 class SelfProjections(nn.Module):
     """What tokens that look at each other are multiplied by; how far they look is its heirs' business."""
 
-    def __init__(self, *, width: int, heads: int) -> None:
+    def __init__(
+        self, *, width: int, heads: int, bias: bool = False, norm_over: Across = "head", norm_eps: float = 1e-6
+    ) -> None:
         super().__init__()
         self.head_dim = width // heads
-        self.qkv = Linear(width, 3 * width, bias=False)
-        self.q_norm = RMSNorm(dim=self.head_dim)
-        self.k_norm = RMSNorm(dim=self.head_dim)
-        self.out = Linear(width, width, bias=False)
+        self.qkv = Linear(width, 3 * width, bias=bias)
+        self.q_norm, self.k_norm = (query_norm(norm_over, width, heads, norm_eps) for _ in range(2))
+        self.out = Linear(width, width, bias=bias)
 
 
 class SelfAttention(SelfProjections):
@@ -50,27 +59,48 @@ class SelfAttention(SelfProjections):
 
 
 class CrossAttention(nn.Module):
-    """Every video token looks at the real tokens of its sample's text."""
+    """Every video token looks at the real tokens of its sample's text, and at those of its image where it has one.
 
-    def __init__(self, *, width: int, heads: int, text_dim: int) -> None:
+    What it takes from each is added up.
+    """
+
+    def __init__(
+        self, *, width: int, heads: int, text_dim: int, bias: bool = False, norm_over: Across = "head",
+        norm_eps: float = 1e-6, image: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
         self.head_dim = width // heads
-        self.q = Linear(width, width, bias=False)
-        self.kv = Linear(text_dim, 2 * width, bias=False)
-        self.q_norm = RMSNorm(dim=self.head_dim)
-        self.k_norm = RMSNorm(dim=self.head_dim)
-        self.out = Linear(width, width, bias=False)
+        self.q = Linear(width, width, bias=bias)
+        self.kv = Linear(text_dim, 2 * width, bias=bias)
+        self.q_norm, self.k_norm = (query_norm(norm_over, width, heads, norm_eps) for _ in range(2))
+        self.image_kv = Linear(text_dim, 2 * width, bias=bias) if image else None
+        self.image_k_norm = query_norm(norm_over, width, heads, norm_eps) if image else None
+        self.out = Linear(width, width, bias=bias)
 
-    def forward(self, x_BSW: Tensor, text_BLD: Tensor, mask_B11L: Tensor, row: Row | None = None) -> Tensor:
+    def forward(
+        self, x_BSW: Tensor, text_BLD: Tensor, mask_B11L: Tensor, row: Row | None = None,
+        image_BLD: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         """(B, S, W); the mask must leave every sample at least one token.
 
         Args:
             row: where packed samples lie in x, which is then one sequence; None where x has as many as the text.
+            image_BLD: tokens of each sample's image, all of them real.
         """
-        q_BSHD = self.q_norm(self.q(x_BSW).unflatten(2, (-1, self.head_dim)))
-        k, v_BLHD = self.kv(text_BLD).unflatten(2, (-1, 2, self.head_dim)).unbind(3)
-        k_BLHD = self.k_norm(k)
-        q, k, v = (x.transpose(1, 2) for x in (q_BSHD, k_BLHD, v_BLHD))
-        o_BHSD = packed_attention(q, k, v, mask_B11L, row.spans()) if row else attention(q, k, v, mask_B11L)
+        q_BHSD = self.q_norm(self.q(x_BSW).unflatten(2, (-1, self.head_dim))).transpose(1, 2)
+        o_BHSD = self._looked_up(q_BHSD, self.kv(text_BLD), self.k_norm, mask_B11L, row)
+        if image_BLD is not None and self.image_kv is not None and self.image_k_norm is not None:
+            every_B11L = mask_B11L.new_ones((len(image_BLD), 1, 1, image_BLD.shape[1]))
+            image_kv = self.image_kv(image_BLD)
+            o_BHSD = o_BHSD + self._looked_up(q_BHSD, image_kv, self.image_k_norm, every_B11L, row)
         update: Tensor = self.out(o_BHSD.transpose(1, 2).flatten(2))
         return update
+
+    def _looked_up(
+        self, q_BHSD: Tensor, kv_BLW: Tensor, norm: nn.Module, mask_B11L: Tensor, row: Row | None
+    ) -> Tensor:  # fmt: skip
+        k, v_BLHD = kv_BLW.view(*kv_BLW.shape[:2], -1, 2, self.head_dim).unbind(3)
+        k_BHLD, v_BHLD = norm(k).transpose(1, 2), v_BLHD.transpose(1, 2)
+        if row is None:
+            return attention(q_BHSD, k_BHLD, v_BHLD, mask_B11L)
+        return packed_attention(q_BHSD, k_BHLD, v_BHLD, mask_B11L, row.spans())

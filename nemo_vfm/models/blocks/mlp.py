@@ -15,11 +15,11 @@ Gelu = Literal["tanh", "exact"]
 class MLP(nn.Module):
     """The position-wise perceptron of a block; GELU in its tanh form, or exactly, some 1e-4 apart."""
 
-    def __init__(self, *, width: int, hidden: int, gelu: Gelu = "tanh") -> None:
+    def __init__(self, *, width: int, hidden: int, gelu: Gelu = "tanh", bias: bool = False) -> None:
         super().__init__()
         self.approximate = "tanh" if gelu == "tanh" else "none"
-        self.up = Linear(width, hidden, bias=False)
-        self.down = Linear(hidden, width, bias=False)
+        self.up = Linear(width, hidden, bias=bias)
+        self.down = Linear(hidden, width, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Same shape as x."""

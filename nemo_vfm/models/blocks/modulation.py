@@ -60,6 +60,27 @@ class LowRankModulation(nn.Module):
         return tuple(chunks)
 
 
+class TableModulation(nn.Module):
+    """A learned table added to vectors that all blocks share (Wan): chunk c is table_c + vector_c.
+
+    Args:
+        width: D.
+        rows: of the table; where there is one vector, each row is added to it.
+        vectors: which of the conditioning it takes: (first, one after the last).
+    """
+
+    def __init__(self, *, width: int, rows: int, vectors: tuple[int, int]) -> None:
+        super().__init__()
+        self.width, self.vectors = width, vectors
+        self.table = nn.Parameter(torch.zeros(rows, width))
+
+    def forward(self, conditioning_NA: Tensor) -> tuple[Tensor, ...]:
+        """A tensor (N, 1, D) for each row of the table."""
+        vectors = conditioning_NA.view(len(conditioning_NA), -1, self.width)[:, slice(*self.vectors)]
+        chunks: tuple[Tensor, ...] = (vectors + self.table).unsqueeze(2).unbind(1)
+        return chunks
+
+
 def block_modulation(*, width: int, rank: int | None, parts: int) -> Modulation | LowRankModulation:
     """A shift, a scale and a gate for each part of a block; through a rank, or without one."""
     if rank is None:

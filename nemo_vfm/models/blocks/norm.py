@@ -5,9 +5,13 @@
 Shape letters: D the dimension that is normalised.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from nemo_vfm.parallel.apply.local_shard import local
 
 
 class LayerNorm(nn.Module):
@@ -39,6 +43,26 @@ class RMSNorm(nn.Module):
         return rms_normalised(x, self.eps) * self.weight.to(x.dtype)
 
 
+class RMSNormAcrossHeads(nn.Module):
+    """The same over all heads of a query or a key together, with a weight for each of their numbers (Wan).
+
+    Tensor ranks have some heads each: there `total` sums over them, and the weight is this rank's part
+    (`parallel.apply.apply_parallelism`).
+    """
+
+    def __init__(self, *, dim: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.dim, self.eps = dim, eps
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.total: Callable[[Tensor], Tensor] = _as_it_is
+
+    def forward(self, x_BSHD: Tensor) -> Tensor:
+        """Unit root mean square over heads and their dimension, times the weight, in the dtype of x."""
+        square_BS11 = self.total(x_BSHD.float().square().sum((-2, -1), keepdim=True))
+        normal = x_BSHD * torch.rsqrt(square_BS11 / self.dim + self.eps).to(x_BSHD.dtype)
+        return normal * local(self.weight).view(x_BSHD.shape[-2:]).to(x_BSHD.dtype)
+
+
 class LayerNorm1p(nn.Module):
     """Layer normalisation with a bias, whose gain is kept as its difference from 1, so that weight decay pulls to 1."""
 
@@ -52,6 +76,10 @@ class LayerNorm1p(nn.Module):
         """Zero mean and unit variance over the last dimension, times 1 + weight, plus bias, in the dtype of x."""
         normal = F.layer_norm(x.float(), x.shape[-1:], 1 + self.weight.float(), self.bias.float(), self.eps)
         return normal.to(x.dtype)
+
+
+def _as_it_is(x: Tensor) -> Tensor:
+    return x
 
 
 def rms_normalised(x: Tensor, eps: float = 1e-6) -> Tensor:

@@ -10,13 +10,11 @@ Shape letters: N samples, X latent positions, C channels, S tokens of this rank,
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nemo_vfm.core.device import has_fast_bf16
 from nemo_vfm.core.latent_rows import Size, rows_of, videos_of
 from nemo_vfm.models.blocks.patch import Patch, grid_of, patches, unpatch
 from nemo_vfm.models.blocks.rope import Grid, Rope
@@ -82,11 +80,6 @@ class Row:
         videos = (unpatch(part, grid, patch) for part, grid in zip(parts, self.grids, strict=False))
         return torch.cat([rows_of(video) for video in videos])
 
-    def by_token(self, x_N1D: Tensor) -> Tensor:
-        """(1, S, D): what is said of each sample, at each of its tokens."""
-        spread: Tensor = _Spread.apply(x_N1D.squeeze(1), self.sample_S)  # type: ignore[no-untyped-call]
-        return spread[None]
-
 
 def row(sizes_N3: Tensor, num_positions: int, patch: Patch, device: torch.device) -> Row:
     """Where samples of these sizes lie.
@@ -127,20 +120,3 @@ def joined(parts: Sequence[Tensor], padding: int, dim: int) -> Tensor:
     """Parts one after another along `dim`, then zeros."""
     whole = torch.cat(list(parts), dim)
     return F.pad(whole, [0, 0] * (whole.ndim - 1 - dim) + [0, padding]) if padding else whole
-
-
-class _Spread(torch.autograd.Function):
-    """x[index]; backward adds up in a fixed order, where that of indexing adds as threads come by on a GPU."""
-
-    @staticmethod
-    def forward(ctx: Any, x_ND: Tensor, index_S: Tensor) -> Tensor:
-        ctx.save_for_backward(index_S)
-        ctx.count = len(x_ND)
-        return x_ND.index_select(0, index_S)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        (index_S,), grad = ctx.saved_tensors, grads[0]
-        wide = torch.float32 if grad.dtype.itemsize == 2 and not has_fast_bf16() else grad.dtype
-        chosen_NS = index_S == torch.arange(ctx.count, device=grad.device)[:, None]
-        return (chosen_NS.to(wide) @ grad.to(wide)).to(grad.dtype), None

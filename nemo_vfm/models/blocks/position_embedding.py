@@ -12,7 +12,6 @@ import math
 import torch
 from torch import Tensor, nn
 
-from nemo_vfm.models.blocks.norm import rms_normalised
 from nemo_vfm.models.blocks.rope import Grid
 from nemo_vfm.parallel.context.token_layout import split_tokens
 from nemo_vfm.parallel.engine.matmul_support import Linear
@@ -79,7 +78,11 @@ class LearnedPositions(nn.Module):
         """
         places_S3 = split_tokens(torch.cat([self._places(grid) for grid in grids]), 0)
         frame, row, column = places_S3.unbind(1)
-        return rms_normalised(self.frames[frame] + self.rows[row] + self.columns[column])
+        sum_SD = self.frames[frame] + self.rows[row] + self.columns[column]
+        # Cosmos adds its epsilon to the root, not below it: small vectors differ by 1e-5.
+        size_S1 = torch.linalg.vector_norm(sum_SD, dim=1, keepdim=True, dtype=torch.float32)
+        positions: Tensor = (sum_SD / (size_S1 / sum_SD.shape[1] ** 0.5 + 1e-6)).to(sum_SD.dtype)
+        return positions
 
     def _places(self, grid: Grid) -> Tensor:
         """(S, 3): frame, row and column of each token."""

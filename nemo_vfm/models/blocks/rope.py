@@ -37,7 +37,7 @@ class Rope:
 
     Args:
         head_dim: D, even, at least 6.
-        base_fps: the frame rate at which one latent frame is one position.
+        base_fps: the frame rate at which one latent frame is one position; None makes each one, at any rate.
         theta: base of the geometric frequencies.
         scale: NTK-aware stretch of time, height and width: an axis's theta is multiplied by scale^(d / (d - 2)), so
             that positions `scale` times farther than in training fall on angles seen in training.
@@ -47,12 +47,13 @@ class Rope:
     """
 
     head_dim: int
-    base_fps: float = 24.0
+    base_fps: float | None = 24.0
     theta: float = 10_000.0
     scale: tuple[float, float, float] = (1.0, 1.0, 1.0)
 
     def __post_init__(self) -> None:
-        frame_rate(self.base_fps, "base_fps")
+        if self.base_fps is not None:
+            frame_rate(self.base_fps, "base_fps")
         require_between(1, LARGEST_THETA, rope_theta=self.theta)
         for axis, scale in enumerate(self.scale):
             require_between(1 / LARGEST_THETA, LARGEST_THETA, **{f"rope_scale.{axis}": scale})
@@ -67,8 +68,9 @@ class Rope:
     def angles(self, grid: Grid, fps_B: Tensor) -> Tensor:
         """Angles (B, S, R), fp32, tokens with time slowest and width fastest."""
         t, h, w = grid
-        seconds_BT = torch.arange(t, device=fps_B.device) * (self.base_fps / fps_B.float())[:, None]
-        time = (seconds_BT[:, :, None] * self.frequencies(0, fps_B))[:, :, None, None]
+        rate_B = torch.ones_like(fps_B) if self.base_fps is None else self.base_fps / fps_B.float()
+        places_BT = torch.arange(t, device=fps_B.device) * rate_B.float()[:, None]
+        time = (places_BT[:, :, None] * self.frequencies(0, fps_B))[:, :, None, None]
         rows = (torch.arange(h, device=fps_B.device)[:, None] * self.frequencies(1, fps_B))[None, None, :, None]
         columns = (torch.arange(w, device=fps_B.device)[:, None] * self.frequencies(2, fps_B))[None, None, None]
         parts = [part.expand(len(fps_B), t, h, w, -1) for part in (time, rows, columns)]

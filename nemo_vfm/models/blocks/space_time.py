@@ -77,7 +77,8 @@ class SpaceTimeBlock(nn.Module):
 
     def forward(self, x_BSD: Tensor, told: SpaceTime) -> Tensor:
         """The residual stream (B, S, D) after this block."""
-        context, chunks = told.context, iter(self.modulation(told.context.conditioning_BA))
+        context = told.context
+        chunks = iter(context.levels.by_token(self.modulation(context.conditioning_NA)))
         x = context.placed(x_BSD)
         for reach in self.attentions:
             shift, scale, gate = next(chunks), next(chunks), next(chunks)

@@ -5,9 +5,23 @@
 Shape letters: B batch, L text tokens, D width of a text token.
 """
 
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from nemo_vfm.models.blocks.norm import rms_normalised
+from nemo_vfm.parallel.engine.matmul_support import Linear
+
+
+class TextProjection(nn.Module):
+    """Brings text tokens to the width that blocks look at, by a linear and a GELU (Cosmos 2.5)."""
+
+    def __init__(self, text_dim: int, width: int) -> None:
+        super().__init__()
+        self.proj = Linear(text_dim, width)
+
+    def forward(self, text_BLD: Tensor) -> Tensor:
+        """(B, L, width)."""
+        return F.gelu(self.proj(text_BLD))
 
 
 def visible(text_BLD: Tensor, text_mask_BL: Tensor) -> tuple[Tensor, Tensor]:

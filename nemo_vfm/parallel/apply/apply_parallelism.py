@@ -113,9 +113,29 @@ def split_linears(model: nn.Module, mesh: Mesh) -> None:
     styles |= {name: RowwiseParallel(output_layouts=between) for name in _matched(how.row, names)}
     with _shared_kept(model):
         parallelize_module(model, mesh.devices["tensor"], styles)
+        for name in _matched(how.across_heads, names):
+            _split_norm(names[name], mesh.devices["tensor"])
         for name in _matched(how.vocabulary, names):
             if names[name].weight is not None:  # that of another pipeline stage is hollow
                 _split_words(names[name], mesh.devices["tensor"], between)
+
+
+def _split_norm(norm: nn.Module, mesh: "DeviceMesh") -> None:
+    """Give this rank the weights of its heads, and let it sum squares over the ranks."""
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    module: Any = norm
+    weight = distribute_tensor(module.weight, mesh, [Shard(0)], src_data_rank=None)
+    module.weight = nn.Parameter(weight, requires_grad=module.weight.requires_grad)
+    module.total = partial(_summed, mesh)
+
+
+def _summed(mesh: "DeviceMesh", part: Tensor) -> Tensor:
+    """The sum over ranks; so is its gradient, since each rank's heads have their own use for it."""
+    from torch.distributed.tensor import DTensor, Partial, Replicate
+
+    whole = DTensor.from_local(part, mesh, [Partial()], run_check=False).redistribute(placements=[Replicate()])
+    return whole.to_local(grad_placements=[Partial()])
 
 
 def _split_words(embedding: nn.Module, mesh: "DeviceMesh", between: "Placement") -> None:

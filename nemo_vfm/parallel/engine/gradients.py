@@ -51,12 +51,15 @@ def held(model: nn.Module, mesh: Mesh | None) -> list[ParamOwnership]:
     how = model.plan() if isinstance(model, Divisible) else None
     modules = [name for name, _ in model.named_modules()]
     of_heads = {name for pattern in (how.per_head if how else ()) for name in matching(pattern, modules)}
+    complete = {name for pattern in (how.whole_gradient if how else ()) for name in matching(pattern, modules)}
     repeated = {name for pattern in (how.every if how else ()) for name in matching(pattern, modules)}
     found = []
     for name, parameter in model.named_parameters():
         axes = () if (parts := spread(parameter)) is None else parts.device_mesh.mesh_dim_names or ()
-        split = "tensor" in axes
-        partly = plan.tensor > 1 and not split and (plan.sequence or _below(name, of_heads))
+        split = parts is not None and "tensor" in axes and not parts.placements[axes.index("tensor")].is_replicate()
+        # A bias of a row linear is no part, and yet DTensor's: it has summed its gradient.
+        own = plan.tensor > 1 and "tensor" not in axes and not _below(name, complete)
+        partly = own and (plan.sequence or _below(name, of_heads))
         on_all = plan.pipeline > 1 and _below(name, repeated)
         whole = mesh.sharding is not None and "shard" not in axes
         copies = plan.replicate * (1 if split else plan.tensor) * (plan.pipeline if on_all else 1)

@@ -16,8 +16,11 @@ class Declared:
         column: linears whose output features may be split; their outputs feed only `row` linears.
         row: linears whose input features may be split; their outputs are summed over the parts.
         whole_input: those of `column` whose input is whole on every device, such as a text, and no part of the tokens.
+        whole_gradient: modules that feed linears of `whole_input` alone: each device has their whole gradient.
         vocabulary: embeddings whose rows, one a word, may be split; each device looks up the words that it has.
         per_head: modules whose parameters serve every attention head alike, while each device has only some heads.
+        across_heads: norms over all heads together (`RMSNormAcrossHeads`): each device has some heads' weights, and
+            squares are summed over devices.
         heads: attention heads, which tensor and all-to-all splits divide; of keys and values where they are fewer.
         query_heads: heads of queries where the model lets several tensor ranks share a head of keys and values
             (`shared_heads`); None where tensor ranks must divide `heads`.
@@ -33,8 +36,10 @@ class Declared:
     blocks: str
     recompute: tuple[str, ...]
     whole_input: tuple[str, ...] = ()
+    whole_gradient: tuple[str, ...] = ()
     vocabulary: tuple[str, ...] = ()
     per_head: tuple[str, ...] = ()
+    across_heads: tuple[str, ...] = ()
     heads: int = 1
     query_heads: int | None = None
     first: tuple[str, ...] = ()
@@ -55,7 +60,7 @@ class Declared:
         """Every name this plan mentions."""
         ends = (*self.first, *self.last, *self.every)
         split = (*self.column, *self.row, *self.whole_input, *self.vocabulary)
-        return (*split, *self.per_head, self.blocks, *self.recompute, *ends)
+        return (*split, *self.whole_gradient, *self.per_head, *self.across_heads, self.blocks, *self.recompute, *ends)
 
 
 @runtime_checkable

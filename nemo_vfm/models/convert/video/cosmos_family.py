@@ -1,0 +1,155 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Maps Cosmos 1, 2 and 2.5 of diffusers (CosmosTransformer3DModel) to a DiT's arguments and weights, and back."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.models.convert.gpt_keys import flag, positive, whole, wrong
+from nemo_vfm.models.convert.video.config_keys import numbers, require_fixed, require_known
+from nemo_vfm.models.convert.video.tensor_map import TensorMap, by_head, patch_rows, same
+from nemo_vfm.models.dit import DiT
+
+CLASS = "CosmosTransformer3DModel"
+_MOST = 1 << 20
+_EPS = 1e-5  # of its attention's norms, which no key says; with 1e-6 outputs differ by 2e-5 of their deviation
+_NO_POSITIONS = (128, 240, 240)  # what diffusers writes as max_size where nothing is learned
+#: What Cosmos Transfer has besides, and the only value that is converted.
+_FIXED: dict[str, Json] = {"controlnet_block_every_n": None, "img_context_dim_in": None}
+_IGNORED = frozenset({"img_context_num_tokens", "img_context_dim_out"})  # they mean something beside the keys above
+_READ = frozenset({
+    "in_channels", "out_channels", "num_attention_heads", "attention_head_dim", "num_layers", "mlp_ratio",
+    "text_embed_dim", "adaln_lora_dim", "max_size", "patch_size", "rope_scale", "concat_padding_mask",
+    "extra_pos_embed_type", "use_crossattn_projection", "crossattn_proj_in_channels", "encoder_hidden_states_channels",
+})  # fmt: skip
+_TABLES = {"frames": "t", "rows": "h", "columns": "w"}
+_OUTSIDE = {
+    "patch_embedding.proj.weight": "patch_embed.proj.weight",
+    "noise_embedding.norm.weight": "time_embed.norm.weight",
+    "noise_embedding.hidden.weight": "time_embed.t_embedder.linear_1.weight",
+    "noise_embedding.shared.weight": "time_embed.t_embedder.linear_2.weight",
+    "text_projection.proj.weight": "crossattn_proj.0.weight",
+    "text_projection.proj.bias": "crossattn_proj.0.bias",
+    "modulation.down.0.weight": "norm_out.linear_1.weight",
+    "modulation.up.0.weight": "norm_out.linear_2.weight",
+}
+_INSIDE = {
+    "self_attention.out": "attn1.to_out.0", "self_attention.q_norm": "attn1.norm_q",
+    "self_attention.k_norm": "attn1.norm_k", "cross_attention.q": "attn2.to_q",
+    "cross_attention.out": "attn2.to_out.0", "cross_attention.q_norm": "attn2.norm_q",
+    "cross_attention.k_norm": "attn2.norm_k", "mlp.up": "ff.net.0.proj", "mlp.down": "ff.net.2",
+}  # fmt: skip
+
+
+def arguments_of(config: Mapping[str, Json]) -> dict[str, Any]:
+    """A DiT's arguments from config.json, missing keys as diffusers has them.
+
+    Raises:
+        DataError: a key that is not known, or a value that no DiT has.
+    """
+    require_known(config, _READ | _IGNORED, _FIXED)
+    require_fixed(config, _FIXED)
+    given: dict[str, Json] = {
+        "in_channels": 16, "out_channels": 16, "num_attention_heads": 32, "attention_head_dim": 128, "num_layers": 28,
+        "mlp_ratio": 4.0, "text_embed_dim": 1024, "adaln_lora_dim": 256, "max_size": list(_NO_POSITIONS),
+        "patch_size": [1, 2, 2], "rope_scale": [2.0, 1.0, 1.0], "concat_padding_mask": True,
+        "extra_pos_embed_type": "learnable", "use_crossattn_projection": False, "crossattn_proj_in_channels": 1024,
+        "encoder_hidden_states_channels": 1024,
+    } | dict(config)  # fmt: skip
+    heads, head_dim = (whole(given, key, _MOST) for key in ("num_attention_heads", "attention_head_dim"))
+    patch = numbers(given, "patch_size", 3, integer=True)
+    inputs, outputs = whole(given, "in_channels", _MOST), whole(given, "out_channels", _MOST)
+    if inputs < outputs:
+        raise wrong("in_channels", inputs, f"at least out_channels, {outputs}: latents, then what marks given ones")
+    if given["extra_pos_embed_type"] not in (None, "learnable"):
+        raise wrong("extra_pos_embed_type", given["extra_pos_embed_type"], "null or learnable")
+    most = [size // side for size, side in zip(numbers(given, "max_size", 3, integer=True), patch, strict=True)]
+    return {
+        "in_channels": outputs, "width": heads * head_dim, "depth": whole(given, "num_layers", 10_000), "heads": heads,
+        "patch": tuple(patch), "mlp_ratio": positive(given, "mlp_ratio"),
+        "modulation_rank": whole(given, "adaln_lora_dim", _MOST),
+        "learned_positions": tuple(most) if given["extra_pos_embed_type"] else None,
+        "condition_channels": inputs - outputs, "padding_mask": flag(given, "concat_padding_mask", True),
+        "gelu": "exact", "qk_norm_eps": _EPS, "noise_scale": 1.0, "text_as_given": True, "bias": False,
+        "rope_scale": tuple(numbers(given, "rope_scale", 3)), **_text_arguments(given),
+    }  # fmt: skip
+
+
+def _text_arguments(given: Mapping[str, Json]) -> dict[str, Any]:
+    """Of 2.5, which brings the features of several layers to the width of a text token, and knows no frame rate."""
+    text_dim = whole(given, "text_embed_dim", _MOST)
+    if not flag(given, "use_crossattn_projection", False):
+        return {"text_dim": text_dim, "text_projection": None, "base_fps": 24.0}
+    if given["encoder_hidden_states_channels"] != text_dim:
+        raise wrong("encoder_hidden_states_channels", given["encoder_hidden_states_channels"], f"text_embed_dim, "
+                    f"{text_dim}")  # fmt: skip
+    projected = whole(given, "crossattn_proj_in_channels", 1 << 24)
+    return {"text_dim": projected, "text_projection": text_dim, "base_fps": None}
+
+
+def config_of(model: DiT) -> dict[str, Json]:
+    """The config.json of a model.
+
+    Raises:
+        DataError: it has what no Cosmos has, or lacks what each has.
+    """
+    _require_cosmos(model)
+    text = model.text_projection is not None
+    most = model.learned_positions.most if model.learned_positions is not None else None
+    size = _NO_POSITIONS if most is None else tuple(n * side for n, side in zip(most, model.patch, strict=True))
+    return {
+        "_class_name": CLASS, "in_channels": model.in_channels + model.condition_channels,
+        "out_channels": model.in_channels, "num_attention_heads": model.heads,
+        "attention_head_dim": model.width // model.heads, "num_layers": model.depth,
+        "mlp_ratio": model.mlp_hidden / model.width, "text_embed_dim": model.context_dim,
+        "adaln_lora_dim": model.modulation_rank, "max_size": list(size), "patch_size": list(model.patch),
+        "rope_scale": list(model.rope.scale), "concat_padding_mask": model.padding_mask,
+        "extra_pos_embed_type": None if most is None else "learnable", "use_crossattn_projection": text,
+        "crossattn_proj_in_channels": model.text_dim if text else 1024,
+        "encoder_hidden_states_channels": model.context_dim if text else 1024, "controlnet_block_every_n": None,
+        "img_context_dim_in": None,
+    }  # fmt: skip
+
+
+def _require_cosmos(model: DiT) -> None:
+    expected = {
+        "gelu": (model.gelu, "exact"), "qk_norm_eps": (model.qk_norm_eps, _EPS),
+        "noise_scale": (model.noise_scale, 1.0),
+        "text_as_given": (model.text_as_given, True), "bias": (model.out.bias is not None, False),
+        "modulation_rank": (model.modulation_rank is not None, True), "uncertainty": (model.uncertainty is None, True),
+        "text_in_modulation": (model.text_embedding is None, True),
+        "position_embedding": (model.position_embedding is None, True), "rope_theta": (model.rope.theta, 10_000.0),
+        "base_fps": (model.rope.base_fps, None if model.text_projection is not None else 24.0),
+    }  # fmt: skip
+    if type(model) is not DiT:
+        raise DataError(f"a {type(model).__name__} is no network of Cosmos; {CLASS} is a DiT")
+    if other := [name for name, (own, theirs) in expected.items() if own != theirs]:
+        raise DataError(f"the model is no Cosmos, by its {', '.join(other)}; conf/model/cosmos_7b.yaml is one, and "
+                        f"diffusers has no other like this")  # fmt: skip
+
+
+def tensors_of(model: DiT) -> dict[str, TensorMap]:
+    """Where each parameter is in diffusers."""
+    there = {name: same(target) for name, target in _OUTSIDE.items()}
+    there["out.weight"] = patch_rows("proj_out.weight", model.patch, "hwt")
+    there |= {
+        f"learned_positions.{ours}": same(f"learnable_pos_embed.pos_emb_{axis}") for ours, axis in _TABLES.items()
+    }
+    for number in range(model.depth):
+        there |= _block(number, model.rope.head_dim)
+    return {name: there[name] for name, _ in model.named_parameters()}
+
+
+def _block(number: int, head_dim: int) -> dict[str, TensorMap]:
+    here, there = f"blocks.{number}", f"transformer_blocks.{number}"
+    found = {f"{here}.{ours}.weight": same(f"{there}.{theirs}.weight") for ours, theirs in _INSIDE.items()}
+    for part in range(3):
+        for ours, linear in (("down", 1), ("up", 2)):
+            target = f"{there}.norm{part + 1}.linear_{linear}.weight"
+            found[f"{here}.modulation.{ours}.{part}.weight"] = same(target)
+    for ours, names in (("self_attention.qkv", "qkv"), ("cross_attention.kv", "kv")):
+        attention = "attn1" if ours.startswith("self") else "attn2"
+        found[f"{here}.{ours}.weight"] = by_head([f"{there}.{attention}.to_{x}.weight" for x in names], head_dim)
+    return found

@@ -1,0 +1,140 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Defines Wan, the diffusion transformer of Wan 2.1 and 2.2 (arXiv 2503.20314).
+
+It is a DiT with other blocks: each has a table beside one modulation that all share, norms of queries and keys over all
+heads, biases, and text at the width of video tokens. Image-to-video takes the given frames as further channels
+(`condition_channels`) and, in 2.1, features of an image beside the text (`image_dim`).
+Shape letters: B batch, N noise levels, L text tokens, I image features, D width of a token.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from torch import Tensor, nn
+
+from nemo_vfm.core.bounds import MOST_WIDTH, require_between
+from nemo_vfm.core.types.model_cost import Op
+from nemo_vfm.models.blocks.modulation import TableModulation
+from nemo_vfm.models.blocks.noise_levels import NoiseLevels
+from nemo_vfm.models.blocks.timestep import NoiseEmbedding
+from nemo_vfm.models.blocks.wan_block import LAST, ImageEmbedding, TextEmbedding, WanBlock, WanConditioning
+from nemo_vfm.models.dit import DiT
+from nemo_vfm.parallel.plan.sharding_spec import Declared
+
+
+class Wan(DiT):
+    """The transformer of Wan.
+
+    Args:
+        in_channels: C, channels of the latents; the output has as many.
+        text_dim: width of a text token.
+        width: D, width of a video token.
+        depth: number of blocks.
+        heads: attention heads; width must be divisible by it.
+        mlp_hidden: hidden width of the perceptron.
+        patch: latent frames, rows and columns that make one token.
+        condition_channels: further channels of the input: of image-to-video 20, a mask and the given latents.
+        image_dim: width of an image's features, which blocks look at beside the text; None looks at none.
+        image_positions: features that have learned positions, of a first and a last image; None has none.
+        num_frequencies: sines of the noise level, and as many cosines.
+        noise_scale: factor of the noise level before them.
+        rope_theta: base of the rotary frequencies.
+
+    Raises:
+        ValueError: numbers that do not fit together.
+    """
+
+    def __init__(
+        self, *, in_channels: int, text_dim: int, width: int = 1536, depth: int = 30, heads: int = 12,
+        mlp_hidden: int = 8960, patch: tuple[int, int, int] = (1, 2, 2), condition_channels: int = 0,
+        image_dim: int | None = None, image_positions: int | None = None, num_frequencies: int = 128,
+        noise_scale: float = 1000.0, rope_theta: float = 10_000.0,
+    ) -> None:  # fmt: skip
+        require_between(1, MOST_WIDTH, mlp_hidden=mlp_hidden, image_dim=image_dim, image_positions=image_positions,
+                        num_frequencies=num_frequencies)  # fmt: skip
+        if image_positions is not None and image_dim is None:
+            raise ValueError("image_positions are of an image's features; give image_dim too, or leave both out")
+        self.image_dim, self.image_positions = image_dim, image_positions  # which the constructor's blocks ask for
+        self.num_frequencies = num_frequencies
+        super().__init__(
+            in_channels=in_channels, text_dim=text_dim, width=width, depth=depth, heads=heads, patch=patch,
+            mlp_ratio=mlp_hidden / width, condition_channels=condition_channels, text_as_given=True,
+            noise_scale=noise_scale, base_fps=None, rope_theta=rope_theta,
+        )  # fmt: skip
+
+    def block(self) -> nn.Module:
+        """One of the blocks."""
+        return WanBlock(width=self.width, heads=self.heads, mlp_hidden=self.mlp_hidden, image=bool(self.image_dim))
+
+    def last_modulation(self) -> nn.Module:
+        """What gives the output its shift and scale."""
+        return TableModulation(width=self.width, rows=2, vectors=LAST)
+
+    def add_modules(self) -> None:
+        """What a DiT does not have."""
+        self.noise_embedding = NoiseEmbedding(
+            width=self.width, num_frequencies=self.num_frequencies, scale=self.noise_scale
+        )
+        self.shared_modulation = WanConditioning(width=self.width)
+        self.text_projection, self.context_dim = TextEmbedding(text_dim=self.text_dim, width=self.width), self.width
+        self.image_embedding = (
+            ImageEmbedding(image_dim=self.image_dim, width=self.width, positions=self.image_positions)
+            if self.image_dim
+            else None
+        )
+
+    def conditioning(self, levels: NoiseLevels, text_BLD: Tensor, text_mask_BL: Tensor) -> Tensor:
+        """What modulates the output and every block: (N, 7 D)."""
+        conditioning_NA: Tensor = self.shared_modulation(self.noise_embedding(levels.value_N))
+        return conditioning_NA
+
+    def image_tokens(self, image_BLD: Tensor) -> Tensor:
+        """Features of an image, (B, I, image_dim), at the width of video tokens.
+
+        Raises:
+            ValueError: the model looks at no images, or at features of another width or number.
+        """
+        if self.image_embedding is None:
+            return super().image_tokens(image_BLD)
+        expected = self.image_positions or image_BLD.shape[1], self.image_dim
+        if image_BLD.shape[1:] != expected:
+            raise ValueError(f"features of an image have the shape {tuple(image_BLD.shape[1:])}; expected {expected}")
+        tokens: Tensor = self.image_embedding(image_BLD)
+        return tokens
+
+    def plan(self) -> Declared:
+        """How an engine may cut this model."""
+        how = super().plan()
+        image = ("blocks.*.cross_attention.image_kv",) if self.image_dim else ()
+        embedding = ("image_embedding",) if self.image_dim else ()
+        norms = ("q_norm", "k_norm", *(("image_k_norm",) if self.image_dim else ()))
+        return replace(
+            how,
+            column=(*how.column, *image),
+            whole_input=(*how.whole_input, *image),
+            whole_gradient=(*how.whole_gradient, *embedding),
+            per_head=(),
+            across_heads=("blocks.*.self_attention.*_norm", *(f"blocks.*.cross_attention.{name}" for name in norms)),
+            every=(*how.every, "shared_modulation", *embedding),
+        )
+
+    def ops(self, inputs: Mapping[str, tuple[int, ...]]) -> list[Op]:
+        """The matrix products of one forward pass; a multiply and an add count as two."""
+        found = super().ops(inputs)
+        if self.image_dim is None or "image_BLD" not in inputs:
+            return found
+        batch, features, _ = inputs["image_BLD"]
+        video = next(op.flops for op in found if op.name == "cross-attention") / inputs["text_BLD"][1]
+        embedded = self.image_dim * (self.image_dim + self.width) + self.depth * 2 * self.width**2
+        return [
+            *found,
+            Op("linear", 2.0 * batch * features * embedded, "image features"),
+            Op("attention", video * features, "cross-attention to the image"),
+        ]
+
+    def _projected_text(self, tokens: int) -> list[Op]:
+        return [Op("linear", 2.0 * tokens * (self.text_dim + self.width) * self.width, "text projection")]
+
+    def _conditioning_columns(self) -> int:
+        return 2 * self.num_frequencies + self.width + 6 * self.width

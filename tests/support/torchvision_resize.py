@@ -1,0 +1,41 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Stands in for the one function of torchvision that diffusers' Cosmos calls: its wheel fails beside torch for CPUs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Torchvision:
+    """`torchvision.transforms`, as far as a padding mask needs it."""
+
+    class InterpolationMode:
+        """As torchvision names it."""
+
+        NEAREST = "nearest"
+
+    class functional:
+        """As torchvision names it."""
+
+        @staticmethod
+        def resize(mask: Tensor, size: Sequence[int], interpolation: str) -> Tensor:
+            """A mask at another size."""
+            return torch.nn.functional.interpolate(mask.float(), size=list(size), mode=interpolation)
+
+
+def stand_in() -> Any:
+    """diffusers' module of Cosmos, which finds the stand-in where it looks for torchvision.
+
+    Returns:
+        None where diffusers is not installed.
+    """
+    try:
+        from diffusers.models.transformers import transformer_cosmos
+    except ImportError:
+        return None
+    if not hasattr(transformer_cosmos, "transforms"):
+        transformer_cosmos.transforms = Torchvision
+    return transformer_cosmos
