@@ -47,6 +47,8 @@ DEV = [
     "hypothesis>=6.100",
     "omegaconf>=2.3,<2.5",  # our interpolation is tested against its
     "diffusers>=0.36",
+    # Its adapters are what ours are compared with; diffusers loads several files of weights through its accelerate.
+    "peft>=0.19,<1",
     "transformers>=4.57",
     "tokenizers>=0.22,<1",
     "sentencepiece>=0.2,<0.3",

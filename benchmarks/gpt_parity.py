@@ -24,7 +24,7 @@ import transformers
 from torch import Tensor
 
 from nemo_vfm.models.convert.gpt_folder import load_gpt, save_gpt
-from nemo_vfm.models.convert.gpt_weights import theirs as as_theirs
+from nemo_vfm.models.convert.gpt_weights import tensor_map
 from nemo_vfm.models.gpt import GPT
 
 BOUND = 1e-4
@@ -107,8 +107,10 @@ def learned(ours: GPT, theirs: transformers.PreTrainedModel, tokens: Tensor, lab
     loss.backward()
     expected.backward()
     wanted = {name: parameter.grad for name, parameter in theirs.named_parameters()}
-    found = {name: grad for own, parameter in ours.named_parameters()
-             for name, grad in as_theirs(own, parameter.grad, ours.sizes)}  # fmt: skip
+    found = {}
+    for own, parameter in ours.named_parameters():
+        one = tensor_map(own, ours.sizes)
+        found |= zip(one.names, one.split(parameter.grad), strict=True)
     assert found.keys() == wanted.keys()
     worst = max(float((found[name] - wanted[name]).norm() / wanted[name].norm()) for name in wanted)
     return abs(loss.item() - expected.item()), worst

@@ -12,7 +12,7 @@ from nemo_vfm.core import log
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.uri import Place, place
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.models.convert.gpt_source import GptFolder, is_language_model, require_same_function
+from nemo_vfm.models.convert.other_library import is_other_librarys, opened_folder
 from nemo_vfm.models.pretrained import fingerprint_of
 from nemo_vfm.parallel.checkpoint.checkpoint import weights_of
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined, together
@@ -26,7 +26,8 @@ class WarmStart:
 
     Args:
         path: a run folder, a step's folder, a folder of checkpoints (the newest whole one is taken), or a checkpoint;
-            here or in an object store. Or a local folder of a language model as transformers writes it.
+            here or in an object store. Or a local folder of a language model as transformers writes it, or of a
+            video model (Cosmos, Wan) as diffusers does, its pipeline's or its transformer's.
         weights: which of its weights; None takes the averaged ones (ema) where there are some, else the model's own.
         may_differ: names of weights, or what they begin with up to a dot, that may be absent there, unknown here or of
             another shape; those keep the values that the seed gives them. Everything else must fit.
@@ -47,8 +48,8 @@ class WarmStart:
             UserError: there are none, or they do not fit; the text shows how.
         """
         ranks = joined()
-        if isinstance(self.path, Path) and is_language_model(self.path):
-            return self._of_transformers(model, self.path, ranks)
+        if isinstance(self.path, Path) and is_other_librarys(self.path):
+            return self._of_other_library(model, self.path, ranks)
         with opened(self.path, ranks) as found:
             chosen, saved = found.name, found.saved
             group = self.weights or ("ema" if "ema" in saved.groups else "model")
@@ -59,17 +60,17 @@ class WarmStart:
         return {"path": chosen, "run": saved.run, "step": saved.step, "weights": group,
                 "sha256": sha256, "not_taken": new}  # fmt: skip
 
-    def _of_transformers(self, model: nn.Module, folder: Path, ranks: Gather) -> dict[str, Json]:
+    def _of_other_library(self, model: nn.Module, folder: Path, ranks: Gather) -> dict[str, Json]:
         if self.weights == "ema":
-            raise UserError(f"{folder} is of transformers and has no averaged weights; leave start_from.weights out")
-        with GptFolder(folder) as given:
-            require_same_function(model, given)
+            raise UserError(f"{folder} is of another library and has no averaged weights; leave start_from.weights out")
+        with opened_folder(folder) as given:
+            given.require_same_function(model)
             new = self._put(model, given, str(folder), ranks)
         # The bytes of all its files, once for all ranks.
-        sha256 = str(together(ranks, lambda: fingerprint_of(folder) if ranks.rank() == 0 else None)[0])
+        sha256 = str(together(ranks, lambda: fingerprint_of(given.folder) if ranks.rank() == 0 else None)[0])
         if ranks.rank() == 0:
-            _say(f"the weights of {folder}", sha256, new)
-        return {"path": str(folder), "run": "", "step": 0, "weights": "model", "sha256": sha256, "not_taken": new}
+            _say(f"the weights of {given.folder}", sha256, new)
+        return {"path": str(given.folder), "run": "", "step": 0, "weights": "model", "sha256": sha256, "not_taken": new}
 
     def _put(self, model: nn.Module, given: Mapping[str, Tensor], chosen: str, ranks: Gather) -> list[str]:
         """Load what fits, each rank its part; the names that did not, and may differ."""

@@ -66,7 +66,9 @@ def test_a_folder_comes_in_as_weights_a_model_and_a_tokenizer(family: str, kitch
     out = kitchen.folder / "ours"
     said = capfd.readouterr().out
     assert said.startswith(f"a {json.loads((kitchen.folder / 'theirs/config.json').read_text())['architectures'][0]}: ")
-    assert said.endswith(" parameters, conf/model/converted.yaml; with its tokenizer\nours\n")
+    assert " parameters, conf/model/converted.yaml; with its tokenizer\n" in said and said.endswith(
+        "; 0 left, 0 missing\nours\n"
+    )
     whole = RECIPE.replace(RECIPE[RECIPE.index("model:") : RECIPE.index("data:")], "")
     recipe = kitchen.write("recipe.yaml", f"defaults: [{{model: converted}}]\n{whole}")
     model = build(compose(recipe, [], [out / "conf"])).model()

@@ -7,17 +7,16 @@ the memory of a whole model.
 """
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from nemo_vfm.cli.conversion.model_folder import INGREDIENT, write_in
+
 if TYPE_CHECKING:
-    from nemo_vfm.core.types.json_value import Json
     from nemo_vfm.models.gpt import GPT
 
-#: Where the model's own words lie in what `convert_in` makes: `--conf OUT/conf model=converted`.
-INGREDIENT = Path("conf/model/converted.yaml")
 TOKENIZER = "tokenizer"
 #: Files beside a tokenizer that say how a chat is written, and nothing about tokens.
 _BESIDE = ("chat_template.jinja",)
@@ -34,29 +33,14 @@ def convert_in(source: Path, target: Path) -> str:
     Raises:
         UserError, DataError: see `GptFolder`; or the disk is too small.
     """
-    from nemo_vfm.core.errors import UserError
-    from nemo_vfm.core.storage.files import write_json, write_text
     from nemo_vfm.models.convert.gpt_source import GptFolder
-    from nemo_vfm.models.pretrained import fingerprint_of
-    from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_one_file
 
     with GptFolder(source) as weights:
-        checkpoint.require_room(target, sum(weights.num_bytes(name) for name in weights))
-        about = {"group": "model", "step": "0", "run": ""}
-        try:
-            written = checkpoint_one_file.write(target / checkpoint_one_file.NAME, weights, about)
-        except OSError as error:
-            raise UserError(f"{target.parent} cannot hold the weights ({error.strerror or error}).") from error
-        write_text(target / INGREDIENT, _ingredient(weights.arguments, source.name))
-        family, count = weights.config["architectures"][0], weights.num_values()
         length = weights.config.get("max_position_embeddings")
+        told = write_in(weights, target, weights.arguments, "transformers", source.name, most_tokens=length)
+        family, count = weights.config["architectures"][0], weights.num_values()
     said = _tokenizer_copied(source, target / TOKENIZER)
-    write_json(target / checkpoint_one_file.ABOUT, {
-        "schema": "nemo_vfm.convert/1",
-        "source": {"name": source.name, "format": "transformers", "sha256": fingerprint_of(source), **about},
-        "model_sha256": written["sha256"], "not_carried_over": [], "most_tokens": length,
-    })  # fmt: skip
-    return f"a {family}: {count:,} parameters, {INGREDIENT}{said}"
+    return f"a {family}: {count:,} parameters, {INGREDIENT}{said}\n{told}"
 
 
 def convert_out(
@@ -128,7 +112,7 @@ def _known(source: Path, trust: Sequence[str], allow_host: Sequence[str]) -> _Kn
     from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
     from nemo_vfm.models.gpt import GPT
 
-    job, _, _ = training(_run_of(source), trust, allow_host)
+    job, _, _ = training(run_of(source), trust, allow_host)
     with torch.device("meta"):
         model = job.model()
     if not isinstance(model, GPT):
@@ -138,7 +122,7 @@ def _known(source: Path, trust: Sequence[str], allow_host: Sequence[str]) -> _Kn
                   tokenizer.folder if isinstance(tokenizer, FolderTokenizer) else None)  # fmt: skip
 
 
-def _run_of(source: Path) -> Path:
+def run_of(source: Path) -> Path:
     """The run whose checkpoints these are."""
     within = [folder for folder in (source, *source.resolve().parents) if folder.name == "checkpoints"]
     return within[0].parent if within else source
@@ -163,26 +147,6 @@ def _of_converted(source: Path) -> _Known:
     return _Known(
         model, read_json(source / "convert.json").get("most_tokens"), tokenizer if tokenizer.is_dir() else None
     )
-
-
-def _ingredient(arguments: Mapping[str, "Json"], name: str) -> str:
-    """The model as a recipe takes it."""
-    lines = ["_target_: nemo_vfm.models.gpt.GPT", *_lines(arguments, "")]
-    return "\n".join([f"# Of {''.join(letter for letter in name if letter.isprintable())}, a folder of transformers.",
-                      *lines, ""])  # fmt: skip
-
-
-def _lines(values: Mapping[str, "Json"], indent: str) -> Iterator[str]:
-    from nemo_vfm.config.emit import text_of
-
-    for name, value in values.items():
-        if is_dataclass(value) and not isinstance(value, type):
-            yield f"{indent}{name}:"
-            yield f"{indent}  _target_: {type(value).__module__}.{type(value).__qualname__}"
-            inner = {key: getattr(value, key) for key in asdict(value)}
-            yield from _lines(inner, f"{indent}  ")
-        else:
-            yield f"{indent}{name}: {text_of(value)}"
 
 
 def _end(tokenizer: Path | None, model: "GPT") -> int | None:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Convert .nemo, .ckpt, .pt and our checkpoints to safetensors, and language models from and to transformers."""
+"""Convert .nemo, .ckpt, .pt and our checkpoints to safetensors, and models from and to transformers and diffusers."""
 
 import argparse
 import os
@@ -19,15 +19,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The file, the folder to make, and where the weights are."""
     parser.add_argument("file", metavar="FILE", type=Path,
                         help="a .nemo archive, what torch.save wrote, a run or checkpoint of ours, or a folder of "
-                             "transformers with a language model")  # fmt: skip
+                             "transformers with a language model, or of diffusers with a video model")  # fmt: skip
     parser.add_argument("out", metavar="OUT", type=Path, help="folder to create; it must not exist")
     parser.add_argument("--key", metavar="NAME", help="which weights, such as state_dict or ema")
     parser.add_argument("--leave-out", action="store_true",
                         help="continue if the file refers to code beside its weights; the code is listed, never "
                              "run")  # fmt: skip
-    parser.add_argument("--to", choices=("ours", "transformers"), default="ours",
-                        help="with `transformers`: write a folder that transformers loads, from a run of a "
-                             "language model")  # fmt: skip
+    parser.add_argument("--to", choices=("ours", "transformers", "diffusers"), default="ours",
+                        help="write a folder that this library loads, from a run of a language model or of a video "
+                             "model")  # fmt: skip
+    parser.add_argument("--pipeline", metavar="DIR", type=Path,
+                        help="with --to diffusers: pipeline folder whose other parts are copied beside the "
+                             "transformer")  # fmt: skip
     parser.add_argument(
         "--tokenizer",
         metavar="DIR",
@@ -36,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--most-tokens", metavar="N", type=int,
                         help="with --to transformers: longest text that the model was trained on")  # fmt: skip
-    parser.add_argument("--dtype", choices=("fp32", "bf16"), help="with --to transformers: dtype of the weights")
+    parser.add_argument("--dtype", choices=("fp32", "bf16"), help="with --to: dtype of the weights")
     add_trust(parser, "the run's recipe may name")
     add_allow_host(parser)
 
@@ -59,10 +62,11 @@ def _require_meant(arguments: argparse.Namespace) -> None:
     """An option that nobody reads is a lie that the user believes."""
     from nemo_vfm.core.errors import UserError
 
-    outward = {"--tokenizer": arguments.tokenizer, "--most-tokens": arguments.most_tokens, "--dtype": arguments.dtype}
-    given = [name for name, value in outward.items() if value is not None]
-    if given and arguments.to != "transformers":
-        raise UserError(f"{given[0]} is for --to transformers")
+    meant = {"transformers": ("tokenizer", "most_tokens", "dtype"), "diffusers": ("pipeline", "dtype"), "ours": ()}
+    for name in ("tokenizer", "most_tokens", "pipeline", "dtype"):
+        if getattr(arguments, name) is not None and name not in meant[arguments.to]:
+            libraries = " or ".join(f"--to {library}" for library, names in meant.items() if name in names)
+            raise UserError(f"--{name.replace('_', '-')} is for {libraries}")
 
 
 def _converted(arguments: argparse.Namespace, folder: Path) -> str:
@@ -73,6 +77,12 @@ def _converted(arguments: argparse.Namespace, folder: Path) -> str:
         return convert_out(arguments.file, folder, key=arguments.key, tokenizer=arguments.tokenizer,
                            trust=arguments.trust, allow_host=arguments.allow_host,
                            most_tokens=arguments.most_tokens, dtype=arguments.dtype)  # fmt: skip
+    if arguments.to == "diffusers":
+        from nemo_vfm.cli.conversion import video_model
+
+        return video_model.convert_out(arguments.file, folder, key=arguments.key, pipeline=arguments.pipeline,
+                                       trust=arguments.trust, allow_host=arguments.allow_host,
+                                       dtype=arguments.dtype)  # fmt: skip
     if arguments.file.is_dir():
         return _of_folder(arguments.file, folder, arguments.key)
     words = ["--leave-out"] * arguments.leave_out + ([f"--key={arguments.key}"] if arguments.key else [])
@@ -86,6 +96,12 @@ def _of_folder(source: Path, folder: Path, key: str | None) -> str:
         from nemo_vfm.cli.conversion.language_model import convert_in
 
         return convert_in(source, folder)
+    from nemo_vfm.models.convert.video.transformer_folder import transformer_in
+
+    if transformer_in(source) is not None:
+        from nemo_vfm.cli.conversion import video_model
+
+        return video_model.convert_in(source, folder)
     from nemo_vfm.cli.conversion.single_file import convert
 
     return convert(source, folder, key)

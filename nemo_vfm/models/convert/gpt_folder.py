@@ -5,7 +5,7 @@
 Weights are written in files of a few gigabytes with an index, as transformers does, one file at a time.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -17,8 +17,8 @@ from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.models.convert.gpt_config import config_of
 from nemo_vfm.models.convert.gpt_source import GptFolder
-from nemo_vfm.models.convert.gpt_weights import theirs
-from nemo_vfm.models.convert.weight_files import INDEX, WHOLE
+from nemo_vfm.models.convert.gpt_weights import tensor_map
+from nemo_vfm.models.convert.weight_files import write_files
 from nemo_vfm.models.gpt import GPT
 
 _FILE_BYTES = 4 << 30
@@ -87,49 +87,10 @@ def write_gpt(
         raise UserError(f"{folder} is not empty; give a folder of its own for the model")
     folder.mkdir(parents=True, exist_ok=True)
     names = [name for name, _ in model.named_parameters()]  # a tied matrix is one
-    pairs = ((name, tensor if dtype is None else tensor.to(dtype)) for own in names
-             for name, tensor in theirs(own, weights[own].detach(), model.sizes))  # fmt: skip
-    kind = _write_files(pairs, folder, file_bytes)
+    maps = {name: tensor_map(name, model.sizes) for name in names}
+    kind = write_files(model, maps, weights, folder, file_bytes=file_bytes, dtype=dtype)
     # transformers' own defaults are the tokens 1 and 2, whatever these may be here.
     ends = {"bos_token_id": None, "eos_token_id": end, "pad_token_id": None}
     write_json(folder / "generation_config.json", {"_from_model_config": False, **ends})
     # Last: without it nobody takes the folder for a model.
     write_json(folder / "config.json", config | ends | {"torch_dtype": str(kind).removeprefix("torch.")})
-
-
-def _write_files(pairs: Iterator[tuple[str, Tensor]], folder: Path, file_bytes: int) -> torch.dtype:
-    """Files of safetensors, with an index where there are several; the dtype of the first weight."""
-    from safetensors.torch import save_file
-
-    written: list[tuple[Path, list[str]]] = []
-    kind, total = torch.float32, 0
-    for group in _groups(pairs, file_bytes):
-        path = folder / f"part-{len(written):05d}.safetensors"
-        save_file(group, path, metadata={"format": "pt"})
-        kind = kind if written else next(iter(group.values())).dtype
-        total += sum(map(_num_bytes, group.values()))
-        written.append((path, list(group)))
-    if len(written) == 1:
-        written[0][0].rename(folder / WHOLE)
-        return kind
-    places: dict[str, str] = {}
-    for number, (path, names) in enumerate(written, 1):
-        target = folder / f"model-{number:05d}-of-{len(written):05d}.safetensors"
-        path.rename(target)
-        places |= dict.fromkeys(names, target.name)
-    write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))})
-    return kind
-
-
-def _groups(pairs: Iterator[tuple[str, Tensor]], file_bytes: int) -> Iterator[dict[str, Tensor]]:
-    group: dict[str, Tensor] = {}
-    for name, tensor in pairs:
-        if group and sum(map(_num_bytes, group.values())) + _num_bytes(tensor) > file_bytes:
-            yield group
-            group = {}
-        group[name] = tensor.contiguous().clone()  # safetensors holds no views
-    yield group
-
-
-def _num_bytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()

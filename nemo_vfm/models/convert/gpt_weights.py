@@ -5,13 +5,13 @@
 Queries, keys and values are one matrix here, ordered by group of heads: Q queries, then the key, then the value.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from nemo_vfm.core.errors import DataError
 from nemo_vfm.models.blocks.decoder import Sizes
+from nemo_vfm.models.convert.tensor_map import TensorMap, same
 
 _OUTSIDE = {"embedding": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}
 _INSIDE = {
@@ -22,29 +22,21 @@ _INSIDE = {
 _QKV = tuple(f"self_attn.{part}_proj" for part in "qkv")
 
 
-def ours(name: str, theirs: Mapping[str, Tensor], sizes: Sizes) -> Tensor:
-    """One of GPT's parameters from transformers' weights.
-
-    Raises:
-        DataError: it is not there.
-    """
-    sources = [_found(theirs, source) for source in names_of(name)]
-    if len(sources) == 1:
-        return sources[0]
-    parts = [part.reshape(sizes.groups, -1, *part.shape[1:]) for part in sources]
-    return torch.cat(parts, 1).flatten(0, 1)
-
-
-def theirs(name: str, weight: Tensor, sizes: Sizes) -> Iterator[tuple[str, Tensor]]:
-    """One of GPT's parameters as transformers has it: by name."""
-    targets = names_of(name)
-    if len(targets) == 1:
-        yield targets[0], weight
-        return
+def tensor_map(name: str, sizes: Sizes) -> TensorMap:
+    """Where one of GPT's parameters is in transformers."""
+    names = names_of(name)
+    if len(names) == 1:
+        return same(names[0])
     each = [sizes.head_dim * sizes.heads // sizes.groups, sizes.head_dim, sizes.head_dim]
-    parts = torch.split(weight.view(sizes.groups, -1, *weight.shape[1:]), each, 1)
-    for target, part in zip(targets, parts, strict=True):
-        yield target, part.flatten(0, 1)
+
+    def join(parts: Sequence[Tensor]) -> Tensor:
+        return torch.cat([part.reshape(sizes.groups, -1, *part.shape[1:]) for part in parts], 1).flatten(0, 1)
+
+    def split(whole: Tensor) -> list[Tensor]:
+        groups = whole.view(sizes.groups, -1, *whole.shape[1:])
+        return [part.flatten(0, 1) for part in groups.split_with_sizes(each, 1)]
+
+    return TensorMap(names, join, split)
 
 
 def names_of(name: str) -> tuple[str, ...]:
@@ -55,9 +47,3 @@ def names_of(name: str) -> tuple[str, ...]:
     _, layer, inside = module.split(".", 2)
     found = _QKV if inside == "attention.qkv" else (_INSIDE[inside],)
     return tuple(f"model.layers.{layer}.{one}.{kind}" for one in found)
-
-
-def _found(weights: Mapping[str, Tensor], name: str) -> Tensor:
-    if name not in weights:
-        raise DataError(f"the weights have no {name}, which config.json implies; the folder is of another model")
-    return weights[name]

@@ -1,27 +1,61 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Opens the safetensors files that transformers would take from a folder, and no others.
+"""Opens the safetensors files that transformers or diffusers would take from a folder, and no others; and writes them.
 
-This follows transformers: `model.safetensors` if it is there, else the files that `model.safetensors.index.json` names.
+This follows them: `model.safetensors` if it is there, else the files that `model.safetensors.index.json` names.
 Other files (other shards, another program's `consolidated.safetensors`) are left out, and named once.
 """
 
 import json
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.log import warn
+from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.models.convert.tensor_map import TensorMap
+from nemo_vfm.parallel.checkpoint import tensor_file
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import dtype_of
+from nemo_vfm.parallel.checkpoint.mapped_file import MappedFile
 
-WHOLE = "model.safetensors"
-INDEX = "model.safetensors.index.json"
+
+@dataclass(frozen=True, slots=True)
+class WeightNames:
+    """Names of a library's files of weights.
+
+    Args:
+        stem: of a file.
+    """
+
+    stem: str
+
+    @property
+    def whole(self) -> str:
+        """The only file."""
+        return f"{self.stem}.safetensors"
+
+    @property
+    def index(self) -> str:
+        """What says where each weight is, where there are several files."""
+        return f"{self.stem}.safetensors.index.json"
+
+    def shard(self, number: int, of: int) -> str:
+        """One of several files, counted from 1."""
+        return f"{self.stem}-{number:05d}-of-{of:05d}.safetensors"
+
+
+TRANSFORMERS, DIFFUSERS = WeightNames("model"), WeightNames("diffusion_pytorch_model")
 _MAX_JSON_BYTES = 16 << 20
 
 
-def opened(folder: Path, stack: ExitStack) -> dict[str, Any]:
+def opened(folder: Path, stack: ExitStack, names: WeightNames = TRANSFORMERS) -> dict[str, MappedFile]:
     """The open file that holds each weight, by name; `stack` closes them.
 
     Raises:
@@ -30,12 +64,12 @@ def opened(folder: Path, stack: ExitStack) -> dict[str, Any]:
     if (folder / "adapter_config.json").exists():
         raise DataError(f"{folder.name} holds an adapter (adapter_config.json), which changes the model; merge it into "
                         f"the weights first")  # fmt: skip
-    places = None if (folder / WHOLE).is_file() else _places(folder)
-    names = [WHOLE] if places is None else sorted(set(places.values()))
-    _tell_others(folder, names)
-    files = {name: _open(folder / name, stack) for name in names}
+    places = None if (folder / names.whole).is_file() else _places(folder, names)
+    taken = [names.whole] if places is None else sorted(set(places.values()))
+    _tell_others(folder, taken, names)
+    files = {name: _open(folder / name, stack) for name in taken}
     if places is not None:
-        _require_as_indexed(folder, places, {name: file.keys() for name, file in files.items()})
+        _require_as_indexed(folder, names.index, places, {name: file.keys() for name, file in files.items()})
     return {weight: file for file in files.values() for weight in file.keys()}  # noqa: SIM118 (no mapping)
 
 
@@ -64,46 +98,109 @@ def _once(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
     return found
 
 
-def _places(folder: Path) -> dict[str, str]:
+def _places(folder: Path, names: WeightNames) -> dict[str, str]:
     """Weight -> name of its file, by the index."""
-    if not (folder / INDEX).is_file():
-        raise DataError(f"{folder.name} has neither {WHOLE} nor {INDEX}, which say where the weights are; other "
-                        f"safetensors are not taken for them")  # fmt: skip
-    places = read_mapping(folder / INDEX).get("weight_map")
+    if not (folder / names.index).is_file():
+        raise DataError(f"{folder.name} has neither {names.whole} nor {names.index}, which say where the weights "
+                        f"are; other safetensors are not taken for them")  # fmt: skip
+    places = read_mapping(folder / names.index).get("weight_map")
     if not isinstance(places, dict) or not places:
-        raise DataError(f"{folder.name}/{INDEX} has no weight_map that says which file holds which weight")
+        raise DataError(f"{folder.name}/{names.index} has no weight_map that says which file holds which weight")
     there = {path.name for path in folder.iterdir() if path.is_file()}  # a name that leads elsewhere is not among them
     for weight, name in places.items():
         if not isinstance(name, str) or name not in there or not name.endswith(".safetensors"):
-            raise DataError(f"{folder.name}/{INDEX} places {weight[:80]} in {str(name)[:80]!r}; there is no such "
+            raise DataError(f"{folder.name}/{names.index} places {weight[:80]} in {str(name)[:80]!r}; there is no such "
                             f"safetensors file in the folder")  # fmt: skip
     return places
 
 
-def _tell_others(folder: Path, taken: Iterable[str]) -> None:
+def _tell_others(folder: Path, taken: Iterable[str], names: WeightNames) -> None:
     others = sorted({path.name for path in folder.glob("*.safetensors")} - set(taken))
     if others:
-        by = WHOLE if (folder / WHOLE).is_file() else INDEX
-        warn(f"{folder.name}: the weights are those of {by}, as transformers takes them; not read: "
+        by = names.whole if (folder / names.whole).is_file() else names.index
+        warn(f"{folder.name}: the weights are those of {by}, as its own library takes them; not read: "
              f"{', '.join(others[:4])}{', ...' if len(others) > 4 else ''}")  # fmt: skip
 
 
-def _open(path: Path, stack: ExitStack) -> Any:  # safetensors has no type for it
-    from safetensors import SafetensorError, safe_open
+def _open(path: Path, stack: ExitStack) -> MappedFile:
+    from safetensors import SafetensorError
 
     try:
-        return stack.enter_context(safe_open(path, "pt"))
+        return stack.enter_context(closing(MappedFile(path)))
     except (SafetensorError, OSError) as error:
         raise DataError(f"{path.parent.name}/{path.name} is damaged: {error}") from error
 
 
-def _require_as_indexed(folder: Path, places: Mapping[str, str], held: Mapping[str, Iterable[str]]) -> None:
+def _require_as_indexed(folder: Path, index: str, places: Mapping[str, str], held: Mapping[str, Iterable[str]]) -> None:
     """A shard that holds more or less than the index says is one of another model, or of another time."""
     for name, weights in held.items():
         listed = {weight for weight, place in places.items() if place == name}
         if missing := sorted(listed - set(weights)):
-            raise DataError(f"{folder.name}/{name} has no {missing[0]}, which {INDEX} places there")
+            raise DataError(f"{folder.name}/{name} has no {missing[0]}, which {index} places there")
         if more := sorted(set(weights) - listed):
             place = f"places in {places[more[0]]}" if more[0] in places else "does not name"
-            raise DataError(f"{folder.name}/{name} holds {more[0]}, which {INDEX} {place}; one of them is of another "
+            raise DataError(f"{folder.name}/{name} holds {more[0]}, which {index} {place}; one of them is of another "
                             f"model")  # fmt: skip
+
+
+def write_files(
+    model: nn.Module, maps: Mapping[str, TensorMap], weights: Mapping[str, Tensor], folder: Path, *,
+    file_bytes: int, dtype: torch.dtype | None = None, names: WeightNames = TRANSFORMERS,
+) -> torch.dtype:  # fmt: skip
+    """Write weights as files of at most so many bytes, with an index where there are several.
+
+    Tensors pass one by one: it takes the memory of the largest parameter.
+
+    Args:
+        model: with the parameters' sizes; its own numbers are not asked for.
+        maps: of its parameters, by our names.
+        weights: by our names; each is asked for once.
+        folder: where the files are to lie.
+        file_bytes: of a file, unless one parameter has more.
+        dtype: of the weights written; None leaves them as they are.
+        names: of the files.
+
+    Returns:
+        The dtype of the first weight.
+    """
+    kinds = {own: dtype or dtype_of(weights, own) for own in maps}
+    groups = list(_groups(model, kinds, file_bytes))
+    places: dict[str, str] = {}
+    for number, group in enumerate(groups, 1):
+        path = folder / (names.whole if len(groups) == 1 else names.shard(number, len(groups)))
+        shapes = {
+            target: (tensor_file.dtype_name(kinds[own]), tuple(part.shape))
+            for own in group
+            for target, part in _parts(maps[own], model.get_parameter(own).to("meta"))
+        }
+        head, _ = tensor_file.header(shapes, {"format": "pt"}, by_name=False)
+        bodies = (_bytes(part.to(kinds[own])) for own in group for _, part in _parts(maps[own], weights[own].detach()))
+        tensor_file.write_blocks(path, chain([head], bodies))
+        places |= dict.fromkeys(shapes, path.name)
+    if len(groups) > 1:
+        total = sum(model.get_parameter(own).numel() * kind.itemsize for own, kind in kinds.items())
+        index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
+        write_json(folder / names.index, index)
+    return next(iter(kinds.values()))
+
+
+def _groups(model: nn.Module, kinds: Mapping[str, torch.dtype], file_bytes: int) -> Iterator[list[str]]:
+    """Parameters of one file after another; in a file by dtype, in the order in which its header has them."""
+    order = list(tensor_file.DTYPES)
+    group: list[str] = []
+    size = 0
+    for own, kind in kinds.items():
+        added = model.get_parameter(own).numel() * kind.itemsize
+        if group and size + added > file_bytes:
+            yield sorted(group, key=lambda name: order.index(tensor_file.dtype_name(kinds[name])))
+            group, size = [], 0
+        group, size = [*group, own], size + added
+    yield sorted(group, key=lambda name: order.index(tensor_file.dtype_name(kinds[name])))
+
+
+def _parts(found: TensorMap, whole: Tensor) -> Iterator[tuple[str, Tensor]]:
+    return zip(found.names, found.split(whole), strict=True)
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    return memoryview(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]

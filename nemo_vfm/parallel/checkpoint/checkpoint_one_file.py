@@ -51,7 +51,7 @@ def write(path: Path, saved: Unread, about: dict[str, str]) -> tensor_file.FileD
         OSError: the disk is full, or fails.
         CorruptCheckpoint: a file of the checkpoint is not what its index says.
     """
-    return tensor_file.write_blocks(path, _blocks(saved, about))
+    return tensor_file.write_blocks(path, _blocks(saved, about), beside=True)
 
 
 def _blocks(saved: Unread, about: dict[str, str]) -> Iterator[bytes | memoryview]:

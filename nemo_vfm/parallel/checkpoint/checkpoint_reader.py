@@ -5,7 +5,7 @@
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from nemo_vfm.parallel.checkpoint import tensor_file
 from nemo_vfm.parallel.checkpoint.checkpoint_index import Entry
 from nemo_vfm.parallel.checkpoint.checkpoint_pieces import Box, Ints
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, exchange, together
+from nemo_vfm.parallel.checkpoint.mapped_file import MappedFile
 from nemo_vfm.parallel.ranks.gather import Gather
 
 
@@ -30,7 +31,7 @@ class SavedTensors(Mapping[str, Tensor]):
 
     def __init__(self, folder: Path, entries: Mapping[str, Entry]) -> None:
         self._folder, self._entries = folder, entries
-        self._open: dict[str, Any] = {}
+        self._open: dict[str, MappedFile] = {}
         self._parts: dict[str, dict[str, Box]] = {}
         for name, entry in entries.items():
             for file, box in entry.pieces:
@@ -93,18 +94,16 @@ class SavedTensors(Mapping[str, Tensor]):
         from safetensors import SafetensorError
 
         try:
-            part = self._opened(file).get_slice(name)
+            opened = self._opened(file)
             # A tensor without dimensions has no slices.
-            return part[wanted.within(held)] if held.shape else self._opened(file).get_tensor(name)  # type: ignore[no-any-return]
+            return opened.part(name, wanted.within(held)) if held.shape else opened.get_tensor(name)
         except (SafetensorError, OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
             raise CorruptCheckpoint(f"{self._folder / file} cannot be read ({error}).") from error
 
-    def _opened(self, file: str) -> Any:  # safetensors has no type for it
+    def _opened(self, file: str) -> MappedFile:
         if file not in self._open:
-            from safetensors import safe_open
-
             self._require_as_said(file)
-            self._open[file] = safe_open(self._folder / file, framework="pt")
+            self._open[file] = MappedFile(self._folder / file)
         return self._open[file]
 
     def _require_as_said(self, file: str) -> None:
@@ -138,6 +137,11 @@ class Unread(Protocol):
     def dtype(self, name: str) -> torch.dtype:
         """Of a tensor, without reading it."""
         ...
+
+
+def dtype_of(weights: Mapping[str, Tensor], name: str) -> torch.dtype:
+    """Of one of them; of a saved one without reading it."""
+    return weights.dtype(name) if isinstance(weights, Unread) else weights[name].dtype
 
 
 def shapes_of(weights: Mapping[str, Tensor]) -> dict[str, Ints]:

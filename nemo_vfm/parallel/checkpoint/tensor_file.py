@@ -13,6 +13,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -89,11 +90,18 @@ def dtype_name(dtype: torch.dtype) -> str:
     return _NAMES[dtype]
 
 
-def header(shapes: Mapping[str, tuple[str, tuple[int, ...]]], about: Mapping[str, str]) -> tuple[bytes, dict[str, int]]:
-    """The first bytes of a file of such dtypes and shapes, and where each tensor begins after them, in that order."""
+def header(
+    shapes: Mapping[str, tuple[str, tuple[int, ...]]], about: Mapping[str, str], *, by_name: bool = True
+) -> tuple[bytes, dict[str, int]]:  # fmt: skip
+    """The first bytes of a file of such dtypes and shapes, and where each tensor begins after them, in that order.
+
+    The widest dtypes come first, and among those the tensors by name or, without `by_name`, as they are given.
+    """
     entries: dict[str, Json] = {"__metadata__": dict(sorted(about.items()))} if about else {}
     begin, places = 0, {}
-    for name, (dtype, shape) in sorted(shapes.items(), key=lambda item: (_PLACE[item[1][0]], item[0])):
+    named = sorted(shapes) if by_name else shapes
+    for name in sorted(named, key=lambda name: _PLACE[shapes[name][0]]):
+        dtype, shape = shapes[name]
         end = begin + math.prod(shape) * _BYTES[dtype]
         entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
         places[name], begin = begin, end
@@ -137,15 +145,24 @@ def write(path: Path, packed: Packed) -> FileDigest:
     return write_blocks(path, (packed.header, *(body[at : at + _BLOCK] for at in range(0, len(body), _BLOCK))))
 
 
-def write_blocks(path: Path, blocks: Iterable[bytes | memoryview]) -> FileDigest:
-    """Write bytes as they come; see `write`."""
+def write_blocks(path: Path, blocks: Iterable[bytes | memoryview], *, beside: bool = False) -> FileDigest:
+    """Write bytes as they come; see `write`.
+
+    Args:
+        beside: hash in another thread while the disk writes; not where the interpreter may be ending, as it may be
+            while a checkpoint is saved: no thread begins then.
+    """
     digest, size = hashlib.sha256(), 0
-    with path.open("wb") as file:
+    with path.open("wb") as file, ThreadPoolExecutor(1) as other:
         for block in blocks:
+            hashed = other.submit(digest.update, block) if beside else None
             file.write(block)
-            digest.update(block)
+            if hashed is None:
+                digest.update(block)
+            else:
+                hashed.result()
             size += len(block)
-            del block  # before the next is made: each may be a tensor of gigabytes
+            del block, hashed  # before the next is made: each may be a tensor of gigabytes
     sync(path)
     return {"sha256": digest.hexdigest(), "bytes": size}
 

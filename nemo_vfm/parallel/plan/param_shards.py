@@ -40,8 +40,10 @@ def _numbers(name: str, shape: tuple[int, ...], plan: ParallelPlan, how: Declare
 
 def split_axis(name: str, how: Declared) -> int | None:
     """Along which axis tensor ranks split a parameter; None where each has all of it, as of a row linear's bias."""
-    module = name.rpartition(".")[0]
-    return 0 if _among(module, how.column + how.vocabulary) else 1 if _among(module, how.row) else None
+    module, _, kind = name.rpartition(".")
+    if _among(module, how.column + how.vocabulary + how.across_heads):
+        return 0
+    return 1 if kind == "weight" and _among(module, how.row) else None
 
 
 def _homes(model: nn.Module, how: Declared, plan: ParallelPlan) -> dict[str, Sequence[int]]:

@@ -15,10 +15,10 @@ from safetensors.torch import load_file, save_file
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.models.convert.gpt_folder import load_gpt
-from nemo_vfm.models.convert.weight_files import INDEX
+from nemo_vfm.models.convert.weight_files import TRANSFORMERS
 from tests.support.language_models import scores, words, written
 
-NORM = "model.norm.weight"
+INDEX, NORM = TRANSFORMERS.index, "model.norm.weight"
 
 
 @pytest.fixture(scope="module")

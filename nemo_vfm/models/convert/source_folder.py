@@ -1,0 +1,129 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads a model's parameters, one by one, from the safetensors of another library's folder.
+
+Sizes are known from the files' headers, and compared with the model's before there is memory for any weight.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.models.convert.tensor_map import TensorMap
+from nemo_vfm.parallel.checkpoint.mapped_file import MappedFile
+
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+
+
+class SourceFolder(Mapping[str, Tensor]):
+    """A model's parameters by our names, each read when it is asked for; to be used in a `with`.
+
+    Its heirs open files and say what they hold.
+    """
+
+    folder: Path
+    #: On the meta device: sizes without weights.
+    model: nn.Module
+    _files: Mapping[str, MappedFile]
+    _maps: Mapping[str, TensorMap]
+    _stack: ExitStack
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def __getitem__(self, name: str) -> Tensor:
+        """One parameter."""
+        found = self._map_of(name)
+        return found.join([self._files[source].get_tensor(source) for source in found.names])
+
+    def __iter__(self) -> Iterator[str]:
+        """Names, as the model's `state_dict` has them: a tied matrix stands under both of its."""
+        return iter(self._maps)
+
+    def __len__(self) -> int:
+        """How many."""
+        return len(self._maps)
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is one, without reading it."""
+        return name in self._maps
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Of a parameter, without reading it."""
+        return tuple(self.model.get_parameter(name).shape)
+
+    def dtype(self, name: str) -> torch.dtype:
+        """Of a parameter, without reading it: of what it is joined from, the widest."""
+        kinds = [DTYPES[self._files[source].get_slice(source).get_dtype()] for source in self._map_of(name).names]
+        return max(kinds, key=lambda kind: kind.itemsize)
+
+    def num_bytes(self, name: str) -> int:
+        """Of a parameter, without reading it."""
+        return math.prod(self.shape(name)) * self.dtype(name).itemsize
+
+    def num_values(self) -> int:
+        """Of all parameters, tied ones once."""
+        return sum(parameter.numel() for parameter in self.model.parameters())
+
+    def sources(self) -> dict[str, tuple[str, ...]]:
+        """Names there of what each parameter is joined from."""
+        return {name: found.names for name, found in self._maps.items()}
+
+    def left(self) -> list[str]:
+        """Tensors there that no parameter needs, and that change nothing."""
+        used = {source for found in self._maps.values() for source in found.names}
+        return sorted(set(self._files) - used)
+
+    @abstractmethod
+    def require_same_function(self, model: nn.Module) -> None:
+        """UserError where weights of the folder fit a model and mean another function in it."""
+
+    def _require_equal(self, own: Mapping[str, object], other: Mapping[str, object]) -> None:
+        if differ := [
+            f"{name} is {other[name]} there and {own[name]} here" for name in own if own[name] != other[name]
+        ]:
+            raise UserError(f"the weights of {self.folder} would compute something else here: {'; '.join(differ)}. "
+                            f"`nemo-vfm convert {self.folder} OUT` writes the matching model")  # fmt: skip
+
+    def _map_of(self, name: str) -> TensorMap:
+        return self._maps[name]
+
+    def _require_all_used(self, but: Collection[str] = ()) -> None:
+        """A weight that is left over would change what the model computes: a bias, an adapter, one more layer."""
+        used = {source for found in self._maps.values() for source in found.names}
+        if left := sorted(set(self._files) - used - set(but)):
+            raise DataError(f"{self.folder.name} has weights that config.json does not imply: {', '.join(left[:4])}")
+
+    def _require_shapes(self) -> None:
+        """By the files' headers: before there is memory for a model that is not there."""
+        for name, parameter in self.model.named_parameters():
+            found = self._maps[name]
+            for source, implied in zip(found.names, found.split(parameter), strict=True):
+                self._require_shape(source, tuple(implied.shape))
+
+    def _require_shape(self, source: str, implied: tuple[int, ...]) -> None:
+        if source not in self._files:
+            raise DataError(f"{self.folder.name} has no {source}, which config.json implies; its weights are of "
+                            f"another model")  # fmt: skip
+        header = self._files[source].get_slice(source)
+        if (shape := tuple(header.get_shape())) != implied:
+            raise DataError(f"{self.folder.name}: {source} has shape {shape}, and config.json implies {implied}")
+        if (kind := header.get_dtype()) not in DTYPES:
+            raise DataError(f"{self.folder.name}: {source} is of the kind {kind}; known are {', '.join(DTYPES)}")
+
+    def _require_blocks(self, prefix: str, depth: int, key: str) -> None:
+        """By the names alone: to make a model of hundreds of layers that are not there takes seconds."""
+        place = prefix.count(".")
+        held = {name.split(".")[place] for name in self._files if name.startswith(prefix)}
+        if len(held) < depth:
+            raise DataError(f"{self.folder.name}/config.json says {key}: {depth}, and its files hold {len(held)}")

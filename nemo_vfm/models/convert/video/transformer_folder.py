@@ -1,0 +1,190 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads and writes a video model's folder of diffusers: the transformer's, or the one of its pipeline.
+
+Weights are safetensors, read a tensor at a time; no code of the folder is run.
+"""
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.storage.files import write_json
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.models.convert.source_folder import SourceFolder
+from nemo_vfm.models.convert.tensor_map import TensorMap
+from nemo_vfm.models.convert.video import cosmos_family, wan_family
+from nemo_vfm.models.convert.weight_files import DIFFUSERS, opened, read_mapping, write_files
+from nemo_vfm.models.dit import DiT
+from nemo_vfm.models.pretrained import checked_folder
+from nemo_vfm.models.wan import Wan
+
+PIPELINE, TRANSFORMER = "model_index.json", "transformer"
+_MAX_CONFIG_BYTES = 16 << 20
+_FILE_BYTES = 4 << 30
+#: What a network computes and the shapes of its weights do not tell.
+_MEANS = ("heads", "patch", "rope", "gelu", "noise_scale", "text_as_given", "qk_norm_eps", "padding_mask",
+          "condition_channels")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One transformer of diffusers.
+
+    Args:
+        kind: the model here.
+        arguments_of: its arguments, from config.json.
+        config_of: the other way round.
+        tensors_of: where each of its parameters is there.
+        blocks: what the names of the blocks' tensors begin with there.
+    """
+
+    kind: type[DiT]
+    arguments_of: Callable[[Mapping[str, Json]], dict[str, Any]]
+    config_of: Callable[[Any], dict[str, Json]]
+    tensors_of: Callable[[Any], dict[str, TensorMap]]
+    blocks: str
+
+
+FAMILIES = {
+    cosmos_family.CLASS: Family(
+        DiT, cosmos_family.arguments_of, cosmos_family.config_of, cosmos_family.tensors_of, "transformer_blocks."
+    ),
+    wan_family.CLASS: Family(Wan, wan_family.arguments_of, wan_family.config_of, wan_family.tensors_of, "blocks."),
+}
+
+
+def transformer_in(folder: Path) -> Path | None:
+    """Where the transformer of a video model is: here, or in a pipeline's folder; None where it is none that we read.
+
+    A pipeline with two transformers (Wan 2.2 A14B) has the first, for high noise levels, in `transformer`; name the
+    folder of the second to take that.
+    """
+    for found in (folder, folder / TRANSFORMER) if (folder / PIPELINE).is_file() else (folder,):
+        if _class_of(found / "config.json") in FAMILIES:
+            return found
+    return None
+
+
+def _class_of(path: Path) -> object:
+    try:
+        if path.stat().st_size > _MAX_CONFIG_BYTES:
+            return None
+        name = json.loads(path.read_bytes()).get("_class_name")
+    except (ValueError, AttributeError, RecursionError, OSError):
+        return None
+    return name if isinstance(name, str) else None
+
+
+class TransformerFolder(SourceFolder):
+    """A video model's parameters by our names, each read when it is asked for; to be used in a `with`.
+
+    Args:
+        folder: of the transformer, or of its pipeline.
+
+    Raises:
+        UserError: there is no such folder, or its weights are no safetensors.
+        DataError: it is damaged, of another class, or its weights are not those that config.json implies.
+    """
+
+    model: DiT
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = checked_folder(transformer_in(folder) or folder)
+        self.config = read_mapping(self.folder / "config.json")
+        if self.config.get("_class_name") not in FAMILIES:
+            raise DataError(f"{self.folder.name}/config.json is of the class {str(self.config.get('_class_name'))[:60]}"
+                            f"; read are {', '.join(FAMILIES)}")  # fmt: skip
+        self.family = FAMILIES[str(self.config["_class_name"])]
+        try:
+            self.arguments = self.family.arguments_of(self.config)
+        except DataError as error:
+            raise DataError(f"{self.folder.name}/{error}") from error
+        with ExitStack() as stack:
+            self._files = opened(self.folder, stack, DIFFUSERS)
+            self._require_blocks(self.family.blocks, self.arguments["depth"], "num_layers")
+            self.model = self._unborn()
+            self._maps = self.family.tensors_of(self.model)
+            self._require_all_used()
+            self._require_shapes()
+            self._stack = stack.pop_all()
+
+    def _unborn(self) -> DiT:
+        try:
+            with torch.device("meta"):
+                return self.family.kind(**self.arguments)
+        except ValueError as error:
+            raise DataError(f"{self.folder.name}/config.json describes an impossible model: {error}") from error
+
+    def require_same_function(self, model: nn.Module) -> None:
+        """UserError where weights fit a model and mean another function in it."""
+        found = next((part for part in model.modules() if isinstance(part, self.family.kind)), None)
+        if found is None:
+            raise UserError(f"{self.folder} is a {self.family.kind.__name__}, and the model to be initialised has none")
+        own, other = ({name: getattr(one, name) for name in _MEANS} for one in (found, self.model))
+        self._require_equal(own, other)
+
+
+def load_video_model(folder: Path, dtype: torch.dtype = torch.float32) -> DiT:
+    """The network of a folder; see `TransformerFolder`."""
+    with TransformerFolder(folder) as weights:
+        model = weights.model
+        model.to_empty(device="cpu").to(dtype)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.copy_(weights[name])
+    return model
+
+
+def write_transformer(
+    model: DiT, weights: Mapping[str, Tensor], folder: Path, *, dtype: torch.dtype | None = None,
+    file_bytes: int = _FILE_BYTES,
+) -> None:  # fmt: skip
+    """Write the transformer's folder as diffusers loads it; it must not be there, or be empty.
+
+    Args:
+        model: says what it is; its own weights are not asked for, and may be on the meta device.
+        weights: by our names; each is asked for once.
+        folder: to write.
+        dtype: of the weights written; None leaves them as they are.
+        file_bytes: a file has at most so many, unless one weight has more.
+
+    Raises:
+        UserError: there is something in the folder.
+        DataError: diffusers has no such network.
+    """
+    family = next((one for one in FAMILIES.values() if type(model) is one.kind), None)
+    if family is None:
+        raise DataError(f"diffusers has no network like this {type(model).__name__}; it has those of Cosmos and Wan")
+    config = family.config_of(model)
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder} is not empty; give a folder of its own for the model")
+    folder.mkdir(parents=True, exist_ok=True)
+    maps = family.tensors_of(model)
+    write_files(model, maps, weights, folder, file_bytes=file_bytes, dtype=dtype, names=DIFFUSERS)
+    write_json(folder / "config.json", config)  # last: without it nobody takes the folder for a model
+
+
+def copy_pipeline(source: Path, target: Path, but: str = TRANSFORMER) -> list[str]:
+    """Copy a pipeline's folder without one of its parts; the names of the parts that were copied.
+
+    Raises:
+        UserError: it is no pipeline's folder.
+    """
+    if not (source / PIPELINE).is_file():
+        raise UserError(f"{source} is no pipeline's folder: it has no {PIPELINE}")
+    named = [name for name, value in read_mapping(source / PIPELINE).items() if isinstance(value, list)]
+    parts = [name for name in named if name != but and (source / name).is_dir() and not (source / name).is_symlink()]
+    target.mkdir(parents=True, exist_ok=True)
+    for name in parts:
+        shutil.copytree(source / name, target / name)
+    shutil.copyfile(source / PIPELINE, target / PIPELINE)
+    return parts

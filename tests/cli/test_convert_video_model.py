@@ -1,0 +1,108 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tests that `convert` reads diffusers' folders of video models and writes whole pipelines that diffusers loads."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from nemo_vfm.config import build, compose
+from nemo_vfm.parallel.checkpoint import checkpoint
+from nemo_vfm.train.warm_start import WarmStart
+
+diffusers = pytest.importorskip("diffusers", reason="needs the extra diffusers")
+from tests.support.video_peers import PEERS, called, inputs, made  # noqa: E402
+
+RECIPE = """
+_target_: nemo_vfm.train.job.Train
+data: {_target_: nemo_vfm.data.sources.shard_data.ShardData, shards: shards, batch_size: 1}
+task:
+  _target_: nemo_vfm.diffusion.denoising_task.Denoise
+  objective: {_target_: nemo_vfm.diffusion.objective.FlowMatching}
+  codec: {_target_: nemo_vfm.models.codec.WaveletCodec}
+  text_encoder: {_target_: nemo_vfm.models.text_encoder.HashedNgrams, dim: 16}
+optimizer: {_target_: torch.optim.AdamW, lr: 1e-3}
+duration: 2 steps
+checkpoint: {_target_: nemo_vfm.train.callbacks.checkpointing.SaveCheckpoints, every_steps: 2}
+"""
+
+
+def pipeline(folder: Path, name: str) -> Path:
+    """A pipeline's folder, as far as a conversion looks at it."""
+    made(PEERS[name]).save_pretrained(folder / "transformer")
+    diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0).save_pretrained(folder / "scheduler")
+    parts = {"scheduler": ["diffusers", "FlowMatchEulerDiscreteScheduler"], "transformer": ["diffusers", "T"]}
+    (folder / "model_index.json").write_text(json.dumps({"_class_name": "WanPipeline", **parts}))
+    return folder
+
+
+@pytest.mark.parametrize("name", ["cosmos 2.5", "wan 2.1 image"])
+def test_a_pipeline_comes_in_and_goes_out_whole_and_bit_by_bit(kitchen, capfd, name: str) -> None:
+    pipeline(kitchen.folder / "theirs", name)
+    assert kitchen.main("convert", "theirs", "ours") == 0
+    first, second, third = capfd.readouterr().out.splitlines()
+    theirs = made(PEERS[name])
+    count = sum(parameter.numel() for parameter in theirs.parameters())
+    assert first == f"a {type(theirs).__name__}: {count:,} parameters, conf/model/converted.yaml"
+    assert second.startswith(f"{len(theirs.state_dict())} tensors taken: ") and third == "ours"
+    assert second.endswith("; 0 left, 0 missing")
+    told = json.loads((kitchen.folder / "ours/convert.json").read_text())
+    joined = told["tensors"]["joined"]["blocks.1.self_attention.qkv.weight"]
+    assert [place.split(".")[-2] for place in joined] == ["to_q", "to_k", "to_v"]
+    assert told["source"]["format"] == "diffusers" and told["tensors"]["left"] == told["tensors"]["missing"] == []
+
+    recipe = kitchen.write("recipe.yaml", f"defaults: [{{model: converted}}]\n{RECIPE}")
+    model = build(compose(recipe, [], [kitchen.folder / "ours/conf"])).model()
+    assert WarmStart(path=kitchen.folder / "ours").load_into(model)["not_taken"] == []
+    given = inputs(PEERS[name])
+    with torch.no_grad():
+        difference = (model(**given) - called(PEERS[name], theirs, given)).abs().max()
+    assert difference / called(PEERS[name], theirs, given).std() < 1e-5
+
+    assert kitchen.main("convert", "ours", "back", "--to", "diffusers", "--pipeline", "theirs") == 0
+    assert "beside it scheduler of theirs" in capfd.readouterr().out
+    again = type(theirs).from_pretrained(kitchen.folder / "back", subfolder="transformer")
+    expected = theirs.state_dict()
+    assert {own: torch.equal(tensor, expected[own]) for own, tensor in again.state_dict().items()} == dict.fromkeys(
+        expected, True
+    )
+    scheduler = diffusers.FlowMatchEulerDiscreteScheduler.from_pretrained(kitchen.folder / "back/scheduler")
+    assert scheduler.config.shift == 3.0 and (kitchen.folder / "back/model_index.json").is_file()
+
+
+def test_a_run_goes_out_with_its_averaged_weights_in_the_dtype_that_is_asked_for(kitchen, capfd) -> None:
+    made(PEERS["wan 2.1 text"]).save_pretrained(kitchen.folder / "theirs")
+    assert kitchen.main("convert", "theirs", "ours") == 0
+    model = (kitchen.folder / "ours/conf/model/converted.yaml").read_text()
+    run = kitchen.folder / "run"
+    (run / "checkpoints").mkdir(parents=True)
+    indented = "".join(f"  {line}\n" for line in model.splitlines()[1:])
+    (run / "recipe.yaml").write_text(f"model:\n{indented}{RECIPE.lstrip()}")
+    made_model = build(compose(run / "recipe.yaml")).model()
+    half = {weight: tensor / 2 for weight, tensor in made_model.state_dict().items()}
+    checkpoint.save(run / "checkpoints", 2, {"ema": dict(made_model.state_dict()), "model": half}, {})
+    capfd.readouterr()
+    assert kitchen.main("convert", "run", "out", "--to", "diffusers", "--dtype", "bf16") == 0
+    assert "the ema weights of step 2" in capfd.readouterr().out
+    weights = diffusers.WanTransformer3DModel.from_pretrained(kitchen.folder / "out", torch_dtype=torch.bfloat16)
+    theirs = weights.state_dict()["blocks.0.ffn.net.2.weight"]
+    ours = made_model.state_dict()["blocks.0.mlp.down.weight"]
+    assert theirs.dtype == torch.bfloat16 and torch.equal(theirs, ours.bfloat16())
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (("theirs", "out", "--to", "diffusers"), "is a folder of diffusers already; without --to it becomes one of ours"),
+    (("theirs", "out", "--pipeline", "theirs"), "--pipeline is for --to diffusers"),
+    (("theirs", "out", "--to", "diffusers", "--most-tokens", "3"), "--most-tokens is for --to transformers"),
+    (("theirs", "out", "--dtype", "bf16"), "--dtype is for --to transformers or --to diffusers"),
+    (("ours", "out", "--to", "diffusers", "--pipeline", "ours"), "ours is no pipeline's folder"),
+    (("gpt", "out", "--to", "diffusers"), "is a nemo_vfm.models.gpt.GPT; diffusers has those of"),
+])  # fmt: skip
+def test_what_cannot_be_meant_is_a_sentence_and_leaves_nothing(kitchen, capfd, words, said) -> None:
+    made(PEERS["cosmos 1"]).save_pretrained(kitchen.folder / "theirs")
+    assert kitchen.main("convert", "theirs", "ours") == 0
+    kitchen.write("gpt/conf/model/converted.yaml", "_target_: nemo_vfm.models.gpt.GPT\n")
+    assert kitchen.main("convert", *words) == 2
+    assert said in " ".join(capfd.readouterr().err.split()) and not (kitchen.folder / "out").exists()
