@@ -81,6 +81,8 @@ EXTRAS = {
     "dev": DEV,
     # Needs the system's FFmpeg libraries (apt: ffmpeg).
     "torchcodec": ["torchcodec>=0.11,<0.14"],
+    # Autoencoders of Wan and Cosmos from local folders.
+    "diffusers": ["diffusers>=0.42,<1"],
     # Captioners, text encoders and scorers from local folders.
     "transformers": ["transformers>=5.23,<6"],
     # Tokenizers of language models: read, and trained.

@@ -1,0 +1,214 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Encodes pixels to latents and back with the autoencoder of a local folder of diffusers: Wan's or Cosmos'.
+
+Shape letters: B batch, C channels, T frames, H height, W width.
+"""
+
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.optional import require
+from nemo_vfm.core.precision import Precision, PrecisionName
+from nemo_vfm.core.storage.uri import local
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.models.convert.weight_files import read_mapping
+from nemo_vfm.models.pretrained import checked_folder, fingerprint_of
+
+#: Class -> keys of config.json: channels of a latent, pixels of a latent along time and along a side.
+KINDS = {
+    "AutoencoderKLWan": ("z_dim", "scale_factor_temporal", "scale_factor_spatial"),
+    "AutoencoderKLCosmos": ("latent_channels", "temporal_compression_ratio", "spatial_compression_ratio"),
+}
+_WORDS = "the autoencoder of a pipeline"
+#: Loaded models by fingerprint, once a process: codecs are sent between processes and hold settings only. They keep
+#: what they computed of earlier frames in themselves, so one thread at a time may use them.
+_LOADED: dict[str, Any] = {}
+_LOCK = Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What config.json says of an autoencoder.
+
+    Args:
+        kind: its class.
+        channels: of a latent.
+        time: frames that make a latent frame, after the first, which is one by itself.
+        space: pixels along a side of a latent.
+        mean: of latents: one for each channel, or for each channel and latent frame, channels slowest; empty is 0.
+        std: their deviation; empty is 1.
+    """
+
+    kind: str
+    channels: int
+    time: int
+    space: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+class DiffusersCodec:
+    """A codec whose latents are as diffusers' pipelines give them to the network.
+
+    A latent is scale (mode - mean) / deviation, with the mean and the deviation of config.json.
+
+    Args:
+        folder: of the autoencoder, or of a pipeline that has one in `vae`; with config.json and safetensors.
+        scale: factor of the latents: the objective's sigma_data, which is 0.5 in Cosmos 1.0 and else 1.
+        tile: pixels along a side of a tile that goes through by itself; diffusers blends where tiles overlap, by a
+            quarter. A multiple of four latents, 32 pixels of Wan 2.1. It bounds the memory of large frames and changes
+            latents and pixels near the seams. None takes whole frames.
+        precision: of weights and arithmetic: auto, bf16 or fp32.
+
+    Raises:
+        ValueError: a scale that is not above 0, or a tile below 1.
+    """
+
+    def __init__(
+        self, *, folder: Path, scale: float = 1.0, tile: int | None = None, precision: PrecisionName = "fp32"
+    ) -> None:
+        if not scale > 0 or not isfinite(scale):
+            raise ValueError(f"scale must be above 0, got {scale}; 1 leaves latents as they are")
+        if tile is not None and tile < 1:
+            raise ValueError(f"tile must be at least 1 pixel, got {tile}; null takes whole frames")
+        self.folder, self.scale, self.tile, self.precision = local(folder, _WORDS), scale, tile, precision
+
+    @torch.no_grad()
+    def encode(self, video_BCTHW: Tensor) -> Tensor:
+        """Pixels in [-1, 1] to latents, fp32."""
+        self.latent_shape(*video_BCTHW.shape[2:])
+        with _LOCK:
+            model = self._loaded(video_BCTHW.device)
+            latents: Tensor = model.encode(video_BCTHW.to(model.dtype)).latent_dist.mode().float()
+        mean, std = self._statistics(latents)
+        return self.scale * (latents - mean) / std
+
+    @torch.no_grad()
+    def decode(self, latents_BCTHW: Tensor) -> Tensor:
+        """Latents to pixels, fp32."""
+        mean, std = self._statistics(latents_BCTHW)
+        with _LOCK:
+            model = self._loaded(latents_BCTHW.device)
+            pixels: Tensor = model.decode((latents_BCTHW.float() / self.scale * std + mean).to(model.dtype)).sample
+        return pixels.float()
+
+    def latent_shape(self, num_frames: int, height: int, width: int) -> tuple[int, int, int, int]:
+        """(C', T', H', W'); ValueError where the size does not fit. No weights are read."""
+        sizes = self.sizes()
+        if (num_frames - 1) % sizes.time:
+            below = 1 + (num_frames - 1) // sizes.time * sizes.time
+            raise ValueError(f"{num_frames} frames do not fit this autoencoder: one, then {sizes.time} for each latent "
+                             f"frame; use {below} or {below + sizes.time}")  # fmt: skip
+        for name, side in (("height", height), ("width", width)):
+            if side % sizes.space or side < 1:
+                low = max(side // sizes.space, 1) * sizes.space
+                raise ValueError(f"{name} {side} is not divisible by {sizes.space}; use {low} or {low + sizes.space}")
+        return sizes.channels, 1 + (num_frames - 1) // sizes.time, height // sizes.space, width // sizes.space
+
+    def fingerprint(self) -> str:
+        """The bytes of the model and how it is applied."""
+        dtype = str(Precision(self.precision).resolved()[0]).removeprefix("torch.")
+        return f"diffusers-codec/1 {fingerprint_of(self._where())} scale={self.scale} tile={self.tile} {dtype}"
+
+    def sizes(self) -> Sizes:
+        """What config.json says.
+
+        Raises:
+            UserError: there is no such folder, or its weights are no safetensors.
+            DataError: it is of another class, or does not say it.
+        """
+        config = read_mapping(checked_folder(self._where()) / "config.json")
+        kind = str(config.get("_class_name"))
+        if kind not in KINDS:
+            raise DataError(f"{self._where().name}/config.json is of the class {kind[:60]}; read are "
+                            f"{', '.join(KINDS)}")  # fmt: skip
+        channels, time, space = (_count(config, key) for key in KINDS[kind])
+        mean, std = _numbers(config, "latents_mean", channels), _numbers(config, "latents_std", channels)
+        if len(mean) != len(std) or not all(std):
+            raise DataError(f"{self._where().name}/config.json has {len(mean)} latents_mean and {len(std)} "
+                            f"latents_std, of which none may be 0")  # fmt: skip
+        return Sizes(kind, channels, time, space, mean, std)
+
+    def _where(self) -> Path:
+        inner = self.folder / "vae"
+        return inner if (self.folder / "model_index.json").is_file() and inner.is_dir() else self.folder
+
+    def _statistics(self, latents_BCTHW: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and deviation, (1, C, 1 or T, 1, 1)."""
+        sizes, frames = self.sizes(), latents_BCTHW.shape[2]
+        if not sizes.mean:
+            return latents_BCTHW.new_zeros(1), latents_BCTHW.new_ones(1)
+        known = len(sizes.mean) // sizes.channels
+        if 1 < known < frames:
+            raise ValueError(f"this autoencoder knows the mean of {known} latent frames, and there are {frames}; take "
+                             f"at most {1 + (known - 1) * sizes.time} frames")  # fmt: skip
+        mean, std = (
+            torch.tensor(numbers, device=latents_BCTHW.device).view(1, sizes.channels, -1, 1, 1)[:, :, :frames]
+            for numbers in (sizes.mean, sizes.std)
+        )
+        return mean, std
+
+    def _loaded(self, device: torch.device) -> Any:
+        key = f"{self.fingerprint()} {device}"
+        if key not in _LOADED:
+            _LOADED[key] = self._load().to(device)
+        return _LOADED[key]
+
+    @torch.inference_mode(False)
+    def _load(self) -> Any:
+        diffusers = require("diffusers", install="nemo_vfm[diffusers]", purpose="an autoencoder of diffusers")
+        kind = getattr(diffusers, self.sizes().kind)
+        dtype = Precision(self.precision).resolved()[0]
+        try:
+            # Strict: diffusers would draw a missing weight at random and go on.
+            model, said = kind.from_pretrained(
+                self._where(), torch_dtype=dtype, use_safetensors=True, local_files_only=True, output_loading_info=True
+            )
+        except (OSError, ValueError, RuntimeError, TypeError) as error:
+            raise DataError(f"{self._where().name} cannot be loaded: {str(error)[:300]}") from error
+        if wrong := [name for key in ("missing_keys", "unexpected_keys", "mismatched_keys") for name in said[key]]:
+            raise DataError(f"{self._where().name} does not hold the weights that its config.json implies: "
+                            f"{', '.join(map(str, sorted(wrong)[:4]))}")  # fmt: skip
+        if self.tile is not None:
+            model.enable_tiling(**self._tiling())
+        return model.eval().requires_grad_(False)
+
+    def _tiling(self) -> dict[str, int]:
+        """Tiles overlap by a quarter of a side. diffusers drops latents where a stride is no whole number of them."""
+        side, step = self.tile or 0, 4 * self.sizes().space
+        if self.sizes().kind == "AutoencoderKLCosmos":
+            raise ValueError("diffusers would encode whole frames of Cosmos all the same; leave tile out")
+        if side % step:
+            raise ValueError(f"tile is {side} pixels, expected a multiple of {step}: use {max(side // step, 1) * step}")
+        stride = side - side // 4
+        return {
+            "tile_sample_min_height": side, "tile_sample_min_width": side,
+            "tile_sample_stride_height": stride, "tile_sample_stride_width": stride,
+        }  # fmt: skip
+
+
+def _count(config: dict[str, Json], key: str) -> int:
+    value = config.get(key)
+    if type(value) is not int or not 1 <= value <= 1 << 16:
+        raise DataError(f"config.json says {key}: {str(value)[:40]}; it must be a whole number from 1 to 65,536")
+    return value
+
+
+def _numbers(config: dict[str, Json], key: str, channels: int) -> tuple[float, ...]:
+    value = config.get(key)
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not value or len(value) % channels or not all(
+        type(one) in (int, float) and isfinite(one) for one in value
+    ):  # fmt: skip
+        raise DataError(f"config.json must have as many {key} as the {channels} channels, or a multiple for several "
+                        f"latent frames; it has {len(value) if isinstance(value, list) else 'none'}")  # fmt: skip
+    return tuple(float(one) for one in value)
