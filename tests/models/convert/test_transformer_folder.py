@@ -2,7 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that folders of diffusers are read and written bit by bit as the same network, and that damage is refused."""
 
+import io
 import json
+import pickle
+import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -168,6 +171,61 @@ def test_pickles_are_not_read_whatever_they_are_called(copied: Path):
     (folder / FILE).rename(folder / "diffusion_pytorch_model.bin")
     with pytest.raises(UserError, match=r"no weights as safetensors, only diffusion_pytorch_model.bin"):
         TransformerFolder(folder)
+
+
+class Canary:
+    """Leaves a file where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (self.path,))
+
+
+@pytest.mark.parametrize("write", [
+    lambda canary: pickle.dumps(canary), lambda canary: zipped(canary), lambda canary: b"x" * 8 + pickle.dumps(canary),
+], ids=["bare", "torch", "after 8 bytes"])  # fmt: skip
+def test_a_pickle_that_is_called_safetensors_is_not_run(copied: Path, tmp_path: Path, write: Callable[[Any], bytes]):
+    (copied / "wan/transformer" / FILE).write_bytes(write(Canary(tmp_path / "canary")))
+    with pytest.raises(DataError, match="is damaged"):
+        load_video_model(copied / "wan")
+    assert not (tmp_path / "canary").exists()
+    pickle.loads(pickle.dumps(Canary(tmp_path / "canary")))
+    assert (tmp_path / "canary").exists()
+
+
+def zipped(canary: Any) -> bytes:
+    """As torch.save writes it."""
+    file = io.BytesIO()
+    torch.save({"state_dict": canary}, file)
+    return file.getvalue()
+
+
+def test_a_file_cut_anywhere_or_with_another_header_is_refused_or_is_the_same_network(copied: Path):
+    """300 seeded faults, from a file of nothing to eight changed bytes."""
+    expected, passed = load_video_model(copied / "wan").state_dict(), 0
+    path, numbers = copied / "wan/transformer" / FILE, random.Random(5)
+    whole = path.read_bytes()
+    header = int.from_bytes(whole[:8], "little") + 8
+    cuts = [0, 1, 7, 8, 9, header - 1, header, header + 1, len(whole) - 1]
+    for cut in [*cuts, *(numbers.randrange(len(whole)) for _ in range(41))]:
+        path.write_bytes(whole[:cut])
+        with pytest.raises(DataError):
+            load_video_model(copied / "wan")
+    for _ in range(250):
+        changed = bytearray(whole)
+        for _ in range(numbers.choice((1, 1, 2, 8))):
+            changed[numbers.randrange(header)] = numbers.randrange(256)
+        path.write_bytes(changed)
+        try:
+            found = load_video_model(copied / "wan").state_dict()
+        except DataError:
+            continue
+        # Nothing but the header's metadata, which is not read, may have changed.
+        assert all(torch.equal(tensor, expected[name]) for name, tensor in found.items())
+        passed += 1
+    assert passed < 25
 
 
 def test_start_from_takes_the_folder_and_refuses_another_function(pipelines: Path):
