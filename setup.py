@@ -49,6 +49,7 @@ DEV = [
     "diffusers>=0.36",
     # Its adapters are what ours are compared with; diffusers loads several files of weights through its accelerate.
     "peft>=0.19,<1",
+    "ftfy>=6,<7",  # diffusers' image-to-video pipeline of Wan fails without it
     "transformers>=4.57",
     "tokenizers>=0.22,<1",
     "sentencepiece>=0.2,<0.3",

@@ -25,15 +25,20 @@ from typing import (
 
 from nemo_vfm.config.locate import Target
 from nemo_vfm.core.duration import Duration
+from nemo_vfm.core.frame_count import LatentFrames, PixelFrames
 from nemo_vfm.core.network.permission import Permissions
 from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.types.factory import Factory
 
 ANYTHING: Any = Any
-_VALUES = (int, float, str, bool, bytes, complex, PurePath, Enum, Duration, type(None))
+#: Numbers with a unit, which they parse from a text.
+PARSED = (Duration, PixelFrames, LatentFrames)
+_VALUES = (int, float, str, bool, bytes, complex, PurePath, Enum, *PARSED, type(None))
 _WORDS: dict[Any, str] = {
     int: "a whole number", float: "a number", str: "a text", bool: "true or false", type(None): "null",
     Duration: "a duration such as '400 steps'",
+    PixelFrames: "a number such as '5 pixel frames'",
+    LatentFrames: "a number such as '2 latent frames'",
     Address: "a URL such as s3://bucket/videos",
 }  # fmt: skip
 

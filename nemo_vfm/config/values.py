@@ -16,11 +16,10 @@ from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
 from pydantic.fields import FieldInfo
 
 from nemo_vfm.config.build import masked
-from nemo_vfm.config.hints import bare, choices, in_words, is_open, notes
+from nemo_vfm.config.hints import PARSED, bare, choices, in_words, is_open, notes
 from nemo_vfm.config.recipe_errors import UNSEEN, Mark, RecipeError, Source, did_you_mean, printable
 from nemo_vfm.config.tree import Plain, Scalar
 from nemo_vfm.config.yaml_source import plain_value
-from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.uri import Address
 
@@ -40,8 +39,8 @@ def convert(node: Scalar, hint: Any) -> object:
     if is_open(hint):
         return node.value
     inner = bare(hint)
-    if inner is Duration:
-        return _duration(node)
+    if inner in PARSED:
+        return _parsed(node, inner)
     if isinstance(inner, type) and issubclass(inner, PurePath):
         _require_path(node)
     try:
@@ -111,13 +110,13 @@ def _cached_adapter(hint: Any) -> TypeAdapter[Any]:
     return TypeAdapter(hint)
 
 
-def _duration(node: Scalar) -> Duration:
+def _parsed(node: Scalar, kind: Any) -> object:
     if not isinstance(node.value, str):
-        raise BadValue(f"expected a duration such as '400 steps', got {got(node)}; add the unit")
+        raise BadValue(f"expected {in_words(kind)}, got {got(node)}; add the unit")
     try:
-        return Duration.parse(node.value)
+        return kind.parse(node.value)
     except UserError as error:
-        text = f"expected {in_words(Duration)}, got {got(node)}" if node.secret else str(error)
+        text = f"expected {in_words(kind)}, got {got(node)}" if node.secret else str(error)
         raise BadValue(text) from error
 
 

@@ -8,7 +8,8 @@ Shape letters: B batch, C channels, T frames, H height, W width, L text tokens, 
 one packed sample after another.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -20,6 +21,7 @@ from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types.batch import Batch, PackedBatch, VideoBatch
 from nemo_vfm.core.types.encoders import Codec, TextEncoder
 from nemo_vfm.core.types.task import ModelInputs
+from nemo_vfm.diffusion.conditioning.frame_conditioning import FrameConditioning
 from nemo_vfm.diffusion.objective import Objective
 
 Videos = VideoBatch | PackedBatch
@@ -35,6 +37,8 @@ class Denoise:
         text_dropout: share of training samples whose text is replaced by the empty one, for guidance.
         mean: what counts alike in the mean of a global batch: each sample, as where a batch has one shape, or each
             token, so that a video counts as much as all images of as many tokens. Packed or not, it is the same mean.
+        frame_conditioning: how the network is told of frames that it is given, and how many of each sample are. They
+            have no loss, nor do they count as tokens of the mean. None gives none.
 
     Raises:
         ValueError: text_dropout outside 0..1.
@@ -42,14 +46,14 @@ class Denoise:
 
     def __init__(
         self, *, objective: Objective, codec: Codec, text_encoder: TextEncoder, text_dropout: float = 0.1,
-        mean: Literal["sample", "token"] = "sample",
+        mean: Literal["sample", "token"] = "sample", frame_conditioning: FrameConditioning | None = None,
     ) -> None:  # fmt: skip
         if not 0 <= text_dropout <= 1:
             raise ValueError(f"text_dropout must lie in 0..1, got {text_dropout}")
         if mean not in ("sample", "token"):
             raise ValueError(f"mean must be sample or token, got {mean!r}")
         self.objective, self.codec, self.text_encoder = objective, codec, text_encoder
-        self.text_dropout, self.mean = text_dropout, mean
+        self.text_dropout, self.mean, self.frame_conditioning = text_dropout, mean, frame_conditioning
 
     def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
         """Noisy latents and text as the network's inputs; without training no text is dropped.
@@ -60,63 +64,76 @@ class Denoise:
         if not isinstance(batch, VideoBatch | PackedBatch):
             raise UserError(f"a diffusion model learns from videos or latents, and this data gives a "
                             f"{type(batch).__name__}; name data of videos")  # fmt: skip
-        clean = self._clean(batch)
+        pixels, clean = self._pixels(batch), self._clean(batch)
         device = clean[0].device
         text_BLD, mask_BL = self._text(batch, device)
         draws = [self._draw(batch, key, one, seed, training) for key, one in zip(batch.keys, clean, strict=True)]
-        sigma_B = torch.stack([sigma for sigma, _, _ in draws]).to(device)
-        dropped_B = torch.tensor([dropped for _, _, dropped in draws], device=device)
+        sigma_B = torch.stack([draw.sigma for draw in draws]).to(device)
+        dropped_B = torch.tensor([draw.drops_text for draw in draws], device=device)
         text_BLD, mask_BL = self._without(text_BLD, mask_BL, dropped_B)
-        inputs, targets = self._shown(batch, clean, [noise.to(device) for _, noise, _ in draws], sigma_B)
+        noised = [self._noised(*each) for each in zip(clean, pixels, draws, sigma_B[:, None], strict=True)]
+        lay = _packed if isinstance(batch, PackedBatch) else _batched
+        sizes = {"sizes_N3": torch.tensor(batch.sizes_THW)} if isinstance(batch, PackedBatch) else {}  # on the host
         return ModelInputs(
-            inputs={**inputs, "text_BLD": text_BLD, "text_mask_BL": mask_BL, "fps_B": batch.fps_B},
-            targets={**targets, "sigma": sigma_B},
-            weight_B=self._weight(batch, clean),
+            inputs=lay([inputs for inputs, _ in noised]) | sizes
+            | {"text_BLD": text_BLD, "text_mask_BL": mask_BL, "fps_B": batch.fps_B},
+            targets={name.removesuffix("_BCTHW").removesuffix("_XC"): one
+                     for name, one in lay([targets for _, targets in noised]).items()} | {"sigma": sigma_B},
+            weight_B=self._weight(batch, noised),
             tags={"noise": self.objective.fraction(sigma_B)},
-        )
+        )  # fmt: skip
 
     def losses(self, output: Tensor, prepared: ModelInputs) -> Tensor:
         """The objective's loss of each sample, (B,), in fp32 whatever the network computed in."""
-        targets = prepared.targets
-        of, sigma_B = (output.float(), targets["clean"], targets["noise"]), targets["sigma"]
+        targets, sigma_B = prepared.targets, prepared.targets["sigma"]
+        of = {"output": output.float(), **{name: one for name, one in targets.items() if name != "sigma"}}
         if "sizes_N3" not in prepared.inputs:
-            return self.objective.losses(*of, sigma_B)
+            return self.objective.losses(**of, sigma_B=sigma_B)
         sizes = prepared.inputs["sizes_N3"].tolist()
-        each = zip(*(videos_of(rows_XC, sizes) for rows_XC in of), sigma_B[:, None], strict=True)
-        return torch.cat([self.objective.losses(*one) for one in each])
+        alone = zip(*(videos_of(rows_XC, sizes) for rows_XC in of.values()), strict=True)
+        each = zip(alone, sigma_B[:, None], strict=True)
+        return torch.cat(
+            [self.objective.losses(**dict(zip(of, one, strict=True)), sigma_B=level) for one, level in each]
+        )
 
-    def _shown(
-        self, batch: Videos, clean: Sequence[Tensor] | Tensor, noise: Sequence[Tensor], sigma_B: Tensor
+    def _noised(
+        self, clean_CTHW: Tensor, video_CTHW: Tensor | None, draw: "_Draw", sigma_B: Tensor
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """What the network sees and what the loss compares; packed samples are noised each by itself, then laid."""
-        if isinstance(clean, Tensor):
-            noise_BCTHW = torch.stack(list(noise))
-            shown, level_B = self._noised(clean, noise_BCTHW, sigma_B)
-            return {"latents_BCTHW": shown, "noise_B": level_B}, {"clean": clean, "noise": noise_BCTHW}
-        pairs = [
-            self._noised(x[None], n[None], sigma) for x, n, sigma in zip(clean, noise, sigma_B[:, None], strict=True)
-        ]
-        assert isinstance(batch, PackedBatch)
-        sizes_N3 = torch.tensor(batch.sizes_THW)  # stays on the host, where it is read
-        inputs = {"latents_XC": _laid([shown[0] for shown, _ in pairs]), "sizes_N3": sizes_N3}
-        return inputs | {"noise_B": torch.cat([b for _, b in pairs])}, {"clean": _laid(clean), "noise": _laid(noise)}
+        """What the network sees of a sample, and what the loss compares; a batch of one."""
+        clean, noise = clean_CTHW[None], draw.noise[None].to(clean_CTHW)
+        noisy = self.objective.noised(clean, noise, sigma_B)
+        targets = {"clean_BCTHW": clean, "noise_BCTHW": noise}
+        if self.frame_conditioning is None:
+            latents, level_B = self.objective.inputs(noisy, sigma_B)
+            return {"latents_BCTHW": latents, "noise_B": level_B}, targets
+        given = self.frame_conditioning.of_sample(draw.num_given, clean_CTHW, video_CTHW, self.codec)
+        given = replace(given, noise_BCTHW=draw.given_noise[None], sigma_B=torch.tensor([draw.given_sigma]))
+        given = given.to(clean.device)
+        known = self.frame_conditioning.known(given)
+        if known is not None:
+            targets["made_BCTHW"] = (~known).to(clean).expand(-1, 1, -1, *clean.shape[3:])
+        return self.frame_conditioning.inputs(self.objective, noisy, sigma_B, given), targets
 
-    def _noised(self, clean: Tensor, noise: Tensor, sigma_B: Tensor) -> tuple[Tensor, Tensor]:
-        return self.objective.inputs(self.objective.noised(clean, noise, sigma_B), sigma_B)
-
-    def _weight(self, batch: Videos, clean: Sequence[Tensor] | Tensor) -> Tensor:
+    def _weight(self, batch: Videos, noised: Sequence[tuple[dict[str, Tensor], dict[str, Tensor]]]) -> Tensor:
         if self.mean == "sample":
             return batch.weight_B
-        return batch.weight_B * torch.tensor([float(one[0].numel()) for one in clean], device=batch.weight_B.device)
+        made = [targets.get("made_BCTHW", torch.ones_like(targets["clean_BCTHW"][:, :1])) for _, targets in noised]
+        return batch.weight_B * torch.stack([one.sum() for one in made]).to(batch.weight_B.device)
 
-    def _clean(self, batch: Videos) -> list[Tensor] | Tensor:
-        """Each sample as (C, T, H, W): a list where they are packed."""
+    def _pixels(self, batch: Videos) -> Sequence[Tensor | None]:
+        """Each sample in [-1, 1], or None."""
+        if isinstance(batch, PackedBatch) or batch.video_BCTHW is None or batch.latents_BCTHW is not None:
+            return [None] * len(batch)
+        return list(batch.video_BCTHW.float() / 127.5 - 1)
+
+    def _clean(self, batch: Videos) -> Sequence[Tensor]:
+        """Each sample as (C, T, H, W)."""
         if isinstance(batch, PackedBatch):
             return [one[0] for one in videos_of(batch.latents_XC.float(), batch.sizes_THW)]
         if batch.latents_BCTHW is not None:
-            return batch.latents_BCTHW.float()
+            return list(batch.latents_BCTHW.float())
         assert batch.video_BCTHW is not None, "a batch has latents or pixels"
-        return self.codec.encode(batch.video_BCTHW.float() / 127.5 - 1)
+        return list(self.codec.encode(batch.video_BCTHW.float() / 127.5 - 1))
 
     def _text(self, batch: Videos, device: torch.device) -> tuple[Tensor, Tensor]:
         text_BLD, mask_BL = batch.text_BLD, batch.text_mask_BL
@@ -124,12 +141,16 @@ class Denoise:
             text_BLD, mask_BL = self.text_encoder.encode(batch.captions)
         return text_BLD.to(device).float(), mask_BL.to(device)
 
-    def _draw(self, batch: Batch, key: str, clean: Tensor, seed: int, training: bool) -> tuple[Tensor, Tensor, bool]:
-        """Noise level, noise and whether the text is dropped, in this order, from the sample's own generator."""
+    def _draw(self, batch: Batch, key: str, clean: Tensor, seed: int, training: bool) -> "_Draw":
+        """Noise level, whether the text is dropped, and noise, in this order, from the sample's own generator."""
         numbers = generator(seed, "training" if training else "validation", batch.index, key)
         sigma = self.objective.draw(numbers, clean.shape[1:])
         dropped = bool(torch.rand((), generator=numbers) < self.text_dropout) and training
-        return sigma, torch.randn(clean.shape, generator=numbers), dropped
+        noise = torch.randn(clean.shape, generator=numbers)
+        if self.frame_conditioning is None:
+            return _Draw(sigma, dropped, noise, 0, 0.0, noise)
+        count, given_sigma = self.frame_conditioning.draw(numbers, clean.shape[1])
+        return _Draw(sigma, dropped, noise, count, given_sigma, torch.randn(clean.shape, generator=numbers))
 
     def _without(self, text_BLD: Tensor, mask_BL: Tensor, dropped_B: Tensor) -> tuple[Tensor, Tensor]:
         """The empty text in the place of dropped ones, padded or cut to the batch's length."""
@@ -140,9 +161,33 @@ class Denoise:
         return text, torch.where(dropped_B[:, None], empty_mask, mask_BL)
 
 
-def _laid(samples: Sequence[Tensor]) -> Tensor:
-    """(X, C)."""
-    return torch.cat([rows_of(one[None]) for one in samples])
+@dataclass(frozen=True, slots=True)
+class _Draw:
+    """What chance decides of a sample."""
+
+    sigma: Tensor
+    drops_text: bool
+    noise: Tensor
+    num_given: int
+    given_sigma: float
+    given_noise: Tensor
+
+
+def _batched(samples: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Batches of one as a batch."""
+    return {name: torch.cat([one[name] for one in samples]) for name in samples[0]}
+
+
+def _packed(samples: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Latents as rows of positions, (X, C), and levels one after another."""
+    laid = {}
+    for name in samples[0]:
+        own = [one[name] for one in samples]
+        if name.endswith("_BCTHW"):
+            laid[name.replace("_BCTHW", "_XC")] = torch.cat([rows_of(one) for one in own])
+        else:
+            laid[name] = torch.cat([one.flatten() for one in own] if name == "noise_B" else own)
+    return laid
 
 
 def empty_like(text_encoder: TextEncoder, text_BLD: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ from typing import Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from nemo_vfm.diffusion.shift import Shift
+from nemo_vfm.diffusion.shift import Shift, shift_at, shifted
 
 
 @runtime_checkable
@@ -42,8 +42,10 @@ class Objective(Protocol):
         """D(noisy; sigma): the network's output read as an estimate of the clean latents."""
         ...
 
-    def losses(self, output: Tensor, clean: Tensor, noise: Tensor, sigma_B: Tensor) -> Tensor:
-        """The loss of each sample, (B,)."""
+    def losses(
+        self, output: Tensor, clean: Tensor, noise: Tensor, sigma_B: Tensor, made: Tensor | None = None
+    ) -> Tensor:
+        """The loss of each sample, (B,); where `made`, (B, 1, T, H, W), is 0, latents were given and have no loss."""
         ...
 
     def schedule(self, steps: int, size_THW: Sequence[int]) -> Tensor:
@@ -68,6 +70,8 @@ class FlowMatching:
         uniform_fraction: share of draws that are uniform instead, so that both ends are seen.
         min_sigma: below it the velocity implied by a predicted sample is taken as if at it.
         noise_weight: w of the loss weight 1 + w sigma.
+        timesteps: n, where the network is told floor(n sigma) / n: with diffusers' UniPC scheduler 1000, whose time is
+            a whole number. None tells it sigma.
 
     Raises:
         ValueError: numbers outside their range.
@@ -83,6 +87,7 @@ class FlowMatching:
         uniform_fraction: float = 0.1,
         min_sigma: float = 0.05,
         noise_weight: float = 0.0,
+        timesteps: int | None = None,
     ) -> None:
         if prediction not in ("velocity", "sample"):
             raise ValueError(f"prediction must be velocity or sample, got {prediction!r}")
@@ -92,14 +97,18 @@ class FlowMatching:
             raise ValueError(f"logit_std ({logit_std}) must be above 0 and noise_weight ({noise_weight}) not below")
         if not 0 <= uniform_fraction <= 1 or not 0 < min_sigma < 1:
             raise ValueError(f"uniform_fraction ({uniform_fraction}) and min_sigma ({min_sigma}) must lie in 0..1")
+        if timesteps is not None and timesteps < 1:
+            raise ValueError(f"timesteps must be at least 1, got {timesteps}; null tells the network sigma itself")
         self.prediction, self.shift, self.min_sigma, self.noise_weight = prediction, shift, min_sigma, noise_weight
+        self.timesteps = timesteps
         self.logit_mean, self.logit_std, self.uniform_fraction = logit_mean, logit_std, uniform_fraction
 
     def draw(self, generator: torch.Generator, size_THW: Sequence[int]) -> Tensor:
         """A shifted logit-normal number, or a shifted uniform one."""
         which, uniform = torch.rand(2, generator=generator)
         normal = torch.randn((), generator=generator) * self.logit_std + self.logit_mean
-        return self._shifted(uniform if which < self.uniform_fraction else torch.sigmoid(normal), size_THW)
+        sigma = uniform if which < self.uniform_fraction else torch.sigmoid(normal)
+        return shifted(sigma, shift_at(self.shift, size_THW))
 
     def scale(self, sigma: float) -> float:
         """1 - sigma."""
@@ -111,14 +120,16 @@ class FlowMatching:
 
     def inputs(self, noisy: Tensor, sigma_B: Tensor) -> tuple[Tensor, Tensor]:
         """The noisy latents as they are, and sigma."""
-        return noisy, sigma_B
+        return noisy, sigma_B if self.timesteps is None else (self.timesteps * sigma_B).floor() / self.timesteps
 
     def denoised(self, output: Tensor, noisy: Tensor, sigma_B: Tensor) -> Tensor:
         """noisy - sigma velocity, or the predicted sample itself."""
         _require_channels(output, noisy)
         return output if self.prediction == "sample" else noisy - _like(sigma_B, noisy) * output
 
-    def losses(self, output: Tensor, clean: Tensor, noise: Tensor, sigma_B: Tensor) -> Tensor:
+    def losses(
+        self, output: Tensor, clean: Tensor, noise: Tensor, sigma_B: Tensor, made: Tensor | None = None
+    ) -> Tensor:
         """(1 + w sigma) mean |velocity - (noise - clean)|^2.
 
         For a predicted sample the error of the velocity is (clean - sample) / sigma exactly, so it is computed as
@@ -129,19 +140,16 @@ class FlowMatching:
             error = (clean - output) / _like(sigma_B, clean).clamp(min=self.min_sigma)
         else:
             error = output - (noise - clean)
-        return (1 + self.noise_weight * sigma_B) * error.square().flatten(1).mean(1)
+        return (1 + self.noise_weight * sigma_B) * _mean_square(error, made)
 
     def schedule(self, steps: int, size_THW: Sequence[int]) -> Tensor:
         """Equal steps from 1 to 0, shifted."""
-        return self._shifted(torch.linspace(1, 0, _steps(steps) + 1, dtype=torch.float64), size_THW)
+        equal = torch.linspace(1, 0, _steps(steps) + 1, dtype=torch.float64)
+        return shifted(equal, shift_at(self.shift, size_THW))
 
     def fraction(self, sigma_B: Tensor) -> Tensor:
         """sigma itself."""
         return sigma_B
-
-    def _shifted(self, sigma: Tensor, size_THW: Sequence[int]) -> Tensor:
-        shift = self.shift.factor(size_THW) if isinstance(self.shift, Shift) else self.shift
-        return shift * sigma / (1 + (shift - 1) * sigma)
 
 
 class EDM:
@@ -200,11 +208,13 @@ class EDM:
         total = sigma**2 + self.sigma_data**2
         return (self.sigma_data**2 / total) * noisy + (sigma * self.sigma_data / total.sqrt()) * output
 
-    def losses(self, output: Tensor, clean: Tensor, noise: Tensor, sigma_B: Tensor) -> Tensor:
+    def losses(
+        self, output: Tensor, clean: Tensor, noise: Tensor, sigma_B: Tensor, made: Tensor | None = None
+    ) -> Tensor:
         """lambda(sigma) mean |D - clean|^2 with lambda = (sigma^2 + sigma_data^2) / (sigma sigma_data)^2."""
         estimate = self.denoised(output, self.noised(clean, noise, sigma_B), sigma_B)
         weight_B = (sigma_B**2 + self.sigma_data**2) / (sigma_B * self.sigma_data) ** 2
-        return weight_B * (estimate - clean).square().flatten(1).mean(1)
+        return weight_B * _mean_square(estimate - clean, made)
 
     def schedule(self, steps: int, size_THW: Sequence[int]) -> Tensor:
         """Equation 5 for any size: `steps` levels from sigma_max to sigma_min, equal steps in sigma^(1/rho), then 0."""
@@ -220,6 +230,13 @@ class EDM:
 def _like(sigma_B: Tensor, latents: Tensor) -> Tensor:
     """(B,) as (B, 1, 1, 1, 1), in the latents' dtype."""
     return sigma_B.to(latents.dtype).reshape(-1, *[1] * (latents.ndim - 1))
+
+
+def _mean_square(error: Tensor, made: Tensor | None) -> Tensor:
+    """Of each sample, over what it had to make."""
+    if made is None:
+        return error.square().flatten(1).mean(1)
+    return (made * error.square()).flatten(1).sum(1) / (made.flatten(1).sum(1) * error.shape[1])
 
 
 def _require_channels(output: Tensor, latents: Tensor) -> None:

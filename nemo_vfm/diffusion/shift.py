@@ -11,6 +11,8 @@ import math
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
+from torch import Tensor
+
 
 @runtime_checkable
 class Shift(Protocol):
@@ -78,6 +80,16 @@ class SqrtShift:
     def factor(self, size_THW: Sequence[int]) -> float:
         """max(least, scale sqrt(tokens / at_tokens))."""
         return max(self.least, self.scale * math.sqrt(tokens_of(size_THW, self.patch) / self.at_tokens))
+
+
+def shift_at(shift: float | Shift, size_THW: Sequence[int]) -> float:
+    """The number, or what the rule says of this size."""
+    return shift.factor(size_THW) if isinstance(shift, Shift) else shift
+
+
+def shifted(sigma: Tensor, factor: float) -> Tensor:
+    """s sigma / (1 + (s - 1) sigma)."""
+    return factor * sigma / (1 + (factor - 1) * sigma)
 
 
 def tokens_of(size_THW: Sequence[int], patch: tuple[int, int, int]) -> int:

@@ -49,10 +49,12 @@ class UncertaintyWeighted:
         """The objective's, of all channels but the last."""
         return self.objective.denoised(_halves(output, noisy)[0], noisy, sigma_B)
 
-    def losses(self, output: Tensor, clean: Tensor, noise: Tensor, sigma_B: Tensor) -> Tensor:
+    def losses(
+        self, output: Tensor, clean: Tensor, noise: Tensor, sigma_B: Tensor, made: Tensor | None = None
+    ) -> Tensor:
         """L e^-u + u; below 0 where L is below 1 / e and u has learned it, which is said once."""
         latents, u_B = _halves(output, clean)
-        losses_B = self.objective.losses(latents, clean, noise, sigma_B) * torch.exp(-u_B) + u_B
+        losses_B = self.objective.losses(latents, clean, noise, sigma_B, made) * torch.exp(-u_B) + u_B
         if bool((losses_B.detach() < 0).any()):
             log.warn_once(
                 "The loss of a sample fell below zero, as it may under uncertainty weighting: it is L exp(-u) + u, "

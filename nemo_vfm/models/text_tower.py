@@ -119,8 +119,8 @@ class Tower:
         # Trained on texts that are padded to full length, padding seen: masked, it gives other vectors.
         self._reads_padding = self._config.kind.startswith("siglip")
 
-    def tokens(self, texts: Sequence[str], most: int) -> tuple[Tensor, Tensor]:
-        """Numbers of tokens and a mask, (B, T), both padded on the right to the longest text.
+    def tokens(self, texts: Sequence[str], most: int, *, padded: bool = False) -> tuple[Tensor, Tensor]:
+        """Numbers of tokens and a mask, (B, T), both padded on the right to the longest text, or to `most`.
 
         Raises:
             UserError: the model cannot read so many tokens.
@@ -134,6 +134,7 @@ class Tower:
         with _told(self._folder), _ONE_AT_A_TIME:
             rows = self._words(list(texts), truncation=True, max_length=most, padding=False)["input_ids"]
         length = max(1, *map(len, rows)) if limit is None or not self._reads_padding else limit
+        length = most if padded else length
         ids_BT = torch.full((len(rows), length), self._words.pad_token_id or 0)
         mask_BT = torch.zeros(len(rows), length, dtype=torch.bool)
         for row, (ids, mask) in enumerate(zip(ids_BT, mask_BT, strict=True)):

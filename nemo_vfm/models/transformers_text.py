@@ -42,6 +42,8 @@ class TransformersTextEncoder:
             the `last` (CLIP's end mark, a language model's summary).
         template: what the model reads; `{caption}` stands for the caption.
         drop_tokens: tokens at the beginning that the model reads and that are not kept, such as the template's.
+        reads_padding: whether the model also reads padding up to `max_tokens`, and its vectors are kept, as in Cosmos
+            2.5. A text then depends on `max_tokens`, and the mask hides nothing.
         tokenizer: folder of the tokenizer; None where it is in `folder`.
         precision: of weights and arithmetic: auto, bf16 or fp32.
 
@@ -52,7 +54,7 @@ class TransformersTextEncoder:
     def __init__(
         self, *, folder: Path, max_tokens: int = 512, layers: Literal["all"] | Sequence[int] = (-1,),
         final_norm: FinalNorm = "last", normalize: bool = False, pooling: Pooling = "none",
-        template: str = "{caption}", drop_tokens: int = 0, tokenizer: Path | None = None,
+        template: str = "{caption}", drop_tokens: int = 0, reads_padding: bool = False, tokenizer: Path | None = None,
         precision: PrecisionName = "auto",
     ) -> None:  # fmt: skip
         if max_tokens < 2:
@@ -67,13 +69,15 @@ class TransformersTextEncoder:
         self.layers: Literal["all"] | tuple[int, ...] = "all" if isinstance(layers, str) else tuple(layers)
         self.final_norm, self.normalize, self.pooling = final_norm, normalize, pooling
         self.template, self.drop_tokens, self.precision = template, drop_tokens, precision
+        self.reads_padding = reads_padding
 
     def encode(self, captions: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Vectors (B, L, D), fp32, zero after the text's end, and a mask (B, L), True at tokens."""
         layers = read_config(self.folder).chosen(self.layers)
         tower = load(self.folder, self.tokenizer, Precision(self.precision))
         texts = [self.template.replace("{caption}", caption) for caption in captions]
-        ids_BT, mask_BT = tower.tokens(texts, self.max_tokens + self.drop_tokens)
+        ids_BT, mask_BT = tower.tokens(texts, self.max_tokens + self.drop_tokens, padded=self.reads_padding)
+        mask_BT = torch.ones_like(mask_BT) if self.reads_padding else mask_BT
         with torch.inference_mode():
             states = tower.states(ids_BT.to(device()), mask_BT.to(device()), layers, self.final_norm)
             text_BTD = torch.cat([_scaled(state) if self.normalize else state for state in states], 2)
@@ -98,6 +102,7 @@ class TransformersTextEncoder:
         """The bytes of model and tokenizer, what is taken of it, and in what it is computed."""
         dtype = str(Precision(self.precision).resolved()[0]).removeprefix("torch.")
         read = f"tokens={self.max_tokens} drop={self.drop_tokens} template={self.template!r}"
+        read += " padding" if self.reads_padding else ""
         taken = f"layers={self.layers} norm={self.final_norm} normalize={self.normalize} pooling={self.pooling}"
         words = "" if self.tokenizer == self.folder else f" tokenizer={tokenizer_fingerprint(self.tokenizer)}"
         return f"transformers-text/1 {fingerprint_of(self.folder)}{words} {read} {taken} {dtype}"

@@ -49,8 +49,8 @@ class ImageEncoder(nn.Module):
         if kind not in _ENCODERS:
             raise UserError(_unsupported(folder, config))
         name, self._feature = _ENCODERS[kind]
-        self._pictures = _Pictures(folder, read_config(folder, "preprocessor_config.json"))
-        self.encoder = _load(folder, name)
+        self._pictures = Pictures(folder, read_config(folder, "preprocessor_config.json"))
+        self.encoder = load_encoder(folder, name)
         self.width = self._width()
 
     def forward(self, video_BCTHW: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ class ImageEncoder(nn.Module):
         return int(config.projection_dim if self._feature == "image_embeds" else config.hidden_size)
 
 
-class _Pictures:
+class Pictures:
     """What preprocessor_config.json says, as arithmetic on tensors."""
 
     def __init__(self, folder: Path, config: Mapping[str, Json]) -> None:
@@ -162,7 +162,7 @@ def _unsupported(folder: Path, config: Mapping[str, Json]) -> str:
     return f"{folder} holds a model of type {kind!r}; supported image encoders are {supported}"
 
 
-def _load(folder: Path, name: str) -> nn.Module:
+def load_encoder(folder: Path, name: str) -> nn.Module:
     """The encoder with its weights; on the meta device, where models are only measured, without."""
     transformers = require("transformers", install="nemo_vfm[transformers]", purpose="An image encoder from a folder")
     vision = _vision_config(transformers, folder)
@@ -180,7 +180,7 @@ def _load(folder: Path, name: str) -> nn.Module:
             )  # fmt: skip
         except Exception as error:  # a damaged file is an error of safetensors' own making, others are of any kind
             raise DataError(f"the weights in {folder} are not those of its config.json: {error}") from error
-    _check(folder, report)
+    _check(folder, report, _TEXT_PARTS if "Projection" in name else (*_TEXT_PARTS, "visual_projection."))
     assert isinstance(model, nn.Module)
     return model
 
@@ -196,9 +196,9 @@ def _vision_config(transformers: Json, folder: Path) -> Json:
     return vision
 
 
-def _check(folder: Path, report: Mapping[str, Json]) -> None:
+def _check(folder: Path, report: Mapping[str, Json], left: tuple[str, ...]) -> None:
     """All weights of the model and none besides, its text half apart."""
-    extra = [key for key in report["unexpected_keys"] if not key.startswith(_TEXT_PARTS) and "position_ids" not in key]
+    extra = [key for key in report["unexpected_keys"] if not key.startswith(left) and "position_ids" not in key]
     problems = {"lacking": report["missing_keys"], "unknown": extra, "of another shape": report["mismatched_keys"]}
     said = [
         f"{len(keys)} {what} ({', '.join(str(key) for key in sorted(keys, key=str)[:_SHOWN])})"

@@ -4,6 +4,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from nemo_vfm.core.errors import NothingKept
@@ -19,10 +20,12 @@ class Prompt:
     Args:
         text: the prompt.
         attributes: what a measure should find in the sample, such as colour and direction; None where nothing is known.
+        given: a picture that the video begins with, or a clip that it goes on from; None where nothing is given.
     """
 
     text: str
     attributes: Mapping[str, str] | None = None
+    given: Path | None = None
 
 
 @runtime_checkable
@@ -39,16 +42,24 @@ class PromptList:
 
     Args:
         texts: one prompt each.
+        given: a picture or a clip for each text, or one for all, for a model that is given first frames.
+
+    Raises:
+        ValueError: no text, or another number of pictures and clips.
     """
 
-    def __init__(self, *, texts: Sequence[str]) -> None:
+    def __init__(self, *, texts: Sequence[str], given: Sequence[Path] = ()) -> None:
         if not texts:
             raise ValueError("texts is empty; give at least one prompt")
+        if len(given) not in (0, 1, len(texts)):
+            raise ValueError(f"given has {len(given)} files for {len(texts)} texts; give one each, or one for all")
         self.texts = tuple(texts)
+        self.given = tuple(given) * (len(texts) if len(given) == 1 else 1)
 
     def prompts(self) -> list[Prompt]:
         """The texts in order."""
-        return [Prompt(text) for text in self.texts]
+        given = self.given or (None,) * len(self.texts)
+        return [Prompt(text, given=path) for text, path in zip(self.texts, given, strict=True)]
 
 
 class HeldOutPrompts:

@@ -15,6 +15,7 @@ from torch import nn
 from nemo_vfm.core import log
 from nemo_vfm.core.bounds import MOST_FRAMES, MOST_SIDE_PX, require_between
 from nemo_vfm.core.device import device
+from nemo_vfm.core.frame_count import PixelFrames
 from nemo_vfm.core.frame_rate import frame_rate
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.storage.files import atomic_path, write_json
@@ -25,9 +26,12 @@ from nemo_vfm.data.video.decode import read_all
 from nemo_vfm.data.video.encode import encode_mp4
 from nemo_vfm.data.video.video_grid import write_grid
 from nemo_vfm.diffusion.video_pipeline import TextToVideo
+from nemo_vfm.models.convert.video.pretrained_video import load_pretrained, require_base
+from nemo_vfm.models.convert.video.transformer_folder import transformer_in
 from nemo_vfm.parallel.checkpoint.checkpoint import load_weights
 from nemo_vfm.parallel.checkpoint.checkpoint_store import opened
 from nemo_vfm.parallel.engine.engine import build_model, load_weights_into
+from nemo_vfm.synth.given_frames import given_frames
 from nemo_vfm.synth.prompts import Prompt, Prompts
 
 
@@ -36,10 +40,11 @@ class Sample:
 
     Args:
         model: builds the model; the same node that trained it.
-        checkpoint: a checkpoint, or a folder of them (the newest whole one is taken), here or in an object store; None
-            draws with untrained weights of the run's seed, which is what a trained model has to beat. Matrices that
-            begin at zero are drawn, too: an output of zeros would be a grey picture, and no opponent.
-        weights: the running average, or the raw weights.
+        checkpoint: a checkpoint, or a folder of them (the newest whole one is taken), here or in an object store; or a
+            folder of a pretrained video model as diffusers writes it. None draws with untrained weights of the run's
+            seed, which is what a trained model has to beat. Matrices that begin at zero are drawn, too: an output of
+            zeros would be a grey picture, and no opponent.
+        weights: the running average, or the raw weights; a pretrained folder has one kind.
         pipeline: how a model's outputs become pixels.
         prompts: what to draw.
         num_frames: frames of a video.
@@ -47,12 +52,14 @@ class Sample:
         width_px: width of a video.
         fps: frames a second.
         batch_size: videos drawn at once; changes the speed, not the videos.
+        given_frames: how many frames of a prompt's clip the video goes on from, its last ones; a picture is one.
+        base: folder of the pretrained pipeline that other keys of the recipe name as ${base}, so that it is given once.
     """
 
     def __init__(
         self, *, model: Factory[[], nn.Module], checkpoint: Place | None, weights: Literal["ema", "model"] = "ema",
         pipeline: TextToVideo, prompts: Prompts, num_frames: int, height_px: int, width_px: int, fps: float,
-        batch_size: int = 8,
+        batch_size: int = 8, given_frames: PixelFrames = PixelFrames(1), base: Path | None = None,
     ) -> None:  # fmt: skip
         require_between(1, MOST_FRAMES, num_frames=num_frames, batch_size=batch_size)
         require_between(1, MOST_SIDE_PX, height_px=height_px, width_px=width_px)
@@ -60,9 +67,11 @@ class Sample:
         self.checkpoint = None if checkpoint is None else place(checkpoint)
         self.pipeline, self.prompts, self.batch_size = pipeline, prompts, batch_size
         self.num_frames, self.height_px, self.width_px, self.fps = num_frames, height_px, width_px, frame_rate(fps)
+        self.given_frames, self.base = given_frames, base
 
     def run(self, run: Run) -> Outcome:
         """Draw what is missing, then the grid and the list."""
+        require_base(self.base)
         prompts = self.prompts.prompts()
         folder = run.folder / "samples"
         folder.mkdir(parents=True, exist_ok=True)
@@ -90,7 +99,9 @@ class Sample:
 
     def _draw(self, missing: Sequence[tuple[int, Prompt]], folder: Path, seed: int) -> None:
         model = build_model(self.model, seed)
-        if self.checkpoint is not None:
+        if isinstance(self.checkpoint, Path) and transformer_in(self.checkpoint) is not None:
+            load_pretrained(model, self.checkpoint)
+        elif self.checkpoint is not None:
             with opened(self.checkpoint) as found:
                 load_weights_into(model, load_weights(found.path, self.weights))
         else:
@@ -104,7 +115,7 @@ class Sample:
     def _draw_group(self, model: nn.Module, group: Sequence[tuple[int, Prompt]], folder: Path, seed: int) -> None:
         video_BTHWC = self.pipeline.generate(
             model, [prompt.text for _, prompt in group], num_frames=self.num_frames, height=self.height_px,
-            width=self.width_px, fps=self.fps, seed=seed,
+            width=self.width_px, fps=self.fps, seed=seed, given=[self._given(prompt) for _, prompt in group],
         ).cpu().numpy()  # fmt: skip
         for (i, _), video_THWC in zip(group, video_BTHWC, strict=True):
             with atomic_path(self._file(folder, i)) as path:
@@ -112,15 +123,23 @@ class Sample:
             with atomic_path(self._file(folder, i).with_suffix(".jpg")) as path:  # the report's poster
                 Image.fromarray(video_THWC[len(video_THWC) // 2]).save(path, quality=90)
 
+    def _given(self, prompt: Prompt) -> torch.Tensor | None:
+        if prompt.given is None:
+            return None
+        frames = given_frames(prompt.given, self.given_frames, width=self.width_px, height=self.height_px)
+        return torch.from_numpy(frames)
+
     @staticmethod
     def _file(folder: Path, index: int) -> Path:
         return folder / f"{index:03d}.mp4"
 
     def _entry(self, index: int, prompt: Prompt, folder: Path, run: Run) -> dict[str, object]:
         file = self._file(folder, index).relative_to(run.folder)
-        return {"index": index, "prompt": prompt.text, "file": str(file), "seed": run.seed} | {
-            "attributes": asdict(prompt)["attributes"]
-        }
+        return (
+            {"index": index, "prompt": prompt.text, "file": str(file), "seed": run.seed}
+            | {"attributes": asdict(prompt)["attributes"]}
+            | ({"given": str(prompt.given)} if prompt.given else {})
+        )
 
 
 def _groups(items: Sequence[tuple[int, Prompt]], size: int) -> Iterator[Sequence[tuple[int, Prompt]]]:

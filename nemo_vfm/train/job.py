@@ -25,6 +25,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.task import Task
 from nemo_vfm.core.types.training_data import HasVocab, ResumableData, ResumablePhases, TrainingData
 from nemo_vfm.data.loader.lightning_batches import LightningBatches, LightningData
+from nemo_vfm.models.convert.video.pretrained_video import require_base
 from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_manifest
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import existing
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined, together
@@ -75,6 +76,7 @@ class Train:
         skip: samples and steps that are left out, by name; everything else comes as it would without this.
         callbacks: what else happens after steps, by name, in order: ours, or Lightning's.
         loggers: where metrics go besides metrics.jsonl, by name: ours, or Lightning's under `--trust`.
+        base: folder of the pretrained pipeline that other keys of the recipe name as ${base}, so that it is given once.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class Train:
         start_from: Place | WarmStart | None = None, phases: Mapping[str, Phase] | None = None,
         skip: Skip = Skip(),
         callbacks: Mapping[str, Callback | LightningCallback] | None = None,
-        loggers: Mapping[str, LoggerSource | LightningLogger] | None = None,
+        loggers: Mapping[str, LoggerSource | LightningLogger] | None = None, base: Path | None = None,
     ) -> None:  # fmt: skip
         data = data if isinstance(data, TrainingData) else LightningBatches(data)
         if duration is None and not phases:
@@ -106,7 +108,7 @@ class Train:
         self.parallel, self.skip = parallel, skip
         self.precision, self.ema, self.checkpoint, self.validation = precision, ema, checkpoint, validation
         self.start_from = WarmStart(path=start_from) if isinstance(start_from, Path | Address) else start_from
-        self.callbacks, self.loggers = dict(callbacks or {}), dict(loggers or {})
+        self.callbacks, self.loggers, self.base = dict(callbacks or {}), dict(loggers or {}), base
 
     def run(self, run: Run) -> Outcome:
         """Train; go on from the newest whole checkpoint where the folder has one.
@@ -114,6 +116,7 @@ class Train:
         Raises:
             NextPhase: the rest is for another number of devices.
         """
+        require_base(self.base)
         run.folder.mkdir(parents=True, exist_ok=True)
         if not self.phases:
             return self._run(run)

@@ -35,6 +35,13 @@ def test_every_family_is_the_same_function_in_diffusers(tmp_path: Path):
     assert all(row["difference"] > 0 for row in found["rows"]), "two libraries that round alike are one"
 
 
+@pytest.mark.slow
+def test_every_family_is_sampled_as_diffusers_samples_it(tmp_path: Path):
+    found = called(tmp_path / "out.json", "benchmarks/pipeline_parity.py")
+    assert found["num_families"] == 11 and 0 < found["max_latent_difference"] < 1e-3
+    assert found["max_given_difference"] < 0.03
+
+
 @pytest.mark.soak
 def test_a_conversion_costs_little_more_than_a_copy(tmp_path: Path):
     found = called(tmp_path / "out.json", "benchmarks/convert.py")

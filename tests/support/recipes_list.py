@@ -19,6 +19,7 @@ SECTIONS = {
     "synthetic": "Generated videos",
     "curation": "Curation ([how it works](curation.md))",
     "diffusion": "Diffusion ([layouts](several_devices.md), [loading](loading.md))",
+    "world_model": "Pretrained world models ([Cosmos and Wan](video_models.md))",
     "llm": "Language models ([how they work](language_models.md), [text](pretraining_data.md), [phases](phases.md))",
 }
 HEAD = "| recipe | what it does | hardware | time | expected result |\n|---|---|---|---|---|"

@@ -16,7 +16,6 @@ from nemo_vfm.config import hints
 from nemo_vfm.config.emit import NOWHERE
 from nemo_vfm.config.locate import Target
 from nemo_vfm.config.tree import TARGET, Map, Node, Scalar, Seq
-from nemo_vfm.core.duration import Duration
 
 
 class _NoDefault:
@@ -87,7 +86,7 @@ def node_of(value: object) -> Node | None:
         return Scalar(value, NOWHERE) if math.isfinite(value) else None
     if isinstance(value, Enum):
         return node_of(value.value)
-    if isinstance(value, PurePath | Duration):
+    if isinstance(value, (PurePath, *hints.PARSED)):
         return Scalar(str(value), NOWHERE)
     if isinstance(value, list | tuple | set | frozenset):
         items = [node_of(item) for item in value]

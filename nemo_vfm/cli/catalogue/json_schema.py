@@ -20,6 +20,7 @@ from nemo_vfm.cli.catalogue.docstring import summary
 from nemo_vfm.config import hints
 from nemo_vfm.config.tree import TARGET, plain
 from nemo_vfm.core.duration import Duration
+from nemo_vfm.core.frame_count import LatentFrames, PixelFrames
 from nemo_vfm.core.types.job import Job
 from nemo_vfm.core.types.json_value import Json
 
@@ -33,6 +34,10 @@ _DURATION = {"type": "string", "pattern": r"^\s*[0-9][0-9_]*(\.[0-9]+)?([eE][0-9
 _VALUES: dict[Any, list[Json]] = {
     int: [{"type": "integer"}, _GROUPED], float: [{"type": "number"}, _WRITTEN], bool: [{"type": "boolean"}],
     str: [{"type": "string"}], type(None): [{"type": "null"}], Duration: [_DURATION],
+    **{
+        one: [{"type": "string", "pattern": rf"^\s*[0-9]+\s+{one.kind}\s+frames?\s*$"}]
+        for one in (PixelFrames, LatentFrames)
+    },
 }  # fmt: skip
 #: Classes of Lightning's are not looked at: importing it takes some 5 s.
 _LIGHTNINGS = {"description": "a class of Lightning's", "type": "string", "pattern": r"^lightning\."}

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Declares codecs, tokenizers and text encoders.
+"""Declares codecs, tokenizers, and encoders of texts and images.
 
 Shape letters: B batch, C channels, T frames, H height, W width, L text tokens, D width of a text token.
 """
@@ -72,4 +72,17 @@ class TextEncoder(Protocol):
 
     def fingerprint(self) -> str:
         """Changes whenever the same caption would give another embedding."""
+        ...
+
+
+@runtime_checkable
+class ImageTokens(Protocol):
+    """An image to tokens that a network looks at."""
+
+    def encode(self, image_CTHW: "Tensor") -> "Tensor":
+        """A video of one frame in [-1, 1], float, to tokens (L, D)."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Changes whenever the same image would give other tokens."""
         ...

@@ -1,0 +1,132 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Computes the noise levels of sampling as diffusers' schedulers do, for models that were tuned with them.
+
+Without one, a pipeline takes the schedule of its objective.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from nemo_vfm.diffusion.sampler import positive
+from nemo_vfm.diffusion.shift import Shift, shift_at, shifted
+
+_BELOW_ONE = 1e-6
+
+
+@runtime_checkable
+class NoiseSchedule(Protocol):
+    """Noise levels of sampling, in the units of the objective's sigma."""
+
+    def sigmas(self, steps: int, size_THW: Sequence[int]) -> Tensor:
+        """The levels for latents of this size, falling, fp64; a sampler steps from each to the next."""
+        ...
+
+    def first_noise(self, sigmas: Tensor) -> float:
+        """What the first state is over the noise that was drawn."""
+        ...
+
+
+class UniPCFlowSigmas:
+    """Of diffusers' UniPC scheduler with flow sigmas, as Wan is sampled.
+
+    Steps are equal from 1 to 1 / num_train_timesteps, shifted; the last level is 0 instead, and the first is lowered by
+    1e-6, so that its logarithm exists. A network whose time is a whole number is told 999 there, not 1000.
+
+    Args:
+        shift: s of sigma' = s sigma / (1 + (s - 1) sigma); Wan takes 3 for 480p, 5 for 720p. Or a rule by size.
+        num_train_timesteps: of the scheduler.
+
+    Raises:
+        ValueError: numbers outside their range.
+    """
+
+    def __init__(self, *, shift: float | Shift = 3.0, num_train_timesteps: int = 1000) -> None:
+        self.shift, self.num_train_timesteps = _checked(shift, num_train_timesteps), num_train_timesteps
+
+    def sigmas(self, steps: int, size_THW: Sequence[int]) -> Tensor:
+        """See the class; (steps + 1,)."""
+        equal = torch.linspace(1, 1 / self.num_train_timesteps, positive(steps) + 1, dtype=torch.float64)
+        equal[-1] = 0
+        return shifted(equal, shift_at(self.shift, size_THW)).clamp(max=1 - _BELOW_ONE)
+
+    def first_noise(self, sigmas: Tensor) -> float:
+        """The first level."""
+        return float(sigmas[0])
+
+
+class FlowMatchEulerSigmas:
+    """Of diffusers' FlowMatchEuler scheduler, which shifts twice: its ends, and what lies between them.
+
+    Args:
+        shift: see `UniPCFlowSigmas`.
+        num_train_timesteps: of the scheduler.
+
+    Raises:
+        ValueError: numbers outside their range.
+    """
+
+    def __init__(self, *, shift: float | Shift = 1.0, num_train_timesteps: int = 1000) -> None:
+        self.shift, self.num_train_timesteps = _checked(shift, num_train_timesteps), num_train_timesteps
+
+    def sigmas(self, steps: int, size_THW: Sequence[int]) -> Tensor:
+        """Equal steps between the shifted ends, shifted again, then 0; (steps + 1,)."""
+        factor = shift_at(self.shift, size_THW)
+        ends = torch.tensor([1, 1 / self.num_train_timesteps], dtype=torch.float64)
+        high, low = shifted(ends, factor).tolist()
+        between = torch.linspace(high, low, positive(steps), dtype=torch.float64)
+        return torch.cat([shifted(between, factor), between.new_zeros(1)])
+
+    def first_noise(self, sigmas: Tensor) -> float:
+        """The first level."""
+        return float(sigmas[0])
+
+
+class KarrasSigmas:
+    """Equal steps in sigma^(1/rho), as every Cosmos is sampled (Karras et al. 2022, equation 5).
+
+    Args:
+        sigma_max: the largest level.
+        sigma_min: the smallest above 0.
+        rho: larger spends more steps near sigma_min.
+        flow: give sigma / (1 + sigma), the same share of noise on the path of flow matching.
+        ends_at_zero: add a last level of 0. Cosmos 1 and 2 end at sigma_min, so that `steps` levels make one step
+            less.
+        whole_noise: begin with the noise as drawn, whatever the first level is, as diffusers' UniPC does.
+
+    Raises:
+        ValueError: numbers outside their range.
+    """
+
+    def __init__(
+        self, *, sigma_max: float = 80.0, sigma_min: float = 0.002, rho: float = 7.0, flow: bool = False,
+        ends_at_zero: bool = True, whole_noise: bool = False,
+    ) -> None:  # fmt: skip
+        if not 0 < sigma_min < sigma_max or rho <= 0:
+            raise ValueError(f"sigma_min ({sigma_min}) must lie above 0 and below sigma_max ({sigma_max}), and rho "
+                             f"({rho}) above 0")  # fmt: skip
+        self.sigma_max, self.sigma_min, self.rho = sigma_max, sigma_min, rho
+        self.flow, self.ends_at_zero, self.whole_noise = flow, ends_at_zero, whole_noise
+
+    def sigmas(self, steps: int, size_THW: Sequence[int]) -> Tensor:
+        """See the class, for any size; (steps + 1,), or (steps,) where they do not end at 0."""
+        ramp = torch.linspace(0, 1, positive(steps), dtype=torch.float64)
+        low, high = self.sigma_min ** (1 / self.rho), self.sigma_max ** (1 / self.rho)
+        levels = (high + ramp * (low - high)) ** self.rho
+        levels = levels / (1 + levels) if self.flow else levels
+        return torch.cat([levels, ramp.new_zeros(1)]) if self.ends_at_zero else levels
+
+    def first_noise(self, sigmas: Tensor) -> float:
+        """The first level, or 1."""
+        return 1.0 if self.whole_noise else float(sigmas[0])
+
+
+def _checked(shift: float | Shift, num_train_timesteps: int) -> float | Shift:
+    if not isinstance(shift, Shift) and shift <= 0:
+        raise ValueError(f"shift must be above 0, got {shift}; 1 shifts nothing")
+    if num_train_timesteps < 2:
+        raise ValueError(f"num_train_timesteps must be at least 2, got {num_train_timesteps}")
+    return shift

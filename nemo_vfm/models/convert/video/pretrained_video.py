@@ -1,0 +1,97 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Builds the network that a folder of diffusers describes, and loads its weights."""
+
+from pathlib import Path
+
+from torch import nn
+
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.storage.uri import local
+from nemo_vfm.models.convert.video.transformer_folder import (
+    FAMILIES,
+    PIPELINE,
+    TRANSFORMER,
+    TransformerFolder,
+    transformer_in,
+)
+from nemo_vfm.models.convert.weight_files import read_mapping
+from nemo_vfm.models.dit import DiT
+from nemo_vfm.models.noise_experts import NoiseExperts
+from nemo_vfm.parallel.engine.engine import load_weights_into
+
+SECOND = "transformer_2"
+_WORDS = "a pretrained video model"
+
+
+def pretrained_video_model(*, folder: Path) -> DiT:
+    """The network of a folder, with the weights that the seed gives it; `start_from` or `checkpoint` bring the others.
+
+    Args:
+        folder: of a pipeline of diffusers (Cosmos, Wan), or of its transformer. Of a pipeline with two, name the
+            folder of the one you mean.
+
+    Raises:
+        UserError: there is none in the folder.
+        DataError: its config.json describes none of ours.
+    """
+    config = read_mapping(_transformer(local(folder, _WORDS)) / "config.json")
+    family = FAMILIES[str(config["_class_name"])]
+    return family.kind(**family.arguments_of(config))
+
+
+def pretrained_experts(*, folder: Path) -> NoiseExperts:
+    """Both networks of a pipeline that has one for high and one for low noise levels: Wan 2.2 A14B.
+
+    Args:
+        folder: of the pipeline.
+
+    Raises:
+        UserError: the pipeline has no second transformer.
+        DataError: it does not say where the two meet, or describes no network of ours.
+    """
+    first, second = _both(local(folder, _WORDS))
+    boundary = read_mapping(folder / PIPELINE).get("boundary_ratio")
+    if not isinstance(boundary, float) or not 0 <= boundary <= 1:
+        raise DataError(f"{folder.name}/{PIPELINE} says boundary_ratio: {str(boundary)[:40]}; expected a number from 0 "
+                        f"to 1")  # fmt: skip
+    high, low = (pretrained_video_model(folder=one) for one in (first, second))
+    return NoiseExperts(high=high, low=low, boundary=boundary)
+
+
+def load_pretrained(model: nn.Module, folder: Path) -> None:
+    """Put the weights of a folder into a network.
+
+    Raises:
+        UserError, DataError: see `TransformerFolder`; or they are of another model.
+    """
+    if isinstance(model, NoiseExperts):
+        for network, part in zip((model.high, model.low), _both(folder), strict=True):
+            load_pretrained(network, part)
+        return
+    with TransformerFolder(folder) as weights:
+        weights.require_same_function(model)
+        load_weights_into(model, weights)
+
+
+def _transformer(folder: Path) -> Path:
+    found = transformer_in(folder)
+    if found is None:
+        raise UserError(f"{folder} holds no video model that is read: it is no folder of diffusers with a transformer "
+                        f"of {' or '.join(FAMILIES)}")  # fmt: skip
+    return found
+
+
+def _both(folder: Path) -> tuple[Path, Path]:
+    index = read_mapping(folder / PIPELINE) if (folder / PIPELINE).is_file() else {}
+    if not isinstance(index.get(SECOND), list) or not (folder / SECOND).is_dir():
+        raise UserError(
+            f"{folder} is no pipeline of two networks: it has no {SECOND}; take its one by model=pretrained"
+        )
+    return _transformer(folder / TRANSFORMER), _transformer(folder / SECOND)
+
+
+def require_base(folder: Path | None) -> None:
+    """UserError where a recipe's `base` is no folder: one sentence before each of its parts has one of its own."""
+    if folder is not None and not folder.is_dir():
+        raise UserError(f"{folder} is no folder; base=FOLDER names the pretrained pipeline as diffusers writes it")

@@ -1,0 +1,65 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Turns an image into the tokens that Wan 2.1's image-to-video models look at, by the CLIP of a local folder.
+
+Shape letters: C channels, T frames, H height, W width, L tokens of an image, D width of a token.
+"""
+
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from nemo_vfm.core.device import device
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.storage.uri import local
+from nemo_vfm.models.pretrained import checked_folder, fingerprint_of
+from nemo_vfm.models.vision import Pictures, load_encoder, read_config
+
+_WORDS = "the image encoder of a pipeline"
+
+
+class ClipImageTokens:
+    """Hidden states of a CLIP's image tower, one for each patch and one for the whole; in fp32.
+
+    Weights are read at the first image.
+
+    Args:
+        folder: of the encoder, with config.json and safetensors.
+        processor: folder of preprocessor_config.json; None where it is in `folder`.
+        layer: which hidden state: 0 is the embedding, -1 the last block's, -2 the one before, as Wan takes.
+    """
+
+    def __init__(self, *, folder: Path, processor: Path | None = None, layer: int = -2) -> None:
+        self.folder, self.layer = local(folder, _WORDS), layer
+        self.processor = self.folder if processor is None else local(processor, _WORDS)
+
+    @torch.no_grad()
+    def encode(self, image_CTHW: Tensor) -> Tensor:
+        """See `ImageTokens`.
+
+        Raises:
+            UserError: the folder cannot be loaded, or has no such layer.
+        """
+        encoder, pictures = _loaded(self.folder, self.processor)
+        pixels_TCHW = ((image_CTHW + 1) * 127.5).round().clamp(0, 255).byte().transpose(0, 1)
+        ready = pictures.ready(pixels_TCHW).to(device())
+        states = encoder(pixel_values=ready, output_hidden_states=True).hidden_states
+        if not -len(states) <= self.layer < len(states):
+            raise UserError(f"{self.folder} has {len(states)} hidden states, and layer {self.layer} is none of them")
+        tokens: Tensor = states[self.layer][0].float()
+        return tokens
+
+    def fingerprint(self) -> str:
+        """The bytes of the model and how it is applied."""
+        return f"clip-image-tokens/1 {fingerprint_of(self.folder)} layer={self.layer}"
+
+
+@lru_cache(maxsize=1)
+def _loaded(folder: Path, processor: Path) -> tuple[nn.Module, Pictures]:
+    config = read_config(checked_folder(folder), "config.json")
+    if config.get("model_type") not in ("clip", "clip_vision_model"):
+        raise UserError(f"{folder} holds a {str(config.get('model_type'))[:60]}; image tokens are made by a CLIP")
+    encoder = load_encoder(folder, "CLIPVisionModel").eval().requires_grad_(False).to(device())
+    return encoder, Pictures(processor, read_config(processor, "preprocessor_config.json"))

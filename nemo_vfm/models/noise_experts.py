@@ -1,0 +1,42 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Joins two networks, one for high noise levels and one for low ones, as in Wan 2.2 A14B."""
+
+from torch import Tensor, nn
+
+#: Levels are told in fp32, in which 0.9 is a little less than 0.9.
+_ROUNDING = 1e-6
+
+
+class NoiseExperts(nn.Module):
+    """Two networks of which each noise level has one. For sampling: each is trained by itself.
+
+    Args:
+        high: for noise levels from the boundary up.
+        low: for those below it.
+        boundary: the noise level where they meet, as the objective tells it: 0.875 of Wan 2.2 A14B's text-to-video
+            model, 0.9 of its image-to-video model.
+
+    Raises:
+        ValueError: a boundary outside 0..1.
+    """
+
+    def __init__(self, *, high: nn.Module, low: nn.Module, boundary: float) -> None:
+        super().__init__()
+        if not 0 <= boundary <= 1:
+            raise ValueError(f"boundary must lie in 0..1, got {boundary}")
+        self.high, self.low, self.boundary = high, low, boundary
+
+    def forward(self, *, noise_B: Tensor, **inputs: Tensor) -> Tensor:
+        """The output of the network that all these noise levels belong to.
+
+        Raises:
+            ValueError: some belong to one and some to the other.
+        """
+        is_high = noise_B >= self.boundary - _ROUNDING
+        if bool(is_high.any()) != bool(is_high.all()):
+            raise ValueError(f"a batch has noise levels on both sides of the boundary {self.boundary}; call the two "
+                             f"networks one by one")  # fmt: skip
+        expert = self.high if bool(is_high.all()) else self.low
+        output: Tensor = expert(noise_B=noise_B, **inputs)
+        return output

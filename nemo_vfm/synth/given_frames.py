@@ -1,0 +1,39 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the frames that a video begins with: a picture, or the last frames of a clip that it goes on from.
+
+Shape letters: T frames, H height, W width.
+"""
+
+from pathlib import Path
+
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.frame_count import PixelFrames
+from nemo_vfm.core.types.media_types import IMAGE_SUFFIXES, Frames
+from nemo_vfm.data.batching.transform import resize_and_crop
+from nemo_vfm.data.video.decode import open_video
+from nemo_vfm.data.video.image_file import open_image
+
+
+def given_frames(path: Path, count: PixelFrames, *, width: int, height: int) -> Frames:
+    """Frames of a size, (T, H, W, 3): scaled until they cover it, the middle cut out.
+
+    Raises:
+        UserError: there is no such file, or it has fewer frames.
+        DataError: it is damaged.
+    """
+    if not path.is_file():
+        raise UserError(f"there is no file {path}, which a prompt gives as its first frames")
+    if path.suffix.lower() in IMAGE_SUFFIXES:
+        try:
+            frames = open_image(path).picture_HWC[None]
+        except DataError as error:
+            raise DataError(f"{path} {error}") from error
+    else:
+        with open_video(path) as reader:
+            total = reader.info().num_frames
+            frames = reader.read(range(max(0, total - count.count), total))
+    if len(frames) < count.count:
+        raise UserError(f"{path} has {len(frames)} frames, and {count} are to be given; lower given_frames, or give a "
+                        f"longer clip")  # fmt: skip
+    return resize_and_crop(frames, width, height)
