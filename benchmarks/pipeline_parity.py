@@ -5,10 +5,10 @@
     python benchmarks/pipeline_parity.py [--quick] [--json FILE]
 
 For each family diffusers saves a whole pipeline of tiny random parts: transformer, autoencoder, text encoder,
-tokenizer, scheduler, and a CLIP where it has one. Its own pipeline and our recipe `world_model/sample_pretrained.yaml` draw from
-this folder with the same prompt, negative prompt, given frames and first noise, in 8 steps with guidance, fp32.
-Numbers are largest differences of the latents over their deviation. Frames that were given are apart: we return them as
-they are, and diffusers leaves the last noise level on them. It fails above 1e-3.
+tokenizer, scheduler, and a CLIP where it has one. Its own pipeline and our recipe `world_model/sample_pretrained.yaml`
+draw from this folder with the same prompt, negative prompt, given frames and first noise, in 8 steps with guidance.
+All in fp32. Numbers are largest differences of the latents over their deviation. Frames that were given are apart: we
+return them as they are, and diffusers leaves the last noise level on them. It fails above 1e-3.
 """
 
 import argparse
