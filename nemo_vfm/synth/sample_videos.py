@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws one mp4 per prompt with a trained model, and a grid of all; a killed run resumes where it stopped."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
@@ -26,6 +26,7 @@ from nemo_vfm.data.video.decode import read_all
 from nemo_vfm.data.video.encode import encode_mp4
 from nemo_vfm.data.video.video_grid import write_grid
 from nemo_vfm.diffusion.video_pipeline import TextToVideo
+from nemo_vfm.models.adapters.load_adapters import AdapterFile, load_adapters
 from nemo_vfm.models.convert.video.pretrained_video import load_pretrained, require_base
 from nemo_vfm.models.convert.video.transformer_folder import transformer_in
 from nemo_vfm.parallel.checkpoint.checkpoint import load_weights
@@ -54,12 +55,14 @@ class Sample:
         batch_size: videos drawn at once; changes the speed, not the videos.
         given_frames: how many frames of a prompt's clip the video goes on from, its last ones; a picture is one.
         base: folder of the pretrained pipeline that other keys of the recipe name as ${base}, so that it is given once.
+        adapters: low-rank adapters beside the weights, by names of your own; what they add is added up.
     """
 
     def __init__(
         self, *, model: Factory[[], nn.Module], checkpoint: Place | None, weights: Literal["ema", "model"] = "ema",
         pipeline: TextToVideo, prompts: Prompts, num_frames: int, height_px: int, width_px: int, fps: float,
         batch_size: int = 8, given_frames: PixelFrames = PixelFrames(1), base: Path | None = None,
+        adapters: Mapping[str, AdapterFile] | None = None,
     ) -> None:  # fmt: skip
         require_between(1, MOST_FRAMES, num_frames=num_frames, batch_size=batch_size)
         require_between(1, MOST_SIDE_PX, height_px=height_px, width_px=width_px)
@@ -67,7 +70,7 @@ class Sample:
         self.checkpoint = None if checkpoint is None else place(checkpoint)
         self.pipeline, self.prompts, self.batch_size = pipeline, prompts, batch_size
         self.num_frames, self.height_px, self.width_px, self.fps = num_frames, height_px, width_px, frame_rate(fps)
-        self.given_frames, self.base = given_frames, base
+        self.given_frames, self.base, self.adapters = given_frames, base, dict(adapters or {})
 
     def run(self, run: Run) -> Outcome:
         """Draw what is missing, then the grid and the list."""
@@ -106,6 +109,7 @@ class Sample:
                 load_weights_into(model, load_weights(found.path, self.weights))
         else:
             _draw_zeros(model, seed)
+        load_adapters(model, self.adapters)
         model.to(device()).eval()
         with log.bar("sampling", len(missing), unit="videos") as line:
             for group in _groups(missing, self.batch_size):

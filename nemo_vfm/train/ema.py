@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from nemo_vfm.parallel.apply.beside_linear import learned_state
 from nemo_vfm.parallel.apply.local_shard import copy_own
 from nemo_vfm.parallel.checkpoint.checkpoint_pieces import local
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
@@ -32,13 +33,13 @@ class EMA:
 
     def start(self, model: nn.Module) -> None:
         """Begin from the model's present weights."""
-        self.weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+        self.weights = {name: tensor.detach().clone() for name, tensor in learned_state(model).items()}
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
         """Move towards the model's weights after optimizer step number `step`, counted from 1."""
         decay = min(self.decay, (1 + step) / (10 + step))
-        source = model.state_dict()
+        source = learned_state(model)
         moved = [name for name, tensor in self.weights.items() if tensor.is_floating_point()]
         mine, theirs = ([local(weights[name]) for name in moved] for weights in (self.weights, source))
         torch._foreach_lerp_(mine, theirs, 1 - decay)
@@ -59,7 +60,7 @@ class EMA:
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[nn.Module]:
         """The model with the averaged weights inside the block, and with its own again after it."""
-        own = {name: local(tensor).clone() for name, tensor in model.state_dict().items()}
+        own = {name: local(tensor).clone() for name, tensor in learned_state(model).items()}
         _put(model, self.weights)
         try:
             yield model
@@ -69,5 +70,5 @@ class EMA:
 
 @torch.no_grad()
 def _put(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    for name, tensor in model.state_dict().items():
+    for name, tensor in learned_state(model).items():
         local(tensor).copy_(local(weights[name]))

@@ -25,6 +25,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.task import Task
 from nemo_vfm.core.types.training_data import HasVocab, ResumableData, ResumablePhases, TrainingData
 from nemo_vfm.data.loader.lightning_batches import LightningBatches, LightningData
+from nemo_vfm.models.adapters.low_rank_adapter import AdaptedModel, LowRankAdapter, begin
 from nemo_vfm.models.convert.video.pretrained_video import require_base
 from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_manifest
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import existing
@@ -77,6 +78,8 @@ class Train:
         callbacks: what else happens after steps, by name, in order: ours, or Lightning's.
         loggers: where metrics go besides metrics.jsonl, by name: ours, or Lightning's under `--trust`.
         base: folder of the pretrained pipeline that other keys of the recipe name as ${base}, so that it is given once.
+        adapters: what is trained in place of the model's own weights, which stay those of `start_from`. Gradients,
+            optimizer state, running average and checkpoints are the adapters' alone. None trains the model.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class Train:
         skip: Skip = Skip(),
         callbacks: Mapping[str, Callback | LightningCallback] | None = None,
         loggers: Mapping[str, LoggerSource | LightningLogger] | None = None, base: Path | None = None,
+        adapters: LowRankAdapter | None = None,
     ) -> None:  # fmt: skip
         data = data if isinstance(data, TrainingData) else LightningBatches(data)
         if duration is None and not phases:
@@ -102,7 +106,12 @@ class Train:
                              f"steps, epochs or samples")  # fmt: skip
         if checkpoint.keep.best and checkpoint.keep.metric.startswith("val_") and validation is None:
             raise ValueError(f"keep_best chooses by {checkpoint.keep.metric}, which nothing measures: set validation")
-        self.model, self.data, self.task, self.optimizer, self.duration = model, data, task, optimizer, duration
+        if adapters is not None and start_from is None:
+            raise ValueError("adapters leave a model's weights as they are, so these must come from somewhere: give "
+                             "start_from")  # fmt: skip
+        self.model: Factory[[], nn.Module] = model if adapters is None else AdaptedModel(model, adapters)
+        self.adapters = adapters
+        self.data, self.task, self.optimizer, self.duration = data, task, optimizer, duration
         self.phases = stretches(phases, data, parallel, duration) if phases else []
         self.schedule, self.engine = schedule, engine
         self.parallel, self.skip = parallel, skip
@@ -211,7 +220,7 @@ class Train:
         model = engine.start(
             EngineInputs(self.model, self.task, self.optimizer, self.precision, run.seed, self.parallel)
         )
-        started_from = self.start_from.load_into(model) if self.start_from and saved is None else None
+        started_from = self._warm(model, saved)
         if self.ema is not None:
             self.ema.start(model)
         fit = TrainState(run, engine, model, self.task, self.data, self.schedule, self.ema, total_steps=None,
@@ -234,6 +243,22 @@ class Train:
         millions = sum(p.numel() for p in model.parameters()) / 1e6
         log.info(f"{millions:.1f} M parameters, {str(dtype).removeprefix('torch.')} ({reason}), on {describe()}")
         return fit
+
+    def _warm(self, model: nn.Module, saved: checkpoint.Checkpoint | None) -> Json:
+        """What the first weights were; those that adapters leave as they are come again at each start.
+
+        Raises:
+            UserError: they are others than this run began with.
+        """
+        if self.start_from is None or (saved is not None and self.adapters is None):
+            return None
+        begun = self.start_from.load_into(model)
+        if saved is None:
+            begin(model)
+        elif begun["sha256"] != (before := (saved.state.get("started_from") or {}).get("sha256")):
+            raise UserError(f"the adapters of this run were trained on weights of sha256 {str(before)[:12]}..., and "
+                            f"{begun['path']} has {begun['sha256'][:12]}...; give the ones from before")  # fmt: skip
+        return begun
 
     def _start_data(self, fit: TrainState, state: Json) -> None:
         """Where the recipe's batches are not those of the steps before, they go on at the sample, not at the step."""

@@ -14,6 +14,7 @@ from nemo_vfm.core.storage.uri import Place, place
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.other_library import is_other_librarys, opened_folder
 from nemo_vfm.models.pretrained import fingerprint_of
+from nemo_vfm.parallel.apply.beside_linear import is_adapter
 from nemo_vfm.parallel.checkpoint.checkpoint import weights_of
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined, together
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import everywhere, put, shapes_of, some, told
@@ -74,7 +75,7 @@ class WarmStart:
 
     def _put(self, model: nn.Module, given: Mapping[str, Tensor], chosen: str, ranks: Gather) -> list[str]:
         """Load what fits, each rank its part; the names that did not, and may differ."""
-        own = model.state_dict()
+        own = {name: tensor for name, tensor in model.state_dict().items() if not is_adapter(name)}
         here, there = everywhere(own, ranks), shapes_of(given)
         self._require_known(here.keys() | there.keys(), chosen)
         unfit = [name for name in sorted(here.keys() | there.keys()) if here.get(name) != there.get(name)]

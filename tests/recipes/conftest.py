@@ -239,7 +239,7 @@ def given(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         name = "cosmos 2 video" if "prompts.given" in missing else "wan 2.1 text"
         typed = [f"base={saved(name, tmp_path / 'pipeline')}"]
         if "data.path" in missing:
-            typed += [f"data.path={request.getfixturevalue('media')}", "data.buckets=quickstart", "parallel.shard=1"]
+            typed += [f"data.path={request.getfixturevalue('media')}", "data.buckets=quickstart"]
         if "prompts.given" in missing:
             typed += [f"prompts.given=[{next(request.getfixturevalue('media').glob('*.mp4'))}]"]
         return typed

@@ -177,7 +177,7 @@ def steps(
         "norm": [result.grad_norm for result in results],
         "samples": [result.num_samples for result in results],
         "validation": losses.tolist(),
-        "gradients": [float(whole(parameter.grad).norm()) for parameter in engine.model.parameters()],
+        "gradients": [float(whole(one.grad).norm()) for one in engine.model.parameters() if one.requires_grad],
     }
 
 

@@ -55,19 +55,25 @@ def convert_out(
     """
     import torch
 
+    from nemo_vfm.cli.conversion.adapter import merged, trained
+    from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears
     from nemo_vfm.models.convert.video.transformer_folder import TRANSFORMER, copy_pipeline, write_transformer
+    from nemo_vfm.parallel.apply.beside_linear import is_adapter
     from nemo_vfm.parallel.checkpoint import checkpoint
 
     model = _model(source, trust, allow_host)
     saved = checkpoint.found(source)
     group = key or ("ema" if "ema" in saved.groups else "model")
+    adapted = bool(adapted_linears(model))
+    weights = merged(trained(source, group, trust, allow_host)) if adapted else checkpoint.weights_of(saved, group)
     parts = [] if pipeline is None else copy_pipeline(pipeline, target)
     folder = target if pipeline is None else target / TRANSFORMER
-    write_transformer(model, checkpoint.weights_of(saved, group), folder,
+    write_transformer(model, weights, folder,
                       dtype=None if dtype is None else getattr(torch, _DTYPES[dtype]))  # fmt: skip
-    count = sum(parameter.numel() for parameter in model.parameters())
+    count = sum(parameter.numel() for name, parameter in model.named_parameters() if not is_adapter(name))
     beside = f"; beside it {', '.join(parts)} of {pipeline}" if pipeline else "; give --pipeline for a whole pipeline"
-    return f"the {group} weights of step {saved.step}: {count:,} parameters, for diffusers{beside}"
+    whose = "weights with the adapter merged into them" if adapted else "weights"
+    return f"the {group} {whose} of step {saved.step}: {count:,} parameters, for diffusers{beside}"
 
 
 def _model(source: Path, trust: Sequence[str], allow_host: Sequence[str]) -> "DiT":

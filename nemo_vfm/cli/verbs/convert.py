@@ -28,6 +28,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", choices=("ours", "transformers", "diffusers"), default="ours",
                         help="write a folder that this library loads, from a run of a language model or of a video "
                              "model")  # fmt: skip
+    parser.add_argument("--adapter", choices=("ours", "peft", "diffusers", "comfyui", "cosmos"),
+                        help="write the low-rank adapter of a run, or of a file with --base, in the style of this "
+                             "program")  # fmt: skip
+    parser.add_argument(
+        "--base",
+        metavar="DIR",
+        type=Path,
+        help="with --adapter: folder of the pretrained model that an adapter's file is for",
+    )
+    parser.add_argument(
+        "--alpha",
+        metavar="NUMBER",
+        type=float,
+        help="with --adapter: alpha of every linear, of a file that does not say it",
+    )
     parser.add_argument("--pipeline", metavar="DIR", type=Path,
                         help="with --to diffusers: pipeline folder whose other parts are copied beside the "
                              "transformer")  # fmt: skip
@@ -63,6 +78,12 @@ def _require_meant(arguments: argparse.Namespace) -> None:
     from nemo_vfm.core.errors import UserError
 
     meant = {"transformers": ("tokenizer", "most_tokens", "dtype"), "diffusers": ("pipeline", "dtype"), "ours": ()}
+    if arguments.adapter is not None and (arguments.to != "ours" or arguments.leave_out):
+        raise UserError("--adapter writes an adapter alone, without --to and --leave-out; --to diffusers of the run "
+                        "writes the whole model with the adapter merged into its weights")  # fmt: skip
+    for name in ("base", "alpha"):
+        if getattr(arguments, name) is not None and arguments.adapter is None:
+            raise UserError(f"--{name} is for --adapter")
     for name in ("tokenizer", "most_tokens", "pipeline", "dtype"):
         if getattr(arguments, name) is not None and name not in meant[arguments.to]:
             libraries = " or ".join(f"--to {library}" for library, names in meant.items() if name in names)
@@ -71,6 +92,11 @@ def _require_meant(arguments: argparse.Namespace) -> None:
 
 def _converted(arguments: argparse.Namespace, folder: Path) -> str:
     """A file of others is read in a process apart; our own checkpoints hold no code, and may be larger than memory."""
+    if arguments.adapter is not None:
+        from nemo_vfm.cli.conversion.adapter import convert_adapter
+
+        return convert_adapter(arguments.file, folder, arguments.adapter, base=arguments.base, alpha=arguments.alpha,
+                               key=arguments.key, trust=arguments.trust, allow_host=arguments.allow_host)  # fmt: skip
     if arguments.to == "transformers":
         from nemo_vfm.cli.conversion.language_model import convert_out
 

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.parallel.apply.beside_linear import BesideLinear, TensorSplit, set_apart
 from nemo_vfm.parallel.apply.local_shard import copy_own
 from nemo_vfm.parallel.plan.mesh import Mesh
 from nemo_vfm.parallel.plan.plan import ParallelPlan
@@ -111,13 +112,31 @@ def split_linears(model: nn.Module, mesh: Mesh) -> None:
         for name in _matched(how.column, names)
     }
     styles |= {name: RowwiseParallel(output_layouts=between) for name in _matched(how.row, names)}
-    with _shared_kept(model):
+    with _shared_kept(model), set_apart(model) as beside:
         parallelize_module(model, mesh.devices["tensor"], styles)
+        for name, one in beside.items():
+            _split_beside(name, one, how, names, mesh)
         for name in _matched(how.across_heads, names):
             _split_norm(names[name], mesh.devices["tensor"])
         for name in _matched(how.vocabulary, names):
             if names[name].weight is not None:  # that of another pipeline stage is hollow
                 _split_words(names[name], mesh.devices["tensor"], between)
+
+
+def _split_beside(name: str, beside: nn.Module, how: Declared, names: dict[str, nn.Module], mesh: Mesh) -> None:
+    """Split what stands beside a linear as the linear is."""
+    column, row = (name in _matched(patterns, names) for patterns in (how.column, how.row))
+    if not (column or row):
+        return
+    if not isinstance(beside, BesideLinear):
+        raise UserError(f"{name} is split over tensor ranks, and the {type(beside).__name__} beside it cannot be; set "
+                        f"parallel.tensor to 1")  # fmt: skip
+    whole_input = name in _matched(how.whole_input, names)
+    beside.split(
+        TensorSplit("column" if column else "row", mesh.devices["tensor"], mesh.plan.sequence and not whole_input)
+    )
+    module: Any = beside
+    module.whole_gradient = whole_input
 
 
 def _split_norm(norm: nn.Module, mesh: "DeviceMesh") -> None:

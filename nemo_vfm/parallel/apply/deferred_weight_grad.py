@@ -49,9 +49,10 @@ def _do(work: list[Work]) -> None:
 
 
 def _forward(module: nn.Module, forward: Callable[[Tensor], Tensor], later: Later, x: Tensor) -> Tensor:
-    if not torch.is_grad_enabled():
+    own = [parameter for parameter in module.parameters(recurse=False) if parameter.requires_grad]
+    if not torch.is_grad_enabled() or not own:  # of a frozen linear there is nothing to put off
         return forward(x)
-    output: Tensor = _PutOff.apply(x, forward, later, *module.parameters())  # type: ignore[no-untyped-call]
+    output: Tensor = _PutOff.apply(x, forward, later, *own)  # type: ignore[no-untyped-call]
     return output
 
 

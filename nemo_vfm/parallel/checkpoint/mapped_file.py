@@ -35,6 +35,10 @@ class MappedFile:
         """Names of its tensors."""
         return list(self._file.keys())
 
+    def metadata(self) -> dict[str, str]:
+        """What the header says besides."""
+        return dict(self._file.metadata() or {})
+
     def get_slice(self, name: str) -> Any:
         """The shape and the dtype of a tensor, without reading it."""
         return self._opened().get_slice(name)

@@ -52,6 +52,7 @@ def held(model: nn.Module, mesh: Mesh | None) -> list[ParamOwnership]:
     modules = [name for name, _ in model.named_modules()]
     of_heads = {name for pattern in (how.per_head if how else ()) for name in matching(pattern, modules)}
     complete = {name for pattern in (how.whole_gradient if how else ()) for name in matching(pattern, modules)}
+    complete |= {name for name, module in model.named_modules() if getattr(module, "whole_gradient", False)}
     repeated = {name for pattern in (how.every if how else ()) for name in matching(pattern, modules)}
     found = []
     for name, parameter in model.named_parameters():

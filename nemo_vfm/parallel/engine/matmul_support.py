@@ -32,6 +32,12 @@ class Linear(nn.Linear):
         return rounded_linear(x, self.weight, self.bias, dtype)
 
 
+def product(x: Tensor, weight: Tensor) -> Tensor:
+    """x W^T, quick where `Linear` is."""
+    dtype = emulated_dtype(x)
+    return F.linear(x, weight) if dtype is None else rounded_linear(x, weight, None, dtype)
+
+
 def rounded_linear(x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> Tensor:
     """The linear of operands rounded to `dtype`, multiplied in fp32, rounded to `dtype`."""
     with torch.autocast("cpu", enabled=False):

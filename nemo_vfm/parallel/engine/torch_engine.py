@@ -23,6 +23,7 @@ from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import DevicePlan
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.parallel.apply import apply_parallelism
+from nemo_vfm.parallel.apply.beside_linear import learned_state
 from nemo_vfm.parallel.apply.pipeline_schedule import Pipeline, require_even
 from nemo_vfm.parallel.apply.pipeline_stage import Stage, cut, repeated
 from nemo_vfm.parallel.apply.shared_heads import SharedHead
@@ -221,7 +222,7 @@ class TorchEngine:
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """The model's state and the optimizer's; a tensor may be this rank's part (DTensor) of a larger one."""
-        return {"model": dict(self.model.state_dict()), "optimizer": self._optimizer.tensors()}
+        return {"model": learned_state(self.model), "optimizer": self._optimizer.tensors()}
 
     def load(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Put weights and optimizer state back, of which each rank reads its part; every rank must call it.
@@ -230,7 +231,7 @@ class TorchEngine:
             CorruptCheckpoint: names or shapes are not this model's.
         """
         ranks = joined()
-        fill(self.model.state_dict(), groups["model"], ranks)
+        fill(learned_state(self.model), groups["model"], ranks)
         self._optimizer.load(groups["optimizer"], ranks)
 
 

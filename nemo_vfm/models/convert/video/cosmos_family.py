@@ -11,6 +11,7 @@ from nemo_vfm.models.convert.gpt_keys import flag, positive, whole, wrong
 from nemo_vfm.models.convert.tensor_map import TensorMap, by_head, patch_rows, same
 from nemo_vfm.models.convert.video.config_keys import numbers, require_fixed, require_known
 from nemo_vfm.models.dit import DiT
+from nemo_vfm.parallel.apply.beside_linear import is_adapter
 
 CLASS = "CosmosTransformer3DModel"
 _MOST = 1 << 20
@@ -139,7 +140,7 @@ def tensors_of(model: DiT) -> dict[str, TensorMap]:
     }
     for number in range(model.depth):
         there |= _block(number, model.rope.head_dim)
-    return {name: there[name] for name, _ in model.named_parameters()}
+    return {name: there[name] for name, _ in model.named_parameters() if not is_adapter(name)}
 
 
 def _block(number: int, head_dim: int) -> dict[str, TensorMap]:

@@ -62,6 +62,19 @@ FAMILIES = {
 }
 
 
+def family_of(model: nn.Module) -> tuple[Family, DiT]:
+    """The family of diffusers that a model is of, and the model.
+
+    Raises:
+        UserError: there is none.
+    """
+    found = next((one for one in FAMILIES.values() if type(model) is one.kind), None)
+    if found is None:
+        raise UserError(f"diffusers has no network like this {type(model).__name__}; it has those of Cosmos and Wan")
+    assert isinstance(model, DiT)
+    return found, model
+
+
 def transformer_in(folder: Path) -> Path | None:
     """Where the transformer of a video model is: here, or in a pipeline's folder; None where it is none that we read.
 

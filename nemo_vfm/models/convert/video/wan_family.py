@@ -11,6 +11,7 @@ from nemo_vfm.models.convert.gpt_keys import whole, wrong
 from nemo_vfm.models.convert.tensor_map import TensorMap, by_head, patch_rows, reshaped, same, turned
 from nemo_vfm.models.convert.video.config_keys import numbers, optional_whole, require_fixed, require_known
 from nemo_vfm.models.wan import Wan
+from nemo_vfm.parallel.apply.beside_linear import is_adapter
 
 CLASS = "WanTransformer3DModel"
 _MOST = 1 << 20
@@ -110,7 +111,7 @@ def tensors_of(model: Wan) -> dict[str, TensorMap]:
         )
     for number in range(model.depth):
         there |= _block(f"blocks.{number}", width, model.rope.head_dim)
-    return {name: there[name] for name, _ in model.named_parameters()}
+    return {name: there[name] for name, _ in model.named_parameters() if not is_adapter(name)}
 
 
 def _block(block: str, width: int, head_dim: int) -> dict[str, TensorMap]:

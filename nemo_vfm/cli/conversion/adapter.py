@@ -1,0 +1,114 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Converts a low-rank adapter of a run, or of a file, to the style of another program, or merges it into its model."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nemo_vfm.cli.conversion.language_model import run_of
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from nemo_vfm.models.adapters.adapter_file import Style
+
+_FROM_FILE = "file"
+
+
+def convert_adapter(
+    source: Path, target: Path, style: "Style", *, base: Path | None = None, alpha: float | None = None,
+    key: str | None = None, trust: Sequence[str] = (), allow_host: Sequence[str] = (),
+) -> str:  # fmt: skip
+    """Write an adapter; one sentence about it.
+
+    Args:
+        source: a run that trained adapters or a checkpoint below one, or with `base` an adapter's file or folder.
+        target: folder to write into.
+        style: in which.
+        base: folder of the model that a file is for.
+        alpha: see `read_adapter`.
+        key: model or ema, of a run; None takes ema where there is one.
+        trust: see `--trust`.
+        allow_host: see `--allow-host`.
+
+    Raises:
+        UserError: the run trained no adapters, or there is no such file.
+        DataError: the style has no name for a linear, or the file is damaged or of another model.
+    """
+    from nemo_vfm.models.adapters.adapter_file import write_adapter
+    from nemo_vfm.models.adapters.load_adapters import AdapterFile, load_adapters
+    from nemo_vfm.models.adapters.low_rank_adapter import OWN
+    from nemo_vfm.models.adapters.matrices import taken_from
+
+    own = style == "ours"
+    if base is not None:
+        model = _pretrained(base)
+        load_adapters(model, {_FROM_FILE: AdapterFile(path=source, alpha=alpha)})
+        name, of = _FROM_FILE, f"{source.name} on {base}"
+    else:
+        model = trained(source, key, trust, allow_host)
+        name, of = OWN, f"the run {run_of(source)}"
+    matrices = taken_from(model, name, own=own)
+    file = write_adapter(target, style, matrices, model, base=_fingerprint(model))
+    numbers = sum(one.a.numel() + one.b.numel() for one in matrices.values())
+    return f"the adapter of {of}: {len(matrices)} linears, {numbers:,} numbers, as {file.name} in the style {style}"
+
+
+def trained(source: Path, key: str | None, trust: Sequence[str], allow_host: Sequence[str]) -> "nn.Module":
+    """A run's model with its base weights and its adapters.
+
+    Raises:
+        UserError: the run trained none.
+    """
+    import torch
+
+    from nemo_vfm.core.errors import UserError
+    from nemo_vfm.explain.step_report import training
+    from nemo_vfm.parallel.apply.beside_linear import learned_state
+    from nemo_vfm.parallel.checkpoint import checkpoint
+
+    job, _, _ = training(run_of(source), trust, allow_host)
+    if job.adapters is None:
+        raise UserError(f"{source} trained no adapters; without --adapter its whole weights are converted")
+    model = job.model()
+    assert job.start_from is not None, "a training of adapters has one"
+    begun = job.start_from.load_into(model)
+    saved = checkpoint.found(source)
+    before = (saved.state.get("started_from") or {}).get("sha256")
+    if begun["sha256"] != before:
+        raise UserError(f"the adapters were trained on weights of sha256 {str(before)[:12]}..., and {begun['path']} "
+                        f"has {begun['sha256'][:12]}... now; give the ones from before")  # fmt: skip
+    weights = checkpoint.weights_of(saved, key or ("ema" if "ema" in saved.groups else "model"))
+    with torch.no_grad():
+        for name, tensor in learned_state(model).items():
+            tensor.copy_(weights[name])
+    return model
+
+
+def merged(model: "nn.Module") -> "dict[str, Tensor]":
+    """Its weights, by name, with the adapters in them."""
+    from nemo_vfm.models.adapters.low_rank import LowRank
+    from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears
+    from nemo_vfm.parallel.apply.beside_linear import is_adapter
+
+    found: dict[str, Tensor] = {
+        name: parameter.detach() for name, parameter in model.named_parameters() if not is_adapter(name)
+    }
+    for place, linear in adapted_linears(model):
+        for adapter in linear.adapters.values():
+            assert isinstance(adapter, LowRank)
+            found[f"{place}.weight"] = adapter.merged(linear)
+    return found
+
+
+def _pretrained(base: Path) -> "nn.Module":
+    from nemo_vfm.models.convert.video.transformer_folder import load_video_model
+
+    return load_video_model(base)
+
+
+def _fingerprint(model: "nn.Module") -> str:
+    from nemo_vfm.models.adapters.load_adapters import fingerprint
+
+    return fingerprint(dict(model.named_parameters()))

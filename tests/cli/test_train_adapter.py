@@ -1,0 +1,99 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tests that an adapter is trained on a pretrained pipeline, resumed, sampled, and handed to diffusers."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+pytest.importorskip("diffusers", reason="needs the extra diffusers")
+pytest.importorskip("peft", reason="needs peft")
+
+from nemo_vfm.data.video.encode import encode_mp4
+from nemo_vfm.models.convert.video.transformer_folder import load_video_model
+from nemo_vfm.parallel.checkpoint import checkpoint
+from tests.support.peer_adapters import far
+from tests.support.video_pipelines import saved
+
+NAME = "wan 2.1 text"
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(NAME, tmp_path_factory.mktemp("base") / "pipeline")
+
+
+def clips(folder: Path) -> Path:
+    """Four clips of a colour each, captions beside them."""
+    folder.mkdir()
+    for number in range(4):
+        frames = np.full((18, 48, 48, 3), 40 + 50 * number, np.uint8)
+        encode_mp4(folder / f"{number}.mp4", frames, 12, crf=0)
+        (folder / f"{number}.txt").write_text(f"colour {number}")
+    return folder
+
+
+def words(base: Path, *more: str) -> list[str]:
+    return [f"base={base}", "data.path=clips", "data.buckets=quickstart", "data.batch_size=2", "data.num_workers=0",
+            "data.val_fraction=0", "~validation", "run_dir=run", "checkpoint.every_steps=2", "optimizer.lr=1e-2", "schedule.warmup_steps=0",
+            "callbacks.preview.every_steps=100", "callbacks.preview.num_frames=9", "callbacks.preview.height_px=48",
+            "callbacks.preview.width_px=48", "callbacks.preview.pipeline.sampler.steps=2", "precision=fp32",
+            "callbacks.preview.pipeline.text_encoder.precision='fp32'", "seed=3", *more]  # fmt: skip
+
+
+def test_an_adapter_is_trained_resumed_sampled_and_handed_over(kitchen, base: Path) -> None:
+    import diffusers
+
+    clips(kitchen.folder / "clips")
+    assert kitchen.main("run", "world_model/lora", *words(base, "duration=2 steps")) == 0
+    assert kitchen.main("run", "world_model/lora", *words(base, "duration=4 steps")) == 0
+    found = checkpoint.found(kitchen.folder / "run")
+    weights = checkpoint.weights_of(found, "model")
+    assert found.step == 4 and all(".adapters." in name for name in weights), "of the base nothing is kept"
+
+    assert kitchen.main("convert", "run", "mine", "--adapter", "ours") == 0
+    adapter = load_file(kitchen.folder / "mine/adapter.safetensors")
+    assert sum(one.numel() for one in adapter.values()) == sum(weights[name].numel() for name in weights)
+    assert max(one.abs().max() for name, one in adapter.items() if "lora_B" in name) > 1e-3, "it has learned"
+
+    draw = ["num_frames=9", "height_px=48", "width_px=48", "pipeline.sampler.steps=2", "prompts.texts=[colour 1]"]
+    for run, more in (("plain", []), ("adapted", ["adapters.mine.path=mine"])):
+        typed = [f"base={base}", f"run_dir={run}", *draw, *more]
+        assert kitchen.main("run", "world_model/sample_pretrained", *typed) == 0
+    plain, adapted = ((kitchen.folder / run / "samples/000.mp4").read_bytes() for run in ("plain", "adapted"))
+    assert plain != adapted
+
+    assert kitchen.main("convert", "run", "theirs", "--adapter", "diffusers") == 0
+    assert kitchen.main("convert", "run", "whole", "--to", "diffusers", "--pipeline", str(base)) == 0
+    merged = diffusers.WanTransformer3DModel.from_pretrained(kitchen.folder / "whole/transformer")
+    loaded = diffusers.WanPipeline.from_pretrained(base)
+    loaded.load_lora_weights(kitchen.folder / "theirs", weight_name="pytorch_lora_weights.safetensors")
+    torch.manual_seed(0)
+    given = {"hidden_states": torch.randn(1, 4, 3, 6, 6), "timestep": torch.tensor([500]),
+             "encoder_hidden_states": torch.randn(1, 512, 16), "return_dict": False}  # fmt: skip
+    with torch.no_grad():
+        by_adapter, by_weights = loaded.transformer(**given)[0], merged(**given)[0]
+        bare = diffusers.WanTransformer3DModel.from_pretrained(base / "transformer")(**given)[0]
+    assert far(by_adapter, by_weights) < 1e-5 < 1e-3 < far(bare, by_weights)
+    assert load_video_model(kitchen.folder / "whole").state_dict().keys() == load_video_model(base).state_dict().keys()
+
+
+def test_adapters_resume_on_the_weights_that_they_began_with_alone(kitchen, base: Path) -> None:
+    clips(kitchen.folder / "clips")
+    own = Path(shutil.copytree(base, kitchen.folder / "base"))
+    assert kitchen.main("run", "world_model/lora", *words(own, "duration=2 steps")) == 0
+    file = own / "transformer/diffusion_pytorch_model.safetensors"
+    save_file({name: tensor + 0.01 for name, tensor in load_file(file).items()}, file, metadata={"format": "pt"})
+    done = kitchen.command("run", "world_model/lora", *words(own, "duration=4 steps"))
+    assert done.returncode != 0 and "give the ones from before" in done.stderr, done.stderr
+
+
+def test_what_is_no_adapter_run_is_refused(kitchen, base: Path) -> None:
+    done = kitchen.command("convert", "nowhere", "OUT", "--adapter", "peft")
+    assert done.returncode == 2 and "there is no file nowhere" in done.stderr
+    done = kitchen.command("convert", str(base), "OUT", "--base", str(base))
+    assert done.returncode == 2 and "--base is for --adapter" in done.stderr

@@ -1,0 +1,59 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tests that adapters on several ranks have one device's loss and gradients."""
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from nemo_vfm.models.adapters.low_rank_adapter import AdaptedModel, AdapterTarget, LowRankAdapter
+from nemo_vfm.parallel.apply.beside_linear import is_adapter
+from nemo_vfm.parallel.plan.plan import ParallelPlan
+from tests.support.layouts import GIVEN, IN_CHANNELS, Doubling, cosmos_25, moved, steps, wan
+from tests.support.ranks import on_ranks
+
+pytestmark = pytest.mark.cluster  # several ranks
+
+TARGETS = {
+    "attention": AdapterTarget(modules="blocks.*.self_attention.*", rank=3, alpha=6.0),
+    "text": AdapterTarget(modules="blocks.*.cross_attention.*", rank=2, alpha=4.0),
+    "mlp": AdapterTarget(modules="blocks.*.mlp.*", rank=4, alpha=8.0),
+}
+
+
+def adapted(method: Any, model: Any) -> nn.Module:
+    """With adapters that are no zeros at the start, so that each of their matrices has a gradient worth comparing."""
+    made: Any = AdaptedModel(model, LowRankAdapter(targets=TARGETS, method=method))()
+    made.initial_weight = partial(awake, made.initial_weight)
+    with torch.no_grad():
+        for name, parameter in made.named_parameters():
+            if is_adapter(name) and not parameter.is_meta:
+                parameter.add_(moved(name, parameter.shape, torch.initial_seed()))
+    return made  # type: ignore[no-any-return]
+
+
+def awake(first: Any, name: str, shape: torch.Size, seed: int) -> torch.Tensor:
+    weight: torch.Tensor = first(name, shape, seed)
+    return weight + moved(name, shape, seed) if is_adapter(name) else weight
+
+
+@pytest.mark.parametrize(("model", "task"), [(cosmos_25, GIVEN), (wan, IN_CHANNELS)], ids=["cosmos 2.5", "wan"])
+@pytest.mark.parametrize("method", ["lora", "dora"])
+@pytest.mark.parametrize(("degrees", "how"), [
+    ({"tensor": 2}, {}), ({"tensor": 2, "sequence": True}, {}), ({"shard": 2}, {}), ({"context": 2}, {}),
+    ({"pipeline": 2, "microbatches": 2}, {}), ({"shard": 2, "tensor": 2, "sequence": True}, {"recompute": "blocks"}),
+], ids=str)  # fmt: skip
+def test_adapters_have_one_devices_loss_and_gradients(
+    model: Any, task: Doubling, method: str, degrees: dict[str, Any], how: dict[str, Any]
+) -> None:
+    made = partial(adapted, method, model)
+    expected = on_ranks(1, steps, {}, None, 2, made, task)[0]
+    assert expected["gradients"] and all(expected["gradients"]), "every matrix has a part in the output"
+    for found in on_ranks(ParallelPlan(**degrees).world, steps, degrees, how, 2, made, task):
+        for name, rel in (("loss", 1e-5), ("norm", 1e-4), ("validation", 1e-5)):
+            assert found[name] == pytest.approx(expected[name], rel=rel), name
+        if "pipeline" not in degrees:  # there each rank has gradients of its own blocks alone
+            assert found["gradients"] == pytest.approx(expected["gradients"], rel=1e-4)
