@@ -39,10 +39,11 @@ def clips(folder: Path) -> Path:
 
 def words(base: Path, *more: str) -> list[str]:
     return [f"base={base}", "data.path=clips", "data.buckets=quickstart", "data.batch_size=2", "data.num_workers=0",
-            "data.val_fraction=0", "~validation", "run_dir=run", "checkpoint.every_steps=2", "optimizer.lr=1e-2", 
+            "data.val_fraction=0", "~validation", "run_dir=run", "checkpoint.every_steps=2", "optimizer.lr=1e-2",
             "callbacks.preview.every_steps=100", "callbacks.preview.num_frames=9", "callbacks.preview.height_px=48",
-            "callbacks.preview.width_px=48", "callbacks.preview.pipeline.sampler.steps=2", "precision=fp32", "schedule.warmup_steps=0",
-            "callbacks.preview.pipeline.text_encoder.precision='fp32'", "seed=3", *more]  # fmt: skip
+            "callbacks.preview.width_px=48", "callbacks.preview.pipeline.sampler.steps=2", "precision=fp32",
+            "callbacks.preview.pipeline.text_encoder.precision='fp32'", "schedule.warmup_steps=0", "seed=3",
+            *more]  # fmt: skip
 
 
 def test_an_adapter_is_trained_resumed_sampled_and_handed_over(kitchen, base: Path) -> None:
