@@ -47,7 +47,7 @@ DEV = [
     "hypothesis>=6.100",
     "omegaconf>=2.3,<2.5",  # our interpolation is tested against its
     "diffusers>=0.36",
-    # Its adapters are what ours are compared with; diffusers loads several files of weights through its accelerate.
+    # Tests compare our adapters with its adapters. It brings accelerate, which diffusers needs to load sharded weights.
     "peft>=0.19,<1",
     "ftfy>=6,<7",  # diffusers' image-to-video pipeline of Wan fails without it
     "transformers>=4.57",

@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parses "5 pixel frames" and "2 latent frames" into two types that cannot be mixed up.
 
-A latent frame holds several frames of a video. A number that means one and is read as the other changes what a model
-is given, and no error follows.
+A latent frame holds several video frames. Reading one kind as the other would silently change the model's input.
 """
 
 import re
@@ -20,7 +19,7 @@ class _FrameCount:
     """A number of frames of one kind.
 
     Args:
-        count: how many, 0 or more.
+        count: number of frames, 0 or more.
     """
 
     count: int
@@ -31,7 +30,7 @@ class _FrameCount:
         """Read the number and the kind of frames.
 
         Raises:
-            UserError: the text is not that, or names the other kind.
+            UserError: the text is not a number of frames, or names the other kind.
         """
         match = _TEXT.fullmatch(text.strip())
         if match is None:
@@ -47,7 +46,7 @@ class _FrameCount:
 
 @dataclass(frozen=True, slots=True)
 class PixelFrames(_FrameCount):
-    """Frames as a video shows them."""
+    """Frames of a decoded video."""
 
     kind: ClassVar[str] = "pixel"
 

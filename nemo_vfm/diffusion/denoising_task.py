@@ -37,8 +37,8 @@ class Denoise:
         text_dropout: share of training samples whose text is replaced by the empty one, for guidance.
         mean: what counts alike in the mean of a global batch: each sample, as where a batch has one shape, or each
             token, so that a video counts as much as all images of as many tokens. Packed or not, it is the same mean.
-        frame_conditioning: how the network is told of frames that it is given, and how many of each sample are. They
-            have no loss, nor do they count as tokens of the mean. None gives none.
+        frame_conditioning: how the network is conditioned on given frames, and how many each sample has. Given frames
+            that replace noisy latents have no loss and do not count in a mean over tokens. None gives no frames.
 
     Raises:
         ValueError: text_dropout outside 0..1.
@@ -99,7 +99,7 @@ class Denoise:
     def _noised(
         self, clean_CTHW: Tensor, video_CTHW: Tensor | None, draw: "_Draw", sigma_B: Tensor
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """What the network sees of a sample, and what the loss compares; a batch of one."""
+        """The network's inputs and the loss's targets for one sample, as a batch of one."""
         clean, noise = clean_CTHW[None], draw.noise[None].to(clean_CTHW)
         noisy = self.objective.noised(clean, noise, sigma_B)
         targets = {"clean_BCTHW": clean, "noise_BCTHW": noise}
@@ -163,7 +163,7 @@ class Denoise:
 
 @dataclass(frozen=True, slots=True)
 class _Draw:
-    """What chance decides of a sample."""
+    """The random draws of a sample."""
 
     sigma: Tensor
     drops_text: bool
@@ -174,12 +174,12 @@ class _Draw:
 
 
 def _batched(samples: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Batches of one as a batch."""
+    """Join batches of one."""
     return {name: torch.cat([one[name] for one in samples]) for name in samples[0]}
 
 
 def _packed(samples: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Latents as rows of positions, (X, C), and levels one after another."""
+    """Latents concatenated along positions, (X, C), and noise levels along samples."""
     laid = {}
     for name in samples[0]:
         own = [one[name] for one in samples]

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Computes the noise levels of sampling as diffusers' schedulers do, for models that were tuned with them.
+"""Computes sampling noise levels as diffusers' schedulers do, for models that were tuned with them.
 
-Without one, a pipeline takes the schedule of its objective.
+A pipeline without a noise schedule uses the one of its objective.
 """
 
 from collections.abc import Sequence
@@ -19,26 +19,26 @@ _BELOW_ONE = 1e-6
 
 @runtime_checkable
 class NoiseSchedule(Protocol):
-    """Noise levels of sampling, in the units of the objective's sigma."""
+    """A schedule of sampling noise levels, in the units of the objective's sigma."""
 
     def sigmas(self, steps: int, size_THW: Sequence[int]) -> Tensor:
-        """The levels for latents of this size, falling, fp64; a sampler steps from each to the next."""
+        """Decreasing noise levels for latents of this size, fp64; a sampler steps from each to the next."""
         ...
 
     def first_noise(self, sigmas: Tensor) -> float:
-        """What the first state is over the noise that was drawn."""
+        """The factor that turns unit noise into the initial state."""
         ...
 
 
 class UniPCFlowSigmas:
-    """Of diffusers' UniPC scheduler with flow sigmas, as Wan is sampled.
+    """The levels of diffusers' UniPC scheduler with flow sigmas, as Wan uses.
 
-    Steps are equal from 1 to 1 / num_train_timesteps, shifted; the last level is 0 instead, and the first is lowered by
-    1e-6, so that its logarithm exists. A network whose time is a whole number is told 999 there, not 1000.
+    Levels are equally spaced from 1 to 1 / num_train_timesteps, then shifted. The last is replaced by 0, and the first
+    is lowered by 1e-6 so that its logarithm exists. A network with integer timesteps then receives 999, not 1000.
 
     Args:
-        shift: s of sigma' = s sigma / (1 + (s - 1) sigma); Wan takes 3 for 480p, 5 for 720p. Or a rule by size.
-        num_train_timesteps: of the scheduler.
+        shift: s of sigma' = s sigma / (1 + (s - 1) sigma), or a rule by size. Wan uses 3 for 480p and 5 for 720p.
+        num_train_timesteps: the scheduler's setting of that name.
 
     Raises:
         ValueError: numbers outside their range.
@@ -59,11 +59,11 @@ class UniPCFlowSigmas:
 
 
 class FlowMatchEulerSigmas:
-    """Of diffusers' FlowMatchEuler scheduler, which shifts twice: its ends, and what lies between them.
+    """The levels of diffusers' FlowMatchEuler scheduler, which shifts twice: the ends, then the levels between them.
 
     Args:
         shift: see `UniPCFlowSigmas`.
-        num_train_timesteps: of the scheduler.
+        num_train_timesteps: the scheduler's setting of that name.
 
     Raises:
         ValueError: numbers outside their range.
@@ -73,7 +73,7 @@ class FlowMatchEulerSigmas:
         self.shift, self.num_train_timesteps = _checked(shift, num_train_timesteps), num_train_timesteps
 
     def sigmas(self, steps: int, size_THW: Sequence[int]) -> Tensor:
-        """Equal steps between the shifted ends, shifted again, then 0; (steps + 1,)."""
+        """Equally spaced levels between the shifted ends, shifted again, then 0; (steps + 1,)."""
         factor = shift_at(self.shift, size_THW)
         ends = torch.tensor([1, 1 / self.num_train_timesteps], dtype=torch.float64)
         high, low = shifted(ends, factor).tolist()
@@ -86,16 +86,15 @@ class FlowMatchEulerSigmas:
 
 
 class KarrasSigmas:
-    """Equal steps in sigma^(1/rho), as every Cosmos is sampled (Karras et al. 2022, equation 5).
+    """Levels equally spaced in sigma^(1/rho) (Karras et al. 2022, equation 5), as every Cosmos uses.
 
     Args:
         sigma_max: the largest level.
         sigma_min: the smallest above 0.
-        rho: larger spends more steps near sigma_min.
-        flow: give sigma / (1 + sigma), the same share of noise on the path of flow matching.
-        ends_at_zero: add a last level of 0. Cosmos 1 and 2 end at sigma_min, so that `steps` levels make one step
-            less.
-        whole_noise: begin with the noise as drawn, whatever the first level is, as diffusers' UniPC does.
+        rho: larger values spend more steps near sigma_min.
+        flow: return sigma / (1 + sigma), the same share of noise on the flow-matching path.
+        ends_at_zero: append a level of 0. Cosmos 1 and 2 end at sigma_min, so `steps` levels are one step fewer.
+        whole_noise: start from unit noise whatever the first level is, as diffusers' UniPC does.
 
     Raises:
         ValueError: numbers outside their range.
@@ -112,7 +111,7 @@ class KarrasSigmas:
         self.flow, self.ends_at_zero, self.whole_noise = flow, ends_at_zero, whole_noise
 
     def sigmas(self, steps: int, size_THW: Sequence[int]) -> Tensor:
-        """See the class, for any size; (steps + 1,), or (steps,) where they do not end at 0."""
+        """The same levels for any size; (steps + 1,), or (steps,) without a final 0."""
         ramp = torch.linspace(0, 1, positive(steps), dtype=torch.float64)
         low, high = self.sigma_min ** (1 / self.rho), self.sigma_max ** (1 / self.rho)
         levels = (high + ramp * (low - high)) ** self.rho

@@ -45,7 +45,7 @@ class Objective(Protocol):
     def losses(
         self, output: Tensor, clean: Tensor, noise: Tensor, sigma_B: Tensor, made: Tensor | None = None
     ) -> Tensor:
-        """The loss of each sample, (B,); where `made`, (B, 1, T, H, W), is 0, latents were given and have no loss."""
+        """The loss of each sample, (B,). Given latents, where `made` (B, 1, T, H, W) is 0, have no loss."""
         ...
 
     def schedule(self, steps: int, size_THW: Sequence[int]) -> Tensor:
@@ -70,8 +70,8 @@ class FlowMatching:
         uniform_fraction: share of draws that are uniform instead, so that both ends are seen.
         min_sigma: below it the velocity implied by a predicted sample is taken as if at it.
         noise_weight: w of the loss weight 1 + w sigma.
-        timesteps: n, where the network is told floor(n sigma) / n: with diffusers' UniPC scheduler 1000, whose time is
-            a whole number. None tells it sigma.
+        timesteps: n; the network's noise-level input is then floor(n sigma) / n. diffusers' UniPC scheduler has integer
+            timesteps, so use 1000 with it. None passes sigma itself.
 
     Raises:
         ValueError: numbers outside their range.
@@ -98,7 +98,7 @@ class FlowMatching:
         if not 0 <= uniform_fraction <= 1 or not 0 < min_sigma < 1:
             raise ValueError(f"uniform_fraction ({uniform_fraction}) and min_sigma ({min_sigma}) must lie in 0..1")
         if timesteps is not None and timesteps < 1:
-            raise ValueError(f"timesteps must be at least 1, got {timesteps}; null tells the network sigma itself")
+            raise ValueError(f"timesteps must be at least 1, got {timesteps}; null passes sigma itself")
         self.prediction, self.shift, self.min_sigma, self.noise_weight = prediction, shift, min_sigma, noise_weight
         self.timesteps = timesteps
         self.logit_mean, self.logit_std, self.uniform_fraction = logit_mean, logit_std, uniform_fraction
@@ -233,7 +233,7 @@ def _like(sigma_B: Tensor, latents: Tensor) -> Tensor:
 
 
 def _mean_square(error: Tensor, made: Tensor | None) -> Tensor:
-    """Of each sample, over what it had to make."""
+    """The mean of each sample over its generated latents."""
     if made is None:
         return error.square().flatten(1).mean(1)
     return (made * error.square()).flatten(1).sum(1) / (made.flatten(1).sum(1) * error.shape[1])

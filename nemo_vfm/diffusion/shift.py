@@ -83,7 +83,7 @@ class SqrtShift:
 
 
 def shift_at(shift: float | Shift, size_THW: Sequence[int]) -> float:
-    """The number, or what the rule says of this size."""
+    """The shift as a number, or computed by the rule for this size."""
     return shift.factor(size_THW) if isinstance(shift, Shift) else shift
 
 

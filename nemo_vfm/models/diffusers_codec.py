@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Encodes pixels to latents and back with the autoencoder of a local folder of diffusers: Wan's or Cosmos'.
+"""Encodes pixels to latents and decodes them with Wan's or Cosmos' autoencoder from a local diffusers folder.
 
 Shape letters: B batch, C channels, T frames, H height, W width.
 """
@@ -22,29 +22,29 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.weight_files import read_mapping
 from nemo_vfm.models.pretrained import checked_folder, fingerprint_of
 
-#: Class -> keys of config.json: channels of a latent, pixels of a latent along time and along a side.
+#: Class -> keys of config.json for the latent channels, temporal stride and spatial stride.
 KINDS = {
     "AutoencoderKLWan": ("z_dim", "scale_factor_temporal", "scale_factor_spatial"),
     "AutoencoderKLCosmos": ("latent_channels", "temporal_compression_ratio", "spatial_compression_ratio"),
 }
 _WORDS = "the autoencoder of a pipeline"
-#: Loaded models by fingerprint, once a process: codecs are sent between processes and hold settings only. They keep
-#: what they computed of earlier frames in themselves, so one thread at a time may use them.
+#: Models by fingerprint, loaded once per process, since codecs are sent between processes and hold only settings.
+#: diffusers' autoencoders cache features of earlier frames, so only one thread may use one at a time.
 _LOADED: dict[str, Any] = {}
 _LOCK = Lock()
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What config.json says of an autoencoder.
+    """The settings of an autoencoder in config.json.
 
     Args:
         kind: its class.
-        channels: of a latent.
-        time: frames that make a latent frame, after the first, which is one by itself.
-        space: pixels along a side of a latent.
-        mean: of latents: one for each channel, or for each channel and latent frame, channels slowest; empty is 0.
-        std: their deviation; empty is 1.
+        channels: latent channels.
+        time: frames per latent frame; the first frame is a latent frame by itself.
+        space: pixels per latent along a side.
+        mean: latent means per channel, or per channel and latent frame with channels slowest; empty is 0.
+        std: latent standard deviations, in the same order; empty is 1.
     """
 
     kind: str
@@ -56,17 +56,17 @@ class Sizes:
 
 
 class DiffusersCodec:
-    """A codec whose latents are as diffusers' pipelines give them to the network.
+    """A codec whose latents have the scale that diffusers' pipelines feed to the network.
 
-    A latent is scale (mode - mean) / deviation, with the mean and the deviation of config.json.
+    A latent is scale (mode - mean) / std, with the mean and std of config.json.
 
     Args:
-        folder: of the autoencoder, or of a pipeline that has one in `vae`; with config.json and safetensors.
-        scale: factor of the latents: the objective's sigma_data, which is 0.5 in Cosmos 1.0 and else 1.
-        tile: pixels along a side of a tile that goes through by itself; diffusers blends where tiles overlap, by a
-            quarter. A multiple of four latents, 32 pixels of Wan 2.1. It bounds the memory of large frames and changes
-            latents and pixels near the seams. None takes whole frames.
-        precision: of weights and arithmetic: auto, bf16 or fp32.
+        folder: folder of the autoencoder, or of a pipeline with one in `vae`; holds config.json and safetensors.
+        scale: factor of the latents: the objective's sigma_data, which is 0.5 for Cosmos 1.0 and 1 otherwise.
+        tile: side of the tiles that frames are processed in, in pixels: a multiple of four latents (32 pixels for Wan
+            2.1). Tiles overlap by a quarter and are blended. This bounds memory for large frames and changes latents
+            and pixels near the seams. None processes whole frames.
+        precision: precision of weights and arithmetic: auto, bf16 or fp32.
 
     Raises:
         ValueError: a scale that is not above 0, or a tile below 1.
@@ -76,9 +76,9 @@ class DiffusersCodec:
         self, *, folder: Path, scale: float = 1.0, tile: int | None = None, precision: PrecisionName = "fp32"
     ) -> None:
         if not scale > 0 or not isfinite(scale):
-            raise ValueError(f"scale must be above 0, got {scale}; 1 leaves latents as they are")
+            raise ValueError(f"scale must be above 0, got {scale}; 1 leaves latents unscaled")
         if tile is not None and tile < 1:
-            raise ValueError(f"tile must be at least 1 pixel, got {tile}; null takes whole frames")
+            raise ValueError(f"tile must be at least 1 pixel, got {tile}; null processes whole frames")
         self.folder, self.scale, self.tile, self.precision = local(folder, _WORDS), scale, tile, precision
 
     @torch.no_grad()
@@ -101,12 +101,12 @@ class DiffusersCodec:
         return pixels.float()
 
     def latent_shape(self, num_frames: int, height: int, width: int) -> tuple[int, int, int, int]:
-        """(C', T', H', W'); ValueError where the size does not fit. No weights are read."""
+        """The latent shape (C', T', H', W'), without reading weights; ValueError if the size does not fit."""
         sizes = self.sizes()
         if (num_frames - 1) % sizes.time:
             below = 1 + (num_frames - 1) // sizes.time * sizes.time
-            raise ValueError(f"{num_frames} frames do not fit this autoencoder: one, then {sizes.time} for each latent "
-                             f"frame; use {below} or {below + sizes.time}")  # fmt: skip
+            raise ValueError(f"{num_frames} frames do not fit this autoencoder, which takes 1 plus a multiple of "
+                             f"{sizes.time}; use {below} or {below + sizes.time}")  # fmt: skip
         for name, side in (("height", height), ("width", width)):
             if side % sizes.space or side < 1:
                 low = max(side // sizes.space, 1) * sizes.space
@@ -114,21 +114,21 @@ class DiffusersCodec:
         return sizes.channels, 1 + (num_frames - 1) // sizes.time, height // sizes.space, width // sizes.space
 
     def fingerprint(self) -> str:
-        """The bytes of the model and how it is applied."""
+        """Identifies the model's bytes and settings."""
         dtype = str(Precision(self.precision).resolved()[0]).removeprefix("torch.")
         return f"diffusers-codec/1 {fingerprint_of(self._where())} scale={self.scale} tile={self.tile} {dtype}"
 
     def sizes(self) -> Sizes:
-        """What config.json says.
+        """The settings in config.json.
 
         Raises:
-            UserError: there is no such folder, or its weights are no safetensors.
-            DataError: it is of another class, or does not say it.
+            UserError: the folder does not exist, or its weights are not safetensors.
+            DataError: the class is not supported, or a setting is missing.
         """
         config = read_mapping(checked_folder(self._where()) / "config.json")
         kind = str(config.get("_class_name"))
         if kind not in KINDS:
-            raise DataError(f"{self._where().name}/config.json is of the class {kind[:60]}; read are "
+            raise DataError(f"{self._where().name}/config.json is of the class {kind[:60]}; supported are "
                             f"{', '.join(KINDS)}")  # fmt: skip
         channels, time, space = (_count(config, key) for key in KINDS[kind])
         mean, std = _numbers(config, "latents_mean", channels), _numbers(config, "latents_std", channels)
@@ -148,8 +148,8 @@ class DiffusersCodec:
             return latents_BCTHW.new_zeros(1), latents_BCTHW.new_ones(1)
         known = len(sizes.mean) // sizes.channels
         if 1 < known < frames:
-            raise ValueError(f"this autoencoder knows the mean of {known} latent frames, and there are {frames}; take "
-                             f"at most {1 + (known - 1) * sizes.time} frames")  # fmt: skip
+            raise ValueError(f"this autoencoder has means for {known} latent frames, got {frames}; use at most "
+                             f"{1 + (known - 1) * sizes.time} frames")  # fmt: skip
         mean, std = (
             torch.tensor(numbers, device=latents_BCTHW.device).view(1, sizes.channels, -1, 1, 1)[:, :, :frames]
             for numbers in (sizes.mean, sizes.std)
@@ -168,7 +168,7 @@ class DiffusersCodec:
         kind = getattr(diffusers, self.sizes().kind)
         dtype = Precision(self.precision).resolved()[0]
         try:
-            # Strict: diffusers would draw a missing weight at random and go on.
+            # Strict, because diffusers would initialise a missing weight at random.
             model, said = kind.from_pretrained(
                 self._where(), torch_dtype=dtype, use_safetensors=True, local_files_only=True, output_loading_info=True
             )
@@ -182,10 +182,10 @@ class DiffusersCodec:
         return model.eval().requires_grad_(False)
 
     def _tiling(self) -> dict[str, int]:
-        """Tiles overlap by a quarter of a side. diffusers drops latents where a stride is no whole number of them."""
+        """Tiling arguments. Tiles overlap by a quarter; a stride must be whole latents, or diffusers drops some."""
         side, step = self.tile or 0, 4 * self.sizes().space
         if self.sizes().kind == "AutoencoderKLCosmos":
-            raise ValueError("diffusers would encode whole frames of Cosmos all the same; leave tile out")
+            raise ValueError("diffusers ignores tiling when it encodes with Cosmos; leave tile out")
         if side % step:
             raise ValueError(f"tile is {side} pixels, expected a multiple of {step}: use {max(side // step, 1) * step}")
         stride = side - side // 4
@@ -209,6 +209,6 @@ def _numbers(config: dict[str, Json], key: str, channels: int) -> tuple[float, .
     if not isinstance(value, list) or not value or len(value) % channels or not all(
         type(one) in (int, float) and isfinite(one) for one in value
     ):  # fmt: skip
-        raise DataError(f"config.json must have as many {key} as the {channels} channels, or a multiple for several "
+        raise DataError(f"config.json must have one {key} per channel ({channels}), or a multiple for several "
                         f"latent frames; it has {len(value) if isinstance(value, list) else 'none'}")  # fmt: skip
     return tuple(float(one) for one in value)

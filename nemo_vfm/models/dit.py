@@ -63,18 +63,17 @@ class DiT(nn.Module):
             one; None gives each block a linear of D x 9 D.
         learned_positions: frames, rows and columns of tokens that have learned vectors, added before every block;
             None has none.
-        condition_channels: further channels of the input: of Cosmos one, which is 1 where latents are given.
+        condition_channels: extra input channels: one for Cosmos, which is 1 at given latents.
         padding_mask: give the network one more input channel, zero everywhere, as Cosmos marks padding.
-        qk_norm_eps: epsilon of the norms of queries and keys: 1e-5 in diffusers' Cosmos, and in its other models 1e-6.
+        qk_norm_eps: epsilon of the query and key norms: 1e-5 in diffusers' Cosmos, 1e-6 in its other models.
         gelu: how the perceptron's GELU is computed: by tanh, or exactly as in Cosmos and Wan.
-        noise_scale: factor of the noise level before its sinusoids; 1 takes it as it comes, as Cosmos does.
-        text_projection: width that text tokens are brought to by a linear and a GELU, as in Cosmos 2.5; None leaves
-            them as they are.
-        text_as_given: neither bring text tokens to unit scale nor hide the padding, which is zeros: as Cosmos does.
-        bias: whether the first and the last linear have one.
+        noise_scale: factor of the noise level before its sinusoids; 1 scales nothing, as in Cosmos.
+        text_projection: width to which a linear and a GELU project text tokens, as in Cosmos 2.5; None has none.
+        text_as_given: use text tokens without scaling them to unit size, and do not mask padding (zeros), as in Cosmos.
+        bias: whether the first and the last linear have a bias.
         uncertainty: also say, as one more channel of the output, how uncertain the model is at a noise level; the
             objective is then `diffusion.uncertainty_weighting.UncertaintyWeighted`.
-        base_fps: frame rate at which one latent frame is one temporal position; None makes each one, at any rate.
+        base_fps: frame rate at which one latent frame is one temporal position; None ignores the frame rate.
         rope_theta: base of the rotary frequencies.
         rope_scale: NTK-aware stretch of time, height and width, 1 is none.
 
@@ -152,7 +151,7 @@ class DiT(nn.Module):
         self.init_weights(torch.initial_seed())
 
     def add_modules(self) -> None:
-        """What an heir has besides; its weights are drawn afterwards, with all others."""
+        """Add a subclass's own modules, before all weights are initialised."""
 
     def block(self) -> nn.Module:
         """One of the blocks."""
@@ -162,7 +161,7 @@ class DiT(nn.Module):
         )  # fmt: skip
 
     def last_modulation(self) -> nn.Module:
-        """What gives the output its shift and scale."""
+        """The modulation of the output."""
         return last_modulation(width=self.width, rank=self.modulation_rank)
 
     def init_weights(self, seed: int) -> None:
@@ -198,17 +197,17 @@ class DiT(nn.Module):
         """The output for noisy latents, of one shape or packed.
 
         Args:
-            noise_B: the noise level as the objective expresses it, of order one; or one for each latent frame, (B, T),
-                and of packed samples those of all their frames.
+            noise_B: the noise level as the objective expresses it, of order one, per sample or per latent frame (B, T);
+                for packed samples, flat over their frames.
             text_BLD: text tokens; what the mask hides has no influence.
             text_mask_BL: True at real tokens. A sample without any gets nothing from its text.
             fps_B: frames per second of each sample.
             latents_BCTHW: noisy latents, scaled as the objective asks.
             latents_XC: the same of packed samples: positions of one after another, time slowest, width fastest.
             sizes_N3: latent frames, rows and columns of each packed sample, on the host.
-            condition_BCTHW: the further channels of the input; None is zeros, as where nothing is given.
-            condition_XC: the same of packed samples.
-            image_BLD: tokens of an image for each sample, of a model that looks at images.
+            condition_BCTHW: the condition channels; None is zeros, as without given frames.
+            condition_XC: the same for packed samples.
+            image_BLD: image tokens of each sample, for a model that attends to images.
 
         Returns:
             The shape of the latents; with one channel more where the model says its uncertainty.
@@ -225,7 +224,7 @@ class DiT(nn.Module):
         latents_BCTHW: Tensor | None = None, latents_XC: Tensor | None = None, sizes_N3: Tensor | None = None,
         image_BLD: Tensor | None = None, **others: Tensor,
     ) -> BlockContext:  # fmt: skip
-        """What every block is told; of the latents only their shape matters, and other inputs are for `embed`."""
+        """The inputs that every block shares; of the latents only the shape is used, and `others` are for `embed`."""
         latents = either(latents_BCTHW, latents_XC)
         require_inputs(latents, text_BLD, in_channels=self.in_channels, text_dim=self.text_dim)
         packed = None if sizes_N3 is None else row(sizes_N3, len(latents), self.patch, latents.device)
@@ -242,12 +241,12 @@ class DiT(nn.Module):
         return BlockContext(grid, levels, fps_B, conditioning_NA, rope, text, mask_B11L, image, places_SD, packed)
 
     def image_tokens(self, image_BLD: Tensor) -> Tensor:
-        """Tokens of an image as blocks look at them.
+        """Image tokens at the width of cross-attention.
 
         Raises:
-            ValueError: the model looks at no images.
+            ValueError: the model does not attend to images.
         """
-        raise ValueError(f"this {type(self).__name__} looks at no images, and was given one; leave it out")
+        raise ValueError(f"this {type(self).__name__} does not attend to images; leave the image out")
 
     def embed(
         self, latents_BCTHW: Tensor | None = None, latents_XC: Tensor | None = None,
@@ -256,7 +255,7 @@ class DiT(nn.Module):
         """Latents as tokens (B, S, D), those of this rank; packed ones are one sequence.
 
         Raises:
-            ValueError: other further channels than the model has.
+            ValueError: the condition channels do not match the model.
         """
         latents = either(latents_BCTHW, latents_XC)
         condition = condition_BCTHW if condition_XC is None else condition_XC
@@ -294,7 +293,7 @@ class DiT(nn.Module):
         )
 
     def conditioning(self, levels: NoiseLevels, text_BLD: Tensor, text_mask_BL: Tensor) -> Tensor:
-        """What modulates every block: (N, D), or (N, 4 D) with the part that modulations of low rank share."""
+        """The conditioning of every block: (N, D), or (N, 4 D) with the part that low-rank modulations share."""
         embedded = self.noise_embedding(levels.value_N)
         vector, shared = embedded if isinstance(embedded, tuple) else (embedded, None)
         if self.text_embedding is not None:
@@ -374,7 +373,7 @@ class DiT(nn.Module):
         return [Op("linear", 2.0 * tokens * self.text_dim * self.context_dim, "text projection")]
 
     def _conditioning_columns(self) -> int:
-        """Numbers that each of the D numbers of a noise level's vector is multiplied by."""
+        """Output columns of the linears applied to a noise level's vector."""
         d = self.width
         if isinstance(self.noise_embedding, NoiseEmbedding):
             return 2 * self.noise_embedding.num_frequencies + d + 3 * self.parts * d * self.depth + 2 * d

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Turns an image into the tokens that Wan 2.1's image-to-video models look at, by the CLIP of a local folder.
+"""Encodes an image with a local CLIP to the tokens that Wan 2.1's image-to-video models attend to.
 
 Shape letters: C channels, T frames, H height, W width, L tokens of an image, D width of a token.
 """
@@ -21,14 +21,14 @@ _WORDS = "the image encoder of a pipeline"
 
 
 class ClipImageTokens:
-    """Hidden states of a CLIP's image tower, one for each patch and one for the whole; in fp32.
+    """Hidden states of a CLIP image tower: one per patch and one for the whole image, in fp32.
 
     Weights are read at the first image.
 
     Args:
-        folder: of the encoder, with config.json and safetensors.
-        processor: folder of preprocessor_config.json; None where it is in `folder`.
-        layer: which hidden state: 0 is the embedding, -1 the last block's, -2 the one before, as Wan takes.
+        folder: folder of the encoder, with config.json and safetensors.
+        processor: folder of preprocessor_config.json; None if it is in `folder`.
+        layer: index of the hidden state: 0 is the embedding, -1 the last block, -2 the one before it, as Wan uses.
     """
 
     def __init__(self, *, folder: Path, processor: Path | None = None, layer: int = -2) -> None:
@@ -47,12 +47,12 @@ class ClipImageTokens:
         ready = pictures.ready(pixels_TCHW).to(device())
         states = encoder(pixel_values=ready, output_hidden_states=True).hidden_states
         if not -len(states) <= self.layer < len(states):
-            raise UserError(f"{self.folder} has {len(states)} hidden states, and layer {self.layer} is none of them")
+            raise UserError(f"{self.folder} has {len(states)} hidden states; layer {self.layer} is out of range")
         tokens: Tensor = states[self.layer][0].float()
         return tokens
 
     def fingerprint(self) -> str:
-        """The bytes of the model and how it is applied."""
+        """Identifies the model's bytes and settings."""
         return f"clip-image-tokens/1 {fingerprint_of(self.folder)} layer={self.layer}"
 
 
@@ -60,6 +60,6 @@ class ClipImageTokens:
 def _loaded(folder: Path, processor: Path) -> tuple[nn.Module, Pictures]:
     config = read_config(checked_folder(folder), "config.json")
     if config.get("model_type") not in ("clip", "clip_vision_model"):
-        raise UserError(f"{folder} holds a {str(config.get('model_type'))[:60]}; image tokens are made by a CLIP")
+        raise UserError(f"{folder} holds a {str(config.get('model_type'))[:60]}; image tokens need a CLIP")
     encoder = load_encoder(folder, "CLIPVisionModel").eval().requires_grad_(False).to(device())
     return encoder, Pictures(processor, read_config(processor, "preprocessor_config.json"))

@@ -1,21 +1,21 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Joins two networks, one for high noise levels and one for low ones, as in Wan 2.2 A14B."""
+"""Combines a network for high noise levels and one for low noise levels, as in Wan 2.2 A14B."""
 
 from torch import Tensor, nn
 
-#: Levels are told in fp32, in which 0.9 is a little less than 0.9.
+#: Levels arrive in fp32, where 0.9 is slightly less than 0.9.
 _ROUNDING = 1e-6
 
 
 class NoiseExperts(nn.Module):
-    """Two networks of which each noise level has one. For sampling: each is trained by itself.
+    """Chooses between two networks by noise level. For sampling only: train each network by itself.
 
     Args:
-        high: for noise levels from the boundary up.
-        low: for those below it.
-        boundary: the noise level where they meet, as the objective tells it: 0.875 of Wan 2.2 A14B's text-to-video
-            model, 0.9 of its image-to-video model.
+        high: the network for noise levels from the boundary up.
+        low: the network for noise levels below the boundary.
+        boundary: the noise level where they meet, as the objective expresses it. Wan 2.2 A14B has 0.875 for
+            text-to-video and 0.9 for image-to-video.
 
     Raises:
         ValueError: a boundary outside 0..1.
@@ -28,15 +28,15 @@ class NoiseExperts(nn.Module):
         self.high, self.low, self.boundary = high, low, boundary
 
     def forward(self, *, noise_B: Tensor, **inputs: Tensor) -> Tensor:
-        """The output of the network that all these noise levels belong to.
+        """The output of the network for these noise levels.
 
         Raises:
-            ValueError: some belong to one and some to the other.
+            ValueError: the noise levels need both networks.
         """
         is_high = noise_B >= self.boundary - _ROUNDING
         if bool(is_high.any()) != bool(is_high.all()):
-            raise ValueError(f"a batch has noise levels on both sides of the boundary {self.boundary}; call the two "
-                             f"networks one by one")  # fmt: skip
+            raise ValueError(f"a batch has noise levels on both sides of the boundary {self.boundary}; call it "
+                             f"once for each side")  # fmt: skip
         expert = self.high if bool(is_high.all()) else self.low
         output: Tensor = expert(noise_B=noise_B, **inputs)
         return output

@@ -120,7 +120,7 @@ class Tower:
         self._reads_padding = self._config.kind.startswith("siglip")
 
     def tokens(self, texts: Sequence[str], most: int, *, padded: bool = False) -> tuple[Tensor, Tensor]:
-        """Numbers of tokens and a mask, (B, T), both padded on the right to the longest text, or to `most`.
+        """Token ids and a mask, (B, T), padded on the right to the longest text or, if `padded`, to `most`.
 
         Raises:
             UserError: the model cannot read so many tokens.

@@ -42,8 +42,8 @@ class TransformersTextEncoder:
             the `last` (CLIP's end mark, a language model's summary).
         template: what the model reads; `{caption}` stands for the caption.
         drop_tokens: tokens at the beginning that the model reads and that are not kept, such as the template's.
-        reads_padding: whether the model also reads padding up to `max_tokens`, and its vectors are kept, as in Cosmos
-            2.5. A text then depends on `max_tokens`, and the mask hides nothing.
+        reads_padding: whether the model reads padding up to `max_tokens` and keeps its vectors, as Cosmos 2.5 does.
+            Vectors then depend on `max_tokens`, and the mask hides nothing.
         tokenizer: folder of the tokenizer; None where it is in `folder`.
         precision: of weights and arithmetic: auto, bf16 or fp32.
 

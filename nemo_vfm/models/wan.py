@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Defines Wan, the diffusion transformer of Wan 2.1 and 2.2 (arXiv 2503.20314).
 
-It is a DiT with other blocks: each has a table beside one modulation that all share, norms of queries and keys over all
-heads, biases, and text at the width of video tokens. Image-to-video takes the given frames as further channels
-(`condition_channels`) and, in 2.1, features of an image beside the text (`image_dim`).
+It is a DiT with different blocks. One modulation is shared by all blocks, and each block adds a table of its own. Query
+and key norms span all heads, linears have biases, and text is projected to the width of video tokens. Image-to-video
+models take given frames as extra input channels (`condition_channels`); those of 2.1 also attend to image features
+(`image_dim`).
 Shape letters: B batch, N noise levels, L text tokens, I image features, D width of a token.
 """
 
@@ -27,22 +28,22 @@ class Wan(DiT):
     """The transformer of Wan.
 
     Args:
-        in_channels: C, channels of the latents; the output has as many.
+        in_channels: C, latent channels of input and output.
         text_dim: width of a text token.
         width: D, width of a video token.
         depth: number of blocks.
         heads: attention heads; width must be divisible by it.
-        mlp_hidden: hidden width of the perceptron.
+        mlp_hidden: hidden width of the MLP.
         patch: latent frames, rows and columns that make one token.
-        condition_channels: further channels of the input: of image-to-video 20, a mask and the given latents.
-        image_dim: width of an image's features, which blocks look at beside the text; None looks at none.
-        image_positions: features that have learned positions, of a first and a last image; None has none.
-        num_frequencies: sines of the noise level, and as many cosines.
-        noise_scale: factor of the noise level before them.
+        condition_channels: extra input channels: 20 for image-to-video, a mask and the given latents.
+        image_dim: width of image features for cross-attention; None has no image input.
+        image_positions: number of learned positions of image features, for a first and a last image; None has none.
+        num_frequencies: sines of the noise-level embedding; it has as many cosines.
+        noise_scale: factor of the noise level before its embedding.
         rope_theta: base of the rotary frequencies.
 
     Raises:
-        ValueError: numbers that do not fit together.
+        ValueError: arguments that contradict each other.
     """
 
     def __init__(
@@ -54,8 +55,8 @@ class Wan(DiT):
         require_between(1, MOST_WIDTH, mlp_hidden=mlp_hidden, image_dim=image_dim, image_positions=image_positions,
                         num_frequencies=num_frequencies)  # fmt: skip
         if image_positions is not None and image_dim is None:
-            raise ValueError("image_positions are of an image's features; give image_dim too, or leave both out")
-        self.image_dim, self.image_positions = image_dim, image_positions  # which the constructor's blocks ask for
+            raise ValueError("image_positions needs image features; set image_dim too, or leave both out")
+        self.image_dim, self.image_positions = image_dim, image_positions  # used by super().__init__
         self.num_frequencies = num_frequencies
         super().__init__(
             in_channels=in_channels, text_dim=text_dim, width=width, depth=depth, heads=heads, patch=patch,
@@ -64,15 +65,15 @@ class Wan(DiT):
         )  # fmt: skip
 
     def block(self) -> nn.Module:
-        """One of the blocks."""
+        """A new block."""
         return WanBlock(width=self.width, heads=self.heads, mlp_hidden=self.mlp_hidden, image=bool(self.image_dim))
 
     def last_modulation(self) -> nn.Module:
-        """What gives the output its shift and scale."""
+        """The modulation of the output."""
         return TableModulation(width=self.width, rows=2, vectors=LAST)
 
     def add_modules(self) -> None:
-        """What a DiT does not have."""
+        """Add the embeddings that a DiT does not have."""
         self.noise_embedding = NoiseEmbedding(
             width=self.width, num_frequencies=self.num_frequencies, scale=self.noise_scale
         )
@@ -85,26 +86,26 @@ class Wan(DiT):
         )
 
     def conditioning(self, levels: NoiseLevels, text_BLD: Tensor, text_mask_BL: Tensor) -> Tensor:
-        """What modulates the output and every block: (N, 7 D)."""
+        """The conditioning of the output and every block: (N, 7 D)."""
         conditioning_NA: Tensor = self.shared_modulation(self.noise_embedding(levels.value_N))
         return conditioning_NA
 
     def image_tokens(self, image_BLD: Tensor) -> Tensor:
-        """Features of an image, (B, I, image_dim), at the width of video tokens.
+        """Image features (B, I, image_dim), projected to the width of video tokens.
 
         Raises:
-            ValueError: the model looks at no images, or at features of another width or number.
+            ValueError: the model does not attend to images, or expects another width or number of features.
         """
         if self.image_embedding is None:
             return super().image_tokens(image_BLD)
         expected = self.image_positions or image_BLD.shape[1], self.image_dim
         if image_BLD.shape[1:] != expected:
-            raise ValueError(f"features of an image have the shape {tuple(image_BLD.shape[1:])}; expected {expected}")
+            raise ValueError(f"image features have the shape {tuple(image_BLD.shape[1:])}; expected {expected}")
         tokens: Tensor = self.image_embedding(image_BLD)
         return tokens
 
     def plan(self) -> Declared:
-        """How an engine may cut this model."""
+        """How an engine may shard this model."""
         how = super().plan()
         image = ("blocks.*.cross_attention.image_kv",) if self.image_dim else ()
         embedding = ("image_embedding",) if self.image_dim else ()

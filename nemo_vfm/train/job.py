@@ -77,9 +77,9 @@ class Train:
         skip: samples and steps that are left out, by name; everything else comes as it would without this.
         callbacks: what else happens after steps, by name, in order: ours, or Lightning's.
         loggers: where metrics go besides metrics.jsonl, by name: ours, or Lightning's under `--trust`.
-        base: folder of the pretrained pipeline that other keys of the recipe name as ${base}, so that it is given once.
-        adapters: what is trained in place of the model's own weights, which stay those of `start_from`. Gradients,
-            optimizer state, running average and checkpoints are the adapters' alone. None trains the model.
+        base: folder of a pretrained pipeline, which other keys of the recipe refer to as ${base}.
+        adapters: low-rank adapters to train instead of the model's weights, which stay those of `start_from`. Only the
+            adapters have gradients, optimizer state, a running average and checkpoints. None trains the model.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Train:
         if checkpoint.keep.best and checkpoint.keep.metric.startswith("val_") and validation is None:
             raise ValueError(f"keep_best chooses by {checkpoint.keep.metric}, which nothing measures: set validation")
         if adapters is not None and start_from is None:
-            raise ValueError("adapters leave a model's weights as they are, so these must come from somewhere: give "
+            raise ValueError("adapters do not train the model's own weights, so these must be pretrained: set "
                              "start_from")  # fmt: skip
         self.model: Factory[[], nn.Module] = model if adapters is None else AdaptedModel(model, adapters)
         self.adapters = adapters
@@ -245,20 +245,20 @@ class Train:
         return fit
 
     def _warm(self, model: nn.Module, saved: checkpoint.Checkpoint | None) -> Json:
-        """What the first weights were; those that adapters leave as they are come again at each start.
+        """Load `start_from` into the model. A run with adapters loads its frozen weights at every start.
 
         Raises:
-            UserError: they are others than this run began with.
+            UserError: the frozen weights differ from those this run began with.
         """
         if self.start_from is None or (saved is not None and self.adapters is None):
             return None
-        begun = self.start_from.load_into(model)
+        source = self.start_from.load_into(model)
         if saved is None:
             begin(model)
-        elif begun["sha256"] != (before := (saved.state.get("started_from") or {}).get("sha256")):
+        elif source["sha256"] != (before := (saved.state.get("started_from") or {}).get("sha256")):
             raise UserError(f"the adapters of this run were trained on weights of sha256 {str(before)[:12]}..., and "
-                            f"{begun['path']} has {begun['sha256'][:12]}...; give the ones from before")  # fmt: skip
-        return begun
+                            f"{source['path']} has {source['sha256'][:12]}...; use the original weights")  # fmt: skip
+        return source
 
     def _start_data(self, fit: TrainState, state: Json) -> None:
         """Where the recipe's batches are not those of the steps before, they go on at the sample, not at the step."""

@@ -27,8 +27,8 @@ class WarmStart:
 
     Args:
         path: a run folder, a step's folder, a folder of checkpoints (the newest whole one is taken), or a checkpoint;
-            here or in an object store. Or a local folder of a language model as transformers writes it, or of a
-            video model (Cosmos, Wan) as diffusers does, its pipeline's or its transformer's.
+            local or in an object store. Or a local transformers folder of a language model, or a local diffusers
+            folder of a video model (Cosmos, Wan): the pipeline's or the transformer's.
         weights: which of its weights; None takes the averaged ones (ema) where there are some, else the model's own.
         may_differ: names of weights, or what they begin with up to a dot, that may be absent there, unknown here or of
             another shape; those keep the values that the seed gives them. Everything else must fit.
@@ -63,7 +63,9 @@ class WarmStart:
 
     def _of_other_library(self, model: nn.Module, folder: Path, ranks: Gather) -> dict[str, Json]:
         if self.weights == "ema":
-            raise UserError(f"{folder} is of another library and has no averaged weights; leave start_from.weights out")
+            raise UserError(
+                f"{folder} was written by another library and has no averaged weights; leave start_from.weights out"
+            )
         with opened_folder(folder) as given:
             given.require_same_function(model)
             new = self._put(model, given, str(folder), ranks)

@@ -144,7 +144,7 @@ def test_what_cannot_be_is_said_and_leaves_nothing(kitchen, capfd) -> None:
     shutil.rmtree(kitchen.folder / "tokenizer")
     for given, status, said in (
         (["run", "out", "--to", "transformers"], 2, "download the tokenizer first"),
-        (["run", "out", "--dtype", "bf16"], 2, "--dtype is for --to transformers"),
+        (["run", "out", "--dtype", "bf16"], 2, "--dtype needs --to transformers"),
         (["empty", "out", "--to", "transformers"], 2, "is not a run folder"),
         (["theirs", "out", "--to", "transformers"], 2, "is a folder of transformers already"),
         (["run", "out", "--to", "transformers", "--key", "teacher", "--tokenizer", "empty"], 2, "no teacher weights"),

@@ -62,7 +62,7 @@ def test_a_pipeline_comes_in_and_goes_out_whole_and_bit_by_bit(kitchen, capfd, n
     assert difference / called(PEERS[name], theirs, given).std() < 1e-5
 
     assert kitchen.main("convert", "ours", "back", "--to", "diffusers", "--pipeline", "theirs") == 0
-    assert "beside it scheduler of theirs" in capfd.readouterr().out
+    assert "copied scheduler from theirs" in capfd.readouterr().out
     again = type(theirs).from_pretrained(kitchen.folder / "back", subfolder="transformer")
     expected = theirs.state_dict()
     assert {own: torch.equal(tensor, expected[own]) for own, tensor in again.state_dict().items()} == dict.fromkeys(
@@ -93,12 +93,12 @@ def test_a_run_goes_out_with_its_averaged_weights_in_the_dtype_that_is_asked_for
 
 
 @pytest.mark.parametrize(("words", "said"), [
-    (("theirs", "out", "--to", "diffusers"), "is a folder of diffusers already; without --to it becomes one of ours"),
-    (("theirs", "out", "--pipeline", "theirs"), "--pipeline is for --to diffusers"),
-    (("theirs", "out", "--to", "diffusers", "--most-tokens", "3"), "--most-tokens is for --to transformers"),
-    (("theirs", "out", "--dtype", "bf16"), "--dtype is for --to transformers or --to diffusers"),
+    (("theirs", "out", "--to", "diffusers"), "is a diffusers folder already; leave --to out to convert it to ours"),
+    (("theirs", "out", "--pipeline", "theirs"), "--pipeline needs --to diffusers"),
+    (("theirs", "out", "--to", "diffusers", "--most-tokens", "3"), "--most-tokens needs --to transformers"),
+    (("theirs", "out", "--dtype", "bf16"), "--dtype needs --to transformers or --to diffusers"),
     (("ours", "out", "--to", "diffusers", "--pipeline", "ours"), "ours is no pipeline's folder"),
-    (("gpt", "out", "--to", "diffusers"), "is a nemo_vfm.models.gpt.GPT; diffusers has those of"),
+    (("gpt", "out", "--to", "diffusers"), "is a nemo_vfm.models.gpt.GPT; only "),
 ])  # fmt: skip
 def test_what_cannot_be_meant_is_a_sentence_and_leaves_nothing(kitchen, capfd, words, said) -> None:
     made(PEERS["cosmos 1"]).save_pretrained(kitchen.folder / "theirs")

@@ -90,11 +90,11 @@ def test_adapters_resume_on_the_weights_that_they_began_with_alone(kitchen, base
     file = own / "transformer/diffusion_pytorch_model.safetensors"
     save_file({name: tensor + 0.01 for name, tensor in load_file(file).items()}, file, metadata={"format": "pt"})
     done = kitchen.command("run", "world_model/lora", *words(own, "duration=4 steps"))
-    assert done.returncode != 0 and "give the ones from before" in done.stderr, done.stderr
+    assert done.returncode != 0 and "use the original weights" in done.stderr, done.stderr
 
 
 def test_what_is_no_adapter_run_is_refused(kitchen, base: Path) -> None:
     done = kitchen.command("convert", "nowhere", "OUT", "--adapter", "peft")
     assert done.returncode == 2 and "there is no file nowhere" in done.stderr
     done = kitchen.command("convert", str(base), "OUT", "--base", str(base))
-    assert done.returncode == 2 and "--base is for --adapter" in done.stderr
+    assert done.returncode == 2 and "--base needs --adapter" in done.stderr

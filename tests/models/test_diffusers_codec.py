@@ -116,7 +116,7 @@ def test_tiles_are_those_of_diffusers_and_no_latent_is_lost(folders: Path, name:
 
 
 def test_tiles_of_cosmos_which_diffusers_would_ignore_are_refused(folders: Path):
-    with pytest.raises(ValueError, match="whole frames of Cosmos all the same; leave tile out"):
+    with pytest.raises(ValueError, match="ignores tiling when it encodes with Cosmos; leave tile out"):
         DiffusersCodec(folder=folders / "cosmos", tile=32).encode(video(1))
 
 
@@ -130,14 +130,15 @@ def test_a_size_that_does_not_fit_is_refused_with_those_that_do(folders: Path, s
 
 
 def test_more_frames_than_there_are_means_for_are_refused(folders: Path):
-    with pytest.raises(ValueError, match="knows the mean of 3 latent frames, and there are 4; take at most 17 frames"):
+    with pytest.raises(ValueError, match="has means for 3 latent frames, got 4; use at most 17 frames"):
         DiffusersCodec(folder=folders / "cosmos").encode(video(25))
 
 
 @pytest.mark.parametrize(("changes", "said"), [
-    ({"_class_name": "AutoencoderKL"}, "of the class AutoencoderKL; read are AutoencoderKLWan, AutoencoderKLCosmos"),
-    ({"z_dim": 0}, "z_dim: 0; it must be a whole number"), ({"latents_mean": [1.0] * 5}, "as many latents_mean as"),
-    ({"latents_mean": [float("nan")] * 4}, "as many latents_mean as"),
+    ({"_class_name": "AutoencoderKL"}, "supported are AutoencoderKLWan, AutoencoderKLCosmos"),
+    ({"z_dim": 0}, "z_dim: 0; it must be a whole number"),
+    ({"latents_mean": [1.0] * 5}, "one latents_mean per channel"),
+    ({"latents_mean": [float("nan")] * 4}, "one latents_mean per channel"),
     ({"latents_std": None}, "has 4 latents_mean and 0 latents_std"),
     ({"latents_std": [1, 0, 1, 1]}, "of which none may be 0"),
 ])  # fmt: skip

@@ -149,10 +149,10 @@ def test_without_a_condition_its_channels_are_zeros():
 
 
 @pytest.mark.parametrize(("name", "changes", "said"), [
-    ("cosmos 2", {"noise_B": torch.rand(2, 2)}, r"\(2, 2\); expected one for each sample, \(2,\), or .* \(2, 3\)"),
-    ("cosmos 2", {"condition_BCTHW": torch.zeros(2, 2, 3, 4, 6)}, "condition_channels of 1"),
-    ("cosmos 2", {"image_BLD": torch.zeros(2, 7, 20)}, "looks at no images"),
-    ("wan 2.1 text", {"image_BLD": torch.zeros(2, 7, 20)}, "looks at no images"),
+    ("cosmos 2", {"noise_B": torch.rand(2, 2)}, r"\(2, 2\); expected one per sample, \(2,\), or .* \(2, 3\)"),
+    ("cosmos 2", {"condition_BCTHW": torch.zeros(2, 2, 3, 4, 6)}, "condition_channels is 1"),
+    ("cosmos 2", {"image_BLD": torch.zeros(2, 7, 20)}, "does not attend to images"),
+    ("wan 2.1 text", {"image_BLD": torch.zeros(2, 7, 20)}, "does not attend to images"),
     ("wan 2.1 image", {"image_BLD": torch.zeros(2, 7, 21)}, r"\(7, 21\); expected \(7, 20\)"),
     ("wan 2.1 first and last", {"image_BLD": torch.zeros(2, 7, 20)}, r"\(7, 20\); expected \(14, 20\)"),
 ])  # fmt: skip

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Writes what `start_from` takes from a folder of transformers or diffusers, with the model as an ingredient.
+"""Converts a transformers or diffusers folder to our weights and a `model` ingredient for a recipe.
 
-Weights are read one by one, so it does not take the memory of a whole model.
+Weights are read one at a time, so a whole model never has to fit into memory.
 """
 
 from collections import Counter
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     from nemo_vfm.core.types.json_value import Json
     from nemo_vfm.models.convert.source_folder import SourceFolder
 
-#: Where the model's own words lie in what is made: `--conf OUT/conf model=converted`.
+#: Path of the model's YAML below the output folder; a recipe takes it by `--conf OUT/conf model=converted`.
 INGREDIENT = Path("conf/model/converted.yaml")
 
 
 def write_in(
-    weights: "SourceFolder", target: Path, arguments: Mapping[str, "Json"], library: str, name: str, **said: "Json"
+    weights: "SourceFolder", target: Path, arguments: Mapping[str, "Json"], library: str, name: str, **extra: "Json"
 ) -> str:
-    """Write the weights, `convert.json` and the ingredient; what became of the tensors, as the end of a sentence.
+    """Write the weights, `convert.json` and the ingredient; return a summary of what happened to the tensors.
 
     Args:
-        weights: all parameters of the model.
-        target: where they are to lie.
-        arguments: of the model.
-        library: whose folder it is.
-        name: of the folder, for a reader.
-        said: more for `convert.json`.
+        weights: every parameter of the model.
+        target: the output folder.
+        arguments: the model's constructor arguments.
+        library: the library that wrote the source folder, such as `diffusers`.
+        name: the source folder's name, shown to readers.
+        extra: further keys of `convert.json`.
 
     Raises:
         UserError: the disk is too small.
@@ -54,13 +54,13 @@ def write_in(
     write_json(target / checkpoint_one_file.ABOUT, {
         "schema": "nemo_vfm.convert/1",
         "source": {"name": name, "format": library, "sha256": source.result(), **about},
-        "model_sha256": written["sha256"], "not_carried_over": [], "tensors": report(weights), **said,
+        "model_sha256": written["sha256"], "not_carried_over": [], "tensors": report(weights), **extra,
     })  # fmt: skip
     return counted(report(weights))
 
 
 def report(weights: "SourceFolder") -> dict[str, "Json"]:
-    """What became of the tensors there: nothing is left over and nothing is missing, or it would have been refused."""
+    """What happened to each source tensor. Leftover or missing tensors were refused when the folder was opened."""
     sources = weights.sources()
     one = {names[0]: own for own, names in sources.items() if len(names) == 1}
     return {
@@ -71,18 +71,19 @@ def report(weights: "SourceFolder") -> dict[str, "Json"]:
     }  # fmt: skip
 
 
-def counted(told: Mapping[str, "Json"]) -> str:
-    """The report as words."""
-    numbers = Counter({key: len(told[key]) for key in ("renamed", "joined", "left", "missing")})
-    return (f"{told['taken']} tensors taken: {numbers['renamed']} renamed, {told['taken'] - numbers['renamed']} joined "
+def counted(tensors: Mapping[str, "Json"]) -> str:
+    """The report's counts in one line."""
+    numbers = Counter({key: len(tensors[key]) for key in ("renamed", "joined", "left", "missing")})
+    joined = tensors["taken"] - numbers["renamed"]
+    return (f"{tensors['taken']} tensors taken: {numbers['renamed']} renamed, {joined} joined "
             f"into {numbers['joined']}; {numbers['left']} left, {numbers['missing']} missing")  # fmt: skip
 
 
 def _ingredient(kind: str, arguments: Mapping[str, "Json"], name: str, library: str) -> str:
-    """The model as a recipe takes it."""
+    """The model's YAML."""
     lines = [f"_target_: {kind}", *_lines(arguments, "")]
-    return "\n".join([f"# Of {''.join(letter for letter in name if letter.isprintable())}, a folder of {library}.",
-                      *lines, ""])  # fmt: skip
+    printable = "".join(letter for letter in name if letter.isprintable())
+    return "\n".join([f"# Converted from {printable}, a {library} folder.", *lines, ""])
 
 
 def _lines(values: Mapping[str, "Json"], indent: str) -> Iterator[str]:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Converts a video model from a folder of diffusers to our weights and an ingredient, and back."""
+"""Converts video models from diffusers folders to our weights and a `model` ingredient, and back."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,11 +16,11 @@ _DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 
 def convert_in(source: Path, target: Path) -> str:
-    """Write what `start_from` takes and the model that fits; sentences about it.
+    """Write the weights for `start_from` and the matching `model` ingredient; return a summary.
 
     Args:
-        source: a pipeline's folder of diffusers, or its transformer's.
-        target: where `model.safetensors`, `convert.json` and the ingredient are to lie.
+        source: a diffusers pipeline folder, or its transformer folder.
+        target: the output folder of `model.safetensors`, `convert.json` and the ingredient.
 
     Raises:
         UserError, DataError: see `TransformerFolder`; or the disk is too small.
@@ -28,30 +28,30 @@ def convert_in(source: Path, target: Path) -> str:
     from nemo_vfm.models.convert.video.transformer_folder import TransformerFolder
 
     with TransformerFolder(source) as weights:
-        told = write_in(weights, target, weights.arguments, "diffusers", source.name)
+        tensors = write_in(weights, target, weights.arguments, "diffusers", source.name)
         family, count = weights.config["_class_name"], weights.num_values()
-    return f"a {family}: {count:,} parameters, {INGREDIENT}\n{told}"
+    return f"a {family}: {count:,} parameters, {INGREDIENT}\n{tensors}"
 
 
 def convert_out(
     source: Path, target: Path, *, key: str | None = None, pipeline: Path | None = None, trust: Sequence[str] = (),
     allow_host: Sequence[str] = (), dtype: Literal["fp32", "bf16"] | None = None,
 ) -> str:  # fmt: skip
-    """Write a folder that diffusers loads; one sentence about it.
+    """Write a folder that diffusers can load; return a one-line summary.
 
     Args:
-        source: a run folder, a folder of checkpoints or a checkpoint below one, or what `convert_in` wrote.
-        target: where the folder is to be.
-        key: model or ema; None takes ema where there is one.
-        pipeline: folder of the pipeline whose other parts are copied, so that the whole can be called; None writes
-            the transformer's folder alone.
+        source: a run folder, a checkpoints folder, one checkpoint in it, or the output of `convert_in`.
+        target: the output folder.
+        key: model or ema; None takes ema if the checkpoint has it.
+        pipeline: a pipeline folder whose other parts are copied, so that the result is a whole pipeline; None writes
+            the transformer folder alone.
         trust: see `--trust`.
         allow_host: see `--allow-host`.
-        dtype: of the weights written; None leaves them as they are.
+        dtype: dtype of the written weights; None keeps the stored one.
 
     Raises:
-        UserError: there are no weights, or the pipeline is none.
-        DataError: diffusers has no such network.
+        UserError: there are no weights, or `pipeline` is not a pipeline folder.
+        DataError: diffusers has no such architecture.
     """
     import torch
 
@@ -71,13 +71,13 @@ def convert_out(
     write_transformer(model, weights, folder,
                       dtype=None if dtype is None else getattr(torch, _DTYPES[dtype]))  # fmt: skip
     count = sum(parameter.numel() for name, parameter in model.named_parameters() if not is_adapter(name))
-    beside = f"; beside it {', '.join(parts)} of {pipeline}" if pipeline else "; give --pipeline for a whole pipeline"
-    whose = "weights with the adapter merged into them" if adapted else "weights"
-    return f"the {group} {whose} of step {saved.step}: {count:,} parameters, for diffusers{beside}"
+    copied = f"; copied {', '.join(parts)} from {pipeline}" if pipeline else "; add --pipeline for a whole pipeline"
+    content = "weights with the adapter merged into them" if adapted else "weights"
+    return f"the {group} {content} of step {saved.step}: {count:,} parameters, for diffusers{copied}"
 
 
 def _model(source: Path, trust: Sequence[str], allow_host: Sequence[str]) -> "DiT":
-    """Without weights."""
+    """The model's architecture on the meta device."""
     import torch
 
     from nemo_vfm.core.errors import UserError
@@ -85,22 +85,22 @@ def _model(source: Path, trust: Sequence[str], allow_host: Sequence[str]) -> "Di
     from nemo_vfm.models.dit import DiT
 
     if transformer_in(source) is not None:
-        raise UserError(f"{source} is a folder of diffusers already; without --to it becomes one of ours")
+        raise UserError(f"{source} is a diffusers folder already; leave --to out to convert it to ours")
     if (source / INGREDIENT).is_file():
         from nemo_vfm.config import read_values
 
-        told = dict(read_values((source / INGREDIENT).read_text(), INGREDIENT.name))
-        target = told.pop("_target_")
+        arguments = dict(read_values((source / INGREDIENT).read_text(), INGREDIENT.name))
+        target = arguments.pop("_target_")
         kinds = {f"{one.kind.__module__}.{one.kind.__qualname__}": one.kind for one in FAMILIES.values()}
         if target not in kinds:
-            raise UserError(f"{source} is a {target}; diffusers has those of {', '.join(kinds)}")
+            raise UserError(f"{source} is a {target}; only {', '.join(kinds)} can be written for diffusers")
         with torch.device("meta"):
-            return kinds[target](**told)
+            return kinds[target](**arguments)
     from nemo_vfm.explain.step_report import training
 
     job, _, _ = training(run_of(source), trust, allow_host)
     with torch.device("meta"):
         model = job.model()
     if not isinstance(model, DiT):
-        raise UserError(f"{source} trained a {type(model).__name__}; folders of diffusers are of video models")
+        raise UserError(f"{source} trained a {type(model).__name__}; only video models can be written for diffusers")
     return model

@@ -16,35 +16,35 @@ _TIMEOUT_S = 6 * 3600.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The file, the folder to make, and where the weights are."""
+    """Declare the input, the output folder and the options."""
     parser.add_argument("file", metavar="FILE", type=Path,
-                        help="a .nemo archive, what torch.save wrote, a run or checkpoint of ours, or a folder of "
-                             "transformers with a language model, or of diffusers with a video model")  # fmt: skip
+                        help="a .nemo archive, a torch.save file, a run or checkpoint of ours, a transformers folder "
+                             "of a language model, or a diffusers folder of a video model")  # fmt: skip
     parser.add_argument("out", metavar="OUT", type=Path, help="folder to create; it must not exist")
     parser.add_argument("--key", metavar="NAME", help="which weights, such as state_dict or ema")
     parser.add_argument("--leave-out", action="store_true",
                         help="continue if the file refers to code beside its weights; the code is listed, never "
                              "run")  # fmt: skip
     parser.add_argument("--to", choices=("ours", "transformers", "diffusers"), default="ours",
-                        help="write a folder that this library loads, from a run of a language model or of a video "
+                        help="write a folder that this library can load, from a run of a language model or a video "
                              "model")  # fmt: skip
     parser.add_argument("--adapter", choices=("ours", "peft", "diffusers", "comfyui", "cosmos"),
-                        help="write the low-rank adapter of a run, or of a file with --base, in the style of this "
-                             "program")  # fmt: skip
+                        help="write the low-rank adapter of a run, or of a file (with --base), in this program's "
+                             "format")  # fmt: skip
     parser.add_argument(
         "--base",
         metavar="DIR",
         type=Path,
-        help="with --adapter: folder of the pretrained model that an adapter's file is for",
+        help="with --adapter: folder of the pretrained model that the adapter file belongs to",
     )
     parser.add_argument(
         "--alpha",
         metavar="NUMBER",
         type=float,
-        help="with --adapter: alpha of every linear, of a file that does not say it",
+        help="with --adapter: alpha of every linear, if the file does not contain it",
     )
     parser.add_argument("--pipeline", metavar="DIR", type=Path,
-                        help="with --to diffusers: pipeline folder whose other parts are copied beside the "
+                        help="with --to diffusers: pipeline folder whose other parts are copied next to the "
                              "transformer")  # fmt: skip
     parser.add_argument(
         "--tokenizer",
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Make the folder whole, or not at all."""
+    """Convert FILE; the output folder appears only when it is complete."""
     from nemo_vfm.core.errors import UserError
 
     if not arguments.file.is_file() and not arguments.file.is_dir():
@@ -68,30 +68,33 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out.exists() or arguments.out.is_symlink():
         raise UserError(f"{arguments.out} already exists and is never overwritten; choose another name")
     _require_meant(arguments)
-    said = _made(arguments.out.absolute(), lambda folder: _converted(arguments, folder))
-    sys.stdout.write(f"{said}\n{arguments.out}\n")
+    summary = _made(arguments.out.absolute(), lambda folder: _converted(arguments, folder))
+    sys.stdout.write(f"{summary}\n{arguments.out}\n")
     return 0
 
 
 def _require_meant(arguments: argparse.Namespace) -> None:
-    """An option that nobody reads is a lie that the user believes."""
+    """Refuse options that the chosen conversion would ignore."""
     from nemo_vfm.core.errors import UserError
 
     meant = {"transformers": ("tokenizer", "most_tokens", "dtype"), "diffusers": ("pipeline", "dtype"), "ours": ()}
     if arguments.adapter is not None and (arguments.to != "ours" or arguments.leave_out):
-        raise UserError("--adapter writes an adapter alone, without --to and --leave-out; --to diffusers of the run "
-                        "writes the whole model with the adapter merged into its weights")  # fmt: skip
+        raise UserError("--adapter cannot be combined with --to or --leave-out, because it writes only the adapter; "
+                        "for the whole model with the adapter merged in, use --to diffusers")  # fmt: skip
     for name in ("base", "alpha"):
         if getattr(arguments, name) is not None and arguments.adapter is None:
-            raise UserError(f"--{name} is for --adapter")
+            raise UserError(f"--{name} needs --adapter")
     for name in ("tokenizer", "most_tokens", "pipeline", "dtype"):
         if getattr(arguments, name) is not None and name not in meant[arguments.to]:
             libraries = " or ".join(f"--to {library}" for library, names in meant.items() if name in names)
-            raise UserError(f"--{name.replace('_', '-')} is for {libraries}")
+            raise UserError(f"--{name.replace('_', '-')} needs {libraries}")
 
 
 def _converted(arguments: argparse.Namespace, folder: Path) -> str:
-    """A file of others is read in a process apart; our own checkpoints hold no code, and may be larger than memory."""
+    """Convert, and return a summary. Foreign files are read in a limited child process.
+
+    Our own checkpoints contain no code and may be larger than memory, so they are read here.
+    """
     if arguments.adapter is not None:
         from nemo_vfm.cli.conversion.adapter import convert_adapter
 

@@ -77,12 +77,12 @@ class TextEncoder(Protocol):
 
 @runtime_checkable
 class ImageTokens(Protocol):
-    """An image to tokens that a network looks at."""
+    """Encodes an image to the tokens that a network attends to."""
 
     def encode(self, image_CTHW: "Tensor") -> "Tensor":
-        """A video of one frame in [-1, 1], float, to tokens (L, D)."""
+        """Tokens (L, D) of a one-frame video in [-1, 1], float."""
         ...
 
     def fingerprint(self) -> str:
-        """Changes whenever the same image would give other tokens."""
+        """Changes whenever the same image would give different tokens."""
         ...

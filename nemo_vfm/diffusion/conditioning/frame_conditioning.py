@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Declares how a network is told of frames that it is given: a first image, or the end of a clip to go on from.
+"""Declares how a network is conditioned on given frames: a first image, or the end of a clip to continue.
 
-Shape letters: B batch, C channels, T latent frames (of pixels: frames), H height, W width, K further channels.
+Shape letters: B batch, C channels, T latent frames (in pixels: frames), H height, W width, K condition channels.
 """
 
 from collections.abc import Sequence
@@ -18,15 +18,15 @@ from nemo_vfm.diffusion.objective import Objective
 
 @dataclass(frozen=True, slots=True)
 class GivenFrames:
-    """What is known of each video of a batch.
+    """The given frames of each video of a batch.
 
     Args:
-        mask_BT: True at the latent frames that are known; the first of each video.
-        latents_BCTHW: clean latents there, in the units of the objective; elsewhere anything.
-        noise_BCTHW: standard normal numbers, where given frames carry noise.
-        sigma_B: the noise level that they carry.
-        condition_BKTHW: further channels of the network's input; None where it has none for given frames.
-        image_BLD: tokens of the given image, for a network that looks at images.
+        mask_BT: True at the given latent frames, which are the first ones of each video.
+        latents_BCTHW: clean latents of the given frames, in the units of the objective; other positions are ignored.
+        noise_BCTHW: standard normal noise, if given frames are noised.
+        sigma_B: the noise level of the given frames.
+        condition_BKTHW: extra input channels of the network; None if given frames use none.
+        image_BLD: tokens of the given image, for a network that attends to images.
     """
 
     mask_BT: Tensor
@@ -37,7 +37,7 @@ class GivenFrames:
     image_BLD: Tensor | None = None
 
     def to(self, device: torch.device) -> Self:
-        """The same on a device."""
+        """A copy on the device."""
         return replace(self, **{name: one.to(device) for name, one in self._present().items()})
 
     def _present(self) -> dict[str, Tensor]:
@@ -52,65 +52,65 @@ class GivenFrames:
 
 @runtime_checkable
 class FrameConditioning(Protocol):
-    """One way to tell a network."""
+    """One way to condition a network on given frames."""
 
     def draw(self, generator: torch.Generator, num_frames: int) -> tuple[int, float]:
-        """How many latent frames of a training sample are given, and the noise level they carry."""
+        """Draw how many latent frames of a training sample are given, and their noise level."""
         ...
 
     def of_sample(self, count: int, clean_CTHW: Tensor, video_CTHW: Tensor | None, codec: Codec) -> GivenFrames:
-        """What is given of a training sample, as a batch of one.
+        """The given frames of a training sample, as a batch of one.
 
         Args:
-            count: as drawn.
-            clean_CTHW: its latents.
-            video_CTHW: its pixels in [-1, 1]; None where the data hold latents alone.
-            codec: of the network.
+            count: number of given frames, as drawn.
+            clean_CTHW: latents of the sample.
+            video_CTHW: pixels of the sample in [-1, 1]; None if the data hold only latents.
+            codec: the network's codec.
 
         Raises:
-            UserError: this takes pixels.
+            UserError: this conditioning needs pixels.
         """
         ...
 
     def from_pixels(self, video_CTHW: Tensor, num_frames: int, codec: Codec) -> GivenFrames:
-        """What is given of a video to be made, as a batch of one.
+        """The given frames of a video to generate, as a batch of one.
 
         Args:
-            video_CTHW: the given frames in [-1, 1]; none of them where nothing is given.
+            video_CTHW: the given frames in [-1, 1]; T is 0 if nothing is given.
             num_frames: frames of the whole video.
-            codec: of the network.
+            codec: the network's codec.
 
         Raises:
-            ValueError: as many frames as the codec cannot end a latent frame with.
+            ValueError: the given frames do not fill whole latent frames of the codec.
         """
         ...
 
     def inputs(
         self, objective: Objective, noisy_BCTHW: Tensor, sigma_B: Tensor, given: GivenFrames
     ) -> dict[str, Tensor]:
-        """The network's inputs: latents, the noise level it is told, and what it takes besides.
+        """The network's inputs: latents, noise level, and any conditioning inputs.
 
         Args:
-            objective: of the network.
-            noisy_BCTHW: the point of the path.
-            sigma_B: its noise level.
-            given: what is known.
+            objective: the network's objective.
+            noisy_BCTHW: the noisy latents.
+            sigma_B: their noise level.
+            given: the given frames.
         """
         ...
 
     def known(self, given: GivenFrames) -> Tensor | None:
-        """(B, 1, T, 1, 1), True where latents are what is given, and have no loss; None where all are made."""
+        """(B, 1, T, 1, 1), True at given latents, which have no loss; None if every latent is generated."""
         ...
 
 
 def batch_of(videos: Sequence[GivenFrames]) -> GivenFrames:
-    """Several as one batch."""
+    """Join samples into one batch."""
     rows = [[getattr(one, name) for one in videos] for name in GivenFrames.__dataclass_fields__]
     return GivenFrames(*(None if row[0] is None else torch.cat(row) for row in rows))  # type: ignore[arg-type]
 
 
 def nothing_given(latents_CTHW: Tensor) -> GivenFrames:
-    """A batch of one video of this size, of which nothing is known."""
+    """A batch of one video of this size without given frames."""
     whole = latents_CTHW[None]
     mask_BT = torch.zeros(whole.shape[0], whole.shape[2], dtype=torch.bool, device=whole.device)
     return GivenFrames(mask_BT, torch.zeros_like(whole), torch.zeros_like(whole), whole.new_zeros(1))

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Puts given frames into further channels of the input, as Wan's image-to-video models take them.
+"""Conditions on given frames through extra input channels, as Wan's image-to-video models do.
 
-Shape letters: B batch, C channels, T latent frames (of pixels: frames), H height, W width, K further channels.
+Shape letters: B batch, C channels, T latent frames (in pixels: frames), H height, W width, K condition channels.
 """
 
 from dataclasses import replace
@@ -18,15 +18,15 @@ from nemo_vfm.diffusion.objective import Objective
 
 
 class GivenInChannels:
-    """Beside the noisy latents stand a mask and the latents of a video that is grey after the given frames.
+    """Concatenates a mask, and the latents of a video that is grey after the given frames, to the noisy latents.
 
-    The mask has a channel for each pixel frame of a latent frame; the first latent frame holds one, four times.
-    All frames are made, and all have a loss.
+    The mask has one channel per pixel frame of a latent frame. The first latent frame holds one pixel frame, whose
+    mask is repeated in every channel. All frames are generated, and all have a loss.
 
     Args:
-        frames: pixel frames of a training sample that are given. Wan was trained with one.
-        none_given: share of training samples of which nothing is given.
-        image_encoder: gives the tokens of the first image that Wan 2.1 also looks at; None where it does not.
+        frames: given pixel frames of a training sample. Wan was trained with one.
+        none_given: share of training samples without given frames.
+        image_encoder: encodes the first image to the tokens that Wan 2.1 also attends to; None if the model has none.
 
     Raises:
         ValueError: no frames, or a share outside 0..1.
@@ -42,18 +42,18 @@ class GivenInChannels:
         self.frames, self.none_given, self.image_encoder = frames, none_given, image_encoder
 
     def draw(self, generator: torch.Generator, num_frames: int) -> tuple[int, float]:
-        """See `FrameConditioning`; here a count of pixel frames."""
+        """See `FrameConditioning`; the count is in pixel frames."""
         return 0 if torch.rand((), generator=generator) < self.none_given else self.frames.count, 0.0
 
     def of_sample(self, count: int, clean_CTHW: Tensor, video_CTHW: Tensor | None, codec: Codec) -> GivenFrames:
-        """See `FrameConditioning`: the video after the given frames is grey, which cannot be had from its latents.
+        """See `FrameConditioning`. The video is grey after the given frames, so latents alone are not enough.
 
         Raises:
-            UserError: the data hold latents alone.
+            UserError: the data hold only latents.
         """
         if video_CTHW is None:
-            raise UserError("this network is given frames through the codec, which takes pixels, and the data hold "
-                            "latents alone; name data of pixels")  # fmt: skip
+            raise UserError("this network encodes given frames from pixels, and the data hold only latents; use data "
+                            "with pixels")  # fmt: skip
         return self.from_pixels(video_CTHW[:, :count], video_CTHW.shape[1], codec)
 
     def from_pixels(self, video_CTHW: Tensor, num_frames: int, codec: Codec) -> GivenFrames:
@@ -83,5 +83,5 @@ class GivenInChannels:
         return inputs if given.image_BLD is None else inputs | {"image_BLD": given.image_BLD}
 
     def known(self, given: GivenFrames) -> Tensor | None:
-        """Nothing: the network makes all frames."""
+        """None: the network generates all frames."""
         return None

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Puts given frames in their place in time, as Cosmos and Wan 2.2 TI2V take them.
+"""Conditions on given frames by placing them in the noisy video, as Cosmos and Wan 2.2 TI2V do.
 
 Shape letters: B batch, C channels, T latent frames, H height, W width.
 """
@@ -17,18 +17,18 @@ from nemo_vfm.diffusion.objective import Objective
 
 
 class GivenInTime:
-    """Given frames stand where they belong, in place of noisy ones.
+    """Replaces the first noisy latent frames by the given ones.
 
     Args:
-        least: latent frames of a training sample that are given, drawn evenly from `least` to `most`; never all.
-        most: see `least`.
-        none_given: share of training samples of which nothing is given: so that text alone still works.
-        sigma: noise level that given frames carry. Cosmos 1 takes 0.001.
-        sigma_log_mean: of the logarithm of that level in training; None takes `sigma` there, too. Cosmos 1 takes -3.
-        sigma_log_std: its standard deviation. Cosmos 1 takes 2.
-        level: the noise level that the network is told of given frames, as the objective expresses it; None tells
-            one level for all frames, as in Cosmos 1. Cosmos 2 and 2.5 take 1e-4, Wan 2.2 TI2V 0.
-        mask: whether the network has a further channel that is 1 at given frames: every Cosmos.
+        least: fewest given latent frames of a training sample; the number is uniform in `least` to `most`, never all.
+        most: most given latent frames of a training sample.
+        none_given: share of training samples without given frames, so that text alone still works.
+        sigma: noise level added to given frames. Cosmos 1 uses 0.001.
+        sigma_log_mean: mean of the logarithm of that level in training; None uses `sigma` there, too. Cosmos 1 uses -3.
+        sigma_log_std: standard deviation of that logarithm. Cosmos 1 uses 2.
+        level: the network's noise-level input at given frames, as the objective expresses it. None passes one level
+            for all frames, as in Cosmos 1. Cosmos 2 and 2.5 use 1e-4, Wan 2.2 TI2V 0.
+        mask: whether the network has an extra channel that is 1 at given frames, as every Cosmos has.
 
     Raises:
         ValueError: numbers outside their range.
@@ -59,13 +59,13 @@ class GivenInTime:
         return 0 if which < self.none_given else min(count, num_frames - 1), sigma
 
     def of_sample(self, count: int, clean_CTHW: Tensor, video_CTHW: Tensor | None, codec: Codec) -> GivenFrames:
-        """See `FrameConditioning`: its own latents."""
+        """See `FrameConditioning`; the sample's own latents."""
         return self._first(count, clean_CTHW)
 
     def from_pixels(self, video_CTHW: Tensor, num_frames: int, codec: Codec) -> GivenFrames:
         """See `FrameConditioning`.
 
-        A causal codec needs no frame after the given ones: these are the first latents of every video that begins so.
+        A causal codec ignores later frames, so these are the first latents of any video with this beginning.
         """
         latents, frames = video_CTHW.new_zeros(codec.latent_shape(num_frames, *video_CTHW.shape[2:])), 0
         if video_CTHW.shape[1]:
@@ -86,16 +86,15 @@ class GivenInTime:
         latents, level_B = objective.inputs(noisy_BCTHW, sigma_B)
         noised = objective.noised(given.latents_BCTHW, given.noise_BCTHW, given.sigma_B)
         known, _ = objective.inputs(noised, given.sigma_B)
-        # The path of EDM has no noise level 0, where ln sigma is told; that answer is not used.
-        shown = torch.where(given.mask_B1T11, known.to(latents), latents)
-        told = level_B
+        # EDM's input ln sigma does not exist at noise level 0; the level computed there is not used.
+        joined = torch.where(given.mask_B1T11, known.to(latents), latents)
         if self.level is not None:
-            told = torch.where(given.mask_BT, torch.full_like(level_B, self.level)[:, None], level_B[:, None])
-        inputs = {"latents_BCTHW": shown, "noise_B": told}
+            level_B = torch.where(given.mask_BT, torch.full_like(level_B, self.level)[:, None], level_B[:, None])
+        inputs = {"latents_BCTHW": joined, "noise_B": level_B}
         if self.mask:
             inputs["condition_BCTHW"] = given.mask_B1T11.to(latents).expand(-1, 1, -1, *latents.shape[3:])
         return inputs
 
     def known(self, given: GivenFrames) -> Tensor | None:
-        """The given frames."""
+        """Latents of the given frames."""
         return given.mask_B1T11

@@ -22,12 +22,12 @@ Across = Literal["head", "heads"]
 
 
 def query_norm(over: Across, width: int, heads: int, eps: float) -> RMSNorm | RMSNormAcrossHeads:
-    """The norm of queries or keys: of each head apart, or of all heads together, which tensor ranks sum over."""
+    """The norm of queries or keys: per head, or across all heads, which sums over tensor ranks."""
     return RMSNorm(dim=width // heads, eps=eps) if over == "head" else RMSNormAcrossHeads(dim=width, eps=eps)
 
 
 class SelfProjections(nn.Module):
-    """What tokens that look at each other are multiplied by; how far they look is its heirs' business."""
+    """The projections and norms of self-attention; subclasses decide which tokens attend to which."""
 
     def __init__(
         self, *, width: int, heads: int, bias: bool = False, norm_over: Across = "head", norm_eps: float = 1e-6
@@ -59,10 +59,7 @@ class SelfAttention(SelfProjections):
 
 
 class CrossAttention(nn.Module):
-    """Every video token looks at the real tokens of its sample's text, and at those of its image where it has one.
-
-    What it takes from each is added up.
-    """
+    """Video tokens attend to their sample's text and, if it has one, its image; the two outputs are added."""
 
     def __init__(
         self, *, width: int, heads: int, text_dim: int, bias: bool = False, norm_over: Across = "head",
@@ -85,7 +82,7 @@ class CrossAttention(nn.Module):
 
         Args:
             row: where packed samples lie in x, which is then one sequence; None where x has as many as the text.
-            image_BLD: tokens of each sample's image, all of them real.
+            image_BLD: tokens of each sample's image, without padding.
         """
         q_BHSD = self.q_norm(self.q(x_BSW).unflatten(2, (-1, self.head_dim))).transpose(1, 2)
         o_BHSD = self._looked_up(q_BHSD, self.kv(text_BLD), self.k_norm, mask_B11L, row)

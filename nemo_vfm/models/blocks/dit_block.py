@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Defines one block of a DiT, and the inputs that every block receives besides the tokens.
 
-Shape letters: B batch, S video tokens, L text tokens, D width of a token, N noise levels, A width of what modulates.
+Shape letters: B batch, S video tokens, L text tokens, D width of a token, N noise levels, A width of the conditioning.
 """
 
 from dataclasses import dataclass
@@ -26,12 +26,12 @@ class BlockContext:
         grid: tokens along time, height and width; of packed samples, which have none in common, one line.
         levels: the noise level of each sample, or of each of its latent frames.
         fps_B: its frames per second.
-        conditioning_NA: each noise level (and text) as the vector that modulates, after its SiLU; with modulations of
-            low rank their shared part is beside it.
+        conditioning_NA: the modulation vector of each noise level (and text), after its SiLU; low-rank modulation
+            appends its shared part.
         rope: rotations of the tokens that attention sees here.
         text_BLD: text, hidden tokens zeroed.
         mask_B11L: which of its tokens may be seen.
-        image_BLD: tokens of an image that blocks look at beside the text; None where there is none.
+        image_BLD: image tokens for cross-attention; None without an image.
         places_SD: learned positions of this rank's tokens, added before every block; None where there are none.
         row: where packed samples lie; None where a batch has one shape.
     """

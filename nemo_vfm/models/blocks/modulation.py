@@ -61,12 +61,12 @@ class LowRankModulation(nn.Module):
 
 
 class TableModulation(nn.Module):
-    """A learned table added to vectors that all blocks share (Wan): chunk c is table_c + vector_c.
+    """Adds a learned table to vectors that all blocks share, as Wan does: chunk c is table_c + vector_c.
 
     Args:
         width: D.
-        rows: of the table; where there is one vector, each row is added to it.
-        vectors: which of the conditioning it takes: (first, one after the last).
+        rows: rows of the table; a single vector is added to every row.
+        vectors: the slice of conditioning vectors to use: (first, last + 1).
     """
 
     def __init__(self, *, width: int, rows: int, vectors: tuple[int, int]) -> None:

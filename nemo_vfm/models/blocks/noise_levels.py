@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Computes which noise level each token has: that of its sample, or that of its latent frame.
+"""Assigns each token the noise level of its sample, or of its latent frame.
 
-Frames that are given to a model carry hardly any noise beside frames that it has to make.
+Given frames have little or no noise, while the frames to generate have much.
 Shape letters: B batch, N noise levels of all samples, T latent frames, S tokens of this rank, D width.
 """
 
@@ -24,10 +24,10 @@ class NoiseLevels:
     """The noise levels of a batch.
 
     Args:
-        value_N: the levels, one sample after another.
-        sample_N: which sample of the batch, or of the pack, each belongs to.
-        batch: sequences of tokens: one where samples are packed.
-        level_S: which level of its sequence each token has; None where a sequence has one.
+        value_N: the levels, ordered by sample.
+        sample_N: index of each level's sample in the batch or pack.
+        batch: number of token sequences: 1 if samples are packed.
+        level_S: index of each token's level within its sequence; None if a sequence has one level.
     """
 
     value_N: Tensor
@@ -36,27 +36,26 @@ class NoiseLevels:
     level_S: Tensor | None
 
     def by_token(self, chunks: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """What is said of each level, (N, 1, D), as (B, S, D) or (B, 1, D), so that it can be added to tokens."""
+        """Expand per-level tensors (N, 1, D) to (B, S, D) or (B, 1, D), so that they can be added to tokens."""
         if self.level_S is None:
             return tuple(chunks)
         return tuple(
-            _Spread.apply(chunk.unflatten(0, (self.batch, -1)).squeeze(2), self.level_S)  # type: ignore[no-untyped-call]
+            _IndexSelect.apply(chunk.unflatten(0, (self.batch, -1)).squeeze(2), self.level_S)  # type: ignore[no-untyped-call]
             for chunk in chunks
         )
 
 
 def noise_levels(noise: Tensor, num_samples: int, grid: Grid, packed: Row | None) -> NoiseLevels:
-    """Whose the levels are.
+    """Match noise levels to samples and tokens.
 
     Args:
-        noise: one for each sample, (B,), or for each latent frame, (B, T); of packed samples, as many numbers one
-            sample after another.
-        num_samples: B, or samples of the pack.
-        grid: tokens along time, height and width, of samples that are not packed.
-        packed: where packed samples lie.
+        noise: one level per sample, (B,), or per latent frame, (B, T); flat for packed samples, ordered by sample.
+        num_samples: B, or the number of packed samples.
+        grid: tokens along time, height and width, if samples are not packed.
+        packed: positions of packed samples; None if samples are not packed.
 
     Raises:
-        ValueError: neither as many levels as samples nor as many as frames of tokens.
+        ValueError: the number of levels is neither that of samples nor that of token frames.
     """
     batch, frames = (1, [t for t, _, _ in packed.grids]) if packed else (num_samples, [grid[0]] * num_samples)
     own = torch.arange(num_samples, device=noise.device)
@@ -64,21 +63,21 @@ def noise_levels(noise: Tensor, num_samples: int, grid: Grid, packed: Row | None
     if noise.shape == expected[0]:
         return NoiseLevels(noise, own, batch, packed.sample_S if packed else None)
     if noise.shape != expected[1]:
-        raise ValueError(f"noise levels have the shape {tuple(noise.shape)}; expected one for each sample, "
-                         f"{expected[0]}, or one for each latent frame of a token, {expected[1]}")  # fmt: skip
+        raise ValueError(f"noise levels have the shape {tuple(noise.shape)}; expected one per sample, "
+                         f"{expected[0]}, or one per latent frame, {expected[1]}")  # fmt: skip
     sample_N = torch.repeat_interleave(own, torch.tensor(frames, device=own.device))
     return NoiseLevels(noise.flatten(), sample_N, batch, _frame_of_token(grid, packed).to(noise.device))
 
 
 def _frame_of_token(grid: Grid, packed: Row | None) -> Tensor:
-    """(S,), of this rank's tokens; those of padding are of the last frame."""
-    tokens = [h * w for t, h, w in (packed.grids if packed else [grid]) for _ in range(t)]  # of each frame
+    """The latent frame of each token of this rank, (S,); padding counts to the last frame."""
+    tokens = [h * w for t, h, w in (packed.grids if packed else [grid]) for _ in range(t)]  # per frame
     tokens[-1] += packed.padding if packed else 0
     return split_tokens(torch.repeat_interleave(torch.arange(len(tokens)), torch.tensor(tokens)), 0)
 
 
-class _Spread(torch.autograd.Function):
-    """x[:, index]; backward adds up in a fixed order, where that of indexing adds as threads come by on a GPU."""
+class _IndexSelect(torch.autograd.Function):
+    """x[:, index] with a deterministic backward; the one of indexing sums in any order on a GPU."""
 
     @staticmethod
     def forward(ctx: Any, x_BND: Tensor, index_S: Tensor) -> Tensor:

@@ -44,10 +44,10 @@ class RMSNorm(nn.Module):
 
 
 class RMSNormAcrossHeads(nn.Module):
-    """The same over all heads of a query or a key together, with a weight for each of their numbers (Wan).
+    """RMS norm across all heads of a query or key, with one weight per feature, as in Wan.
 
-    Tensor ranks have some heads each: there `total` sums over them, and the weight is this rank's part
-    (`parallel.apply.apply_parallelism`).
+    Under tensor parallelism a rank has some of the heads: `total` then sums over ranks, and the weight is this rank's
+    shard (`parallel.apply.apply_parallelism`).
     """
 
     def __init__(self, *, dim: int, eps: float = 1e-6) -> None:
@@ -57,7 +57,7 @@ class RMSNormAcrossHeads(nn.Module):
         self.total: Callable[[Tensor], Tensor] = _as_it_is
 
     def forward(self, x_BSHD: Tensor) -> Tensor:
-        """Unit root mean square over heads and their dimension, times the weight, in the dtype of x."""
+        """x with unit root mean square over heads and head dimension, times the weight, in the dtype of x."""
         square_BS11 = self.total(x_BSHD.float().square().sum((-2, -1), keepdim=True))
         normal = x_BSHD * torch.rsqrt(square_BS11 / self.dim + self.eps).to(x_BSHD.dtype)
         return normal * local(self.weight).view(x_BSHD.shape[-2:]).to(x_BSHD.dtype)

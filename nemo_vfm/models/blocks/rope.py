@@ -37,7 +37,7 @@ class Rope:
 
     Args:
         head_dim: D, even, at least 6.
-        base_fps: the frame rate at which one latent frame is one position; None makes each one, at any rate.
+        base_fps: the frame rate at which one latent frame is one position; None ignores the frame rate.
         theta: base of the geometric frequencies.
         scale: NTK-aware stretch of time, height and width: an axis's theta is multiplied by scale^(d / (d - 2)), so
             that positions `scale` times farther than in training fall on angles seen in training.

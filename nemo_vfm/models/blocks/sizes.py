@@ -29,16 +29,16 @@ def require_inputs(latents_BCTHW: Tensor, text_BLD: Tensor, *, in_channels: int,
 
 
 def require_condition(condition: Tensor, latents: Tensor, channels: int) -> None:
-    """Refuse further channels of another number, or beside other latents, than the model's.
+    """Refuse condition channels that do not match the model or the latents.
 
     Raises:
-        ValueError: with the shapes.
+        ValueError: names both shapes.
     """
     expected = (latents.shape[0], channels, *latents.shape[2:])
     if tuple(condition.shape) != expected:
         raise ValueError(
-            f"the further channels beside latents of {tuple(latents.shape)} have the shape {tuple(condition.shape)}; "
-            f"expected {expected}, by the model's condition_channels of {channels}"
+            f"condition channels have the shape {tuple(condition.shape)} with latents of {tuple(latents.shape)}; "
+            f"expected {expected}, since the model's condition_channels is {channels}"
         )
 
 

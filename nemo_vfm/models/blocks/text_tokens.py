@@ -13,7 +13,7 @@ from nemo_vfm.parallel.engine.matmul_support import Linear
 
 
 class TextProjection(nn.Module):
-    """Brings text tokens to the width that blocks look at, by a linear and a GELU (Cosmos 2.5)."""
+    """Projects text tokens to the width of cross-attention by a linear and a GELU, as in Cosmos 2.5."""
 
     def __init__(self, text_dim: int, width: int) -> None:
         super().__init__()

@@ -16,14 +16,14 @@ from nemo_vfm.models.blocks.modulation import TableModulation, gated, modulate
 from nemo_vfm.models.blocks.norm import LayerNorm
 from nemo_vfm.parallel.engine.matmul_support import Linear
 
-#: What modulates: the output's vector, then for each block shift, scale and gate of attention and of the perceptron.
+#: Slices of the conditioning: the output's vector, then shift, scale and gate of attention and of the MLP.
 LAST, INSIDE = (0, 1), (1, 7)
 
 
 class WanBlock(nn.Module):
-    """Self-attention and perceptron, modulated and gated by a table beside what all blocks share; text between them.
+    """Self-attention, cross-attention and MLP; the first and last are modulated and gated (`TableModulation`).
 
-    Queries and keys are normalised over all heads together. Every linear has a bias.
+    Queries and keys are normalised across all heads. Every linear has a bias.
     """
 
     def __init__(self, *, width: int, heads: int, mlp_hidden: int, image: bool) -> None:
@@ -51,7 +51,7 @@ class WanBlock(nn.Module):
 
 
 class TextEmbedding(nn.Module):
-    """Text tokens at the width of video tokens: two linears with a GELU between."""
+    """Projects text tokens to the width of video tokens: two linears with a GELU between."""
 
     def __init__(self, *, text_dim: int, width: int) -> None:
         super().__init__()
@@ -64,13 +64,12 @@ class TextEmbedding(nn.Module):
 
 
 class ImageEmbedding(nn.Module):
-    """Features of an image at the width of video tokens, between two norms.
+    """Projects image features to the width of video tokens, with a norm before and after.
 
     Args:
         image_dim: width of a feature.
         width: D.
-        positions: features of a sample that have learned positions, as where there are a first and a last image;
-            None has none.
+        positions: number of learned positions, for models that take a first and a last image; None has none.
     """
 
     def __init__(self, *, image_dim: int, width: int, positions: int | None = None) -> None:
@@ -87,7 +86,7 @@ class ImageEmbedding(nn.Module):
 
 
 class WanConditioning(nn.Module):
-    """From the noise level as a vector to what modulates: itself, then six vectors that all blocks share."""
+    """Maps the noise-level embedding to the conditioning: itself, then six vectors that all blocks share."""
 
     def __init__(self, *, width: int) -> None:
         super().__init__()

@@ -124,12 +124,12 @@ def split_linears(model: nn.Module, mesh: Mesh) -> None:
 
 
 def _split_beside(name: str, beside: nn.Module, how: Declared, names: dict[str, nn.Module], mesh: Mesh) -> None:
-    """Split what stands beside a linear as the linear is."""
+    """Split the module beside a linear, such as an adapter, as the linear is split."""
     column, row = (name in _matched(patterns, names) for patterns in (how.column, how.row))
     if not (column or row):
         return
     if not isinstance(beside, BesideLinear):
-        raise UserError(f"{name} is split over tensor ranks, and the {type(beside).__name__} beside it cannot be; set "
+        raise UserError(f"{name} is split over tensor ranks, and its {type(beside).__name__} cannot be; set "
                         f"parallel.tensor to 1")  # fmt: skip
     whole_input = name in _matched(how.whole_input, names)
     beside.split(
@@ -140,7 +140,7 @@ def _split_beside(name: str, beside: nn.Module, how: Declared, names: dict[str, 
 
 
 def _split_norm(norm: nn.Module, mesh: "DeviceMesh") -> None:
-    """Give this rank the weights of its heads, and let it sum squares over the ranks."""
+    """Keep the weights of this rank's heads, and sum squares over the ranks."""
     from torch.distributed.tensor import Shard, distribute_tensor
 
     module: Any = norm
@@ -150,7 +150,7 @@ def _split_norm(norm: nn.Module, mesh: "DeviceMesh") -> None:
 
 
 def _summed(mesh: "DeviceMesh", part: Tensor) -> Tensor:
-    """The sum over ranks; so is its gradient, since each rank's heads have their own use for it."""
+    """Sums over ranks; its gradient is summed too, because each rank's heads use the result."""
     from torch.distributed.tensor import DTensor, Partial, Replicate
 
     whole = DTensor.from_local(part, mesh, [Partial()], run_check=False).redistribute(placements=[Replicate()])

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Opens a safetensors file whose tensors are read one after another, in little memory.
 
-safetensors maps the file, and each page that was read stays in the process's memory until the map is gone. So the map
-is made anew after every 64 MB: a file of many gigabytes would else be in memory as a whole at the end.
+safetensors maps the file, and every page read stays in memory until the file is unmapped. So it is mapped again after
+every 64 MB; otherwise a file of many gigabytes would end up in memory as a whole.
 """
 
 from pathlib import Path
@@ -18,11 +18,11 @@ class MappedFile:
     """A file of safetensors.
 
     Args:
-        path: of the file, which must stay as it is.
+        path: path of the file, which must not change.
 
     Raises:
-        SafetensorError: it is none.
-        OSError: it cannot be read, or has changed since it was opened.
+        SafetensorError: the file is not safetensors.
+        OSError: the file cannot be read, or has changed since it was opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -36,7 +36,7 @@ class MappedFile:
         return list(self._file.keys())
 
     def metadata(self) -> dict[str, str]:
-        """What the header says besides."""
+        """The metadata in the header."""
         return dict(self._file.metadata() or {})
 
     def get_slice(self, name: str) -> Any:
@@ -56,7 +56,7 @@ class MappedFile:
         return tensor
 
     def close(self) -> None:
-        """Let go of the map; tensors that were read keep theirs."""
+        """Unmap the file; tensors read so far stay valid."""
         self._file = None
 
     def _opened(self) -> Any:

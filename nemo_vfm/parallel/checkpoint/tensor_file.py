@@ -93,9 +93,9 @@ def dtype_name(dtype: torch.dtype) -> str:
 def header(
     shapes: Mapping[str, tuple[str, tuple[int, ...]]], about: Mapping[str, str], *, by_name: bool = True
 ) -> tuple[bytes, dict[str, int]]:  # fmt: skip
-    """The first bytes of a file of such dtypes and shapes, and where each tensor begins after them, in that order.
+    """The header of a file with these dtypes and shapes, and the offset of each tensor after it, in file order.
 
-    The widest dtypes come first, and among those the tensors by name or, without `by_name`, as they are given.
+    Tensors are ordered by dtype, widest first, then by name or, without `by_name`, as given.
     """
     entries: dict[str, Json] = {"__metadata__": dict(sorted(about.items()))} if about else {}
     begin, places = 0, {}
@@ -149,8 +149,8 @@ def write_blocks(path: Path, blocks: Iterable[bytes | memoryview], *, beside: bo
     """Write bytes as they come; see `write`.
 
     Args:
-        beside: hash in another thread while the disk writes; not where the interpreter may be ending, as it may be
-            while a checkpoint is saved: no thread begins then.
+        beside: hash in another thread while the disk writes. Not for checkpoints: they may be saved while the
+            interpreter shuts down, when no thread can start.
     """
     digest, size = hashlib.sha256(), 0
     with path.open("wb") as file, ThreadPoolExecutor(1) as other:
@@ -162,7 +162,7 @@ def write_blocks(path: Path, blocks: Iterable[bytes | memoryview], *, beside: bo
             else:
                 hashed.result()
             size += len(block)
-            del block, hashed  # before the next is made: each may be a tensor of gigabytes
+            del block, hashed  # before the next one is read: each may be a tensor of gigabytes
     sync(path)
     return {"sha256": digest.hexdigest(), "bytes": size}
 

@@ -58,7 +58,7 @@ def held(model: nn.Module, mesh: Mesh | None) -> list[ParamOwnership]:
     for name, parameter in model.named_parameters():
         axes = () if (parts := spread(parameter)) is None else parts.device_mesh.mesh_dim_names or ()
         split = parts is not None and "tensor" in axes and not parts.placements[axes.index("tensor")].is_replicate()
-        # A bias of a row linear is no part, and yet DTensor's: it has summed its gradient.
+        # The bias of a row linear is not sharded, but it is a DTensor, which has summed its gradient already.
         own = plan.tensor > 1 and "tensor" not in axes and not _below(name, complete)
         partly = own and (plan.sequence or _below(name, of_heads))
         on_all = plan.pipeline > 1 and _below(name, repeated)

@@ -33,7 +33,7 @@ class Linear(nn.Linear):
 
 
 def product(x: Tensor, weight: Tensor) -> Tensor:
-    """x W^T, quick where `Linear` is."""
+    """x W^T, by the same fast path as `Linear`."""
     dtype = emulated_dtype(x)
     return F.linear(x, weight) if dtype is None else rounded_linear(x, weight, None, dtype)
 

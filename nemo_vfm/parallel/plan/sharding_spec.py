@@ -16,10 +16,10 @@ class Declared:
         column: linears whose output features may be split; their outputs feed only `row` linears.
         row: linears whose input features may be split; their outputs are summed over the parts.
         whole_input: those of `column` whose input is whole on every device, such as a text, and no part of the tokens.
-        whole_gradient: modules that feed linears of `whole_input` alone: each device has their whole gradient.
+        whole_gradient: modules that feed only linears of `whole_input`, so each device has their whole gradient.
         vocabulary: embeddings whose rows, one a word, may be split; each device looks up the words that it has.
         per_head: modules whose parameters serve every attention head alike, while each device has only some heads.
-        across_heads: norms over all heads together (`RMSNormAcrossHeads`): each device has some heads' weights, and
+        across_heads: norms across all heads (`RMSNormAcrossHeads`): each device has the weights of its heads, and
             squares are summed over devices.
         heads: attention heads, which tensor and all-to-all splits divide; of keys and values where they are fewer.
         query_heads: heads of queries where the model lets several tensor ranks share a head of keys and values

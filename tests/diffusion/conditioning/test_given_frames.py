@@ -164,7 +164,7 @@ def test_channels_say_which_pixel_frames_are_given_and_hold_a_video_that_is_grey
 
 def test_channels_cannot_be_had_from_latents_alone() -> None:
     cached = replace(batch(), video_BCTHW=None, latents_BCTHW=clean_of(batch()))
-    with pytest.raises(UserError, match="the data hold latents alone; name data of pixels"):
+    with pytest.raises(UserError, match="the data hold only latents; use data with pixels"):
         task(GivenInChannels()).prepare(cached, seed=1, training=True)
 
 
