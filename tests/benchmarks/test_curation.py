@@ -13,6 +13,7 @@ from tests.support.benchmarks import figures_of, module_of
 FIGURES = ("score_ratio", "end_to_end_ratio", "two_process_ratio")
 
 
+@pytest.mark.slow  # a curation by each peer
 def test_one_small_film_is_compared_and_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     curation = module_of("curation")
     threads, level = cv2.getNumThreads(), logger().level

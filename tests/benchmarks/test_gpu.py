@@ -40,6 +40,7 @@ def gpu() -> ModuleType:
     return module
 
 
+@pytest.mark.slow  # a process that imports everything
 def test_it_runs_with_torch_alone_and_loads_the_model_and_no_more(tmp_path: Path) -> None:
     words = ["benchmarks/gpu.py", "--device", "cpu", "--tokens", "32", "--rounds", "2", "--no-compile",
              "--peak-tflops", "0.05", "--json", str(tmp_path / "out.json")]  # fmt: skip

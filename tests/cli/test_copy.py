@@ -146,6 +146,7 @@ def project(kitchen, monkeypatch):
         del sys.modules[name]
 
 
+@pytest.mark.slow  # runs pytest on a project
 def test_a_projects_own_tests_pass(project):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
@@ -200,6 +201,7 @@ def test_a_project_without_a_folder_is_a_sentence(kitchen, capsys):
     assert "needs a folder" in capsys.readouterr().err
 
 
+@pytest.mark.slow  # starts a process without the package installed
 def test_a_projects_recipe_needs_no_installation(project):
     program = "import sys; from nemo_vfm.cli.main import main; sys.exit(main(sys.argv[1:]))"
     words = [sys.executable, "-P", "-c", program, "check", "recipes/first.yaml", "--trust", "my_project"]

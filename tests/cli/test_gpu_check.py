@@ -156,7 +156,10 @@ def planned(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, A
     return found
 
 
-@pytest.mark.parametrize("path", SPREAD, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if "dit_" in path.stem else []) for path in SPREAD],
+)
 def test_check_and_plan_say_one_number_and_one_verdict_of_every_recipe_on_several_gpus(path, capsys, monkeypatch):
     monkeypatch.setattr(Planner, "answer", lambda self, gpus: Answer(gpus, (), (), None))  # own layout alone matters
     (gpus, *_) = re.findall(r"--gpus (\d+)", path.read_text())

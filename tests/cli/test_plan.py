@@ -67,7 +67,9 @@ LARGE = ["model.width=2048", "model.depth=20", "model.heads=16", "data.batch_siz
 
 
 @pytest.mark.parametrize(("gpus", "given"), [
-    (1, ["data.batch_size=2"]), (2, ["parallel.replicate=2"]), (4, ["parallel.replicate=4"]),
+    (1, ["data.batch_size=2"]),
+    pytest.param(2, ["parallel.replicate=2"], marks=pytest.mark.slow),
+    pytest.param(4, ["parallel.replicate=4"], marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_a_remedy_that_is_applied_makes_the_plan_say_that_it_fits(gpus, given, kitchen, capsys, monkeypatch):
     """Every line of the page, as a command line takes it."""

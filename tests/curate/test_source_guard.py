@@ -145,6 +145,7 @@ class _Writes:
         mark.touch()
 
 
+@pytest.mark.slow  # encodes a long video
 def test_a_film_written_over_in_the_middle_of_encoding_loses_the_clips_from_there_on(films, tmp_path):
     folder, other = films
     (folder / "b.mp4").unlink()

@@ -32,6 +32,7 @@ def films(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow  # a curation by each number of workers
 @pytest.mark.parametrize(
     "split", [UnionSplit(max_length_s=7.0), pytest.param(AdaptiveSplit(max_length_s=7.0), marks=pytest.mark.soak)]
 )

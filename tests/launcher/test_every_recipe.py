@@ -31,7 +31,13 @@ def words(name: str):
     return asked(parser.parse_args([name, "cluster=dgx_h100", "run_dir=runs/r"]))
 
 
-@pytest.mark.parametrize("name", RECIPES)
+#: A workflow, one that needs GPUs, a language model and a large layout; the others are tried by `make test-slow`.
+QUICK = {"quickstart", "curation/full_gpu", "llm/stories", "diffusion/dit_7b_8k"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in RECIPES]
+)
 def test_what_a_dry_run_shows_is_what_sbatch_gets(name, tmp_path, monkeypatch, capsys, asked_here):
     queue = FakeQueue(tmp_path / "slurm")
     monkeypatch.setenv("PATH", f"{queue.bin}{os.pathsep}{os.environ['PATH']}")

@@ -111,6 +111,7 @@ def test_a_run_whose_launcher_was_killed_goes_on_and_is_followed_to_its_end(desk
     assert b"three" in followed and follower.returncode == 0
 
 
+@pytest.mark.slow  # launched runs
 def test_a_terminal_is_left_to_the_run_and_no_log_is_kept(desk, capsys):
     (desk / "go").touch()
     mine, theirs = pty.openpty()

@@ -52,6 +52,7 @@ def test_it_runs_here_in_the_same_folder_and_its_exit_status_is_passed_on(desk, 
     assert "here" in said and "done" in said and "local" in said
 
 
+@pytest.mark.slow  # launched runs
 def test_the_code_is_that_of_the_launch_and_what_the_cluster_sets_reaches_the_run(desk, monkeypatch):
     subprocess.run(["git", "init", "-q"], check=True)
     (desk / "mine_of_the_launch.py").write_text(MINE)

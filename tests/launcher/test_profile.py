@@ -80,6 +80,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_here) -> Path:
 LOCAL = ("submit", "r.yaml", "cluster=local", "--trust", "tests.support.needing", "--profile", "nsys")
 
 
+@pytest.mark.slow  # a launched run
 def test_on_this_machine_the_run_itself_is_recorded(desk, nsys, capfd):
     assert main([*LOCAL, "--profile-seconds", "5-9"]) == 0
     (report,) = (desk / "runs/r/launch/profile").iterdir()

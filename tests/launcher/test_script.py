@@ -34,6 +34,7 @@ def test_no_golden_script_is_left_over():
     assert {file.stem for file in GOLDEN.glob("*")} == set(golden_jobs())
 
 
+@pytest.mark.slow  # shellcheck reads every golden script
 def test_shellcheck_has_nothing_to_say_of_any_script(tmp_path: Path):
     if shutil.which("shellcheck") is None:
         pytest.skip("no shellcheck on this machine; on Debian and Ubuntu: apt-get install shellcheck")

@@ -167,6 +167,7 @@ def test_on_this_machine_its_runs_follow_one_another_and_the_table_says_how_they
     assert [(row["state"], row["exit_status"]) for row in table["points"]] == [("done", 0)] * 2
 
 
+@pytest.mark.slow  # plans two sweeps of a large model
 def test_variables_are_those_of_all_runs_also_when_it_is_made_once_more(desk, queue):
     words = ["diffusion/dit_xl", "data.shards=/data", "cluster=dgx_h100", "--no-paths"]
     layouts = "parallel={replicate: 2},{shard: 2}"  # it is the second that wants more queues to the GPU

@@ -118,6 +118,7 @@ def test_a_file_of_the_network_is_read_and_another_is_refused(tmp_path, model):
         load_transnet(tmp_path / "weights.pth")
 
 
+@pytest.mark.slow  # converts in a process of its own
 def test_the_authors_kind_of_checkpoint_is_converted_and_read(tmp_path, model):
     torch.save(model.state_dict(), tmp_path / "transnetv2-pytorch-weights.pth")
     words = [sys.executable, "-m", "nemo_vfm", "convert", str(tmp_path / "transnetv2-pytorch-weights.pth")]

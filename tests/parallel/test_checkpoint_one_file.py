@@ -126,6 +126,7 @@ def anonymous() -> int:
     return int(status.partition("RssAnon:")[2].split()[0]) * 1024
 
 
+@pytest.mark.slow  # writes 180 MB twice
 @pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="needs /proc")
 def test_it_takes_the_memory_of_a_tensor_and_not_of_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size, count = 36 << 20, 5  # above 32 MiB malloc gives every piece of memory back at once

@@ -12,6 +12,7 @@ from tests.support.object_store import BUCKET, Bucket, has_moto
 from tests.support.repository import ROOT
 
 
+@pytest.mark.slow  # the quickstart through an object store
 @pytest.mark.parametrize("bucket", ["moto_store" if has_moto() else "small_store"], indirect=True)
 def test_raw_videos_in_a_bucket_become_a_sampled_video(
     bucket: Bucket, tmp_path: Path, capsys: pytest.CaptureFixture[str]

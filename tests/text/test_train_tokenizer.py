@@ -92,6 +92,7 @@ def test_both_files_of_sentencepiece_give_the_same_tokens(kind: str, learnt: dic
     assert sum(one == other for one, other in zip(ours, theirs.encode(texts), strict=True)) > 0.98 * len(texts)
 
 
+@pytest.mark.slow  # trains every kind of tokenizer again
 def test_the_same_documents_give_the_same_bytes_on_any_number_of_threads(
     learnt: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -44,6 +44,7 @@ def trained(rank: int, folder: Path, given: list[str]) -> None:
     build(composed).run(Run(folder, composed.to_yaml(), composed.seed))
 
 
+@pytest.mark.slow  # a training of 30 steps in a process of its own
 def test_perplexity_is_that_of_the_vocabulary_at_first_and_falls(tokens: Path, tmp_path: Path) -> None:
     given = words(tokens, "duration=30 steps", "optimizer.lr=1e-2", "checkpoint.every_steps=30", THROUGHPUT)
     on_ranks(1, trained, tmp_path, given)

@@ -34,6 +34,7 @@ def words(folder: Path, *more: str) -> list[str]:
     return ["run", str(folder / "recipe.yaml"), *(f"{name}={value}" for name, value in given.items()), *more]
 
 
+@pytest.mark.slow  # a whole curation with models
 def test_a_curation_with_models_scores_its_clips(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "videos").mkdir()
     for seed in range(2):

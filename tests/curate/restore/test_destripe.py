@@ -158,6 +158,7 @@ def test_settings_that_cannot_work_are_refused(wrong):
         Destripe(**wrong)
 
 
+@pytest.mark.slow  # restores every shared video
 @pytest.mark.skipif(not VIDEOS.is_dir(), reason="NEMO_VFM_TEST_DATA is not set")
 def test_every_real_clip_passes_untouched_and_is_found_with_stripes_of_sigma_5():
     seen = 0

@@ -141,6 +141,7 @@ def test_what_is_remembered_is_read_back_and_damage_is_an_error():
     assert base64.b64decode(STAGE.remember(ClipFrames.of(film(1), FPS)))
 
 
+@pytest.mark.slow  # compares every shared video
 @pytest.mark.skipif("NEMO_VFM_TEST_DATA" not in os.environ, reason="needs the shared videos")
 def test_crops_and_speeds_of_real_films_are_found_and_no_other_pair_is_alike():
     videos = Path(os.environ["NEMO_VFM_TEST_DATA"]) / "videos"

@@ -123,7 +123,9 @@ def test_a_stage_that_cannot_cope_with_a_file_costs_its_clips(tmp_path):
 
 
 @REAL
-@pytest.mark.parametrize(("seed", "num_shots"), [(5001, 3), (5002, 4), (5007, 5)])
+@pytest.mark.parametrize(("seed", "num_shots"), [
+    (5001, 3), pytest.param(5002, 4, marks=pytest.mark.slow), pytest.param(5007, 5, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_at_least_six_of_seven_logos_over_real_shots_are_found_and_none_without(seed, num_shots):
     shots = film(seed, num_shots)
     assert overlays(shots) == [0] * num_shots

@@ -100,6 +100,7 @@ def test_a_piece_cut_at_any_frame_is_found(trailer: tuple[np.ndarray, float], fi
     assert min(STAGE.likeness([remember(frames, fps), remember(frames[first:last], fps)])) > 0.85
 
 
+@pytest.mark.slow  # compares every shared video
 def test_no_other_pair_among_the_shared_films_and_generated_ones_is_alike(trailer: tuple[np.ndarray, float]):
     frames, fps = trailer
     texts = [remember(frames[a:b], fps) for a, b in pairwise(SHOTS)]

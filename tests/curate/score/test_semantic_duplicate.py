@@ -72,6 +72,7 @@ def test_no_clips_give_nothing():
     assert STAGE.likeness([]) == [] and STAGE.duplicates([], [], 0.9) == {}
 
 
+@pytest.mark.slow  # embeds every shared video
 @pytest.mark.skipif(not DATA.is_dir(), reason="NEMO_VFM_TEST_DATA is not set")
 def test_the_two_clips_of_one_drive_are_found_and_no_other_pair():
     texts, names = [], ["dashcam_6.mp4", "dashcam_7.mp4", "crush_027.mp4", "flipping_a_pancake.mkv", "video_0.mov"]

@@ -27,6 +27,7 @@ def test_nothing_is_joined_beyond_the_longest_length():
     assert spans == [(0, 24), (24, 48), (48, 72), (72, 84)]
 
 
+@pytest.mark.slow  # splits a generated corpus
 def test_it_mends_a_sensitive_splitter_and_loses_hardly_a_cut():
     sensitive = ContentSplit(threshold=20, flash_s=0, min_length_s=0.3, max_length_s=60)
     scores = {"before": CutScore(), "after": CutScore()}

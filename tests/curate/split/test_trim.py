@@ -36,6 +36,7 @@ def test_trimmed_clips_hold_no_blended_frame():
     check([film(seed, ["dissolve", "cut", "black", "dissolve"]) for seed in range(4)], 8)
 
 
+@pytest.mark.slow  # cuts real videos
 @pytest.mark.skipif(not DATA.is_dir(), reason="NEMO_VFM_TEST_DATA is not set")
 def test_trimmed_clips_of_real_footage_hold_no_blended_frame():
     check(filmed_corpus(11, 3), 6)

@@ -89,6 +89,7 @@ def test_impossible_settings_are_refused_with_their_numbers():
         UnionSplit(ratio=1)
 
 
+@pytest.mark.slow  # splits every shared video
 @pytest.mark.skipif(not DATA.is_dir(), reason="NEMO_VFM_TEST_DATA is not set")
 @pytest.mark.parametrize(
     "splitter",

@@ -101,6 +101,7 @@ def test_a_token_that_damage_put_beyond_the_vocabulary_never_reaches_a_model(tok
         stream.gather(np.array([0]), np.array([8]), out)
 
 
+@pytest.mark.slow  # writes 300 shards
 def test_more_shards_than_may_be_open_are_read(token_folder):
     folder = TokenFolder(token_folder([2] * 300, per_shard=1))
     stream, out = TokenStream(folder), np.empty(900, np.int64)
