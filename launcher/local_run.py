@@ -27,7 +27,7 @@ _PASSED_ON = (signal.SIGTERM, signal.SIGUSR1)  # a Ctrl-C reaches the run by its
 def commands(launch: Launch) -> list[list[str]]:
     """Each command, word by word: one, or one for every run of a sweep."""
     folders = [run.run_dir for run in launch.runs] or [launch.run_dir]
-    before = before_here(launch.asked.profile, launch.folder)
+    before = before_here(launch.request.profile, launch.folder)
     return [
         [
             *before,
@@ -38,7 +38,7 @@ def commands(launch: Launch) -> list[list[str]]:
             "run",
             str(recipe),
             f"run_dir={folder}",
-            *launch.asked.run_words(),
+            *launch.request.run_words(),
         ]
         for recipe, folder in zip(launch.recipes(), folders, strict=True)
     ]
@@ -71,7 +71,7 @@ def run_here(launch: Launch) -> int:
     with held(launch.run_dir):
         write(launch, {})
         write_text(launch.folder / "command.txt", lines(launch))
-        (launch.folder / FOLDER).mkdir(exist_ok=True) if launch.asked.profile else None
+        (launch.folder / FOLDER).mkdir(exist_ok=True) if launch.request.profile else None
         log = begun(launch.folder)
     first = 0
     with log:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from launcher.plan.launch import prepared
 from launcher.plan.preflight import Finding
-from launcher.request.request import asked
+from launcher.request.request import parse_request
 from launcher.slurm.job_status import JobState, queue_of, states
 from launcher.state.launch_folder import read
 from launcher.state.submission import cancel, carry_out, checked
@@ -88,7 +88,7 @@ def submit(
         UserError: something is wrong, with all sentences of the preflight; nothing was submitted.
     """
     size = [] if nodes is None else [f"nodes={nodes}"]
-    launch = prepared(asked(argparse.Namespace(
+    launch = prepared(parse_request(argparse.Namespace(
         recipe=str(recipe), overrides=[f"cluster={cluster}", *size, *changes], conf=[Path(one) for one in conf],
         overlay=list(overlays), trust=list(trust), allow=list(allow), allow_host=list(allow_host), parts=parts,
         sweep=list(sweep), rank_silence=None, rank_timeout=None, no_code=not code, no_paths=not paths,

@@ -212,7 +212,7 @@ def perform(job: Job, run: Run, ask: Ask, *, title: str, set_aside: bool = True)
     resume = _prepare(run.folder, ask, title, set_aside)
     info(f"{title}: {'resumes' if resume else 'starts'}")
     progress.forget()
-    began, before_s = time.monotonic(), (_begun(run.folder) or {}).get("seconds", 0.0)
+    began, before_s = time.monotonic(), (_start_record(run.folder) or {}).get("seconds", 0.0)
     run = replace(run, resume=resume)
     if num_ranks(job) > 1:
         announce(run)
@@ -277,7 +277,7 @@ def begin(turn: Turn) -> None:
         UserError: its folder holds what was made of something else.
     """
     folder = turn.run.folder
-    earlier = _begun(folder)
+    earlier = _start_record(folder)
     if earlier is not None and (earlier["before"], earlier["own"]) != (turn.ask.before, turn.ask.own):
         raise UserError(f"{folder} holds work that was begun from another recipe or other earlier steps; take another "
                         f"run_dir, or run the whole once, which sets it aside")  # fmt: skip
@@ -286,7 +286,7 @@ def begin(turn: Turn) -> None:
 
 def _prepare(folder: Path, ask: Ask, title: str, set_aside: bool) -> bool:
     """Make the folder ready and say whether there is something to go on from."""
-    earlier = _begun(folder)
+    earlier = _start_record(folder)
     if earlier is None and folder.is_dir() and set_aside and any(folder.iterdir()):
         raise UserError(
             f"{folder} holds files that no step of this workflow wrote; move them, or choose another run_dir"
@@ -302,7 +302,7 @@ def _prepare(folder: Path, ask: Ask, title: str, set_aside: bool) -> bool:
     return earlier is not None
 
 
-def _begun(folder: Path) -> Json:
+def _start_record(folder: Path) -> Json:
     """What was asked for when it was begun; None where nothing was."""
     return _read_marker(folder / STARTED, "before", "own") if (folder / STARTED).is_file() else None
 

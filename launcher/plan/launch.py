@@ -45,7 +45,7 @@ class Launch:
     """A launch that may be submitted.
 
     Args:
-        asked: the words.
+        request: the words.
         where: the cluster, with all that had to be asked of it.
         values: of the cluster, as its file and the changes say.
         recipe: the composed recipe's text.
@@ -65,7 +65,7 @@ class Launch:
         table: of a sweep: what sweep.json holds before anything has run.
     """
 
-    asked: LaunchRequest
+    request: LaunchRequest
     where: Where
     values: Json
     recipe: str
@@ -116,7 +116,7 @@ class Launch:
     @property
     def one(self) -> LaunchRequest:
         """The words, or those for the first run of a sweep."""
-        return self.asked.alone(self.runs[0].changes) if self.runs else self.asked
+        return self.request.alone(self.runs[0].changes) if self.runs else self.request
 
     @property
     def module_path(self) -> tuple[Path, ...]:
@@ -142,69 +142,71 @@ class Launch:
             (one.name, one.nodes, one.tasks_per_node, one.gpus_per_node, one.cpus_per_task) for one in self.shares
         ]
         whole = {
-            "recipe": self.recipe, "cluster": self.values, "shares": shapes, "words": self.asked.run_words(),
+            "recipe": self.recipe, "cluster": self.values, "shares": shapes, "words": self.request.run_words(),
             "code": self.code.hash(), "commit": self.code.commit, "packages": sha256_text(self.packages),
             "run_dir": str(self.run_dir), "workdir": str(self.workdir),
-            **({"profile": asdict(self.asked.profile)} if self.asked.profile else {}),
+            **({"profile": asdict(self.request.profile)} if self.request.profile else {}),
             **({"runs": {run.name: run.recipe for run in self.runs}} if self.runs else {}),
         }  # fmt: skip
         return sha256_text(json.dumps(whole, sort_keys=True))[:12]
 
 
-def prepared(asked: LaunchRequest) -> Launch:
+def prepared(request: LaunchRequest) -> Launch:
     """Look at everything that the words name.
 
     Raises:
         UserError: something in them cannot be, whatever the cluster says.
     """
-    chosen = cluster_of(asked)
-    if asked.sweep:
-        return _prepared_sweep(asked, chosen)
-    composed = _composed(asked)
+    chosen = cluster_of(request)
+    if request.sweep:
+        return _prepared_sweep(request, chosen)
+    composed = _composed(request)
     text, run_dir = composed_text(composed), run_folder(composed)
-    code = _code(asked, run_dir)
-    found = work(asked, code.root)
+    code = _code(request, run_dir)
+    found = work(request, code.root)
     where, unknown = known(chosen.where)
     return Launch(
-        asked=asked, where=where, values=chosen.values, recipe=text, run_dir=run_dir, workdir=Path.cwd(), work=found,
+        request=request, where=where, values=chosen.values, recipe=text, run_dir=run_dir, workdir=Path.cwd(),
+        work=found,
         name_of_recipe=found.name, title=found.header, code=code, packages=packages(),
-        modules=modules(asked.trust, code.root), files=(*chosen.notes, *composed.shadowing()),
-        shares=tuple(chain(found, where, asked.nodes, asked.parts)), unknown=tuple(unknown), lead_s=lead_s(run_dir),
+        modules=modules(request.trust, code.root), files=(*chosen.notes, *composed.shadowing()),
+        shares=tuple(chain(found, where, request.nodes, request.parts)), unknown=tuple(unknown), lead_s=lead_s(run_dir),
     )  # fmt: skip
 
 
-def _prepared_sweep(asked: LaunchRequest, chosen: ChosenCluster) -> Launch:
-    root = root_of(Path.cwd()) if asked.code else None
-    found = sweep(asked, root)
-    runs = tuple(swept_run(point.name, asked.alone(point.changes), point.changes) for point in found.points)
+def _prepared_sweep(request: LaunchRequest, chosen: ChosenCluster) -> Launch:
+    root = root_of(Path.cwd()) if request.code else None
+    found = sweep(request, root)
+    runs = tuple(swept_run(point.name, request.alone(point.changes), point.changes) for point in found.points)
     where, unknown = known(chosen.where)
     first = found.points[0].work
-    shadowing = _composed(asked.alone(found.points[0].changes)).shadowing()
+    shadowing = _composed(request.alone(found.points[0].changes)).shadowing()
     return Launch(
-        asked=asked, where=where, values=chosen.values, recipe=runs[0].recipe, run_dir=found.folder,
-        workdir=Path.cwd(), work=first, name_of_recipe=first.name, title=first.header, code=_code(asked, found.folder),
-        modules=modules(asked.trust, root), packages=packages(), shares=shared(found.points, where, asked.nodes),
+        request=request, where=where, values=chosen.values, recipe=runs[0].recipe,
+        run_dir=found.folder, workdir=Path.cwd(), work=first, name_of_recipe=first.name, title=first.header,
+        code=_code(request, found.folder),
+        modules=modules(request.trust, root), packages=packages(), shares=shared(found.points, where, request.nodes),
         unknown=tuple(unknown), runs=runs, table=found.table, files=(*chosen.notes, *shadowing),
     )  # fmt: skip
 
 
-def swept_run(name: str, asked: LaunchRequest, changes: Sequence[str]) -> SweptRun:
+def swept_run(name: str, request: LaunchRequest, changes: Sequence[str]) -> SweptRun:
     """One run of a sweep; `asked` are the words for it alone."""
-    composed = _composed(asked)
+    composed = _composed(request)
     return SweptRun(name=name, recipe=composed_text(composed), run_dir=run_folder(composed), changes=tuple(changes))
 
 
-def _composed(asked: LaunchRequest) -> Composed:
-    return compose(asked.recipe, asked.changes, asked.conf, asked.overlays)
+def _composed(request: LaunchRequest) -> Composed:
+    return compose(request.recipe, request.changes, request.conf, request.overlays)
 
 
-def code_of(asked: LaunchRequest) -> Code:
+def code_of(request: LaunchRequest) -> Code:
     """What a submission takes along, whatever else is wrong with it."""
-    return _code(asked, Path.cwd() / "runs" if asked.sweep else run_folder(_composed(asked)))
+    return _code(request, Path.cwd() / "runs" if request.sweep else run_folder(_composed(request)))
 
 
-def _code(asked: LaunchRequest, run_dir: Path) -> Code:
-    return take(Path.cwd(), [run_dir]) if asked.code else nothing("no code is copied: the installed packages run")
+def _code(request: LaunchRequest, run_dir: Path) -> Code:
+    return take(Path.cwd(), [run_dir]) if request.code else nothing("no code is copied: the installed packages run")
 
 
 def known(where: Where) -> tuple[Where, Sequence[str]]:
@@ -213,7 +215,9 @@ def known(where: Where) -> tuple[Where, Sequence[str]]:
         return where, ()
     unknown = [name for name in ("gpus_per_node", "cpus_per_node") if getattr(where, name) is None]
     try:
-        return (_told(where) if slurm.is_here() else where), () if slurm.is_here() else _unknown(unknown, "is not here")
+        return (_with_hardware(where) if slurm.is_here() else where), () if slurm.is_here() else _unknown(
+            unknown, "is not here"
+        )
     except UserError as error:  # a dry run needs none; whoever submits is told this again
         return where, _unknown(unknown, f"does not answer ({error})")
 
@@ -222,7 +226,7 @@ def _unknown(names: Sequence[str], why: str) -> list[str]:
     return [f"{name} is left to the cluster, and Slurm {why}; give cluster.{name}=N" for name in names]
 
 
-def _told(where: Slurm) -> Slurm:
+def _with_hardware(where: Slurm) -> Slurm:
     """Raises UserError where Slurm does not answer."""
     found = None
     if where.gpus_per_node is None or where.cpus_per_node is None:
@@ -275,28 +279,28 @@ def _job(launch: Launch, cluster: Slurm, share: Share) -> SlurmJob:
         name=launch.name if alone else f"{launch.name}-{share.name}", run_id=launch.id, folder=launch.folder,
         run_dir=launch.run_dir, recipe=launch.recipe_file, workdir=launch.workdir,
         title=": ".join(filter(None, (launch.name_of_recipe, launch.title))), command=command,
-        words=(*only, *launch.asked.run_words(), *_timeout(launch.asked, cluster)),
+        words=(*only, *launch.request.run_words(), *_timeout(launch.request, cluster)),
         nodes=share.nodes, tasks_per_node=share.tasks_per_node,
         gpus_per_node=share.gpus_per_node, cpus_per_task=share.cpus_per_task, memory_gb=cluster.memory_gb or 0,
         gpu=cluster.gpu if share.gpus_per_node else None, degrees=share.degrees,
-        engine=share.engine, silence_s=launch.asked.rank_silence or SILENCE_S, lead_s=launch.lead_s,
+        engine=share.engine, silence_s=launch.request.rank_silence or SILENCE_S, lead_s=launch.lead_s,
         module_path=launch.module_path,
         needed=tuple(name for name in launch.needed if name not in cluster.secrets), ray=share.ray,
         mpi=cluster.mpi or "", array=share.array, task_words=() if launch.runs else share.task_words(),
-        profile=launch.asked.profile,
+        profile=launch.request.profile,
         task_runs=tuple((file, run.run_dir) for file, run in zip(launch.recipes(), launch.runs, strict=False)),
         cluster=cluster,
     )  # fmt: skip
 
 
-def _timeout(asked: LaunchRequest, cluster: Slurm) -> tuple[str, ...]:
+def _timeout(request: LaunchRequest, cluster: Slurm) -> tuple[str, ...]:
     """The cluster's own, where the command line has none."""
-    unsaid = asked.rank_timeout is None and cluster.rank_timeout_s is not None
+    unsaid = request.rank_timeout is None and cluster.rank_timeout_s is not None
     return (f"--rank-timeout={cluster.rank_timeout_s:g}",) if unsaid else ()
 
 
-def words_of(asked: LaunchRequest) -> Json:
+def words_of(request: LaunchRequest) -> Json:
     """The words as they are kept, secrets left out."""
-    found = asdict(asked) | {"conf": [str(path) for path in asked.conf]}
+    found = asdict(request) | {"conf": [str(path) for path in request.conf]}
     return {name: [conceal(one) for one in value] if isinstance(value, list | tuple) else value
             for name, value in found.items()}  # fmt: skip

@@ -118,7 +118,7 @@ def _in_words(share: Share) -> str:
 
 def _profile(launch: Launch) -> Iterator[Finding]:
     """Ranks that are to be recorded and are none, or no program to do it."""
-    wanted = launch.asked.profile
+    wanted = launch.request.profile
     if wanted is None:
         return
     ranks = max((share.nodes * share.tasks_per_node for share in launch.shares), default=1)
@@ -135,7 +135,7 @@ def _profile(launch: Launch) -> Iterator[Finding]:
 def _check(launch: Launch) -> list[Finding]:
     """What nemo-vfm thinks of it on so many GPUs, and whether what it reads is there."""
     gpus = max((share.nodes * share.gpus_per_node for share in launch.shares), default=0)
-    mounts = _mounts(launch) if launch.asked.paths else None
+    mounts = _mounts(launch) if launch.request.paths else None
     if not gpus and mounts is None:
         return []
     gpu = launch.where.gpu if isinstance(launch.where, Slurm) else None
@@ -168,7 +168,7 @@ def _plan(launch: Launch) -> list[Finding]:
     if not (isinstance(where, Slurm) and where.gpu and share.gpus_per_node and alone) or share.problem:
         return []
     network = _NETWORKS.get(where.gpu, _NEAREST)
-    known = network in Roots.standard(launch.asked.conf).choices("network")
+    known = network in Roots.standard(launch.request.conf).choices("network")
     found = planned(launch.one, share.ranks, where.gpu, network if known else _NEAREST, phase=share.phase,
                     code=launch.code.root)  # fmt: skip
     if isinstance(found, str):

@@ -127,7 +127,7 @@ class CommandOutput:
     complaint: str = ""
 
 
-def work(asked: LaunchRequest, code: Path | None = None) -> Work:
+def work(request: LaunchRequest, code: Path | None = None) -> Work:
     """The steps of a recipe.
 
     Args:
@@ -136,23 +136,25 @@ def work(asked: LaunchRequest, code: Path | None = None) -> Work:
     Raises:
         UserError: the recipe is wrong; the text says all that is.
     """
-    return _work(_asked(["check", *asked.recipe_words(), "--work"], modules(asked.trust, code)))
+    return _work(_queried(["check", *request.recipe_words(), "--work"], modules(request.trust, code)))
 
 
-def sweep(asked: LaunchRequest, code: Path | None = None) -> SweepInfo:
+def sweep(request: LaunchRequest, code: Path | None = None) -> SweepInfo:
     """Every combination of a sweep.
 
     Raises:
         UserError: a combination is wrong; the text says what.
     """
-    found = _asked(["check", *asked.recipe_words(), "--work", "--sweep", *asked.sweep], modules(asked.trust, code))
+    found = _queried(
+        ["check", *request.recipe_words(), "--work", "--sweep", *request.sweep], modules(request.trust, code)
+    )
     points = [Point(name=one["name"], changes=tuple(one["changes"]), work=_work(one["work"]))
               for one in found["points"]]  # fmt: skip
     return SweepInfo(folder=Path.cwd() / found["folder"], points=tuple(points), table=found["table"])
 
 
 def checked(
-    asked: LaunchRequest, gpus: int, gpu: str | None, code: Path | None = None, *, mounts: Sequence[str] | None = None
+    request: LaunchRequest, gpus: int, gpu: str | None, code: Path | None = None, *, mounts: Sequence[str] | None = None
 ) -> CommandOutput:
     """What `check` says: of so many GPUs, of this kind where it is known, and of the paths that the recipe reads.
 
@@ -163,15 +165,15 @@ def checked(
     kind = ["--gpu", gpu] if gpu else []
     size = ["--gpus", str(gpus), *kind] if gpus else []
     look = [] if mounts is None else ["--paths", *(f"--mount={one}" for one in mounts)]
-    return _said(["check", *asked.recipe_words(), *size, *look], modules(asked.trust, code))
+    return _said(["check", *request.recipe_words(), *size, *look], modules(request.trust, code))
 
 
 def planned(
-    asked: LaunchRequest, gpus: int, gpu: str, network: str, *, phase: str = "", code: Path | None = None
+    request: LaunchRequest, gpus: int, gpu: str, network: str, *, phase: str = "", code: Path | None = None
 ) -> Mapping[str, Any] | str:
     """What `plan --json` says of one training, or in a sentence why it says nothing."""
     words = ["--gpus", str(gpus), "--gpu", gpu, "--network", network, "--json", *(["--phase", phase] if phase else [])]
-    said = _said(["plan", *asked.recipe_words(), *words], modules(asked.trust, code))
+    said = _said(["plan", *request.recipe_words(), *words], modules(request.trust, code))
     try:
         found = json.loads(said.text)
     except ValueError:
@@ -179,7 +181,7 @@ def planned(
     return found if isinstance(found, dict) else "nemo-vfm plan gave no estimate"
 
 
-def _asked(words: Sequence[str], found: Modules) -> Any:
+def _queried(words: Sequence[str], found: Modules) -> Any:
     """Raises UserError with what the verb says where it objects."""
     said = _said(words, found)
     if said.status:

@@ -41,23 +41,23 @@ def again(kept: KeptLaunch, run_dir: Path, trust: Sequence[str] = (), allow_host
         raise UserError(
             f"{run_dir} is where it ran; choose another folder, or resume there: vfm-launch retry {run_dir}"
         )
-    asked = _asked(kept, trust, allow_host)
-    where, unknown = known(cluster_again(kept.values["cluster"], asked))
-    code, runs = _code(kept), _runs(kept, target, asked)
-    one = asked.alone(runs[0].changes) if runs else replace(asked, changes=(f"run_dir={target}",))
+    request = _request_of(kept, trust, allow_host)
+    where, unknown = known(cluster_again(kept.values["cluster"], request))
+    code, runs = _code(kept), _runs(kept, target, request)
+    one = request.alone(runs[0].changes) if runs else replace(request, changes=(f"run_dir={target}",))
     found, recipe = work(one, code.root), composed_text(compose(one.recipe, one.changes))
-    shares = shared([Point(name=run.name, changes=run.changes, work=found) for run in runs], where, asked.nodes)
+    shares = shared([Point(name=run.name, changes=run.changes, work=found) for run in runs], where, request.nodes)
     shares = tuple(replace(share, degrees=kept.jobs[0]["degrees"]) for share in shares)  # of all runs, not of the first
     return Launch(
-        asked=asked if runs else one, where=where, values=kept.values["cluster"], recipe=recipe, run_dir=target,
+        request=request if runs else one, where=where, values=kept.values["cluster"], recipe=recipe, run_dir=target,
         workdir=Path(kept.values["workdir"]), work=found, name_of_recipe=kept.values["recipe"],
-        title=kept.values["title"], code=code, modules=modules(asked.trust, code.root), packages=packages(),
+        title=kept.values["title"], code=code, modules=modules(request.trust, code.root), packages=packages(),
         unknown=tuple(unknown), runs=runs,
-        shares=shares or tuple(chain(found, where, asked.nodes, asked.parts)), table=_table(kept, target),
+        shares=shares or tuple(chain(found, where, request.nodes, request.parts)), table=_table(kept, target),
     )  # fmt: skip
 
 
-def _asked(kept: KeptLaunch, trust: Sequence[str], allow_host: Sequence[str]) -> LaunchRequest:
+def _request_of(kept: KeptLaunch, trust: Sequence[str], allow_host: Sequence[str]) -> LaunchRequest:
     words = kept.values["words"]  # of an older launcher, without what it could not be told
     trusted, hosts = [*words["trust"], *kept.values["code"].get("imports", ())], words.get("allow_host", ())
     missing = [f"--trust {word}" for word in dict.fromkeys(trusted) if word not in trust]
@@ -74,10 +74,10 @@ def _asked(kept: KeptLaunch, trust: Sequence[str], allow_host: Sequence[str]) ->
     )  # fmt: skip
 
 
-def _runs(kept: KeptLaunch, target: Path, asked: LaunchRequest) -> tuple[SweptRun, ...]:
+def _runs(kept: KeptLaunch, target: Path, request: LaunchRequest) -> tuple[SweptRun, ...]:
     """Of a sweep: they took the same devices when it was submitted, so they do now."""
     changes = {name: [f"run_dir={target / name}"] for name in kept.runs}
-    return tuple(swept_run(name, replace(asked, recipe=str(kept.recipe_of(name))).alone(own), own)
+    return tuple(swept_run(name, replace(request, recipe=str(kept.recipe_of(name))).alone(own), own)
                  for name, own in changes.items())  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from launcher.plan.launch import code_of
 from launcher.plan.preflight import folded
 from launcher.plan.programs import program
 from launcher.remote.words import host, python, words
-from launcher.request.request import asked
+from launcher.request.request import parse_request
 from launcher.state.snapshot import Code
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import plain
@@ -41,7 +41,7 @@ def submit_there(arguments: argparse.Namespace) -> int:
     ssh = program("ssh")
     if ssh is None:
         raise UserError("--ssh needs the program ssh, which is not on the path of this machine")
-    code = code_of(asked(arguments))
+    code = code_of(parse_request(arguments))
     _say(code, name)
     status = _through([ssh, "-T", "--", name, COMMAND.format(interpreter)], parcel(arguments, code))
     if status == _SSH_FAILED:

@@ -48,7 +48,7 @@ class Profile:
                 f"--duration={self.end_s - self.begin_s}", "--kill=none", "--force-overwrite=true"]  # fmt: skip
 
 
-def asked(profiler: str | None, ranks: str | None, seconds: str | None) -> Profile | None:
+def parse_profile(profiler: str | None, ranks: str | None, seconds: str | None) -> Profile | None:
     """What `--profile`, `--profile-ranks` and `--profile-seconds` ask for; None where there is no profiler.
 
     Raises:

@@ -43,27 +43,27 @@ class ChosenCluster:
     notes: tuple[str, ...] = ()
 
 
-def cluster_of(asked: LaunchRequest) -> ChosenCluster:
+def cluster_of(request: LaunchRequest) -> ChosenCluster:
     """The cluster that is asked for.
 
     Raises:
         RecipeError: there is no such file, or something is wrong in it or in a change, or it needs `--trust cluster`.
     """
-    roots = Roots.standard(asked.conf)
-    mark = Mark(Source.typed(f"{SLOT}={asked.cluster}"), 1, len(SLOT) + 2)
-    file = roots.require_ingredient(SLOT, asked.cluster, mark)
-    changes = [_inner(word) for word in asked.cluster_changes]
-    composed = compose(file, changes, asked.conf)
+    roots = Roots.standard(request.conf)
+    mark = Mark(Source.typed(f"{SLOT}={request.cluster}"), 1, len(SLOT) + 2)
+    file = roots.require_ingredient(SLOT, request.cluster, mark)
+    changes = [_inner(word) for word in request.cluster_changes]
+    composed = compose(file, changes, request.conf)
     root = composed.root.without(*RESERVED)
-    made = _made(root, roots, asked)
+    made = _made(root, roots, request)
     return replace(made, notes=(f"{shown_path(str(file))}, {roots.whose(file)}", *made.notes))
 
 
-def cluster_again(values: Json, asked: LaunchRequest) -> Where:
+def cluster_again(values: Json, request: LaunchRequest) -> Where:
     """The cluster of an earlier launch, from the values that it kept; its folder may be a stranger's, too."""
     root = parse(json.dumps(values), "launch.json", is_file=False)
     assert isinstance(root, Map)
-    return _made(root, Roots.standard(), asked).where
+    return _made(root, Roots.standard(), request).where
 
 
 def _inner(word: str) -> str:
@@ -72,16 +72,16 @@ def _inner(word: str) -> str:
     return removed + word.removeprefix("~").removeprefix(f"{SLOT}.")
 
 
-def _made(root: Map, roots: Roots, asked: LaunchRequest) -> ChosenCluster:
+def _made(root: Map, roots: Roots, request: LaunchRequest) -> ChosenCluster:
     _refuse_keys(root)
     for path, node in _secrets(root):
         raise fail(_NO_SECRETS, node.mark, path)
     tree, problems = resolve(root)
     _refuse_keys(tree)  # a reference may put two halves together
     trusted = cluster_trust.objections(root)
-    if trusted and not asked.trusts_cluster:
+    if trusted and not request.trusts_cluster:
         raise RecipeError(trusted)
-    checker = Checker((*trust_list(asked.trust), "launcher.request.cluster."), roots.choices)
+    checker = Checker((*trust_list(request.trust), "launcher.request.cluster."), roots.choices)
     part = checker.node(tree, Where, "", tree.mark)
     found: list[Problem] = [*problems, *checker.problems]
     if found:

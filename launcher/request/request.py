@@ -125,7 +125,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-code", action="store_true", help="copy no working tree: the installed packages run")
 
 
-def asked(arguments: argparse.Namespace) -> LaunchRequest:
+def parse_request(arguments: argparse.Namespace) -> LaunchRequest:
     """What the arguments ask for.
 
     Raises:
@@ -156,7 +156,7 @@ def asked(arguments: argparse.Namespace) -> LaunchRequest:
         code=not arguments.no_code,
         parts=arguments.parts, rank_silence=arguments.rank_silence, rank_timeout=arguments.rank_timeout,
         sweep=tuple(swept), paths=not arguments.no_paths,
-        profile=profile.asked(arguments.profile, arguments.profile_ranks, arguments.profile_seconds),
+        profile=profile.parse_profile(arguments.profile, arguments.profile_ranks, arguments.profile_seconds),
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ _SHOWN = 6
 def objections(launch: Launch) -> list[str]:
     """Sentences; none where the folder is free, or where the same run goes on there."""
     folders = {run.run_dir: run.recipe for run in launch.runs} or {launch.run_dir: launch.recipe}
-    found = [text for folder, recipe in folders.items() for text in _of_a_folder(folder, recipe, launch.asked.allow)]
+    found = [text for folder, recipe in folders.items() for text in _of_a_folder(folder, recipe, launch.request.allow)]
     return [*found, *_of_jobs(launch)]
 
 

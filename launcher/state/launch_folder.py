@@ -296,7 +296,7 @@ def _values(launch: Launch, scripts: Mapping[str, str]) -> dict[str, Any]:
     return {
         "schema": SCHEMA, "id": launch.id, "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "name": launch.name, "title": launch.title, "recipe": launch.name_of_recipe, "run_dir": str(launch.run_dir),
-        "workdir": str(launch.workdir), "words": words_of(launch.asked), "cluster": launch.values,
+        "workdir": str(launch.workdir), "words": words_of(launch.request), "cluster": launch.values,
         "recipe_sha256": sha256_text(launch.recipe), "packages_sha256": sha256_text(launch.packages),
         "code": {"sha256": code.hash(), "commit": code.commit, "files": len(code.files), "bytes": code.num_bytes,
                  "root": str(code.root) if code.root else None,

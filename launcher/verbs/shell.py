@@ -27,11 +27,11 @@ def run(arguments: argparse.Namespace) -> int:
     """The exit status of the shell."""
     from launcher.plan.launch import prepared
     from launcher.render.interactive import shell_script
-    from launcher.request.request import asked
+    from launcher.request.request import parse_request
     from launcher.slurm import slurm
     from nemo_vfm.core.errors import UserError
 
-    wanted = asked(arguments)
+    wanted = parse_request(arguments)
     if wanted.nodes is not None:
         raise UserError("a shell is on one node; leave nodes out")
     if wanted.sweep or wanted.parts or wanted.profile:

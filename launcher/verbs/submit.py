@@ -30,13 +30,13 @@ def run(arguments: argparse.Namespace) -> int:
     """0 where it was submitted, or shown; 2 where it cannot be."""
     from launcher.plan.launch import prepared
     from launcher.remote.words import host
-    from launcher.request.request import asked
+    from launcher.request.request import parse_request
 
     if host(arguments) is not None:
         from launcher.remote.send import submit_there
 
         return submit_there(arguments)
-    return launched(prepared(asked(arguments)), dry_run=arguments.dry_run)
+    return launched(prepared(parse_request(arguments)), dry_run=arguments.dry_run)
 
 
 def launched(launch: "Launch", *, dry_run: bool) -> int:

@@ -58,7 +58,7 @@ class DivergenceRequest:
     tolerance: float
 
 
-def asked(arguments: argparse.Namespace) -> DivergenceRequest:
+def parse_request(arguments: argparse.Namespace) -> DivergenceRequest:
     """The sides that the command line names.
 
     Raises:
@@ -90,7 +90,9 @@ def _wanted(arguments: argparse.Namespace, recipe: str, changes: Sequence[str]) 
     return SideRequest(" ".join([recipe, *changes]), at(ready, job.precision), plan), heads
 
 
-def told(sides: DivergenceRequest, count: int, *, run_a: OnRank = steps, run_b: OnRank = steps) -> DivergenceReport:
+def compare_sides(
+    sides: DivergenceRequest, count: int, *, run_a: OnRank = steps, run_b: OnRank = steps
+) -> DivergenceReport:
     """Run both, and one device under A, for so many steps.
 
     Args:

@@ -165,14 +165,14 @@ class Checker:
             self.problems += max(trials, key=lambda trial: max(len(p.path) for p in trial.problems)).problems
             return _NOTHING
         is_open = isinstance(node, Scalar) and not node.secret
-        told = [
+        reports = [
             p
             for trial in trials
             for p in trial.problems
             if not p.message.startswith(("expected", "a recipe cannot give"))
         ]
-        if told:  # such as what is wrong with a path, rather than that this is none
-            self.problems.append(told[0])
+        if reports:  # such as what is wrong with a path, rather than that this is none
+            self.problems.append(reports[0])
             return _NOTHING
         near = did_you_mean(str(node.value), hints.choices(hint)) if is_open and isinstance(node, Scalar) else ""
         return self._say(path, node.mark, f"expected {hints.in_words(hint)}, got {_kind(node)}{near}")

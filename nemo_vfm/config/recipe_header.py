@@ -41,7 +41,9 @@ def header(file: Path) -> Header:
         return Header(f"It cannot be read: {error.strerror}.", "", "", "")
     paragraph = _prose([line.lstrip("#").strip() for line in text[: _length(text)] if "SPDX-" not in line])
     title, *rest = _FIELD.split(paragraph)
-    fields = {name: _first_sentence(told).removesuffix(".") for name, told in zip(rest[::2], rest[1::2], strict=True)}
+    fields = {
+        name: _first_sentence(sentence).removesuffix(".") for name, sentence in zip(rest[::2], rest[1::2], strict=True)
+    }
     return Header(_first_sentence(title), *(fields.get(name, "") for name in ("Hardware", "Time", "Expected")))
 
 

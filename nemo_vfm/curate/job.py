@@ -147,14 +147,14 @@ class Curate:
         add_likeness(records, self.stages)
         media = self._media(places)
         encode_kept(files, records, self, media, hands)
-        told = write_captions(records, self.captions, media.file_of, places.work / "captions")
+        caption_report = write_captions(records, self.captions, media.file_of, places.work / "captions")
         ledger = count(files)
         state = self._state(files, records)
         if places.finished(state):
             self._drop_copies(records, media)
             self._copy(places.shards)
             return Outcome(_summary(ledger), _figures(ledger), did_nothing=True)
-        write_json(places.folder / "captions.json", told.to_json())
+        write_json(places.folder / "captions.json", caption_report.to_json())
         write_json(places.folder / "throughput.json", [asdict(step) for step in hands.throughput])
         self._write(files, records, ledger, media, places)
         if not ledger.kept:

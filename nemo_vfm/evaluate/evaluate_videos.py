@@ -99,9 +99,9 @@ def _entries(folder: Path) -> list[Entry]:
 
 
 def _row(entry: Entry, reading: Reading) -> dict[str, Any]:
-    asked = entry["attributes"]
+    attributes = entry["attributes"]
     found = {what: getattr(reading, what) for what in _WHAT}
-    right = {f"{what}_right": found[what] == asked[what] for what in _WHAT}
+    right = {f"{what}_right": found[what] == attributes[what] for what in _WHAT}
     return {"index": entry["index"], "prompt": entry["prompt"], **found, **right}
 
 

@@ -19,35 +19,35 @@ def tell_of_step(run: Path, step: int, *, trust: list[str], allow_host: list[str
     Raises:
         UserError, DataError: see `tell`.
     """
-    told = tell(run, step, trust=trust, allow_host=allow_host, losses=losses)
+    report = tell(run, step, trust=trust, allow_host=allow_host, losses=losses)
     if as_json:
-        text = json.dumps(to_json(told), indent=1, ensure_ascii=False)
+        text = json.dumps(to_json(report), indent=1, ensure_ascii=False)
         sys.stdout.write(UNSEEN.sub(lambda found: json.dumps(found[0])[1:-1], text) + "\n")
     else:
-        write(Terminal(), told)
+        write(Terminal(), report)
     return 0
 
 
-def write(paper: Terminal, told: StepReport) -> None:
+def write(paper: Terminal, report: StepReport) -> None:
     """The whole page, as plain text."""
-    paper.line(f"{printable(told.run, 200)}, step {told.step:,}", "bold")
+    paper.line(f"{printable(report.run, 200)}, step {report.step:,}", "bold")
     shapes = ", ".join(
-        f"{name.partition('_')[0]} {'x'.join(map(str, shape[1:]))}" for name, shape in told.shapes.items()
+        f"{name.partition('_')[0]} {'x'.join(map(str, shape[1:]))}" for name, shape in report.shapes.items()
     )
-    epoch = "" if told.epoch is None else f"epoch {int(told.epoch)}, "
-    paper.prose(f"{epoch}{len(told.samples)} samples: {shapes}", 2)
-    paper.prose(_recorded(told), 2)
-    if told.weights:
-        paper.prose(_computed(told), 2)
+    epoch = "" if report.epoch is None else f"epoch {int(report.epoch)}, "
+    paper.prose(f"{epoch}{len(report.samples)} samples: {shapes}", 2)
+    paper.prose(_recorded(report), 2)
+    if report.weights:
+        paper.prose(_computed(report), 2)
     paper.line()
-    names = list(told.samples[0].numbers) if told.samples else []
-    head = ["sample", "rank", *names, "weight", *(["loss", "share"] if told.weights else []), "caption"]
-    rows = [tuple(head), *(_row(one, names, bool(told.weights)) for one in told.samples)]
+    names = list(report.samples[0].numbers) if report.samples else []
+    head = ["sample", "rank", *names, "weight", *(["loss", "share"] if report.weights else []), "caption"]
+    rows = [tuple(head), *(_row(one, names, bool(report.weights)) for one in report.samples)]
     paper.table([(f"  {first}", *rest) for first, *rest in rows], {"sample": "bold"})
 
 
-def _recorded(told: StepReport) -> str:
-    line = told.recorded
+def _recorded(report: StepReport) -> str:
+    line = report.recorded
     if not line:
         return "metrics.jsonl has no line of it: it was not reached yet, or its metrics were not kept"
     if line.get("skipped"):
@@ -56,11 +56,11 @@ def _recorded(told: StepReport) -> str:
     return f"recorded: {', '.join(said)}"
 
 
-def _computed(told: StepReport) -> str:
-    mean = "none counts" if told.loss is None else f"mean {told.loss:.6g}"
-    if told.exact:
-        return f"losses computed anew from {told.weights}, which the step began with: {mean}"
-    return (f"losses computed anew from {told.weights}, the nearest before the step and not those that it began with: "
+def _computed(report: StepReport) -> str:
+    mean = "none counts" if report.loss is None else f"mean {report.loss:.6g}"
+    if report.exact:
+        return f"losses recomputed from {report.weights}, which the step started from: {mean}"
+    return (f"losses recomputed from {report.weights}, the newest weights before the step, not those it started with: "
             f"{mean}")  # fmt: skip
 
 

@@ -108,11 +108,11 @@ def tell(run: Path, step: int, *, trust: Sequence[str], allow_host: Sequence[str
     data, seed_then = _data(job, folder, seed, step - 1)
     batch = job.skip.left(_batch(data, step - 1)).to(device())
     prepared = job.task.prepare(batch, seed=seed_then, training=True)
-    told = StepReport(str(folder), step, _epoch(data, step), _shapes(batch), _recorded(folder, step), [])
+    report = StepReport(str(folder), step, _epoch(data, step), _shapes(batch), _recorded(folder, step), [])
     if not losses:
-        return _with_samples(told, job, batch, prepared, None)
+        return _with_samples(report, job, batch, prepared, None)
     model, weights, exact = _model(job, folder, seed, step)
-    return _with_samples(told, job, batch, prepared, _losses(job, model, prepared), weights, exact)
+    return _with_samples(report, job, batch, prepared, _losses(job, model, prepared), weights, exact)
 
 
 def training(run: Path, trust: Sequence[str], allow_host: Sequence[str] = ()) -> tuple[Train, Path, int]:
@@ -199,7 +199,7 @@ def _losses(job: Train, model: nn.Module, prepared: ModelInputs) -> list[float]:
 
 
 def _with_samples(
-    told: StepReport, job: Train, batch: Batch, prepared: ModelInputs, losses: list[float] | None,
+    report: StepReport, job: Train, batch: Batch, prepared: ModelInputs, losses: list[float] | None,
     weights: str = "", exact: bool = False,
 ) -> StepReport:  # fmt: skip
     counts = prepared.weight_B.tolist()
@@ -211,7 +211,7 @@ def _with_samples(
     samples = [
         SampleReport(
             place, place // each, key, captions[place], fps[place], counts[place],
-            key in job.skip.samples or job.skip.has(told.step),
+            key in job.skip.samples or job.skip.has(report.step),
             {name: values[place] for name, values in numbers.items()},
             None if losses is None else losses[place],
             None if losses is None or not whole else counts[place] * losses[place] / whole,
@@ -219,7 +219,7 @@ def _with_samples(
         for place, key in enumerate(batch.keys)
     ]  # fmt: skip
     mean = whole / sum(counts) if losses is not None and sum(counts) else None
-    return replace(told, samples=samples, weights=weights, exact=exact, loss=mean)
+    return replace(report, samples=samples, weights=weights, exact=exact, loss=mean)
 
 
 def _numbers(prepared: ModelInputs, count: int) -> dict[str, list[float]]:
@@ -228,6 +228,6 @@ def _numbers(prepared: ModelInputs, count: int) -> dict[str, list[float]]:
     return {name: tensor.tolist() for name, tensor in found.items() if tuple(tensor.shape) == (count,)}
 
 
-def to_json(told: StepReport) -> Json:
+def to_json(report: StepReport) -> Json:
     """For machines."""
-    return asdict(told)
+    return asdict(report)

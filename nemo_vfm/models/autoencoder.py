@@ -70,8 +70,8 @@ class CausalAutoencoder(nn.Module):
                                    first_frame_gain=2.0 ** (wavelet_time / 2))  # fmt: skip
         channels = 3 * 4**wavelet_space * 2**wavelet_time
         middle = Middle(widths[-1], blocks, attention, window, widths[-1] // _HEAD_DIM)
-        told = latent_channels * (2 if variational else 1)
-        self.encoder = Encoder(channels, told, widths, halvings, blocks, middle)
+        encoder_channels = latent_channels * (2 if variational else 1)
+        self.encoder = Encoder(channels, encoder_channels, widths, halvings, blocks, middle)
         self.decoder = Decoder(latent_channels, channels, widths, halvings, blocks, middle)
         self.register_buffer("latent_mean", torch.zeros(latent_channels))
         self.register_buffer("latent_std", torch.ones(latent_channels))
@@ -118,14 +118,14 @@ class CausalAutoencoder(nn.Module):
         """Latents with mean 0 and deviation 1 in each channel, as far as they have been measured."""
         mean, _ = self.moments(video_BCTHW, past)
         if past is not None:
-            past.begun = True
+            past.has_started = True
         return (mean.float() - _along(self.latent_mean)) / _along(self.latent_std)
 
     def decode(self, latents_BCTHW: Tensor, past: Past | None = None) -> Tensor:
         """The way back of `encode`."""
         video = self.pixels(latents_BCTHW * _along(self.latent_std) + _along(self.latent_mean), past)
         if past is not None:
-            past.begun = True
+            past.has_started = True
         return video
 
     def latent_shape(self, num_frames: int, height: int, width: int) -> tuple[int, int, int, int]:

@@ -31,8 +31,8 @@ def checked_folder(folder: Path) -> Path:
         )
     if not list(folder.glob("*.safetensors")):
         pickles = sorted(path.name for path in folder.iterdir() if path.suffix in (".bin", ".pt", ".pth", ".ckpt"))
-        told = f", only {pickles[0]}, which could run code; convert it first" if pickles else ""
-        raise UserError(f"{folder} has no weights as safetensors{told}")
+        hint = f", only {pickles[0]}, which could run code; convert it first" if pickles else ""
+        raise UserError(f"{folder} has no weights as safetensors{hint}")
     return folder
 
 

@@ -74,9 +74,9 @@ class STDiT(DiT):
 
     def run_blocks(self, x_BSD: Tensor, context: BlockContext) -> Tensor:
         """The tokens after the blocks that are here."""
-        told = self.space_time(context)
+        space_time_context = self.space_time(context)
         for block in self.blocks:
-            x_BSD = block(x_BSD, told)
+            x_BSD = block(x_BSD, space_time_context)
         return x_BSD
 
     def space_time(self, context: BlockContext) -> SpaceTime:

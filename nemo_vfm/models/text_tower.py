@@ -82,7 +82,7 @@ def _config(folder: Path) -> Json:
     if "quantization_config" in raw:
         raise UserError(f"{folder} holds quantized weights; give the folder of the model before quantization")
     transformers = require("transformers", install="nemo_vfm[transformers]", purpose="A text encoder from a folder")
-    with _told(folder):
+    with _folder_errors(folder):
         return transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
@@ -95,7 +95,7 @@ def _refuse_code(path: Path, content: Json) -> None:
 
 
 @contextmanager
-def _told(folder: Path) -> Iterator[None]:
+def _folder_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except UserError:
@@ -131,7 +131,7 @@ class Tower:
                 f"{self._folder} reads {limit} tokens at most, and {most} are asked for (max_tokens and drop_tokens "
                 f"together); lower max_tokens by {most - limit}"
             )
-        with _told(self._folder), _ONE_AT_A_TIME:
+        with _folder_errors(self._folder), _ONE_AT_A_TIME:
             rows = self._words(list(texts), truncation=True, max_length=most, padding=False)["input_ids"]
         length = max(1, *map(len, rows)) if limit is None or not self._reads_padding else limit
         length = most if padded else length
@@ -201,7 +201,7 @@ def load(folder: Path, tokenizer: Path, precision: Precision) -> Tower:
     local = {"local_files_only": True, "trust_remote_code": False}
     kind = transformers.AutoModelForTextEncoding  # of encoder-decoders it loads the encoder alone
     kind = kind if type(config) in kind._model_mapping else transformers.AutoModel
-    with _told(folder), quiet(transformers):
+    with _folder_errors(folder), quiet(transformers):
         model, report = kind.from_pretrained(
             folder,
             config=config,
@@ -219,7 +219,7 @@ def _tokenizer(transformers: Json, folder: Path, local: Json) -> Json:
     settings = folder / "tokenizer_config.json"
     if settings.is_file():
         _refuse_code(settings, read_json(settings))
-    with _told(folder):
+    with _folder_errors(folder):
         return transformers.AutoTokenizer.from_pretrained(folder, truncation_side="right", **local)
 
 

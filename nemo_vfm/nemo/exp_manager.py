@@ -67,8 +67,8 @@ def inside(section: Mapping[str, Json], folder: Path) -> dict[str, Json]:
     Raises:
         UserError: it asks for a logger that writes elsewhere.
     """
-    if asked := [name for name in _OUTSIDE if section.get(name)]:
-        raise UserError(f"exp_manager.{asked[0]} writes outside the run folder; use TensorBoard, wandb or MLflow")
+    if refused := [name for name in _OUTSIDE if section.get(name)]:
+        raise UserError(f"exp_manager.{refused[0]} writes outside the run folder; use TensorBoard, wandb or MLflow")
     mine: dict[str, Json] = {
         **section, "exp_dir": str(folder), "explicit_log_dir": None, "name": NAME, "version": None,
         "use_datetime_version": False, "resume_if_exists": True, "resume_ignore_no_checkpoint": True,

@@ -197,10 +197,10 @@ class Transcribe:
             for entry in clips.entries:
                 members = {name: clips.read(entry, name) for name in entry.members}
                 found = heard[entry.key]
-                told = {"transcript": found.text, "transcript_status": found.status}
-                told |= {"transcript_model": self.speech.fingerprint()}
-                told |= {} if found.failure is None else {"transcript_failure": found.failure}
-                facts = {**json.loads(members.get("json", b"{}")), **told}
+                transcript = {"transcript": found.text, "transcript_status": found.status}
+                transcript |= {"transcript_model": self.speech.fingerprint()}
+                transcript |= {} if found.failure is None else {"transcript_failure": found.failure}
+                facts = {**json.loads(members.get("json", b"{}")), **transcript}
                 members["json"] = json.dumps(facts, ensure_ascii=False, allow_nan=False).encode()
                 writer.write(entry.key, members, entry.index)
 
@@ -238,5 +238,5 @@ def _report_of(folder: Path, state: str) -> Json:
 
 
 def _summary(report: Json) -> str:
-    told = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in report["by_status"].items())
-    return f"{report['clips']} clips: {told}"
+    counts = ", ".join(f"{count} {status.replace('_', ' ')}" for status, count in report["by_status"].items())
+    return f"{report['clips']} clips: {counts}"

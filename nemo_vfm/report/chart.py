@@ -219,7 +219,7 @@ def line_chart(
     legend = [(line.name, line.tone, line.style) for line in lines if line.name]
     inside = fragment(_LINES, {"lines": paths})
     ticks = [tick for tick in y_axis.ticks(6) if not whole or tick == int(tick)]
-    return _frame(title, _told(title, lines, x_label), x_axis, y_axis, x_label, legend, inside, ticks)
+    return _frame(title, _description(title, lines, x_label), x_axis, y_axis, x_label, legend, inside, ticks)
 
 
 def _path(dots: Sequence[Point], steps: str) -> str:
@@ -229,7 +229,7 @@ def _path(dots: Sequence[Point], steps: str) -> str:
     return f"M{dots[0][0]} {dots[0][1]}" + "".join(moves)
 
 
-def _told(title: str, lines: Sequence[Line], x_label: str) -> str:
+def _description(title: str, lines: Sequence[Line], x_label: str) -> str:
     """What a listener should know of the chart: where each line begins and ends."""
     parts = [
         f"{line.name or title} from {figure(line.points[0][1])} to {figure(line.points[-1][1])}"

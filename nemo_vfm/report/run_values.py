@@ -56,8 +56,8 @@ class RunFolder:
         apart = (".", "_")
         names = [path.name for path in self.root.iterdir() if path.is_dir() and path.name not in (LAUNCH, PARTS)]
         found = sorted(name for name in names if not name.startswith(apart))
-        asked = self.planned_steps()
-        return sorted(found, key=lambda name: asked.index(name) if name in asked else len(asked))
+        planned = self.planned_steps()
+        return sorted(found, key=lambda name: planned.index(name) if name in planned else len(planned))
 
     def planned_steps(self) -> list[str]:
         """The names of the workflow's steps, in order."""

@@ -48,13 +48,13 @@ def launch(words: Sequence[str], count: int, signals: Sequence[str], *, max_rest
 
     _require_devices(count)
     store, port = serve()  # here, so that it outlives the ranks and nobody else takes its port
-    told: list[int] = []
+    signals_sent: list[int] = []
     for attempt in range(max_restarts + 1):
         with _Ranks(words, count, _environment(port, count, attempt, max_restarts)) as ranks, \
-                _passed_on([signal.SIGINT, *numbers(signals)], ranks, told):  # fmt: skip
+                _passed_on([signal.SIGINT, *numbers(signals)], ranks, signals_sent):  # fmt: skip
             ranks.wait()
-            ranks.judge(told)
-        if ranks.status in _FINAL or told or attempt == max_restarts:
+            ranks.judge(signals_sent)
+        if ranks.status in _FINAL or signals_sent or attempt == max_restarts:
             break
         warn(f"{ranks.story()}; restarting all {count} ({attempt + 1} of {max_restarts})")
     del store
@@ -88,7 +88,7 @@ class _Ranks:
                 command, env=mine, pass_fds=[reading], stdin=subprocess.DEVNULL, process_group=0
             )
         groups = [str(process.pid) for process in self._running.values()]
-        self._warden = subprocess.Popen(  # noqa: S603
+        self._orphan_killer = subprocess.Popen(  # noqa: S603
             [sys.executable, "-I", "-S", str(Path(orphan_killer.__file__)), str(reading), *groups],
             pass_fds=[reading], stdin=subprocess.DEVNULL, process_group=0,
         )  # fmt: skip
@@ -97,8 +97,8 @@ class _Ranks:
 
     def __exit__(self, *_: object) -> None:
         self.kill()
-        self._warden.kill()  # before the pipe's end: other processes may have got the ranks' numbers
-        self._warden.wait()
+        self._orphan_killer.kill()  # before the pipe's end: other processes may have got the ranks' numbers
+        self._orphan_killer.wait()
         os.close(self._pipe)
 
     def wait(self) -> None:
@@ -113,10 +113,10 @@ class _Ranks:
                 self.kill()
             time.sleep(_POLL_S)
 
-    def judge(self, told: Sequence[int]) -> None:
+    def judge(self, signals_sent: Sequence[int]) -> None:
         """The status of all, from how each ended and which signals were handed on."""
         code = self._ended[self._culprit()]
-        if -code in told:  # it came before the rank could listen
+        if -code in signals_sent:  # it came before the rank could listen
             self.status = INTERRUPTED if -code == signal.SIGINT else PREEMPTED
         else:
             self.status = code if code in _OWN else LostRank.exit_code
@@ -186,12 +186,12 @@ def _environment(port: int, count: int, attempt: int, max_restarts: int) -> dict
 
 
 @contextmanager
-def _passed_on(signals: Sequence[signal.Signals], ranks: _Ranks, told: list[int]) -> Iterator[None]:
+def _passed_on(signals: Sequence[signal.Signals], ranks: _Ranks, signals_sent: list[int]) -> Iterator[None]:
     """Hand each signal on to the ranks, once each time that it comes; a third Ctrl-C ends them."""
 
     def hand_on(number: int, frame: FrameType | None) -> None:
-        told.append(number)
-        if told.count(signal.SIGINT) > 2:
+        signals_sent.append(number)
+        if signals_sent.count(signal.SIGINT) > 2:
             ranks.kill()
         ranks.pass_on(number)
 

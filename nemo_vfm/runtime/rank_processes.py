@@ -127,11 +127,11 @@ def _follow(orders: Orders, job: Job, folder: Path) -> int:
     except (Preempted, NextPhase) as error:
         return error.exit_code
     except BaseException as error:
-        return INTERRUPTED if is_interrupt(error) else _told(error, orders)
+        return INTERRUPTED if is_interrupt(error) else _exit_status(error, orders)
     return 0
 
 
-def _told(error: BaseException, orders: Orders) -> int:
+def _exit_status(error: BaseException, orders: Orders) -> int:
     """Leave the traceback in this rank's own output and the sentence with rank 0; the exit status."""
     from nemo_vfm.parallel.ranks.consensus import lost_behind
 

@@ -311,12 +311,12 @@ def _no_room(error: Exception, folder: Path) -> Exception:
     """What anything that writes may raise, as a sentence."""
     from nemo_vfm.core.errors import UserError
 
-    told = UserError(
+    refusal = UserError(
         f"there is no room left on the disk of {getattr(error, 'filename', None) or folder}; free some space and "
         f"run the same command again to resume"
     )
-    told.__cause__ = error
-    return told
+    refusal.__cause__ = error
+    return refusal
 
 
 def _failed(error: BaseException, code: int, folder: Path, status: "Status") -> Ending:

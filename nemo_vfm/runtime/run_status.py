@@ -118,8 +118,8 @@ def _workflow(folder: Path, steps: list[str], line: Line) -> None:
     if not steps:
         return
     done = [step for step in steps if (folder / step / "done.json").is_file()]
-    begun = [step for step in steps if (folder / step / "started.json").is_file() and step not in done]
-    line.steps_done, line.at = (len(done), len(steps)), begun[0] if begun else None
+    unfinished = [step for step in steps if (folder / step / "started.json").is_file() and step not in done]
+    line.steps_done, line.at = (len(done), len(steps)), unfinished[0] if unfinished else None
 
 
 def _metrics(folders: list[Path], line: Line) -> None:

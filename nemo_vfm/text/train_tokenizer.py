@@ -52,7 +52,7 @@ class TrainTokenizer:
         self.learner.learn(self._counted(run.seed, skipped, read), working)
         if not read["documents"]:
             raise NothingKept(f"there is no document with a text in {self.documents.path}: {dict(skipped)}")
-        written = self._told(working, run.seed) | {"documents": read["documents"], "bytes": read["bytes"]}
+        written = self._figures(working, run.seed) | {"documents": read["documents"], "bytes": read["bytes"]}
         self._say_where_smaller(written["vocab_size"])
         manifest = {"schema": SCHEMA, "made_of": made_of, **written, "skipped": dict(skipped)}
         write_json(working / MANIFEST, manifest)
@@ -70,8 +70,8 @@ class TrainTokenizer:
         }  # fmt: skip
 
     def _say_where_smaller(self, found: int) -> None:
-        if found < (asked := int(self.learner.settings().get("vocab_size", found))):
-            log.warn(f"the tokenizer has {asked:,} tokens asked of it, but these texts give only {found:,}; a model "
+        if found < (requested := int(self.learner.settings().get("vocab_size", found))):
+            log.warn(f"{requested:,} tokens were requested, but these texts give only {found:,}; a model "
                      f"of the size asked for works, but some of its embeddings never train")  # fmt: skip
 
     def _texts(self, seed: int, skipped: Counter[str]) -> Iterator[str]:
@@ -85,7 +85,7 @@ class TrainTokenizer:
             read["bytes"] += len(text.encode(errors="replace"))
             yield text
 
-    def _told(self, folder: Path, seed: int) -> dict[str, Json]:
+    def _figures(self, folder: Path, seed: int) -> dict[str, Json]:
         """Size and compression, on the first texts that it learnt from."""
         tokenizer, measured = FolderTokenizer(folder=folder), Counter[str]()
         for text in self._texts(seed, Counter()):
@@ -106,7 +106,7 @@ class TrainTokenizer:
 def _manifest(folder: Path) -> dict[str, Json] | None:
     try:
         found = read_json(folder / MANIFEST)
-        whole = all(sha256_file(folder / name) == told for name, told in found["files"].items())
+        whole = all(sha256_file(folder / name) == digest for name, digest in found["files"].items())
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         return None
     return found if whole else None

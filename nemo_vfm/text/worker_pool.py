@@ -43,14 +43,14 @@ def done(work: Work, numbers: Sequence[int], processes: int) -> Iterator[int]:
             work.do(number)
             yield number
         return
-    crew = _Crew(work, min(processes, len(numbers)))
+    workers = _Workers(work, min(processes, len(numbers)))
     try:
-        yield from crew.done(numbers)
+        yield from workers.done(numbers)
     finally:
-        crew.stop()
+        workers.stop()
 
 
-class _Crew:
+class _Workers:
     """Processes, each with a pipe."""
 
     def __init__(self, work: Work, count: int) -> None:

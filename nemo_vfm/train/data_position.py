@@ -61,7 +61,7 @@ class Reading:
         return cls((Stretch(first, data.position(first), data.batching(), seed),))
 
     @classmethod
-    def parsed(cls, told: Json) -> "Reading":
+    def parsed(cls, saved: Json) -> "Reading":
         """The inverse of `json`.
 
         Raises:
@@ -70,9 +70,9 @@ class Reading:
         try:
             stretches = tuple(
                 Stretch(int(one["first"]), _position(one["read"]), one["batching"], int(one["seed"]))
-                for one in told["stretches"]
+                for one in saved["stretches"]
             )
-            return cls(stretches, _position(told["read"]), _position(told["left"]))
+            return cls(stretches, _position(saved["read"]), _position(saved["left"]))
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise CorruptCheckpoint(f"The checkpoint does not say how far the data was read: {error!r}") from error
 
@@ -84,8 +84,8 @@ class Reading:
 
 def reading_of(state: Json) -> Reading | None:
     """What a checkpoint's state says; None where it is of a version, or of data, that noted nothing."""
-    told = state.get("data") if isinstance(state, dict) else None
-    return None if told is None else Reading.parsed(told)
+    saved = state.get("data") if isinstance(state, dict) else None
+    return None if saved is None else Reading.parsed(saved)
 
 
 def resumed(
@@ -229,5 +229,5 @@ def _json(read: Position) -> Json:
     return {name: list(one) for name, one in read.items()}
 
 
-def _position(told: Json) -> dict[str, ReadPosition]:
-    return {str(name): ReadPosition(int(place), int(of), str(order)) for name, (place, of, order) in told.items()}
+def _position(saved: Json) -> dict[str, ReadPosition]:
+    return {str(name): ReadPosition(int(place), int(of), str(order)) for name, (place, of, order) in saved.items()}

@@ -291,9 +291,9 @@ class Train:
             self.data.share_with(peers)
 
     def _say_what_was_not_left_out(self, fit: TrainState, state: Json) -> None:
-        if told := self.skip.differs_from(state.get("skip"), fit.step):
+        if difference := self.skip.differs_from(state.get("skip"), fit.step):
             log.warn(
-                f"skip differs from what this run began with ({told}), and {fit.step} steps were taken before: a "
+                f"skip differs from what this run began with ({difference}), and {fit.step} steps were taken before: a "
                 f"run with this skip from the start would have other weights"
             )
 

@@ -83,7 +83,7 @@ def keys_of(run: Path, step: int) -> list[str]:
 def test_a_page_says_which_weights_the_losses_are_of(run: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["explain", f"{run / 'first'}@3"]) == 0
     page = capsys.readouterr().out
-    assert "checkpoint step-00000002, which the step began with" in " ".join(page.split())
+    assert "checkpoint step-00000002, which the step started from" in " ".join(page.split())
     assert "recorded: loss" in page and page.count("0000000000000000000000000000000") == 2
     assert main(["explain", f"{run / 'first'}@9"]) == 0
     page = " ".join(capsys.readouterr().out.split())

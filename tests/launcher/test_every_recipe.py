@@ -10,7 +10,7 @@ import pytest
 
 from launcher.plan.launch import prepared
 from launcher.plan.recipe_info import CommandOutput
-from launcher.request.request import add_arguments, asked
+from launcher.request.request import add_arguments, parse_request
 from launcher.state.submission import checked, submit
 from launcher.verbs.submit import launched
 from nemo_vfm.config import Roots
@@ -28,7 +28,7 @@ def words(name: str):
     """A recipe on a cluster that suits it."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    return asked(parser.parse_args([name, "cluster=dgx_h100", "run_dir=runs/r"]))
+    return parse_request(parser.parse_args([name, "cluster=dgx_h100", "run_dir=runs/r"]))
 
 
 #: A workflow, one that needs GPUs, a language model and a large layout; the others are tried by `make test-slow`.

@@ -11,7 +11,7 @@ import pytest
 
 from launcher.cli import main
 from launcher.render.job import SlurmJob
-from launcher.render.profile import Profile, asked
+from launcher.render.profile import Profile, parse_profile
 from launcher.request.cluster import Slurm as Cluster
 from nemo_vfm.core.errors import UserError
 from tests.support.repository import ROOT
@@ -104,9 +104,9 @@ def test_without_nsys_or_without_such_a_rank_nothing_is_run(desk, capfd, monkeyp
 )  # fmt: skip
 def test_what_cannot_be_recorded_is_refused_with_what_can(words, sentence):
     with pytest.raises(UserError, match=sentence):
-        asked(*words)
+        parse_profile(*words)
 
 
 def test_words_of_the_profile_are_kept_apart_and_in_order():
-    assert asked("nsys", "8,0,8", "1-2") == replace(Profile(), ranks=(0, 8), begin_s=1, end_s=2)
-    assert asked("nsys", None, None) == Profile() and asked(None, None, None) is None
+    assert parse_profile("nsys", "8,0,8", "1-2") == replace(Profile(), ranks=(0, 8), begin_s=1, end_s=2)
+    assert parse_profile("nsys", None, None) == Profile() and parse_profile(None, None, None) is None

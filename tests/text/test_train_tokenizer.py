@@ -130,7 +130,7 @@ def test_texts_that_have_not_so_many_tokens_are_said(tmp_path: Path, caplog: pyt
     outcome = TrainTokenizer(documents=documents(tmp_path / "t"), learner=ByteLevelBPE(vocab_size=9000)).run(
         Run(tmp_path)
     )
-    assert outcome.figures["vocab_size"] < 2000 and "has 9,000 tokens asked of it, but these texts" in caplog.text
+    assert outcome.figures["vocab_size"] < 2000 and "9,000 tokens were requested, but these texts" in caplog.text
 
 
 def test_a_changed_file_other_documents_and_a_kill_are_noticed(tmp_path: Path) -> None:

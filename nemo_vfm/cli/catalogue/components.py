@@ -176,19 +176,19 @@ def _is_meant(target: Target, kind: Any) -> bool:
     protocol = get_origin(kind) or kind
     if not protocol.__module__.startswith("nemo_vfm."):
         return False
-    asked = vars(protocol).items() if hints.is_protocol(protocol) else ()
+    required = vars(protocol).items() if hints.is_protocol(protocol) else ()
     return all(_takes_as_many(inspect.getattr_static(target, name, None), method)
-               for name, method in asked if inspect.isfunction(method) and not name.startswith("_"))  # fmt: skip
+               for name, method in required if inspect.isfunction(method) and not name.startswith("_"))  # fmt: skip
 
 
-def _takes_as_many(method: object, asked: Callable[..., object]) -> bool:
+def _takes_as_many(method: object, required: Callable[..., object]) -> bool:
     """Whether a method can be called with as many arguments by position as the protocol's takes."""
     if not inspect.isfunction(method):
         return False
     parameters = inspect.signature(method).parameters.values()
     spare = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    wanted = sum(p.kind is not p.KEYWORD_ONLY for p in inspect.signature(asked).parameters.values())
+    wanted = sum(p.kind is not p.KEYWORD_ONLY for p in inspect.signature(required).parameters.values())
     return sum(p.default is p.empty for p in positional) <= wanted and (spare or wanted <= len(positional))
 
 

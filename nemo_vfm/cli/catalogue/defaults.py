@@ -77,8 +77,8 @@ class Filler:
         except TypeError as error:
             self.left_out[target.__qualname__] = str(error)
             return node
-        asked = {argument.name: argument.hint for argument in arguments}
-        items = {key: self.node(below, asked.get(key, object)) for key, below in node.items.items()}
+        hints_by_name = {argument.name: argument.hint for argument in arguments}
+        items = {key: self.node(below, hints_by_name.get(key, object)) for key, below in node.items.items()}
         missing = (argument for argument in arguments if argument.name not in items)
         return replace(node, items={**items, **dict(_defaults(target, missing))})
 

@@ -37,10 +37,10 @@ def convert_in(source: Path, target: Path) -> str:
 
     with GptFolder(source) as weights:
         length = weights.config.get("max_position_embeddings")
-        told = write_in(weights, target, weights.arguments, "transformers", source.name, most_tokens=length)
+        settings = write_in(weights, target, weights.arguments, "transformers", source.name, most_tokens=length)
         family, count = weights.config["architectures"][0], weights.num_values()
     said = _tokenizer_copied(source, target / TOKENIZER)
-    return f"a {family}: {count:,} parameters, {INGREDIENT}{said}\n{told}"
+    return f"a {family}: {count:,} parameters, {INGREDIENT}{said}\n{settings}"
 
 
 def convert_out(
@@ -136,12 +136,12 @@ def _of_converted(source: Path) -> _Known:
     from nemo_vfm.models.blocks.text_rope import LongContext, TextRope
     from nemo_vfm.models.gpt import GPT
 
-    told = dict(read_values((source / INGREDIENT).read_text(), INGREDIENT.name))
-    rope = dict(told.pop("rope"))
+    settings = dict(read_values((source / INGREDIENT).read_text(), INGREDIENT.name))
+    rope = dict(settings.pop("rope"))
     long = rope.pop("long_context")
     kept = None if long is None else LongContext(**{name: long[name] for name in long if name != "_target_"})
     with torch.device("meta"):
-        model = GPT(**{name: told[name] for name in told if name != "_target_"},
+        model = GPT(**{name: settings[name] for name in settings if name != "_target_"},
                     rope=TextRope(theta=rope["theta"], share=rope["share"], long_context=kept))  # fmt: skip
     tokenizer = source / TOKENIZER
     return _Known(
@@ -169,10 +169,10 @@ def _warn_of_qwen(tokenizer: Path | None, target: Path) -> None:
     from nemo_vfm.core.log import warn
     from nemo_vfm.core.storage.files import read_json
 
-    told = None if tokenizer is None else tokenizer / "tokenizer_config.json"
-    if told is None or not told.is_file() or read_json(target / "config.json")["model_type"] != "qwen2":
+    settings = None if tokenizer is None else tokenizer / "tokenizer_config.json"
+    if settings is None or not settings.is_file() or read_json(target / "config.json")["model_type"] != "qwen2":
         return
-    if not str(read_json(told).get("tokenizer_class", "")).startswith("Qwen2Tokenizer"):
+    if not str(read_json(settings).get("tokenizer_class", "")).startswith("Qwen2Tokenizer"):
         warn(f"transformers cuts texts as Qwen does beside a model of this kind, whatever the tokenizer's files say; "
              f"where yours is another, load it from {tokenizer} alone")  # fmt: skip
 

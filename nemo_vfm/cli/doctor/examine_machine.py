@@ -63,18 +63,18 @@ _PROBED_EXTRAS = ("dev", "torchcodec", "ray")
 _GROUPS = ("needed", "video", "GPU", "cluster", "machine", "optional packages")
 
 
-def examine(run_folder: Path, asked: Callable[[str], Answer] = ask) -> list[Finding]:
+def examine(run_folder: Path, run_probe: Callable[[str], Answer] = ask) -> list[Finding]:
     """Look at everything.
 
     Args:
         run_folder: where runs would be written.
-        asked: runs a probe.
+        run_probe: runs a probe.
     """
     futures: dict[str, Future[Finding]] = {}
     # Two at least: a probe may wait for an earlier one.
     with ThreadPoolExecutor(max(2, min(4, os.cpu_count() or 1))) as pool:
         for probe in PROBES:
-            futures[probe.probe] = pool.submit(_probe, probe, futures.get(probe.behind), asked)
+            futures[probe.probe] = pool.submit(_probe, probe, futures.get(probe.behind), run_probe)
         here = [finding for check in _checks(run_folder) for finding in _guarded(check)]
         findings = [*here, *(future.result() for future in futures.values())]
     return sorted(findings, key=lambda finding: _GROUPS.index(finding.group))
@@ -97,7 +97,7 @@ def _guarded(check: Callable[[], Iterable[Finding]]) -> list[Finding]:
         return [Finding("machine", name, "broken", f"could not be checked: {type(error).__name__}: {error}")]
 
 
-def _probe(probe: Probe, behind: "Future[Finding] | None", asked: Callable[[str], Answer]) -> Finding:
+def _probe(probe: Probe, behind: "Future[Finding] | None", run_probe: Callable[[str], Answer]) -> Finding:
     def found(answer: Answer) -> Finding:
         hint = "" if answer.state == "ok" else probe.hint
         return Finding(probe.group, probe.name, answer.state, answer.detail, hint, probe.needed)
@@ -106,7 +106,7 @@ def _probe(probe: Probe, behind: "Future[Finding] | None", asked: Callable[[str]
         return found(Answer("missing", f"{probe.module} is not installed"))
     if behind is not None and (before := behind.result()).state != "ok":
         return found(Answer("missing", f"needs a working {before.name}"))
-    return found(asked(probe.probe))
+    return found(run_probe(probe.probe))
 
 
 def _optional_packages() -> Iterator[Finding]:

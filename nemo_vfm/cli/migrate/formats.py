@@ -64,13 +64,15 @@ def recognised(keys: Sequence[Key]) -> str:
 
 def kind_of(keys: Sequence[Key], form: Format) -> Kind | None:
     """What is trained, told from classes and sections; None where neither says it, as in a file about speech."""
-    told = " ".join(str(key.value) for key in keys if key.path.rpartition(".")[2] in ("_target_", "target", "recipe"))
+    target_names = " ".join(
+        str(key.value) for key in keys if key.path.rpartition(".")[2] in ("_target_", "target", "recipe")
+    )
     sections = {key.path.partition(".")[0] for key in keys} | {".".join(key.path.split(".")[:2]) for key in keys}
-    if _SPEECH.search(told):
+    if _SPEECH.search(target_names):
         return None
-    if form.name == "dfm" or _DIFFUSION.search(told) or _DIFFUSION_SECTIONS & sections:
+    if form.name == "dfm" or _DIFFUSION.search(target_names) or _DIFFUSION_SECTIONS & sections:
         return "diffusion"
-    if _LANGUAGE.search(told) or _LANGUAGE_SECTIONS & sections:
+    if _LANGUAGE.search(target_names) or _LANGUAGE_SECTIONS & sections:
         return "language"
     return None
 

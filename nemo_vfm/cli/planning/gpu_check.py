@@ -87,7 +87,7 @@ def _sentences(job: PlannableJob, recipe: Path, arguments: argparse.Namespace) -
 
 def _memory(job: PlannableJob, plan: DevicePlan, recipe: Path, arguments: argparse.Namespace) -> str:
     """What the fullest GPU needs, by the model that `nemo-vfm plan` ranks layouts with."""
-    from nemo_vfm.cli.planning.plan_request import asked_of, own_choice
+    from nemo_vfm.cli.planning.plan_request import own_choice, request_of
     from nemo_vfm.perf.gpu_specs import gpu_named
     from nemo_vfm.train.job import Train
 
@@ -96,18 +96,18 @@ def _memory(job: PlannableJob, plan: DevicePlan, recipe: Path, arguments: argpar
     given = {**vars(arguments), "network": NETWORK, "phase": None}
     try:
         gpu_named(arguments.gpu)
-        asked = asked_of(job, recipe, argparse.Namespace(**given), own_only=True)
-        needed = own_choice(asked).memory
+        request = request_of(job, recipe, argparse.Namespace(**given), own_only=True)
+        needed = own_choice(request).memory
     except ValueError as error:  # UserError is one
         return _standing(plan, str(error))
     parts = {"weights": needed.parameters, "gradients": needed.gradients, "optimizer": needed.optimizer,
              "running average": needed.average, "activations and gathered weights": needed.activations}  # fmt: skip
     shown = ", ".join(f"{name} {binary(size)}" for name, size in parts.items() if size)
-    fits, gpu = asked.question.fits(needed), asked.question.machine.gpu
+    fits, gpu = request.question.fits(needed), request.question.machine.gpu
     return (
-        f"on {asked.own} the fullest GPU needs {binary(needed.total)} at {needed.moment} ({shown}) of the "
+        f"on {request.own} the fullest GPU needs {binary(needed.total)} at {needed.moment} ({shown}) of the "
         f"{gib(gpu.usable_bytes)} GiB that one {gpu.name} has to fill: "
-        + ("it fits" if fits else f"it does not fit; `nemo-vfm plan --gpus {asked.own.world}` lists what would")
+        + ("it fits" if fits else f"it does not fit; `nemo-vfm plan --gpus {request.own.world}` lists what would")
     )
 
 

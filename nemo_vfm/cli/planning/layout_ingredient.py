@@ -34,28 +34,28 @@ def ingredient_text(choice: Choice, comments: Sequence[str]) -> str:
     return "".join(f"{line}\n" for line in [*(f"# {text}" for text in comments), *wanted, _HEAD, *values])
 
 
-def changes(choice: Choice, asked: PlanRequest, *, offload: bool = False) -> list[str]:
+def changes(choice: Choice, request: PlanRequest, *, offload: bool = False) -> list[str]:
     """What to change of a recipe, as words of a command line; a mapping there is laid over what the recipe has.
 
     Args:
         offload: whether the optimizer's state goes to host memory, too.
     """
-    plan, own = choice.plan, asked.written
+    plan, own = choice.plan, request.written
     if plan.context == 1:  # then it does not matter, and need not be changed
         plan = replace(plan, attention=own.attention, ulysses=1)
     if plan.pipeline == 1:
         plan = replace(plan, schedule=own.schedule)
     wanted = {field.name: getattr(plan, field.name) for field in fields(plan)}
     other = [f"{name}: {text_of(value)}" for name, value in wanted.items() if value != getattr(own, name)]
-    return [*([f"{asked.where}={{{', '.join(other)}}}"] if other else []), *_of_engine(choice, asked, offload)]
+    return [*([f"{request.where}={{{', '.join(other)}}}"] if other else []), *_of_engine(choice, request, offload)]
 
 
-def _of_engine(choice: Choice, asked: PlanRequest, offload: bool) -> list[str]:
+def _of_engine(choice: Choice, request: PlanRequest, offload: bool) -> list[str]:
     """A recipe that names no engine must name one before it can set something of it."""
-    wanted = {"recompute": "blocks" if choice.recompute else "none"} if choice.recompute != asked.recompute else {}
+    wanted = {"recompute": "blocks" if choice.recompute else "none"} if choice.recompute != request.recompute else {}
     wanted |= {"offload_optimizer": "true"} if offload else {}
-    if asked.has_engine or not wanted:
-        return [f"{asked.step}engine.{name}={value}" for name, value in wanted.items()]
+    if request.has_engine or not wanted:
+        return [f"{request.step}engine.{name}={value}" for name, value in wanted.items()]
     target = f"{TorchEngine.__module__}.{TorchEngine.__qualname__}"
     inside = ", ".join(f"{name}: {value}" for name, value in {"_target_": target, **wanted}.items())
-    return [f"{asked.step}engine={{{inside}}}"]
+    return [f"{request.step}engine={{{inside}}}"]

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 CONVENTION = "3 x forward FLOPs / seconds / dense bf16 peak, causal attention counted whole"
 
 
-def to_json(asked: PlanRequest, answer: Answer, own: Choice | None) -> "Json":
+def to_json(request: PlanRequest, answer: Answer, own: Choice | None) -> "Json":
     """Everything, the ranked layouts first."""
-    question, machine = asked.question, asked.question.machine
+    question, machine = request.question, request.question.machine
     nodes = -(-answer.gpus // machine.network.gpus_per_node)
     return {
         "gpus": answer.gpus, "nodes": nodes, "gpus_per_node": min(answer.gpus, machine.network.gpus_per_node),
@@ -26,26 +26,26 @@ def to_json(asked: PlanRequest, answer: Answer, own: Choice | None) -> "Json":
         "network": asdict(machine.network),
         "model": {"name": type(question.subject.model).__name__, "parameters": question.work.parameters,
                   "forward_flops": question.work.flops, "tokens": question.subject.tokens},
-        "sample": {"inputs": {name: list(shape) for name, shape in asked.sample.inputs.items()},
-                   "source": asked.sample.source},
-        "phase": asked.phase or None, "batch": question.subject.batch, "steps": asked.steps,
+        "sample": {"inputs": {name: list(shape) for name, shape in request.sample.inputs.items()},
+                   "source": request.sample.source},
+        "phase": request.phase or None, "batch": question.subject.batch, "steps": request.steps,
         "precision": question.precision, "mfu": CONVENTION,
-        "checkpoint_bytes": asked.checkpoint_bytes, "checkpoints_kept": asked.kept,
-        "ranked": [_choice(asked, one) for one in answer.ranked],
-        "own": None if own is None else _choice(asked, own) | {"rank": answer.rank_of(own.family)},
+        "checkpoint_bytes": request.checkpoint_bytes, "checkpoints_kept": request.kept,
+        "ranked": [_choice(request, one) for one in answer.ranked],
+        "own": None if own is None else _choice(request, own) | {"rank": answer.rank_of(own.family)},
         "refused": [{"about": one.about, "count": one.count, "values": list(one.values), "why": one.why}
                     for one in answer.groups()],
     }  # fmt: skip
 
 
-def _choice(asked: PlanRequest, choice: Choice) -> "Json":
-    question = asked.question
+def _choice(request: PlanRequest, choice: Choice) -> "Json":
+    question = request.question
     of = Size(question.work.parameters, question.subject.tokens, question.machine.network.gpus_per_node)
     memory = choice.memory
     return {
         "parallel": asdict(choice.plan), "rows": choice.rows, "recompute": "blocks" if choice.recompute else "none",
         "memory_bytes": asdict(memory) | {"total": memory.total},
         "fits": question.fits(memory),
-        **asdict(cost(choice, question, asked.steps)), "seconds": asdict(choice.time),
+        **asdict(cost(choice, question, request.steps)), "seconds": asdict(choice.time),
         "rules": {str(rule.number): follows for rule, follows in judged(choice.plan, of)},
     }  # fmt: skip

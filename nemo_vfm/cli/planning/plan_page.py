@@ -25,7 +25,7 @@ _ABOUT = {
 }  # fmt: skip
 
 
-def tell(asked: PlanRequest, answer: Answer, own: Choice | None, recipe: str) -> None:
+def tell(request: PlanRequest, answer: Answer, own: Choice | None, recipe: str) -> None:
     """Write the page.
 
     Args:
@@ -33,19 +33,19 @@ def tell(asked: PlanRequest, answer: Answer, own: Choice | None, recipe: str) ->
         recipe: as the user named it.
     """
     paper = Terminal()
-    for text in _heading(asked, answer):
+    for text in _heading(request, answer):
         paper.prose(text)
     if answer.ranked:
-        _table(paper, asked, answer, own)
-    for text in (*_own(asked, answer, own), *_rules(asked, answer)):
+        _table(paper, request, answer, own)
+    for text in (*_own(request, answer, own), *_rules(request, answer)):
         paper.prose(text)
     _refusals(paper, answer)
     if answer.ranked:
-        _advice(paper, asked, answer.ranked[0], recipe)
+        _advice(paper, request, answer.ranked[0], recipe)
 
 
 def tell_remedies(
-    asked: PlanRequest, start: Choice, found: Sequence[Remedy] | None, answer: Answer, more: int | None
+    request: PlanRequest, start: Choice, found: Sequence[Remedy] | None, answer: Answer, more: int | None
 ) -> None:
     """What would make the recipe's layout fit, or where it cannot be, the one that needs least.
 
@@ -54,7 +54,7 @@ def tell_remedies(
         found: what would, the quickest first; None where it fits.
         more: the fewest GPUs on which some layout would; None where it was not asked for, or there is none.
     """
-    paper, gpu = Terminal(), asked.question.machine.gpu
+    paper, gpu = Terminal(), request.question.machine.gpu
     room = f"{gib(gpu.usable_bytes)} GiB that one {gpu.name} has to fill"
     number = "one GPU" if answer.gpus == 1 else f"{answer.gpus:,} GPUs"
     if found is None:
@@ -64,7 +64,7 @@ def tell_remedies(
                 f"{room}. Fullest: {start.memory.moment}.")  # fmt: skip
     if found:
         paper.line("\nWhat would make it fit", "bold")
-        rows = [_remedy(asked, start, one) for one in found[:SHOWN]]
+        rows = [_remedy(request, start, one) for one in found[:SHOWN]]
         paper.table([("GiB", "step s", "", "changes"), *rows], {})
     else:
         paper.prose(f"Nothing would make it fit on {number}: no layout, no recomputation, no smaller microbatch, no "
@@ -75,26 +75,26 @@ def tell_remedies(
         paper.prose("Unchanged, it fits on no number of GPUs.")
 
 
-def _remedy(asked: PlanRequest, start: Choice, one: Remedy) -> tuple[str, str, str, str]:
+def _remedy(request: PlanRequest, start: Choice, one: Remedy) -> tuple[str, str, str, str]:
     """Its row: memory, time, how much longer than as it is, and the words of a command line."""
     more = one.choice.time.total / start.time.total - 1
-    return gib(one.choice.memory.total), digits(one.choice.time.total), f"{more:+.0%}", shlex.join(words(asked, one))
+    return gib(one.choice.memory.total), digits(one.choice.time.total), f"{more:+.0%}", shlex.join(words(request, one))
 
 
-def words(asked: PlanRequest, one: Remedy) -> list[str]:
+def words(request: PlanRequest, one: Remedy) -> list[str]:
     """A remedy as `nemo-vfm plan` and, but for another GPU, `run` take it."""
     offload, gpu = OFFLOAD in one.settings, ["--gpu", one.gpu] if one.gpu else []
-    others = [f"~{asked.step}ema" if name == NO_AVERAGE else f"{asked.step}{name}"
+    others = [f"~{request.step}ema" if name == NO_AVERAGE else f"{request.step}{name}"
               for name in one.settings if name != OFFLOAD]  # fmt: skip
-    return [*changes(one.choice, asked, offload=offload), *others, *gpu]
+    return [*changes(one.choice, request, offload=offload), *others, *gpu]
 
 
-def _heading(asked: PlanRequest, answer: Answer) -> Iterator[str]:
-    question, sample = asked.question, asked.sample
+def _heading(request: PlanRequest, answer: Answer) -> Iterator[str]:
+    question, sample = request.question, request.sample
     name, gpu, network = type(question.subject.model).__name__, question.machine.gpu, question.machine.network
     shape = " x ".join(map(str, sample.inputs["latents_BCTHW"][2:])) if sample.frames is not None else ""
     of = f" (latents of {shape}, by {sample.source})" if shape else f" (by {sample.source})"
-    phase = f", phase {asked.phase}" if asked.phase else ""
+    phase = f", phase {request.phase}" if request.phase else ""
     yield (
         f"{name} of {large(question.work.parameters)} parameters on samples of {sample.tokens:,} tokens{of}, "
         f"{count(question.subject.batch, 'sample', 'samples')} a step in {question.precision}{phase}."
@@ -106,14 +106,14 @@ def _heading(asked: PlanRequest, answer: Answer) -> Iterator[str]:
     )
 
 
-def _table(paper: Terminal, asked: PlanRequest, answer: Answer, own: Choice | None) -> None:
+def _table(paper: Terminal, request: PlanRequest, answer: Answer, own: Choice | None) -> None:
     shown = list(enumerate(answer.ranked[:SHOWN], 1))
     place = answer.rank_of(own.family) if own is not None else None
     if place is not None and place > SHOWN:
         shown.append((place, answer.ranked[place - 1]))
-    table = _columns(asked.steps is not None)
+    table = _columns(request.steps is not None)
     for number, choice in shown:
-        table.add_row(*_row(asked, number, choice), style="bold" if number == place else "")
+        table.add_row(*_row(request, number, choice), style="bold" if number == place else "")
     with paper.console.capture() as drawn:
         paper.console.print(table)
     for line in drawn.get().splitlines():
@@ -140,39 +140,39 @@ def _columns(with_days: bool) -> "Table":
     return table
 
 
-def _row(asked: PlanRequest, number: int, choice: Choice) -> Iterator[str]:
-    told = cost(choice, asked.question, asked.steps)
+def _row(request: PlanRequest, number: int, choice: Choice) -> Iterator[str]:
+    spent = cost(choice, request.question, request.steps)
     yield str(number)
     yield layout(choice.plan) + ("; recompute" if choice.recompute else "")
     yield f"{choice.plan.microbatches} x {choice.rows}"
     yield gib(choice.memory.total)
-    yield digits(told.step_s)
-    yield percent(told.mfu)
-    yield percent(told.waits) if choice.plan.pipeline > 1 else "-"
-    yield percent(told.exchanges)
-    if told.days is not None:
-        yield digits(told.days)
-        yield large(told.gpu_hours or 0)
+    yield digits(spent.step_s)
+    yield percent(spent.mfu)
+    yield percent(spent.waits) if choice.plan.pipeline > 1 else "-"
+    yield percent(spent.exchanges)
+    if spent.days is not None:
+        yield digits(spent.days)
+        yield large(spent.gpu_hours or 0)
 
 
-def _own(asked: PlanRequest, answer: Answer, own: Choice | None) -> Iterator[str]:
+def _own(request: PlanRequest, answer: Answer, own: Choice | None) -> Iterator[str]:
     if own is None:
-        if asked.own.world != answer.gpus:
-            yield f"The recipe's own layout ({asked.own}) is for {asked.own.world:,} GPUs."
+        if request.own.world != answer.gpus:
+            yield f"The recipe's own layout ({request.own}) is for {request.own.world:,} GPUs."
         return
-    told, place = cost(own, asked.question, asked.steps), answer.rank_of(own.family)
-    fits = asked.question.fits(own.memory)
+    spent, place = cost(own, request.question, request.steps), answer.rank_of(own.family)
+    fits = request.question.fits(own.memory)
     where = f"its kind is number {place} of {len(answer.ranked)}" if place else "no layout of its kind fits"
     yield (
-        f"The recipe's own layout ({layout(own.plan)}): {digits(told.step_s)} s, MFU {percent(told.mfu)} %, "
+        f"The recipe's own layout ({layout(own.plan)}): {digits(spent.step_s)} s, MFU {percent(spent.mfu)} %, "
         f"{gib(own.memory.total)} GiB{'' if fits else ', more than there is'}; {where}."
     )
 
 
-def _rules(asked: PlanRequest, answer: Answer) -> Iterator[str]:
+def _rules(request: PlanRequest, answer: Answer) -> Iterator[str]:
     if not answer.ranked:
         return
-    question, best = asked.question, answer.ranked[0]
+    question, best = request.question, answer.ranked[0]
     of = Size(question.work.parameters, question.subject.tokens, question.machine.network.gpus_per_node)
     for rule, follows in judged(best.plan, of):
         first = next((n for n, one in enumerate(answer.ranked, 1) if rule.followed(one.plan, of)), None)
@@ -197,15 +197,17 @@ def _values(group: Group) -> str:
     return f" {', '.join(shown if len(shown) < 8 else [*shown[:3], '...', shown[-1]])}"
 
 
-def _advice(paper: Terminal, asked: PlanRequest, best: Choice, recipe: str) -> None:
-    told = cost(best, asked.question, asked.steps)
+def _advice(paper: Terminal, request: PlanRequest, best: Choice, recipe: str) -> None:
+    spent = cost(best, request.question, request.steps)
     paper.line("\nRecommended", "bold")
-    length = "" if told.days is None else f", {digits(told.days)} days and {large(told.gpu_hours or 0)} GPU hours"
-    paper.prose(f"{layout(best.plan)}: {large(told.tokens_per_s)} tokens/s{length}.", 2)
+    length = "" if spent.days is None else f", {digits(spent.days)} days and {large(spent.gpu_hours or 0)} GPU hours"
+    paper.prose(f"{layout(best.plan)}: {large(spent.tokens_per_s)} tokens/s{length}.", 2)
     kept = (
-        "each stays" if asked.kept is None else f"{size(asked.kept * asked.checkpoint_bytes)} for the {asked.kept} kept"
+        "each stays"
+        if request.kept is None
+        else f"{size(request.kept * request.checkpoint_bytes)} for the {request.kept} kept"
     )
-    paper.prose(f"A checkpoint is {size(asked.checkpoint_bytes)}, {kept}.", 2)
-    wanted = changes(best, asked)
+    paper.prose(f"A checkpoint is {size(request.checkpoint_bytes)}, {kept}.", 2)
+    wanted = changes(best, request)
     if wanted:
         paper.line("  nemo-vfm run " + shlex.join([recipe, *wanted]))

@@ -66,7 +66,7 @@ class PlanRequest:
     checkpoint_bytes: int
 
 
-def asked(arguments: argparse.Namespace) -> PlanRequest:
+def parse_request(arguments: argparse.Namespace) -> PlanRequest:
     """Read the recipe and look at its model.
 
     Raises:
@@ -74,7 +74,7 @@ def asked(arguments: argparse.Namespace) -> PlanRequest:
     """
     gpu_named(arguments.gpu)  # a wrong name is told before the recipe is read
     job, step, composed = built_training(arguments)
-    found = asked_of(job, composed.path, arguments)
+    found = request_of(job, composed.path, arguments)
     return replace(found, step=step, where=f"{step}{found.where}", has_engine=_has_engine(composed.root, step))
 
 
@@ -85,7 +85,7 @@ def _has_engine(node: Node, step: str) -> bool:
     return isinstance(node, Map) and "engine" in node.items
 
 
-def asked_of(job: "Train", recipe: Path, arguments: argparse.Namespace, *, own_only: bool = False) -> PlanRequest:
+def request_of(job: "Train", recipe: Path, arguments: argparse.Namespace, *, own_only: bool = False) -> PlanRequest:
     """The same of a training that is built already.
 
     Args:
@@ -129,13 +129,13 @@ def asked_of(job: "Train", recipe: Path, arguments: argparse.Namespace, *, own_o
     )  # fmt: skip
 
 
-def own_choice(asked: PlanRequest) -> Choice:
+def own_choice(parse_request: PlanRequest) -> Choice:
     """What the recipe's own layout costs: the one place from which `plan`, `check` and remedies take it.
 
     Raises:
         UserError: the engine would not take it.
     """
-    return Planner(asked.question).choice(asked.own, recompute=asked.recompute)
+    return Planner(parse_request.question).choice(parse_request.own, recompute=parse_request.recompute)
 
 
 def _two_blocks(known: ModelFacts) -> "nn.Module":

@@ -66,14 +66,14 @@ def _each(sweep: "SweepPlan") -> int:
 
 def _one(arguments: argparse.Namespace) -> int:
     composed, job, problems = _looked_at(arguments)
-    told: Sequence[object] = _recipients(arguments, composed)
+    notes: Sequence[object] = _recipients(arguments, composed)
     if arguments.paths:
         seen = _paths(arguments, composed)
-        problems, told = [*problems, *seen.problems], [*told, *seen.unseen]
+        problems, notes = [*problems, *seen.problems], [*notes, *seen.unseen]
     if job is not None:
         from nemo_vfm.runtime.checks.shareable_batches import unknown_until_begun
 
-        told = [*told, *unknown_until_begun(job)]
+        notes = [*notes, *unknown_until_begun(job)]
     errors = sum(problem.kind == "error" for problem in problems)
     if arguments.work and not errors:
         sys.stdout.write(f"{json.dumps(_work(arguments, composed, job, problems), indent=2)}\n")
@@ -84,7 +84,7 @@ def _one(arguments: argparse.Namespace) -> int:
         sys.stdout.write(f"{RecipeError(problems)}\n")
     if arguments.gpus is not None and not errors:
         _say_plan(arguments, composed, job, problems)
-    sys.stdout.writelines(f"{one}\n" for one in told)
+    sys.stdout.writelines(f"{one}\n" for one in notes)
     sys.stdout.write(f"{composed.path}: {_verdict(errors, len(problems) - errors)}\n")
     return 2 if errors else 0
 
@@ -145,8 +145,8 @@ def _work_of_all(sweep: "SweepPlan") -> int:
             return _one(own)
         work = _work(own, composed, job, problems)
         found.append({"name": point.name, "changes": sweep.changes(point), "work": work})
-    told = {"folder": str(sweep.folder), "table": sweep_table.before(sweep), "points": found}
-    sys.stdout.write(f"{json.dumps(told, indent=2)}\n")
+    notes = {"folder": str(sweep.folder), "table": sweep_table.before(sweep), "points": found}
+    sys.stdout.write(f"{json.dumps(notes, indent=2)}\n")
     return 0
 
 
@@ -158,8 +158,8 @@ def _work(
     from nemo_vfm.runtime.recipe_work import described
 
     job = job or stand_in_job(arguments, missing, trust_list(arguments.trust))
-    told = [str(one) for one in _recipients(arguments, composed)]
-    return {**described(composed, job, [problem.path for problem in missing]), "recipients": told}
+    notes = [str(one) for one in _recipients(arguments, composed)]
+    return {**described(composed, job, [problem.path for problem in missing]), "recipients": notes}
 
 
 def _recipients(arguments: argparse.Namespace, composed: "Composed") -> "list[Listed]":

@@ -42,10 +42,10 @@ def run(arguments: argparse.Namespace) -> int:
     """0 where they agree, 1 where they part."""
     if arguments.steps < 1 or (arguments.tolerance is not None and not arguments.tolerance > 0):
         raise UserError("--steps takes one or more, --tolerance a number above 0")
-    from nemo_vfm.cli.divergence_sides import asked, told
+    from nemo_vfm.cli.divergence_sides import compare_sides, parse_request
 
-    sides = asked(arguments)
-    found = told(sides, arguments.steps)
+    sides = parse_request(arguments)
+    found = compare_sides(sides, arguments.steps)
     if arguments.json:
         sys.stdout.write(json.dumps(_record(sides, found), indent=1) + "\n")
     else:
@@ -53,16 +53,16 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if found.parting is None else 1
 
 
-def _record(sides: "DivergenceRequest", told: "DivergenceReport") -> dict[str, object]:
+def _record(sides: "DivergenceRequest", report: "DivergenceReport") -> dict[str, object]:
     return {
         "a": str(sides.a), "b": str(sides.b), "tolerance": sides.tolerance,
-        "parting": None if told.parting is None else asdict(told.parting),
-        "largest": [{**asdict(one), "compared": told.compared[key]} for key, one in told.largest.items()],
-        "unknown": list(told.unknown),
+        "parting": None if report.parting is None else asdict(report.parting),
+        "largest": [{**asdict(one), "compared": report.compared[key]} for key, one in report.largest.items()],
+        "unknown": list(report.unknown),
     }  # fmt: skip
 
 
-def _write(sides: "DivergenceRequest", told: "DivergenceReport") -> None:
+def _write(sides: "DivergenceRequest", report: "DivergenceReport") -> None:
     from nemo_vfm.runtime.terminal import Terminal
 
     paper = Terminal()
@@ -71,17 +71,17 @@ def _write(sides: "DivergenceRequest", told: "DivergenceReport") -> None:
     paper.line()
     paper.line("  step  compared         number  largest difference", "bold")
     before = 0
-    for (step, phase), one in told.largest.items():
+    for (step, phase), one in report.largest.items():
         head = f"{step:>6}" if step != before else " " * 6
         where = f" in {one.name}" if one.size > 0 and phase != "loss" else ""
         beyond = not one.size <= sides.tolerance
-        paper.line(f"{head}  {_NAMES[phase]:<15}{told.compared[step, phase]:>8}  {one.size:.0e}{where}",
+        paper.line(f"{head}  {_NAMES[phase]:<15}{report.compared[step, phase]:>8}  {one.size:.0e}{where}",
                    "red" if beyond else "")  # fmt: skip
         before = step
     paper.line()
-    if told.unknown:
-        paper.prose(f"not compared, since their place in one device's output is not known: {', '.join(told.unknown)}")
-    part = told.parting
+    if report.unknown:
+        paper.prose(f"not compared, since their place in one device's output is not known: {', '.join(report.unknown)}")
+    part = report.parting
     if part is None:
         paper.line(f"They agree: nothing differs by more than {sides.tolerance:g}, relative (L2).", "green")
         return

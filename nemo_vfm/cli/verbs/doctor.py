@@ -28,8 +28,8 @@ def run(arguments: argparse.Namespace) -> int:
     findings = examine(arguments.run_dir)
     stopping = [finding.name for finding in findings if finding.stops]
     if arguments.json:
-        told = {"ok": not stopping, "findings": [finding.to_json() for finding in findings]}
-        sys.stdout.write(json.dumps(told, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+        result = {"ok": not stopping, "findings": [finding.to_json() for finding in findings]}
+        sys.stdout.write(json.dumps(result, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     else:
         _write(findings, stopping)
     return 2 if stopping else 0

@@ -33,12 +33,12 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.filters:
         _summary(sorted(recipes), width)
         return 0
-    found = {name: told for name, file in sorted(recipes.items())
-             if _matches(name, told := header(file), arguments.filters)}  # fmt: skip
+    found = {name: description for name, file in sorted(recipes.items())
+             if _matches(name, description := header(file), arguments.filters)}  # fmt: skip
     if not found:
         raise UserError(_no_match(arguments.filters, recipes))
-    for name, told in found.items():
-        lines = [line for text in _told(told) for line in _wrapped(text, width)]
+    for name, description in found.items():
+        lines = [line for text in _header_lines(description) for line in _wrapped(text, width)]
         sys.stdout.write(f"{printable(name, 200)}\n" + "".join(f"{line}\n" for line in lines))
     return 0
 
@@ -58,9 +58,9 @@ def _by_group(name: str) -> tuple[str, str]:
     return printable(group, 200), name
 
 
-def _matches(name: str, told: Header, words: list[str]) -> bool:
+def _matches(name: str, description: Header, words: list[str]) -> bool:
     """All words count, each as a group or as a part of the name or title."""
-    text = f"{name} {told.title}".lower()
+    text = f"{name} {description.title}".lower()
     return all(name.startswith(word) if word.endswith("/") else word.lower() in text for word in words)
 
 
@@ -71,7 +71,7 @@ def _no_match(words: list[str], recipes: Mapping[str, Path]) -> str:
     return f"no recipe has {' and '.join(map(repr, words))} in its name or title; {hint}"
 
 
-def _told(found: Header) -> list[str]:
+def _header_lines(found: Header) -> list[str]:
     """What a recipe is; what it costs; what it gives."""
     costs = [("hardware", found.hardware), ("time", found.time), ("expected", found.expected)]
     return [text for text in (found.title, *(f"{name}: {text}" for name, text in costs if text)) if text]

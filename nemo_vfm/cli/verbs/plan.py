@@ -35,61 +35,61 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 @without_collection()
 def run(arguments: argparse.Namespace) -> int:
     """0 where some layout fits; 2 where none does, or the question is wrong."""
-    from nemo_vfm.cli.planning.plan_request import asked as ask
+    from nemo_vfm.cli.planning.plan_request import parse_request
     from nemo_vfm.perf.planner import Planner
 
-    asked = ask(arguments)
-    planner = Planner(asked.question)
+    request = parse_request(arguments)
+    planner = Planner(request.question)
     answer = planner.answer(arguments.gpus)
-    own = _own(planner, asked, answer)
+    own = _own(planner, request, answer)
     if arguments.json:
         from nemo_vfm.cli.planning.machine_answer import to_json
 
-        text = json.dumps(to_json(asked, answer, own), indent=1, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(to_json(request, answer, own), indent=1, ensure_ascii=False, allow_nan=False)
         sys.stdout.write(f"{text}\n")
     else:
-        _tell(arguments, planner, asked, answer, own)
+        _tell(arguments, planner, request, answer, own)
     if arguments.write is not None and answer.ranked:
-        _write(arguments, asked, answer.ranked[0])
+        _write(arguments, request, answer.ranked[0])
     return 0 if answer.ranked else 2
 
 
-def _own(planner: "Planner", asked: "PlanRequest", answer: "Answer") -> "Choice | None":
+def _own(planner: "Planner", request: "PlanRequest", answer: "Answer") -> "Choice | None":
     """The recipe's own layout, where it is for so many GPUs and can be."""
     from nemo_vfm.core.errors import UserError
 
-    if asked.own.world != answer.gpus:
+    if request.own.world != answer.gpus:
         return None
     try:
-        return planner.choice(asked.own, recompute=asked.recompute)
+        return planner.choice(request.own, recompute=request.recompute)
     except UserError:
         return None
 
 
 def _tell(
-    arguments: argparse.Namespace, planner: "Planner", asked: "PlanRequest", answer: "Answer", own: "Choice | None"
+    arguments: argparse.Namespace, planner: "Planner", request: "PlanRequest", answer: "Answer", own: "Choice | None"
 ) -> None:
     from nemo_vfm.cli.planning.plan_page import tell, tell_remedies
     from nemo_vfm.perf.memory_remedies import remedies, smallest_number
 
-    tell(asked, answer, own, arguments.recipe)
+    tell(request, answer, own, arguments.recipe)
     start = own or (None if answer.ranked else answer.nearest)
     if start is None:
         return
-    if asked.question.fits(start.memory):
+    if request.question.fits(start.memory):
         found, more = None, None
     else:
-        found = remedies(asked.question, start, answer)
+        found = remedies(request.question, start, answer)
         more = None if answer.ranked else smallest_number(planner, answer.gpus)
-    tell_remedies(asked, start, found, answer, more)
+    tell_remedies(request, start, found, answer, more)
 
 
-def _write(arguments: argparse.Namespace, asked: "PlanRequest", best: "Choice") -> None:
+def _write(arguments: argparse.Namespace, request: "PlanRequest", best: "Choice") -> None:
     from nemo_vfm.cli.copy_recipe import write
     from nemo_vfm.cli.planning.layout_ingredient import ingredient_text
     from nemo_vfm.cli.planning.layout_words import layout
 
-    of = f"{arguments.recipe} on {arguments.gpus} {asked.question.machine.gpu.name}, {arguments.network}"
+    of = f"{arguments.recipe} on {arguments.gpus} {request.question.machine.gpu.name}, {arguments.network}"
     text = ingredient_text(best, [f"{layout(best.plan)}: the quickest that `nemo-vfm plan` found for", f"{of}."])
     write({arguments.write: text})
     sys.stderr.write(f"{arguments.write}\n")

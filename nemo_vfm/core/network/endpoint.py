@@ -212,8 +212,8 @@ def _allowed(name: str | None, url: str | None, permissions: Permissions) -> tup
         if name is not None:
             found = permissions.named(name)
             return found, service_url(found.url)
-        asked = service_url(str(url))
-        return permissions.service(asked), asked
+        target = service_url(str(url))
+        return permissions.service(target), target
     except ValueError as error:
         raise PartRefused(str(error), "url" if name is None else "name") from None
 

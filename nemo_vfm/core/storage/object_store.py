@@ -64,7 +64,7 @@ class Ranges:
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        with _told(address):
+        with _store_errors(address):
             self._system = _system(address.scheme)
             # The wrapper closes pyarrow's handle when it goes, and has a position that threads would move under each
             # other: so it is kept, and read past.
@@ -80,7 +80,7 @@ class Ranges:
         """
         if offset + size > self.size:
             raise DataError(f"{self.address} ends before byte {offset + size:,}")
-        with _told(self.address):
+        with _store_errors(self.address):
             if self._handle is not None:
                 data = bytes(self._handle.read_at(size, offset)) if size else b""
             else:
@@ -97,7 +97,7 @@ def items(address: Address) -> list[Item]:
         StoreError: there is no such bucket, the store does not answer, or refuses us.
     """
     try:
-        with _told(address):
+        with _store_errors(address):
             found = sorted(_listed(address), key=lambda item: item.name)
     except _NotThere:
         return []
@@ -148,7 +148,7 @@ def upload(path: Path, address: Address) -> None:
     Raises:
         StoreError: the store does not answer, refuses us, or kept something else.
     """
-    with path.open("rb") as source, _told(address), _system(address.scheme).open(address.path, "wb") as target:
+    with path.open("rb") as source, _store_errors(address), _system(address.scheme).open(address.path, "wb") as target:
         while data := source.read(_CHUNK):
             target.write(data)
     # The client finishes an upload that broke off on our side, as if it were whole.
@@ -159,14 +159,14 @@ def upload(path: Path, address: Address) -> None:
 
 def write(data: bytes, address: Address) -> None:
     """Put bytes into the store as one object."""
-    with _told(address), _system(address.scheme).open(address.path, "wb") as target:
+    with _store_errors(address), _system(address.scheme).open(address.path, "wb") as target:
         target.write(data)
 
 
 def remove(address: Address) -> None:
     """Delete an object, where there is one."""
     try:
-        with _told(address):
+        with _store_errors(address):
             _system(address.scheme).rm_file(address.path)
     except _NotThere:
         return
@@ -176,7 +176,7 @@ def remove_folder(address: Address) -> None:
     """Delete every object below an address; never a whole bucket."""
     assert "/" in address.path, f"{address} is a bucket"
     try:
-        with _told(address):
+        with _store_errors(address):
             _system(address.scheme).rm(address.path, recursive=True)
     except _NotThere:
         return
@@ -187,7 +187,7 @@ class _NotThere(DataError):
 
 
 @contextmanager
-def _told(address: Address) -> Iterator[None]:
+def _store_errors(address: Address) -> Iterator[None]:
     """Turn what the client raises into a sentence about the address."""
     try:
         yield

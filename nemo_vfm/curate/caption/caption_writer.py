@@ -73,25 +73,25 @@ def write_captions(
         DataError: many clips in a row failed, or a captioner answered what it was not asked.
         UserError: what captioners raise of things that concern all clips, such as a key that is refused.
     """
-    told = CaptionReport()
+    report = CaptionReport()
     for record in records:
         record.caption, record.caption_by, record.caption_facts = "", "nobody", {"caption_status": "skipped"}
     for name, voice in captioners.items():
         silent = [record for record in records if not record.caption]
         if isinstance(voice, Viewer):
-            _Seeing(name, voice, folder, told).all([r for r in silent if r.decision == "kept"], media_path)
+            _Seeing(name, voice, folder, report).all([r for r in silent if r.decision == "kept"], media_path)
         elif isinstance(voice, Captioner):
-            _say(name, voice, silent, told)
+            _say(name, voice, silent, report)
     for name, voice in captioners.items():
         if isinstance(voice, Editor):
-            _edit(name, voice, [r for r in records if r.caption and r.decision == "kept"], folder, told)
-    told.by.update(record.caption_by for record in records)
-    for name, reasons in told.failures.items():
+            _edit(name, voice, [r for r in records if r.caption and r.decision == "kept"], folder, report)
+    report.by.update(record.caption_by for record in records)
+    for name, reasons in report.failures.items():
         warn(f"{name} failed {reasons.total()} times, most often: {reasons.most_common(1)[0][0]}")
-    return told
+    return report
 
 
-def _say(name: str, captioner: Captioner, records: Iterable[ClipRecord], told: CaptionReport) -> None:
+def _say(name: str, captioner: Captioner, records: Iterable[ClipRecord], report: CaptionReport) -> None:
     """What it knows of each; an error costs this clip's caption, and the next captioner is asked."""
     in_a_row = 0
     for record in records:
@@ -100,7 +100,7 @@ def _say(name: str, captioner: Captioner, records: Iterable[ClipRecord], told: C
             in_a_row += 1
             failures = {**record.caption_facts.get("caption_failures", {}), name: f"error: {failure}"}
             record.caption_facts = {**record.caption_facts, "caption_failures": failures}
-            _count(name, Caption(record.clip.id, status="error", failure=failure), in_a_row, told)
+            _count(name, Caption(record.clip.id, status="error", failure=failure), in_a_row, report)
             continue
         in_a_row = 0
         if said is not None and (text := clean(said[0])):
@@ -128,8 +128,8 @@ def _is_text_and_writer(said: object) -> bool:
 class _Seeing:
     """One viewer at work on the clips that nobody spoke of yet."""
 
-    def __init__(self, name: str, viewer: Viewer, folder: Path, told: CaptionReport) -> None:
-        self._name, self._viewer, self._told = name, viewer, told
+    def __init__(self, name: str, viewer: Viewer, folder: Path, report: CaptionReport) -> None:
+        self._name, self._viewer, self._report = name, viewer, report
         self._folder = folder
 
     def all(self, records: Sequence[ClipRecord], media_path: Callable[[ClipRecord], Path]) -> None:
@@ -140,7 +140,7 @@ class _Seeing:
         journal = Journal(self._folder, self._viewer.fingerprint())
         known = {view.key: journal.get(view.key) for group in views.values() for view in group}
         missing = [view for group in views.values() for view in group if known[view.key] is None]
-        answers = _answers(self._name, self._viewer.describe, missing, journal, self._told) if missing else {}
+        answers = _answers(self._name, self._viewer.describe, missing, journal, self._report) if missing else {}
         for record in records:
             said = [known[view.key] or answers[view.key] for view in views[record.clip.id]]
             self._fill(record, said, views[record.clip.id])
@@ -162,9 +162,9 @@ class _Seeing:
         record.caption = clean(" ".join(caption.text for caption in said))
         record.caption_by = first.by or self._name
         tokens_in, tokens_out = sum(c.tokens_in for c in said), sum(c.tokens_out for c in said)
-        self._told.tokens_in, self._told.tokens_out = (
-            self._told.tokens_in + tokens_in,
-            self._told.tokens_out + tokens_out,
+        self._report.tokens_in, self._report.tokens_out = (
+            self._report.tokens_in + tokens_in,
+            self._report.tokens_out + tokens_out,
         )
         record.caption_facts = {
             **record.caption_facts, "caption_status": status, **_origin(first),
@@ -173,12 +173,12 @@ class _Seeing:
         }  # fmt: skip
 
 
-def _edit(name: str, editor: Editor, records: Sequence[ClipRecord], folder: Path, told: CaptionReport) -> None:
+def _edit(name: str, editor: Editor, records: Sequence[ClipRecord], folder: Path, report: CaptionReport) -> None:
     drafts = {r.clip.id: Draft(f"{r.clip.id}-{sha256_text(r.caption)[:16]}", r, r.caption) for r in records}
     journal = Journal(folder, editor.fingerprint())
     known = {draft.key: journal.get(draft.key) for draft in drafts.values()}
     missing = [draft for draft in drafts.values() if known[draft.key] is None]
-    answers = _answers(name, editor.edit, missing, journal, told) if missing else {}
+    answers = _answers(name, editor.edit, missing, journal, report) if missing else {}
     for record in records:
         key = drafts[record.clip.id].key
         edited = known[key] or answers[key]
@@ -186,7 +186,10 @@ def _edit(name: str, editor: Editor, records: Sequence[ClipRecord], folder: Path
             edit = {"by": edited.by or name, "instead_of": record.caption, **_origin(edited)}
             edits = [*record.caption_facts.get("caption_edits", []), edit]
             record.caption, record.caption_facts = edited.text, {**record.caption_facts, "caption_edits": edits}
-            told.tokens_in, told.tokens_out = told.tokens_in + edited.tokens_in, told.tokens_out + edited.tokens_out
+            report.tokens_in, report.tokens_out = (
+                report.tokens_in + edited.tokens_in,
+                report.tokens_out + edited.tokens_out,
+            )
 
 
 def _answers(
@@ -194,7 +197,7 @@ def _answers(
     ask: Callable[[Iterable[_Question]], Iterator[Caption]],
     questions: Sequence[_Question],
     journal: Journal,
-    told: CaptionReport,
+    report: CaptionReport,
 ) -> dict[str, Caption]:
     """Every question's answer, by key; each is kept on disk as soon as it is there."""
     open_keys = {question.key for question in questions}
@@ -209,13 +212,13 @@ def _answers(
             open_keys.remove(caption.key)
             found[caption.key] = caption
             journal.put(caption)
-            told.asked += 1
+            report.asked += 1
             in_a_row = 0 if caption.spoken else in_a_row + 1
-            _count(name, caption, in_a_row, told)
+            _count(name, caption, in_a_row, report)
             line.advance()
     for key in open_keys:
         found[key] = Caption(key, status="error", failure="it gave no answer")
-        _count(name, found[key], 0, told)
+        _count(name, found[key], 0, report)
     return found
 
 
@@ -232,10 +235,10 @@ def _plain(text: str) -> str:
     return clean(conceal(text))[:500]
 
 
-def _count(name: str, caption: Caption, in_a_row: int, told: CaptionReport) -> None:
+def _count(name: str, caption: Caption, in_a_row: int, report: CaptionReport) -> None:
     if caption.spoken:
         return
-    told.failures.setdefault(name, Counter())[f"{caption.status}: {caption.failure}"] += 1
+    report.failures.setdefault(name, Counter())[f"{caption.status}: {caption.failure}"] += 1
     if in_a_row >= MAX_FAILURES_IN_A_ROW:
         raise DataError(
             f"{name} failed {in_a_row} times in a row; the last error: {caption.failure}. Earlier captions are "

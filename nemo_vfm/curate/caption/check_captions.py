@@ -171,16 +171,16 @@ class CheckCaptions:
         return verdict.deviations >= self.min_deviations
 
     def _judged(self, verdict: Verdict) -> Outcome:
-        told = (
+        summary = (
             f"of {verdict.clips} clips the own caption ranks {verdict.mean_rank:.3f} on average (chance: 0.5), "
             f"{verdict.deviations:.1f} standard deviations better than chance; likeness {verdict.likeness:.3f} of true "
             f"pairs, {verdict.shuffled:.3f} of shuffled ones"
         )
         figures = {"mean_rank": verdict.mean_rank, "deviations": verdict.deviations}
         if self._passed(verdict):
-            info(told)
-            return Outcome(told, figures)
-        trouble = f"captions do not belong to their clips, or the model cannot tell: {told}. Caption again"
+            info(summary)
+            return Outcome(summary, figures)
+        trouble = f"captions do not belong to their clips, or the model cannot tell: {summary}. Caption again"
         if self.on_failure == "stop":
             raise CaptionsRefused(trouble)
         warn(trouble)

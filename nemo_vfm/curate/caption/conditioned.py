@@ -36,7 +36,7 @@ class ScoreConditioned:
     def edit(self, drafts: Iterable[Draft]) -> Iterator[Caption]:
         """Every text with its clip's scores."""
         for draft in drafts:
-            yield Caption(draft.key, self._told(draft))
+            yield Caption(draft.key, self._context_text(draft))
 
     def fingerprint(self) -> str:
         """Nothing is kept: it depends on scores, and is quick."""
@@ -46,7 +46,7 @@ class ScoreConditioned:
         """See `ReadsColumns.reads`."""
         return {("facts", name): column for name, column in self.facts.items()}
 
-    def _told(self, draft: Draft) -> str:
+    def _context_text(self, draft: Draft) -> str:
         facts = {name: value for name in FACTS if (value := draft.record.value(name)) == value}
         scores = {**facts, **draft.record.scores}
         said = {name: scores[column] for name, column in self.facts.items() if column in scores}

@@ -79,15 +79,15 @@ class EndpointCaptioner:
         return json.dumps(["endpoint/1", self.chat.identity(), self.revision, prompt_hash(self.prompt), sent])
 
     def _one(self, view: View) -> Caption:
-        asked = Caption(view.key, by="endpoint", model=self.chat.model, prompt_hash=prompt_hash(self.prompt))
+        unanswered = Caption(view.key, by="endpoint", model=self.chat.model, prompt_hash=prompt_hash(self.prompt))
         try:
             content = [{"type": "text", "text": self.prompt}, *self._shown(view)]
             said = self.chat.say([{"role": "user", "content": content}])
         except (EndpointError, DataError) as error:
-            return replace(asked, status="error", failure=str(error))
+            return replace(unanswered, status="error", failure=str(error))
         failure = "the model declined" if said.ending == "blocked" else None
         return replace(
-            asked, text=said.text, status=said.ending, failure=failure, model=said.model or self.chat.model,
+            unanswered, text=said.text, status=said.ending, failure=failure, model=said.model or self.chat.model,
             revision=self.revision or said.revision, tokens_in=said.tokens_in, tokens_out=said.tokens_out,
         )  # fmt: skip
 

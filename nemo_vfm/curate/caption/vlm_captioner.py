@@ -66,21 +66,21 @@ class HuggingFaceCaptioner:
         return LocalModel(self.folder, "sees", Precision(self.precision), self.max_tokens)
 
     def _group(self, views: Sequence[View]) -> Iterator[Caption]:
-        asked: dict[str, Json] = {}
+        conversations: dict[str, Json] = {}
         for view in views:
             try:
-                asked[view.key] = self._conversation(view)
+                conversations[view.key] = self._conversation(view)
             except DataError as error:
                 yield replace(self._blank(view.key), status="error", failure=str(error))
-        said = self._model().speak(list(asked.values())) if asked else []
-        for key, spoken in zip(asked, said, strict=True):
+        said = self._model().speak(list(conversations.values())) if conversations else []
+        for key, spoken in zip(conversations, said, strict=True):
             blank = self._blank(key)
             tokens_in, tokens_out = spoken.tokens_in, spoken.tokens_out
             yield replace(blank, text=spoken.text, status=spoken.status, tokens_in=tokens_in, tokens_out=tokens_out)
 
     def _blank(self, key: str) -> Caption:
-        revision, asked = fingerprint_of(self.folder), prompt_hash(self.prompt)
-        return Caption(key, by="hugging_face", model=self.folder.name, revision=revision, prompt_hash=asked)
+        revision, prompt = fingerprint_of(self.folder), prompt_hash(self.prompt)
+        return Caption(key, by="hugging_face", model=self.folder.name, revision=revision, prompt_hash=prompt)
 
     def _conversation(self, view: View) -> Json:
         from PIL import Image

@@ -65,11 +65,13 @@ def _check_rule(name: str, rule: Rule, known: Known) -> None:
 
 def _unknown(rule: str, column: str, known: Known) -> str:
     near = get_close_matches(column, known, n=1, cutoff=0.6)
-    told = f"rule {rule!r} reads the score {column!r}, which no stage gives; "
+    message = f"rule {rule!r} reads the score {column!r}, which no stage gives; "
     if near:
-        return f"{told}did you mean {near[0]!r}? Remove the rule too (~rules.{rule}) if you removed its stage"
+        return f"{message}did you mean {near[0]!r}? Remove the rule too (~rules.{rule}) if you removed its stage"
     # The list comes last: with all stages it is so long that what follows is cut off.
-    return f"{told}remove the rule too (~rules.{rule}) if you removed its stage. There are {', '.join(sorted(known))}"
+    return (
+        f"{message}remove the rule too (~rules.{rule}) if you removed its stage. There are {', '.join(sorted(known))}"
+    )
 
 
 def _check_kind(name: str, rule: Rule, use: Use, words: Collection[str] | None) -> None:

@@ -59,18 +59,18 @@ def finished(
     waiting = enumerate(items)
     with ThreadPoolExecutor(max_workers=workers) as pool:
         # As many again as are at work, so that no worker waits while a result is looked at.
-        begun = {pool.submit(work, item): number for number, item in islice(waiting, 2 * workers)}
+        running = {pool.submit(work, item): number for number, item in islice(waiting, 2 * workers)}
         try:
-            while begun:
-                for future in wait(begun, return_when=FIRST_COMPLETED).done:
-                    number = begun.pop(future)
-                    begun.update((pool.submit(work, item), following) for following, item in islice(waiting, 1))
+            while running:
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    number = running.pop(future)
+                    running.update((pool.submit(work, item), following) for following, item in islice(waiting, 1))
                     yield number, future.result()
         except BaseException:
             give_up()
             raise
         finally:
-            for future in begun:
+            for future in running:
                 future.cancel()
 
 

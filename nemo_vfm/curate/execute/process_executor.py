@@ -27,14 +27,14 @@ class Processes:
         """See `Executor.run`."""
         count = min(self.workers or min(64, num_cores()), max(1, len(items)))
         watch.steps = [Throughput(step.name, workers=1 if place else count) for place, step in enumerate(steps)]
-        crew = _Crew(steps, count, watch)
+        pools = _StepPools(steps, count, watch)
         try:
-            yield from crew.work(items)
+            yield from pools.work(items)
         finally:
-            crew.stop()
+            pools.stop()
 
 
-class _Crew:
+class _StepPools:
     """Threads, each with a worker for the first step; they share those of the later ones."""
 
     def __init__(self, steps: Sequence[Step], count: int, watch: Watch) -> None:

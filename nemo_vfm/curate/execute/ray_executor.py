@@ -89,13 +89,13 @@ class _Pipeline:
         self._settings, self._watch = settings, watch
         there = self._ray.cluster_resources()
         self._cpus, self._gpus = float(there.get("CPU", 1)), float(there.get("GPU", 0))
-        self._crews = [self._crew(step) for step in steps]
+        self._crews = [self._start_actors(step) for step in steps]
         watch.steps = [Throughput(step.name) for step in steps]
         self._lock, self._items_done, self._balanced_s = threading.Lock(), 0, time.monotonic()
         self._most = max(1, min(settings.max_actors, int(self._cpus / settings.cpus_per_actor)))
         self._balance()
 
-    def _crew(self, step: Step) -> Crew:
+    def _start_actors(self, step: Step) -> Crew:
         """Its actors; a step that would like a GPU does without where the cluster has none."""
         cpus = min(step.cpus * self._settings.cpus_per_actor, self._cpus)
         return Crew(Step(step.name, step.work, cpus, step.gpus), gpus=min(step.gpus, self._gpus))
@@ -104,12 +104,12 @@ class _Pipeline:
         """As many actors a step as it needs; what a step costs is known from what it did until now."""
         done = max(1, self._items_done)
         needs = [
-            Need(took.busy_s / done or 1.0, crew.step.cpus, crew.gpus)
-            for crew, took in zip(self._crews, self._watch.steps, strict=True)
+            Need(took.busy_s / done or 1.0, actors.step.cpus, actors.gpus)
+            for actors, took in zip(self._crews, self._watch.steps, strict=True)
         ]
         counts = shares(needs, cpus=self._cpus, gpus=self._gpus, most=self._most)
-        for crew, count, took in zip(self._crews, counts, self._watch.steps, strict=True):
-            crew.want(count)
+        for actors, count, took in zip(self._crews, counts, self._watch.steps, strict=True):
+            actors.want(count)
             if took.workers != count:
                 info(f"{took.step}: {count} actors")
             took.workers = max(took.workers, count)
@@ -196,5 +196,5 @@ class _Pipeline:
 
     def stop(self) -> None:
         """End the actors."""
-        for crew in self._crews:
-            crew.stop()
+        for actors in self._crews:
+            actors.stop()

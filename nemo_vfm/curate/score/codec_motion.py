@@ -76,11 +76,11 @@ class CodecMotion:
         vectors = _vectors_near(footage, numbers)
         if not vectors:
             return None
-        told = [grid for number in numbers if (grid := _per_frame(footage, number, vectors)) is not None]
-        if 2 * len(told) < len(numbers):
+        grids = [grid for number in numbers if (grid := _per_frame(footage, number, vectors)) is not None]
+        if 2 * len(grids) < len(numbers):
             return None
         shape = vectors[numbers[0]]
-        moved_TRC = np.stack(told)
+        moved_TRC = np.stack(grids)
         seen_TRC = cell_areas(shape.width, shape.height) * ~np.isnan(moved_TRC)
         moved_RC, seen_RC = (np.nan_to_num(moved_TRC) * seen_TRC).sum(axis=0), seen_TRC.sum(axis=0)
         return self._numbers(moved_RC, seen_RC, shape.width, shape.height)

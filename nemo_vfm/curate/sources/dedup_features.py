@@ -28,10 +28,10 @@ _UNKNOWN = {"num_frames": 1, "fps": 1.0, "width": 0, "height": 0}
 
 def _known(index: Mapping[str, Json]) -> dict[str, Json]:
     """Facts of a clip that could not be decoded, as far as its index tells them."""
-    told = {name: index[name] for name in _UNKNOWN if name in index}
-    if not is_frame_rate(told.get("fps", 1.0)):
-        del told["fps"]
-    return {**_UNKNOWN, **told}
+    measured = {name: index[name] for name in _UNKNOWN if name in index}
+    if not is_frame_rate(measured.get("fps", 1.0)):
+        del measured["fps"]
+    return {**_UNKNOWN, **measured}
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,7 +131,7 @@ class _Watcher:
     def __init__(self, model: "TransNetV2") -> None:
         self._model = model
         self._held: list[NDArray[np.uint8]] = []  # from the frame `_first` on
-        self._first, self._told = 0, 0
+        self._first, self._num_returned = 0, 0
         self.count = 0
 
     def see(self, frame: Frame) -> list[float]:
@@ -140,29 +140,29 @@ class _Watcher:
         small = cv2.resize(frame, (WIDTH_PX, HEIGHT_PX), interpolation=cv2.INTER_AREA)
         self._held.append(np.asarray(small, dtype=np.uint8))
         self.count += 1
-        return self._tell() if self.count == self._told + STEP + EDGE else []
+        return self._tell() if self.count == self._num_returned + STEP + EDGE else []
 
     def end(self) -> list[float]:
         """What is left; the last frame stands for those after it."""
-        told: list[float] = []
-        while self._told < self.count:
-            told += self._tell()
-        return told
+        returned: list[float] = []
+        while self._num_returned < self.count:
+            returned += self._tell()
+        return returned
 
     def _tell(self) -> list[float]:
         import torch
 
         from nemo_vfm.models.transnet import EDGE, STEP, WINDOW, predict_windows
 
-        numbers = range(self._told - EDGE, self._told - EDGE + WINDOW)
+        numbers = range(self._num_returned - EDGE, self._num_returned - EDGE + WINDOW)
         window = [min(max(number, 0), self.count - 1) - self._first for number in numbers]
         frames_THWC = torch.from_numpy(np.stack(self._held))
-        found = predict_windows(self._model, frames_THWC, [window])[: self.count - self._told]
-        self._told += len(found)
-        keep_from = max(0, min(self._told, self.count) - EDGE)
+        found = predict_windows(self._model, frames_THWC, [window])[: self.count - self._num_returned]
+        self._num_returned += len(found)
+        keep_from = max(0, min(self._num_returned, self.count) - EDGE)
         del self._held[: keep_from - self._first]
         self._first = keep_from
-        assert len(found) == STEP or self._told == self.count
+        assert len(found) == STEP or self._num_returned == self.count
         return [float(value) for value in found]
 
 

@@ -38,5 +38,5 @@ def own_bytes() -> int:
 def _machine_bytes() -> int:
     """RAM, or what a container may use of it."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    told = [path.read_text().strip() for path in _LIMITS if path.is_file()]
-    return min([total, *(int(limit) for limit in told if limit.isdecimal())])
+    limits = [path.read_text().strip() for path in _LIMITS if path.is_file()]
+    return min([total, *(int(limit) for limit in limits if limit.isdecimal())])

@@ -71,8 +71,8 @@ def _entry(file: Captioned, facts: Mapping[str, Json], several: bool) -> Entry:
     suffix = file.path.suffix.lower()
     kind = suffix[1:] if suffix in TRAINED_IMAGE_SUFFIXES else "mp4"  # what a video really is, its bytes say
     members = {} if "why" in facts else {kind: (0, int(facts["size"]))}
-    told = f"{file.name}\n{file.caption}" if several else file.name
-    key = f"{_ODD.sub('-', file.name)[-60:]}-{sha256_text(told)[:16]}"
+    label = f"{file.name}\n{file.caption}" if several else file.name
+    key = f"{_ODD.sub('-', file.name)[-60:]}-{sha256_text(label)[:16]}"
     return Entry(key, file.name, members, {**facts, "caption": file.caption, "clip": file.name})
 
 

@@ -79,8 +79,8 @@ class FolderTokenizer:
 
     def fingerprint(self) -> str:
         """The bytes of the files, wherever they lie, and the token that ends a document."""
-        told = [f"{path.name} {_hash(*_state(path))}" for path in files_of(self.folder)]
-        return f"tokenizer/1 {sha256(' '.join(told).encode()).hexdigest()[:16]} end={self.end_token}"
+        hashes = [f"{path.name} {_hash(*_state(path))}" for path in files_of(self.folder)]
+        return f"tokenizer/1 {sha256(' '.join(hashes).encode()).hexdigest()[:16]} end={self.end_token}"
 
     def _loaded(self) -> Loaded:
         return _load(self.folder, tuple(_state(path) for path in files_of(self.folder)))

@@ -57,7 +57,7 @@ def read(folder: Path) -> Special:
     named = {**config, **older}
     try:
         roles = {role: _text(named[role]) for role in _ROLES if named.get(role)}
-        decoder = {int(number): _added(told, int(number)) for number, told in _items(config, "added_tokens_decoder")}
+        decoder = {int(number): _added(entry, int(number)) for number, entry in _items(config, "added_tokens_decoder")}
         for content, number in numbers.items():
             decoder.setdefault(int(number), Added(content, int(number), content in roles.values(), {}))
         listed = [decoder[number] for number in sorted(decoder)]
@@ -89,18 +89,18 @@ def _items(config: Mapping[str, Json], name: str) -> Iterator[tuple[str, Json]]:
 def _extra(named: Mapping[str, Json]) -> Iterator[Added]:
     """transformers 5 calls them extra_special_tokens, earlier ones additional_special_tokens."""
     for name in ("additional_special_tokens", "extra_special_tokens"):
-        told = named.get(name) or []
-        yield from (_added(one, None) for one in (told.values() if isinstance(told, dict) else told))
+        entry = named.get(name) or []
+        yield from (_added(one, None) for one in (entry.values() if isinstance(entry, dict) else entry))
 
 
-def _text(told: Json) -> str:
-    return str(told["content"] if isinstance(told, dict) else told)
+def _text(entry: Json) -> str:
+    return str(entry["content"] if isinstance(entry, dict) else entry)
 
 
-def _added(told: Json, number: int | None) -> Added:
+def _added(entry: Json, number: int | None) -> Added:
     """A token by name is special; one of `added_tokens_decoder` says itself whether it is."""
-    if not isinstance(told, dict):
-        return Added(str(told), number, True, {})
+    if not isinstance(entry, dict):
+        return Added(str(entry), number, True, {})
     usual = ("lstrip", "rstrip", "single_word", "normalized")
-    special = bool(told.get("special", False)) if number is not None else True
-    return Added(str(told["content"]), number, special, {name: bool(told[name]) for name in usual if name in told})
+    special = bool(entry.get("special", False)) if number is not None else True
+    return Added(str(entry["content"]), number, special, {name: bool(entry[name]) for name in usual if name in entry})

@@ -116,11 +116,11 @@ def read_manifest(folder: Path) -> Manifest:
     if not folder.is_dir():
         raise UserError(f"there is no folder of tokens {folder}; `TokenizeText` makes one (docs/pretraining_data.md)")
     if not path.is_file():
-        begun = any(folder.glob("*.tokens"))
+        started = any(folder.glob("*.tokens"))
         raise UserError(
             f"{folder} holds no {NAME}"
             + (": whoever wrote its shards has not finished; run the same command again, it goes on where it stopped"
-               if begun else ", so it is not a folder of tokens; `TokenizeText` makes one (docs/pretraining_data.md)")
+               if started else ", so it is not a folder of tokens; `TokenizeText` makes one (docs/pretraining_data.md)")
         )  # fmt: skip
     return _parsed(path)
 

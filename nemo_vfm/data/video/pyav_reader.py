@@ -376,14 +376,14 @@ def _is_cover(stream: av.VideoStream) -> bool:
     return bool(stream.disposition & Disposition.attached_pic)
 
 
-def _mean_rate(pts: Sequence[int], told: Fraction, time_base: Fraction) -> Fraction:
+def _mean_rate(pts: Sequence[int], declared_fps: Fraction, time_base: Fraction) -> Fraction:
     """What the container tells, unless its time stamps say otherwise: Matroska tells one frame's usual length.
 
     A tick at either end is what rounding to the time base may cost.
     """
     if len(pts) < 2:
-        return told
-    ticks, expected = pts[-1] - pts[0], (len(pts) - 1) / (told * time_base)
+        return declared_fps
+    ticks, expected = pts[-1] - pts[0], (len(pts) - 1) / (declared_fps * time_base)
     if abs(ticks - expected) <= 2 + expected / 100:
-        return told
+        return declared_fps
     return (len(pts) - 1) / (ticks * time_base)

@@ -60,7 +60,7 @@ class Opened:
     shards: ShardSet
     entry: Entry
 
-    def told(self) -> Bytes:
+    def resolved(self) -> Bytes:
         """As it is printed."""
         entry = self.entry
         return Bytes(str(self.shards.folder), entry.shard, entry.key, dict(entry.members), dict(entry.index))
@@ -83,14 +83,14 @@ def lies_in(curation: Curation, clip: str) -> Opened | None:
 
 def encodings(curation: Curation, clip: str) -> tuple[list[Encoding], list[Opened]]:
     """What each encode step of the run made of the clip, and all of its latents."""
-    told, opened = [], []
+    resolved, opened = [], []
     for folder in curation.encodings():
         report = read_plain(folder / "encode.json")
         found = _opened(folder / "shards", lambda entry: entry.index.get("clip") == clip)
         opened += found
         left = {} if found else _reasons(report, "unbinned") | _reasons(report, "failed")
-        told.append(Encoding(str(folder), [one.told() for one in found], str(report.get("codec", "")), left))
-    return told, opened
+        resolved.append(Encoding(str(folder), [one.resolved() for one in found], str(report.get("codec", "")), left))
+    return resolved, opened
 
 
 def _opened(folder: Path, wanted: Callable[[Entry], bool]) -> list[Opened]:

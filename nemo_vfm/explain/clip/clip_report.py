@@ -125,7 +125,7 @@ def tell(curation: Curation, place: int) -> tuple[Story, Opened | None, list[Ope
         restored=_restored(curation, clip), caption=curation.text("caption", place) or "",
         caption_by=str(record.get("caption_by") or ""), bucket=_bucket(curation, clip, latents),
         caption_facts={str(name): value for name, value in record.items() if _says_how(str(name))},
-        bytes=opened.told() if opened else None, encodings=encoded,
+        bytes=opened.resolved() if opened else None, encodings=encoded,
     )  # fmt: skip
     return story, opened, latents
 

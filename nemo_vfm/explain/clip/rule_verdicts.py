@@ -67,7 +67,10 @@ class Verdict:
 def verdicts(curation: Curation, place: int) -> list[Verdict]:
     """Of every rule, in the order of the recipe, what it says of the clip."""
     compared = _compared(curation)
-    return [_verdict(curation, place, name, told, compared) for name, told in curation.read("rules.json").items()]
+    return [
+        _verdict(curation, place, name, rule_values, compared)
+        for name, rule_values in curation.read("rules.json").items()
+    ]
 
 
 def value_of(curation: Curation, column: str, place: int) -> float | str | None:
@@ -91,12 +94,12 @@ def spares_at(value: float, op: str, *, inclusive: bool) -> float:
     return found
 
 
-def _verdict(curation: Curation, place: int, name: str, told: Json, compared: set[str]) -> Verdict:
+def _verdict(curation: Curation, place: int, name: str, rule_values: Json, compared: set[str]) -> Verdict:
     try:
-        rule = _rule(told)
+        rule = _rule(rule_values)
         drops, limits = bool(rule.drops(curation.table)[place]), rule.limits(curation.table)
     except (ValueError, TypeError, KeyError, AttributeError):
-        return Verdict(name, str(told), "drop", "unknown", why="rules.json cannot be read here")
+        return Verdict(name, str(rule_values), "drop", "unknown", why="rules.json cannot be read here")
     decided = curation.text("rule", place) == name
     columns = dict.fromkeys(use.name for use in rule.uses())
     says, why = _says(curation, place, drops, decided, bool(compared & columns.keys()))
@@ -107,12 +110,12 @@ def _verdict(curation: Curation, place: int, name: str, told: Json, compared: se
     )  # fmt: skip
 
 
-def _rule(told: Json) -> Rule:
+def _rule(rule_values: Json) -> Rule:
     """A rule as rules.json has it."""
-    if "keep" in told or "drop" in told:
-        return Rule(keep=told.get("keep"), drop=told.get("drop"))
-    threshold, below = float(told["threshold"]), told["op"] == "<"
-    return Rule(score=told["score"], below=threshold if below else None, above=None if below else threshold)
+    if "keep" in rule_values or "drop" in rule_values:
+        return Rule(keep=rule_values.get("keep"), drop=rule_values.get("drop"))
+    threshold, below = float(rule_values["threshold"]), rule_values["op"] == "<"
+    return Rule(score=rule_values["score"], below=threshold if below else None, above=None if below else threshold)
 
 
 def _says(curation: Curation, place: int, drops: bool, decided: bool, compares: bool) -> tuple[Says, str]:

@@ -33,17 +33,17 @@ def browse(where: Place, key: str | None, *, as_json: bool, out: Path | None) ->
         samples = named_shards([where], None)
     except ValueError as error:  # braces
         raise UserError(str(error)) from error
-    told = summarise(samples) if key is None else describe(samples, entry_of(samples.entries, key))
+    page = summarise(samples) if key is None else describe(samples, entry_of(samples.entries, key))
     draws = sys.stdout.isatty() and not as_json and not os.environ.get("NO_COLOR")
-    frames = _frames(samples, told) if out is not None or draws else []
+    frames = _frames(samples, page) if out is not None or draws else []
     if out is not None:
         _write_sheet(frames, out)  # first: who reads the rest may stop reading, such as `| head`
     if as_json:
-        sys.stdout.write(json.dumps(told.to_json(), indent=1, ensure_ascii=False) + "\n")
-    elif isinstance(told, Summary):
-        _write_summary(Terminal(), str(where), told)
+        sys.stdout.write(json.dumps(page.to_json(), indent=1, ensure_ascii=False) + "\n")
+    elif isinstance(page, Summary):
+        _write_summary(Terminal(), str(where), page)
     else:
-        _write_one(Terminal(), told)
+        _write_one(Terminal(), page)
     if draws and frames:
         _draw(Terminal(), frames)
     if out is not None and not as_json:
@@ -51,11 +51,11 @@ def browse(where: Place, key: str | None, *, as_json: bool, out: Path | None) ->
     return 0
 
 
-def _frames(samples: Samples, told: Summary | One) -> list[Frame]:
-    if isinstance(told, Summary):
+def _frames(samples: Samples, page: Summary | One) -> list[Frame]:
+    if isinstance(page, Summary):
         return first_frames(samples, _SAMPLES)
     try:
-        return frames_of(samples, entry_of(samples.entries, told.key), _FRAMES)
+        return frames_of(samples, entry_of(samples.entries, page.key), _FRAMES)
     except DataError:
         return []  # it is said among what is damaged
 
@@ -72,26 +72,26 @@ def _draw(paper: Terminal, frames: Sequence[Frame]) -> None:
         paper.line(line)
 
 
-def _write_summary(paper: Terminal, name: str, told: Summary) -> None:
+def _write_summary(paper: Terminal, name: str, page: Summary) -> None:
     paper.line(printable(name, 1000), "bold")
-    clips = f" of {told.clips:,} clips" if told.clips != told.samples else ""
-    size = sum(member.total for member in told.members.values())
-    samples, shards = ("" if count == 1 else "s" for count in (told.samples, told.shards))
-    there = f"{told.samples:,} sample{samples}{clips} in {told.shards:,} shard{shards}"
+    clips = f" of {page.clips:,} clips" if page.clips != page.samples else ""
+    size = sum(member.total for member in page.members.values())
+    samples, shards = ("" if count == 1 else "s" for count in (page.samples, page.shards))
+    there = f"{page.samples:,} sample{samples}{clips} in {page.shards:,} shard{shards}"
     paper.line(f"  {there}, {size:,.0f} bytes of members")
     paper.line("\nMembers", "bold")
     paper.line(f"  {'':<24} {'samples':>9}  {'bytes':>16}  {'smallest':>14} {'median':>14} {'largest':>14}")
-    for member, found in told.members.items():
+    for member, found in page.members.items():
         paper.line(_member(member, found))
-    if told.looked_into < told.samples:
+    if page.looked_into < page.samples:
         paper.line()
-        paper.prose(f"The rest describes the first {told.looked_into:,} samples, whose index lacks details.")
-    for title, counts in (("Buckets", told.buckets), ("Sizes", told.sizes), ("Latents", told.latent_shapes),
-                          ("Frames per second", told.fps)):  # fmt: skip
+        paper.prose(f"The rest describes the first {page.looked_into:,} samples, whose index lacks details.")
+    for title, counts in (("Buckets", page.buckets), ("Sizes", page.sizes), ("Latents", page.latent_shapes),
+                          ("Frames per second", page.fps)):  # fmt: skip
         _write_counts(paper, title, counts)
-    _write_bins(paper, "Seconds", told.duration_s, ".2f")
-    _write_bins(paper, "Words in a caption", told.caption_words, ".0f")
-    for count, what in ((told.without_caption, "have no caption"), (told.unknown, "do not say their frame rate")):
+    _write_bins(paper, "Seconds", page.duration_s, ".2f")
+    _write_bins(paper, "Words in a caption", page.caption_words, ".0f")
+    for count, what in ((page.without_caption, "have no caption"), (page.unknown, "do not say their frame rate")):
         if count:
             paper.line(f"\n{count:,} samples {what}")
 

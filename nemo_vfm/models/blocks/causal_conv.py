@@ -20,7 +20,7 @@ class Past:
     """What layers remember of a video between its pieces; made anew for every video."""
 
     def __init__(self) -> None:
-        self.begun = False  #: whether the first piece has gone through
+        self.has_started = False  #: whether the first piece has gone through
         self._frames: dict[nn.Module, Tensor] = {}
 
     def before(self, layer: nn.Module, x_BTHWC: Tensor, num: int) -> Tensor:
@@ -42,7 +42,7 @@ def behind(past: Past | None, layer: nn.Module, x_BTHWC: Tensor, num: int) -> Te
 
 def begins(past: Past | None) -> bool:
     """Whether these frames are the first of their video."""
-    return past is None or not past.begun
+    return past is None or not past.has_started
 
 
 @torch.no_grad()

@@ -61,5 +61,5 @@ class KeyValues:
         end = self.length + count
         key = torch.arange(end, device=self.begins_B.device)
         query = key[self.length :, None]
-        begun = key >= self.begins_B[:, None, None]
-        return ((key <= query) & (begun | (key == query)))[:, None]
+        is_started = key >= self.begins_B[:, None, None]
+        return ((key <= query) & (is_started | (key == query)))[:, None]

@@ -75,27 +75,27 @@ class SpaceTimeBlock(nn.Module):
         self.cross_attention = CrossAttention(width=width, heads=heads, text_dim=text_dim)
         self.mlp = MLP(width=width, hidden=mlp_hidden)
 
-    def forward(self, x_BSD: Tensor, told: SpaceTime) -> Tensor:
+    def forward(self, x_BSD: Tensor, space_time: SpaceTime) -> Tensor:
         """The residual stream (B, S, D) after this block."""
-        context = told.context
+        context = space_time.context
         chunks = iter(context.levels.by_token(self.modulation(context.conditioning_NA)))
         x = context.placed(x_BSD)
         for reach in self.attentions:
             shift, scale, gate = next(chunks), next(chunks), next(chunks)
-            x = gated(x, gate, self._attended(reach, modulate(self.norm(x), shift, scale), told))
+            x = gated(x, gate, self._attended(reach, modulate(self.norm(x), shift, scale), space_time))
         shift, scale, gate = next(chunks), next(chunks), next(chunks)
         text = self.cross_attention(modulate(self.norm(x), shift, scale), context.text_BLD, context.mask_B11L)
         x = gated(x, gate, text)
         shift, scale, gate = next(chunks), next(chunks), next(chunks)
         return gated(x, gate, self.mlp(modulate(self.norm(x), shift, scale)))
 
-    def _attended(self, reach: str, x_BSD: Tensor, told: SpaceTime) -> Tensor:
+    def _attended(self, reach: str, x_BSD: Tensor, space_time: SpaceTime) -> Tensor:
         module = self.attentions[reach]
         if reach == "full":
-            update: Tensor = module(x_BSD, *told.context.rope)
+            update: Tensor = module(x_BSD, *space_time.context.rope)
         elif reach == "spatial":
-            update = module(x_BSD, *told.across_frame)
+            update = module(x_BSD, *space_time.across_frame)
         else:
-            lines = to_lines(x_BSD, frames=told.context.grid[0])
-            update = from_lines(module(lines, *told.along_time), batch=len(x_BSD))
+            lines = to_lines(x_BSD, frames=space_time.context.grid[0])
+            update = from_lines(module(lines, *space_time.along_time), batch=len(x_BSD))
         return update

@@ -88,11 +88,11 @@ def together(ranks: Gather, work: Callable[[], Json]) -> list[Json]:
         if "text" in other:
             if own is not None and rank == ranks.rank():
                 raise own
-            raise _told(other["kind"], other["text"], rank)
+            raise _error_of(other["kind"], other["text"], rank)
     return [other["done"] for other in heard]
 
 
-def _told(kind: str, text: str, rank: int) -> NemoVfmError:
+def _error_of(kind: str, text: str, rank: int) -> NemoVfmError:
     """An error of another rank, as its kind where that is one of ours."""
     found = getattr(errors, kind, None)
     if isinstance(found, type) and issubclass(found, NemoVfmError):

@@ -63,13 +63,13 @@ def _where(fine: bool, loss: float, grad_norm: float, microbatches: Sequence[Bat
     """The sentence, with the numbers and samples of the ranks at which it began."""
     keys = [key for batch in microbatches for key in batch.keys]
     own = {"fine": fine, "loss": str(loss), "norm": str(grad_norm), "keys": keys[:_MOST_KEYS], "more": len(keys)}
-    told = [json.loads(text) for text in everyone_says(json.dumps(own))]
+    reports = [json.loads(text) for text in everyone_says(json.dumps(own))]
     # A sum over all ranks is not finite on any of them: then those whose own loss is not finite are to blame.
-    bad = [(rank, one) for rank, one in enumerate(told) if not math.isfinite(float(one["loss"]))]
-    bad = bad or [(rank, one) for rank, one in enumerate(told) if not one["fine"]]
+    bad = [(rank, one) for rank, one in enumerate(reports) if not math.isfinite(float(one["loss"]))]
+    bad = bad or [(rank, one) for rank, one in enumerate(reports) if not one["fine"]]
     one = bad[0][1]
     more = ", ..." if one["more"] > len(one["keys"]) else ""
-    ranks = "" if len(told) == 1 else f", on rank {', '.join(str(rank) for rank, _ in bad)} of {len(told)}"
+    ranks = "" if len(reports) == 1 else f", on rank {', '.join(str(rank) for rank, _ in bad)} of {len(reports)}"
     return (
         f"The loss ({one['loss']}) or its gradient norm ({one['norm']}) is not finite at batch "
         f"{microbatches[0].index if microbatches else '?'} (samples {', '.join(one['keys'])}{more}){ranks}"

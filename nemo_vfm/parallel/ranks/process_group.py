@@ -51,11 +51,11 @@ class World:
     def tell_end(self, *, patience_s: float) -> None:
         """Nothing more comes; waits for a while until all have heard it."""
         self.watch.stop()  # from here on a silence is no death
-        until, asked = time.monotonic() + patience_s, preemption.asked()
+        until, first_signal = time.monotonic() + patience_s, preemption.asked()
         with suppress(RuntimeError), preemption.heeded():
             self._store.set(self._order(), "end")
             while not all(self._store.check([f"left/{rank}"]) for rank in range(1, ranks.count())):
-                if time.monotonic() > until or preemption.asked() != asked:
+                if time.monotonic() > until or preemption.asked() != first_signal:
                     return
                 time.sleep(_POLL_S)
 
@@ -69,14 +69,14 @@ class World:
             pause_s = _POLL_S
             while not self._store.check([self._order()]):
                 time.sleep(pause_s := min(1.0, 1.1 * pause_s))
-            told = self._store.get(self._order()).decode()
+            value = self._store.get(self._order()).decode()
             self._number += 1
-            if told == "end":
+            if value == "end":
                 self._store.set(f"left/{ranks.rank()}", "1")
                 return None
         except RuntimeError as error:
             raise LostRank(f"rank {ranks.rank()} can no longer reach rank 0 ({one_line(error)})") from error
-        found = json.loads(told)
+        found = json.loads(value)
         return Run(**{**found, "folder": Path(found["folder"])})
 
     def confess(self, error: BaseException) -> None:
@@ -91,9 +91,9 @@ class World:
 
         torchrun and srun ask the others to end meanwhile: then there is no time to look further.
         """
-        until, asked = time.monotonic() + 2 * _TRACE_S, preemption.asked()
+        until, first_signal = time.monotonic() + 2 * _TRACE_S, preemption.asked()
         with suppress(RuntimeError), preemption.heeded():
-            while time.monotonic() < until and preemption.asked() == asked:
+            while time.monotonic() < until and preemption.asked() == first_signal:
                 if said := self._confessed():
                     return said
                 if silent := self.watch.silent_for(_TRACE_S):
@@ -108,9 +108,9 @@ class World:
     def _confessed(self) -> str | None:
         for rank in range(1, ranks.count()):
             if self._store.check([f"failed/{rank}"]):
-                told = self._store.get(f"failed/{rank}").decode()
-                if told != _INNOCENT:
-                    return f"rank {rank} of {ranks.count()} ended: {told}"
+                value = self._store.get(f"failed/{rank}").decode()
+                if value != _INNOCENT:
+                    return f"rank {rank} of {ranks.count()} ended: {value}"
         return None
 
     def _order(self) -> str:

@@ -81,21 +81,21 @@ class Watch:
         """On rank 0, the others that have given no sign for so long, and have not said that they leave."""
         now = time.monotonic()
         seen = [(rank, *self._seen.get(rank, (b"", self._began))) for rank in range(1, self._num_ranks)]
-        return [rank for rank, told, since in seen if told != b"end" and now - since > seconds]
+        return [rank for rank, beat, since in seen if beat != b"end" and now - since > seconds]
 
     def elsewhere(self) -> dict[int, str]:
         """On rank 0, the others that live and do something else than rank 0 does."""
-        told = {rank: self._seen.get(rank, (b"", 0.0))[0] for rank in range(1, self._num_ranks)}
-        doing = {rank: text.decode().partition(" ")[2] for rank, text in told.items() if text not in (b"", b"end")}
+        beats = {rank: self._seen.get(rank, (b"", 0.0))[0] for rank in range(1, self._num_ranks)}
+        doing = {rank: text.decode().partition(" ")[2] for rank, text in beats.items() if text not in (b"", b"end")}
         return {rank: text for rank, text in doing.items() if text and text != self._doing}
 
     def facts(self) -> dict[str, Json]:
         """On rank 0, of all: how many, who reads longest, whose device is slowest, who is elsewhere than rank 0."""
-        told = {rank: _figures(text) for rank, (text, _) in dict(self._seen).items() if text not in (b"", b"end")}
-        told[0] = self._reads_s, self._pulse_s
-        slowest, (longest, _) = max(sorted(told.items()), key=lambda one: one[1][0])
+        beats = {rank: _figures(text) for rank, (text, _) in dict(self._seen).items() if text not in (b"", b"end")}
+        beats[0] = self._reads_s, self._pulse_s
+        slowest, (longest, _) = max(sorted(beats.items()), key=lambda one: one[1][0])
         elsewhere: dict[str, Json] = {str(rank): doing for rank, doing in self.elsewhere().items()}
-        pulses = {rank: pulse for rank, (_, pulse) in told.items() if pulse}
+        pulses = {rank: pulse for rank, (_, pulse) in beats.items() if pulse}
         return {"ranks": self._num_ranks, "reads_longest": {"rank": slowest, "seconds": round(longest, 6)},
                 "elsewhere": elsewhere, **_slowest(pulses)}  # fmt: skip
 
@@ -128,17 +128,17 @@ class Watch:
 
     def _silent(self, rank: int) -> str | None:
         """What a rank did when it was last heard of, if that is too long ago."""
-        told = self._store.get(_beat(rank)) if self._store.check([_beat(rank)]) else b""
+        beat = self._store.get(_beat(rank)) if self._store.check([_beat(rank)]) else b""
         before, since = self._seen.get(rank, (None, time.monotonic()))
-        if told != before or told == b"end":
-            self._seen[rank] = told, time.monotonic()
+        if beat != before or beat == b"end":
+            self._seen[rank] = beat, time.monotonic()
             return None
-        return told.decode().partition(" ")[2] or "starts" if time.monotonic() - since > self._silence_s else None
+        return beat.decode().partition(" ")[2] or "starts" if time.monotonic() - since > self._silence_s else None
 
 
-def _figures(told: bytes) -> tuple[float, float]:
+def _figures(beat: bytes) -> tuple[float, float]:
     """A rank's mean time to read, and of its device's last pulse; 0 before there was one."""
-    _, reads, pulse = told.partition(b" ")[0].split(b"/")
+    _, reads, pulse = beat.partition(b" ")[0].split(b"/")
     return float(reads), float(pulse)
 
 

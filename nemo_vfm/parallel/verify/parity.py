@@ -120,24 +120,24 @@ def control(pool: Pool, rehearsal: TinyTraining, ranks: int, *, is_cut: bool) ->
     """
     layout = Layout({"tensor": ranks, "sequence": True} if is_cut else {"replicate": ranks})
     left_out = "without the sum of gradients over tensor ranks" if is_cut else "every rank with rank 0's samples"
-    told = Row(layout, ranks, "seen", left_out=left_out)
+    blank = Row(layout, ranks, "seen", left_out=left_out)
     try:
         found = pool.call(ranks, without_a_sum if is_cut else alike, rehearsal, layout)
     except RankFailed as error:
-        return replace(told, verdict="failed", reason=error.first_cause())
+        return replace(blank, verdict="failed", reason=error.first_cause())
     if refused := next((one for one in found if isinstance(one, str)), None):
-        return replace(told, verdict="failed", reason=refused)
-    measured = _judged(told, found)
+        return replace(blank, verdict="failed", reason=refused)
+    measured = _judged(blank, found)
     return replace(measured, verdict="seen" if measured.verdict == "differs" else "not seen")
 
 
-def _judged(told: Row, found: Sequence["tuple[float, dict[str, float]]"]) -> Row:
+def _judged(blank: Row, found: Sequence["tuple[float, dict[str, float]]"]) -> Row:
     by_name = {name: max(by[name] for _, by in found if name in by) for _, names in found for name in names}
     parameter = max(by_name, key=lambda name: by_name[name])
     loss = max(loss for loss, _ in found)
     is_equal = loss <= LOSS and by_name[parameter] <= GRADIENT
     return replace(
-        told, verdict="equal" if is_equal else "differs", loss=loss, gradient=by_name[parameter], parameter=parameter
+        blank, verdict="equal" if is_equal else "differs", loss=loss, gradient=by_name[parameter], parameter=parameter
     )
 
 

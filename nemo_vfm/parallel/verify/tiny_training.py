@@ -147,22 +147,22 @@ def rehearsal_of(
         UserError: nobody knows what the model takes.
     """
     with torch.device("meta"):
-        asked = model()
-    if not isinstance(asked, HasDummyInputs):
+        built = model()
+    if not isinstance(built, HasDummyInputs):
         raise UserError(
-            f"{type(asked).__name__} has no small_inputs(), so no tiny batches can be made for it; see "
+            f"{type(built).__name__} has no small_inputs(), so no tiny batches can be made for it; see "
             f"nemo_vfm.models.dit.DiT for an example."
         )
     mute = copy.copy(task)
-    if hasattr(mute, "text_encoder") and "text_BLD" in asked.small_inputs():
+    if hasattr(mute, "text_encoder") and "text_BLD" in built.small_inputs():
         # It may want a folder of weights, and is asked for nothing but the empty text.
-        vars(mute)["text_encoder"] = Mute(*asked.small_inputs()["text_BLD"][1:])
-    packed = not inspect.signature(asked.forward).parameters.keys().isdisjoint(LAID)
-    shapes, vocab = asked.small_inputs(), int(getattr(asked, "vocab", 0))
+        vars(mute)["text_encoder"] = Mute(*built.small_inputs()["text_BLD"][1:])
+    packed = not inspect.signature(built.forward).parameters.keys().isdisjoint(LAID)
+    shapes, vocab = built.small_inputs(), int(getattr(built, "vocab", 0))
     ready = TinyTraining(
         model, mute, optimizer, seed, recompute=recompute, shapes=shapes, takes_packed=packed, vocab=vocab
     )
-    return ready, asked
+    return ready, built
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,10 +55,10 @@ _BODY = """
 
 def sections(run: RunFolder, media: Media) -> Iterator[Section]:
     """One section a step that counted buckets."""
-    for step, told in run.each("buckets.json"):
-        buckets, unbinned = mapping(told.get("buckets")), mapping(told.get("unbinned"))
+    for step, counts in run.each("buckets.json"):
+        buckets, unbinned = mapping(counts.get("buckets")), mapping(counts.get("unbinned"))
         if buckets:
-            values = {"buckets": _received(run, buckets), "unbinned": _left(unbinned), "misses": _misses(told)}
+            values = {"buckets": _received(run, buckets), "unbinned": _left(unbinned), "misses": _misses(counts)}
             inside, outside = _clips(buckets), _clips(unbinned)
             lead = (
                 f"{exact(inside)} of {exact(inside + outside)} kept clips fit a bucket, as training would resize "
@@ -73,8 +73,8 @@ def _clips(amounts: Mapping[str, Any]) -> float:
 
 def _amount(found: Any) -> tuple[float, float]:
     """Clips and seconds."""
-    told = mapping(found)
-    return max(number(told.get("clips")) or 0.0, 0.0), max(number(told.get("seconds")) or 0.0, 0.0)
+    counts = mapping(found)
+    return max(number(counts.get("clips")) or 0.0, 0.0), max(number(counts.get("seconds")) or 0.0, 0.0)
 
 
 def _row(name: Any, found: Any) -> dict[str, Any]:
@@ -110,8 +110,8 @@ def _lacking(found: Mapping[str, Any]) -> dict[str, str]:
     return {"nearest": names or "–", "frames": frames}
 
 
-def _misses(told: Mapping[str, Any]) -> list[dict[str, str]]:
-    found = [mapping(item) for item in listing(told.get("nearest_misses"))[:MAX_MISSES]]
+def _misses(counts: Mapping[str, Any]) -> list[dict[str, str]]:
+    found = [mapping(item) for item in listing(counts.get("nearest_misses"))[:MAX_MISSES]]
     return [
         {"clip": clean(str(miss.get("clip_id") or ""), 100)[:8], "needs": clean(str(miss.get("needs") or "–"), 120),
          "bucket": clean(str(miss.get("bucket") or "–"), 40)}

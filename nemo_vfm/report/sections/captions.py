@@ -43,25 +43,27 @@ _BODY = """
 
 def sections(run: RunFolder, media: Media) -> Iterator[Section]:
     """One section a step that wrote captions."""
-    for step, told in run.each("captions.json"):
-        by = mapping(told.get("by"))
+    for step, values in run.each("captions.json"):
+        by = mapping(values.get("by"))
         if by:
             clips = _clips(run, step, media)
-            body = fragment(_BODY, {"facts": _facts(told, by), "failures": _failures(told), "clips": clips})
+            body = fragment(_BODY, {"facts": _facts(values, by), "failures": _failures(values), "clips": clips})
             lead = "Read a few: a wrong caption is worse than none."
             yield Section("Captions", body, lead, step.name, folded=True)
 
 
-def _facts(told: Mapping[str, Any], by: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _facts(values: Mapping[str, Any], by: Mapping[str, Any]) -> list[tuple[str, str]]:
     facts = [(f"by {clean(str(who), 40)}", exact(number(count) or 0)) for who, count in by.items()]
-    tokens = [(name, number(told.get(key))) for key, name in (("tokens_in", "tokens in"), ("tokens_out", "tokens out"))]
+    tokens = [
+        (name, number(values.get(key))) for key, name in (("tokens_in", "tokens in"), ("tokens_out", "tokens out"))
+    ]
     return facts + [(name, exact(count)) for name, count in tokens if count]
 
 
-def _failures(told: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def _failures(values: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     found = [
         (number(count) or 0.0, clean(str(who), 40), clean(str(why), 160))
-        for who, reasons in mapping(told.get("failures")).items()
+        for who, reasons in mapping(values.get("failures")).items()
         for why, count in mapping(reasons).items()
     ]
     return [(who, why, exact(count)) for count, who, why in sorted(found, reverse=True)[:MAX_FAILURES]]
@@ -72,15 +74,15 @@ def _clips(run: RunFolder, step: Step, media: Media) -> list[dict[str, Any]]:
     if not (step.folder / "scores.parquet").is_file():
         return []
     rows = run.read_rows(step.folder / "scores.parquet")
-    told = [row for row in rows if row.get("decision") == "kept" and row.get("caption")]
-    stride = max(1, len(told) // MAX_CLIPS)
+    values = [row for row in rows if row.get("decision") == "kept" and row.get("caption")]
+    stride = max(1, len(values) // MAX_CLIPS)
     videos = _videos(run, step)
     return [
         {
             "medium": _medium(media, step, str(row.get("clip_id")), videos), "alt": "the clip",
             "caption": clean(str(row["caption"]), 600), "source": clean(str(row.get("source")), 80),
         }
-        for row in told[::stride][:MAX_CLIPS]
+        for row in values[::stride][:MAX_CLIPS]
     ]  # fmt: skip
 
 

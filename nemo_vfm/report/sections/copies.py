@@ -37,8 +37,8 @@ _BODY = """
 
 def sections(run: RunFolder, media: Media) -> Iterator[Section]:
     """One section a step that removed copies."""
-    for step, told in run.each("similarity.json"):
-        stages = [(str(name), mapping(found)) for name, found in told.items() if mapping(found)][:MAX_STAGES]
+    for step, note in run.each("similarity.json"):
+        stages = [(str(name), mapping(found)) for name, found in note.items() if mapping(found)][:MAX_STAGES]
         if stages:
             charts = [chart for name, found in stages for chart in _chart(name, found)]
             body = fragment(_BODY, {"rows": [_row(name, found) for name, found in stages], "charts": charts})
@@ -52,11 +52,11 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
 def _row(name: str, found: Mapping[str, Any]) -> dict[str, str]:
     how, by = str(found.get("how")), str(found.get("proposed_by"))
     epsilon = number(found.get("proposed_epsilon"))
-    told = f"{figure(1 - (epsilon or 0.0))}, {FROM.get(by, clean(by, 60))}"
+    note = f"{figure(1 - (epsilon or 0.0))}, {FROM.get(by, clean(by, 60))}"
     return {
         "name": words(clean(name, 60)), "column": words(clean(str(found.get("column")), 60)),
         "above": figure(number(found.get("above"))), "how": FROM.get(how, clean(how, 60)),
-        "proposal": "nothing: no clear threshold" if by == "given" or epsilon is None else told,
+        "proposal": "nothing: no clear threshold" if by == "given" or epsilon is None else note,
     }  # fmt: skip
 
 

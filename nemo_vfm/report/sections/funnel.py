@@ -81,11 +81,11 @@ def _section(run: RunFolder, step: Step, ledger: Mapping[str, Any]) -> Section:
 def _sound(audio: Mapping[str, Any]) -> str:
     """What became of the sound of the clips that were kept."""
     as_what = {"copied": "copied into the clip", "flac": "as FLAC beside it"}
-    told = [f"{exact(n)} {as_what.get(kind, kind)}" for kind, n in _counts(audio, "kept_as").items()]
+    sentences = [f"{exact(n)} {as_what.get(kind, kind)}" for kind, n in _counts(audio, "kept_as").items()]
     why = {"no_audio": "none in the source", "audio_drop": "left out (audio: drop)"}
-    told += [f"{exact(n)} {why.get(name, name)}" for name, n in _counts(audio, "dropped").items()]
-    told += [f"{exact(n)} failed: {clean(name, 160)}" for name, n in _counts(audio, "failed").items()]
-    return f" Sound of the clips kept: {', '.join(told)}." if told else ""
+    sentences += [f"{exact(n)} {why.get(name, name)}" for name, n in _counts(audio, "dropped").items()]
+    sentences += [f"{exact(n)} failed: {clean(name, 160)}" for name, n in _counts(audio, "failed").items()]
+    return f" Sound of the clips kept: {', '.join(sentences)}." if sentences else ""
 
 
 def _files(run: RunFolder, step: Step) -> dict[tuple[str, str], list[str]]:

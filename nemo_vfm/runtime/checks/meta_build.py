@@ -58,9 +58,9 @@ def _refused(factory: BoundFactory) -> "Sequence[Problem]":
     except _RESULT_OF_NUMBERS as error:
         if isinstance(error, NotImplementedError) or any(word in str(error) for word in _NEEDS_VALUES):
             return []
-        told = str(error).strip().splitlines()[:1]
+        first_line = str(error).strip().splitlines()[:1]
         return factory.refused(f"{factory.call.target.__qualname__} cannot be built of these numbers: "
-                               f"{(told or [type(error).__name__])[0]}").problems  # fmt: skip
+                               f"{(first_line or [type(error).__name__])[0]}").problems  # fmt: skip
     return []
 
 

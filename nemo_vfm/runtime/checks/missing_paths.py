@@ -58,11 +58,11 @@ def paths_seen(
         named: those of the recipe.
         mounts: see `mounts_of`.
     """
-    found, told = PathsSeen(), set[str]()
+    found, reported = PathsSeen(), set[str]()
     for one in named:
-        if one.argument in WRITTEN or (one.owner, one.argument) in WRITTEN_BY or str(one.place) in told:
+        if one.argument in WRITTEN or (one.owner, one.argument) in WRITTEN_BY or str(one.place) in reported:
             continue
-        told.add(str(one.place))
+        reported.add(str(one.place))
         if why := _why_not(one, mounts):
             found.unseen.append(f"not looked at: {_shown(one)} ({one.key}), {why}")
         elif text := _wrong(composed, one, _here(Path(one.place), mounts)):

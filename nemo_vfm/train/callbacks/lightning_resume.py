@@ -52,7 +52,7 @@ class ExactResume(Callback):
     """
 
     def __init__(self, seed: int) -> None:
-        self.seed, self._begun = seed, False
+        self.seed, self._in_epoch = seed, False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Lightning has begun to read already; begin anew, and go to the batch that comes next."""
@@ -63,7 +63,7 @@ class ExactResume(Callback):
             return  # the module reads by itself, or Lightning has put the loader where it was
         self._seed("epoch", trainer.current_epoch, own=False)
         iter(fetcher)
-        self._begun = done > 0  # Lightning says no more that an epoch starts, where it resumes in the middle of one
+        self._in_epoch = done > 0  # Lightning says no more that an epoch starts, where it resumes in the middle of one
         for number in range(done):
             next(fetcher)
             self._before(number + 1, trainer.current_epoch)
@@ -73,9 +73,9 @@ class ExactResume(Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The order of the epoch, which is drawn with its first batch; that of the first epoch was seeded before."""
-        if self._begun:
+        if self._in_epoch:
             self._seed("epoch", trainer.current_epoch, own=False)
-        self._begun = True
+        self._in_epoch = True
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Numbers of the step."""
