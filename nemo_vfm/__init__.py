@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""nemo_vfm: one YAML recipe from raw video to a trained world model. Importing it costs nothing.
+"""Provides `compose`, `build` and `run` for YAML recipes, from raw video to a trained world model.
 
-`compose`, `build` and `run` are the door for Python (docs/python.md); each is imported when it is first used.
+docs/python.md describes them. Each is imported at its first use, so importing the package is quick.
 """
 
 from typing import TYPE_CHECKING, Any

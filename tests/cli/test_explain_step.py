@@ -87,7 +87,7 @@ def test_a_page_says_which_weights_the_losses_are_of(run: Path, capsys: pytest.C
     assert "recorded: loss" in page and page.count("0000000000000000000000000000000") == 2
     assert main(["explain", f"{run / 'first'}@9"]) == 0
     page = " ".join(capsys.readouterr().out.split())
-    assert "it was not reached yet" in page and "not those that it began with" in page
+    assert "it was not reached yet" in page and "not those it started with" in page
 
 
 def test_machines_get_json_and_nobody_needs_the_model(run: Path, capsys: pytest.CaptureFixture[str]):

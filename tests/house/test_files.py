@@ -53,6 +53,16 @@ def test_no_module_docstring_is_a_riddle_of_what_goes_in_and_comes_out():
     assert first and not found, f"begin with a verb that says what the module does: {found}"
 
 
+def test_a_module_docstring_begins_with_a_verb_and_its_first_sentence_is_short():
+    first = {path: _first_sentence(path) for path in python_files(*CODE) if path.parent.name != "verbs"}
+    found = [
+        f"{where(path)}: {text}"
+        for path, text in first.items()
+        if not re.match(r"[A-Z][a-z]+s\b", text) or len(text.split()) > 25
+    ]
+    assert first and not found, f"say in at most 25 words, verb first, what the module does: {found}"
+
+
 def test_every_public_class_and_function_has_a_docstring():
     silent = []
     for path in python_files(*CODE):

@@ -36,6 +36,13 @@ def test_the_tree_names_every_folder_and_room_that_stands_and_none_that_does_not
     assert set(drawn()) == standing()
 
 
+def test_the_drawing_of_the_rooms_has_each_room_once():
+    drawing = (ROOT / "docs/rooms.svg").read_text(encoding="utf-8")
+    written = [text.strip() for text in re.findall(r"<text[^>]*>([^<]+)</text>", drawing)]
+    rooms = {name.partition("/")[2].removesuffix(".py") for name in standing() if name.startswith("nemo_vfm/")}
+    assert rooms and {room: written.count(room) for room in rooms} == dict.fromkeys(rooms, 1)
+
+
 def test_each_line_of_the_tree_says_something():
     assert all(len(text) > 10 for text in drawn().values())
 

@@ -3,6 +3,7 @@
 """Tests the Python functions `compose`, `build` and `run` against what the command line does."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ import nemo_vfm
 from nemo_vfm import build, compose, run
 from nemo_vfm.config import RecipeError
 from nemo_vfm.core.errors import NothingKept, RunFolderError, UserError
+from nemo_vfm.core.types.job import Outcome
 from tests.support import tiny_training
 from tests.support.recipe_folder import PARTS, ROOT, Kitchen
 
@@ -144,3 +146,17 @@ def test_the_notebook_runs_and_prints_what_it_shows(tmp_path, monkeypatch, capsy
             exec(compile("".join(cell["source"]), f"cell {number}", "exec"), names)
             shown = "".join(line for output in cell["outputs"] for line in output["text"])
             assert capsys.readouterr().out == shown, f"cell {number}: run docs/python.ipynb again"
+
+
+def test_the_python_of_the_page_runs(monkeypatch):
+    """All but the quickstart itself, of which only the config that `run` receives is looked at."""
+    received = []
+    monkeypatch.setattr(
+        nemo_vfm, "run", lambda cfg, **_: received.append(cfg) or Outcome("3 steps done", {}), raising=False
+    )
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/python.md").read_text(), re.DOTALL | re.MULTILINE)
+    names: dict[str, object] = {}
+    for number, block in enumerate(blocks):
+        exec(compile(block, f"block {number}", "exec"), names)
+    assert len(blocks) >= 3 and len(names["model"].blocks) == received[0].steps.train.model.depth == 8
+    assert isinstance(names["optimizer"], torch.optim.Optimizer)
