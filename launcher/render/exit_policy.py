@@ -8,7 +8,6 @@ that only lost a partner hides the 2 of the one that failed.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from types import MappingProxyType
 
 from launcher.render.quoting import quoted
@@ -97,25 +96,6 @@ RULES = (
     Rule(kind="lost_rank", statuses=(_SIGNALLED,)),
     Rule(kind="unknown", statuses=("*",)),
 )  # fmt: skip
-
-
-def classify(status: int, said: str, near_limit: bool = False) -> Kind:
-    """The kind of an end.
-
-    Args:
-        status: exit status of srun.
-        said: the run's own sentence, or else the end of its log.
-        near_limit: whether the job was about to reach its time limit.
-    """
-    return next(KINDS[rule.kind] for rule in RULES if _fits(rule, status, said, near_limit))
-
-
-def _fits(rule: Rule, status: int, said: str, near_limit: bool) -> bool:
-    return (
-        any(fnmatchcase(str(status), pattern) for pattern in rule.statuses)
-        and (near_limit or not rule.near)
-        and (not rule.texts or any(text in said for text in rule.texts))
-    )
 
 
 def branches() -> str:

@@ -16,9 +16,6 @@ from nemo_vfm.core.errors import DataError
 from nemo_vfm.models.hashes import files_sha256
 from nemo_vfm.models.vision import ImageEncoder
 
-#: The widths between CLIP's 768 and the score in the public head "sac+logos+ava1-l14-linearMSE".
-PUBLIC_AESTHETIC = (1024, 128, 64, 16)
-
 
 class Scorer(nn.Module):
     """`encoder` and `head`, named so in checkpoints.

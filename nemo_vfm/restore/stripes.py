@@ -121,13 +121,6 @@ def stripes(striped_HW: Tensor, known_HK: Tensor, *, theta_deg: float, kmin: flo
     return wedge_HW
 
 
-def total_variation(pictures_NHW: Tensor) -> Tensor:
-    """The sum over all squares of four neighbours of how steep the picture is there, (N,)."""
-    across, down = pictures_NHW.diff(dim=2) ** 2, pictures_NHW.diff(dim=1) ** 2
-    square = across[:, 1:] + across[:, :-1] + down[:, :, 1:] + down[:, :, :-1]
-    return square.div(2).sqrt().sum((1, 2))
-
-
 @dataclass(frozen=True, slots=True)
 class _Shear:
     """Moves rows until stripes are vertical: by whole columns, and what is left in each row's Fourier transform.

@@ -3,10 +3,11 @@
 """Tests that Python and bash classify an end alike, by exit status and last words, and agree on a restart."""
 
 import subprocess
+from fnmatch import fnmatchcase
 
 import pytest
 
-from launcher.render.exit_policy import KINDS, RULES, branches, classify
+from launcher.render.exit_policy import KINDS, RULES, branches
 
 LOST = "rank 1 of 4 died, hangs, or its machine is down: its heartbeats have stopped. Run the same command again"
 SILENT = "rank 3 of 4 has sent no heartbeat for 8 s (the last: it takes step 3); it hangs, was stopped"
@@ -55,6 +56,19 @@ CASES = [
     (255, "", False, "unknown"),
     (1, "", True, "unknown"),
 ]
+
+
+def classify(status, text, near_limit=False):
+    """The kind of an end, by the first rule that fits; the batch script's branches must say the same."""
+    return next(KINDS[rule.kind] for rule in RULES if fits(rule, status, text, near_limit))
+
+
+def fits(rule, status, text, near_limit):
+    return (
+        any(fnmatchcase(str(status), pattern) for pattern in rule.statuses)
+        and (near_limit or not rule.near)
+        and (not rule.texts or any(part in text for part in rule.texts))
+    )
 
 
 @pytest.mark.parametrize(("status", "said", "near", "kind"), CASES)

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.models.scorer import PUBLIC_AESTHETIC, Scorer
+from nemo_vfm.models.scorer import Scorer
 from nemo_vfm.models.vision import ImageEncoder
 from tests.support.encoders import tiny_clip, tiny_siglip
 
@@ -121,6 +121,10 @@ def test_a_scorer_is_a_head_on_unit_features(clip: Path):
         vectors = features(video)
         assert vectors.norm(dim=-1) == pytest.approx(torch.ones(1, 3), abs=1e-5)
         assert scorer(video) == pytest.approx(scorer.head(vectors), abs=1e-6)
+
+
+#: The widths between CLIP's 768 and the score in the public head "sac+logos+ava1-l14-linearMSE".
+PUBLIC_AESTHETIC = (1024, 128, 64, 16)
 
 
 def test_the_public_heads_layers_are_read_in_their_order(clip: Path, tmp_path: Path):

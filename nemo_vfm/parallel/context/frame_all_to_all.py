@@ -53,15 +53,6 @@ def to_sequence(x_PTD: Tensor, *, batch: int, group: ProcessGroup | None) -> Ten
     return x_BPTD.transpose(1, 2).flatten(1, 2)
 
 
-def to_spatial(x_BSD: Tensor, *, frames: int, group: ProcessGroup | None) -> Tensor:
-    """The sequence layout as frames, (B T / n, P, D): nothing moves.
-
-    `x.unflatten(0, (B, -1)).flatten(1, 2)` goes back.
-    """
-    ranks = group.size() if group else 1
-    return x_BSD.reshape(-1, places_of(x_BSD.shape[1], frames, ranks), x_BSD.shape[2])
-
-
 def exchange_bytes(ranks: int, nbytes: int) -> float:
     """What each rank sends for one exchange of its `nbytes`, in either direction; a gradient's is the same."""
     return nbytes * (ranks - 1) / ranks

@@ -8,7 +8,7 @@ import torch
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.context.attend import attend
 from nemo_vfm.parallel.context.collectives import counted
-from nemo_vfm.parallel.context.frame_all_to_all import exchange_bytes, to_sequence, to_spatial, to_temporal
+from nemo_vfm.parallel.context.frame_all_to_all import exchange_bytes, to_sequence, to_temporal
 from nemo_vfm.parallel.context.scheme import Scheme
 from nemo_vfm.parallel.context.token_order import shard, unshard
 from tests.support.ranks import on_ranks
@@ -33,7 +33,7 @@ def layer(x, group):
     q = x.unflatten(2, (2, -1)).transpose(1, 2)
     x = x + attend(q, 2 * q, q, group=group, scheme=Scheme("ring")).transpose(1, 2).flatten(2)
     x = x + to_sequence(mixed(to_temporal(x, frames=T, group=group)), batch=B, group=group)
-    return x + mixed(to_spatial(x, frames=T, group=group)).unflatten(0, (B, -1)).flatten(1, 2)
+    return x + mixed(x.reshape(-1, P, D)).unflatten(0, (B, -1)).flatten(1, 2)
 
 
 def on_a_rank(rank, ranks):
