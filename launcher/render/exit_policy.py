@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Classifies how an attempt ended and decides whether to restart it: one table, also used by the batch script.
 
-What an attempt says of itself comes before its status. srun returns the highest status of all tasks, so the 69 of ranks
-that only lost a partner hides the 2 of the one that failed.
+What an attempt says of itself comes before its status. srun returns the highest status of all tasks. So the 69 of ranks
+that only lost a peer hides the 2 of the one that failed.
 """
 
 from collections.abc import Iterable, Mapping

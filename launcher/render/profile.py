@@ -3,7 +3,7 @@
 """Renders how chosen ranks are run under a profiler, NVIDIA's Nsight Systems: in a script, or on this machine.
 
 A rank's report lies in `launch/profile/`. Collecting ends after some seconds and the rank continues (`--kill=none`). A
-signal that asks a job to save reaches nsys as well, which would end: so it is ignored there, and the rank sets its own
+signal that asks a job to save reaches nsys as well and would end it. So nsys ignores it, and the rank sets its own
 handler. No GPU and no nsys were at hand: the options follow its documentation.
 """
 

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Renders the lines of a script that restart its job: by a requeue, or by submitting the same script once more.
 
-Slurm 22.05, tried: while a job runs, `$0` is its script as it was submitted, so the script submitted again is the same
-byte for byte. A task of an array that is submitted again is an array of its own, of one task with the same number.
-Jobs that wait for `afterok` of an array wait for all its tasks, so a task whose work continues elsewhere must succeed.
+Tried with Slurm 22.05: while a job runs, `$0` is its script as submitted. So the resubmitted script is the same byte
+for byte. A task of an array that is submitted again is an array of its own, of one task with the same number. Jobs that
+wait for `afterok` of an array wait for all its tasks, so a task whose work continues elsewhere must succeed.
 """
 
 from launcher.render.job import SlurmJob

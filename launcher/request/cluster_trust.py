@@ -3,8 +3,9 @@
 """Decides what a cluster's file that is not ours may set without `--trust cluster`: sizes, names, harmless settings.
 
 The file is an ingredient, found by its name below the working directory, so it may be a stranger's. Settings that could
-run code must come from the command line. Lists of harmless settings decide, not lists of dangerous ones: every library
-has its own variables that load a file, and every release of Slurm further options that start a program.
+run code must come from the command line. Settings are allowed by lists of harmless ones, not refused by lists of
+dangerous ones. Every library has its own variables that load a file, and every release of Slurm further options that
+start a program.
 """
 
 import re

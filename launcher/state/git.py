@@ -3,8 +3,8 @@
 """Queries a git repository without running any program that the repository's own settings name.
 
 A repository may be a stranger's, as a recipe may. Its `.git/config` and `.git/hooks` can make `git status` run
-programs: a filter, a file system monitor, a hook after a refreshed index, a transport that fetches missing objects. So
-the few commands here read names and object ids only; contents are compared by their hash, and never by git.
+programs. Examples are filters, file system monitors, hooks, and transports that fetch missing objects. So the few
+commands here read names and object ids only; contents are compared by their hash, and never by git.
 """
 
 import hashlib

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replaces `${a.b}` and `${env:NAME}` in a composed tree with their values.
 
-Only two forms exist: an address counted from the root, and a variable of the environment (`${oc.env:NAME}` is the same,
-for people who come from OmegaConf). Nothing is computed, and nothing else on the machine is read.
+Only two forms exist: an address from the root, and an environment variable. `${oc.env:NAME}` is the same, for OmegaConf
+users. Nothing is computed, and nothing else on the machine is read.
 """
 
 import os

@@ -3,8 +3,8 @@
 """Checks the run folder that a recipe names: a stranger's recipe must not write outside the working directory.
 
 The command line may name any folder except a git repository's own. A folder from a recipe, and the default `runs/NAME`,
-must lie below the working directory, with no link on the way: the link may have come with the recipe. Folders above the
-working directory are the user's own, so a home or a scratch disk may be a link.
+must lie below the working directory. No link may be on the way, since it may have come with the recipe. Folders above
+the working directory are the user's own, so a home or a scratch disk may be a link.
 """
 
 from pathlib import Path

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converts one plain value to the type of its annotation, or says why it does not fit. Nothing is guessed.
 
-Values are checked as strict JSON: text becomes a Path and a whole number stands for a float, but "28" never becomes 28
-and true never becomes 1.
+Values are checked as strict JSON. Text becomes a Path and a whole number a float, but "28" never becomes 28 and true
+never becomes 1.
 """
 
 import json

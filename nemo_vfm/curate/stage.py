@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Defines the types of curation: what a file and a clip are, and the protocols of the parts.
 
-Where each part works. A splitter and stages that are a `Score`, a `FileScore` or a `Comparison` see frames in the child
-process that decodes; a `Learned` stage works where the accelerator is and is sent the frames it names; a `Restorer`
-works where clips are encoded. All of them are sent to other processes, so they hold settings only until they are used.
+Where each part works. Splitters, and stages that are a `Score`, a `FileScore` or a `Comparison`, see frames in the
+child process that decodes. A `Learned` stage runs where the accelerator is and receives the frames it names. A
+`Restorer` runs where clips are encoded. All of them are sent to other processes, so they hold settings only until they
+are used.
 
 Shape letters: T frames, H height, W width, C colours (RGB).
 """

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Samples by DPM-Solver++(2M), and defines the logarithm in which its family counts steps.
 
-These solvers step in l = ln(scale / sigma), half the logarithm of signal over noise, where x / scale obeys the same
-equation as x does in exponential.py. For EDM it is the same l; for flow matching it also stretches the noisy end.
+These solvers step in l = ln(scale / sigma), half the log signal-to-noise ratio. In l, x / scale obeys the same equation
+as x in exponential.py. For EDM it is the same l; for flow matching it also stretches the noisy end.
 """
 
 import math

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Samples by exponential integrators, which solve the linear part of the equation exactly.
 
-With l = -ln sigma, dx/dsigma = (x - D) / sigma becomes dx/dl = D - x, on the path of EDM and of flow matching alike.
-Over a step of h its solution is e^-h x plus the integral of e^-(h - t) D. So only D has to be approximated, and D
-changes slowly: near sigma = 0 it is the sample itself (Zhang et al. 2023, arXiv 2308.02157, section 3).
+With l = -ln sigma, dx/dsigma = (x - D) / sigma becomes dx/dl = D - x, for EDM and flow matching alike. Over a step of h
+its solution is e^-h x plus the integral of e^-(h - t) D. So only D has to be approximated, and D changes slowly: near
+sigma = 0 it is the sample itself (Zhang et al. 2023, arXiv 2308.02157, section 3).
 """
 
 import math

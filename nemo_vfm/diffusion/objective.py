@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Defines the training objectives: the network's inputs, its loss and its estimate of the clean latents.
 
-Both families have one set of methods. They share D(x; sigma), the estimate of the clean latents, and the path
-x = scale(sigma) clean + sigma noise, on which dx/dsigma = (x - D) / sigma holds. EDM keeps the clean latents at scale 1
-(Karras et al. 2022, equation 1 with sigma(t) = t). Flow matching fades them with 1 - sigma (Lipman et al. 2023,
-equation 22; Liu et al. 2023, equation 1), where (x - D) / sigma is noise - clean.
+Both families have one set of methods. They share D(x; sigma), the estimate of the clean latents, and the path x =
+scale(sigma) clean + sigma noise. On it, dx/dsigma = (x - D) / sigma. EDM keeps the clean latents at scale 1 (Karras et
+al. 2022, equation 1 with sigma(t) = t). Flow matching fades them with 1 - sigma (Lipman et al. 2023, equation 22; Liu
+et al. 2023, equation 1), where (x - D) / sigma is noise - clean.
 Shape letters: B batch; latents are (B, C, T, H, W).
 """
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Judges whether each sentence of a little story follows the grammar and agrees with those before it.
 
-The stories are those of `synth/make_stories.py`. Their words alone do not make them right: earlier sentences settle who
-is a she, which colour a thing has, how many are left and which place someone leaves.
+The stories are those of `synth/make_stories.py`. Sentences must also agree with earlier ones: who is a she, which
+colour a thing has, how many are left, which place someone leaves.
 """
 
 import re

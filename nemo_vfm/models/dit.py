@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Defines DiT, the diffusion transformer: it maps noisy latents, a noise level and a text to its output.
 
-Peebles and Xie 2023 (arXiv 2212.09748) in the form video models took: text by cross-attention, noise level by
-adaLN-zero with nine chunks (through a low rank, if one is given), 3-D rotary positions that know the frame rate, RMS
-norm of queries and keys in each head. With learned positions and a padding channel it is the network of Cosmos 1.0.
-`forward` is four parts, so that a pipeline can put them on different devices: `context` (what every block is told),
-`embed` (latents to tokens), `run_blocks` (the blocks) and `output` (tokens to latents).
-Samples of any shapes may lie side by side in one sequence, each with its own noise level, text, rate and positions.
+Peebles and Xie 2023 (arXiv 2212.09748), as video models use it. Text enters by cross-attention, the noise level by
+adaLN-zero with nine chunks (optionally low-rank). Rotary positions are 3-D and know the frame rate, and queries and
+keys have an RMS norm per head. With learned positions and a padding channel it is the network of Cosmos 1.0. `forward`
+has four parts, so that a pipeline can put them on different devices: `context` (inputs shared by all blocks), `embed`
+(latents to tokens), `run_blocks` and `output` (tokens to latents). Samples of any shapes may lie side by side in one
+sequence, each with its own noise level, text, rate and positions.
 Shape letters: B batch, C channels, T frames, H height, W width, S video tokens, L text tokens, D width of a token, X
 positions of packed samples, N packed samples, or the noise levels of all samples.
 """

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Defines GPT, a decoder-only language model that computes the loss of each next token.
 
-Nemotron-4 (2406.11704) and the Llama family are this network with other settings: norms before each half of a block,
-rotary positions on a share of each head, grouped-query attention, no dropout. `forward` is four parts, so that a
-pipeline can put them on different devices; the scores of the vocabulary are never gathered.
+Nemotron-4 (2406.11704) and the Llama family are this network with other settings. All have pre-norm, rotary positions
+on a share of each head, grouped-query attention and no dropout. `forward` is four parts, so that a pipeline can put
+them on different devices; the scores of the vocabulary are never gathered.
 Shape letters: B batch, S tokens, D width, V vocabulary, E head dimension, N packed documents.
 """
 

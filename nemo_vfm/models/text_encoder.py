@@ -3,8 +3,8 @@
 """Embeds captions as one vector per word: a text encoder with nothing to train or download.
 
 A word's vector is a sum of signed random features (Weinberger et al. 2009, section 2) of the word, of the groups of
-letters inside it, and of the word before it. Equal words get equal vectors, words with one stem get close ones, and all
-others are nearly orthogonal: enough for a world with a small vocabulary, and no more.
+letters inside it, and of the word before it. Equal words get equal vectors, words with one stem similar ones, and all
+others are nearly orthogonal. That is enough for a small vocabulary.
 Shape letters: B batch, L text tokens, D width of a token.
 """
 

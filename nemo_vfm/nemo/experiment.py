@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains a NeMo 3.0 model class by its configuration inside the run folder, and writes a `.nemo` archive.
 
-NeMo builds whatever its YAML names in `_target_`, and reads its own checkpoints with pickle. So this room is not
-covered by the trust in our package: `--trust nemo` says that the user trusts the YAML file, the model's class and the
-checkpoints in the run folder.
+NeMo builds whatever its YAML names in `_target_`, and reads its own checkpoints with pickle. So trust in our package
+does not cover this code. `--trust nemo` means that the user trusts the YAML file, the model's class and the checkpoints
+in the run folder.
 """
 
 import math

@@ -3,7 +3,7 @@
 """Starts a command as several ranks on this machine.
 
 The ranks find what torchrun would tell them in their environment. Unlike torchrun it passes signals and exit statuses
-through unchanged: a checkpoint at a preemption may take minutes, and an error in a recipe is not retried.
+through unchanged. A checkpoint at a preemption may take minutes, and an error in a recipe is not retried.
 
 Each rank leads a process group of its own. A Ctrl-C reaches only this process, which forwards it once; processes that a
 rank has started end with it. A rank whose launcher dies sees the end of a pipe, and ends; `orphan_killer.py` ends the

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Splits files of documents into portions of about equal size: one process tokenizes a portion into one shard.
 
-Portions are a function of the files' names and sizes, so a resumed run cuts them as before. A JSONL file is cut at
-bytes (a line belongs to the portion in which it begins), Parquet at row groups, and every other file is taken whole.
+Portions are a function of the files' names and sizes, so a resumed run cuts them as before. A JSONL file is split at
+bytes (a line belongs to the part in which it begins), Parquet at row groups. Other files are not split.
 """
 
 import itertools

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Divides one training into phases that differ in steps, devices, batches, blend or learning rate.
 
-Batch sizes that ramp up with the number of devices (Nemotron-4, 2406.11704, table 2) and data that changes near the end
-are one training: one run folder, one count of steps, one optimizer state, resharded between phases.
+Batch sizes may ramp up with the number of devices (Nemotron-4, 2406.11704, table 2), and data may change near the end.
+All phases are one training: one run folder, step count and optimizer state, resharded between phases.
 """
 
 import itertools

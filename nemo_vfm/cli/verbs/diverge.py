@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find where two layouts, precisions or recipes diverge: the first step, module and rank whose numbers differ.
 
-Both are made small, as `parity` does, and take the same steps on the same samples. Outputs of all modules, the loss,
-gradients and weights after the step are compared, in this order, and with the results of A on one device.
+Both are made small, as `parity` does, and take the same steps on the same samples. The outputs of all modules, the
+loss, the gradients and the updated weights are compared, in this order. All are also compared with A on one device.
 """
 
 import argparse

@@ -3,8 +3,8 @@
 """Sends JSON requests to a service over HTTP, with limits on time, size and tries.
 
 Built on the standard library's http.client, since the connection must go to an address that was checked
-(core/network/ssrf_guard.py). It is kept small: one connection per request, so that a late answer is never read as
-that of the next request; no redirects, no proxy, no compression, no cookies.
+(core/network/ssrf_guard.py). It is kept small. Each request has its own connection, so a late answer is never read as
+that of the next request. There are no redirects, proxies, compression or cookies.
 """
 
 import http.client

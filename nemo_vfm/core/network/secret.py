@@ -3,8 +3,8 @@
 """Replaces secrets in texts with `***`: values that came from `${env:X}`, and keys found in the environment.
 
 A secret is hidden both as it is and in its encoded forms: inside URLs, JSON, HTML and base64. Texts shorter than six
-characters, everyday words, plain numbers and folders that exist are not secrets: a page in which every `1` or `/data`
-is `***` says nothing. docs/logging.md says what this cannot see.
+characters, everyday words, plain numbers and existing folders are not secrets. A page in which every `1` or `/data` is
+`***` would be useless. docs/logging.md says what this cannot see.
 """
 
 import os

@@ -2,9 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evaluates an expression on a table, a column at a time: for which clips it is true, and for which it is false.
 
-Where a score is missing a comparison is neither. `and`, `or` and `not` then give what is still certain (Kleene's
-logic): `x > 1 or y > 1` is true for a clip without x whose y is 2. A value without a finite result, such as 1 / 0, is
-missing.
+Where a score is missing a comparison is neither. `and`, `or` and `not` then return what is certain (Kleene's logic). If
+x is missing and y is 2, `x > 1 or y > 1` is true. A value without a finite result, such as 1 / 0, is missing.
 """
 
 from collections.abc import Callable

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the thresholds of an expression that can be moved, and the clips that each alone lets through.
 
-A part of `keep: a > 1 and b < 2`, or of `drop: a <= 1 or b >= 2`, drops a clip whatever the other parts say: those
-are limits. In other expressions no number is a limit by itself.
+Each part of `keep: a > 1 and b < 2`, or of `drop: a <= 1 or b >= 2`, can drop a clip by itself. Such parts are limits.
+In other expressions no number is a limit by itself.
 """
 
 import math

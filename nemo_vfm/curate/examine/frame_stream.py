@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decodes each frame of a video once, small and in order, and remembers the frames of recent spans.
 
-The scaler makes frames small and RGB in one go: 0.5 ms a frame of 854x480 where RGB at full size and an area mean take
+The scaler resizes and converts to RGB in one pass: 0.5 ms per frame of 854x480. RGB at full size and an area mean take
 3.5 ms (2 cores, 2026-11). Shape letters: T frames, H height, W width.
 """
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the middles of dissolves, where a picture is the mean of one before and one after it, and of wipes.
 
-A dissolve is (1 - a) A + a B, so half way the picture is (A + B) / 2, whatever A and B are. A hard cut shows one or the
-other there, and a turning camera a third. Thumbnails are too coarse for what moves inside a shot.
+A dissolve is (1 - a) A + a B, so its middle is (A + B) / 2 for any A and B. A hard cut shows one or the other there,
+and a turning camera a third. Thumbnails are too coarse for what moves inside a shot.
 """
 
 from collections import deque

@@ -3,7 +3,7 @@
 """Packs samples into sequences within a budget of tokens, given their lengths.
 
 A pack is one sequence of samples of any resolution and length, for attention over variable lengths. Packs are planned
-window by window: the next `lookahead` samples are sorted by length, and each is put into the first pack where it fits
+window by window. The next `lookahead` samples are sorted by length, and each goes into the first pack with room
 (first-fit-decreasing). So a window's packs depend only on the lengths in that window.
 """
 

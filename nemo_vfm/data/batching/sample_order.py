@@ -3,9 +3,9 @@
 """Computes which samples are in global batch g, from the seed and g alone.
 
 Every bucket has an endless stream of samples, epoch after epoch, with a new shuffle each epoch. Batch j of a bucket is
-the j-th piece of that stream. So every sample comes exactly once in each epoch of its bucket, and a last, partial batch
-is filled with the first samples of the next epoch. Epoch e of the whole holds those batches of every bucket that begin
-in its epoch e. The buckets alternate in shuffled order; the batches of one bucket keep their order.
+the j-th piece of that stream. So every sample comes exactly once in each epoch of its bucket. The first samples of the
+next epoch fill up the last batch. Epoch e of the whole holds those batches of every bucket that begin in its epoch e.
+The buckets alternate in shuffled order; the batches of one bucket keep their order.
 
 A run with another batch size resumes in the middle of these streams: an order may begin at any position of each.
 """

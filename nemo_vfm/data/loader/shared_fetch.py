@@ -4,8 +4,8 @@
 
 Tensor-, context- and pipeline-parallel peers train on the same samples. With plain loading, the storage sends every
 byte to each of them. Here each fetches another share of a batch's bytes, and the shares are gathered (2503.12964,
-section 3). With R peers and N bytes a batch the storage sends N instead of R N, and each peer receives N (R - 1) / R
-from the others. The batches equal those of plain loading, bit by bit.
+section 3). With R peers and N bytes per batch, storage sends N instead of R N. Each peer receives N (R - 1) / R from
+the others. The batches equal those of plain loading, bit by bit.
 
 One thread of each rank does all exchanges, in the order of the batches, so the collectives match on all ranks.
 """

@@ -4,8 +4,8 @@
 
 The tars stay as they are. Three things are added. `.nv-meta/` says how many samples each tar has, which belong to which
 part, and where every member lies. One `.tar.idx` per tar says where each sample begins. `energon.yaml` is a metadataset
-that gives every part exactly. Everything follows from the shards alone, byte for byte, except `index.sqlite`: SQLite
-notes its own version in the header, so another SQLite writes other bytes around the same tables.
+that gives every part exactly. Everything but `index.sqlite` follows from the shards alone, byte for byte. SQLite writes
+its own version into the header, so another SQLite writes other bytes around the same tables.
 """
 
 import hashlib

@@ -3,8 +3,8 @@
 """Streams samples from any sample number, epoch after epoch; the order follows from the tars and a seed.
 
 The stream is the tars of an epoch in shuffled order, each from front to back. It is cut into blocks, and each block is
-shuffled by its own permutation. So a sample's position follows from its number: a resume begins at the start of a
-block, and an earlier tar whose count is known is not read.
+shuffled by its own permutation. So a sample's position follows from its number. A resume begins at the start of a
+block, and earlier tars with a known count are not read.
 """
 
 import itertools

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Filters a stream of any tar into a tar that holds only regular, whole files with short names.
 
-webdataset reads the result. With the rest it would unpack a compressed tar of any size, fill memory with the zeros of a
-sparse file, and stop at a name that occurs twice.
+webdataset reads the result. Otherwise it would unpack a compressed tar of any size, fill memory with the zeros of a
+sparse file, or stop at a repeated name.
 """
 
 import tarfile

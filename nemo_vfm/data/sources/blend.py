@@ -3,7 +3,7 @@
 """Mixes several sources by their weights into one stream of batches, each of one source.
 
 A batch is never mixed, since its samples share a shape: images and videos alternate. The source of global batch g
-follows from the weights, the seed and g (`blend_schedule.py`), so the state of a blend is g, as it is of every source.
+follows from the weights, the seed and g (`blend_schedule.py`). So the state of a blend is g, like that of every source.
 """
 
 import copy

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads folders of shards as global batches for training and fixed batches for validation.
 
-Lightning is not imported here, so that checking a recipe stays quick (it takes some 5 s to import, 2 cores, 2026-11);
-`lightning_data.py` is the same data as a LightningDataModule.
+Lightning is not imported here, which keeps `check` quick: the import takes about 5 s (2 cores, 2026-11).
+`lightning_data.py` wraps the same data as a LightningDataModule.
 """
 
 from collections.abc import Sequence

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Computes which source each row comes from, and the row's number there, from the weights of the sources.
 
-The rows alternate as batches of a blend do (`data/sources/blend_schedule.py`): after n rows every source's count is
+Rows alternate like the batches of a blend (`data/sources/blend_schedule.py`). After n rows the count of every source is
 less than one row from its share of n. Shares with no short cycle, such as those that follow from sizes, are rounded to
 ten-thousandths first.
 """

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Computes the shuffled position of any index from a count and a key, without the other indices.
 
-A list of numbers would have to be drawn as a whole at each start: 250 million sequences of 4,096 tokens are a trillion
-tokens, and 2 GB of numbers.
+A stored permutation would have to be drawn as a whole at each start. For 250 million sequences of 4,096 tokens, a
+trillion tokens, it takes 2 GB.
 """
 
 import numpy as np

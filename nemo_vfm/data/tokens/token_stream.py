@@ -3,7 +3,7 @@
 """Splits a folder of tokens into a training and a held-out side, each one stream of documents.
 
 A position of a stream is a number below its length. Only the start of each run of neighbouring documents is kept, so a
-stream of a billion documents takes little memory, and a position is found by bisection.
+stream of a billion documents takes little memory. Positions are found by bisection.
 """
 
 from dataclasses import dataclass

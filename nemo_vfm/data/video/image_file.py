@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads a JPEG, PNG or WebP as an upright picture, with the bytes that shards keep, or says why it is unusable.
 
-Decoders accept a truncated file and fill the rest with grey, and show the first picture of an animation as if it were
+Decoders accept a truncated file and fill the rest with grey. They show the first picture of an animation as if it were
 the only one. So the container is checked first. Shape letters: H height, W width, C colours (RGB).
 """
 

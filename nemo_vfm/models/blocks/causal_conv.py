@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Applies convolutions in which no frame depends on a later one; a long video may come in pieces.
 
-The first frame is repeated as its own past, so an image is a video of one frame, and 1 + k times 2^n frames become
-1 + k after n halvings of time.
+The first frame is repeated as its own past, so an image is a video of one frame. After n halvings of time, 1 + k times
+2^n frames become 1 + k.
 Shape letters: B batch, T frames, H height, W width, C channels, N pieces of a position.
 """
 

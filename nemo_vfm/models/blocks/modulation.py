@@ -3,7 +3,7 @@
 """Computes the shifts, scales and gates of a block from a conditioning vector.
 
 This is adaLN-zero (Peebles and Xie 2023, section 3.2), and its low-rank form by Cosmos and arXiv 2503.12964
-(AdaLN-LoRA): a linear of D x 9 D in every block is a third of a model's parameters.
+(AdaLN-LoRA). A full linear of D x 9 D in every block is a third of a model's parameters.
 
 Shape letters: B batch, S tokens, D width, C chunks.
 """

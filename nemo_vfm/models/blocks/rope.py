@@ -3,8 +3,8 @@
 """Computes 3-D rotary positions from a token grid and its frame rate, and rotates heads by them.
 
 Rotary positions (Su et al. 2021) run along time, height and width. Each axis has its own share of the head's dimension.
-The temporal position is in units of `1 / base_fps`, so that two clips of one motion at different frame rates get the
-same angles at the same instants.
+The temporal position is in units of `1 / base_fps`. So two clips of one motion at different frame rates get the same
+angles at the same times.
 Shape letters: B batch, S tokens, H heads, D head dimension, R = D / 2 rotations.
 """
 

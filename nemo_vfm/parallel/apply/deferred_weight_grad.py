@@ -3,8 +3,8 @@
 """Defers the weight gradients of linears: they are computed on request instead of in the backward pass.
 
 A zero-bubble schedule (Qi et al. 2024, arXiv 2401.10241) sends the gradient of its input on at once and fills idle time
-with the gradients of weights. torch's own split of a stage's graph fails where a conditioning vector reaches several
-places of it, as adaLN's does: the weights' pass runs back through what it has freed (torch 2.13, "Trying to backward
+with the gradients of weights. torch's own split of a stage's graph fails where a conditioning vector is used in several
+places, as adaLN's is. The weights' pass then runs through a graph that was freed (torch 2.13, "Trying to backward
 through the graph a second time"). So the split is made at each linear, where the two parts are easy to separate.
 """
 

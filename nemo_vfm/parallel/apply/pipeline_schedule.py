@@ -3,8 +3,8 @@
 """Runs prepared microbatches through the pipeline's stages: gradients on every rank, the loss on the last stage's.
 
 torch.distributed.pipelining orders the work and sends activations between stages. The other inputs of each block (noise
-level, text, frame rate) are computed on each stage from the microbatch itself, which every rank of a pipeline has. That
-is less work than sending them and their gradients. Gradients are sums: the schedules must not scale them.
+level, text, frame rate) are computed on each stage. Every rank of a pipeline has the whole microbatch for it. That is
+less work than sending them and their gradients. Gradients are sums: the schedules must not scale them.
 """
 
 from collections.abc import Callable, Sequence

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Saves optimizer state as `parameter name/key`, and restores the part that belongs to this rank's parameters.
 
-State with a parameter's shape is sharded like the parameter. Every parameter has its own step count: a shared one would
-advance once for each of them, which shows only in the second step after a resume.
+State with a parameter's shape is sharded like the parameter. Every parameter has its own step count. A shared one would
+advance once per parameter, which shows only in the second step after a resume.
 """
 
 from collections.abc import Mapping

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Computes a rank's attention over the whole sequence by gathering all keys and values on every rank at once.
 
-This is simpler than a ring and faster for short sequences, but one layer's keys and values of all ranks are in memory
-while it computes. They are gathered again for the backward pass rather than kept (arXiv 2407.21783, 3.3.2, gathers
+This is simpler than a ring and faster for short sequences. But the keys and values of all ranks are in memory while a
+layer computes. They are gathered again for the backward pass rather than kept (arXiv 2407.21783, 3.3.2, gathers
 likewise).
 """
 

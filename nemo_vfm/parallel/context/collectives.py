@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls the collectives of context parallelism and counts their bytes. No other file of this room calls any.
 
-If a rank died or hangs, a call ends with `LostRank`, which names it, within the timeout the group was made with (gloo;
-NCCL's own watchdog ends the process instead).
+If a rank dies or hangs, a call raises `LostRank`, which names it, within the group's timeout. That is for gloo; NCCL's
+own watchdog ends the process.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Computes a rank's attention over the whole sequence by passing keys and values around a ring.
 
-In round t a rank holds the keys of the rank t places before it, and passes them on while it computes with them
-(arXiv 2310.01889). Results merge by their lse as in arXiv 1805.02867. A single rank exchanges nothing.
+In round t a rank holds the keys of the rank t places before it. It passes them on while it computes with them (arXiv
+2310.01889). Results merge by their lse as in arXiv 1805.02867. A single rank exchanges nothing.
 """
 
 from collections.abc import Iterator

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converts a rank's tokens of a video into all frames of a share of its places, and back: what models call.
 
-`context.frame_all_to_all` exchanges among context ranks. Where tensor ranks split tokens too, each exchanges its own,
-and the following linear gathers the rest of a line, as it would of any sequence. The frames then come in another order.
-On one device only dimensions are permuted.
+`context.frame_all_to_all` exchanges among context ranks. If tensor ranks split tokens too, each exchanges its own. The
+next linear gathers the rest, as for any sequence. The frames then come in another order. On one device only dimensions
+are permuted.
 Shape letters: B samples, S tokens here, T frames, P places of one frame, D width, N lines.
 """
 

@@ -3,8 +3,8 @@
 """Computes the blocks of attention between two pieces of a sequence, from their positions and sample borders; no torch.
 
 A piece is a run of spans of global positions, in the order of its rows. A tile is a block of scores that is visible as
-a whole (`diagonal` false) or up to its diagonal: those are the two shapes that every attention kernel has. Positions
-that no query may see have no tile, so samples that do not meet cost nothing.
+a whole (`diagonal` false) or up to its diagonal. Every attention kernel has these two shapes. Positions that no query
+may see have no tile, so samples that do not meet cost nothing.
 """
 
 from bisect import bisect_right

@@ -3,7 +3,7 @@
 """Batches many attention tiles into few calls of kernels for rows of unequal lengths.
 
 Packed samples make hundreds of small tiles, and a GPU would wait for each. Tiles of one shape (whole, or up to the
-diagonal) whose queries do not overlap go into one call, every sample of the batch as sequences of its own.
+diagonal) with disjoint queries go into one call. Every sample of the batch is a sequence of its own.
 
 Shape letters: T rows of all sequences, N sequences, H heads, D head dimension; B, K and S as in `kernel`.
 """

@@ -3,7 +3,7 @@
 """Computes the cross-entropy of each token, also where ranks hold parts of the vocabulary.
 
 Cross-entropy of token i with target y is log sum_v exp(s_iv) - s_iy (natural logarithm). Over tensor ranks the largest
-score, the sum and the target's score are each one all-reduce of a number per token: the scores are never sent.
+score, the sum and the target's score are one all-reduce each, of one number per token. The scores are never sent.
 Shape letters: N tokens, V words of this rank.
 """
 

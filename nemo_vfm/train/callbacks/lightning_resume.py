@@ -3,8 +3,8 @@
 """Lets any Lightning training be killed and resumed as if nothing had happened.
 
 Lightning's checkpoint has weights, optimizers and counts of steps. It has neither the place in the data nor the state
-of random numbers. So all of these are made functions of the seed, the epoch and the step: the order of an epoch is
-drawn from its number, a resume reads its first batches again and drops them, and each step draws numbers of its own.
+of random numbers. So all of these are functions of the seed, the epoch and the step. The order of an epoch is drawn
+from its number. A resume reads its first batches again and drops them. Each step draws its own random numbers.
 """
 
 import random
