@@ -139,12 +139,12 @@ def _check(launch: Launch) -> list[Finding]:
     if not gpus and mounts is None:
         return []
     gpu = launch.where.gpu if isinstance(launch.where, Slurm) else None
-    said: CommandOutput = checked(launch.one, gpus, gpu, launch.code.root, mounts=mounts)
-    lines = [line for line in said.text.strip().splitlines() if line not in launch.work.recipients]  # said already
+    output: CommandOutput = checked(launch.one, gpus, gpu, launch.code.root, mounts=mounts)
+    lines = [line for line in output.text.strip().splitlines() if line not in launch.work.recipients]  # said already
     unseen = [Finding("paths", line) for line in lines if line.startswith(_UNSEEN)]
     lines = [line for line in lines if not line.startswith(_UNSEEN)]
-    if said.status:
-        return [Finding("check", "\n".join([*lines, *said.complaint.strip().splitlines()]), wrong=True)]
+    if output.status:
+        return [Finding("check", "\n".join([*lines, *output.complaint.strip().splitlines()]), wrong=True)]
     sentences = " ".join(lines[:-1]) if not launch.work.missing else ""  # what is missing is said already
     return [*([Finding("check", sentences)] if sentences else []), *unseen]
 

@@ -165,7 +165,7 @@ def checked(
     kind = ["--gpu", gpu] if gpu else []
     size = ["--gpus", str(gpus), *kind] if gpus else []
     look = [] if mounts is None else ["--paths", *(f"--mount={one}" for one in mounts)]
-    return _said(["check", *request.recipe_words(), *size, *look], modules(request.trust, code))
+    return _output_of(["check", *request.recipe_words(), *size, *look], modules(request.trust, code))
 
 
 def planned(
@@ -173,20 +173,22 @@ def planned(
 ) -> Mapping[str, Any] | str:
     """What `plan --json` says of one training, or in a sentence why it says nothing."""
     words = ["--gpus", str(gpus), "--gpu", gpu, "--network", network, "--json", *(["--phase", phase] if phase else [])]
-    said = _said(["plan", *request.recipe_words(), *words], modules(request.trust, code))
+    output = _output_of(["plan", *request.recipe_words(), *words], modules(request.trust, code))
     try:
-        found = json.loads(said.text)
+        found = json.loads(output.text)
     except ValueError:
-        return (said.complaint or said.text).strip() or f"nemo-vfm plan ended with status {said.status}"
+        return (output.complaint or output.text).strip() or f"nemo-vfm plan ended with status {output.status}"
     return found if isinstance(found, dict) else "nemo-vfm plan gave no estimate"
 
 
 def _queried(words: Sequence[str], found: Modules) -> Any:
     """Raises UserError with what the verb says where it objects."""
-    said = _said(words, found)
-    if said.status:
-        raise UserError((said.text + said.complaint).strip() or f"nemo-vfm {words[0]} ended with status {said.status}")
-    return json.loads(said.text)
+    output = _output_of(words, found)
+    if output.status:
+        raise UserError(
+            (output.text + output.complaint).strip() or f"nemo-vfm {words[0]} ended with status {output.status}"
+        )
+    return json.loads(output.text)
 
 
 def _work(found: Mapping[str, Any]) -> Work:
@@ -204,7 +206,7 @@ def _step(found: Mapping[str, Any]) -> Step:
     )  # fmt: skip
 
 
-def _said(words: Sequence[str], found: Modules) -> CommandOutput:
+def _output_of(words: Sequence[str], found: Modules) -> CommandOutput:
     """Run a verb as nobody's rank: what a scheduler or a launcher left in the environment is not meant for it."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(_OF_RANKS)}
     environment = {**own, "PATH": search_path(), "PYTHONPATH": whole_paths(own.get("PYTHONPATH", "")), "COLUMNS": "110"}

@@ -110,11 +110,11 @@ def submit(script: Path, workdir: Path, *, after: Sequence[str] = (), words: Seq
         UserError: Slurm refuses it, in its own words.
     """
     dependency = [f"--dependency=afterok:{':'.join(after)}", "--kill-on-invalid-dep=yes"] if after else []
-    said = _said("sbatch", "--parsable", *dependency, *words, str(script), cwd=workdir)
-    number = said.strip().splitlines()[-1].partition(";")[0] if said.strip() else ""
+    output = _output_of("sbatch", "--parsable", *dependency, *words, str(script), cwd=workdir)
+    number = output.strip().splitlines()[-1].partition(";")[0] if output.strip() else ""
     if not number.isdigit():
         raise UserError(
-            f"sbatch accepted {script} but returned no job id:  {plain(said.strip())!r}; find it with squeue --me"
+            f"sbatch accepted {script} but returned no job id:  {plain(output.strip())!r}; find it with squeue --me"
         )
     return number
 
@@ -128,8 +128,8 @@ def queued(ids: Sequence[str]) -> dict[str, Queued]:
     if not ids:
         return {}
     form = "|".join(_FIELDS)
-    said = _said("squeue", "--me", "--states=all", "--array", "--noheader", f"--format={form}")
-    found = [_queued(line) for line in said.splitlines() if line.count("|") >= len(_FIELDS) - 1]
+    output = _output_of("squeue", "--me", "--states=all", "--array", "--noheader", f"--format={form}")
+    found = [_queued(line) for line in output.splitlines() if line.count("|") >= len(_FIELDS) - 1]
     return {job.id: job for job in found if job.array in ids or job.id in ids}
 
 
@@ -145,7 +145,7 @@ def cancel(ids: Sequence[str]) -> None:
         UserError: Slurm refuses.
     """
     if ids:
-        _said("scancel", *ids)
+        _output_of("scancel", *ids)
 
 
 def machines(partition: str | None = None) -> Machines | None:
@@ -159,7 +159,7 @@ def machines(partition: str | None = None) -> Machines | None:
     """
     which = partition or default_partition()
     only = [f"--partition={which}"] if which else []
-    lines = _said("sinfo", "--noheader", "--Node", *only, "--format=%N|%c|%m|%G").splitlines()
+    lines = _output_of("sinfo", "--noheader", "--Node", *only, "--format=%N|%c|%m|%G").splitlines()
     nodes = {parts[0]: parts for line in lines if len(parts := line.strip().split("|")) == 4}
     if not nodes:
         return None
@@ -174,13 +174,13 @@ def machines(partition: str | None = None) -> Machines | None:
 
 def default_partition() -> str:
     """The one that jobs go to that name none; empty where there is none."""
-    lines = _said("sinfo", "--noheader", "--format=%P").split()
+    lines = _output_of("sinfo", "--noheader", "--format=%P").split()
     return next((name.removesuffix("*") for name in lines if name.endswith("*")), "")
 
 
 def mpi_flavours() -> tuple[str, ...]:
     """How srun can start tasks, in its words: none, pmi2, pmix, pmix_v4 and so on."""
-    text = _said("srun", "--mpi=list", with_errors=True)
+    text = _output_of("srun", "--mpi=list", with_errors=True)
     lines = [line.partition(":")[2] if "specific" in line else line for line in text.splitlines()]
     words = [word.strip(",") for line in lines if "plugin types" not in line for word in line.split()]
     return tuple(dict.fromkeys(word for word in words if re.fullmatch(r"(none|pmi\w*|openmpi|cray\w*)", word)))
@@ -196,7 +196,7 @@ def clean(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _said(program: str, *words: str, cwd: Path | None = None, with_errors: bool = False) -> str:
+def _output_of(program: str, *words: str, cwd: Path | None = None, with_errors: bool = False) -> str:
     path = programs.program(program)
     if path is None:
         raise UserError(f"there is no {program} on this machine; submit from a login node of the cluster. --dry-run "

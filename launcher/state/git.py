@@ -56,10 +56,12 @@ def root_of(folder: Path) -> Path | None:
     done = _git(folder, "rev-parse", "--show-toplevel")
     if done.returncode == 0:
         return _require_around(Path(os.fsdecode(done.stdout).rstrip("\n")), folder)
-    said = os.fsdecode(done.stderr).strip()
-    if "not a git repository" in said:
+    message = os.fsdecode(done.stderr).strip()
+    if "not a git repository" in message:
         return None
-    raise UserError(f"git cannot read the repository of {folder}: {said}. Mend that, or take no code along: --no-code")
+    raise UserError(
+        f"git cannot read the repository of {folder}: {message}. Mend that, or take no code along: --no-code"
+    )
 
 
 def names(root: Path, *words: str) -> list[str]:

@@ -63,14 +63,14 @@ class Table:
         """The verdict of all, and each reason in full."""
         counts = Counter(row.verdict for row in rows if not row.left_out)
         controls = [row for row in rows if row.left_out]
-        said = [f"{count} {verdict}" for verdict, count in sorted(counts.items())]
+        verdicts = [f"{count} {verdict}" for verdict, count in sorted(counts.items())]
         if controls:
-            said.append(f"{sum(row.is_good for row in controls)} of {len(controls)} controls detected")
+            verdicts.append(f"{sum(row.is_good for row in controls)} of {len(controls)} controls detected")
         self._paper.line()
         for reason, count in Counter(row.reason for row in rows if row.reason).items():
             self._paper.prose(f"{count} x {reason}", 2)
         good = all(row.is_good for row in rows)
-        self._paper.line(f"{'All as expected' if good else 'NOT as expected'}: {', '.join(said)} ({seconds:.0f} s)",
+        self._paper.line(f"{'All as expected' if good else 'NOT as expected'}: {', '.join(verdicts)} ({seconds:.0f} s)",
                          "green" if good else "red")  # fmt: skip
 
 

@@ -153,16 +153,16 @@ def options(hint: Any) -> tuple[Any, ...]:
 
 
 def _peeled(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    said: tuple[Any, ...] = ()
+    metadata: tuple[Any, ...] = ()
     while True:
         if hasattr(hint, "__metadata__"):
-            hint, said = get_args(hint)[0], (*get_args(hint)[1:], *said)
+            hint, metadata = get_args(hint)[0], (*get_args(hint)[1:], *metadata)
         elif isinstance(hint, NewType):
             hint = hint.__supertype__
         elif hasattr(hint, "__value__"):
             hint = hint.__value__
         else:
-            return hint, said
+            return hint, metadata
 
 
 def is_union(hint: Any) -> bool:

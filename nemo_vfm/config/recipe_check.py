@@ -293,8 +293,8 @@ class Checker:
 
     def _unknown(self, key: str, target: Target, signature: hints.Signature, path: str, mark: Mark) -> None:
         takes = list(signature.arguments)
-        said = _HYDRA | (_USERS if signature.permitted else {})
-        hint = f"; {said[key]}, remove it" if key in said else did_you_mean(key, takes)
+        hints_by_key = _HYDRA | (_USERS if signature.permitted else {})
+        hint = f"; {hints_by_key[key]}, remove it" if key in hints_by_key else did_you_mean(key, takes)
         known = self.places.get(key, {})  # what came through ${...} is the same place
         others = [other for other, at in known.items() if other != path and at != known.get(path)]
         if others and not hint:

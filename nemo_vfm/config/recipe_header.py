@@ -49,12 +49,12 @@ def header(file: Path) -> Header:
 
 def _prose(lines: list[str]) -> str:
     """The lines in one, without commands: those may go on behind a backslash."""
-    said, command = [], False
+    prose, command = [], False
     for line in lines:
         command = line.startswith(("nemo-vfm ", "... ")) or command
-        said += [] if command else [line]
+        prose += [] if command else [line]
         command = command and line.endswith("\\")
-    return printable(" ".join(" ".join(said).split()), _MOST_BYTES)
+    return printable(" ".join(" ".join(prose).split()), _MOST_BYTES)
 
 
 def _first_sentence(text: str) -> str:

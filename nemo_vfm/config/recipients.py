@@ -135,9 +135,9 @@ def _stores(part: Part, permissions: Permissions) -> Iterator[tuple[str, Recipie
 
     for path, node, address in _addresses(part, ""):
         place = _bucket(address)
-        said = next(origin for text, origin in node.origins() if text) if _is_users(node, place) else ""
+        origin_text = next(origin for text, origin in node.origins() if text) if _is_users(node, place) else ""
         source = {"user": "the command line", "": "allowed by you" if permissions.allows(place) else "not allowed"}
         host, variables = service(address.scheme)
         gets = "what the run makes" if path.rpartition(".")[2] == _WRITTEN else "requests to read"
-        by = source.get(said, said.removeprefix("env:"))
+        by = source.get(origin_text, origin_text.removeprefix("env:"))
         yield path, Recipient(place, f"{gets}, by way of {host}", variables, by)

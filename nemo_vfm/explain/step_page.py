@@ -52,8 +52,8 @@ def _recorded(report: StepReport) -> str:
         return "metrics.jsonl has no line of it: it was not reached yet, or its metrics were not kept"
     if line.get("skipped"):
         return "skipped as a whole (skip.steps): no weights changed"
-    said = [f"{name.replace('_', ' ')} {line[name]:.6g}" for name in ("loss", "grad_norm", "lr") if name in line]
-    return f"recorded: {', '.join(said)}"
+    parts = [f"{name.replace('_', ' ')} {line[name]:.6g}" for name in ("loss", "grad_norm", "lr") if name in line]
+    return f"recorded: {', '.join(parts)}"
 
 
 def _computed(report: StepReport) -> str:

@@ -169,12 +169,14 @@ class DiffusersCodec:
         dtype = Precision(self.precision).resolved()[0]
         try:
             # Strict, because diffusers would initialise a missing weight at random.
-            model, said = kind.from_pretrained(
+            model, loading_info = kind.from_pretrained(
                 self._where(), torch_dtype=dtype, use_safetensors=True, local_files_only=True, output_loading_info=True
             )
         except (OSError, ValueError, RuntimeError, TypeError) as error:
             raise DataError(f"{self._where().name} cannot be loaded: {str(error)[:300]}") from error
-        if wrong := [name for key in ("missing_keys", "unexpected_keys", "mismatched_keys") for name in said[key]]:
+        if wrong := [
+            name for key in ("missing_keys", "unexpected_keys", "mismatched_keys") for name in loading_info[key]
+        ]:
             raise DataError(f"{self._where().name} does not hold the weights that its config.json implies: "
                             f"{', '.join(map(str, sorted(wrong)[:4]))}")  # fmt: skip
         if self.tile is not None:

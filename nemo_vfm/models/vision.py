@@ -200,13 +200,13 @@ def _check(folder: Path, report: Mapping[str, Json], left: tuple[str, ...]) -> N
     """All weights of the model and none besides, its text half apart."""
     extra = [key for key in report["unexpected_keys"] if not key.startswith(left) and "position_ids" not in key]
     problems = {"lacking": report["missing_keys"], "unknown": extra, "of another shape": report["mismatched_keys"]}
-    said = [
+    sentences = [
         f"{len(keys)} {what} ({', '.join(str(key) for key in sorted(keys, key=str)[:_SHOWN])})"
         for what, keys in problems.items()
         if keys
     ]
-    if said:
-        raise DataError(f"the weights in {folder} are not those of its config.json: {'; '.join(said)}")
+    if sentences:
+        raise DataError(f"the weights in {folder} are not those of its config.json: {'; '.join(sentences)}")
 
 
 @contextmanager

@@ -127,12 +127,12 @@ def _as_file(composed: "Composed", folder: Path) -> list[str]:
 
 def _of_other_processes(folder: Path, status: int, before: Mapping[str, Any]) -> Outcome:
     """What rank 0 of those that were started has left in the run folder."""
-    said = _status(folder)
+    last_status = _status(folder)
     if status:
-        own = said.get("error") if said != before else ""
+        own = last_status.get("error") if last_status != before else ""
         text = own or f"the processes of the run in {folder} ended with status {status}; they have said why above"
         raise _ERRORS.get(status, NemoVfmError)(text)
-    return Outcome(str(said.get("summary", "")), said.get("figures", {}))
+    return Outcome(str(last_status.get("summary", "")), last_status.get("figures", {}))
 
 
 def _status(folder: Path) -> Mapping[str, Any]:

@@ -64,13 +64,13 @@ def _run(sweep: SweepPlan, point: Point) -> Json:
     began = time.monotonic()
     child = subprocess.Popen(own_command("run", *sweep.words(point)))  # noqa: S603
     status = _waited(child)
-    said = sweep_table.told(sweep.folder / point.name)
+    result = sweep_table.told(sweep.folder / point.name)
     return {
         **sweep_table.waiting(sweep, point),
         "exit_status": status if status >= 0 else 128 - status,
-        "state": _state(status, said),
+        "state": _state(status, result),
         "seconds": round(time.monotonic() - began, 1),
-        "figures": said.get("figures", {}) if status == 0 else {},
+        "figures": result.get("figures", {}) if status == 0 else {},
     }
 
 
@@ -85,8 +85,8 @@ def _waited(child: "subprocess.Popen[bytes]") -> int:
             interrupted = True
 
 
-def _state(status: int, said: Json) -> str:
+def _state(status: int, result: Json) -> str:
     """How it ended: its own word where it could still say one."""
     if status < 0:
         return f"killed by signal {-status}"
-    return "done" if status == 0 else str(said.get("state", "failed"))
+    return "done" if status == 0 else str(result.get("state", "failed"))

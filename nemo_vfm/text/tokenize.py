@@ -119,18 +119,18 @@ class TokenizeText:
 
     def _finish(self, work: "_Tokenizing", folder: Path) -> Outcome:
         found = work.records_of()
-        said = counts(found)
-        write_json(folder / "counts.json", said)
+        totals = counts(found)
+        write_json(folder / "counts.json", totals)
         write_text(folder / "failed.jsonl", "".join(f"{json.dumps(one)}\n" for one in _faults(work.portions, found)))
-        for reason, count in said["failed"].items():
-            warn(f"{count} of {said['in']} documents could not be read: {reason}; see failed.jsonl")
+        for reason, count in totals["failed"].items():
+            warn(f"{count} of {totals['in']} documents could not be read: {reason}; see failed.jsonl")
         shards = tuple(record.shard for record in found if record.shard is not None)
         if not shards:
-            raise NothingKept(f"none of {said['in']} documents in {self.path} has tokens: {said}")
+            raise NothingKept(f"none of {totals['in']} documents in {self.path} has tokens: {totals}")
         tokenizer = self.tokenizer
         work.sweep()  # once more: a worker of a killed run may have lived on for a moment and begun another file
         write_manifest(
-            work.out, Manifest(tokenizer.fingerprint(), tokenizer.vocab_size(), tokenizer.end(), shards, said)
+            work.out, Manifest(tokenizer.fingerprint(), tokenizer.vocab_size(), tokenizer.end(), shards, totals)
         )
         return _outcome(found, did_nothing=False)
 
@@ -199,9 +199,9 @@ def _faults(found: tuple[Portion, ...], records: list[Record]) -> list[Json]:
 
 
 def _outcome(found: list[Record], *, did_nothing: bool) -> Outcome:
-    said = counts(found)
+    totals = counts(found)
     tokens = sum(record.shard.tokens for record in found if record.shard is not None)
-    dropped, failed = sum(said["dropped"].values()), sum(said["failed"].values())
-    figures = {"in": said["in"], "kept": said["kept"], "dropped": dropped, "failed": failed, "tokens": tokens}
-    text = f"{tokens:,} tokens of {said['kept']:,} documents; {said['in']:,} in, {dropped:,} dropped, {failed:,} failed"
+    dropped, failed = sum(totals["dropped"].values()), sum(totals["failed"].values())
+    figures = {"in": totals["in"], "kept": totals["kept"], "dropped": dropped, "failed": failed, "tokens": tokens}
+    text = f"{tokens:,} tokens of {totals['kept']:,} documents; {totals['in']:,} in, {dropped:,} dropped, {failed:,} failed"
     return Outcome(text, figures, did_nothing)

@@ -17,7 +17,7 @@ from nemo_vfm.models.pretrained import fingerprint_of
 from nemo_vfm.parallel.apply.beside_linear import is_adapter
 from nemo_vfm.parallel.checkpoint.checkpoint import weights_of
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined, together
-from nemo_vfm.parallel.checkpoint.checkpoint_reader import everywhere, put, shapes_of, some, told
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import everywhere, put, shapes_of, some, mismatch
 from nemo_vfm.parallel.checkpoint.checkpoint_store import opened
 from nemo_vfm.parallel.ranks.gather import Gather
 
@@ -83,7 +83,7 @@ class WarmStart:
         unfit = [name for name in sorted(here.keys() | there.keys()) if here.get(name) != there.get(name)]
         new = [name for name in unfit if any(_below(name, prefix) for prefix in self.may_differ)]
         if rest := [name for name in unfit if name not in new]:
-            differences = told(*({name: of[name] for name in rest if name in of} for of in (here, there)))
+            differences = mismatch(*({name: of[name] for name in rest if name in of} for of in (here, there)))
             raise UserError(f"The weights of {chosen} do not fit this model. The checkpoint is of another model "
                             f"({differences}). Where some may be new: start_from.may_differ="
                             f"[{rest[0].partition('.')[0]}]")  # fmt: skip

@@ -62,5 +62,5 @@ def asked_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
                 known[tuple(words)] = CommandOutput(status, out.getvalue(), err.getvalue())
         return known[tuple(words)]
 
-    monkeypatch.setattr(recipe_info, "_said", said)
+    monkeypatch.setattr(recipe_info, "_output_of", said)
     yield

@@ -11,7 +11,7 @@ import pytest
 from launcher.render.script import script
 from launcher.request.cluster import Apptainer, Pyxis, Slurm
 from launcher.request.cluster_config import cluster_again, cluster_of
-from launcher.request.request import add_arguments, asked
+from launcher.request.request import add_arguments, parse_request
 from nemo_vfm.core.errors import UserError
 from tests.support.slurm_jobs import small_job
 
@@ -20,7 +20,7 @@ def words(*given: str):
     """What the words ask for."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    return asked(parser.parse_intermixed_args(given))
+    return parse_request(parser.parse_intermixed_args(given))
 
 
 def test_cluster_and_nodes_are_the_launchers_and_all_else_is_the_recipes():
@@ -56,7 +56,7 @@ def test_an_unknown_cluster_gets_the_nearest_name():
 
 
 def test_a_cluster_takes_changes_and_ingredients_as_a_recipe_does():
-    asked = words(
+    parse_request = words(
         "r",
         "cluster=dgx_h100",
         "cluster.account=vision",
@@ -64,11 +64,11 @@ def test_a_cluster_takes_changes_and_ingredients_as_a_recipe_does():
         "cluster.container.image=x.sif",
         "cluster.options={nice: '5'}",
     )
-    chosen = cluster_of(asked)
+    chosen = cluster_of(parse_request)
     found = chosen.where
     assert isinstance(found, Slurm) and (found.gpus_per_node, found.account) == (8, "vision")
     assert found.container == Apptainer(image="x.sif") and found.options == {"nice": "5"}
-    assert cluster_again(chosen.values, replace(asked, trusts_cluster=True)) == found
+    assert cluster_again(chosen.values, replace(parse_request, trusts_cluster=True)) == found
 
 
 @pytest.mark.parametrize(

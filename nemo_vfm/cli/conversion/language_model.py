@@ -39,8 +39,8 @@ def convert_in(source: Path, target: Path) -> str:
         length = weights.config.get("max_position_embeddings")
         settings = write_in(weights, target, weights.arguments, "transformers", source.name, most_tokens=length)
         family, count = weights.config["architectures"][0], weights.num_values()
-    said = _tokenizer_copied(source, target / TOKENIZER)
-    return f"a {family}: {count:,} parameters, {INGREDIENT}{said}\n{settings}"
+    tokenizer_note = _tokenizer_copied(source, target / TOKENIZER)
+    return f"a {family}: {count:,} parameters, {INGREDIENT}{tokenizer_note}\n{settings}"
 
 
 def convert_out(
@@ -78,9 +78,9 @@ def convert_out(
     write_gpt(known.model, checkpoint.weights_of(saved, group), target, length, end=_end(folder, known.model),
               dtype=None if dtype is None else getattr(torch, _DTYPES[dtype]))  # fmt: skip
     _warn_of_qwen(folder, target)
-    said = "; no tokenizer is known, see --tokenizer" if folder is None else _tokenizer_copied(folder, target)
+    tokenizer_note = "; no tokenizer is known, see --tokenizer" if folder is None else _tokenizer_copied(folder, target)
     count = sum(parameter.numel() for parameter in known.model.parameters())
-    return f"the {group} weights of step {saved.step}: {count:,} parameters, for transformers{said}"
+    return f"the {group} weights of step {saved.step}: {count:,} parameters, for transformers{tokenizer_note}"
 
 
 @dataclass(frozen=True, slots=True)

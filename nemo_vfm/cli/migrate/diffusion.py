@@ -66,8 +66,8 @@ def _data(draft: Draft) -> None:
 
 
 def _shards(draft: Draft) -> None:
-    said = draft.get("data_path")
-    path = said[0] if isinstance(said, tuple) and len(said) == 1 else said
+    data_path = draft.get("data_path")
+    path = data_path[0] if isinstance(data_path, tuple) and len(data_path) == 1 else data_path
     draft.put("data.shards", "???", _ENCODED)
     if not isinstance(path, str) or _PLACEHOLDER.fullmatch(path):
         draft.leave("data_path", "set one folder of shards: data.shards=DIR")

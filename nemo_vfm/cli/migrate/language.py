@@ -82,9 +82,9 @@ def _sizes(draft: Draft) -> None:
 
 def _blocks(draft: Draft) -> None:
     _norm(draft)
-    said = str(draft.get("activation")).rpartition(".")[2].lower()
-    gated = draft.get("gated") is True and said in ("silu", "swish")
-    if kind := "swiglu" if gated else _ACTIVATIONS.get(said):
+    given_name = str(draft.get("activation")).rpartition(".")[2].lower()
+    gated = draft.get("gated") is True and given_name in ("silu", "swish")
+    if kind := "swiglu" if gated else _ACTIVATIONS.get(given_name):
         draft.carry("activation", "model.activation", kind)
         draft.agree("gated", "model.activation")
     else:
@@ -97,10 +97,10 @@ def _blocks(draft: Draft) -> None:
 
 
 def _norm(draft: Draft) -> None:
-    said = str(draft.get("norm")).lower()
-    if said in ("layernorm1p", "rmsnorm"):
-        draft.carry("norm", "model.norm", said)
-    elif said == "layernorm":
+    given_name = str(draft.get("norm")).lower()
+    if given_name in ("layernorm1p", "rmsnorm"):
+        draft.carry("norm", "model.norm", given_name)
+    elif given_name == "layernorm":
         draft.change("norm", "model.norm", "layernorm1p", "the same function, whose scale is kept less 1")
     else:
         _stand_in(draft, "norm", "layernorm1p", "LayerNorm where nothing is said, as theirs; rmsnorm is the other")

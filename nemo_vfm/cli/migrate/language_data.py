@@ -101,8 +101,8 @@ def _packing(draft: Draft) -> None:
 
 def _split(draft: Draft) -> None:
     """`900,50,50`: the second part is held out; a third one would be held out, too, and is trained on here."""
-    said = draft.get("splits")
-    parts = [_number(part) for part in str(said).split(",")] if isinstance(said, str) else []
+    given = draft.get("splits")
+    parts = [_number(part) for part in str(given).split(",")] if isinstance(given, str) else []
     whole = [part for part in parts if part is not None]
     if len(parts) == len(whole) and len(whole) in (2, 3) and 0 < whole[1] < sum(whole):
         share = float(f"{whole[1] / sum(whole):.6g}")
@@ -122,12 +122,12 @@ def _number(text: str) -> float | None:
 
 def _tokenizer(draft: Draft) -> None:
     """A folder on this machine, or a file in one; a name on a hub is neither."""
-    said = draft.get("tokenizer")
-    if not _is_path(said) or not str(said).startswith(("/", "./", "../")):
+    given = draft.get("tokenizer")
+    if not _is_path(given) or not str(given).startswith(("/", "./", "../")):
         draft.leave("tokenizer", "a tokenizer is a local folder: data.tokenizer={_target_: "
                     "nemo_vfm.data.tokenizers.folder_tokenizer.FolderTokenizer, folder: DIR}")  # fmt: skip
         return
-    path = PurePosixPath(str(said))
+    path = PurePosixPath(str(given))
     folder = str(path.parent if path.suffix in (".model", ".json") else path)
     draft.put("data.tokenizer._target_", "nemo_vfm.data.tokenizers.folder_tokenizer.FolderTokenizer")
     draft.change("tokenizer", "data.tokenizer.folder", folder, "the folder that its files lie in")

@@ -19,7 +19,7 @@ def account(migrated: Migration, width: int) -> Iterator[tuple[str, str]]:
     yield from (("  " + line, "") for line in _columns(carried))
     yield from _head("Changed", changed)
     for entry in changed:
-        yield f"  {_said(entry)}  ->  {entry.fate.where}", ""
+        yield f"  {_sentence(entry)}  ->  {entry.fate.where}", ""
         yield from _wrapped(entry.fate.why, 6, width)
     yield from _head("Not carried over", left)
     for why, entries in by_reason(left).items():
@@ -27,7 +27,7 @@ def account(migrated: Migration, width: int) -> Iterator[tuple[str, str]]:
         most = len(entries) if why == UNKNOWN else _MOST
         more = [f"and {len(entries) - most} more, which the recipe names"] * (len(entries) > most)
         # A key and its value stay on one line: the blank between them is no place to break.
-        together = ", ".join(_said(entry).replace(" ", "\u00a0") for entry in entries[:most])
+        together = ", ".join(_sentence(entry).replace(" ", "\u00a0") for entry in entries[:most])
         together = ", ".join([together, *more])
         yield from ((line.replace("\u00a0", " "), style) for line, style in _wrapped(together, 6, width))
 
@@ -39,12 +39,12 @@ def _head(title: str, entries: Sequence[Entry]) -> Iterator[tuple[str, str]]:
 
 
 def _columns(entries: Sequence[Entry]) -> list[str]:
-    said = [_said(entry) for entry in entries]
-    width = min(max(map(len, said), default=0), 70)
-    return [f"{text:<{width}}  ->  {entry.fate.where}" for text, entry in zip(said, entries, strict=True)]
+    sentences = [_sentence(entry) for entry in entries]
+    width = min(max(map(len, sentences), default=0), 70)
+    return [f"{text:<{width}}  ->  {entry.fate.where}" for text, entry in zip(sentences, entries, strict=True)]
 
 
-def _said(entry: Entry) -> str:
+def _sentence(entry: Entry) -> str:
     return f"{shown(entry.key.path)}: {shown_value(entry.key)}"
 
 

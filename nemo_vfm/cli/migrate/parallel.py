@@ -58,8 +58,8 @@ def _world(draft: Draft) -> int | None:
 
 def _data_ranks(draft: Draft) -> int:
     """Ranks with samples of their own: as said, or what the other axes leave of all devices; 1 where nobody says."""
-    if said := draft.whole("data_ranks"):
-        return said
+    if data_ranks := draft.whole("data_ranks"):
+        return data_ranks
     world, degrees = _world(draft), _degrees(draft)
     inner = degrees["tensor"] * degrees["pipeline"] * degrees["context"]
     return world // inner if world is not None and world % inner == 0 else draft.whole("replicate") or 1

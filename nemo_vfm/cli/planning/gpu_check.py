@@ -57,8 +57,10 @@ def plan_sentences(job: Job, recipe: Path, arguments: argparse.Namespace) -> lis
         arguments: of `check`.
     """
     gpus = _gpus(arguments.gpus)
-    said = [f"{gpus}{step}: {text}" for step, below in _planned(job) for text in _sentences(below, recipe, arguments)]
-    return said or [f"{gpus}: this job has no parallel plan, so there is nothing to check"]
+    sentences = [
+        f"{gpus}{step}: {text}" for step, below in _planned(job) for text in _sentences(below, recipe, arguments)
+    ]
+    return sentences or [f"{gpus}: this job has no parallel plan, so there is nothing to check"]
 
 
 def waiting_sentence(missing: Sequence[Problem], num_gpus: int) -> str:

@@ -189,8 +189,10 @@ def _say_plan(
     from nemo_vfm.runtime.terminal import Terminal
 
     job = job or stand_in_job(arguments, missing, trust_list(arguments.trust))
-    said = [waiting_sentence(missing, arguments.gpus)] if job is None else plan_sentences(job, composed.path, arguments)
-    for text in said:
+    sentences = (
+        [waiting_sentence(missing, arguments.gpus)] if job is None else plan_sentences(job, composed.path, arguments)
+    )
+    for text in sentences:
         Terminal().prose(text)
 
 

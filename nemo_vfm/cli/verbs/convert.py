@@ -145,14 +145,14 @@ def _made(out: Path, work: Callable[[Path], str]) -> str:
     temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     temporary.mkdir(parents=True)
     try:
-        said = work(temporary)
+        result = work(temporary)
         for path in (*temporary.rglob("*"), temporary):
             sync(path)
         temporary.rename(out)
         sync(out.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return said
+    return result
 
 
 def _child(source: Path, words: Sequence[str]) -> str:

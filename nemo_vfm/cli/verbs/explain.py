@@ -138,8 +138,8 @@ def _slot(slot: "Slot") -> str:
 
 
 def _argument(paper: Terminal, argument: "Described") -> None:
-    said = _default(argument) if argument.given else f"{argument.words}, {_default(argument)}"
-    paper.line(f"  {argument.name}: {said}")
+    details = _default(argument) if argument.given else f"{argument.words}, {_default(argument)}"
+    paper.line(f"  {argument.name}: {details}")
     if argument.text:
         paper.prose(argument.text, 6)
 

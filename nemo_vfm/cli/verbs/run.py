@@ -79,14 +79,14 @@ def _sentence(ending: Ending) -> str:
     """Why the job did not finish, and what to do."""
     from nemo_vfm.core.log import plain
 
-    said = plain(str(ending.error))
+    message = plain(str(ending.error))
     if isinstance(ending.error, NextPhase):
-        return said
+        return message
     if isinstance(ending.error, Preempted):
-        return f"{said}; run the same command again to resume in {ending.folder}"
+        return f"{message}; run the same command again to resume in {ending.folder}"
     if ending.status == INTERRUPTED:
         return f"interrupted; run the same command again to resume in {ending.folder}"
     if ending.status != 1:
-        return said
+        return message
     where = ending.trace or f"The traceback is in {ending.folder / 'traceback.txt'}"
-    return f"{type(ending.error).__name__}: {said}\n{where}"
+    return f"{type(ending.error).__name__}: {message}\n{where}"

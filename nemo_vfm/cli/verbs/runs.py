@@ -87,9 +87,10 @@ def _table(rows: Sequence[dict[str, str]], lines: Sequence[Line], width: int) ->
         if len(row["run"]) > wide["run"]:  # a name is copied into the next command, so it is never cut
             text.append(row["run"])
         text.append("  ".join(_cell(name, row[name], wide[name]) for name in wide).rstrip())
-        said = [line.error] if line.error and line.state in ("failed", "nothing_kept") else []
+        error_lines = [line.error] if line.error and line.state in ("failed", "nothing_kept") else []
         text += [
-            f"    {textwrap.shorten(note, max(20, width - 4), placeholder=' ...')}" for note in [*said, *line.notes]
+            f"    {textwrap.shorten(note, max(20, width - 4), placeholder=' ...')}"
+            for note in [*error_lines, *line.notes]
         ]
     return "".join(f"{row}\n" for row in text)
 

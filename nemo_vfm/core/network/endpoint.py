@@ -166,10 +166,10 @@ class Endpoint:
         return _json(data), response.headers.get("X-Request-Id")
 
     def _judge(self, response: http.client.HTTPResponse, data: bytes) -> None:
-        status, said = response.status, _short(data[:2000].decode(errors="replace"))
+        status, excerpt = response.status, _short(data[:2000].decode(errors="replace"))
         if status == 200:
             return
-        text = f"{self._name()} answered {status} {response.reason[:40]}: {said or 'nothing more'}"
+        text = f"{self._name()} answered {status} {response.reason[:40]}: {excerpt or 'nothing more'}"
         if status in _RETRIED:
             raise _Again(_short(text), _retry_after(response.headers.get("Retry-After")))
         if 300 <= status < 400:

@@ -95,7 +95,7 @@ def _say(name: str, captioner: Captioner, records: Iterable[ClipRecord], report:
     """What it knows of each; an error costs this clip's caption, and the next captioner is asked."""
     in_a_row = 0
     for record in records:
-        said, failure = _said(captioner, record)
+        captions, failure = _captions_or_failure(captioner, record)
         if failure is not None:
             in_a_row += 1
             failures = {**record.caption_facts.get("caption_failures", {}), name: f"error: {failure}"}
@@ -103,26 +103,26 @@ def _say(name: str, captioner: Captioner, records: Iterable[ClipRecord], report:
             _count(name, Caption(record.clip.id, status="error", failure=failure), in_a_row, report)
             continue
         in_a_row = 0
-        if said is not None and (text := clean(said[0])):
+        if captions is not None and (text := clean(captions[0])):
             facts = {**record.caption_facts, "caption_status": "success"}
-            record.caption, record.caption_by, record.caption_facts = text, said[1], facts
+            record.caption, record.caption_by, record.caption_facts = text, captions[1], facts
 
 
-def _said(captioner: Captioner, record: ClipRecord) -> tuple[tuple[str, str] | None, str | None]:
+def _captions_or_failure(captioner: Captioner, record: ClipRecord) -> tuple[tuple[str, str] | None, str | None]:
     """Its answer, or why there is none. What concerns every clip, such as a file that is missing, is raised."""
     try:
-        said = captioner.caption(record)
+        captions = captioner.caption(record)
     except NemoVfmError:
         raise
     except Exception as error:
         return None, _plain(f"{type(error).__name__} ({error})")
-    if said is not None and not _is_text_and_writer(said):
-        return None, f"it returned {type(said).__name__} instead of a text and its author"
-    return said, None
+    if captions is not None and not _is_text_and_writer(captions):
+        return None, f"it returned {type(captions).__name__} instead of a text and its author"
+    return captions, None
 
 
-def _is_text_and_writer(said: object) -> bool:
-    return isinstance(said, tuple) and len(said) == 2 and all(isinstance(part, str) for part in said)
+def _is_text_and_writer(captions: object) -> bool:
+    return isinstance(captions, tuple) and len(captions) == 2 and all(isinstance(part, str) for part in captions)
 
 
 class _Seeing:
@@ -142,26 +142,26 @@ class _Seeing:
         missing = [view for group in views.values() for view in group if known[view.key] is None]
         answers = _answers(self._name, self._viewer.describe, missing, journal, self._report) if missing else {}
         for record in records:
-            said = [known[view.key] or answers[view.key] for view in views[record.clip.id]]
-            self._fill(record, said, views[record.clip.id])
+            captions = [known[view.key] or answers[view.key] for view in views[record.clip.id]]
+            self._fill(record, captions, views[record.clip.id])
 
     def _views(self, record: ClipRecord, media: Path) -> list[View]:
         spans = [(0, 1)] if record.is_image else self._viewer.windows(record.clip.num_frames)
         return [View(_key(record, s), media, s, len(spans) == 1, record.fps) for s in spans]
 
-    def _fill(self, record: ClipRecord, said: Sequence[Caption], views: Sequence[View]) -> None:
+    def _fill(self, record: ClipRecord, captions: Sequence[Caption], views: Sequence[View]) -> None:
         """All windows or none: half a caption would say less than the next captioner."""
-        bad = next((caption for caption in said if not caption.spoken), None)
-        if bad is not None or not said:
+        bad = next((caption for caption in captions if not caption.spoken), None)
+        if bad is not None or not captions:
             reason = f"{bad.status}: {bad.failure}" if bad else "skipped: the clip is too short for it"
             failures = {**record.caption_facts.get("caption_failures", {}), self._name: reason}
             record.caption_facts = {**record.caption_facts, "caption_failures": failures}
             return
-        first = said[0]
-        status = "truncated" if any(caption.status == "truncated" for caption in said) else "success"
-        record.caption = clean(" ".join(caption.text for caption in said))
+        first = captions[0]
+        status = "truncated" if any(caption.status == "truncated" for caption in captions) else "success"
+        record.caption = clean(" ".join(caption.text for caption in captions))
         record.caption_by = first.by or self._name
-        tokens_in, tokens_out = sum(c.tokens_in for c in said), sum(c.tokens_out for c in said)
+        tokens_in, tokens_out = sum(c.tokens_in for c in captions), sum(c.tokens_out for c in captions)
         self._report.tokens_in, self._report.tokens_out = (
             self._report.tokens_in + tokens_in,
             self._report.tokens_out + tokens_out,
@@ -169,7 +169,7 @@ class _Seeing:
         record.caption_facts = {
             **record.caption_facts, "caption_status": status, **_origin(first),
             "caption_tokens_in": tokens_in, "caption_tokens_out": tokens_out,
-            "caption_windows": [_window(view, caption) for view, caption in zip(views, said, strict=True)],
+            "caption_windows": [_window(view, caption) for view, caption in zip(views, captions, strict=True)],
         }  # fmt: skip
 
 

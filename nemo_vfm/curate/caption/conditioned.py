@@ -49,13 +49,13 @@ class ScoreConditioned:
     def _context_text(self, draft: Draft) -> str:
         facts = {name: value for name in FACTS if (value := draft.record.value(name)) == value}
         scores = {**facts, **draft.record.scores}
-        said = {name: scores[column] for name, column in self.facts.items() if column in scores}
-        if len(said) < len(self.facts):
+        present = {name: scores[column] for name, column in self.facts.items() if column in scores}
+        if len(present) < len(self.facts):
             missing = [column for column in self.facts.values() if column not in scores]
             warn_once(f"captions are not told {', '.join(missing)}: some clips have no such score")
-        if not said:
+        if not present:
             return draft.text
-        listed = ", ".join(f"{name}: {self._value(value)}" for name, value in said.items())
+        listed = ", ".join(f"{name}: {self._value(value)}" for name, value in present.items())
         # Piece by piece: a caption that holds "{facts}" is text and no template.
         first, *pieces = self.template.split("{caption}")
         if draft.text.endswith(_ENDS):

@@ -82,13 +82,13 @@ class EndpointCaptioner:
         unanswered = Caption(view.key, by="endpoint", model=self.chat.model, prompt_hash=prompt_hash(self.prompt))
         try:
             content = [{"type": "text", "text": self.prompt}, *self._shown(view)]
-            said = self.chat.say([{"role": "user", "content": content}])
+            answer = self.chat.say([{"role": "user", "content": content}])
         except (EndpointError, DataError) as error:
             return replace(unanswered, status="error", failure=str(error))
-        failure = "the model declined" if said.ending == "blocked" else None
+        failure = "the model declined" if answer.ending == "blocked" else None
         return replace(
-            unanswered, text=said.text, status=said.ending, failure=failure, model=said.model or self.chat.model,
-            revision=self.revision or said.revision, tokens_in=said.tokens_in, tokens_out=said.tokens_out,
+            unanswered, text=answer.text, status=answer.ending, failure=failure, model=answer.model or self.chat.model,
+            revision=self.revision or answer.revision, tokens_in=answer.tokens_in, tokens_out=answer.tokens_out,
         )  # fmt: skip
 
     def _shown(self, view: View) -> list[Json]:

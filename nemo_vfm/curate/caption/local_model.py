@@ -82,8 +82,8 @@ class LocalModel:
         asked_BL, mask_BL = inputs["input_ids"], inputs["attention_mask"]
         ends = _ends(model, tokenizer)
         counts = mask_BL.sum(1).tolist()
-        said = [row[asked_BL.shape[1] :].tolist() for row in out_BL]
-        return [_spoken(tokenizer, row, ends, count) for row, count in zip(said, counts, strict=True)]
+        new_tokens = [row[asked_BL.shape[1] :].tolist() for row in out_BL]
+        return [_spoken(tokenizer, row, ends, count) for row, count in zip(new_tokens, counts, strict=True)]
 
 
 def groups(items: Iterable[I], size: int) -> Iterator[list[I]]:

@@ -109,13 +109,13 @@ class EndpointWriter:
         key, message = keyed
         blank = Caption(key, model=self.chat.model)
         try:
-            said = self.chat.say([{"role": "user", "content": message}])
+            reply = self.chat.say([{"role": "user", "content": message}])
         except EndpointError as error:
             return replace(blank, status="error", failure=str(error))
-        failure = "the model declined" if said.ending == "blocked" else None
+        failure = "the model declined" if reply.ending == "blocked" else None
         return replace(
-            blank, text=said.text, status=said.ending, failure=failure, model=said.model or self.chat.model,
-            revision=said.revision, tokens_in=said.tokens_in, tokens_out=said.tokens_out,
+            blank, text=reply.text, status=reply.ending, failure=failure, model=reply.model or self.chat.model,
+            revision=reply.revision, tokens_in=reply.tokens_in, tokens_out=reply.tokens_out,
         )  # fmt: skip
 
 

@@ -72,8 +72,8 @@ class HuggingFaceCaptioner:
                 conversations[view.key] = self._conversation(view)
             except DataError as error:
                 yield replace(self._blank(view.key), status="error", failure=str(error))
-        said = self._model().speak(list(conversations.values())) if conversations else []
-        for key, spoken in zip(conversations, said, strict=True):
+        answers = self._model().speak(list(conversations.values())) if conversations else []
+        for key, spoken in zip(conversations, answers, strict=True):
             blank = self._blank(key)
             tokens_in, tokens_out = spoken.tokens_in, spoken.tokens_out
             yield replace(blank, text=spoken.text, status=spoken.status, tokens_in=tokens_in, tokens_out=tokens_out)

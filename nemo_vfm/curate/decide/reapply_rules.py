@@ -165,8 +165,8 @@ def reckon(curated: FinishedCuration, fates: Fates) -> tuple[Ledger, list[Json]]
     is_clip = ~curated.table.images
     amounts = np.bincount(codes, weights=curated.table.microseconds, minlength=len(kinds))  # exact below 2^53
     numbers = np.bincount(codes[is_clip], minlength=len(kinds))
-    for (side, said), source, number, amount in zip(kinds, sources, numbers, amounts, strict=True):
-        reason = kind_of(said, source) if side == "failed" else said
+    for (side, rule_message), source, number, amount in zip(kinds, sources, numbers, amounts, strict=True):
+        reason = kind_of(rule_message, source) if side == "failed" else rule_message
         if number:
             ledger.clips.book(side, reason, int(number))
             ledger.microseconds.book(side, reason, int(amount))

@@ -57,8 +57,8 @@ class Ray:
         address = self.address or os.environ.get("RAY_ADDRESS")
         if address in ("", *_OWN):
             return ()
-        said = "RAY_ADDRESS" if self.address is None else "allowed by you"
-        return (Recipient(str(address), "programs, videos and results, as a Ray cluster", source=said),)
+        origin = "RAY_ADDRESS" if self.address is None else "allowed by you"
+        return (Recipient(str(address), "programs, videos and results, as a Ray cluster", source=origin),)
 
     def run(self, steps: Sequence[Step], items: Sequence[Item], watch: Watch) -> Iterator[Done]:
         """See `Executor.run`."""

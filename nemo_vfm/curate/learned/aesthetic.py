@@ -57,7 +57,7 @@ class Aesthetic:
 
     def judge(self, clips: Sequence[Frames]) -> list[Finding]:
         """See `Learned.judge`."""
-        return [self._finding(said[:, 0]) for said in self.bearer.say(clips)]
+        return [self._finding(scores_FK[:, 0]) for scores_FK in self.bearer.say(clips)]
 
     def fingerprint(self) -> str:
         """See `Learned.fingerprint`."""

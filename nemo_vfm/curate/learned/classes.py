@@ -17,8 +17,10 @@ def classes_in(folder: Path, names: Sequence[str]) -> None:
     """
     try:
         content = read_json(folder / "config.json")
-        said = content.get("classes") or [content["id2label"][key] for key in sorted(content["id2label"], key=int)]
-        found = [str(name) for name in said]
+        class_names = content.get("classes") or [
+            content["id2label"][key] for key in sorted(content["id2label"], key=int)
+        ]
+        found = [str(name) for name in class_names]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(
             f"{folder / 'config.json'} names no classes ({error!r}); expected id2label or classes in it"

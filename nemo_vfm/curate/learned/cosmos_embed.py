@@ -106,8 +106,8 @@ class CosmosEmbed:
         video_BTCHW = np.ascontiguousarray(frames_THWC[places].transpose(0, 3, 1, 2))[None]
         with torch.no_grad():
             ready = processor(videos=video_BTCHW, return_tensors="pt")["videos"]
-            said = model.get_video_embeddings(videos=ready.to(device(), torch.float32)).visual_proj
-        vector_D = said.float().cpu().numpy().reshape(-1)
+            embedding = model.get_video_embeddings(videos=ready.to(device(), torch.float32)).visual_proj
+        vector_D = embedding.float().cpu().numpy().reshape(-1)
         length = float(np.linalg.norm(vector_D))
         if not np.isfinite(length) or length == 0:
             raise DataError(f"the model in {self.folder} gives a vector of length {length}, which has no direction")

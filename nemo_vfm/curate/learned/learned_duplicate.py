@@ -57,7 +57,7 @@ class LearnedDuplicate:
 
     def judge(self, clips: Sequence[Frames]) -> list[Finding]:
         """See `Learned.judge`; vectors are kept in float16, beyond which company would show."""
-        return [Finding(vector=as_text(_direction(said))) for said in self.bearer.say(clips)]
+        return [Finding(vector=as_text(_direction(outputs))) for outputs in self.bearer.say(clips)]
 
     def fingerprint(self) -> str:
         """See `Learned.fingerprint`."""

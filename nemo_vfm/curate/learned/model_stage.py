@@ -97,12 +97,12 @@ class ModelStage:
             if not len(frames_THWC):
                 raise ValueError("a clip without a frame cannot be judged")
             by_size[frames_THWC.shape[1:]].append(number)
-        said: dict[int, NDArray[np.float32]] = {}
+        outputs: dict[int, NDArray[np.float32]] = {}
         for numbers in by_size.values():
             values = self._ask(np.concatenate([clips[number] for number in numbers]))
             borders = np.cumsum([len(clips[number]) for number in numbers])[:-1]
-            said.update(zip(numbers, np.split(values, borders), strict=True))
-        return [said[number] for number in range(len(clips))]
+            outputs.update(zip(numbers, np.split(values, borders), strict=True))
+        return [outputs[number] for number in range(len(clips))]
 
     def _ask(self, frames_THWC: Frames) -> NDArray[np.float32]:
         from nemo_vfm.core.predict import predictions
@@ -113,8 +113,8 @@ class ModelStage:
             part = frames_THWC[first : first + self.batch_size]
             padding = np.zeros((self.batch_size - len(part), *part.shape[1:]), np.uint8)
             batch = _batch(np.concatenate([part, padding]))
-            said = predictions(_LOADED[self.fingerprint()], self.task, batch)
-            parts.append(said[: len(part), 0].cpu().numpy())
+            outputs = predictions(_LOADED[self.fingerprint()], self.task, batch)
+            parts.append(outputs[: len(part), 0].cpu().numpy())
         return np.concatenate(parts).astype(np.float32)
 
     def _measured(self) -> FingerprintedModule:

@@ -74,7 +74,7 @@ class VideoType:
 
     def judge(self, clips: Sequence[Frames]) -> list[Finding]:
         """See `Learned.judge`."""
-        return [self._finding(said.mean(axis=0)) for said in self.bearer.say(clips)]
+        return [self._finding(frame_scores.mean(axis=0)) for frame_scores in self.bearer.say(clips)]
 
     def fingerprint(self) -> str:
         """See `Learned.fingerprint`."""

@@ -95,10 +95,10 @@ def _note(file: FileRecord, missing: Sequence[ClipRecord], replies: list[Reply] 
     """Write down why clips are not encoded: each its own reason, or the one that ended the work on the file."""
     name = file.found.name
     if isinstance(replies, Lost):
-        why, said = replies.message, {}
+        why, messages = replies.message, {}
     else:
         why = next((str(reply.fact["failed"]) for reply in replies if "failed" in reply.fact), "it was not encoded")
-        said = {reply.fact["id"]: reply.fact["message"] for reply in replies if "id" in reply.fact}
+        messages = {reply.fact["id"]: reply.fact["message"] for reply in replies if "id" in reply.fact}
     for record in missing:
         if media.fact_of(record) is None:
-            record.message = said.get(record.clip.id) or (why if name in why else f"{name}: {why}")
+            record.message = messages.get(record.clip.id) or (why if name in why else f"{name}: {why}")

@@ -52,16 +52,16 @@ def by_processes(
         DataError: a worker died or was silent for too long.
         NemoVfmError: what reading a batch raised.
     """
-    numbers, said = _From(first), False
+    numbers, was_reported = _From(first), False
     while True:
         grown = yield from _until_grown(dataset, numbers, num_workers, ahead, timeout_s, max_growth_bytes)
-        if not said:
+        if not was_reported:
             warn(
                 f"a process that reads batches grew by {grown / 1e9:,.2f} GB until batch {numbers.next}, more than "
                 f"{(max_growth_bytes or 0) / 1e9:,.2f} GB, its share of max_memory_share: something in it leaks "
                 f"memory. All {num_workers} were replaced, as often as needed; the batches stay the same"
             )
-        said = True
+        was_reported = True
 
 
 def _until_grown(

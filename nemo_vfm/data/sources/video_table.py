@@ -91,14 +91,14 @@ class VideoTable(Feed):
             text, caption = row[self.video], row[self.caption] if self.caption else ""
             if not isinstance(text, str) or not text or "\x00" in text:
                 raise DataError(f"row {number} of {self.path} names no file under {self.video!r}, but {text!r}")
-            path, said = self._path(number, inside, text), self._said(number, caption)
+            path, text_bytes = self._path(number, inside, text), self._said(number, caption)
             if not path.is_relative_to(inside):
                 left_out["point outside root"] += 1
-            elif (path, said) in seen:
+            elif (path, text_bytes) in seen:
                 left_out["were there before"] += 1
             else:
-                seen.add((path, said))
-                yield Captioned(path.relative_to(inside).as_posix(), path, said)
+                seen.add((path, text_bytes))
+                yield Captioned(path.relative_to(inside).as_posix(), path, text_bytes)
         for reason, count in left_out.items():
             if count:
                 warn(f"{count} rows of {self.path} are left out: they {reason}")
@@ -113,10 +113,10 @@ class VideoTable(Feed):
 
     def _said(self, number: int, caption: Json) -> str:
         """The caption; half a character, which JSON can hold, would break whoever writes or hashes it."""
-        said = str(caption or "").strip().encode(errors="replace")
-        if len(said) > _MAX_LINE_BYTES:
+        text_bytes = str(caption or "").strip().encode(errors="replace")
+        if len(text_bytes) > _MAX_LINE_BYTES:
             raise DataError(f"the caption in row {number} of {self.path} has more than {_MAX_LINE_BYTES:,} bytes")
-        return said.decode()
+        return text_bytes.decode()
 
 
 def rows_of(path: Path, columns: list[str]) -> Iterator[Mapping[str, Json]]:

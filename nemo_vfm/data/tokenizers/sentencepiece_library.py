@@ -32,10 +32,10 @@ class SentencePiece:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """See `Tokenizer`."""
-        said = [
+        problems = [
             token for token in map(int, tokens) if not (self._made.is_control(token) or self._made.is_unknown(token))
         ]
-        return str(self._made.decode(said))
+        return str(self._made.decode(problems))
 
     def vocab_size(self) -> int:
         """See `Loaded`."""

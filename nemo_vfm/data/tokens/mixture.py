@@ -47,8 +47,10 @@ class Mixture:
 def short(weights: Mapping[str, Fraction]) -> dict[str, Fraction]:
     """Weights over their sum, rounded where they would repeat after too many rows; none becomes 0."""
     if not weights or min(weights.values()) <= 0 or len(weights) > ROUNDED:
-        said = ", ".join(f"{name} {float(weight):g}" for name, weight in weights.items())
-        raise ValueError(f"sources need weights above 0, at most {ROUNDED:,} of them; got {said[:500] or 'none'}")
+        weights_text = ", ".join(f"{name} {float(weight):g}" for name, weight in weights.items())
+        raise ValueError(
+            f"sources need weights above 0, at most {ROUNDED:,} of them; got {weights_text[:500] or 'none'}"
+        )
     total = sum(weights.values())
     exact = {name: weight / total for name, weight in weights.items()}
     if lcm(*(share.denominator for share in exact.values())) <= MAX_CYCLE:

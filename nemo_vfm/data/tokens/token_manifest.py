@@ -144,9 +144,9 @@ def _checked(content: Json) -> Manifest:
     shards = tuple(_shard(shard) for shard in _typed(content, "shards", list))
     vocab_size, end = _number(content, "vocab_size", 1, _LARGEST_VOCABULARY), _number(content, "end", 0)
     found = Manifest(_typed(content, "tokenizer", str), vocab_size, end, shards, content.get("counts"))
-    said = {name: content.get(name) for name in ("dtype", "documents", "tokens")}
-    if said != {"dtype": found.dtype().name, "documents": found.documents(), "tokens": found.tokens()}:
-        raise ValueError(f"{said} does not fit its shards and its vocabulary of {vocab_size:,}")
+    recorded = {name: content.get(name) for name in ("dtype", "documents", "tokens")}
+    if recorded != {"dtype": found.dtype().name, "documents": found.documents(), "tokens": found.tokens()}:
+        raise ValueError(f"{recorded} does not fit its shards and its vocabulary of {vocab_size:,}")
     if not shards or len({shard.name for shard in shards}) < len(shards) or end >= vocab_size:
         raise ValueError(f"{len(shards)} shards and end token {end} of {vocab_size:,} cannot be")
     return found

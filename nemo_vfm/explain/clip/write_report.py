@@ -140,14 +140,19 @@ def _write_rules(paper: Terminal, story: Story) -> None:
 def _rule(verdict: Verdict) -> list[tuple[str, ...]]:
     """A row, and one more for every further threshold."""
     text = f"{verdict.form}s {printable(verdict.text, 300)}" + (f" ({verdict.why})" if verdict.why else "")
-    said = [_margin(margin, verdict.says) for margin in verdict.margins]
-    if len(said) > 1:
-        said = [f"{printable(m.score, 30)} {words}" for m, words in zip(verdict.margins, said, strict=True)]
-    if not said:
-        said = [", ".join(f"{printable(name, 30)} {_value(value)}" for name, value in verdict.values.items())]
+    parts = [_margin(margin, verdict.says) for margin in verdict.margins]
+    if len(parts) > 1:
+        parts = [f"{printable(m.score, 30)} {words}" for m, words in zip(verdict.margins, parts, strict=True)]
+    if not parts:
+        parts = [", ".join(f"{printable(name, 30)} {_value(value)}" for name, value in verdict.values.items())]
     says = f"{verdict.says} <-" if verdict.decided else verdict.says
-    first = (f"  {printable(verdict.rule, 40)}", says, printable(said[0], 60), text)  # the last column alone is wrapped
-    return [first, *(("", "", more, "") for more in said[1:])]
+    first = (
+        f"  {printable(verdict.rule, 40)}",
+        says,
+        printable(parts[0], 60),
+        text,
+    )  # the last column alone is wrapped
+    return [first, *(("", "", more, "") for more in parts[1:])]
 
 
 def _margin(margin: Margin, says: str) -> str:

@@ -114,10 +114,10 @@ def read(folder: Path, files: Mapping[str, FileDigest]) -> Index:
     try:
         if files[NAME]["bytes"] > MAX_BYTES:
             raise ValueError("it is far too long")
-        said = json.loads((folder / NAME).read_bytes())
-        if unknown := set(said["files"]) - files.keys():
+        content = json.loads((folder / NAME).read_bytes())
+        if unknown := set(content["files"]) - files.keys():
             raise ValueError(f"it names {min(unknown)[:80]!r}, which the manifest does not list")
-        return merge([said])
+        return merge([content])
     except (OSError, ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError) as error:
         raise CorruptCheckpoint(f"{folder}: {NAME} is damaged ({error}).") from error
 
@@ -132,9 +132,9 @@ def of_one_file(file: Path) -> dict[str, Entry]:
     return {n: Entry(header.dtypes[n], s, ((file.name, whole(s)),)) for n, s in header.shapes.items()}
 
 
-def _entries(said: Pieces) -> Iterator[tuple[str, str, Entry]]:
-    files = said["files"]
-    for group, entries in said["groups"].items():
+def _entries(content: Pieces) -> Iterator[tuple[str, str, Entry]]:
+    files = content["files"]
+    for group, entries in content["groups"].items():
         for name, (dtype, shape, pieces) in entries.items():
             if dtype not in tensor_file.DTYPES:
                 raise ValueError(f"{name[:80]!r} is of an unknown dtype")

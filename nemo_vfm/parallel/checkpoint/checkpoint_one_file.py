@@ -88,10 +88,10 @@ def read(file: Path, ranks: Gather) -> OneFile:
 def _hashed(file: Path) -> str:
     try:
         found = sha256_file(file)
-        said = read_json(file.with_name(ABOUT)) if file.with_name(ABOUT).is_file() else {}
+        metadata = read_json(file.with_name(ABOUT)) if file.with_name(ABOUT).is_file() else {}
     except (OSError, ValueError) as error:
         raise CorruptCheckpoint(f"{file} or {ABOUT} beside it cannot be read ({error}).") from error
-    expected = said.get("model_sha256", found) if isinstance(said, dict) and file.name == NAME else found
+    expected = metadata.get("model_sha256", found) if isinstance(metadata, dict) and file.name == NAME else found
     if expected != found:
         raise CorruptCheckpoint(f"{file} is damaged; its bytes do not match the hash in {ABOUT}.")
     return found

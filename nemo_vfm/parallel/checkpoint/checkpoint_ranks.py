@@ -58,14 +58,14 @@ def joined() -> Gather:
     return found
 
 
-def exchange(ranks: Gather, said: Json) -> list[Json]:
+def exchange(ranks: Gather, message: Json) -> list[Json]:
     """What every rank says, by rank.
 
     Raises:
         LostRank: one died or hangs.
     """
     try:
-        heard = ranks.all_gather(json.dumps(said, separators=(",", ":")).encode())
+        heard = ranks.all_gather(json.dumps(message, separators=(",", ":")).encode())
     except LostRank as error:
         raise LostRank(f"a checkpoint is written and read by all ranks together, and {error}") from error
     return [json.loads(bytes(text)) for text in heard]
@@ -80,10 +80,10 @@ def together(ranks: Gather, work: Callable[[], Json]) -> list[Json]:
     """
     own: Exception | None = None
     try:
-        said: Json = {"done": work()}
+        message: Json = {"done": work()}
     except Exception as error:  # told to the others, then raised
-        own, said = error, {"kind": type(error).__name__, "text": str(error)}
-    heard = exchange(ranks, said)
+        own, message = error, {"kind": type(error).__name__, "text": str(error)}
+    heard = exchange(ranks, message)
     for rank, other in enumerate(heard):
         if "text" in other:
             if own is not None and rank == ranks.rank():

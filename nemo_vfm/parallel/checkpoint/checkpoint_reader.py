@@ -153,7 +153,9 @@ def shapes_of(weights: Mapping[str, Tensor]) -> dict[str, Ints]:
 
 def everywhere(own: Mapping[str, Tensor], ranks: Gather) -> dict[str, Ints]:
     """The shapes of the tensors of all ranks: under pipeline parallelism each has others."""
-    return {name: tuple(shape) for said in exchange(ranks, shapes_of(own)) for name, shape in said.items()}
+    return {
+        name: tuple(shape) for rank_shapes in exchange(ranks, shapes_of(own)) for name, shape in rank_shapes.items()
+    }
 
 
 def fill(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], ranks: Gather = ALONE) -> None:
@@ -193,14 +195,14 @@ def require_fit(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], ranks: G
     Raises:
         CorruptCheckpoint: not so.
     """
-    differences = told(everywhere(own, ranks), shapes_of(saved))
+    differences = mismatch(everywhere(own, ranks), shapes_of(saved))
     if differences:
         raise CorruptCheckpoint(
             f"The checkpoint is of another model ({differences}). Use the recipe that trained it."
         )  # fmt: skip
 
 
-def told(own: Mapping[str, Ints], saved: Mapping[str, Ints]) -> str:
+def mismatch(own: Mapping[str, Ints], saved: Mapping[str, Ints]) -> str:
     """How the names and shapes of a model and of a checkpoint differ; empty where they do not."""
     shapes = [f"{n} {saved[n]}, here {own[n]}" for n in sorted(own.keys() & saved.keys()) if saved[n] != own[n]]
     kinds = {

@@ -78,9 +78,9 @@ class Owners:
 
 def _picked(keys: list[bytes], ranks: Gather) -> frozenset[bytes]:
     holders: dict[bytes, list[int]] = {key: [] for key in keys}
-    for rank, said in enumerate(ranks.all_gather(b"".join(keys))):
-        for at in range(0, len(said), _KEY_BYTES):
-            if (key := bytes(said[at : at + _KEY_BYTES])) in holders:
+    for rank, gathered in enumerate(ranks.all_gather(b"".join(keys))):
+        for at in range(0, len(gathered), _KEY_BYTES):
+            if (key := bytes(gathered[at : at + _KEY_BYTES])) in holders:
                 holders[key].append(rank)
     me = ranks.rank()
     return frozenset(key for key, at in holders.items() if at[int.from_bytes(key, "little") % len(at)] == me)

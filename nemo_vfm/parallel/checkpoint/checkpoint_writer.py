@@ -121,7 +121,7 @@ def _require_shared(path: Path, what: str) -> None:
 
 def _close(temporary: Path, final: Path, step: int, parts: list[_Part], state: Json, about: CheckpointInfo) -> None:
     """Once every file is on the disk: the index, the manifest, the name."""
-    files = {name: said for part in parts for name, said in part["files"].items()}
+    files = {name: entry for part in parts for name, entry in part["files"].items()}
     for name in files:
         _require_shared(temporary / name, "a file that another rank wrote")
     if len(parts) > 1:

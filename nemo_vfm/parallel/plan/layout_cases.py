@@ -54,10 +54,10 @@ class Layout:
     def __str__(self) -> str:
         how = {"tensor": "sequence" if self.degrees.get("sequence") else "", "context": self.degrees.get("attention"),
                "pipeline": self.degrees.get("schedule")}  # fmt: skip
-        said = [f"{name} {size}{_detail(how.get(name))}" for name, size in self.degrees.items() if name in AXES]
+        terms = [f"{name} {size}{_detail(how.get(name))}" for name, size in self.degrees.items() if name in AXES]
         if "pipeline" not in self.degrees and "microbatches" in self.degrees:
-            said.append(f"in {self.degrees['microbatches']} parts")
-        return ", ".join(said + ["packed"] * self.packed) or "one device"
+            terms.append(f"in {self.degrees['microbatches']} parts")
+        return ", ".join(terms + ["packed"] * self.packed) or "one device"
 
 
 def _detail(how: str | None) -> str:

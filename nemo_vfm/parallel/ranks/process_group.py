@@ -94,8 +94,8 @@ class World:
         until, first_signal = time.monotonic() + 2 * _TRACE_S, preemption.asked()
         with suppress(RuntimeError), preemption.heeded():
             while time.monotonic() < until and preemption.asked() == first_signal:
-                if said := self._confessed():
-                    return said
+                if confession := self._confessed():
+                    return confession
                 if silent := self.watch.silent_for(_TRACE_S):
                     who = f"rank {', '.join(map(str, silent))} of {ranks.count()}"
                     return f"{who} died, hangs, or its machine is down: its heartbeats have stopped"

@@ -110,9 +110,9 @@ class Watch:
                     return
         except RuntimeError as error:
             if not self._stop.is_set():
-                said = " ".join(str(error).split())[:200]
+                message = " ".join(str(error).split())[:200]
                 self._on_lost(f"rank {self._rank} lost the rendezvous store, which rank 0 or torchrun "
-                              f"runs ({said})")  # fmt: skip
+                              f"runs ({message})")  # fmt: skip
 
     def _look(self) -> str | None:
         """A sentence once a rank is lost."""

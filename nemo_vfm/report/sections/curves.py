@@ -65,10 +65,10 @@ def _times(records: Sequence[Mapping[str, Any]]) -> dict[float, float]:
 
 def _what_mfu_is(run: RunFolder, step: Step) -> str:
     """The formula and the peak, as mfu.json has them; empty where training wrote none."""
-    said = mapping(run.read_json(step.folder / "mfu.json") or {})
+    efficiency = mapping(run.read_json(step.folder / "mfu.json") or {})
     return (
-        MFU.format(formula=clean(said["formula"]), peak=clean(said["peak"]))
-        if {"formula", "peak"} <= said.keys()
+        MFU.format(formula=clean(efficiency["formula"]), peak=clean(efficiency["peak"]))
+        if {"formula", "peak"} <= efficiency.keys()
         else ""
     )
 

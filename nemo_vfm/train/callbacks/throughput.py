@@ -41,9 +41,9 @@ class Throughput:
             isinstance(fit.model, ReportsFlops) and ranks.is_first()
         ):  # several that measure at once would slow each other
             self._peak = peak_flops()
-            said = {"formula": formula(self.causal_attention), "peak": str(self._peak)}
-            log.info(f"mfu = {said['formula']}; peak: {said['peak']}")
-            write_json(fit.run.folder / "mfu.json", said)
+            settings = {"formula": formula(self.causal_attention), "peak": str(self._peak)}
+            log.info(f"mfu = {settings['formula']}; peak: {settings['peak']}")
+            write_json(fit.run.folder / "mfu.json", settings)
 
     def on_step(self, fit: TrainState) -> None:
         """Rates over the window."""

@@ -58,8 +58,8 @@ class WeightsAndBiases:
             return ()
         owner = f"{self.entity or os.environ.get('WANDB_ENTITY', 'the owner of the key')}/{self.project}"
         gets = f"the recipe, every number and the previews of a training, as {owner}"
-        said = SERVER if os.environ.get(SERVER) else f"the package's own server, as {SERVER} is not set"
-        return (Recipient(_server(), gets, (KEY,), said),)
+        reported = SERVER if os.environ.get(SERVER) else f"the package's own server, as {SERVER} is not set"
+        return (Recipient(_server(), gets, (KEY,), reported),)
 
     def open(self, folder: Path) -> "Logger":
         """A WandbLogger whose run ends with the training, so that the next step of a workflow gets its own."""
@@ -99,11 +99,11 @@ def _refuse_other_servers(home: Path) -> None:
         found = configparser.ConfigParser(interpolation=None)
         try:
             found.read(file, encoding="utf-8")
-            said = {name for section in found.values() for name in section} - _HARMLESS
+            reported = {name for section in found.values() for name in section} - _HARMLESS
         except (configparser.Error, UnicodeDecodeError, OSError):
-            said = {"what cannot be read"}
-        if said:
-            raise UserError(f"{file} says {', '.join(sorted(said))}, which would decide where your key goes; set "
+            reported = {"what cannot be read"}
+        if reported:
+            raise UserError(f"{file} says {', '.join(sorted(reported))}, which would decide where your key goes; set "
                             f"your own server in {SERVER}, and remove the file")  # fmt: skip
 
 
