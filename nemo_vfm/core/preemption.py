@@ -24,19 +24,19 @@ class PreemptedNow(BaseException):  # as KeyboardInterrupt: nothing between here
     """The scheduler wants the machine, and whoever runs has nothing to save, or was told twice."""
 
 
-_ASKED: list[str] = []
+_SIGNALS: list[str] = []
 _HEEDED: list[str] = []
 _LISTENING: list[signal.Signals] = []
 
 
 def asked() -> str | None:
     """The name of the signal that wished for an end; None where none came."""
-    return _ASKED[0] if _ASKED else None
+    return _SIGNALS[0] if _SIGNALS else None
 
 
 def urgency() -> float:
     """How to end: 0 not at all, 1 as the scheduler asked, 2 as Ctrl-C did. Ranks agree on the greatest."""
-    return 0.0 if not _ASKED else 2.0 if _ASKED[0] == signal.SIGINT.name else 1.0
+    return 0.0 if not _SIGNALS else 2.0 if _SIGNALS[0] == signal.SIGINT.name else 1.0
 
 
 def stopped(urgency: float, what: str) -> Preempted:
@@ -93,14 +93,14 @@ def listening(names: Sequence[str] = DEFAULT) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    _ASKED.clear()
+    _SIGNALS.clear()
     ctrl_c = [] if signal.getsignal(signal.SIGINT) is signal.SIG_IGN else [signal.SIGINT]
     _LISTENING[:] = [*numbers(names), *ctrl_c]
     before = {number: signal.signal(number, _hear) for number in _LISTENING}
     try:
         yield
     finally:
-        _ASKED.clear()  # what comes next in this process was not asked to end
+        _SIGNALS.clear()  # what comes next in this process was not asked to end
         _LISTENING.clear()
         for number, handler in before.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
@@ -114,8 +114,8 @@ def listen_again() -> None:
 
 
 def _hear(number: int, frame: FrameType | None) -> None:
-    _ASKED.append(signal.Signals(number).name)
-    if not _HEEDED or len(_ASKED) > 1:
-        raise KeyboardInterrupt if number == signal.SIGINT else PreemptedNow(_ASKED[-1])
+    _SIGNALS.append(signal.Signals(number).name)
+    if not _HEEDED or len(_SIGNALS) > 1:
+        raise KeyboardInterrupt if number == signal.SIGINT else PreemptedNow(_SIGNALS[-1])
     if number == signal.SIGINT and _HEEDED[-1] and os.environ.get("RANK", "0") == "0":
         os.write(2, f"\n{_HEEDED[-1]}\n".encode())  # a stream may be in the middle of a write, and takes no other then

@@ -9,9 +9,9 @@ from typing import Protocol
 from nemo_vfm.core.types.json_value import Json
 
 _RECENT = 20  # steps whose mean time tells how long the rest will take
-_TOLD: dict[str, Json] = {}
+_VALUES: dict[str, Json] = {}
 _ENDS: deque[float] = deque(maxlen=_RECENT + 1)
-_ASKED: list["ProgressSource"] = []
+_SOURCES: list["ProgressSource"] = []
 
 
 class ProgressSource(Protocol):
@@ -25,42 +25,42 @@ class ProgressSource(Protocol):
 def step(number: int, total: int | None) -> None:
     """An optimizer step is done; `total` is None where only the clock knows the end."""
     _ENDS.append(time.monotonic())
-    _TOLD.update(step=number, total_steps=total)
+    _VALUES.update(step=number, total_steps=total)
 
 
 def frames(doing: str, number: int, total: int) -> None:
     """So many frames of a curation's step are done."""
-    _TOLD.update(doing=doing, frames=number, total_frames=total)
+    _VALUES.update(doing=doing, frames=number, total_frames=total)
 
 
 def checkpoint(seconds: float) -> None:
     """One was written, in so many seconds from its copy in memory to its last byte; the slowest is kept."""
-    before = _TOLD.get("checkpoint_s", 0.0)
+    before = _VALUES.get("checkpoint_s", 0.0)
     assert isinstance(before, float)
-    _TOLD["checkpoint_s"] = max(before, round(seconds, 3))
+    _VALUES["checkpoint_s"] = max(before, round(seconds, 3))
 
 
 def forget() -> None:
     """Another job begins."""
-    _TOLD.clear()
+    _VALUES.clear()
     _ENDS.clear()
 
 
 def ask(whom: ProgressSource | None) -> None:
     """Ask this one, too, and nobody else; None asks nobody."""
-    _ASKED[:] = [] if whom is None else [whom]
+    _SOURCES[:] = [] if whom is None else [whom]
 
 
-def told() -> dict[str, Json]:
+def current() -> dict[str, Json]:
     """What is known.
 
     Returns:
         `step`, `total_steps`, `step_s` (mean seconds of the last steps), `checkpoint_s` (of the slowest), of a curation
         `doing`, `frames` and `total_frames`, and what those who are asked say; what is not known is left out.
     """
-    found, ends = dict(_TOLD), tuple(_ENDS)  # the heartbeat asks from a thread of its own
+    found, ends = dict(_VALUES), tuple(_ENDS)  # the heartbeat asks from a thread of its own
     if len(ends) > 1:
         found["step_s"] = round((ends[-1] - ends[0]) / (len(ends) - 1), 6)
-    for one in _ASKED:
+    for one in _SOURCES:
         found.update(one.facts())
     return found

@@ -169,7 +169,7 @@ class Status:
         """
         process = {"pid": os.getpid(), "host": socket.gethostname()}
         times = {"started": self._started, "heartbeat": now()}
-        self.put({"state": state, **process, **times, **progress.told(), **more})
+        self.put({"state": state, **process, **times, **progress.current(), **more})
 
     def put(self, whole: Json) -> None:
         """Replace the file by what it holds from now on."""

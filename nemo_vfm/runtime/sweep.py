@@ -64,7 +64,7 @@ def _run(sweep: SweepPlan, point: Point) -> Json:
     began = time.monotonic()
     child = subprocess.Popen(own_command("run", *sweep.words(point)))  # noqa: S603
     status = _waited(child)
-    result = sweep_table.told(sweep.folder / point.name)
+    result = sweep_table.result_of(sweep.folder / point.name)
     return {
         **sweep_table.waiting(sweep, point),
         "exit_status": status if status >= 0 else 128 - status,

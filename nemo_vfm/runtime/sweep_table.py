@@ -99,11 +99,11 @@ def _now(run: Path) -> Json:
     line = look(run)
     status = 0 if line.state == "done" else None
     seconds = None if line.seconds is None else round(line.seconds, 1)
-    figures = told(run).get("figures", {}) if status == 0 else {}
+    figures = result_of(run).get("figures", {}) if status == 0 else {}
     return {"state": line.state, "exit_status": status, "seconds": seconds, "figures": figures}
 
 
-def told(run: Path) -> Json:
+def result_of(run: Path) -> Json:
     """`status.json`; empty where it was refused before it had a folder."""
     try:
         found = read_json(run / "status.json")

@@ -203,5 +203,6 @@ def _outcome(found: list[Record], *, did_nothing: bool) -> Outcome:
     tokens = sum(record.shard.tokens for record in found if record.shard is not None)
     dropped, failed = sum(totals["dropped"].values()), sum(totals["failed"].values())
     figures = {"in": totals["in"], "kept": totals["kept"], "dropped": dropped, "failed": failed, "tokens": tokens}
-    text = f"{tokens:,} tokens of {totals['kept']:,} documents; {totals['in']:,} in, {dropped:,} dropped, {failed:,} failed"
+    counts_text = f"{totals['in']:,} in, {dropped:,} dropped, {failed:,} failed"
+    text = f"{tokens:,} tokens of {totals['kept']:,} documents; {counts_text}"
     return Outcome(text, figures, did_nothing)

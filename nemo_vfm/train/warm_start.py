@@ -17,7 +17,7 @@ from nemo_vfm.models.pretrained import fingerprint_of
 from nemo_vfm.parallel.apply.beside_linear import is_adapter
 from nemo_vfm.parallel.checkpoint.checkpoint import weights_of
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined, together
-from nemo_vfm.parallel.checkpoint.checkpoint_reader import everywhere, put, shapes_of, some, mismatch
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import everywhere, mismatch, put, shapes_of, some
 from nemo_vfm.parallel.checkpoint.checkpoint_store import opened
 from nemo_vfm.parallel.ranks.gather import Gather
 

@@ -36,22 +36,22 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
 
 def test_the_time_of_a_step_is_the_mean_of_the_last_twenty(clock):
     progress.step(1, 100)
-    assert progress.told() == {"step": 1, "total_steps": 100}  # one end says nothing of a length
+    assert progress.current() == {"step": 1, "total_steps": 100}  # one end says nothing of a length
     for number in range(2, 60):
         clock.now_s += 10.0 if number < 39 else 0.5
         progress.step(number, 100)
-    assert progress.told() == {"step": 59, "total_steps": 100, "step_s": 0.5}
+    assert progress.current() == {"step": 59, "total_steps": 100, "step_s": 0.5}
 
 
 def test_another_job_begins_with_nothing(clock):
     progress.step(3, None)
     progress.forget()
-    assert progress.told() == {}
+    assert progress.current() == {}
 
 
 def test_who_is_asked_adds_what_it_knows_until_nobody_is(clock):
     progress.step(3, None)
     progress.ask(Friend())
-    assert progress.told() == {"step": 3, "total_steps": None, "ranks": 2}
+    assert progress.current() == {"step": 3, "total_steps": None, "ranks": 2}
     progress.ask(None)
-    assert "ranks" not in progress.told()
+    assert "ranks" not in progress.current()

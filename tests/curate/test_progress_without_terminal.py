@@ -19,7 +19,7 @@ class Ticking:
         for number, _ in enumerate(items):
             for _ in range(30):
                 watch.tick(1)
-                assert progress.told()["frames"] <= 60
+                assert progress.current()["frames"] <= 60
             yield number, []
 
 
@@ -32,7 +32,7 @@ def test_frames_are_told_to_the_log_and_to_the_status(capsys, monkeypatch):
             WorkContext(Ticking(), Limits(), []).work("transcode", 60, [], [Item({"name": "a"}), Item({"name": "b"})])
         )
         assert [number for number, _ in done] == [0, 1]
-        assert progress.told() == {"doing": "transcode", "frames": 60, "total_frames": 60}
+        assert progress.current() == {"doing": "transcode", "frames": 60, "total_frames": 60}
     finally:
         progress.forget()
         log.console.cache_clear()

@@ -39,5 +39,5 @@ def test_the_slowest_checkpoint_is_what_a_run_tells():
     progress.forget()
     for seconds in (2.0, 5.25, 3.0):
         progress.checkpoint(seconds)
-    assert progress.told() == {"checkpoint_s": 5.25}
+    assert progress.current() == {"checkpoint_s": 5.25}
     progress.forget()

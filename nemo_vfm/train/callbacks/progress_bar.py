@@ -39,7 +39,7 @@ class ShowProgress:
         loss = [] if self._smooth is None else [f"loss {self._smooth:.4f}"]
         if fit.limit_s is None:
             return ", ".join(loss)
-        step_s = progress.told().get("step_s")
+        step_s = progress.current().get("step_s")
         speed = [f"{1 / step_s:.2f} steps/s"] if isinstance(step_s, float) and step_s else []
         return ", ".join([f"step {fit.step:,}", *loss, *speed])
 
