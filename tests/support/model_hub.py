@@ -9,10 +9,19 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from nemo_vfm.core.network.permission import Permissions
+from nemo_vfm.models.hub.hub_access import hub_access
+from nemo_vfm.models.hub.hub_address import HubAddress
+from nemo_vfm.models.hub.hub_client import HubClient
+from nemo_vfm.models.hub.model_download import get_model
+
 MODEL = "acme/tiny-video"
+OURS = ("get.json", ".get")
 COMMIT, LATER = "a" * 39 + "1", "b" * 39 + "2"
 #: What a fault does instead of answering; it is given the handler.
 Fault = Callable[["Handler"], None]
@@ -230,6 +239,31 @@ def model_hub() -> Iterator[Hub]:
         for server in servers:
             server.shutdown()
             server.server_close()
+
+
+class Visitor:
+    """Somebody who brings the hub's model into one folder, and allows the host beside the hub."""
+
+    def __init__(self, hub: Hub, folder: Path) -> None:
+        self.hub, self.folder = hub, folder
+
+    def get(self, *only: str, revision: str = "main", allowed: tuple[str, ...] | None = None) -> str:
+        """Bring it, with short waits; what was done."""
+        permissions = Permissions.of(*((self.hub.cdn_url,) if allowed is None else allowed))
+        client = partial(self._client, permissions)
+        return get_model(HubAddress(MODEL, revision), self.folder, only, client)
+
+    def _client(self, permissions: Permissions) -> HubClient:
+        return HubClient(hub_access(permissions), timeout_s=5.0, tries=4, max_wait_s=0.01)
+
+    def files(self) -> dict[str, bytes]:
+        """What is in the folder now, the record and what is not whole left out."""
+        found = {str(path.relative_to(self.folder)): path for path in self.folder.rglob("*") if path.is_file()}
+        return {name: path.read_bytes() for name, path in found.items() if name.partition("/")[0] not in OURS}
+
+    def record(self) -> dict:
+        """What `get.json` says."""
+        return json.loads((self.folder / "get.json").read_text())
 
 
 def files() -> dict[str, bytes]:

@@ -13,7 +13,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The model, the folder, and which files."""
     parser.add_argument("model", metavar="hf://ORG/MODEL[@REVISION]",
                         help="a model on the Hugging Face Hub, or on the hub that HF_ENDPOINT names; REVISION is a "
-                             "branch, a tag or a commit (default main); HF_TOKEN holds the token, if there is one")  # fmt: skip
+                             "branch, a tag or a commit (default main); HF_TOKEN holds the token"
+                        )  # fmt: skip
     parser.add_argument("folder", metavar="DIR", type=Path, nargs="?",
                         help="folder to make or to complete (default models/MODEL)")  # fmt: skip
     parser.add_argument("--only", metavar="GLOB", action="append", default=[],

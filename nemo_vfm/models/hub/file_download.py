@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from http.client import HTTPMessage
 from pathlib import Path
 
@@ -104,8 +105,8 @@ class FileDownload:
         if start == file.size:
             os.close(_opened(part, start))
             return
-        with self._client.get(target, {"Range": f"bytes={start}-"} if start else {}) as answer:
-            self._require_commit(answer.first, file)
+        headers, check = {"Range": f"bytes={start}-"} if start else {}, partial(self._require_commit, file)
+        with self._client.get(target, headers, check) as answer:
             self._copy(answer, part, self._offset(answer, file, part, start), file)
 
     def _offset(self, answer: HubResponse, file: HubFile, part: Path, start: int) -> int:
@@ -141,7 +142,7 @@ class FileDownload:
         if offset < file.size:
             raise TryAgain(f"the connection ended after {offset:,} of {file.size:,} bytes")
 
-    def _require_commit(self, headers: HTTPMessage, file: HubFile) -> None:
+    def _require_commit(self, file: HubFile, headers: HTTPMessage) -> None:
         """What the hub says itself of the file, before its bytes come; it may say nothing."""
         said = {"commit": (headers.get("X-Repo-Commit"), self._commit),
                 "size": (headers.get("X-Linked-Size"), str(file.size)),

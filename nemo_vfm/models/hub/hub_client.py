@@ -37,12 +37,10 @@ class HubResponse:
     Args:
         response: of the host that gives the bytes.
         host: that host, for messages.
-        first: headers of the hub's own answer, which may be a redirect.
     """
 
     response: http.client.HTTPResponse
     host: str
-    first: http.client.HTTPMessage
 
     @property
     def length(self) -> int | None:
@@ -116,19 +114,22 @@ class HubClient:
             HubError: none is left.
         """
         if number + 1 >= self.tries:
-            raise HubError(f"{one_line(what)}: {self.access.url.origin} failed {self.tries} times, the last time so: "
-                           f"{error}; run the same command again to go on")  # fmt: skip
+            raise HubError(f"{one_line(what)} did not come in {self.tries} tries; the last error: {error}; run the "
+                           "same command again to go on")  # fmt: skip
         seconds = wait_s(number, error.wait_s, self.max_wait_s)
         warn(f"{one_line(what)}: {error}; trying again in {seconds:.0f} s")
         time.sleep(seconds)
 
     @contextmanager
-    def get(self, target: str, headers: Mapping[str, str]) -> Iterator[HubResponse]:
+    def get(
+        self, target: str, headers: Mapping[str, str], check: Callable[[http.client.HTTPMessage], None] | None = None
+    ) -> Iterator[HubResponse]:
         """One try to get something; redirects are followed where the user's permissions allow it.
 
         Args:
             target: path and query below the hub's address.
             headers: more of them.
+            check: looks at the headers of the hub's own answers, before a redirect is followed.
 
         Raises:
             UserError: the hub refuses us, or has no such thing.
@@ -136,17 +137,17 @@ class HubClient:
             TryAgain: it is worth another try.
         """
         url, token = self._url(target), self.access.token()
-        first: http.client.HTTPMessage | None = None
         with ExitStack() as stack:
             for _ in range(_MOST_REDIRECTS + 1):
                 stack.close()
                 token = token if url.origin == self.access.url.origin else None  # once elsewhere, it never comes back
                 with _broken_is_tried_again():
                     response = stack.enter_context(self._asked(url, headers, token))
-                first = response.headers if first is None else first
+                if check is not None and response.status < 400 and url.origin == self.access.url.origin:
+                    check(response.headers)
                 if not 300 <= response.status < 400:
                     self._judge(response, url)
-                    yield HubResponse(response, url.origin, first)
+                    yield HubResponse(response, url.origin)
                     return
                 url = self.access.redirected(url, response.headers.get("Location"))
         raise DataError(f"{self.access.url.origin} redirects more than {_MOST_REDIRECTS} times")
