@@ -72,10 +72,11 @@ class HubClient:
     ) -> None:
         self.access, self.timeout_s, self.tries, self.max_wait_s = access, timeout_s, tries, max_wait_s
 
-    def json(self, target: str, most_bytes: int) -> tuple[Json, str | None, int]:
+    def json(self, what: str, target: str, most_bytes: int) -> tuple[Json, str | None, int]:
         """Ask for JSON.
 
         Args:
+            what: is asked for, in words.
             target: path and query below the hub's address.
             most_bytes: a longer answer is refused.
 
@@ -87,7 +88,7 @@ class HubClient:
             DataError: the answer is too long, or no JSON.
             HubError: no answer in all tries.
         """
-        return self.tried(lambda: self._json_once(target, most_bytes), target)
+        return self.tried(lambda: self._json_once(target, most_bytes), what)
 
     def tried(self, once: Callable[[], T], what: str) -> T:
         """Call until it works, or no try is left.

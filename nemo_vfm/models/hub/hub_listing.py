@@ -53,7 +53,7 @@ def file_target(model: str, commit: str, path: str) -> str:
 
 def _commit(client: HubClient, address: HubAddress) -> str:
     target = f"/api/models/{address.model}/revision/{quote(address.revision, safe='')}"
-    answer, _, _ = client.json(target, _MOST_JSON_BYTES)
+    answer, _, _ = client.json(f"the commit of {address}", target, _MOST_JSON_BYTES)
     commit = answer.get("sha") if isinstance(answer, dict) else None
     if not isinstance(commit, str) or not is_commit(commit):
         raise DataError(f"the hub does not say which commit {address} is: {printable(repr(commit), 80)} is not one")
@@ -66,7 +66,7 @@ def _files(client: HubClient, model: str, commit: str) -> Iterator[HubFile]:
     target: str | None = f"/api/models/{model}/tree/{commit}?recursive=true"
     count = length = pages = 0
     while target is not None:
-        entries, target, size = client.json(target, _MOST_JSON_BYTES - length)
+        entries, target, size = client.json(f"the list of files of {model}", target, _MOST_JSON_BYTES - length)
         pages, length = pages + 1, length + size
         for entry in _entries(entries):
             if (file := listed_file(entry)) is not None:

@@ -134,7 +134,8 @@ def _require_space(size: int, folder: Path) -> None:
 @contextmanager
 def _alone(folder: Path) -> Iterator[Path]:
     """The folder of what is not whole, for one process at a time; it is removed when all is done."""
-    parts, is_new = folder / UNFINISHED, not folder.exists()
+    parts = folder / UNFINISHED
+    new = [one for one in (folder, *folder.parents) if not one.exists()]
     if parts.is_symlink():
         raise DataError(f"{parts} is a link; links are not followed")
     parts.mkdir(parents=True, exist_ok=True)
@@ -146,7 +147,7 @@ def _alone(folder: Path) -> Iterator[Path]:
         sync(folder)
     finally:
         os.close(descriptor)
-        for empty in (parts, *[folder] * is_new):  # where the hub refused, nothing is left behind
+        for empty in (parts, *new):  # where the hub refused, nothing is left behind
             with suppress(OSError):
                 empty.rmdir()
 
