@@ -84,7 +84,7 @@ def _channels(model: Any, codec: Any) -> Iterator[Misfit]:
         return
     try:
         found = codec.latent_shape(1, _PROBE_PX, _PROBE_PX)[0]
-    except (ValueError, DataError, OSError):  # a codec for other sizes, whose buckets will tell; or its folder is absent
+    except (ValueError, DataError, OSError):  # a codec for other sizes (see its buckets), or its folder is absent
         return
     if found != model.in_channels:
         text = f"the codec's latents have {found} channels and the model was built for {model.in_channels}"
