@@ -66,6 +66,7 @@ class Sample:
     ) -> None:  # fmt: skip
         require_between(1, MOST_FRAMES, num_frames=num_frames, batch_size=batch_size)
         require_between(1, MOST_SIDE_PX, height_px=height_px, width_px=width_px)
+        require_between(1, num_frames, given_frames=given_frames.count)
         self.model, self.weights = model, weights
         self.checkpoint = None if checkpoint is None else place(checkpoint)
         self.pipeline, self.prompts, self.batch_size = pipeline, prompts, batch_size
